@@ -1,0 +1,62 @@
+//! A flag that asks a long operation to stop.
+//!
+//! Operations look at the token at least every 20 ms, between the requests
+//! they have in flight, and answer with [`ErrorKind::Cancelled`] within 100 ms.
+//!
+//! [`ErrorKind::Cancelled`]: crate::ErrorKind::Cancelled
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use crate::{Error, ErrorKind, Result};
+
+/// A request to stop, shared between whoever waits and whoever works.
+///
+/// Clones share one flag. Cancelling cannot be undone.
+#[derive(Clone, Debug, Default)]
+pub struct CancelToken(Arc<AtomicBool>);
+
+impl CancelToken {
+    /// A token that nobody has cancelled yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Wraps a flag that something else sets, such as a signal handler.
+    pub fn from_flag(flag: Arc<AtomicBool>) -> Self {
+        Self(flag)
+    }
+
+    /// Asks every holder of a clone to stop.
+    pub fn cancel(&self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+
+    /// True once [`cancel`](Self::cancel) was called.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// `Err` of kind [`ErrorKind::Cancelled`] once cancelled.
+    pub fn check(&self) -> Result<()> {
+        if self.is_cancelled() {
+            Err(Error::new(ErrorKind::Cancelled))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cancel_of_a_clone_is_seen_by_all() {
+        let token = CancelToken::new();
+        let other = token.clone();
+        assert!(token.check().is_ok());
+        other.cancel();
+        assert_eq!(token.check().unwrap_err().kind(), ErrorKind::Cancelled);
+    }
+}

@@ -1,0 +1,33 @@
+//! The words every other layer speaks: ranges, extents and their states,
+//! fallocate modes, errors, progress and cancellation.
+//!
+//! The crate does no I/O. Its one trait, [`SpaceFile`], joins the two file
+//! worlds of the project: a file of the host and a file inside an image can
+//! both be read, written, resized, `fallocate`d, mapped and synced, and the
+//! layers above do not care which they hold.
+//!
+//! Definitions: `docs/design.md`, "Words".
+
+#![forbid(unsafe_code)]
+
+mod cancel;
+mod error;
+mod extent;
+mod fallocate;
+mod file;
+mod preallocation;
+mod progress;
+mod range;
+mod size;
+mod summary;
+
+pub use cancel::CancelToken;
+pub use error::{Error, ErrorKind, Result};
+pub use extent::{Extent, ExtentFlags, ExtentState};
+pub use fallocate::FallocateMode;
+pub use file::{SpaceFile, SyncMode};
+pub use preallocation::Preallocation;
+pub use progress::{Control, Phase, Progress, ProgressSink, Silent};
+pub use range::ByteRange;
+pub use size::{ByteSize, ParseSizeError};
+pub use summary::MapSummary;

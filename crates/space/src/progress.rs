@@ -1,0 +1,89 @@
+//! What a long operation says while it runs, and what it is told.
+
+use serde::Serialize;
+
+use crate::CancelToken;
+
+/// What a long operation is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Phase {
+    /// Space is being reserved.
+    Allocate,
+    /// Space is being written with zeros.
+    Write,
+    /// What was written is being made durable.
+    Sync,
+    /// The result is being held against what was asked for.
+    Verify,
+}
+
+impl Phase {
+    /// The word used in JSON and beside the bar.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Allocate => "allocate",
+            Self::Write => "write",
+            Self::Sync => "sync",
+            Self::Verify => "verify",
+        }
+    }
+}
+
+/// How far an operation is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Progress {
+    /// What it is doing.
+    pub phase: Phase,
+    /// Bytes that are in the wanted state already.
+    pub done_bytes: u64,
+    /// Bytes to bring there in this phase.
+    pub total_bytes: u64,
+}
+
+/// Where progress goes. Called from the thread that runs the operation, at
+/// least 5 times a second while it moves; it should return at once.
+pub trait ProgressSink {
+    /// Takes the newest state.
+    fn update(&self, progress: Progress);
+}
+
+impl<F: Fn(Progress)> ProgressSink for F {
+    fn update(&self, progress: Progress) {
+        self(progress);
+    }
+}
+
+/// A sink that drops everything.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl ProgressSink for Silent {
+    fn update(&self, _: Progress) {}
+}
+
+/// The two lines between a long operation and its caller.
+#[derive(Clone, Copy)]
+pub struct Control<'a> {
+    /// Asks the operation to stop.
+    pub cancel: &'a CancelToken,
+    /// Told how far the operation is.
+    pub progress: &'a dyn ProgressSink,
+}
+
+impl<'a> Control<'a> {
+    /// Joins a token and a sink.
+    pub fn new(cancel: &'a CancelToken, progress: &'a dyn ProgressSink) -> Self {
+        Self { cancel, progress }
+    }
+
+    /// Tells the sink.
+    pub fn report(&self, phase: Phase, done_bytes: u64, total_bytes: u64) {
+        self.progress.update(Progress {
+            phase,
+            done_bytes,
+            total_bytes,
+        });
+    }
+}
