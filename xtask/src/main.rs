@@ -1,2 +1,122 @@
-//! Placeholder.
-fn main() {}
+//! The project's own commands, run as `cargo xtask NAME`.
+//!
+//! One file per command, and nothing here that a shell script would do as
+//! well: the commands are what CI runs, and what a newcomer runs, so they say
+//! what they do (one heading a step), stop with the name of what failed, and
+//! do nothing when there is nothing to do.
+
+#![forbid(unsafe_code)]
+
+mod ci;
+mod deny;
+mod dist;
+mod setup;
+mod step;
+mod test;
+mod tidy;
+mod workspace;
+
+use std::env;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::workspace::Workspace;
+
+/// The project's own commands.
+#[derive(Parser)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Install what tests and benches need: Debian packages, oracles, the guest
+    Setup(SetupArgs),
+    /// Set up, then run every test; nothing is skipped
+    Test(TestArgs),
+    /// Check the format, the layers and the house rules
+    Tidy,
+    /// Everything that CI runs, in its order
+    Ci,
+    /// Write the release binary, man pages and shell completions to target/dist
+    Dist,
+}
+
+#[derive(Args)]
+struct SetupArgs {
+    /// Leave out the guest: tests that boot a newer kernel will then fail or skip
+    #[arg(long)]
+    no_guest: bool,
+}
+
+#[derive(Args)]
+#[command(override_usage = "cargo xtask test [ARGS]... [-- TEST_ARGS...]")]
+struct TestArgs {
+    /// Passed to cargo test: filters and options such as `-p extant-hostfs` or `--release`;
+    /// what follows `--` goes to the test programs, such as `--nocapture`
+    #[arg(allow_hyphen_values = true, value_name = "ARGS")]
+    cargo_args: Vec<String>,
+}
+
+fn main() -> ExitCode {
+    let (own_args, test_args) = split_at_dashes(env::args().collect());
+    let command = Cli::parse_from(own_args).command;
+    let done = Workspace::find().and_then(|workspace| match command {
+        Command::Setup(args) => setup::run(&workspace, setup::Guest::from_flag(args.no_guest)),
+        Command::Test(args) => test::run(&workspace, &args.cargo_args, &test_args),
+        Command::Tidy => tidy::run(&workspace),
+        Command::Ci => ci::run(&workspace),
+        Command::Dist => dist::run(&workspace),
+    });
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cargo xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What is before and after the first `--`, by which clap would not leave options of cargo alone.
+fn split_at_dashes(mut args: Vec<String>) -> (Vec<String>, Vec<String>) {
+    let Some(at) = args.iter().position(|arg| arg == "--") else {
+        return (args, Vec::new());
+    };
+    let after = args.split_off(at + 1);
+    args.pop();
+    (args, after)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Asserts what reaches cargo test, and what the test programs.
+    fn assert_passed(line: &str, cargo: &[&str], program: &[&str]) {
+        let (own, test_args) = split_at_dashes(line.split(' ').map(String::from).collect());
+        let Command::Test(args) = Cli::try_parse_from(own).unwrap().command else {
+            panic!("{line} is another command");
+        };
+        assert_eq!(args.cargo_args, cargo, "{line}");
+        assert_eq!(test_args, program, "{line}");
+    }
+
+    #[test]
+    fn options_of_cargo_test_pass_through_in_any_place() {
+        assert_passed("xtask test", &[], &[]);
+        assert_passed(
+            "xtask test range --no-fail-fast",
+            &["range", "--no-fail-fast"],
+            &[],
+        );
+        assert_passed("xtask test -- --nocapture", &[], &["--nocapture"]);
+        assert_passed(
+            "xtask test --release -p extant-space range -- --exact x",
+            &["--release", "-p", "extant-space", "range"],
+            &["--exact", "x"],
+        );
+    }
+}

@@ -1,0 +1,140 @@
+//! `cargo xtask ci`: exactly what CI runs.
+//!
+//! Every step runs even when an earlier one failed, so that one run shows all
+//! there is to mend; only set-up ends the run, as nothing after it could
+//! succeed. The table of times at the end is held against the budget: 30
+//! minutes on a fresh machine with two cores.
+
+use std::env;
+use std::fmt::Write;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+
+use crate::setup::{self, Guest};
+use crate::workspace::Workspace;
+use crate::{deny, step, test, tidy};
+
+/// A step's name and work.
+type Step = (&'static str, fn(&Workspace) -> Result<()>);
+
+const STEPS: [Step; 6] = [
+    ("setup", |workspace| setup::run(workspace, Guest::Wanted)),
+    ("tidy", tidy::run),
+    ("licences", deny::run),
+    ("clippy", clippy),
+    ("test", tests),
+    ("docs", docs),
+];
+
+/// What a step came to.
+struct Outcome {
+    name: &'static str,
+    took: Duration,
+    error: Option<String>,
+}
+
+/// Runs the steps and prints their table.
+pub fn run(workspace: &Workspace) -> Result<()> {
+    let mut outcomes = Vec::new();
+    for (name, work) in STEPS {
+        step::heading(&format!("ci: {name}"));
+        let start = Instant::now();
+        let error = work(workspace).err().map(|error| format!("{error:#}"));
+        if let Some(error) = &error {
+            eprintln!("{name}: {error}");
+        }
+        let stop = name == "setup" && error.is_some();
+        outcomes.push(Outcome {
+            name,
+            took: start.elapsed(),
+            error,
+        });
+        if stop {
+            break;
+        }
+    }
+
+    step::heading("ci");
+    eprint!("{}", table(&outcomes));
+    let failed = failed(&outcomes);
+    if !failed.is_empty() {
+        bail!("failed: {}", failed.join(", "));
+    }
+    Ok(())
+}
+
+fn clippy(workspace: &Workspace) -> Result<()> {
+    let args = ["clippy", "--workspace", "--all-targets", "--locked"];
+    step::run(workspace.cargo(&args).args(["--", "-D", "warnings"]))
+}
+
+fn tests(workspace: &Workspace) -> Result<()> {
+    test::run_tests(workspace, &["--no-fail-fast".to_owned()], &[])
+}
+
+fn docs(workspace: &Workspace) -> Result<()> {
+    let flags = env::var("RUSTDOCFLAGS").unwrap_or_default();
+    let mut cargo = workspace.cargo(&["doc", "--no-deps", "--workspace", "--locked"]);
+    cargo.env("RUSTDOCFLAGS", format!("{flags} -D warnings").trim());
+    step::run(&mut cargo)
+}
+
+fn failed(outcomes: &[Outcome]) -> Vec<&'static str> {
+    let failed = outcomes.iter().filter(|outcome| outcome.error.is_some());
+    failed.map(|outcome| outcome.name).collect()
+}
+
+fn table(outcomes: &[Outcome]) -> String {
+    let mut text = String::new();
+    let mut row = |name: &str, took: Duration, words: &str| {
+        let seconds = took.as_secs_f64();
+        writeln!(text, "{name:<10} {seconds:>8.1} s  {words}").expect("a string takes any text");
+    };
+    for outcome in outcomes {
+        // What a command printed may follow on further lines; it was shown when the step ended.
+        let words = outcome.error.as_deref().unwrap_or("ok");
+        row(
+            outcome.name,
+            outcome.took,
+            words.lines().next().unwrap_or_default(),
+        );
+    }
+    let total = outcomes.iter().map(|outcome| outcome.took).sum();
+    row("total", total, "");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn outcome(name: &'static str, seconds: u64, error: Option<&str>) -> Outcome {
+        Outcome {
+            name,
+            took: Duration::from_secs(seconds),
+            error: error.map(String::from),
+        }
+    }
+
+    #[test]
+    fn table_shows_every_step_and_the_total() {
+        let outcomes = [
+            outcome("tidy", 2, None),
+            outcome("docs", 61, Some("no docs\nat all")),
+        ];
+        let lines: Vec<_> = table(&outcomes).lines().map(String::from).collect();
+        assert_eq!(lines[0], "tidy            2.0 s  ok");
+        assert_eq!(lines[1], "docs           61.0 s  no docs");
+        assert!(lines[2].starts_with("total          63.0 s"));
+    }
+
+    #[test]
+    fn failed_names_only_what_failed() {
+        let outcomes = [
+            outcome("tidy", 2, None),
+            outcome("docs", 61, Some("no docs")),
+        ];
+        assert_eq!(failed(&outcomes), ["docs"]);
+    }
+}

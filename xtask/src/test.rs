@@ -1,0 +1,85 @@
+//! `cargo xtask test`: every test, and none skipped.
+//!
+//! `EXTANT_TEST_STRICT=1` makes the test kit fail where it would otherwise
+//! skip for want of a tool, a file system or a right (docs/testing.md).
+
+use anyhow::Result;
+
+use crate::setup::{self, Guest};
+use crate::step;
+use crate::workspace::Workspace;
+
+/// Options of cargo test that choose packages, so that `--workspace` stays away.
+const PACKAGE_OPTIONS: [&str; 2] = ["-p", "--package"];
+/// Options that say how to build, as they matter to `cargo build` as well.
+const PROFILE_OPTIONS: [&str; 2] = ["-r", "--release"];
+
+/// Sets up, builds the binaries, and runs the tests.
+pub fn run(workspace: &Workspace, cargo_args: &[String], test_args: &[String]) -> Result<()> {
+    setup::run(workspace, Guest::Wanted)?;
+    run_tests(workspace, cargo_args, test_args)
+}
+
+/// As [`run`], on a machine that is set up.
+pub fn run_tests(workspace: &Workspace, cargo_args: &[String], test_args: &[String]) -> Result<()> {
+    // Tests of the guest and the kill loops run the binaries by their place in
+    // the target folder; cargo test alone builds only those of the crate under test.
+    step::heading("build the binaries");
+    let mut build = workspace.cargo(&["build", "--workspace", "--bins"]);
+    build.args(build_args(cargo_args));
+    step::run(&mut build)?;
+
+    step::heading("test");
+    let mut test = workspace.cargo(&["test"]);
+    if !chooses_packages(cargo_args) {
+        test.arg("--workspace");
+    }
+    test.args(cargo_args).env("EXTANT_TEST_STRICT", "1");
+    if !test_args.is_empty() {
+        test.arg("--").args(test_args);
+    }
+    step::run(&mut test)
+}
+
+fn chooses_packages(cargo_args: &[String]) -> bool {
+    cargo_args.iter().any(|arg| {
+        PACKAGE_OPTIONS.contains(&arg.as_str())
+            || arg.starts_with("--package=")
+            || (arg.starts_with("-p") && !arg.starts_with("--"))
+    })
+}
+
+fn build_args(cargo_args: &[String]) -> Vec<&str> {
+    let chosen = cargo_args.iter().map(String::as_str);
+    chosen
+        .filter(|arg| PROFILE_OPTIONS.contains(arg) || arg.starts_with("--profile="))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(line: &str) -> Vec<String> {
+        line.split(' ').map(String::from).collect()
+    }
+
+    #[test]
+    fn package_option_in_each_spelling_replaces_workspace() {
+        for line in [
+            "-p extant",
+            "-pextant",
+            "--package extant",
+            "--package=extant",
+        ] {
+            assert!(chooses_packages(&args(line)), "{line}");
+        }
+        assert!(!chooses_packages(&args("--release --profile=x name")));
+    }
+
+    #[test]
+    fn build_takes_profile_and_leaves_filters() {
+        let line = args("--release resume -p extant");
+        assert_eq!(build_args(&line), ["--release"]);
+    }
+}

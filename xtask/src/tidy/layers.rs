@@ -1,0 +1,209 @@
+//! The layer check: every dependency between our crates is an arrow that points down.
+//!
+//! The table is the picture of docs/design.md, "Layers". A crate may use what its
+//! arrows reach, directly or over other crates, and nothing else. The test kit
+//! is beside the layers: any crate may use it for its tests, the bench program also to run.
+
+use std::collections::BTreeSet;
+
+use anyhow::{Context, Result};
+use serde_json::Value;
+
+use super::Finding;
+
+/// A crate, and the crates right below it.
+struct Layer {
+    package: &'static str,
+    arrows: &'static [&'static str],
+}
+
+const fn layer(package: &'static str, arrows: &'static [&'static str]) -> Layer {
+    Layer { package, arrows }
+}
+
+const TEST_KIT: &str = "extant-testkit";
+/// The crate that may use the test kit outside tests.
+const BENCH: &str = "extant-bench";
+
+/// Lowest first.
+const LAYERS: &[Layer] = &[
+    layer("extant-space", &[]),
+    layer("extant-ondisk", &[]),
+    layer("extant-blockdev", &["extant-space", "extant-ondisk"]),
+    layer("extant-mballoc", &["extant-space", "extant-ondisk"]),
+    layer("extant-jbd2", &["extant-blockdev"]),
+    layer("extant-hostfs", &["extant-space"]),
+    layer("extant-ext4", &["extant-mballoc", "extant-jbd2"]),
+    layer("extant-image", &["extant-ext4", "extant-hostfs"]),
+    layer("extant-pool", &["extant-image"]),
+    layer("extant-mount", &["extant-image"]),
+    layer("extant-export", &["extant-image"]),
+    layer("extant", &["extant-pool", "extant-mount", "extant-export"]),
+    layer(TEST_KIT, &["extant-space", "extant-ondisk"]),
+    layer(
+        BENCH,
+        &["extant-pool", "extant-mount", "extant-export", TEST_KIT],
+    ),
+    layer("xtask", &[]),
+];
+
+/// Checks `cargo metadata --no-deps`.
+pub fn check(metadata: &Value) -> Result<Vec<Finding>> {
+    let packages = packages(metadata).context("cargo metadata has another shape than expected")?;
+    let own: BTreeSet<_> = packages.iter().map(|(name, _)| *name).collect();
+    let mut findings = Vec::new();
+    for (user, dependencies) in packages {
+        if arrows(user).is_none() {
+            let message = "is in no layer; add it to the table in xtask/src/tidy/layers.rs";
+            findings.push(Finding::new(user, message));
+            continue;
+        }
+        let dependencies = dependencies
+            .into_iter()
+            .filter(|(used, _)| own.contains(used));
+        findings.extend(dependencies.filter_map(|(used, kind)| judge(user, used, kind)));
+    }
+    Ok(findings)
+}
+
+fn judge(user: &str, used: &str, kind: Kind) -> Option<Finding> {
+    let message = if used == TEST_KIT {
+        if kind == Kind::Dev || user == BENCH {
+            return None;
+        }
+        "the test kit is for [dev-dependencies]".to_owned()
+    } else {
+        let below = below(user);
+        if below.contains(used) {
+            return None;
+        }
+        let names: Vec<_> = below.into_iter().collect();
+        match names.join(", ").as_str() {
+            "" => format!("{user} uses no other crate of ours"),
+            names => format!("is no arrow down; {user} may use {names}"),
+        }
+    };
+    Some(Finding::new(format!("{user} -> {used}"), message))
+}
+
+fn arrows(package: &str) -> Option<&'static [&'static str]> {
+    let found = LAYERS.iter().find(|layer| layer.package == package);
+    found.map(|layer| layer.arrows)
+}
+
+/// What the arrows of `package` reach.
+fn below(package: &str) -> BTreeSet<&'static str> {
+    let mut reached = BTreeSet::new();
+    let mut next: Vec<_> = arrows(package).unwrap_or_default().to_vec();
+    while let Some(package) = next.pop() {
+        if reached.insert(package) {
+            next.extend(arrows(package).unwrap_or_default());
+        }
+    }
+    reached
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Normal,
+    Dev,
+}
+
+type Package<'a> = (&'a str, Vec<(&'a str, Kind)>);
+
+fn packages(metadata: &Value) -> Option<Vec<Package<'_>>> {
+    let packages = metadata["packages"].as_array()?;
+    packages.iter().map(package).collect()
+}
+
+fn package(package: &Value) -> Option<Package<'_>> {
+    let dependencies = package["dependencies"].as_array()?.iter();
+    let dependencies = dependencies.map(|dependency| {
+        let kind = match dependency["kind"].as_str() {
+            Some("dev") => Kind::Dev,
+            _ => Kind::Normal,
+        };
+        Some((dependency["name"].as_str()?, kind))
+    });
+    Some((
+        package["name"].as_str()?,
+        dependencies.collect::<Option<_>>()?,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// Findings of a workspace in which `user` depends on `used`.
+    fn findings(user: &str, used: &str, kind: Option<&str>) -> Vec<String> {
+        let metadata = json!({ "packages": [
+            { "name": user, "dependencies": [{ "name": used, "kind": kind }] },
+            { "name": used, "dependencies": [{ "name": "libc", "kind": null }] },
+        ]});
+        let found = check(&metadata).unwrap();
+        found.iter().map(Finding::to_string).collect()
+    }
+
+    #[test]
+    fn table_points_down_only() {
+        for (at, layer) in LAYERS.iter().enumerate() {
+            for arrow in layer.arrows {
+                let lower = LAYERS[..at].iter().any(|lower| lower.package == *arrow);
+                assert!(lower, "{} -> {arrow}", layer.package);
+            }
+        }
+    }
+
+    #[test]
+    fn arrow_down_over_several_layers_is_allowed() {
+        assert_eq!(findings("extant", "extant-space", None), [""; 0]);
+        assert_eq!(
+            findings("extant-image", "extant-blockdev", Some("dev")),
+            [""; 0]
+        );
+    }
+
+    #[test]
+    fn arrow_up_is_named_with_what_is_allowed() {
+        assert_eq!(
+            findings("extant-hostfs", "extant-image", None),
+            ["extant-hostfs -> extant-image: is no arrow down; extant-hostfs may use extant-space"]
+        );
+    }
+
+    #[test]
+    fn arrow_up_for_tests_or_to_a_neighbour_is_an_error() {
+        for (user, used) in [
+            ("extant-space", "extant-hostfs"),
+            ("extant-space", "extant-ondisk"),
+            ("extant-ext4", "extant-hostfs"),
+            ("extant-mount", "extant-pool"),
+            ("extant-testkit", "extant-hostfs"),
+            ("extant", "xtask"),
+            ("xtask", "extant-space"),
+        ] {
+            for kind in [None, Some("dev"), Some("build")] {
+                assert_eq!(findings(user, used, kind).len(), 1, "{user} -> {used}");
+            }
+        }
+    }
+
+    #[test]
+    fn test_kit_is_for_tests_and_benches() {
+        assert_eq!(findings("extant-space", TEST_KIT, Some("dev")), [""; 0]);
+        assert_eq!(findings(BENCH, TEST_KIT, None), [""; 0]);
+        assert_eq!(
+            findings("extant-pool", TEST_KIT, None),
+            ["extant-pool -> extant-testkit: the test kit is for [dev-dependencies]"]
+        );
+    }
+
+    #[test]
+    fn crate_outside_the_table_is_an_error() {
+        let found = findings("extant-novel", "extant-space", None);
+        assert_eq!(found.len(), 1);
+        assert!(found[0].starts_with("extant-novel: is in no layer"));
+    }
+}

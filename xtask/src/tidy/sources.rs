@@ -1,0 +1,203 @@
+//! Rules for Rust files: header, name, imports, length, `unsafe`.
+
+use std::path::Path;
+
+use super::Finding;
+use super::code::{code_only, line_of, test_modules, words};
+use super::tree::Tree;
+
+/// Names that say nothing about what is inside.
+const EMPTY_NAMES: [&str; 4] = ["util", "utils", "misc", "helpers"];
+/// Crates whose system-call files may hold `unsafe`.
+const UNSAFE_CRATES: [&str; 3] = ["crates/blockdev/", "crates/hostfs/", "crates/bench/"];
+/// Files are usually far shorter; more than this gets a warning, and more than the second is an error.
+const LINES_LONG: usize = 600;
+const LINES_MAX: usize = 900;
+
+/// Checks every Rust file.
+pub fn check(tree: &Tree) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (path, text) in tree.texts(".rs") {
+        let code = code_only(text);
+        let rules = [
+            header(path, text),
+            name(path),
+            glob_import(path, &code),
+            length(path, text),
+            forbid(path, &code),
+            unsafe_word(path, &code),
+        ];
+        findings.extend(rules.into_iter().flatten());
+    }
+    findings
+}
+
+/// Files that grow too long.
+pub fn warnings(tree: &Tree) -> Vec<Finding> {
+    let long = tree.texts(".rs").filter_map(|(path, text)| {
+        let lines = text.lines().count();
+        let message = format!("{lines} lines; could it be two files?");
+        (lines > LINES_LONG).then(|| Finding::new(path, message))
+    });
+    long.collect()
+}
+
+fn header(path: &str, text: &str) -> Option<Finding> {
+    let message = "does not start with `//!`: what is it for?";
+    (!text.starts_with("//!")).then(|| Finding::at_line(path, 1, message))
+}
+
+fn name(path: &str) -> Option<Finding> {
+    let mut parts = path.trim_end_matches(".rs").split('/');
+    let empty = parts.find(|part| EMPTY_NAMES.contains(part))?;
+    let message = format!("`{empty}` says nothing about what is inside");
+    Some(Finding::new(path, message))
+}
+
+fn glob_import(path: &str, code: &str) -> Option<Finding> {
+    let stem = Path::new(path).file_stem()?.to_str()?;
+    let is_test_file = stem == "tests" || stem.ends_with("_tests") || path.contains("/tests/");
+    if is_test_file {
+        return None;
+    }
+    let for_tests = test_modules(code);
+    let mut globs = code.match_indices("super::*").map(|(at, _)| at);
+    let glob = globs.find(|at| !for_tests.iter().any(|range| range.contains(at)))?;
+    let message = "`use super::*` outside a test module";
+    Some(Finding::at_line(path, line_of(code, glob), message))
+}
+
+fn length(path: &str, text: &str) -> Option<Finding> {
+    let lines = text.lines().count();
+    let message = format!("{lines} lines, more than {LINES_MAX}");
+    (lines > LINES_MAX).then(|| Finding::new(path, message))
+}
+
+/// The root of a library or program forbids `unsafe`, unless its crate makes system calls.
+fn forbid(path: &str, code: &str) -> Option<Finding> {
+    let (before, after) = path.split_once("src/")?;
+    let is_root = matches!(
+        after.split('/').collect::<Vec<_>>()[..],
+        ["lib.rs" | "main.rs"] | ["bin", _] | ["bin", _, "main.rs"]
+    );
+    let is_forbidden = code.contains("#![forbid(unsafe_code)]");
+    let message = "lacks `#![forbid(unsafe_code)]`";
+    (is_root && !UNSAFE_CRATES.contains(&before) && !is_forbidden)
+        .then(|| Finding::at_line(path, 1, message))
+}
+
+fn unsafe_word(path: &str, code: &str) -> Option<Finding> {
+    let has_calls = path
+        .trim_end_matches(".rs")
+        .split(['/', '_'])
+        .any(|part| part == "sys");
+    if has_calls && UNSAFE_CRATES.iter().any(|folder| path.starts_with(folder)) {
+        return None;
+    }
+    let (at, _) = words(code).find(|(_, word)| *word == "unsafe")?;
+    let message = "`unsafe` outside the system-call files (`sys`) of blockdev, hostfs and bench";
+    Some(Finding::at_line(path, line_of(code, at), message))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = "//! A file.\n";
+
+    fn findings(path: &str, text: &str) -> Vec<String> {
+        let found = check(&Tree::of(&[(path, text)]));
+        found.iter().map(Finding::to_string).collect()
+    }
+
+    /// Asserts one finding at `path` that contains `part`.
+    fn assert_found(path: &str, text: &str, part: &str) {
+        let found = findings(path, text);
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(
+            found[0].starts_with(path) && found[0].contains(part),
+            "{found:?}"
+        );
+    }
+
+    #[test]
+    fn missing_header_is_found() {
+        assert_found("crates/a/src/b.rs", "use std::fs;\n", "does not start");
+        assert_eq!(findings("crates/a/src/b.rs", GOOD), [""; 0]);
+    }
+
+    #[test]
+    fn empty_name_of_file_or_folder_is_found() {
+        assert_found("crates/a/src/util.rs", GOOD, "`util`");
+        assert_found("crates/a/src/misc/b.rs", GOOD, "`misc`");
+        assert_eq!(findings("crates/a/src/utility.rs", GOOD), [""; 0]);
+    }
+
+    #[test]
+    fn glob_import_is_found_outside_tests_only() {
+        let text = format!("{GOOD}\nuse super::*;\n");
+        assert_found("crates/a/src/b.rs", &text, "b.rs:3: `use super::*`");
+        assert_eq!(findings("crates/a/src/b/tests.rs", &text), [""; 0]);
+        let text = format!("{GOOD}#[cfg(test)]\nmod tests {{\n    use super::*;\n}}\n");
+        assert_eq!(findings("crates/a/src/b.rs", &text), [""; 0]);
+        let text = format!("{text}mod other {{\n    use super::*;\n}}\n");
+        assert_found("crates/a/src/b.rs", &text, "b.rs:7");
+    }
+
+    #[test]
+    fn long_file_is_warned_of_and_longer_is_found() {
+        let lines = |count: usize| GOOD.repeat(count);
+        let warned = |count| warnings(&Tree::of(&[("a/b.rs", &lines(count))])).len();
+        assert_eq!((warned(LINES_LONG), warned(LINES_LONG + 1)), (0, 1));
+        assert_eq!(findings("a/b.rs", &lines(LINES_MAX)), [""; 0]);
+        assert_found("a/b.rs", &lines(LINES_MAX + 1), "901 lines");
+    }
+
+    #[test]
+    fn root_without_forbid_is_found() {
+        for path in [
+            "crates/space/src/lib.rs",
+            "xtask/src/main.rs",
+            "crates/cli/src/bin/x.rs",
+        ] {
+            assert_found(path, GOOD, "lacks `#![forbid(unsafe_code)]`");
+            assert_found(
+                path,
+                &format!("{GOOD}// #![forbid(unsafe_code)]\n"),
+                "lacks",
+            );
+            assert_eq!(
+                findings(path, &format!("{GOOD}#![forbid(unsafe_code)]\n")),
+                [""; 0]
+            );
+        }
+        assert_eq!(findings("crates/hostfs/src/lib.rs", GOOD), [""; 0]);
+        assert_eq!(findings("crates/space/src/size.rs", GOOD), [""; 0]);
+    }
+
+    #[test]
+    fn unsafe_is_found_outside_system_call_files() {
+        let text = format!("{GOOD}\nfn f() {{ unsafe {{ g() }} }}\n");
+        for path in [
+            "crates/hostfs/src/plan.rs",
+            "crates/hostfs/src/system.rs",
+            "crates/pool/src/sys.rs",
+            "crates/hostfs/tests/plan.rs",
+        ] {
+            assert_found(path, &text, ":3: `unsafe` outside");
+        }
+        for path in [
+            "hostfs/src/sys.rs",
+            "hostfs/src/sys/ring.rs",
+            "blockdev/src/ring_sys.rs",
+        ] {
+            assert_eq!(findings(&format!("crates/{path}"), &text), [""; 0]);
+        }
+    }
+
+    #[test]
+    fn unsafe_in_comment_text_or_longer_word_is_not_found() {
+        let text = format!("{GOOD}// unsafe\nfn f() {{ unsafe_g(\"unsafe\") }}\n");
+        assert_eq!(findings("crates/hostfs/src/plan.rs", &text), [""; 0]);
+    }
+}
