@@ -1,1 +1,41 @@
-//! Placeholder.
+//! Written preallocation on whatever file system the host has.
+//!
+//! [`create`] makes a file whose space is really there, [`materialize`] does the
+//! same to an existing file without touching its data, [`write_zeroes`] zeroes a
+//! range and leaves it written, and [`probe`] tells what a place can do. All of
+//! them follow one [`Plan`]: the first strategy the target supports, with the
+//! reason for it. [`HostFile`] is the [`SpaceFile`](extant_space::SpaceFile) of
+//! the host.
+//!
+//! Long operations take a [`Control`](extant_space::Control) (cancel token and
+//! progress) and a [`Pace`] (full speed, a rate, or in the background).
+
+#![deny(unsafe_code)]
+
+mod create;
+mod extents;
+mod file;
+mod filesystem;
+mod holders;
+mod materialize;
+mod pace;
+mod partial;
+mod plan;
+mod probe;
+#[allow(unsafe_code)]
+mod sys;
+mod verify;
+mod write_zeroes;
+mod zero_writer;
+
+pub use create::{CopyOnWrite, CreateOptions, CreateReport, Existing, OnFailure, create};
+pub use extents::MapSource;
+pub use file::{Access, HostFile};
+pub use filesystem::{DirectIo, DiskLimits, FileSystem, FileSystemKind};
+pub use holders::{Holder, holders};
+pub use materialize::{Exclusion, MaterializeOptions, MaterializeReport, Shared, materialize};
+pub use pace::Pace;
+pub use plan::{Plan, Rejected, Strategy};
+pub use probe::{ModeResult, ProbeReport, probe};
+pub use verify::Verified;
+pub use write_zeroes::{Fallback, WriteZeroesReport, write_zeroes};

@@ -106,7 +106,8 @@ impl Extent {
 
     /// Space that is really there: an overwrite changes no metadata of the file system.
     pub fn is_extant(&self) -> bool {
-        self.state == ExtentState::Written && self.flags.is_empty()
+        let moves = ExtentFlags::SHARED | ExtentFlags::DELAYED;
+        self.state == ExtentState::Written && !self.flags.intersects(moves)
     }
 
     /// The part of the extent inside `range`, `None` when there is none.

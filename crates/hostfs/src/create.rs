@@ -1,0 +1,499 @@
+//! Makes a new file whose space is really there.
+//!
+//! The work is done on a partial file beside the name (`partial.rs`); the extent map
+//! of that file is the record of progress, so a run after a crash or a kill writes
+//! only what is missing. The file gets its name when it is complete, synced and
+//! held against what was asked for.
+
+use std::path::{Path, PathBuf};
+use std::time::{Instant, SystemTime};
+
+use extant_space::{
+    ByteRange, ByteSize, Control, Error, ErrorKind, FallocateMode, MapSummary, Phase,
+    Preallocation, Result, SpaceFile, SyncMode,
+};
+use rustix::fs::{IFlags, Mode};
+use serde::Serialize;
+
+use crate::extents::MapSource;
+use crate::file::HostFile;
+use crate::filesystem::{FileSystem, FileSystemKind};
+use crate::materialize::{self, Made};
+use crate::pace::Pace;
+use crate::partial::{Destination, Partial};
+use crate::plan::Plan;
+use crate::verify::{self, Contents, Verified};
+use crate::zero_writer::ZeroWriter;
+
+pub use crate::partial::Existing;
+
+/// What is done on file systems that overwrite elsewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CopyOnWrite {
+    /// A written file is refused there: its space would not stay in place.
+    #[default]
+    Refuse,
+    /// Copy-on-write is turned off for the file (`chattr +C`) where that is possible; with it go
+    /// checksums and compression of the file's data.
+    Disable,
+}
+
+/// What is done with a partial file after a cancel or an error.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFailure {
+    /// It is removed.
+    #[default]
+    Remove,
+    /// It stays, and the next run takes it up.
+    KeepPartial,
+}
+
+/// Options of [`create`].
+#[derive(Clone, Copy, Debug)]
+pub struct CreateOptions {
+    /// Size of the file, bytes: its capacity. At least 1.
+    pub size_bytes: u64,
+    /// How many of the first bytes are made real; `None`: all, and nothing for
+    /// [`Preallocation::Off`].
+    pub allocation_bytes: Option<u64>,
+    /// In which way they are made real.
+    pub preallocation: Preallocation,
+    /// How the disk is used.
+    pub pace: Pace,
+    /// What is done when the name exists.
+    pub existing: Existing,
+    /// What is done on copy-on-write file systems.
+    pub copy_on_write: CopyOnWrite,
+    /// What is done after a cancel or an error.
+    pub on_failure: OnFailure,
+    /// Permissions of the file; `None`: 0666 without the umask's bits.
+    pub mode: Option<u32>,
+}
+
+impl CreateOptions {
+    /// A written file of `size_bytes`, at full pace.
+    pub fn new(size_bytes: u64) -> Self {
+        Self {
+            size_bytes,
+            allocation_bytes: None,
+            preallocation: Preallocation::Full,
+            pace: Pace::Full,
+            existing: Existing::default(),
+            copy_on_write: CopyOnWrite::default(),
+            on_failure: OnFailure::default(),
+            mode: None,
+        }
+    }
+
+    fn allocation(&self) -> Result<u64> {
+        let invalid = |detail: String| Err(Error::new(ErrorKind::InvalidArgument).detail(detail));
+        if self.size_bytes == 0 {
+            return invalid("the size must be at least 1 byte".to_owned());
+        }
+        match (self.preallocation, self.allocation_bytes) {
+            (Preallocation::Off, None | Some(0)) => Ok(0),
+            (Preallocation::Off, Some(_)) => {
+                invalid("an allocation needs preallocation falloc or full".to_owned())
+            }
+            (_, None) => Ok(self.size_bytes),
+            (_, Some(bytes)) if bytes > self.size_bytes => invalid(format!(
+                "the allocation ({}) is more than the size ({})",
+                ByteSize(bytes),
+                ByteSize(self.size_bytes)
+            )),
+            (_, Some(bytes)) => Ok(bytes),
+        }
+    }
+}
+
+/// What [`create`] did.
+#[derive(Clone, Debug, Serialize)]
+pub struct CreateReport {
+    /// The file.
+    pub path: PathBuf,
+    /// Its size.
+    pub size_bytes: u64,
+    /// The first bytes that were made real.
+    pub allocation_bytes: u64,
+    /// In which way.
+    pub preallocation: Preallocation,
+    /// Bytes of zeros written in this run, by the kernel or by us.
+    pub written_bytes: u64,
+    /// Bytes that an earlier run had written.
+    pub resumed_bytes: u64,
+    /// How space was written; `None` where nothing had to be.
+    pub plan: Option<Plan>,
+    /// What the result was held against.
+    pub verified: Verified,
+    /// Figures of the extent map.
+    pub map: MapSummary,
+    /// Where the map was read.
+    pub map_source: MapSource,
+    /// Things the user should know, one line each.
+    pub notes: Vec<String>,
+    /// Time taken, seconds.
+    pub elapsed_seconds: f64,
+}
+
+/// Creates `path` with the size and the real space that `options` ask for.
+///
+/// On success the file is complete, durable and verified. On any error nothing is left
+/// behind (with [`OnFailure::KeepPartial`]: the partial file), and a file that had the
+/// name is untouched. Kinds: [`ErrorKind::AlreadyExists`], [`ErrorKind::NotFound`] (the
+/// directory), [`ErrorKind::WrongType`], [`ErrorKind::NoSpace`] with the missing amount,
+/// [`ErrorKind::QuotaExceeded`], [`ErrorKind::TooLarge`], [`ErrorKind::CopyOnWrite`],
+/// [`ErrorKind::Unsupported`], [`ErrorKind::InUse`] (being created elsewhere),
+/// [`ErrorKind::NotKept`], [`ErrorKind::Io`], [`ErrorKind::Cancelled`].
+pub fn create(path: &Path, options: &CreateOptions, control: Control<'_>) -> Result<CreateReport> {
+    let started = Instant::now();
+    let allocation_bytes = options.allocation().map_err(|error| error.at(path))?;
+    let destination = Destination::new(path, options.existing)?;
+    check_size(destination.path(), options.size_bytes)?;
+    let filesystem = FileSystem::of(destination.directory()).map_err(|error| error.at(path))?;
+    let keep = options.on_failure == OnFailure::KeepPartial;
+    let mut partial = Partial::open(destination, keep)?;
+    let made = make(
+        &mut partial,
+        &filesystem,
+        allocation_bytes,
+        options,
+        control,
+    );
+    let mut report = match made {
+        Ok(report) => report,
+        Err(error) => {
+            if error.kind() == ErrorKind::Cancelled {
+                partial.cancel();
+            }
+            return Err(explain(error.at(path), options));
+        }
+    };
+    partial.publish(final_mode(options.mode)?)?;
+    path.clone_into(&mut report.path);
+    report.elapsed_seconds = started.elapsed().as_secs_f64();
+    Ok(report)
+}
+
+/// Makes the partial file what the options ask for, and holds it against them.
+fn make(
+    partial: &mut Partial,
+    filesystem: &FileSystem,
+    allocation_bytes: u64,
+    options: &CreateOptions,
+    control: Control<'_>,
+) -> Result<CreateReport> {
+    let mut notes = Vec::new();
+    prepare_copy_on_write(partial, filesystem, options, &mut notes)?;
+    let work = Work {
+        filesystem,
+        size_bytes: options.size_bytes,
+        range: ByteRange::new(0, allocation_bytes),
+        pace: options.pace,
+        control,
+    };
+    let made = match options.preallocation {
+        Preallocation::Off => work.sparse(partial.file()),
+        Preallocation::Falloc => work.allocated(partial.file()),
+        Preallocation::Full => work.written(partial),
+    }?;
+    let file = partial.file();
+    let size_bytes = file.size()?;
+    if size_bytes != options.size_bytes {
+        return Err(Error::new(ErrorKind::NotKept).detail(format!(
+            "the file system shows {size_bytes} bytes instead of {}",
+            options.size_bytes
+        )));
+    }
+    let verified = match options.preallocation {
+        Preallocation::Full => {
+            verify::written(file, filesystem, work.range, Contents::Zeros, control)?
+        }
+        _ => verify::at_least(file, filesystem, work.range, options.preallocation.state())?,
+    };
+    if filesystem.kind == FileSystemKind::Network && allocation_bytes > 0 {
+        notes.push(format!(
+            "{}: the server decides where space lies and whether it stays",
+            filesystem.name
+        ));
+    }
+    control.cancel.check()?;
+    Ok(CreateReport {
+        path: PathBuf::new(),
+        size_bytes,
+        allocation_bytes,
+        preallocation: options.preallocation,
+        written_bytes: made.zeroed_bytes,
+        resumed_bytes: made.already_written_bytes,
+        plan: made.plan,
+        verified,
+        map: summarize(file, filesystem)?,
+        map_source: file.map_source(),
+        notes,
+        elapsed_seconds: 0.0,
+    })
+}
+
+/// What is to be made, and how.
+struct Work<'a> {
+    filesystem: &'a FileSystem,
+    size_bytes: u64,
+    range: ByteRange,
+    pace: Pace,
+    control: Control<'a>,
+}
+
+impl Work<'_> {
+    fn sparse(&self, file: &HostFile) -> Result<Made> {
+        file.resize(0)?;
+        self.resize(file)?;
+        Ok(Made::nothing())
+    }
+
+    fn allocated(&self, file: &HostFile) -> Result<Made> {
+        self.resize(file)?;
+        self.check_space(file)?;
+        materialize::allocate(
+            file,
+            self.filesystem,
+            self.range,
+            FallocateMode::AllocateKeepSize,
+            self.control,
+        )
+        .map_err(|error| match error.kind() {
+            ErrorKind::Unsupported => error
+                .detail(format!("{} cannot reserve space", self.filesystem.name))
+                .advice("--preallocation full writes it instead"),
+            _ => error,
+        })?;
+        file.sync(SyncMode::Data)?;
+        Ok(Made::nothing())
+    }
+
+    fn written(&self, partial: &mut Partial) -> Result<Made> {
+        if map_shows_holes(partial.file(), self.filesystem)? {
+            let file = partial.file();
+            self.resize(file)?;
+            self.check_space(file)?;
+            return materialize::make_written(
+                file,
+                self.filesystem,
+                self.range,
+                self.pace,
+                self.control,
+                None,
+            );
+        }
+        self.written_blindly(partial)
+    }
+
+    /// Where the map tells nothing, the size is the record of progress: it grows with the
+    /// zeros. It can be trusted as long as the machine has not been restarted since.
+    fn written_blindly(&self, partial: &mut Partial) -> Result<Made> {
+        let found = partial.found_bytes().min(self.range.end());
+        let kept = if found > 0 && is_from_this_boot(partial.file())? {
+            found
+        } else {
+            partial.start_over()?;
+            0
+        };
+        let file = partial.file();
+        self.check_space(file)?;
+        let allocated = materialize::allocate(
+            file,
+            self.filesystem,
+            ByteRange::new(kept, self.range.end()),
+            FallocateMode::AllocateKeepSize,
+            self.control,
+        );
+        let mut plan = Plan::of(file, self.filesystem, None)?;
+        match allocated {
+            Ok(()) => plan.fall_back_to_write_in_order(
+                "the file system does not show which parts are written",
+            ),
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                plan.fall_back_to_write_in_order(&crate::plan::refusal(&error));
+            }
+            Err(error) => return Err(error),
+        }
+        let mut writer = ZeroWriter::new(
+            file,
+            &plan,
+            self.pace,
+            self.control,
+            None,
+            (kept, self.range.len()),
+        )?;
+        writer.zero(ByteRange::new(kept, self.range.end()))?;
+        let zeroed_bytes = writer.finish()?;
+        self.resize(file)?;
+        self.control
+            .report(Phase::Sync, self.range.len(), self.range.len());
+        file.sync(SyncMode::Data)?;
+        Ok(Made {
+            plan: Some(plan),
+            already_written_bytes: kept,
+            zeroed_bytes,
+        })
+    }
+
+    fn resize(&self, file: &HostFile) -> Result<()> {
+        file.resize(self.size_bytes)
+            .map_err(|error| match error.kind() {
+                ErrorKind::TooLarge | ErrorKind::InvalidArgument => {
+                    error.with_kind(ErrorKind::TooLarge).detail(format!(
+                        "{} is past the largest file of this {}",
+                        ByteSize(self.size_bytes),
+                        self.filesystem.name
+                    ))
+                }
+                _ => error,
+            })
+    }
+
+    /// Before anything is written: does what is missing fit?
+    fn check_space(&self, file: &HostFile) -> Result<()> {
+        let missing = self.range.len().saturating_sub(file.allocated_bytes()?);
+        materialize::check_space(file, self.filesystem, missing)
+    }
+}
+
+impl Made {
+    fn nothing() -> Self {
+        Self {
+            plan: None,
+            already_written_bytes: 0,
+            zeroed_bytes: 0,
+        }
+    }
+}
+
+fn check_size(path: &Path, size_bytes: u64) -> Result<()> {
+    let too_large = |detail: String| Err(Error::new(ErrorKind::TooLarge).at(path).detail(detail));
+    if i64::try_from(size_bytes).is_err() {
+        return too_large(format!("{} is past the largest file", ByteSize(size_bytes)));
+    }
+    // Growing past it would raise SIGXFSZ, which ends the process.
+    let limit = rustix::process::getrlimit(rustix::process::Resource::Fsize).current;
+    match limit {
+        Some(limit) if size_bytes > limit => too_large(format!(
+            "{} is past this process's limit of {} (RLIMIT_FSIZE, ulimit -f)",
+            ByteSize(size_bytes),
+            ByteSize(limit)
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Sets NOCOW when asked, which only an empty file takes, and refuses what would not stay.
+fn prepare_copy_on_write(
+    partial: &mut Partial,
+    filesystem: &FileSystem,
+    options: &CreateOptions,
+    notes: &mut Vec<String>,
+) -> Result<()> {
+    let attributes = partial.file().attributes();
+    if options.copy_on_write == CopyOnWrite::Disable && !attributes.contains(IFlags::NOCOW) {
+        partial.start_over()?;
+        let file = partial.file();
+        match rustix::fs::ioctl_setflags(file.as_file(), attributes | IFlags::NOCOW) {
+            Ok(()) => {}
+            Err(_) if filesystem.moves_written_space(attributes).is_none() => {
+                notes.push(format!(
+                    "--nocow: nothing to do, {} overwrites in place",
+                    filesystem.name
+                ));
+            }
+            Err(errno) => {
+                return Err(file
+                    .error(errno)
+                    .with_kind(ErrorKind::CopyOnWrite)
+                    .detail(format!("{} cannot turn copy-on-write off", filesystem.name)));
+            }
+        }
+    }
+    if options.preallocation != Preallocation::Full {
+        return Ok(());
+    }
+    match filesystem.moves_written_space(partial.file().attributes()) {
+        None => Ok(()),
+        Some(why) => Err(Error::new(ErrorKind::CopyOnWrite)
+            .at(partial.file().path())
+            .detail(format!(
+                "space made written here would not stay in place: {why}"
+            ))
+            .advice(match filesystem.kind {
+                FileSystemKind::CopyOnWrite => {
+                    "--nocow turns that off for this file; --preallocation falloc only reserves"
+                }
+                _ => "--preallocation falloc only reserves, where the file system can",
+            })),
+    }
+}
+
+/// A hole at the end of the file is seen as one. The file is lengthened to try it.
+fn map_shows_holes(file: &HostFile, filesystem: &FileSystem) -> Result<bool> {
+    if file.map_source() == MapSource::Fiemap || filesystem.kind == FileSystemKind::Memory {
+        return Ok(true);
+    }
+    let size = file.size()?;
+    let hole = ByteRange::new(size, size + (1 << 20));
+    file.resize(hole.end())?;
+    let extents = file.extents(hole);
+    file.resize(size)?;
+    Ok(extents?
+        .iter()
+        .all(|extent| extent.state == extant_space::ExtentState::Hole))
+}
+
+fn is_from_this_boot(file: &HostFile) -> Result<bool> {
+    let modified = file
+        .metadata()?
+        .modified()
+        .map_err(|source| file.error(source))?;
+    let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let up = std::time::Duration::new(up.tv_sec as u64, up.tv_nsec as u32);
+    Ok(SystemTime::now()
+        .checked_sub(up)
+        .is_some_and(|booted| modified > booted))
+}
+
+fn explain(error: Error, options: &CreateOptions) -> Error {
+    match error.kind() {
+        ErrorKind::NoSpace if options.allocation_bytes.is_none() => error
+            .advice("free some, choose a smaller SIZE, or make only a part real (--allocation)"),
+        ErrorKind::NoSpace => error.advice("free some, or choose a smaller --allocation"),
+        _ => error,
+    }
+}
+
+fn summarize(file: &HostFile, filesystem: &FileSystem) -> Result<MapSummary> {
+    let mut summary = MapSummary::for_block_size(filesystem.block_bytes);
+    file.for_each_extent(ByteRange::new(0, file.size()?), &mut |extent| {
+        summary.add(&extent);
+        std::ops::ControlFlow::Continue(())
+    })?;
+    Ok(summary)
+}
+
+fn final_mode(mode: Option<u32>) -> Result<Mode> {
+    match mode {
+        Some(bits) if bits > 0o7777 => Err(Error::new(ErrorKind::InvalidArgument)
+            .detail(format!("{bits:o} is not a file mode (0 to 7777, octal)"))),
+        Some(bits) => Ok(Mode::from_raw_mode(bits)),
+        None => Ok(Mode::from_raw_mode(0o666 & !current_umask())),
+    }
+}
+
+/// The umask without changing it for a moment, as `umask(2)` would, in all threads.
+fn current_umask() -> u32 {
+    std::fs::read_to_string("/proc/self/status")
+        .ok()
+        .and_then(|status| {
+            let line = status
+                .lines()
+                .find_map(|line| line.strip_prefix("Umask:"))?;
+            u32::from_str_radix(line.trim(), 8).ok()
+        })
+        // Without /proc, the usual one.
+        .unwrap_or(0o022)
+}

@@ -1,0 +1,136 @@
+//! Where the extents of a host file come from.
+//!
+//! FIEMAP tells all three states. Where a file system does not have it (tmpfs,
+//! FUSE, NFS), `SEEK_DATA`/`SEEK_HOLE` tells holes from data, and *unwritten*
+//! counts as whichever of the two the file system calls it; a file system with
+//! neither shows one data extent. What a map can prove depends on its source:
+//! see [`MapSource`].
+
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+
+use extant_space::{ByteRange, Extent, ExtentFlags, ExtentState};
+use rustix::fs::SeekFrom;
+use rustix::io::Errno;
+use serde::Serialize;
+
+use crate::sys::fiemap::{self, Flush};
+
+/// Which interface the map of a file was read through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MapSource {
+    /// `FS_IOC_FIEMAP`: states, flags and places.
+    Fiemap,
+    /// `SEEK_DATA` and `SEEK_HOLE`: holes and data, no places.
+    Seek,
+}
+
+impl MapSource {
+    /// The best source that works for `file`.
+    pub(crate) fn of(file: &File) -> io::Result<Self> {
+        match fiemap::next_batch(file, ByteRange::new(0, 1), Flush::No) {
+            Ok(_) => Ok(Self::Fiemap),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS | libc::EINVAL) => {
+                    Ok(Self::Seek)
+                }
+                _ => Err(error),
+            },
+        }
+    }
+}
+
+/// Visits the extents of `range` in order, holes included.
+pub(crate) fn for_each(
+    file: &File,
+    source: MapSource,
+    range: ByteRange,
+    visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+) -> io::Result<()> {
+    match source {
+        MapSource::Fiemap => for_each_fiemap(file, range, visit),
+        MapSource::Seek => for_each_seek(file, range, visit),
+    }
+}
+
+fn for_each_fiemap(
+    file: &File,
+    range: ByteRange,
+    visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+) -> io::Result<()> {
+    let mut at = range.start();
+    let mut flush = Flush::First;
+    while at < range.end() {
+        let batch = fiemap::next_batch(file, ByteRange::new(at, range.end()), flush)?;
+        flush = Flush::No;
+        let before = at;
+        for extent in &batch.extents {
+            // An extent can move under a map that is read in batches: what was told already
+            // is not told again.
+            let rest = ByteRange::new(at, range.end());
+            let Some(extent) = extent.clip(rest) else {
+                continue;
+            };
+            if extent.logical.start() > at
+                && visit(Extent::hole(ByteRange::new(at, extent.logical.start()))).is_break()
+            {
+                return Ok(());
+            }
+            at = extent.logical.end();
+            if visit(extent).is_break() {
+                return Ok(());
+            }
+        }
+        if batch.is_last || at == before {
+            break;
+        }
+    }
+    if at < range.end() {
+        let _ = visit(Extent::hole(ByteRange::new(at, range.end())));
+    }
+    Ok(())
+}
+
+fn for_each_seek(
+    file: &File,
+    range: ByteRange,
+    visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+) -> io::Result<()> {
+    let mut at = range.start();
+    while at < range.end() {
+        let data = seek(file, SeekFrom::Data(at))?
+            .unwrap_or(range.end())
+            .min(range.end());
+        if data > at && visit(Extent::hole(ByteRange::new(at, data))).is_break() {
+            return Ok(());
+        }
+        if data == range.end() {
+            return Ok(());
+        }
+        let end = seek(file, SeekFrom::Hole(data))?
+            .unwrap_or(range.end())
+            .min(range.end());
+        let extent = Extent {
+            logical: ByteRange::new(data, end.max(data + 1)),
+            physical: None,
+            state: ExtentState::Written,
+            flags: ExtentFlags::empty(),
+        };
+        at = extent.logical.end();
+        if visit(extent).is_break() {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+/// `None`: nothing of the kind up to the end of the file.
+fn seek(file: &File, to: SeekFrom) -> io::Result<Option<u64>> {
+    match rustix::fs::seek(file, to) {
+        Ok(offset) => Ok(Some(offset)),
+        Err(Errno::NXIO) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}

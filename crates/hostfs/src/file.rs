@@ -1,0 +1,236 @@
+//! A file of the host, open, with its path for error messages.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::ops::ControlFlow;
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use extant_space::{
+    ByteRange, Error, ErrorKind, Extent, FallocateMode, Result, SpaceFile, SyncMode,
+};
+use rustix::fs::{FallocateFlags, IFlags, OFlags};
+
+use crate::extents::{self, MapSource};
+
+/// Bit 7 of the mode of `fallocate(2)`, since Linux 6.17 (linux/falloc.h).
+const WRITE_ZEROES: FallocateFlags = FallocateFlags::from_bits_retain(0x80);
+
+/// What a file is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reading data and the extent map.
+    Read,
+    /// Reading and writing.
+    ReadWrite,
+    /// Reading and writing, made empty when there is none.
+    ReadWriteCreate,
+}
+
+/// A regular file (or block device) of the host.
+#[derive(Debug)]
+pub struct HostFile {
+    file: File,
+    path: PathBuf,
+    map_source: MapSource,
+}
+
+impl HostFile {
+    /// Opens `path` for reading.
+    pub fn open_read(path: &Path) -> Result<Self> {
+        Self::open(path, Access::Read)
+    }
+
+    /// Opens `path`, which must be a regular file or a block device.
+    ///
+    /// Never waits for a fifo's other end.
+    pub fn open(path: &Path, access: Access) -> Result<Self> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(access != Access::Read)
+            .create(access == Access::ReadWriteCreate)
+            .truncate(false)
+            .custom_flags(libc::O_NONBLOCK)
+            .mode(0o666)
+            .open(path)
+            .map_err(|source| explain_open(source, path))?;
+        let kind = file
+            .metadata()
+            .map_err(|source| Error::from(source).at(path))?
+            .file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(wrong_type(path));
+        }
+        // It was for the open alone: io_uring answers EAGAIN on such a descriptor.
+        set_status_flags(&file, OFlags::NONBLOCK, false)
+            .map_err(|errno| Error::from(io::Error::from(errno)).at(path))?;
+        Self::from_file(file, path)
+    }
+
+    /// Takes over an open file; `path` is for messages.
+    pub(crate) fn from_file(file: File, path: &Path) -> Result<Self> {
+        let map_source =
+            MapSource::of(&file).map_err(|source| Error::from(source).during("map").at(path))?;
+        Ok(Self {
+            file,
+            path: path.to_path_buf(),
+            map_source,
+        })
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The interface that extent maps are read through.
+    pub fn map_source(&self) -> MapSource {
+        self.map_source
+    }
+
+    /// Bytes that the file system says the file takes on the device.
+    pub fn allocated_bytes(&self) -> Result<u64> {
+        Ok(self.metadata()?.blocks() * 512)
+    }
+
+    /// Runs `fallocate(2)` with a mode of the kernel's own bits.
+    pub fn fallocate_raw(&self, mode_bits: u32, range: ByteRange) -> Result<()> {
+        let flags = FallocateFlags::from_bits_retain(mode_bits);
+        rustix::fs::fallocate(&self.file, flags, range.start(), range.len())
+            .map_err(|errno| self.error(errno).during("fallocate").in_range(range))
+    }
+
+    /// glibc's `posix_fallocate(3)`: writes where the file system cannot allocate.
+    pub fn posix_fallocate(&self, range: ByteRange) -> Result<()> {
+        crate::sys::calls::posix_fallocate(&self.file, range.start(), range.len())
+            .map_err(|source| self.error(source).during("fallocate").in_range(range))
+    }
+
+    /// Turns direct I/O on or off; `EINVAL` where the file system has none.
+    pub(crate) fn set_direct(&self, on: bool) -> rustix::io::Result<()> {
+        set_status_flags(&self.file, OFlags::DIRECT, on)
+    }
+
+    /// The open file.
+    pub(crate) fn as_file(&self) -> &File {
+        &self.file
+    }
+
+    pub(crate) fn metadata(&self) -> Result<std::fs::Metadata> {
+        self.file.metadata().map_err(|source| self.error(source))
+    }
+
+    /// Attributes as `chattr(1)` sets them; empty where the file system has none.
+    pub(crate) fn attributes(&self) -> IFlags {
+        rustix::fs::ioctl_getflags(&self.file).unwrap_or(IFlags::empty())
+    }
+
+    /// An error about this file.
+    pub(crate) fn error(&self, source: impl Into<io::Error>) -> Error {
+        Error::from(source.into()).at(&self.path)
+    }
+}
+
+fn set_status_flags(file: &File, flags: OFlags, on: bool) -> rustix::io::Result<()> {
+    let mut now = rustix::fs::fcntl_getfl(file)?;
+    now.set(flags, on);
+    rustix::fs::fcntl_setfl(file, now)
+}
+
+/// The bits of `fallocate(2)` that stand for `mode`.
+pub(crate) fn mode_flags(mode: FallocateMode) -> Option<FallocateFlags> {
+    Some(match mode {
+        FallocateMode::Allocate => FallocateFlags::empty(),
+        FallocateMode::AllocateKeepSize => FallocateFlags::KEEP_SIZE,
+        FallocateMode::PunchHole => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+        FallocateMode::ZeroRange => FallocateFlags::ZERO_RANGE,
+        FallocateMode::ZeroRangeKeepSize => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
+        FallocateMode::CollapseRange => FallocateFlags::COLLAPSE_RANGE,
+        FallocateMode::InsertRange => FallocateFlags::INSERT_RANGE,
+        FallocateMode::UnshareRange => FallocateFlags::UNSHARE_RANGE,
+        FallocateMode::WriteZeroes => WRITE_ZEROES,
+        _ => return None,
+    })
+}
+
+impl SpaceFile for HostFile {
+    fn size(&self) -> Result<u64> {
+        Ok(self.metadata()?.len())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let mut filled = 0;
+        while filled < buffer.len() {
+            match self
+                .file
+                .read_at(&mut buffer[filled..], offset + filled as u64)
+            {
+                Ok(0) => break,
+                Ok(count) => filled += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => {
+                    let range = ByteRange::at(offset, buffer.len() as u64).unwrap_or_default();
+                    return Err(self.error(error).during("read").in_range(range));
+                }
+            }
+        }
+        Ok(filled)
+    }
+
+    fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
+        self.file.write_all_at(buffer, offset).map_err(|source| {
+            let range = ByteRange::at(offset, buffer.len() as u64).unwrap_or_default();
+            self.error(source).during("write").in_range(range)
+        })
+    }
+
+    fn resize(&self, size_bytes: u64) -> Result<()> {
+        self.file
+            .set_len(size_bytes)
+            .map_err(|source| self.error(source).during("resize"))
+    }
+
+    fn fallocate(&self, mode: FallocateMode, range: ByteRange) -> Result<()> {
+        let flags = mode_flags(mode).ok_or_else(|| Error::new(ErrorKind::Unsupported))?;
+        rustix::fs::fallocate(&self.file, flags, range.start(), range.len())
+            .map_err(|errno| self.error(errno).during(mode.name()).in_range(range))
+    }
+
+    fn for_each_extent(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+    ) -> Result<()> {
+        extents::for_each(&self.file, self.map_source, range, visit)
+            .map_err(|source| self.error(source).during("map").in_range(range))
+    }
+
+    fn sync(&self, mode: SyncMode) -> Result<()> {
+        match mode {
+            SyncMode::Data => self.file.sync_data(),
+            SyncMode::All => self.file.sync_all(),
+        }
+        .map_err(|source| self.error(source).during("sync"))
+    }
+}
+
+pub(crate) fn wrong_type(path: &Path) -> Error {
+    Error::new(ErrorKind::WrongType).at(path).detail(
+        "not a regular file (a directory, fifo, socket or device stands where a file is expected)",
+    )
+}
+
+fn explain_open(source: io::Error, path: &Path) -> Error {
+    let errno = source.raw_os_error();
+    let error = Error::from(source).at(path);
+    match errno {
+        Some(libc::EISDIR | libc::ENXIO) => wrong_type(path),
+        Some(libc::ETXTBSY) => error.detail(
+            "the file is in use as a swap file or a running program; nothing may write to it",
+        ),
+        Some(libc::EPERM) => error
+            .detail("the file is immutable or append-only")
+            .advice("see lsattr(1); chattr -i -a lifts it"),
+        _ => error,
+    }
+}

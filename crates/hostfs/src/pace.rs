@@ -1,0 +1,199 @@
+//! How fast, how much at a time, and when to let others go first.
+//!
+//! Three rules, each a small type of its own:
+//! - [`Window`] keeps no more in flight than the disk does in 40 ms, so that a
+//!   cancel is answered while the last requests end, on any disk;
+//! - [`Bucket`] holds a rate;
+//! - [`Neighbour`] makes room for other users of the disk.
+//!
+//! [`Pacer`] joins them and is asked before every request.
+
+mod bucket;
+mod neighbour;
+mod window;
+
+use std::num::NonZeroU64;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+use extant_space::{ByteRange, CancelToken, Result};
+
+use bucket::Bucket;
+pub(crate) use neighbour::DiskUse;
+use neighbour::Neighbour;
+pub(crate) use window::REQUEST_MAX;
+use window::Window;
+
+use crate::file::HostFile;
+
+/// Longest sleep before a cancel is looked for.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// How a long operation uses the disk.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pace {
+    /// As fast as the disk goes.
+    #[default]
+    Full,
+    /// At most so many bytes a second, on average over a tenth of a second.
+    Limit(NonZeroU64),
+    /// Behind everybody else: the rate follows the latency of the operation's own
+    /// requests and what others do on the disk, and stays under the limit if there is one.
+    Background(Option<NonZeroU64>),
+}
+
+/// Answer to "may I send the next request?"
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Admission {
+    /// Now, and at most so many bytes.
+    Now(u32),
+    /// Ask again when a request has ended, or after so long.
+    Later(Duration),
+}
+
+/// Decides about every request of one operation.
+pub(crate) struct Pacer {
+    window: Window,
+    bucket: Option<Bucket>,
+    neighbour: Option<Neighbour>,
+}
+
+impl Pacer {
+    /// `disk`: where the use that others make of the disk can be seen.
+    pub(crate) fn new(pace: Pace, disk: Option<DiskUse>, now: Instant) -> Self {
+        let limit = match pace {
+            Pace::Full => None,
+            Pace::Limit(rate) => Some(rate),
+            Pace::Background(rate) => rate,
+        };
+        Self {
+            window: Window::new(now),
+            bucket: limit.map(|rate| Bucket::new(rate, now)),
+            neighbour: matches!(pace, Pace::Background(_)).then(|| Neighbour::new(disk, now)),
+        }
+    }
+
+    /// A pacer for requests to the disk under `file`.
+    pub(crate) fn of_file(file: &HostFile, pace: Pace) -> Result<Self> {
+        let disk = DiskUse::of_device(file.metadata()?.dev());
+        Ok(Self::new(pace, disk, Instant::now()))
+    }
+
+    /// Calls `request` on consecutive pieces of `range`, one at a time, at the pace.
+    pub(crate) fn one_at_a_time(
+        &mut self,
+        range: ByteRange,
+        unit: u32,
+        cancel: &CancelToken,
+        request: &mut dyn FnMut(ByteRange) -> Result<()>,
+    ) -> Result<()> {
+        let mut at = range.start();
+        while at < range.end() {
+            cancel.check()?;
+            match self.admit(Instant::now(), 0, 0, unit) {
+                Admission::Later(wait) => std::thread::sleep(wait.min(LOOK)),
+                Admission::Now(bytes) => {
+                    let end = range.end().min(at + u64::from(bytes));
+                    let started = Instant::now();
+                    request(ByteRange::new(at, end))?;
+                    let now = Instant::now();
+                    self.completed(now, end - at, now - started);
+                    at = end;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// May a request start now, with `in_flight` requests of `in_flight_bytes` running?
+    ///
+    /// The bytes admitted are a multiple of `unit` and at least one unit. What is admitted
+    /// must be started: it is taken off the rate.
+    pub(crate) fn admit(
+        &mut self,
+        now: Instant,
+        in_flight: u32,
+        in_flight_bytes: u64,
+        unit: u32,
+    ) -> Admission {
+        let mut bytes = match self.window.admit(in_flight_bytes) {
+            Admission::Now(bytes) => bytes,
+            later => return later,
+        };
+        if let Some(neighbour) = &mut self.neighbour {
+            bytes = match neighbour.admit(now, in_flight) {
+                Admission::Now(most) => bytes.min(most),
+                later => return later,
+            };
+        }
+        if let Some(bucket) = &mut self.bucket {
+            bytes = bytes.min(bucket.request_max());
+        }
+        let bytes = (bytes - bytes % unit).max(unit);
+        match &mut self.bucket {
+            Some(bucket) => bucket.take(now, bytes),
+            None => Admission::Now(bytes),
+        }
+    }
+
+    /// A request of `bytes` ended after `latency`.
+    pub(crate) fn completed(&mut self, now: Instant, bytes: u64, latency: Duration) {
+        self.window.completed(now, bytes);
+        if let Some(neighbour) = &mut self.neighbour {
+            neighbour.completed(now, bytes, latency);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    /// Runs a disk of `rate` bytes a second for `seconds`; returns the bytes done.
+    fn simulate(pacer: &mut Pacer, start: Instant, rate: u64, seconds: u64) -> u64 {
+        let (mut now, mut done) = (start, 0);
+        while now < start + Duration::from_secs(seconds) {
+            match pacer.admit(now, 0, 0, 4096) {
+                Admission::Now(bytes) => {
+                    let latency = Duration::from_nanos(u64::from(bytes) * 1_000_000_000 / rate);
+                    now += latency;
+                    done += u64::from(bytes);
+                    pacer.completed(now, u64::from(bytes), latency);
+                }
+                Admission::Later(wait) => now += wait.max(Duration::from_micros(10)),
+            }
+        }
+        done
+    }
+
+    #[test]
+    fn limit_holds_on_average_for_large_and_small_rates() {
+        for rate in [64 << 10, MIB, 100 * MIB] {
+            let start = Instant::now();
+            let mut pacer = Pacer::new(Pace::Limit(NonZeroU64::new(rate).unwrap()), None, start);
+            let done = simulate(&mut pacer, start, 2000 * MIB, 20);
+            let wanted = rate * 20;
+            assert!(
+                done <= wanted + rate / 5 && done >= wanted * 9 / 10,
+                "{rate}: {done} of {wanted}"
+            );
+        }
+    }
+
+    #[test]
+    fn full_pace_waits_for_nothing_but_the_window() {
+        let start = Instant::now();
+        let mut pacer = Pacer::new(Pace::Full, None, start);
+        let done = simulate(&mut pacer, start, 100 * MIB, 5);
+        assert!(done >= 499 * MIB, "{done}");
+    }
+
+    #[test]
+    fn admitted_bytes_are_whole_units() {
+        let now = Instant::now();
+        let mut pacer = Pacer::new(Pace::Limit(NonZeroU64::new(1).unwrap()), None, now);
+        assert_eq!(pacer.admit(now, 0, 0, 65_536), Admission::Now(65_536));
+    }
+}

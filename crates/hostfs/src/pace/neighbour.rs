@@ -1,0 +1,211 @@
+//! Makes room for other users of the disk.
+//!
+//! Two signals. What others do is read from the disk's counters in sysfs, minus
+//! what this operation did. How much the disk can still bear is read from the
+//! latency of the operation's own requests, which are sent one at a time:
+//! - nobody else is there: the next request follows the last;
+//! - somebody is: requests of this operation are in flight for at most
+//!   [`DUTY`] of the time, so that a request of the others seldom meets one, or
+//!   as many bytes as [`SHARE`] of what the disk does for all, whichever is
+//!   more: a saturated disk queues every request so long that the first rule
+//!   alone would all but stop the operation.
+//!
+//! Without counters (FUSE, NFS, btrfs) a latency twice the lowest seen means that
+//! somebody is there.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::Admission;
+use crate::filesystem::disk_directory;
+
+/// Share of the time that requests may be in flight beside others.
+const DUTY: f64 = 0.04;
+/// Share of the disk's bytes that the operation may use beside others.
+const SHARE: f64 = 0.004;
+/// Bytes a second of others that count as nobody: a log line's, a clock's.
+const QUIET_BYTES_A_SECOND: f64 = 262_144.0;
+/// Weight of the newest look in the averages.
+const NEWEST: f64 = 0.2;
+/// How often the counters are read.
+const LOOK: Duration = Duration::from_millis(20);
+/// How long a neighbour is remembered after the last request of his.
+const REMEMBER: Duration = Duration::from_millis(500);
+/// Small enough that a request of others waits little behind it.
+const REQUEST_ALONE: u32 = 512 << 10;
+const REQUEST_BESIDE: u32 = 128 << 10;
+/// Longest time without a request: even a disk that never rests gets the work done.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// The counters of a disk.
+#[derive(Clone, Debug)]
+pub(crate) struct DiskUse {
+    stat: PathBuf,
+}
+
+impl DiskUse {
+    /// The counters of the disk with number `device`; `None` when it has none.
+    pub(crate) fn of_device(device: u64) -> Option<Self> {
+        let stat = disk_directory(device)?.join("stat");
+        let disk = Self { stat };
+        disk.read()?;
+        Some(disk)
+    }
+
+    /// Bytes read and written since boot: fields 3 and 7, in sectors of 512 bytes
+    /// (Documentation/block/stat.rst).
+    fn read(&self) -> Option<u64> {
+        let text = fs::read_to_string(&self.stat).ok()?;
+        let fields: Vec<u64> = text
+            .split_ascii_whitespace()
+            .map_while(|field| field.parse().ok())
+            .collect();
+        Some((fields.get(2)? + fields.get(6)?) * 512)
+    }
+}
+
+pub(super) struct Neighbour {
+    disk: Option<DiskUse>,
+    /// Bytes of everybody at the last look.
+    last: u64,
+    looked: Instant,
+    /// Bytes of this operation since then.
+    own: u64,
+    /// Bytes a second of everybody else.
+    others_rate: f64,
+    /// Somebody else used the disk at this time.
+    seen: Option<Instant>,
+    /// Bytes a second that the disk does for everybody.
+    disk_rate: f64,
+    lowest_latency: Duration,
+    next: Instant,
+}
+
+impl Neighbour {
+    pub(super) fn new(disk: Option<DiskUse>, now: Instant) -> Self {
+        let last = disk.as_ref().and_then(DiskUse::read).unwrap_or_default();
+        Self {
+            disk,
+            last,
+            looked: now,
+            own: 0,
+            others_rate: 0.0,
+            // Until the counters say otherwise, somebody may be there.
+            seen: Some(now),
+            disk_rate: 0.0,
+            lowest_latency: Duration::MAX,
+            next: now,
+        }
+    }
+
+    pub(super) fn admit(&mut self, now: Instant, in_flight: u32) -> Admission {
+        if in_flight > 0 {
+            return Admission::Later(LOOK);
+        }
+        self.look(now);
+        if now < self.next {
+            return Admission::Later(self.next - now);
+        }
+        if self.is_alone(now) {
+            Admission::Now(REQUEST_ALONE)
+        } else {
+            Admission::Now(REQUEST_BESIDE)
+        }
+    }
+
+    pub(super) fn completed(&mut self, now: Instant, bytes: u64, latency: Duration) {
+        self.own += bytes;
+        let for_this_size = latency.mul_f64(f64::from(REQUEST_BESIDE) / bytes.max(1) as f64);
+        // Creeps up, so that one lucky request does not count for ever.
+        self.lowest_latency = self
+            .lowest_latency
+            .saturating_add(self.lowest_latency / 500)
+            .min(for_this_size);
+        if self.disk.is_none() && for_this_size > self.lowest_latency * 2 {
+            self.seen = Some(now);
+        }
+        self.next = if self.is_alone(now) {
+            now
+        } else {
+            now + self.gap(bytes, latency)
+        };
+    }
+
+    /// Time to leave free after a request, by the two rules above.
+    fn gap(&self, bytes: u64, latency: Duration) -> Duration {
+        let by_duty = latency.mul_f64((1.0 - DUTY) / DUTY);
+        let by_share = if self.disk_rate > 0.0 {
+            Duration::from_secs_f64((bytes as f64 / (self.disk_rate * SHARE)).min(60.0))
+        } else {
+            WAIT_MAX
+        };
+        by_duty.min(by_share).min(WAIT_MAX)
+    }
+
+    fn is_alone(&self, now: Instant) -> bool {
+        self.seen
+            .is_none_or(|seen| now.saturating_duration_since(seen) > REMEMBER)
+    }
+
+    fn look(&mut self, now: Instant) {
+        let elapsed = now.saturating_duration_since(self.looked);
+        if elapsed < LOOK {
+            return;
+        }
+        let Some(total) = self.disk.as_ref().and_then(DiskUse::read) else {
+            return;
+        };
+        let bytes = total.saturating_sub(self.last);
+        let others = bytes.saturating_sub(self.own);
+        let average = |old: f64, bytes: u64| {
+            (1.0 - NEWEST) * old + NEWEST * bytes as f64 / elapsed.as_secs_f64()
+        };
+        self.disk_rate = average(self.disk_rate, bytes);
+        self.others_rate = average(self.others_rate, others);
+        if self.others_rate > QUIET_BYTES_A_SECOND {
+            self.seen = Some(now);
+        }
+        self.last = total;
+        self.looked = now;
+        self.own = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn busy_neighbour(disk_rate: f64) -> Neighbour {
+        let mut neighbour = Neighbour::new(None, Instant::now());
+        neighbour.disk_rate = disk_rate;
+        neighbour
+    }
+
+    #[test]
+    fn beside_a_light_user_requests_are_in_flight_for_a_twenty_fifth_of_the_time() {
+        let neighbour = busy_neighbour(60e6);
+        let latency = Duration::from_micros(100);
+        let gap = neighbour.gap(u64::from(REQUEST_BESIDE), latency);
+        assert_eq!(gap, Duration::from_micros(2400));
+    }
+
+    #[test]
+    fn beside_a_saturating_user_the_share_keeps_the_work_going() {
+        let neighbour = busy_neighbour(2e9);
+        let gap = neighbour.gap(u64::from(REQUEST_BESIDE), Duration::from_millis(100));
+        let rate = f64::from(REQUEST_BESIDE) / gap.as_secs_f64();
+        assert!((7e6..9e6).contains(&rate), "{rate}");
+    }
+
+    #[test]
+    fn without_counters_a_doubled_latency_means_somebody_is_there() {
+        let start = Instant::now();
+        let mut neighbour = Neighbour::new(None, start);
+        let later = start + REMEMBER * 2;
+        neighbour.completed(later, 128 << 10, Duration::from_micros(100));
+        assert!(neighbour.is_alone(later));
+        neighbour.completed(later, 128 << 10, Duration::from_micros(250));
+        assert!(!neighbour.is_alone(later));
+    }
+}

@@ -1,0 +1,359 @@
+//! The file that a creation works on, until it is complete and gets its name.
+//!
+//! It lies beside the name, as `.NAME.extant-partial`, so that the rename at the end
+//! stays on one file system. A run that is killed leaves it; the same command
+//! takes it up again. It is adopted only when it is ours (same user, a regular
+//! file with one name), and only one process works on it at a time (flock).
+//!
+//! Crashes survived: before the rename the name does not exist (or still is the
+//! old file); after it, the file is complete, as it was synced before.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use extant_space::{Error, ErrorKind, Result, SpaceFile, SyncMode};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
+use rustix::io::Errno;
+
+use crate::file::{self, HostFile};
+use crate::filesystem::parent_of;
+use crate::sys::reclaim;
+
+const SUFFIX: &str = ".extant-partial";
+/// Longest name of a file on every file system of Linux that matters, bytes.
+const NAME_MAX: usize = 255;
+
+/// What is done when the name exists already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Existing {
+    /// Refuse with [`ErrorKind::AlreadyExists`].
+    #[default]
+    Refuse,
+    /// Replace it, in one step, when the new file is complete; it must be a regular file.
+    Replace,
+}
+
+/// The directory and name that a new file will have.
+pub(crate) struct Destination {
+    directory: OwnedFd,
+    directory_path: PathBuf,
+    name: OsString,
+    path: PathBuf,
+    existing: Existing,
+}
+
+impl Destination {
+    /// Looks at `path`; nothing is made yet.
+    pub(crate) fn new(path: &Path, existing: Existing) -> Result<Self> {
+        let shown = path;
+        // A link is replaced where it points, as every tool that writes through it would.
+        let resolved = match existing {
+            Existing::Replace if path.is_symlink() => std::fs::canonicalize(path)
+                .map_err(|source| Error::from(source).at(path).during("follow link"))?,
+            _ => path.to_path_buf(),
+        };
+        let name = match resolved.file_name() {
+            Some(name) if !resolved.as_os_str().as_bytes().ends_with(b"/") => name.to_owned(),
+            _ => return Err(file::wrong_type(shown)),
+        };
+        let directory_path = parent_of(&resolved).to_path_buf();
+        let directory = rustix::fs::open(
+            &directory_path,
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .map_err(|errno| {
+            let error = Error::from(io::Error::from(errno)).at(&directory_path);
+            match errno {
+                Errno::NOENT => error.detail("no such directory"),
+                Errno::NOTDIR => error.detail("not a directory"),
+                _ => error,
+            }
+        })?;
+        let destination = Self {
+            directory,
+            directory_path,
+            name,
+            path: resolved,
+            existing,
+        };
+        destination.check_name()?;
+        Ok(destination)
+    }
+
+    /// The directory, for questions about its file system.
+    pub(crate) fn directory(&self) -> &OwnedFd {
+        &self.directory
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn check_name(&self) -> Result<()> {
+        let stat = match rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW)
+        {
+            Err(Errno::NOENT) => return Ok(()),
+            Err(errno) => return Err(Error::from(io::Error::from(errno)).at(&self.path)),
+            Ok(stat) => stat,
+        };
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        match self.existing {
+            Existing::Replace if is_file => Ok(()),
+            Existing::Replace => Err(file::wrong_type(&self.path)),
+            Existing::Refuse => {
+                let error = Error::new(ErrorKind::AlreadyExists).at(&self.path);
+                Err(if is_file {
+                    error.advice("--force replaces it; extant materialize makes its holes real")
+                } else {
+                    error.detail("exists, and is not a regular file")
+                })
+            }
+        }
+    }
+
+    fn partial_name(&self) -> OsString {
+        let name = self.name.as_bytes();
+        let room = NAME_MAX - SUFFIX.len() - 1;
+        let mut partial = OsString::from(".");
+        if name.len() <= room {
+            partial.push(&self.name);
+        } else {
+            // Cut, and told apart from names with the same start.
+            let digest = format!("~{:016x}", fnv1a(name));
+            partial.push(OsStr::from_bytes(&name[..room - digest.len()]));
+            partial.push(digest);
+        }
+        partial.push(SUFFIX);
+        partial
+    }
+}
+
+/// A creation at work. Dropped without [`publish`](Self::publish), the file is removed
+/// unless it was to be kept.
+pub(crate) struct Partial {
+    destination: Destination,
+    name: OsString,
+    file: HostFile,
+    /// Size found when it was taken up; 0 for a new one.
+    found_bytes: u64,
+    keep: bool,
+    is_published: bool,
+}
+
+impl Partial {
+    /// Makes the file, or takes up the one that an earlier run left.
+    pub(crate) fn open(destination: Destination, keep: bool) -> Result<Self> {
+        let name = destination.partial_name();
+        let path = destination.directory_path.join(&name);
+        let fail = |errno: Errno| Error::from(io::Error::from(errno)).at(&path);
+        // Twice at most in practice: again when another run renamed or removed it meanwhile.
+        loop {
+            let fd = rustix::fs::openat(
+                &destination.directory,
+                &name,
+                OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC,
+                Mode::RUSR | Mode::WUSR,
+            )
+            .map_err(|errno| match errno {
+                Errno::LOOP | Errno::ISDIR => file::wrong_type(&path),
+                Errno::NAMETOOLONG => fail(errno).detail("the name is too long"),
+                _ => Error::from(io::Error::from(errno))
+                    .at(&destination.path)
+                    .during("create"),
+            })?;
+            match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
+                Err(Errno::WOULDBLOCK) => {
+                    return Err(Error::new(ErrorKind::InUse)
+                        .at(&destination.path)
+                        .detail("is being created by another extant at this moment"));
+                }
+                Err(errno) => return Err(fail(errno).during("lock")),
+            }
+            let own = rustix::fs::fstat(&fd).map_err(fail)?;
+            match rustix::fs::statat(&destination.directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(named) if (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino) => {}
+                Ok(_) | Err(Errno::NOENT) => continue,
+                Err(errno) => return Err(fail(errno)),
+            }
+            check_is_ours(&own, &path)?;
+            // Another run may have finished between the look at the name and the lock.
+            destination.check_name().inspect_err(|_| {
+                if own.st_size == 0 {
+                    let _ = rustix::fs::unlinkat(&destination.directory, &name, AtFlags::empty());
+                }
+            })?;
+            return Ok(Self {
+                file: HostFile::from_file(File::from(fd), &destination.path)?,
+                found_bytes: own.st_size as u64,
+                name,
+                destination,
+                keep,
+                is_published: false,
+            });
+        }
+    }
+
+    pub(crate) fn file(&self) -> &HostFile {
+        &self.file
+    }
+
+    /// Size that an earlier run left; 0 for a new file.
+    pub(crate) fn found_bytes(&self) -> u64 {
+        self.found_bytes
+    }
+
+    /// Forgets what an earlier run left.
+    pub(crate) fn start_over(&mut self) -> Result<()> {
+        self.found_bytes = 0;
+        self.file.resize(0)
+    }
+
+    /// Ends a cancelled creation: removes the file unless it was to be kept. Its space comes
+    /// back soon after the return, which does not wait for it.
+    pub(crate) fn cancel(self) {
+        let holder = reclaim::hold_elsewhere(self.file.as_file());
+        drop(self);
+        drop(holder);
+    }
+
+    /// Gives the file its mode and its name; durable on return.
+    pub(crate) fn publish(mut self, mode: Mode) -> Result<()> {
+        let path = self.destination.path.clone();
+        let fail = |errno: Errno, operation| {
+            Error::from(io::Error::from(errno))
+                .at(&path)
+                .during(operation)
+        };
+        rustix::fs::fchmod(self.file.as_file(), mode).map_err(|errno| fail(errno, "set mode"))?;
+        self.file.sync(SyncMode::All)?;
+        self.rename().map_err(|errno| match errno {
+            Errno::EXIST => Error::new(ErrorKind::AlreadyExists)
+                .at(&path)
+                .detail("was made by somebody else meanwhile"),
+            _ => fail(errno, "rename"),
+        })?;
+        self.is_published = true;
+        match rustix::fs::fsync(&self.destination.directory) {
+            // Some FUSE and network file systems cannot sync directories.
+            Ok(()) | Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(()),
+            Err(errno) => Err(fail(errno, "sync directory")),
+        }
+    }
+
+    fn rename(&self) -> rustix::io::Result<()> {
+        let directory = &self.destination.directory;
+        let (from, to) = (&self.name, &self.destination.name);
+        if self.destination.existing == Existing::Replace {
+            return rustix::fs::renameat(directory, from, directory, to);
+        }
+        match rustix::fs::renameat_with(directory, from, directory, to, RenameFlags::NOREPLACE) {
+            // No such flag here: a hard link refuses an existing name as well.
+            Err(Errno::INVAL | Errno::NOSYS) => {}
+            done => return done,
+        }
+        match rustix::fs::linkat(directory, from, directory, to, AtFlags::empty()) {
+            Ok(()) => rustix::fs::unlinkat(directory, from, AtFlags::empty()),
+            // No links either: nothing refuses an existing name, so look just before.
+            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => {
+                match rustix::fs::statat(directory, to, AtFlags::SYMLINK_NOFOLLOW) {
+                    Ok(_) => Err(Errno::EXIST),
+                    Err(Errno::NOENT) => rustix::fs::renameat(directory, from, directory, to),
+                    Err(errno) => Err(errno),
+                }
+            }
+            Err(errno) => Err(errno),
+        }
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        if !self.is_published && !self.keep {
+            // The error that brought us here is the one to tell.
+            let _ = rustix::fs::unlinkat(&self.destination.directory, &self.name, AtFlags::empty());
+        }
+    }
+}
+
+/// In a directory that others can write to, a file under the name we want may be a trap.
+fn check_is_ours(stat: &Stat, path: &Path) -> Result<()> {
+    let is_ours = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+        && stat.st_uid == rustix::process::geteuid().as_raw()
+        && stat.st_nlink == 1;
+    if is_ours {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::AlreadyExists)
+        .at(path)
+        .detail("is in the way: not a partial file of this user")
+        .advice("remove it, or choose another name"))
+}
+
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn destination(name: &str) -> (tempfile::TempDir, Destination) {
+        let folder = tempfile::tempdir().unwrap();
+        let destination = Destination::new(&folder.path().join(name), Existing::Refuse).unwrap();
+        (folder, destination)
+    }
+
+    #[test]
+    fn partial_names_of_long_names_fit_and_differ() {
+        let long = "n".repeat(254);
+        let one = destination(&format!("{long}1")).1.partial_name();
+        let two = destination(&format!("{long}2")).1.partial_name();
+        assert_eq!(one.len(), NAME_MAX);
+        assert_ne!(one, two);
+        assert_eq!(
+            destination("a.raw").1.partial_name(),
+            ".a.raw.extant-partial"
+        );
+    }
+
+    #[test]
+    fn second_creation_of_one_name_is_refused_while_the_first_works() {
+        let (folder, destination) = destination("a");
+        let first = Partial::open(destination, false).unwrap();
+        let again = Destination::new(&folder.path().join("a"), Existing::Refuse).unwrap();
+        let error = Partial::open(again, false).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::InUse);
+        drop(first);
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn name_that_appears_meanwhile_is_not_replaced() {
+        let (folder, destination) = destination("a");
+        let partial = Partial::open(destination, false).unwrap();
+        std::fs::write(folder.path().join("a"), "precious").unwrap();
+        let error = partial.publish(Mode::RUSR).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read(folder.path().join("a")).unwrap(), b"precious");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn planted_partial_with_a_second_name_is_not_adopted() {
+        let (folder, destination) = destination("a");
+        let planted = folder.path().join(destination.partial_name());
+        std::fs::write(&planted, "data").unwrap();
+        std::fs::hard_link(&planted, folder.path().join("second")).unwrap();
+        let error = Partial::open(destination, false).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+        assert_eq!(std::fs::read(&planted).unwrap(), b"data");
+    }
+}

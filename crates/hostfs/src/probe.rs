@@ -1,0 +1,174 @@
+//! What a place can do, found out by trying.
+//!
+//! Everything is tried on scratch files without a name (`O_TMPFILE`; where that is
+//! missing, with a name that is removed at once), so that nothing is left behind.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, Result, SpaceFile};
+use rustix::fs::{IFlags, Mode, OFlags};
+use rustix::io::Errno;
+use serde::Serialize;
+
+use crate::extents::MapSource;
+use crate::file::HostFile;
+use crate::filesystem::{self, DirectIo, DiskLimits, FileSystem, parent_of};
+use crate::plan::{Plan, refusal};
+
+const SCRATCH: u64 = 4 << 20;
+
+/// One operation of `fallocate(2)`, tried.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ModeResult {
+    /// The operation, by its name in messages.
+    pub mode: &'static str,
+    /// It works.
+    pub is_supported: bool,
+    /// What the file system answered, `ok` or the name of an error.
+    pub answer: String,
+}
+
+/// What a place can do.
+#[derive(Clone, Debug, Serialize)]
+pub struct ProbeReport {
+    /// The directory that was tried.
+    pub directory: PathBuf,
+    /// Its file system.
+    pub filesystem: FileSystem,
+    /// The disk below, where there is one.
+    pub disk: Option<DiskLimits>,
+    /// Where extent maps come from.
+    pub map_source: MapSource,
+    /// Alignment for direct I/O; `None`: there is none.
+    pub direct_io: Option<DirectIo>,
+    /// The operations of `fallocate(2)`.
+    pub modes: Vec<ModeResult>,
+    /// Files can share space (`FICLONE`).
+    pub has_reflink: bool,
+    /// Copy-on-write can be turned off for an empty file (`chattr +C`).
+    pub has_nocow: bool,
+    /// What `create` would do here; `None` with the reason in `refusal`.
+    pub plan: Option<Plan>,
+    /// Why `create` would refuse a written file here.
+    pub refusal: Option<String>,
+}
+
+/// Tries what the file system at `path` can do. `path` is a directory, or a file (or the name
+/// of one to be) in the directory that is tried.
+pub fn probe(path: &Path) -> Result<ProbeReport> {
+    let directory_path = if path.is_dir() { path } else { parent_of(path) };
+    let directory =
+        File::open(directory_path).map_err(|source| Error::from(source).at(directory_path))?;
+    let scratch = Scratch {
+        directory: &directory,
+        path: directory_path,
+    };
+    let filesystem = FileSystem::of(&directory).map_err(|error| error.at(directory_path))?;
+    let device = directory
+        .metadata()
+        .map_err(|source| Error::from(source).at(directory_path))?
+        .dev();
+    let file = scratch.file()?;
+    let (plan, refusal) = match plan_on(&scratch.file()?, &filesystem) {
+        Ok(plan) => (Some(plan), None),
+        Err(error) => (None, Some(error.to_string())),
+    };
+    Ok(ProbeReport {
+        directory: directory_path.to_path_buf(),
+        disk: DiskLimits::of_device(device),
+        map_source: file.map_source(),
+        direct_io: filesystem::direct_io(&file),
+        modes: modes_on(&scratch, &filesystem)?,
+        has_reflink: has_reflink(&scratch)?,
+        has_nocow: has_nocow(&scratch.file()?),
+        plan,
+        refusal,
+        filesystem,
+    })
+}
+
+struct Scratch<'a> {
+    directory: &'a File,
+    path: &'a Path,
+}
+
+impl Scratch<'_> {
+    /// A new empty file that nobody else can find.
+    fn file(&self) -> Result<HostFile> {
+        let fail = |errno: Errno| {
+            Error::from(io::Error::from(errno))
+                .at(self.path)
+                .during("make a scratch file")
+        };
+        let flags = OFlags::RDWR | OFlags::CLOEXEC;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let unnamed = rustix::fs::openat(self.directory, ".", flags | OFlags::TMPFILE, mode);
+        let fd = match unnamed {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::ISDIR | Errno::INVAL) => {
+                self.named(flags, mode).map_err(fail)?
+            }
+            other => other.map_err(fail)?,
+        };
+        HostFile::from_file(File::from(fd), self.path)
+    }
+
+    fn named(&self, flags: OFlags, mode: Mode) -> rustix::io::Result<std::os::fd::OwnedFd> {
+        let name = format!(".extant-probe-{}", std::process::id());
+        let flags = flags | OFlags::CREATE | OFlags::EXCL;
+        let fd = rustix::fs::openat(self.directory, &name, flags, mode)?;
+        rustix::fs::unlinkat(self.directory, &name, rustix::fs::AtFlags::empty())?;
+        Ok(fd)
+    }
+}
+
+fn modes_on(scratch: &Scratch<'_>, filesystem: &FileSystem) -> Result<Vec<ModeResult>> {
+    // Collapse and insert want whole blocks, on bigalloc and XFS real-time whole clusters.
+    let unit = filesystem.block_bytes.next_power_of_two().max(1 << 20);
+    let inner = ByteRange::new(unit, 2 * unit);
+    FallocateMode::ALL
+        .into_iter()
+        .map(|mode| {
+            let file = scratch.file()?;
+            // Written data, so that there is something to punch, zero or move.
+            file.write_at(&vec![1; SCRATCH as usize], 0)?;
+            file.resize(4 * unit)?;
+            let result = file.fallocate(mode, inner);
+            Ok(ModeResult {
+                mode: mode.name(),
+                is_supported: result.is_ok(),
+                answer: match result {
+                    Ok(()) => "ok".to_owned(),
+                    Err(error) => refusal(&error),
+                },
+            })
+        })
+        .collect()
+}
+
+fn plan_on(file: &HostFile, filesystem: &FileSystem) -> Result<Plan> {
+    let range = ByteRange::new(0, SCRATCH);
+    match file.fallocate(FallocateMode::Allocate, range) {
+        Ok(()) => Plan::of(file, filesystem, Some(range)),
+        Err(error) if error.kind() == ErrorKind::Unsupported => {
+            let mut plan = Plan::of(file, filesystem, None)?;
+            plan.fall_back_to_write_in_order(&refusal(&error));
+            Ok(plan)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn has_reflink(scratch: &Scratch<'_>) -> Result<bool> {
+    let (from, to) = (scratch.file()?, scratch.file()?);
+    from.write_at(&[1; 4096], 0)?;
+    Ok(rustix::fs::ioctl_ficlone(to.as_file(), from.as_file()).is_ok())
+}
+
+fn has_nocow(file: &HostFile) -> bool {
+    let wanted = file.attributes() | IFlags::NOCOW;
+    rustix::fs::ioctl_setflags(file.as_file(), wanted).is_ok()
+        && file.attributes().contains(IFlags::NOCOW)
+}

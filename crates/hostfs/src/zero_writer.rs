@@ -1,0 +1,315 @@
+//! Writes zeros over ranges, many requests at a time, at the pace that is set.
+//!
+//! Three ways to the disk, chosen once: io_uring with direct I/O; direct I/O from a
+//! few threads where io_uring is missing or forbidden; the page cache where there
+//! is no direct I/O (tmpfs, some FUSE), kept short by writing out behind.
+//!
+//! Whole blocks go the fast way. Edges inside a block are kept until [`finish`]
+//! and go through the page cache, which reads the rest of their block first.
+//!
+//! A request that ended short is sent again for its rest. The first error stops
+//! the run; what is in flight is waited for, always: a zero that lands late could
+//! land on somebody's data.
+//!
+//! [`finish`]: ZeroWriter::finish
+
+mod buffered;
+mod threads;
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use extant_space::{ByteRange, Control, Error, Phase, Result, SpaceFile};
+
+use buffered::BufferedWriter;
+use threads::ThreadWriter;
+
+use crate::file::HostFile;
+use crate::materialize;
+use crate::pace::{Admission, Pace, Pacer, REQUEST_MAX};
+use crate::plan::Plan;
+use crate::sys::buffer::ZeroBuffer;
+use crate::sys::lease::WriteLease;
+use crate::sys::uring::{Completion, UringWriter};
+
+/// Requests at a time; the pace allows fewer on slow disks.
+const DEPTH: usize = 16;
+/// Cancel is looked for at least this often.
+const LOOK: Duration = Duration::from_millis(20);
+/// Progress is told at most this often.
+const TELL: Duration = Duration::from_millis(50);
+
+enum Engine<'f> {
+    Uring(Box<UringWriter<'f>>),
+    Threads(ThreadWriter),
+    Buffered(BufferedWriter<'f>),
+}
+
+impl Engine<'_> {
+    fn submit(&mut self, tag: u64, offset: u64, len: u32) -> io::Result<()> {
+        match self {
+            Self::Uring(engine) => engine.submit(tag, offset, len),
+            Self::Threads(engine) => engine.submit(tag, offset, len),
+            Self::Buffered(engine) => {
+                engine.submit(tag, offset, len);
+                Ok(())
+            }
+        }
+    }
+
+    fn wait(&mut self, timeout: Duration) -> io::Result<Option<Completion>> {
+        match self {
+            Self::Uring(engine) => engine.wait(timeout),
+            Self::Threads(engine) => Ok(engine.wait(timeout)),
+            Self::Buffered(engine) => Ok(engine.take()),
+        }
+    }
+}
+
+/// One request on its way.
+#[derive(Clone, Copy)]
+struct Flight {
+    range: ByteRange,
+    started: Instant,
+}
+
+/// Writes zeros to one file.
+pub(crate) struct ZeroWriter<'f, 'c> {
+    file: &'f HostFile,
+    engine: Engine<'f>,
+    is_direct: bool,
+    block_bytes: u32,
+    pacer: Pacer,
+    control: Control<'c>,
+    lease: Option<&'c WriteLease<'c>>,
+    flights: [Option<Flight>; DEPTH],
+    in_flight_bytes: u64,
+    edges: Vec<ByteRange>,
+    done_bytes: u64,
+    total_bytes: u64,
+    written_bytes: u64,
+    told: Instant,
+}
+
+impl<'f, 'c> ZeroWriter<'f, 'c> {
+    /// `done_bytes` of `total_bytes` need no writing any more; both are for progress alone.
+    pub(crate) fn new(
+        file: &'f HostFile,
+        plan: &Plan,
+        pace: Pace,
+        control: Control<'c>,
+        lease: Option<&'c WriteLease<'c>>,
+        (done_bytes, total_bytes): (u64, u64),
+    ) -> Result<Self> {
+        let zeros = ZeroBuffer::new(REQUEST_MAX as usize)
+            .map_err(|source| Error::from(source).during("prepare zeros"))?;
+        let direct = plan
+            .direct_io
+            .filter(|_| plan.strategy != crate::plan::Strategy::WriteInOrder)
+            .filter(|direct| direct.offset_bytes <= REQUEST_MAX as u32)
+            .filter(|_| file.set_direct(true).is_ok());
+        let engine = match direct {
+            None => Engine::Buffered(BufferedWriter::new(file.as_file(), zeros)),
+            Some(_) => match UringWriter::new(file.as_file(), zeros, DEPTH as u32) {
+                Ok(engine) => Engine::Uring(Box::new(engine)),
+                Err(zeros) => Engine::Threads(
+                    ThreadWriter::new(file.as_file(), zeros)
+                        .map_err(|source| file.error(source).during("start writers"))?,
+                ),
+            },
+        };
+        let now = Instant::now();
+        Ok(Self {
+            file,
+            engine,
+            is_direct: direct.is_some(),
+            block_bytes: direct.map_or(1, |direct| plan.block_bytes.max(direct.offset_bytes)),
+            pacer: Pacer::of_file(file, pace)?,
+            control,
+            lease,
+            flights: [None; DEPTH],
+            in_flight_bytes: 0,
+            edges: Vec::new(),
+            done_bytes,
+            total_bytes,
+            written_bytes: 0,
+            told: now,
+        })
+    }
+
+    /// Zeros `range`: starts it, and waits only while the pace or the queue asks for it.
+    pub(crate) fn zero(&mut self, range: ByteRange) -> Result<()> {
+        let blocks = if self.is_direct {
+            range.shrink_to_blocks(u64::from(self.block_bytes))
+        } else {
+            range
+        };
+        if blocks.is_empty() {
+            self.edges.push(range);
+            return Ok(());
+        }
+        let (head, tail) = (
+            ByteRange::new(range.start(), blocks.start()),
+            ByteRange::new(blocks.end(), range.end()),
+        );
+        self.edges
+            .extend([head, tail].into_iter().filter(|edge| !edge.is_empty()));
+        let mut at = blocks.start();
+        while at < blocks.end() {
+            let bytes = u64::from(self.admission()?).min(blocks.end() - at);
+            self.start(ByteRange::new(at, at + bytes))?;
+            at += bytes;
+        }
+        Ok(())
+    }
+
+    /// Waits for everything, then zeros the edges. Returns the bytes written.
+    /// Nothing is durable before the file is synced.
+    pub(crate) fn finish(mut self) -> Result<u64> {
+        while self.in_flight() > 0 {
+            self.reap(LOOK)?;
+            self.check_go_on()?;
+        }
+        if self.is_direct && !self.edges.is_empty() {
+            self.leave_direct()?;
+        }
+        for edge in std::mem::take(&mut self.edges) {
+            for piece in edge.chunks(u64::from(self.block_bytes)) {
+                self.file
+                    .write_at(&vec![0; piece.len() as usize], piece.start())?;
+                self.count(piece.len());
+            }
+        }
+        self.control
+            .report(Phase::Write, self.done_bytes, self.total_bytes);
+        Ok(self.written_bytes)
+    }
+
+    /// Bytes the next request may have, once it may start.
+    fn admission(&mut self) -> Result<u32> {
+        loop {
+            self.check_go_on()?;
+            let in_flight = self.in_flight();
+            let admission = self.pacer.admit(
+                Instant::now(),
+                in_flight,
+                self.in_flight_bytes,
+                self.block_bytes.max(512),
+            );
+            match admission {
+                Admission::Now(bytes) if (in_flight as usize) < DEPTH => return Ok(bytes),
+                Admission::Now(_) => self.reap(LOOK)?,
+                Admission::Later(wait) if in_flight > 0 => self.reap(wait.min(LOOK))?,
+                Admission::Later(wait) => std::thread::sleep(wait.min(LOOK)),
+            }
+            self.tell();
+        }
+    }
+
+    /// Nobody asked to stop, and nobody waits to open the file.
+    fn check_go_on(&self) -> Result<()> {
+        self.control.cancel.check()?;
+        materialize::check_lease(self.file, self.lease)
+    }
+
+    fn in_flight(&self) -> u32 {
+        self.flights.iter().flatten().count() as u32
+    }
+
+    fn start(&mut self, range: ByteRange) -> Result<()> {
+        let slot = self
+            .flights
+            .iter()
+            .position(Option::is_none)
+            .expect("admission leaves a slot free");
+        self.flights[slot] = Some(Flight {
+            range,
+            started: Instant::now(),
+        });
+        self.in_flight_bytes += range.len();
+        self.engine
+            .submit(slot as u64, range.start(), range.len() as u32)
+            .map_err(|source| {
+                self.file
+                    .error(source)
+                    .during("write zeros")
+                    .in_range(range)
+            })?;
+        // Take what has ended already; the queue stays full without a wait.
+        self.reap(Duration::ZERO)
+    }
+
+    fn reap(&mut self, timeout: Duration) -> Result<()> {
+        let waited = self
+            .engine
+            .wait(timeout)
+            .map_err(|source| self.file.error(source).during("wait for writes"))?;
+        let Some(completion) = waited else {
+            return Ok(());
+        };
+        let slot = completion.tag as usize;
+        let flight = self.flights[slot].take().expect("a tag in use");
+        self.in_flight_bytes -= flight.range.len();
+        let fail = |source: io::Error| {
+            self.file
+                .error(source)
+                .during("write zeros")
+                .in_range(flight.range)
+        };
+        let written = match completion.result {
+            Ok(0) => {
+                return Err(fail(io::Error::from_raw_os_error(libc::EIO))
+                    .detail("the file system wrote nothing and gave no reason"));
+            }
+            Ok(written) => u64::from(written),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN)) => 0,
+            Err(error) => return Err(fail(error)),
+        };
+        let now = Instant::now();
+        self.pacer
+            .completed(now, written, now.saturating_duration_since(flight.started));
+        self.count(written);
+        self.tell();
+        let rest = ByteRange::new(flight.range.start() + written, flight.range.end());
+        if rest.is_empty() {
+            return Ok(());
+        }
+        self.start(rest)
+    }
+
+    fn count(&mut self, bytes: u64) {
+        self.done_bytes += bytes;
+        self.written_bytes += bytes;
+    }
+
+    fn tell(&mut self) {
+        if self.told.elapsed() >= TELL {
+            self.told = Instant::now();
+            self.control
+                .report(Phase::Write, self.done_bytes, self.total_bytes);
+        }
+    }
+
+    fn leave_direct(&mut self) -> Result<()> {
+        self.is_direct = false;
+        self.file
+            .set_direct(false)
+            .map_err(|errno| self.file.error(errno).during("leave direct I/O"))
+    }
+}
+
+impl Drop for ZeroWriter<'_, '_> {
+    fn drop(&mut self) {
+        // After an error or a cancel: nothing may land later. The engine's results do not matter.
+        while self.in_flight() > 0 {
+            match self.engine.wait(Duration::from_secs(1)) {
+                Ok(Some(completion)) => self.flights[completion.tag as usize] = None,
+                Ok(None) => {}
+                Err(_) => break,
+            }
+        }
+        if self.is_direct {
+            let _ = self.file.set_direct(false);
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Zeros through the page cache, one request at a time, written out behind.
+//!
+//! Dirty pages are kept to two windows: while one is written out, the next is
+//! filled. A sync at the end is short then, a cancel is answered soon, and
+//! memory that others use is not pushed out.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+
+use extant_space::ByteRange;
+
+use crate::sys::buffer::ZeroBuffer;
+use crate::sys::calls::{WriteOut, sync_file_range};
+use crate::sys::uring::Completion;
+
+const WINDOW: u64 = 8 << 20;
+
+pub(super) struct BufferedWriter<'f> {
+    file: &'f File,
+    zeros: ZeroBuffer,
+    filled: ByteRange,
+    writing_out: ByteRange,
+    ended: Option<Completion>,
+}
+
+impl<'f> BufferedWriter<'f> {
+    pub(super) fn new(file: &'f File, zeros: ZeroBuffer) -> Self {
+        Self {
+            file,
+            zeros,
+            filled: ByteRange::default(),
+            writing_out: ByteRange::default(),
+            ended: None,
+        }
+    }
+
+    /// Writes at once; the result waits in [`take`](Self::take).
+    pub(super) fn submit(&mut self, tag: u64, offset: u64, len: u32) {
+        let result = self.write(offset, len);
+        self.ended = Some(Completion { tag, result });
+    }
+
+    pub(super) fn take(&mut self) -> Option<Completion> {
+        self.ended.take()
+    }
+
+    fn write(&mut self, offset: u64, len: u32) -> io::Result<u32> {
+        let zeros = &self.zeros.as_slice()[..len as usize];
+        let written = self.file.write_at(zeros, offset)? as u64;
+        let end = offset + written;
+        self.filled = if self.filled.end() == offset {
+            ByteRange::new(self.filled.start(), end)
+        } else {
+            ByteRange::new(offset, end)
+        };
+        if self.filled.len() >= WINDOW {
+            self.write_out_behind()?;
+        }
+        Ok(written as u32)
+    }
+
+    fn write_out_behind(&mut self) -> io::Result<()> {
+        for (range, wait) in [
+            (self.filled, WriteOut::Start),
+            (self.writing_out, WriteOut::Finish),
+        ] {
+            if range.is_empty() {
+                continue;
+            }
+            match sync_file_range(self.file, range.start(), range.len(), wait) {
+                // Nothing to write out to (tmpfs), or no such call (some FUSE): the sync at
+                // the end does it all.
+                Err(error)
+                    if !matches!(
+                        error.raw_os_error(),
+                        Some(libc::ESPIPE | libc::EINVAL | libc::ENOSYS)
+                    ) =>
+                {
+                    return Err(error);
+                }
+                _ => {}
+            }
+        }
+        self.writing_out = self.filled;
+        self.filled = ByteRange::new(self.filled.end(), self.filled.end());
+        Ok(())
+    }
+}
