@@ -13,6 +13,7 @@
 #![deny(unsafe_code)]
 
 mod create;
+mod dig;
 mod extents;
 mod file;
 mod filesystem;
@@ -29,6 +30,7 @@ mod write_zeroes;
 mod zero_writer;
 
 pub use create::{CopyOnWrite, CreateOptions, CreateReport, Existing, OnFailure, create};
+pub use dig::{HoleReport, Span, SpanKind, dig_holes, report_holes};
 pub use extents::MapSource;
 pub use file::{Access, HostFile};
 pub use filesystem::{DirectIo, DiskLimits, FileSystem, FileSystemKind};

@@ -45,6 +45,9 @@ const WRITE_ZEROES_START: u64 = 64 << 20;
 const WRITE_ZEROES_MAX: u64 = 16 << 30;
 /// Granularity of paced requests, bytes: a multiple of any block.
 const PACED_UNIT: u32 = 64 << 10;
+/// How long somebody who has the file open is waited for: a process just started holds what its
+/// parent had open for a moment, and so does a look at a file by an indexer.
+const LEASE_PATIENCE: Duration = Duration::from_millis(200);
 /// Looked at in one piece where holes cannot be told from data.
 const LOOK_THROUGH: u64 = 1 << 20;
 
@@ -180,29 +183,34 @@ pub fn materialize(
 }
 
 fn take_lease(file: &HostFile) -> Result<WriteLease<'_>> {
-    WriteLease::take(file.as_file()).map_err(|source| {
-        let errno = source.raw_os_error();
-        let error = file.error(source);
-        match errno {
-            Some(libc::EAGAIN) => {
-                let who = holders::describe(file.path())
-                    .unwrap_or_else(|| "a process that cannot be seen from here".to_owned());
-                error
-                    .with_kind(ErrorKind::InUse)
-                    .detail(format!("the file is open elsewhere: {who}"))
-                    .advice("stop it, or use --shared if nobody writes to the file's holes")
-            }
-            Some(libc::EACCES | libc::EPERM) => error
-                .with_kind(ErrorKind::PermissionDenied)
-                .detail(
-                    "other writers cannot be kept out: a lease needs the file's owner or CAP_LEASE",
-                )
-                .advice("use --shared if nobody writes to the file's holes"),
-            _ => error
-                .with_kind(ErrorKind::Unsupported)
-                .detail("other writers cannot be kept out: this file system has no leases")
-                .advice("use --shared if nobody writes to the file's holes"),
+    let deadline = Instant::now() + LEASE_PATIENCE;
+    let refused = loop {
+        match WriteLease::take(file.as_file()) {
+            Ok(lease) => return Ok(lease),
+            Err(source) if source.raw_os_error() != Some(libc::EAGAIN) => break source,
+            Err(source) if Instant::now() >= deadline => break source,
+            Err(_) => std::thread::sleep(LEASE_PATIENCE / 20),
         }
+    };
+    let errno = refused.raw_os_error();
+    let error = file.error(refused);
+    Err(match errno {
+        Some(libc::EAGAIN) => {
+            let who = holders::describe(file.path())
+                .unwrap_or_else(|| "a process that cannot be seen from here".to_owned());
+            error
+                .with_kind(ErrorKind::InUse)
+                .detail(format!("the file is open elsewhere: {who}"))
+                .advice("stop it, or use --shared if nobody writes to the file's holes")
+        }
+        Some(libc::EACCES | libc::EPERM) => error
+            .with_kind(ErrorKind::PermissionDenied)
+            .detail("other writers cannot be kept out: a lease needs the file's owner or CAP_LEASE")
+            .advice("use --shared if nobody writes to the file's holes"),
+        _ => error
+            .with_kind(ErrorKind::Unsupported)
+            .detail("other writers cannot be kept out: this file system has no leases")
+            .advice("use --shared if nobody writes to the file's holes"),
     })
 }
 
@@ -305,7 +313,7 @@ pub(crate) fn make_written(
         already_written_bytes: before.written_bytes,
         zeroed_bytes: 0,
     };
-    let is_blind = map_is_blind(file, &before)?;
+    let is_blind = map_is_blind(file, filesystem)?;
     if before.written_bytes == total && !is_blind {
         return Ok(made);
     }
@@ -434,10 +442,12 @@ fn first_unwritten(file: &HostFile, range: ByteRange) -> Result<Option<ByteRange
 }
 
 /// The map shows data everywhere although blocks are missing: nothing can be learnt from it.
-fn map_is_blind(file: &HostFile, survey: &Survey) -> Result<bool> {
-    Ok(file.map_source() == MapSource::Seek
-        && survey.hole_bytes == 0
-        && file.allocated_bytes()? < file.size()?)
+fn map_is_blind(file: &HostFile, filesystem: &FileSystem) -> Result<bool> {
+    if file.map_source() == MapSource::Fiemap || filesystem.kind == FileSystemKind::Memory {
+        return Ok(false);
+    }
+    let size = file.size()?;
+    Ok(file.allocated_bytes()? < size && survey(file, ByteRange::new(0, size))?.hole_bytes == 0)
 }
 
 /// Visits what is not written. Where the map is blind, what reads as zeros counts as missing:

@@ -217,6 +217,9 @@ impl Partial {
     /// Ends a cancelled creation: removes the file unless it was to be kept. Its space comes
     /// back soon after the return, which does not wait for it.
     pub(crate) fn cancel(self) {
+        if self.keep {
+            return;
+        }
         let holder = reclaim::hold_elsewhere(self.file.as_file());
         drop(self);
         drop(holder);

@@ -27,7 +27,7 @@ use threads::ThreadWriter;
 use crate::file::HostFile;
 use crate::materialize;
 use crate::pace::{Admission, Pace, Pacer, REQUEST_MAX};
-use crate::plan::Plan;
+use crate::plan::{Plan, Strategy};
 use crate::sys::buffer::ZeroBuffer;
 use crate::sys::lease::WriteLease;
 use crate::sys::uring::{Completion, UringWriter};
@@ -45,7 +45,30 @@ enum Engine<'f> {
     Buffered(BufferedWriter<'f>),
 }
 
-impl Engine<'_> {
+impl<'f> Engine<'f> {
+    fn direct(file: &'f HostFile) -> Result<Self> {
+        if file.set_direct(true).is_err() {
+            return Self::buffered(file);
+        }
+        match UringWriter::new(file.as_file(), zeros()?, DEPTH as u32) {
+            Ok(engine) => Ok(Self::Uring(Box::new(engine))),
+            Err(zeros) => Self::threads(file, zeros),
+        }
+    }
+
+    fn threads(file: &'f HostFile, zeros: ZeroBuffer) -> Result<Self> {
+        ThreadWriter::new(file.as_file(), zeros)
+            .map(Self::Threads)
+            .map_err(|source| file.error(source).during("start writers"))
+    }
+
+    fn buffered(file: &'f HostFile) -> Result<Self> {
+        Ok(Self::Buffered(BufferedWriter::new(
+            file.as_file(),
+            zeros()?,
+        )))
+    }
+
     fn submit(&mut self, tag: u64, offset: u64, len: u32) -> io::Result<()> {
         match self {
             Self::Uring(engine) => engine.submit(tag, offset, len),
@@ -64,6 +87,11 @@ impl Engine<'_> {
             Self::Buffered(engine) => Ok(engine.take()),
         }
     }
+}
+
+fn zeros() -> Result<ZeroBuffer> {
+    ZeroBuffer::new(REQUEST_MAX as usize)
+        .map_err(|source| Error::from(source).during("prepare zeros"))
 }
 
 /// One request on its way.
@@ -101,29 +129,23 @@ impl<'f, 'c> ZeroWriter<'f, 'c> {
         lease: Option<&'c WriteLease<'c>>,
         (done_bytes, total_bytes): (u64, u64),
     ) -> Result<Self> {
-        let zeros = ZeroBuffer::new(REQUEST_MAX as usize)
-            .map_err(|source| Error::from(source).during("prepare zeros"))?;
+        // In order means through the page cache, which turns it into large extents.
         let direct = plan
             .direct_io
-            .filter(|_| plan.strategy != crate::plan::Strategy::WriteInOrder)
-            .filter(|direct| direct.offset_bytes <= REQUEST_MAX as u32)
-            .filter(|_| file.set_direct(true).is_ok());
+            .filter(|_| plan.strategy != Strategy::WriteInOrder)
+            .filter(|direct| u64::from(direct.offset_bytes) <= REQUEST_MAX);
         let engine = match direct {
-            None => Engine::Buffered(BufferedWriter::new(file.as_file(), zeros)),
-            Some(_) => match UringWriter::new(file.as_file(), zeros, DEPTH as u32) {
-                Ok(engine) => Engine::Uring(Box::new(engine)),
-                Err(zeros) => Engine::Threads(
-                    ThreadWriter::new(file.as_file(), zeros)
-                        .map_err(|source| file.error(source).during("start writers"))?,
-                ),
-            },
+            None => Engine::buffered(file)?,
+            Some(_) => Engine::direct(file)?,
         };
-        let now = Instant::now();
         Ok(Self {
             file,
+            block_bytes: match &engine {
+                Engine::Buffered(_) => 1,
+                _ => direct.map_or(1, |direct| plan.block_bytes.max(direct.offset_bytes)),
+            },
+            is_direct: !matches!(engine, Engine::Buffered(_)),
             engine,
-            is_direct: direct.is_some(),
-            block_bytes: direct.map_or(1, |direct| plan.block_bytes.max(direct.offset_bytes)),
             pacer: Pacer::of_file(file, pace)?,
             control,
             lease,
@@ -133,7 +155,7 @@ impl<'f, 'c> ZeroWriter<'f, 'c> {
             done_bytes,
             total_bytes,
             written_bytes: 0,
-            told: now,
+            told: Instant::now(),
         })
     }
 
@@ -311,5 +333,77 @@ impl Drop for ZeroWriter<'_, '_> {
         if self.is_direct {
             let _ = self.file.set_direct(false);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use extant_space::{CancelToken, Silent};
+    use extant_testkit::require;
+    use extant_testkit::requires::Requirement;
+    use proptest::prelude::*;
+    use proptest::test_runner::{Config, TestRunner};
+
+    use super::*;
+    use crate::file::Access;
+    use crate::filesystem::FileSystem;
+
+    const SIZE: u64 = 5 << 20;
+
+    /// Zeros random ranges of a file full of ones, by one engine, and compares with a vector.
+    fn check(engine: impl for<'f> Fn(&'f HostFile) -> Result<Engine<'f>>) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        let cancel = CancelToken::new();
+        let ranges = prop::collection::vec((0..SIZE, 1..SIZE / 2), 1..6);
+        let mut runner = TestRunner::new(Config {
+            cases: 24,
+            failure_persistence: None,
+            ..Config::default()
+        });
+        let outcome = runner.run(&ranges, |ranges| {
+            std::fs::write(&path, vec![1; SIZE as usize]).unwrap();
+            let file = HostFile::open(&path, Access::ReadWrite).unwrap();
+            let plan = Plan::by_writing(&file, &FileSystem::of(file.as_file()).unwrap(), "test");
+            let control = Control::new(&cancel, &Silent);
+            let mut writer =
+                ZeroWriter::new(&file, &plan, Pace::Full, control, None, (0, SIZE)).unwrap();
+            writer.engine = engine(&file).unwrap();
+            let mut model = vec![1; SIZE as usize];
+            let mut wanted = 0;
+            for (at, len) in ranges {
+                let range = ByteRange::new(at, SIZE.min(at + len));
+                writer.zero(range).unwrap();
+                model[at as usize..range.end() as usize].fill(0);
+                wanted += range.len();
+            }
+            prop_assert_eq!(writer.finish().unwrap(), wanted);
+            prop_assert!(std::fs::read(&path).unwrap() == model);
+            Ok(())
+        });
+        if let Err(error) = outcome {
+            panic!("{error}");
+        }
+    }
+
+    #[test]
+    fn uring_zeros_the_ranges_and_nothing_else() {
+        let has_uring = io_uring::IoUring::new(1).is_ok();
+        require!(Requirement::new("io_uring in the kernel", has_uring));
+        check(|file| {
+            let engine = Engine::direct(file)?;
+            assert!(matches!(engine, Engine::Uring(_)));
+            Ok(engine)
+        });
+    }
+
+    #[test]
+    fn threads_zero_the_ranges_and_nothing_else() {
+        check(|file| Engine::threads(file, zeros()?));
+    }
+
+    #[test]
+    fn page_cache_zeros_the_ranges_and_nothing_else() {
+        check(|file| Engine::buffered(file));
     }
 }

@@ -1,1 +1,31 @@
-//! Placeholder.
+//! Real parts for tests and benches: what they run on, and what judges the result.
+//!
+//! | module | gives |
+//! |---|---|
+//! | [`requires`] | tests that say what they need, and skip or fail without it |
+//! | [`scratch`] | mounted file systems on loop devices, thin devices, quota |
+//! | [`oracle`] | typed answers of filefrag, e2fsck, e4defrag, stat |
+//! | [`newer`] | util-linux's fallocate with `-w`, on a machine whose own is older |
+//! | [`faulty`] | a FUSE file system that refuses, lies, fails or dawdles on demand |
+//! | [`guest`] | a newer kernel in QEMU, with disks that take write zeroes |
+//!
+//! The kit is for tests: what goes wrong in it panics, with the command that failed and
+//! what it printed. Whatever it mounts, attaches or starts is undone when its value is
+//! dropped, also by a panic; what a killed process left is cleared by the next one
+//! ([`workdir`]). It knows the words of `extant-space` and nothing of the layers above.
+
+#![forbid(unsafe_code)]
+
+pub mod command;
+mod debian;
+pub mod faulty;
+pub mod guest;
+pub mod lab;
+pub mod newer;
+pub mod oracle;
+mod packages;
+pub mod requires;
+pub mod scratch;
+pub mod workdir;
+
+pub use packages::PACKAGES;

@@ -1,0 +1,202 @@
+//! Zeros that take space: found ([`report_holes`]), and turned into holes ([`dig_holes`]).
+//!
+//! Semantics are those of `fallocate -d` and `-r` of util-linux. The file is looked at
+//! in blocks of `st_blksize`, counted from where its data begins (`SEEK_DATA`) or
+//! from the start of the range, whichever is later. A block that is zero joins the run before
+//! it, a block that is not ends the run, and so do a hole and the end of the range.
+//!
+//! What keeps data safe:
+//! - a run ends where the last block that was read as zero ends; no byte after it is touched.
+//!   Only at the end of the file the punch goes on to the end of the block, which holds no
+//!   byte of the file, and not when the file has grown since;
+//! - a long run is punched in parts of 16 to 32 MiB, soon after they were read.
+//!
+//! Nobody is kept out: what another process writes into a run between the look
+//! at it and the punch is lost, as with the real one.
+//!
+//! Memory: one buffer of 1 MiB, whatever the size of the file.
+
+mod scan;
+#[cfg(test)]
+mod tests;
+
+use std::ops::ControlFlow;
+
+use extant_space::{ByteRange, Control, FallocateMode, Result, SpaceFile};
+use serde::Serialize;
+
+use crate::extents::{self, MapSource};
+use crate::file::HostFile;
+use scan::{DataMap, Scan};
+
+/// A run this long is punched before its end is known, up to a multiple of [`CUT`].
+const RUN_MAX: u64 = 32 << 20;
+/// A multiple of any block.
+const CUT: u64 = 16 << 20;
+
+/// What a range of a file is, to somebody who wants space back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SpanKind {
+    /// The file system has no data there.
+    Hole,
+    /// Zeros that take space.
+    Zeros,
+    /// Blocks that are not zero.
+    Data,
+}
+
+/// Consecutive bytes of one kind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Span {
+    /// What they are.
+    pub kind: SpanKind,
+    /// Which bytes.
+    pub range: ByteRange,
+}
+
+/// Runs of zeros, counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct HoleReport {
+    /// The bytes that were looked at.
+    pub range: ByteRange,
+    /// Size of the file, bytes.
+    pub size_bytes: u64,
+    /// Runs of zeros that took space.
+    pub zero_runs: u64,
+    /// Bytes in them.
+    pub zero_bytes: u64,
+    /// Holes of the file system.
+    pub holes: u64,
+    /// Bytes in them.
+    pub hole_bytes: u64,
+}
+
+/// Punches holes where `file` holds blocks of zeros, in `range` or everywhere.
+///
+/// The file keeps its size and every byte. A cancel leaves a part of the holes dug.
+/// Progress tells the bytes looked at.
+pub fn dig_holes(
+    file: &HostFile,
+    range: Option<ByteRange>,
+    control: Control<'_>,
+) -> Result<HoleReport> {
+    let map = SeekData(file);
+    let scan = Scan::new(file, &map, block_bytes(file)?, range, control)?;
+    dig(file, &scan)
+}
+
+/// Calls `visit` with the spans of `file`, in `range` or everywhere, in order and without
+/// gaps, until it breaks; neighbours differ in kind or in what `SEEK_DATA` calls them.
+pub fn report_holes(
+    file: &HostFile,
+    range: Option<ByteRange>,
+    control: Control<'_>,
+    visit: &mut dyn FnMut(Span) -> ControlFlow<()>,
+) -> Result<HoleReport> {
+    let map = SeekData(file);
+    let scan = Scan::new(file, &map, block_bytes(file)?, range, control)?;
+    report(&scan, visit)
+}
+
+fn dig(file: &dyn SpaceFile, scan: &Scan<'_>) -> Result<HoleReport> {
+    let mut report = scan.empty_report();
+    // The part of the run at hand that is not punched yet.
+    let mut pending: Option<ByteRange> = None;
+    scan.run(&mut |piece| {
+        report.count(piece.span, piece.is_new);
+        if piece.is_new
+            && let Some(rest) = pending.take()
+        {
+            punch(file, scan, rest)?;
+        }
+        if piece.span.kind == SpanKind::Zeros {
+            let start = pending.map_or(piece.span.range.start(), ByteRange::start);
+            let run = ByteRange::new(start, piece.span.range.end());
+            let cut = run.end() - run.end() % CUT;
+            pending = if run.len() >= RUN_MAX && cut > run.start() {
+                punch(file, scan, ByteRange::new(run.start(), cut))?;
+                (cut < run.end()).then(|| ByteRange::new(cut, run.end()))
+            } else {
+                Some(run)
+            };
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    if let Some(rest) = pending {
+        punch(file, scan, rest)?;
+    }
+    Ok(report)
+}
+
+fn punch(file: &dyn SpaceFile, scan: &Scan<'_>, zeros: ByteRange) -> Result<()> {
+    scan.control.cancel.check()?;
+    let mut end = zeros.end();
+    if end == scan.size_bytes && file.size()? == end {
+        // The rest of the last block is past the end: without it the block would stay.
+        end = end.next_multiple_of(scan.block_bytes);
+    }
+    file.fallocate(FallocateMode::PunchHole, ByteRange::new(zeros.start(), end))
+}
+
+fn report(scan: &Scan<'_>, visit: &mut dyn FnMut(Span) -> ControlFlow<()>) -> Result<HoleReport> {
+    let mut report = scan.empty_report();
+    let mut pending: Option<Span> = None;
+    scan.run(&mut |piece| {
+        report.count(piece.span, piece.is_new);
+        match &mut pending {
+            Some(span) if !piece.is_new => {
+                span.range = ByteRange::new(span.range.start(), piece.span.range.end());
+                Ok(ControlFlow::Continue(()))
+            }
+            _ => {
+                let done = pending.replace(piece.span);
+                let answer = done.map_or(ControlFlow::Continue(()), &mut *visit);
+                if answer.is_break() {
+                    pending = None;
+                }
+                Ok(answer)
+            }
+        }
+    })?;
+    if let Some(span) = pending {
+        let _ = visit(span);
+    }
+    Ok(report)
+}
+
+impl HoleReport {
+    fn count(&mut self, span: Span, is_new: bool) {
+        let (runs, bytes) = match span.kind {
+            SpanKind::Hole => (&mut self.holes, &mut self.hole_bytes),
+            SpanKind::Zeros => (&mut self.zero_runs, &mut self.zero_bytes),
+            SpanKind::Data => return,
+        };
+        *runs += u64::from(is_new);
+        *bytes += span.range.len();
+    }
+}
+
+/// What `SEEK_DATA` and `SEEK_HOLE` call data. Unlike the extent map they see writes that
+/// have no place on the disk yet, and pass over unwritten space.
+struct SeekData<'a>(&'a HostFile);
+
+impl DataMap for SeekData<'_> {
+    fn next_data(&self, range: ByteRange) -> Result<Option<ByteRange>> {
+        let mut found = None;
+        extents::for_each(self.0.as_file(), MapSource::Seek, range, &mut |extent| {
+            if extent.state == extant_space::ExtentState::Hole {
+                return ControlFlow::Continue(());
+            }
+            found = Some(extent.logical);
+            ControlFlow::Break(())
+        })
+        .map_err(|source| self.0.error(source).during("seek"))?;
+        Ok(found)
+    }
+}
+
+fn block_bytes(file: &HostFile) -> Result<u64> {
+    use std::os::unix::fs::MetadataExt;
+    Ok(file.metadata()?.blksize())
+}

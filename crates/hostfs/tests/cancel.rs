@@ -1,0 +1,122 @@
+//! A cancel at every point where it can be seen: nothing leaks, nothing is lost.
+//!
+//! The token is cancelled from inside the progress callback, at the first call,
+//! then at the second, and so on, until a run gets through: every point where an
+//! operation tells something is a point where it is stopped once.
+
+use std::cell::Cell;
+use std::fs::{self, File};
+use std::num::NonZeroU64;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use extant_hostfs::{CreateOptions, MaterializeOptions, OnFailure, Pace, create, materialize};
+use extant_space::{CancelToken, Control, ErrorKind, Progress, Result};
+use extant_testkit::scratch::{Filesystem, Scratch};
+use extant_testkit::{oracle, require, requires};
+
+/// Slow enough that progress is told dozens of times.
+const PACE: Pace = Pace::Limit(NonZeroU64::new(200 << 20).unwrap());
+
+/// Runs `operation` with a token that is cancelled at the `point`-th progress, 0 being before
+/// the start.
+fn run_until<T>(point: usize, operation: impl Fn(Control<'_>) -> Result<T>) -> Result<T> {
+    let cancel = CancelToken::new();
+    let seen = Cell::new(0);
+    if point == 0 {
+        cancel.cancel();
+    }
+    let sink = |_: Progress| {
+        seen.set(seen.get() + 1);
+        if seen.get() == point {
+            cancel.cancel();
+        }
+    };
+    operation(Control::new(&cancel, &sink))
+}
+
+fn entries(folder: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name != "lost+found")
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn create_cancelled_at_any_point_leaves_nothing() {
+    for filesystem in [Filesystem::Ext4, Filesystem::Xfs, Filesystem::Tmpfs] {
+        require!(requires::root(), filesystem.requirement());
+        let scratch = Scratch::new(filesystem, 512 << 20);
+        let path = scratch.path().join("file");
+        let mut options = CreateOptions::new(24 << 20);
+        options.pace = PACE;
+        let points = (0..)
+            .find(
+                |&point| match run_until(point, |control| create(&path, &options, control)) {
+                    Ok(_) => true,
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+                        assert_eq!(entries(scratch.path()), [""; 0], "after point {point}");
+                        false
+                    }
+                },
+            )
+            .unwrap();
+        assert!(points > 4, "{filesystem}: only {points} points were tried");
+        assert_eq!(entries(scratch.path()), ["file"]);
+    }
+}
+
+#[test]
+fn create_cancelled_and_kept_is_taken_up_where_it_stopped() {
+    require!(requires::root(), Filesystem::Ext4.requirement());
+    let scratch = Scratch::new(Filesystem::Ext4, 512 << 20);
+    let path = scratch.path().join("file");
+    let mut options = CreateOptions::new(24 << 20);
+    options.pace = PACE;
+    options.on_failure = OnFailure::KeepPartial;
+    let error = run_until(4, |control| create(&path, &options, control)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
+    assert_eq!(entries(scratch.path()), [".file.extant-partial"]);
+    let report = run_until(usize::MAX, |control| create(&path, &options, control)).unwrap();
+    assert!(report.resumed_bytes > 0);
+    assert_eq!(report.resumed_bytes + report.written_bytes, 24 << 20);
+    assert_eq!(entries(scratch.path()), ["file"]);
+    assert!(oracle::filefrag(&path).is_extant());
+}
+
+#[test]
+fn materialize_cancelled_at_any_point_keeps_data_and_goes_on_later() {
+    require!(requires::root(), Filesystem::Ext4.requirement());
+    let scratch = Scratch::new(Filesystem::Ext4, 512 << 20);
+    let path = scratch.path().join("file");
+    let file = File::create(&path).unwrap();
+    file.set_len(24 << 20).unwrap();
+    for index in 0..12u64 {
+        file.write_all_at(&[index as u8 + 1; 100_000], ((index * 2) << 20) + 777)
+            .unwrap();
+    }
+    drop(file);
+    let before = oracle::sha256(&path);
+    let options = MaterializeOptions {
+        pace: PACE,
+        ..MaterializeOptions::default()
+    };
+    let mut zeroed_before = 0;
+    for point in 0.. {
+        let result = run_until(point, |control| materialize(&path, &options, control));
+        assert_eq!(oracle::sha256(&path), before, "after point {point}");
+        match result {
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Cancelled),
+            Ok(report) => {
+                assert!(report.already_written_bytes >= zeroed_before);
+                break;
+            }
+        }
+        zeroed_before = oracle::filefrag(&path).bytes(extant_space::ExtentState::Written);
+    }
+    assert!(oracle::filefrag(&path).is_extant());
+}

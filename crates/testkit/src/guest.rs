@@ -1,0 +1,151 @@
+//! A guest with a newer kernel, for what this machine's kernel or disks cannot do.
+//!
+//! QEMU boots Debian's newest backported kernel with a small userland. Its disks may be
+//! NVMe whose write zeroes unmap, which is what `FALLOC_FL_WRITE_ZEROES` wants; under
+//! virtio the same kernel refuses. A run takes some seconds, also without KVM: then QEMU
+//! translates.
+//!
+//! Everything, QEMU too, lies in one folder ([`prepare`](Guest::prepare)) and runs from
+//! there; nothing is installed, mounted or chrooted. The guest sees the folder read-only
+//! with a layer in its memory on top, so any number of guests may run at once.
+
+mod image;
+mod run;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::lab::{self, Recipe, Result};
+use crate::requires::{self, Requirement};
+use crate::{command, debian};
+
+/// The guest's folder is made for this architecture only.
+const ARCHITECTURE: &str = "amd64";
+
+/// How a disk appears in the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bus {
+    /// NVMe with write zeroes that unmap.
+    Nvme,
+    /// virtio-blk, which has no unmapping write zeroes.
+    Virtio,
+}
+
+/// A disk of the guest over a raw file of the host.
+#[derive(Clone, Debug)]
+pub struct Disk {
+    /// The file; its size is the disk's.
+    pub file: PathBuf,
+    /// How it appears.
+    pub bus: Bus,
+}
+
+/// What a guest has.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Memory in MiB.
+    pub memory_mib: u32,
+    /// Virtual processors.
+    pub processors: u32,
+    /// The guest is killed after this time.
+    pub timeout: Duration,
+    /// Disks, in the guest `/dev/disk0`, `/dev/disk1`, and so on.
+    pub disks: Vec<Disk>,
+    /// A folder of the host, in the guest `/host`, writable.
+    pub shared: Option<PathBuf>,
+}
+
+impl Default for Options {
+    /// 1 GiB, two processors, two minutes, no disks.
+    fn default() -> Self {
+        Self {
+            memory_mib: 1024,
+            processors: 2,
+            timeout: Duration::from_secs(120),
+            disks: Vec::new(),
+            shared: None,
+        }
+    }
+}
+
+/// How a script in the guest ended.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// Its status.
+    pub status: i32,
+    /// What it printed, errors included.
+    pub text: String,
+}
+
+/// The guest.
+#[derive(Debug)]
+pub struct Guest;
+
+impl Guest {
+    /// Fetches kernel, userland and QEMU, unless that was done before: some 250 MB, about
+    /// two minutes, as root.
+    ///
+    /// The folder is `$EXTANT_GUEST_LAB`, or `guest` among the [oracles](lab::folder).
+    pub fn prepare() -> Result<()> {
+        let machine = debian::architecture()?;
+        if machine != ARCHITECTURE {
+            return Err(format!("the guest is for {ARCHITECTURE}, not {machine}").into());
+        }
+        recipe().prepare(image::make)
+    }
+
+    /// For [`require!`](crate::require): it was prepared, and the user may run it.
+    pub fn requirement() -> Requirement {
+        let needs = [requires::root(), requires::tool("timeout")];
+        let met = needs.iter().all(Requirement::is_met) && recipe().is_ready();
+        Requirement::new("root and the guest (oracles prepare)", met)
+    }
+
+    /// Boots a guest, runs `script` in it as root by the interpreter of its first line,
+    /// and ends it. Prepares the guest first where need be.
+    ///
+    /// # Panics
+    /// When the guest cannot be prepared or started, or ends without a status of the
+    /// script: then with what QEMU and the kernel said last.
+    #[track_caller]
+    pub fn run(script: &str, options: &Options) -> Output {
+        Self::prepare().unwrap_or_else(|error| panic!("guest: {error}"));
+        run::run(&recipe().folder, script, options).unwrap_or_else(|error| panic!("guest: {error}"))
+    }
+}
+
+fn recipe() -> Recipe {
+    let chosen = std::env::var_os("EXTANT_GUEST_LAB").map(PathBuf::from);
+    Recipe {
+        folder: chosen.unwrap_or_else(|| lab::folder().join("guest")),
+        version: "1: trixie, kernel and QEMU of its backports",
+    }
+}
+
+/// The system that the guest sees, and that QEMU runs from.
+fn root(lab: &Path) -> PathBuf {
+    lab.join("root")
+}
+
+/// KVM, where it boots a stock kernel: not under pvm, where such a guest dies.
+fn accelerator() -> (&'static str, &'static str) {
+    let is_pvm = Path::new("/sys/module/kvm_pvm").exists();
+    let opened = std::fs::OpenOptions::new().write(true).open("/dev/kvm");
+    if opened.is_ok() && !is_pvm {
+        ("kvm", "host")
+    } else {
+        ("tcg,thread=multi", "max")
+    }
+}
+
+/// QEMU of the guest's folder, for a limited time even when the test is killed.
+fn qemu(lab: &Path, timeout: Duration) -> Result<std::process::Command> {
+    let loaded = lab::foreign(&root(lab), "usr/bin/qemu-system-x86_64")?;
+    let mut command = command::tool("timeout");
+    command
+        .arg("--kill-after=5")
+        .arg(timeout.as_secs_f64().to_string())
+        .arg(loaded.get_program())
+        .args(loaded.get_args());
+    Ok(command)
+}

@@ -1,0 +1,26 @@
+//! What the kit needs of the distribution.
+
+/// The Debian packages behind every part of the kit, for `cargo xtask setup`.
+///
+/// What runs inside the guest, QEMU included, is not among them: [`guest`](crate::guest)
+/// fetches it into a folder of its own.
+pub const PACKAGES: &[&str] = &[
+    // scratch, oracle
+    "btrfs-progs",
+    "coreutils",
+    "e2fsprogs",
+    "mount",
+    "util-linux",
+    "xfsprogs",
+    // faulty: the library mounts by itself as root, and through fusermount3 otherwise
+    "fuse3",
+    // newer, guest: fetching and unpacking
+    "cpio",
+    "debian-archive-keyring",
+    "dpkg",
+    "findutils",
+    "kmod",
+    "mmdebstrap",
+    "xz-utils",
+    "zstd",
+];

@@ -1,0 +1,175 @@
+//! Tests say what they need.
+//!
+//! A test that needs root, a tool or a feature of the kernel names it in its first line:
+//!
+//! ```
+//! # use extant_testkit::{require, requires};
+//! # fn maps_of_xfs_name_shared_extents() {
+//! require!(requires::root(), requires::tool("mkfs.xfs"));
+//! # }
+//! # maps_of_xfs_name_shared_extents();
+//! ```
+//!
+//! Where something is missing, the test says so and returns. With `EXTANT_TEST_STRICT=1`,
+//! which `cargo xtask test` and CI set, it fails: a skip there would be a hole in the
+//! tests that nobody sees. The idea is nbdkit's.
+
+use std::env;
+use std::fs;
+use std::path::Path;
+
+use crate::command;
+
+/// Something a test needs, and whether it is there.
+#[derive(Clone, Debug)]
+#[must_use = "hand it to require!"]
+pub struct Requirement {
+    what: String,
+    met: bool,
+}
+
+impl Requirement {
+    /// A need of any kind. `what` completes the sentence "needs ...".
+    pub fn new(what: impl Into<String>, met: bool) -> Self {
+        Self {
+            what: what.into(),
+            met,
+        }
+    }
+
+    /// True when it is there.
+    pub fn is_met(&self) -> bool {
+        self.met
+    }
+
+    /// The need in words.
+    pub fn what(&self) -> &str {
+        &self.what
+    }
+}
+
+/// A program in `PATH` or among the system's tools.
+pub fn tool(name: &str) -> Requirement {
+    Requirement::new(name, command::find(name).is_some())
+}
+
+/// The user may do everything.
+pub fn root() -> Requirement {
+    Requirement::new("root", rustix::process::geteuid().is_root())
+}
+
+/// The kernel knows a file system by this name, as in `/proc/filesystems`, by now or
+/// after loading its module.
+pub fn kernel_filesystem(name: &str) -> Requirement {
+    let known = || {
+        fs::read_to_string("/proc/filesystems").is_ok_and(|list| {
+            list.lines()
+                .any(|line| line.split_whitespace().next_back() == Some(name))
+        })
+    };
+    let met = known() || {
+        let _ = command::run(command::tool("modprobe").args(["--quiet", name]));
+        known()
+    };
+    Requirement::new(format!("the file system {name} in the kernel"), met)
+}
+
+/// A node that must exist, such as `/dev/fuse`.
+pub fn device(node: &str) -> Requirement {
+    Requirement::new(node, Path::new(node).exists())
+}
+
+/// Returns from the test when a requirement is not met; see [`requires`](crate::requires).
+#[macro_export]
+macro_rules! require {
+    ($($requirement:expr),+ $(,)?) => {
+        if !$crate::requires::all_met(&[$($requirement),+]) {
+            return;
+        }
+    };
+}
+
+/// The judgement behind [`require!`](crate::require): false after saying what is missing.
+///
+/// # Panics
+/// When something is missing and `EXTANT_TEST_STRICT` is 1.
+#[track_caller]
+pub fn all_met(requirements: &[Requirement]) -> bool {
+    match decide(requirements, is_strict()) {
+        Decision::Go => true,
+        Decision::Skip(message) => {
+            eprintln!("{message}");
+            false
+        }
+        Decision::Fail(message) => panic!("{message}"),
+    }
+}
+
+/// True where a missing requirement is a failure.
+pub fn is_strict() -> bool {
+    env::var_os("EXTANT_TEST_STRICT").is_some_and(|value| value == "1")
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum Decision {
+    Go,
+    Skip(String),
+    Fail(String),
+}
+
+fn decide(requirements: &[Requirement], strict: bool) -> Decision {
+    let missing: Vec<_> = requirements
+        .iter()
+        .filter(|requirement| !requirement.met)
+        .map(Requirement::what)
+        .collect();
+    let missing = missing.join(", ");
+    match (missing.as_str(), strict) {
+        ("", _) => Decision::Go,
+        (_, true) => Decision::Fail(format!("needs {missing}: run cargo xtask setup")),
+        (_, false) => Decision::Skip(format!("skipped: needs {missing}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_need_skips_and_strictly_fails() {
+        let needs = [
+            tool("sh"),
+            Requirement::new("a newer kernel", false),
+            tool("extant-no-such-program"),
+        ];
+        assert_eq!(
+            decide(&needs, false),
+            Decision::Skip("skipped: needs a newer kernel, extant-no-such-program".into())
+        );
+        assert_eq!(
+            decide(&needs, true),
+            Decision::Fail(
+                "needs a newer kernel, extant-no-such-program: run cargo xtask setup".into()
+            )
+        );
+        assert_eq!(decide(&needs[..1], true), Decision::Go);
+    }
+
+    #[test]
+    fn kernel_filesystem_knows_proc_and_not_nonsense() {
+        assert!(kernel_filesystem("proc").is_met());
+        assert!(!kernel_filesystem("extant-no-such-filesystem").is_met());
+    }
+
+    #[test]
+    fn require_returns_from_the_caller() {
+        fn skips(reached: &mut bool) {
+            let unmet = Requirement::new("nothing real", is_strict());
+            require!(unmet);
+            *reached = true;
+        }
+        let mut reached = false;
+        skips(&mut reached);
+        assert_eq!(reached, is_strict());
+    }
+}

@@ -1,0 +1,113 @@
+//! A loop device over a file.
+//!
+//! `losetup --find` asks the kernel for a free number and then takes it; another process
+//! may take it in between, and the kernel makes new nodes as it goes. Both show up as a
+//! failure that goes away, so attaching is tried for some seconds.
+//!
+//! Detaching is finished by the last who has the device open. That may be anybody who
+//! looks at all devices, for a moment; it is waited for.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::command::{self, run, tool};
+
+const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
+const DETACH_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Whether a loop device goes through the page cache to its backing file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DirectIo {
+    /// Buffered.
+    Off,
+    /// `O_DIRECT` on the backing file.
+    On,
+}
+
+/// An attached loop device. Detached when dropped.
+#[derive(Debug)]
+pub struct LoopDevice {
+    node: PathBuf,
+}
+
+impl LoopDevice {
+    /// A device over `file`, buffered, with sectors of 512 bytes.
+    ///
+    /// # Panics
+    /// As [`attach_with`](Self::attach_with).
+    #[track_caller]
+    pub fn attach(file: &Path) -> Self {
+        Self::attach_with(file, DirectIo::Off, 512)
+    }
+
+    /// A device over `file`.
+    ///
+    /// # Panics
+    /// When none can be had within 10 seconds.
+    #[track_caller]
+    pub fn attach_with(file: &Path, direct_io: DirectIo, sector_bytes: u32) -> Self {
+        let direct = match direct_io {
+            DirectIo::Off => "off",
+            DirectIo::On => "on",
+        };
+        let start = Instant::now();
+        loop {
+            let answer = command::text(
+                tool("losetup")
+                    .args(["--find", "--show"])
+                    .arg(format!("--direct-io={direct}"))
+                    .arg(format!("--sector-size={sector_bytes}"))
+                    .arg(file),
+            );
+            match answer {
+                Ok(node) => {
+                    return Self {
+                        node: node.trim_end().into(),
+                    };
+                }
+                Err(failure) if start.elapsed() > ATTACH_PATIENCE => panic!("{failure}"),
+                Err(_) => thread::sleep(Duration::from_millis(50)),
+            }
+        }
+    }
+
+    /// Its node, `/dev/loopN`.
+    pub fn path(&self) -> &Path {
+        &self.node
+    }
+
+    /// Tells the device that its backing file has another size.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[track_caller]
+    pub fn update_size(&self) {
+        command::must(tool("losetup").arg("--set-capacity").arg(&self.node));
+    }
+}
+
+impl LoopDevice {
+    /// The file behind it, as the kernel names it; none once detached.
+    fn backing(&self) -> Option<String> {
+        let name = self.node.file_name()?;
+        let block = Path::new("/sys/block").join(name);
+        fs::read_to_string(block.join("loop/backing_file")).ok()
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let file = self.backing();
+        if let Err(failure) = run(tool("losetup").arg("--detach").arg(&self.node)) {
+            eprintln!("left behind: {failure}");
+        }
+        // Another file under the number is another device. One that a mount keeps busy
+        // although it is gone from the tree goes later, with its last open file.
+        let start = Instant::now();
+        while file.is_some() && self.backing() == file && start.elapsed() < DETACH_PATIENCE {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}

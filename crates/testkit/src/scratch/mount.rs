@@ -1,0 +1,93 @@
+//! A mount that is undone when dropped.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
+
+use crate::command::{must, tool};
+
+/// How long a mount may stay busy: long enough for the kernel to let go of the files of a
+/// process that has just ended.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Something mounted somewhere.
+///
+/// Dropped while busy, it is tried for some seconds and then taken out of the tree: it
+/// disappears with its last open file.
+#[derive(Debug)]
+pub struct Mount {
+    place: Option<PathBuf>,
+}
+
+impl Mount {
+    /// Mounts `source` at `place`. `options` may be empty.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[track_caller]
+    pub fn new(kind: &str, source: &Path, place: &Path, options: &str) -> Self {
+        let mut command = tool("mount");
+        command.args(["-t", kind]);
+        if !options.is_empty() {
+            command.args(["-o", options]);
+        }
+        must(command.arg(source).arg(place));
+        Self::guard(place)
+    }
+
+    /// Takes charge of what somebody else mounted at `place`.
+    pub fn guard(place: &Path) -> Self {
+        Self {
+            place: Some(place.to_owned()),
+        }
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        self.place.as_deref().expect("mounted until consumed")
+    }
+
+    /// Unmounts now.
+    ///
+    /// # Panics
+    /// When something still uses it after some seconds, or when it is no longer mounted.
+    #[track_caller]
+    pub fn unmount(mut self) {
+        let place = self.place.take().expect("mounted until consumed");
+        if let Err(error) = unmount_patiently(&place) {
+            let _ = unmount(&place, UnmountFlags::DETACH);
+            panic!("unmount {}: {error}", place.display());
+        }
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let Some(place) = self.place.take() else {
+            return;
+        };
+        let result = match unmount_patiently(&place) {
+            Err(_) => unmount(&place, UnmountFlags::DETACH),
+            Ok(()) => Ok(()),
+        };
+        if let Err(error) = result {
+            eprintln!("left behind: the mount {}: {error}", place.display());
+        }
+    }
+}
+
+fn unmount_patiently(place: &Path) -> io::Result<()> {
+    let start = Instant::now();
+    loop {
+        match unmount(place, UnmountFlags::empty()) {
+            Err(Errno::BUSY) if start.elapsed() < PATIENCE => {
+                thread::sleep(Duration::from_millis(20));
+            }
+            result => return Ok(result?),
+        }
+    }
+}
