@@ -110,6 +110,7 @@ impl CreateOptions {
 #[derive(Clone, Debug, Serialize)]
 pub struct CreateReport {
     /// The file.
+    #[serde(serialize_with = "crate::filesystem::serialize_path")]
     pub path: PathBuf,
     /// Its size.
     pub size_bytes: u64,
@@ -251,6 +252,7 @@ impl Work<'_> {
 
     fn allocated(&self, file: &HostFile) -> Result<Made> {
         self.resize(file)?;
+        self.trim(file)?;
         self.check_space(file)?;
         materialize::allocate(
             file,
@@ -270,9 +272,10 @@ impl Work<'_> {
     }
 
     fn written(&self, partial: &mut Partial) -> Result<Made> {
-        if map_shows_holes(partial.file(), self.filesystem)? {
+        if !materialize::map_is_blind(partial.file(), self.filesystem) {
             let file = partial.file();
             self.resize(file)?;
+            self.trim(file)?;
             self.check_space(file)?;
             return materialize::make_written(
                 file,
@@ -286,8 +289,8 @@ impl Work<'_> {
         self.written_blindly(partial)
     }
 
-    /// Where the map tells nothing, the size is the record of progress: it grows with the
-    /// zeros. It can be trusted as long as the machine has not been restarted since.
+    /// Where the map does not tell unwritten from written, the size is the record of progress:
+    /// it grows with the zeros. It can be trusted as long as the machine has not been restarted since.
     fn written_blindly(&self, partial: &mut Partial) -> Result<Made> {
         let found = partial.found_bytes().min(self.range.end());
         let kept = if found > 0 && is_from_this_boot(partial.file())? {
@@ -347,6 +350,23 @@ impl Work<'_> {
                     ))
                 }
                 _ => error,
+            })
+    }
+
+    /// An earlier run may have been asked for more: the rest stays sparse.
+    fn trim(&self, file: &HostFile) -> Result<()> {
+        let rest = ByteRange::new(self.range.end(), self.size_bytes);
+        if rest.is_empty() || file.allocated_bytes()? == 0 {
+            return Ok(());
+        }
+        file.fallocate(FallocateMode::PunchHole, rest)
+            .or_else(|error| match error.kind() {
+                // Then a shorter file has fewer blocks as well.
+                ErrorKind::Unsupported => {
+                    file.resize(self.range.end().min(file.size()?))?;
+                    self.resize(file)
+                }
+                _ => Err(error),
             })
     }
 
@@ -428,21 +448,6 @@ fn prepare_copy_on_write(
                 _ => "--preallocation falloc only reserves, where the file system can",
             })),
     }
-}
-
-/// A hole at the end of the file is seen as one. The file is lengthened to try it.
-fn map_shows_holes(file: &HostFile, filesystem: &FileSystem) -> Result<bool> {
-    if file.map_source() == MapSource::Fiemap || filesystem.kind == FileSystemKind::Memory {
-        return Ok(true);
-    }
-    let size = file.size()?;
-    let hole = ByteRange::new(size, size + (1 << 20));
-    file.resize(hole.end())?;
-    let extents = file.extents(hole);
-    file.resize(size)?;
-    Ok(extents?
-        .iter()
-        .all(|extent| extent.state == extant_space::ExtentState::Hole))
 }
 
 fn is_from_this_boot(file: &HostFile) -> Result<bool> {

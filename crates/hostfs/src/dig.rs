@@ -81,7 +81,7 @@ pub fn dig_holes(
     range: Option<ByteRange>,
     control: Control<'_>,
 ) -> Result<HoleReport> {
-    let map = SeekData(file);
+    let map = SeekData::new(file, range)?;
     let scan = Scan::new(file, &map, block_bytes(file)?, range, control)?;
     dig(file, &scan)
 }
@@ -94,7 +94,7 @@ pub fn report_holes(
     control: Control<'_>,
     visit: &mut dyn FnMut(Span) -> ControlFlow<()>,
 ) -> Result<HoleReport> {
-    let map = SeekData(file);
+    let map = SeekData::new(file, range)?;
     let scan = Scan::new(file, &map, block_bytes(file)?, range, control)?;
     report(&scan, visit)
 }
@@ -180,6 +180,16 @@ impl HoleReport {
 /// What `SEEK_DATA` and `SEEK_HOLE` call data. Unlike the extent map they see writes that
 /// have no place on the disk yet, and pass over unwritten space.
 struct SeekData<'a>(&'a HostFile);
+
+impl<'a> SeekData<'a> {
+    /// Refuses a range past the largest file of the file system.
+    fn new(file: &'a HostFile, range: Option<ByteRange>) -> Result<Self> {
+        let start = range.map_or(0, ByteRange::start);
+        rustix::fs::seek(file.as_file(), rustix::fs::SeekFrom::Start(start))
+            .map_err(|errno| file.error(errno).during("seek"))?;
+        Ok(Self(file))
+    }
+}
 
 impl DataMap for SeekData<'_> {
     fn next_data(&self, range: ByteRange) -> Result<Option<ByteRange>> {

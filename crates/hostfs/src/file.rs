@@ -45,14 +45,22 @@ impl HostFile {
     ///
     /// Never waits for a fifo's other end.
     pub fn open(path: &Path, access: Access) -> Result<Self> {
-        let file = OpenOptions::new()
-            .read(true)
-            .write(access != Access::Read)
-            .create(access == Access::ReadWriteCreate)
-            .truncate(false)
-            .custom_flags(libc::O_NONBLOCK)
-            .mode(0o666)
-            .open(path)
+        let open = |flags| {
+            OpenOptions::new()
+                .read(true)
+                .write(access != Access::Read)
+                .create(access == Access::ReadWriteCreate)
+                .truncate(false)
+                .custom_flags(flags)
+                .mode(0o666)
+                .open(path)
+        };
+        let file = open(libc::O_NONBLOCK)
+            .or_else(|error| match error.raw_os_error() {
+                // Under somebody's lease; it is given back to who waits.
+                Some(libc::EWOULDBLOCK) => open(0),
+                _ => Err(error),
+            })
             .map_err(|source| explain_open(source, path))?;
         let kind = file
             .metadata()

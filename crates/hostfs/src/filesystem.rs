@@ -5,13 +5,15 @@
 //! the name serves for copy-on-write and network file systems, which accept
 //! everything and promise less.
 
+use std::ffi::OsString;
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use extant_space::Result;
 use rustix::fs::{AtFlags, IFlags, StatxFlags};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use crate::file::HostFile;
 
@@ -39,6 +41,7 @@ pub struct FileSystem {
     /// What written space means on it.
     pub kind: FileSystemKind,
     /// Where it is mounted; empty when that cannot be seen.
+    #[serde(serialize_with = "serialize_path")]
     pub mount_point: PathBuf,
     /// Mount and file system options, in mount(8)'s order.
     pub options: Vec<String>,
@@ -48,6 +51,9 @@ pub struct FileSystem {
     pub available_bytes: u64,
     /// Bytes in all.
     pub total_bytes: u64,
+    /// Number of the block device below, where there is one.
+    #[serde(skip)]
+    pub(crate) device: Option<u64>,
 }
 
 /// How direct I/O must be aligned (statx `STATX_DIOALIGN`).
@@ -80,6 +86,7 @@ pub struct DiskLimits {
 impl FileSystem {
     /// The file system of an open file or directory.
     pub(crate) fn of(file: &impl std::os::fd::AsFd) -> Result<Self> {
+        let stat = rustix::fs::fstat(file).map_err(std::io::Error::from)?;
         let statfs = rustix::fs::fstatfs(file).map_err(std::io::Error::from)?;
         let space = rustix::fs::fstatvfs(file).map_err(std::io::Error::from)?;
         let mount = Mount::of(file);
@@ -93,6 +100,11 @@ impl FileSystem {
         } else {
             space.f_bavail
         };
+        let device = match stat.st_dev {
+            // btrfs has a number of its own for each subvolume; the mount names a device.
+            own if rustix::fs::major(own) == 0 => mount.as_ref().and_then(Mount::device),
+            own => Some(own),
+        };
         let (mount_point, options) = mount
             .map(|mount| (mount.point, mount.options))
             .unwrap_or_default();
@@ -104,6 +116,7 @@ impl FileSystem {
             block_bytes: space.f_bsize,
             available_bytes: free.saturating_mul(space.f_frsize),
             total_bytes: space.f_blocks.saturating_mul(space.f_frsize),
+            device,
         })
     }
 
@@ -210,6 +223,7 @@ pub(crate) fn disk_directory(device: u64) -> Option<PathBuf> {
 /// One line of `/proc/self/mountinfo`.
 struct Mount {
     fs_type: String,
+    source: PathBuf,
     point: PathBuf,
     options: Vec<String>,
 }
@@ -228,17 +242,24 @@ impl Mount {
             .find_map(|line| Self::parse(line, &id))
     }
 
+    /// The block device that is mounted.
+    fn device(&self) -> Option<u64> {
+        let source = fs::metadata(&self.source).ok()?;
+        source.file_type().is_block_device().then(|| source.rdev())
+    }
+
     /// `36 35 98:0 /root /point rw,noatime shared:1 - ext4 /dev/x rw,errors=continue`
     fn parse(line: &[u8], wanted_id: &str) -> Option<Self> {
         let mut fields = line.split(|&byte| byte == b' ');
         if fields.next()? != wanted_id.as_bytes() {
             return None;
         }
-        let point = unescape(fields.nth(3)?);
+        let point = path_of(fields.nth(3)?);
         let own = fields.next()?;
         let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
         let fs_type = String::from_utf8_lossy(rest.next()?).into_owned();
-        let of_fs = rest.nth(1).unwrap_or_default();
+        let source = path_of(rest.next()?);
+        let of_fs = rest.next().unwrap_or_default();
         let mut options: Vec<String> = Vec::new();
         for option in own.split(|&b| b == b',').chain(of_fs.split(|&b| b == b',')) {
             let option = String::from_utf8_lossy(option).into_owned();
@@ -248,14 +269,15 @@ impl Mount {
         }
         Some(Self {
             fs_type,
-            point: PathBuf::from(std::ffi::OsStr::from_bytes(&point)),
+            source,
+            point,
             options,
         })
     }
 }
 
 /// Undoes mountinfo's octal escapes (`\040` is a space).
-fn unescape(field: &[u8]) -> Vec<u8> {
+fn path_of(field: &[u8]) -> PathBuf {
     let mut out = Vec::with_capacity(field.len());
     let mut at = 0;
     while at < field.len() {
@@ -274,7 +296,12 @@ fn unescape(field: &[u8]) -> Vec<u8> {
             }
         }
     }
-    out
+    PathBuf::from(OsString::from_vec(out))
+}
+
+/// A path in JSON: what is not UTF-8 in it shows as U+FFFD.
+pub(crate) fn serialize_path<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&path.display())
 }
 
 /// The directory that holds `path`, which is `.` for a bare name.
@@ -294,6 +321,7 @@ mod tests {
         let line = b"36 35 98:0 /sub /mnt/a\\040b rw,noatime master:1 - ext4 /dev/x rw,discard";
         let mount = Mount::parse(line, "36").unwrap();
         assert_eq!(mount.fs_type, "ext4");
+        assert_eq!(mount.source, Path::new("/dev/x"));
         assert_eq!(mount.point, Path::new("/mnt/a b"));
         assert_eq!(mount.options, ["rw", "noatime", "discard"]);
         assert!(Mount::parse(line, "35").is_none());
@@ -310,6 +338,7 @@ mod tests {
             block_bytes: 4096,
             available_bytes: 0,
             total_bytes: 0,
+            device: None,
         };
         assert!(fs.moves_written_space(IFlags::empty()).is_some());
         assert!(fs.moves_written_space(IFlags::NOCOW).is_none());

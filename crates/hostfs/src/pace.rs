@@ -13,7 +13,6 @@ mod neighbour;
 mod window;
 
 use std::num::NonZeroU64;
-use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
 use extant_space::{ByteRange, CancelToken, Result};
@@ -25,6 +24,7 @@ pub(crate) use window::REQUEST_MAX;
 use window::Window;
 
 use crate::file::HostFile;
+use crate::filesystem::FileSystem;
 
 /// Longest sleep before a cancel is looked for.
 const LOOK: Duration = Duration::from_millis(20);
@@ -75,7 +75,12 @@ impl Pacer {
 
     /// A pacer for requests to the disk under `file`.
     pub(crate) fn of_file(file: &HostFile, pace: Pace) -> Result<Self> {
-        let disk = DiskUse::of_device(file.metadata()?.dev());
+        let disk = match pace {
+            Pace::Background(_) => FileSystem::of(file.as_file())?
+                .device
+                .and_then(DiskUse::of_device),
+            Pace::Full | Pace::Limit(_) => None,
+        };
         Ok(Self::new(pace, disk, Instant::now()))
     }
 

@@ -98,7 +98,13 @@ impl Destination {
         let stat = match rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW)
         {
             Err(Errno::NOENT) => return Ok(()),
-            Err(errno) => return Err(Error::from(io::Error::from(errno)).at(&self.path)),
+            Err(errno) => {
+                let error = Error::from(io::Error::from(errno)).at(&self.path);
+                return Err(match errno {
+                    Errno::NAMETOOLONG => error.detail("the name is too long"),
+                    _ => error,
+                });
+            }
             Ok(stat) => stat,
         };
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;

@@ -5,7 +5,6 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, Result, SpaceFile};
@@ -35,13 +34,14 @@ pub struct ModeResult {
 #[derive(Clone, Debug, Serialize)]
 pub struct ProbeReport {
     /// The directory that was tried.
+    #[serde(serialize_with = "crate::filesystem::serialize_path")]
     pub directory: PathBuf,
     /// Its file system.
     pub filesystem: FileSystem,
     /// The disk below, where there is one.
     pub disk: Option<DiskLimits>,
-    /// Where extent maps come from.
-    pub map_source: MapSource,
+    /// Where extent maps come from; `None` where no file could be made.
+    pub map_source: Option<MapSource>,
     /// Alignment for direct I/O; `None`: there is none.
     pub direct_io: Option<DirectIo>,
     /// The operations of `fallocate(2)`.
@@ -67,27 +67,34 @@ pub fn probe(path: &Path) -> Result<ProbeReport> {
         path: directory_path,
     };
     let filesystem = FileSystem::of(&directory).map_err(|error| error.at(directory_path))?;
-    let device = directory
-        .metadata()
-        .map_err(|source| Error::from(source).at(directory_path))?
-        .dev();
-    let file = scratch.file()?;
-    let (plan, refusal) = match plan_on(&scratch.file()?, &filesystem) {
-        Ok(plan) => (Some(plan), None),
-        Err(error) => (None, Some(error.to_string())),
-    };
-    Ok(ProbeReport {
+    let mut report = ProbeReport {
         directory: directory_path.to_path_buf(),
-        disk: DiskLimits::of_device(device),
-        map_source: file.map_source(),
-        direct_io: filesystem::direct_io(&file),
-        modes: modes_on(&scratch, &filesystem)?,
-        has_reflink: has_reflink(&scratch)?,
-        has_nocow: has_nocow(&scratch.file()?),
-        plan,
-        refusal,
+        disk: filesystem.device.and_then(DiskLimits::of_device),
+        map_source: None,
+        direct_io: None,
+        modes: Vec::new(),
+        has_reflink: false,
+        has_nocow: false,
+        plan: None,
+        refusal: None,
         filesystem,
-    })
+    };
+    if let Err(error) = try_out(&scratch, &mut report) {
+        report.refusal = Some(error.to_string());
+    }
+    Ok(report)
+}
+
+/// Fills in what has to be tried; stops where nothing can be (read-only, full, forbidden).
+fn try_out(scratch: &Scratch<'_>, report: &mut ProbeReport) -> Result<()> {
+    let file = scratch.file()?;
+    report.map_source = Some(file.map_source());
+    report.direct_io = filesystem::direct_io(&file);
+    report.has_nocow = has_nocow(&file);
+    report.modes = modes_on(scratch, &report.filesystem)?;
+    report.has_reflink = has_reflink(scratch)?;
+    report.plan = Some(plan_on(&scratch.file()?, &report.filesystem)?);
+    Ok(())
 }
 
 struct Scratch<'a> {

@@ -114,9 +114,9 @@ fn by_extent_map(file: &HostFile, range: ByteRange, state: ExtentState) -> Resul
 fn sample_zeros(file: &HostFile, range: ByteRange, control: Control<'_>) -> Result<()> {
     let mut buffer = [0; SAMPLE_BYTES as usize];
     let last = range.len().saturating_sub(SAMPLE_BYTES);
+    control.report(Phase::Verify, range.len(), range.len());
     for index in 0..SAMPLES {
         control.cancel.check()?;
-        control.report(Phase::Verify, index, SAMPLES);
         let offset = u128::from(last) * u128::from(index) / u128::from(SAMPLES - 1);
         let start = range.start() + offset as u64;
         let piece = ByteRange::new(start, range.end().min(start + SAMPLE_BYTES));

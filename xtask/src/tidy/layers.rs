@@ -44,6 +44,10 @@ const LAYERS: &[Layer] = &[
         BENCH,
         &["extant-pool", "extant-mount", "extant-export", TEST_KIT],
     ),
+    layer(
+        "extant-examples",
+        &["extant-pool", "extant-mount", "extant-export"],
+    ),
     layer("xtask", &[]),
 ];
 
