@@ -1,2 +1,87 @@
-//! Placeholder.
-fn main() {}
+//! `extant`: disk space that is really there.
+//!
+//! The command adds arguments and words to the library; what is done, and how, is
+//! in `extant-hostfs`. One file per subcommand. Results go to stdout, progress and
+//! errors to stderr, and the exit status is told by `exit.rs`.
+
+#![forbid(unsafe_code)]
+
+mod arguments;
+mod create;
+mod exit;
+mod fallocate;
+mod generate;
+mod map;
+mod materialize;
+mod print;
+mod probe;
+mod progress;
+mod signals;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// Disk space that is really there: zeroed, written, in few pieces.
+#[derive(Debug, Parser)]
+#[command(
+    name = "extant",
+    version,
+    arg_required_else_help = true,
+    after_help = exit::HELP,
+    max_term_width = 100
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Create(create::CreateArgs),
+    Fallocate(fallocate::FallocateArgs),
+    Materialize(materialize::MaterializeArgs),
+    Map(map::MapArgs),
+    Probe(probe::ProbeArgs),
+    Completions(generate::CompletionsArgs),
+    Man(generate::ManArgs),
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let cancel = match signals::catch() {
+        Ok(cancel) => cancel,
+        Err(error) => return exit::report(&error, exit::Style::Line),
+    };
+    // fallocate(1) has exit codes and usage messages of its own, also under its own name.
+    if let Some(rest) = fallocate_arguments(&arguments) {
+        return fallocate::run(rest, &cancel);
+    }
+    let cli = match Cli::try_parse_from(&arguments) {
+        Ok(cli) => cli,
+        Err(error) => return exit::usage(&error),
+    };
+    match cli.command {
+        Command::Create(args) => create::run(&args, &cancel),
+        Command::Materialize(args) => materialize::run(&args, &cancel),
+        Command::Map(args) => match map::run(&args) {
+            Ok(code) => code,
+            Err(error) => exit::report(&error, exit::Style::Line),
+        },
+        Command::Probe(args) => probe::run(&args),
+        Command::Completions(args) => generate::completions(&args),
+        Command::Man(args) => generate::man(&args),
+        Command::Fallocate(_) => unreachable!("taken by fallocate_arguments"),
+    }
+}
+
+/// What follows `extant fallocate`, or the name of a link called `fallocate`.
+fn fallocate_arguments(arguments: &[OsString]) -> Option<Vec<OsString>> {
+    let name = Path::new(arguments.first()?).file_name()?;
+    if name == "fallocate" {
+        return Some(arguments[1..].to_vec());
+    }
+    (arguments.get(1)? == "fallocate").then(|| arguments[2..].to_vec())
+}

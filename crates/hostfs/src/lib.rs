@@ -23,6 +23,7 @@ mod pace;
 mod partial;
 mod plan;
 mod probe;
+mod swap;
 #[allow(unsafe_code)]
 mod sys;
 mod verify;

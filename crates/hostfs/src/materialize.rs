@@ -12,6 +12,7 @@
 //! - a cancel or an error waits for every zero in flight.
 
 use std::ops::ControlFlow;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -28,6 +29,7 @@ use crate::filesystem::{FileSystem, FileSystemKind};
 use crate::holders;
 use crate::pace::{Pace, Pacer};
 use crate::plan::{Plan, Strategy, refusal};
+use crate::swap;
 use crate::sys::lease::WriteLease;
 use crate::verify::{self, Verified};
 use crate::zero_writer::ZeroWriter;
@@ -43,6 +45,8 @@ const ALLOCATE_MEMORY: u64 = 32 << 20;
 /// Zeroed by the kernel in one request: at first, and at most.
 const WRITE_ZEROES_START: u64 = 64 << 20;
 const WRITE_ZEROES_MAX: u64 = 16 << 30;
+/// Pieces of a range end at multiples of this, which is a multiple of any block.
+const CUT: u64 = 1 << 20;
 /// Granularity of paced requests, bytes: a multiple of any block.
 const PACED_UNIT: u32 = 64 << 10;
 /// How long somebody who has the file open is waited for: a process just started holds what its
@@ -115,11 +119,21 @@ pub fn materialize(
     options: &MaterializeOptions,
     control: Control<'_>,
 ) -> Result<MaterializeReport> {
+    materialize_file(path, options, control).map_err(|error| error.at(path))
+}
+
+fn materialize_file(
+    path: &Path,
+    options: &MaterializeOptions,
+    control: Control<'_>,
+) -> Result<MaterializeReport> {
     let started = Instant::now();
     let file = HostFile::open(path, Access::ReadWrite)?;
-    if !file.metadata()?.file_type().is_file() {
+    let metadata = file.metadata()?;
+    if !metadata.file_type().is_file() {
         return Err(crate::file::wrong_type(path));
     }
+    swap::check_is_none(path, metadata.dev(), metadata.ino())?;
     let attributes = file.attributes();
     if attributes.intersects(IFlags::IMMUTABLE | IFlags::APPEND) {
         return Err(Error::new(ErrorKind::Immutable)
@@ -313,7 +327,7 @@ pub(crate) fn make_written(
         already_written_bytes: before.written_bytes,
         zeroed_bytes: 0,
     };
-    let is_blind = map_is_blind(file, filesystem)?;
+    let is_blind = map_is_blind(file, filesystem);
     if before.written_bytes == total && !is_blind {
         return Ok(made);
     }
@@ -342,12 +356,19 @@ pub(crate) fn make_written(
         // What the plan was tried on is zeroed already.
         let tried = trial.map_or(0, ByteRange::len);
         let rest = write_zeroes_by_kernel(file, range, pace, control, lease, done_bytes + tried)?;
+        // Linux up to 7.1 at least zeroes a block at the edge of the range, and leaves it unwritten.
+        let mut edges = ZeroWriter::new(file, &plan, pace, control, lease, (total, total))?;
+        for_each_missing(file, range, false, &mut |missing| edges.zero(missing))?;
+        edges.finish()?;
         tried + rest
     } else {
         let mut writer = ZeroWriter::new(file, &plan, pace, control, lease, (done_bytes, total))?;
         for_each_missing(file, range, is_blind, &mut |missing| writer.zero(missing))?;
         writer.finish()?
     };
+    if is_blind {
+        made.already_written_bytes = total - made.zeroed_bytes;
+    }
     made.plan = Some(plan);
     control.report(Phase::Sync, total, total);
     file.sync(SyncMode::Data)?;
@@ -373,7 +394,8 @@ pub(crate) fn allocate(
     })
 }
 
-/// Calls `call` on consecutive pieces, each as long as takes about [`CALL`].
+/// Calls `call` on consecutive pieces, each as long as takes about [`CALL`], and cut at whole
+/// MiB, so that no block is in two.
 fn in_timed_calls(
     range: ByteRange,
     start: u64,
@@ -382,18 +404,27 @@ fn in_timed_calls(
 ) -> Result<()> {
     let (mut at, mut length) = (range.start(), start);
     while at < range.end() {
-        let piece = ByteRange::new(at, range.end().min(at.saturating_add(length)));
+        let cut = at.saturating_add(length) & !(CUT - 1);
+        let piece = ByteRange::new(at, range.end().min(cut));
         let began = Instant::now();
         call(piece)?;
         at = piece.end();
         let took = began.elapsed();
         if took > CALL {
-            length = (length / 2).max(1 << 20);
+            length = (length / 2).max(CUT);
         } else if took < CALL / 4 {
             length = (length * 2).min(most);
         }
     }
     Ok(())
+}
+
+/// Calls `zero`, which has the kernel write zeroes, on consecutive pieces of `range`.
+pub(crate) fn zero_in_calls(
+    range: ByteRange,
+    zero: impl FnMut(ByteRange) -> Result<()>,
+) -> Result<()> {
+    in_timed_calls(range, WRITE_ZEROES_START, WRITE_ZEROES_MAX, zero)
 }
 
 fn write_zeroes_by_kernel(
@@ -418,7 +449,7 @@ fn write_zeroes_by_kernel(
         Ok(())
     };
     for_each_missing(file, range, false, &mut |missing| match &mut pacer {
-        None => in_timed_calls(missing, WRITE_ZEROES_START, WRITE_ZEROES_MAX, &mut zero),
+        None => zero_in_calls(missing, &mut zero),
         Some(pacer) => pacer.one_at_a_time(missing, PACED_UNIT, control.cancel, &mut zero),
     })?;
     Ok(zeroed)
@@ -441,13 +472,10 @@ fn first_unwritten(file: &HostFile, range: ByteRange) -> Result<Option<ByteRange
     Ok(found)
 }
 
-/// The map shows data everywhere although blocks are missing: nothing can be learnt from it.
-fn map_is_blind(file: &HostFile, filesystem: &FileSystem) -> Result<bool> {
-    if file.map_source() == MapSource::Fiemap || filesystem.kind == FileSystemKind::Memory {
-        return Ok(false);
-    }
-    let size = file.size()?;
-    Ok(file.allocated_bytes()? < size && survey(file, ByteRange::new(0, size))?.hole_bytes == 0)
+/// Holes and data are all that the map tells, so unwritten space may pass for data. Not in
+/// memory: pages that were never written are holes there.
+pub(crate) fn map_is_blind(file: &HostFile, filesystem: &FileSystem) -> bool {
+    file.map_source() == MapSource::Seek && filesystem.kind != FileSystemKind::Memory
 }
 
 /// Visits what is not written. Where the map is blind, what reads as zeros counts as missing:
@@ -463,8 +491,9 @@ fn for_each_missing(
         for piece in range.chunks(LOOK_THROUGH) {
             let buffer = &mut buffer[..piece.len() as usize];
             let read = file.read_at(buffer, piece.start())?;
-            if buffer[..read].iter().all(|&byte| byte == 0) {
-                visit(piece)?;
+            for zeros in zero_runs(&buffer[..read]) {
+                let (start, end) = (piece.start() + zeros.start, piece.start() + zeros.end);
+                visit(ByteRange::new(start, end))?;
             }
         }
         return Ok(());
@@ -481,4 +510,22 @@ fn for_each_missing(
         }
     })?;
     outcome
+}
+
+/// Runs of zero sectors in `bytes`: no file system has blocks smaller than a sector.
+fn zero_runs(bytes: &[u8]) -> Vec<std::ops::Range<u64>> {
+    const SECTOR: usize = 512;
+    let mut runs: Vec<std::ops::Range<u64>> = Vec::new();
+    for (index, sector) in bytes.chunks(SECTOR).enumerate() {
+        if sector.iter().any(|&byte| byte != 0) {
+            continue;
+        }
+        let start = (index * SECTOR) as u64;
+        let end = start + sector.len() as u64;
+        match runs.last_mut() {
+            Some(last) if last.end == start => last.end = end,
+            _ => runs.push(start..end),
+        }
+    }
+    runs
 }

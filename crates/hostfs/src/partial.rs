@@ -14,16 +14,22 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use extant_space::{Error, ErrorKind, Result, SpaceFile, SyncMode};
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
+use rustix::fs::{
+    AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat, StatxAttributes, StatxFlags,
+};
 use rustix::io::Errno;
 
 use crate::file::{self, HostFile};
 use crate::filesystem::parent_of;
+use crate::swap;
 use crate::sys::reclaim;
 
 const SUFFIX: &str = ".extant-partial";
+/// How long a file may seem busy after the process that worked on it was killed.
+pub(crate) const LAST_WRITES: Duration = Duration::from_millis(500);
 /// Longest name of a file on every file system of Linux that matters, bytes.
 const NAME_MAX: usize = 255;
 
@@ -82,6 +88,7 @@ impl Destination {
             existing,
         };
         destination.check_name()?;
+        destination.check_attributes()?;
         Ok(destination)
     }
 
@@ -109,7 +116,9 @@ impl Destination {
         };
         let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
         match self.existing {
-            Existing::Replace if is_file => Ok(()),
+            Existing::Replace if is_file => {
+                swap::check_is_none(&self.path, stat.st_dev, stat.st_ino)
+            }
             Existing::Replace => Err(file::wrong_type(&self.path)),
             Existing::Refuse => {
                 let error = Error::new(ErrorKind::AlreadyExists).at(&self.path);
@@ -120,6 +129,25 @@ impl Destination {
                 })
             }
         }
+    }
+
+    /// What forbids the rename at the end is told before the work: an append-only directory, a
+    /// file that may not be replaced.
+    fn check_attributes(&self) -> Result<()> {
+        for (name, path) in [
+            (OsStr::new("."), &self.directory_path),
+            (&self.name, &self.path),
+        ] {
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            let found = rustix::fs::statx(&self.directory, name, flags, StatxFlags::TYPE);
+            let fixed = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
+            if found.is_ok_and(|found| found.stx_attributes.intersects(fixed)) {
+                return Err(Error::new(ErrorKind::Immutable)
+                    .at(path)
+                    .advice("chattr -i -a lifts it"));
+            }
+        }
+        Ok(())
     }
 
     fn partial_name(&self) -> OsString {
@@ -172,7 +200,7 @@ impl Partial {
                     .at(&destination.path)
                     .during("create"),
             })?;
-            match rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive) {
+            match lock(&fd) {
                 Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
                 Err(Errno::WOULDBLOCK) => {
                     return Err(Error::new(ErrorKind::InUse)
@@ -286,6 +314,19 @@ impl Drop for Partial {
         if !self.is_published && !self.keep {
             // The error that brought us here is the one to tell.
             let _ = rustix::fs::unlinkat(&self.destination.directory, &self.name, AtFlags::empty());
+        }
+    }
+}
+
+/// Takes the lock. A process that was killed keeps it for the moment that its last writes take.
+fn lock(fd: &OwnedFd) -> rustix::io::Result<()> {
+    let started = Instant::now();
+    loop {
+        match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if started.elapsed() < LAST_WRITES => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            answer => return answer,
         }
     }
 }

@@ -54,7 +54,17 @@ pub fn write_zeroes(
     pace: Pace,
     control: Control<'_>,
 ) -> Result<WriteZeroesReport> {
-    let refused = match file.fallocate(FallocateMode::WriteZeroes, range) {
+    let by_kernel = if fallback == Fallback::Write {
+        materialize::zero_in_calls(range, |piece| {
+            control.cancel.check()?;
+            file.fallocate(FallocateMode::WriteZeroes, piece)?;
+            control.report(Phase::Write, piece.end() - range.start(), range.len());
+            Ok(())
+        })
+    } else {
+        file.fallocate(FallocateMode::WriteZeroes, range)
+    };
+    let refused = match by_kernel {
         Ok(()) => {
             return Ok(WriteZeroesReport {
                 range,

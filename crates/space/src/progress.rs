@@ -9,6 +9,8 @@ use crate::CancelToken;
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Phase {
+    /// Data is being read, to find zeros or holes.
+    Scan,
     /// Space is being reserved.
     Allocate,
     /// Space is being written with zeros.
@@ -23,6 +25,7 @@ impl Phase {
     /// The word used in JSON and beside the bar.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Scan => "scan",
             Self::Allocate => "allocate",
             Self::Write => "write",
             Self::Sync => "sync",

@@ -139,7 +139,7 @@ impl<'a> Scan<'a> {
             }
             at += read as u64;
             let done = at - self.range.start();
-            self.control.report(Phase::Verify, done, self.range.len());
+            self.control.report(Phase::Scan, done, self.range.len());
             if (read as u64) < wanted {
                 // Somebody cut the file.
                 return Ok(ControlFlow::Break(()));

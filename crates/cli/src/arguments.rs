@@ -1,0 +1,69 @@
+//! Values that several commands take.
+
+use std::num::NonZeroU64;
+use std::str::FromStr;
+
+use clap::Args;
+use extant_hostfs::Pace;
+use extant_space::ByteSize;
+
+/// How the disk is used.
+#[derive(Args, Clone, Debug)]
+pub struct PaceArgs {
+    /// Write at most this much a second, such as 100M or 1GB/s
+    #[arg(long, value_name = "BYTES/s", value_parser = parse_rate)]
+    pub rate: Option<NonZeroU64>,
+
+    /// Give way to everybody else who uses the disk
+    #[arg(long)]
+    pub background: bool,
+}
+
+impl PaceArgs {
+    /// The pace asked for.
+    pub fn pace(&self) -> Pace {
+        match (self.background, self.rate) {
+            (true, rate) => Pace::Background(rate),
+            (false, Some(rate)) => Pace::Limit(rate),
+            (false, None) => Pace::Full,
+        }
+    }
+}
+
+fn parse_rate(text: &str) -> Result<NonZeroU64, String> {
+    let bytes = ByteSize::from_str(text.strip_suffix("/s").unwrap_or(text))
+        .map_err(|error| error.to_string())?;
+    NonZeroU64::new(bytes.0).ok_or_else(|| "a rate of 0 would never end".to_owned())
+}
+
+/// A size with a unit.
+pub fn parse_size(text: &str) -> Result<ByteSize, String> {
+    ByteSize::from_str(text).map_err(|error| error.to_string())
+}
+
+/// Permissions, as chmod(1) takes them in octal.
+pub fn parse_mode(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o7777 => Ok(mode),
+        _ => Err(format!("'{text}' is not a file mode (0 to 7777, octal)")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rate_takes_sizes_with_and_without_a_second() {
+        assert_eq!(parse_rate("1KB/s").unwrap().get(), 1000);
+        assert_eq!(parse_rate("1M").unwrap().get(), 1 << 20);
+        assert!(parse_rate("0").is_err());
+    }
+
+    #[test]
+    fn mode_is_octal() {
+        assert_eq!(parse_mode("0640"), Ok(0o640));
+        assert!(parse_mode("9").is_err());
+        assert!(parse_mode("17777").is_err());
+    }
+}

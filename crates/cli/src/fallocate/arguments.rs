@@ -1,0 +1,104 @@
+//! The options, read in the manner of getopt(3): short ones together, long ones
+//! shortened as far as they stay unique, the last of two winning.
+
+use std::ffi::OsString;
+
+use clap::{Args, FromArgMatches};
+
+use super::{Failure, operation};
+
+/// Allocate, zero or free a range of a file, as fallocate(1) of util-linux does.
+#[derive(Args, Clone, Debug)]
+#[command(
+    version,
+    override_usage = "\
+fallocate [-c|-i|-p|-w|-x|-z] [-o OFFSET] -l LENGTH [-n] [-v] FILE
+       fallocate -d|-r [-o OFFSET] [-l LENGTH] [-v] FILE",
+    after_help = "\
+LENGTH and OFFSET are bytes, or take K, M, G, T, P, E (1024; also KiB ...) or KB ... (1000);
+a leading 0 means octal, 0x hexadecimal.
+
+Examples:
+  extant fallocate -l 10G disk.raw              reserve space (unwritten)
+  extant fallocate -w -l 10G disk.raw           zeros that are really written
+  extant fallocate -p -o 1M -l 64K disk.raw     give a range back
+  extant fallocate -d -v disk.raw               turn zeros into holes
+
+Exit status: 0 done; 1 failed, also for wrong arguments; 130 interrupted."
+)]
+pub struct FallocateArgs {
+    /// Remove the range; what follows moves down
+    #[arg(long, short = 'c')]
+    pub collapse_range: bool,
+
+    /// Find blocks of zeros and make them holes (implies -n)
+    #[arg(long, short = 'd')]
+    pub dig_holes: bool,
+
+    /// Insert a hole; what follows moves up
+    #[arg(long, short = 'i')]
+    pub insert_range: bool,
+
+    /// Length of the range
+    #[arg(long, short = 'l', allow_hyphen_values = true)]
+    pub length: Option<OsString>,
+
+    /// Keep the size of the file, also when space past its end is allocated
+    #[arg(long, short = 'n')]
+    pub keep_size: bool,
+
+    /// First byte of the range [default: 0]
+    #[arg(long, short = 'o', allow_hyphen_values = true)]
+    pub offset: Option<OsString>,
+
+    /// Make the range a hole (implies -n)
+    #[arg(long, short = 'p')]
+    pub punch_hole: bool,
+
+    /// Tell the holes of the file, and the zeros that could be holes; changes nothing
+    #[arg(long, short = 'r')]
+    pub report_holes: bool,
+
+    /// Say what was done
+    #[arg(long, short = 'v')]
+    pub verbose: bool,
+
+    /// Zero the range and have it written, by writing zeros where the kernel does not
+    #[arg(
+        long,
+        short = 'w',
+        visible_short_alias = 'Z',
+        visible_alias = "force-zero"
+    )]
+    pub write_zeroes: bool,
+
+    /// Fail with the kernel's own error where it does not write zeroes
+    #[arg(long)]
+    pub no_fallback: bool,
+
+    /// Allocate with posix_fallocate(3), which always works and may take longer
+    #[arg(long, short = 'x')]
+    pub posix: bool,
+
+    /// Zero the range and have it allocated, probably unwritten
+    #[arg(long, short = 'z')]
+    pub zero_range: bool,
+
+    /// The file
+    #[arg(value_name = "FILE")]
+    pub files: Vec<OsString>,
+}
+
+/// Reads what follows the program's name.
+pub(super) fn parse(arguments: Vec<OsString>) -> Result<FallocateArgs, Failure> {
+    let command = FallocateArgs::augment_args(clap::Command::new("fallocate"))
+        .version(concat!("from extant ", env!("CARGO_PKG_VERSION")))
+        .no_binary_name(true)
+        .infer_long_args(true)
+        .args_override_self(true);
+    let matches = command
+        .try_get_matches_from(arguments)
+        .map_err(Failure::Usage)?;
+    operation::check(&matches).map_err(Failure::Message)?;
+    FallocateArgs::from_arg_matches(&matches).map_err(Failure::Usage)
+}

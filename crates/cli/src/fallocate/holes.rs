@@ -1,0 +1,123 @@
+//! What `-d` and `-r` print, line for line that of the real one.
+//!
+//! The library tells every span of the range. The real one tells a file hole when it comes to
+//! the data behind it, so a hole at the end of the range is not told, and the first one
+//! begins at 0 whatever `--offset` says. `extant map` has the plain truth.
+
+use std::io::{self, Write};
+use std::ops::ControlFlow;
+
+use extant_hostfs::{HoleReport, HostFile, Span, SpanKind, dig_holes, report_holes};
+use extant_space::{ByteRange, CancelToken, Control, Result, Silent};
+
+use super::words::Share;
+
+/// How much is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Detail {
+    /// The sums.
+    Summary,
+    /// Every hole as well.
+    Holes,
+}
+
+/// Digs; the line for `-v`, which begins behind the file's name.
+pub fn dig(file: &HostFile, range: Option<ByteRange>, cancel: &CancelToken) -> Result<String> {
+    let report = dig_holes(file, range, Control::new(cancel, &Silent))?;
+    let share = share(report.zero_runs, report.zero_bytes, report.size_bytes);
+    Ok(format!("{share} converted to sparse holes."))
+}
+
+/// Reports to `out`; the inner result is that of writing there.
+pub fn report(
+    file: &HostFile,
+    range: Option<ByteRange>,
+    detail: Detail,
+    cancel: &CancelToken,
+    out: &mut impl Write,
+) -> Result<io::Result<()>> {
+    let mut told = Told {
+        out,
+        detail,
+        data_end: 0,
+        holes: 0,
+        hole_bytes: 0,
+        result: Ok(()),
+    };
+    let report = report_holes(file, range, Control::new(cancel, &Silent), &mut |span| {
+        told.span(span)
+    })?;
+    Ok(told.summary(&report))
+}
+
+struct Told<'a, W> {
+    out: &'a mut W,
+    detail: Detail,
+    /// Where the last data ended: the next file hole begins there.
+    data_end: u64,
+    holes: u64,
+    hole_bytes: u64,
+    result: io::Result<()>,
+}
+
+impl<W: Write> Told<'_, W> {
+    fn span(&mut self, span: Span) -> ControlFlow<()> {
+        let result = self.tell(span);
+        self.result = result;
+        match self.result {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    }
+
+    fn tell(&mut self, span: Span) -> io::Result<()> {
+        let range = span.range;
+        if span.kind == SpanKind::Hole {
+            return Ok(());
+        }
+        if range.start() > self.data_end {
+            let hole = ByteRange::new(self.data_end, range.start());
+            self.holes += 1;
+            self.hole_bytes += hole.len();
+            self.line("file", hole)?;
+        }
+        self.data_end = range.end();
+        if span.kind == SpanKind::Zeros {
+            self.line("data", range)?;
+        }
+        Ok(())
+    }
+
+    fn line(&mut self, kind: &str, range: ByteRange) -> io::Result<()> {
+        if self.detail == Detail::Summary {
+            return Ok(());
+        }
+        let (start, end) = (range.start(), range.end());
+        writeln!(
+            self.out,
+            "{kind} hole: offset {start} - {end} ({} bytes)",
+            range.len()
+        )
+    }
+
+    fn summary(self, report: &HoleReport) -> io::Result<()> {
+        self.result?;
+        let size = report.size_bytes;
+        writeln!(self.out, "\nSummary:")?;
+        writeln!(
+            self.out,
+            "file holes: {}",
+            share(self.holes, self.hole_bytes, size)
+        )?;
+        let zeros = share(report.zero_runs, report.zero_bytes, size);
+        writeln!(self.out, "data holes: {zeros}")
+    }
+}
+
+fn share(count: u64, bytes: u64, of_bytes: u64) -> Share {
+    Share {
+        count,
+        bytes,
+        of_bytes,
+    }
+}

@@ -1,0 +1,102 @@
+//! Which operation the options ask for.
+//!
+//! Operations exclude each other, and some exclude `--keep-size`. A report goes with
+//! everything and then nothing else is done, as in the real one.
+
+use clap::ArgMatches;
+use clap::parser::ValueSource;
+use extant_space::FallocateMode;
+
+use super::FallocateArgs;
+
+/// What is to be done to the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// One request to the kernel, told afterwards in these words.
+    Kernel(FallocateMode, &'static str),
+    /// Allocate, whatever it takes.
+    Posix,
+    /// Zeros that are written, by the kernel or by us.
+    WriteZeroes,
+    /// Zeros become holes.
+    Dig,
+    /// Zeros and holes are told.
+    Report,
+}
+
+/// Names in `FallocateArgs` of the operations that exclude each other.
+const EXCLUSIVE: [&str; 7] = [
+    "collapse_range",
+    "dig_holes",
+    "insert_range",
+    "posix",
+    "punch_hole",
+    "write_zeroes",
+    "zero_range",
+];
+const KEEP_SIZE: &str = "keep_size";
+/// Those that imply or take it.
+const WITH_KEEP_SIZE: [&str; 3] = ["dig_holes", "punch_hole", "zero_range"];
+
+impl Operation {
+    /// The operation of arguments that [`check`] has passed.
+    pub fn of(args: &FallocateArgs) -> Self {
+        use FallocateMode::*;
+        match args {
+            _ if args.report_holes => Self::Report,
+            _ if args.dig_holes => Self::Dig,
+            _ if args.write_zeroes => Self::WriteZeroes,
+            _ if args.posix => Self::Posix,
+            _ if args.collapse_range => Self::Kernel(CollapseRange, "removed"),
+            _ if args.insert_range => Self::Kernel(InsertRange, "inserted"),
+            _ if args.punch_hole => Self::Kernel(PunchHole, "hole created"),
+            _ if args.zero_range && args.keep_size => Self::Kernel(ZeroRangeKeepSize, "zeroed"),
+            _ if args.zero_range => Self::Kernel(ZeroRange, "zeroed"),
+            _ if args.keep_size => Self::Kernel(AllocateKeepSize, "allocated"),
+            _ => Self::Kernel(Allocate, "allocated"),
+        }
+    }
+
+    /// A file that is missing is made.
+    pub fn creates(self) -> bool {
+        matches!(
+            self,
+            Self::Posix | Self::WriteZeroes | Self::Kernel(FallocateMode::Allocate, _)
+        )
+    }
+
+    /// Works on the whole file when no length is given.
+    pub fn takes_whole_file(self) -> bool {
+        matches!(self, Self::Dig | Self::Report)
+    }
+}
+
+/// The first two options, in the order given, that exclude each other, in words.
+pub fn check(matches: &ArgMatches) -> Result<(), String> {
+    let mut given: Vec<(usize, &str)> = EXCLUSIVE
+        .into_iter()
+        .chain([KEEP_SIZE])
+        .filter(|id| matches.value_source(id) == Some(ValueSource::CommandLine))
+        .filter_map(|id| Some((matches.index_of(id)?, id)))
+        .collect();
+    given.sort_unstable();
+    for (place, &(_, second)) in given.iter().enumerate() {
+        let earlier = given[..place].iter().map(|&(_, id)| id);
+        for first in earlier {
+            let [operation, other] = if first == KEEP_SIZE {
+                [second, first]
+            } else {
+                [first, second]
+            };
+            if other == KEEP_SIZE && WITH_KEEP_SIZE.contains(&operation) {
+                continue;
+            }
+            return Err(format!(
+                "options --{} and --{} cannot be combined",
+                first.replace('_', "-"),
+                second.replace('_', "-")
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,263 @@
+//! `extant map`: the extents of files, with states, flags, figures and pictures.
+//!
+//! Every file is read in one pass that fills its figures and the cells of its
+//! pictures; rows and JSON are written as they come. Memory does not grow with
+//! the number of extents, and with the number of files only where a picture file
+//! is asked for, up to its limit.
+//!
+//! A file that cannot be mapped is told on stderr and the others go on; the
+//! status is then 1.
+
+mod cell;
+mod cells;
+mod figures;
+mod fill;
+mod geometry;
+mod json;
+mod listing;
+mod names;
+mod output;
+mod picture;
+mod png;
+#[cfg(test)]
+mod samples;
+mod scan;
+mod svg;
+mod table;
+mod terminal;
+mod walk;
+
+use std::io::{self, BufWriter, IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use extant_hostfs::HostFile;
+use extant_space::{Error, MapSummary, Result, SpaceFile};
+use unicode_width::UnicodeWidthStr;
+
+use self::geometry::Geometry;
+use self::json::Json;
+use self::listing::{Listing, Mapped, Opened};
+use self::output::write_atomically;
+use self::picture::Picture;
+use self::scan::{Stopped, scan};
+use self::terminal::{Detail, Paint, Terminal};
+use self::walk::{Boundary, Walk};
+
+const COLUMNS_DEFAULT: usize = 80;
+/// Wider bars tell no more and are hard to follow.
+const COLUMNS_MAX: usize = 160;
+
+/// Show where files are: extents, their states, and how scattered they lie.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant map disk.raw                  a line of blocks, and the figures
+  extant map -v disk.raw               every extent as well
+  extant map --png map.png images/     a picture of every file below images/
+  extant map --json disk.raw | jq .total.fragmentation_score
+
+A file is extant where it is written and not shared: there an overwrite changes no
+metadata of the file system. Exit status: 0; 1 when a file could not be mapped.")]
+pub struct MapArgs {
+    /// Files, or directories whose regular files are mapped (symbolic links are not followed)
+    #[arg(required = true, value_name = "FILE|DIR")]
+    pub paths: Vec<PathBuf>,
+
+    /// List every extent, with offsets and lengths in bytes
+    #[arg(long, short = 'v', visible_short_alias = 'e', conflicts_with = "json")]
+    pub extents: bool,
+
+    /// Print one JSON document
+    #[arg(long)]
+    pub json: bool,
+
+    /// Write a picture to this file as SVG
+    #[arg(long, value_name = "OUT")]
+    pub svg: Option<PathBuf>,
+
+    /// Write a picture to this file as PNG
+    #[arg(long, value_name = "OUT")]
+    pub png: Option<PathBuf>,
+
+    /// Width of the text [default: that of the terminal, or 80]
+    #[arg(long, value_name = "COLUMNS", value_parser = clap::value_parser!(u16).range(40..=1000))]
+    pub width: Option<u16>,
+
+    /// When to use colours; NO_COLOR in the environment turns `auto` off
+    #[arg(long, value_name = "WHEN", default_value = "auto")]
+    pub color: ColorChoice,
+
+    /// Stay on the file systems of the directories named
+    #[arg(long, short = 'x')]
+    pub one_file_system: bool,
+}
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ColorChoice {
+    /// On a terminal, unless NO_COLOR is set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+/// Maps the files and prints what was asked for on stdout.
+pub fn run(args: &MapArgs) -> Result<ExitCode> {
+    let stdout = io::stdout();
+    let paint = paint(args.color, &stdout);
+    let is_terminal = stdout.is_terminal();
+    let out = BufWriter::with_capacity(64 << 10, stdout.lock());
+    let done = if args.json {
+        map_files(args, &mut Json::new(out), 1)
+    } else {
+        let detail = if args.extents {
+            Detail::Extents
+        } else {
+            Detail::Bars
+        };
+        let longest = longest_name(&args.paths);
+        let columns = columns(args.width, is_terminal);
+        let mut terminal = Terminal::new(out, columns, longest, paint, detail);
+        let cells = terminal.bar_columns();
+        map_files(args, &mut terminal, cells)
+    };
+    match done {
+        Ok(status) => Ok(status),
+        Err(Stopped::Map(error)) => Err(error),
+        // Whoever read the output has seen enough.
+        Err(Stopped::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
+            Ok(ExitCode::SUCCESS)
+        }
+        Err(Stopped::Output(error)) => Err(Error::from(error).during("write to stdout")),
+    }
+}
+
+/// The whole command but its output. `Stopped::Map` is a picture that could not be written.
+fn map_files(
+    args: &MapArgs,
+    listing: &mut dyn Listing,
+    cells: usize,
+) -> std::result::Result<ExitCode, Stopped> {
+    let has_picture = args.svg.is_some() || args.png.is_some();
+    let cells = if has_picture {
+        cells.max(picture::CELLS)
+    } else {
+        cells
+    };
+    let boundary = if args.one_file_system {
+        Boundary::Stay
+    } else {
+        Boundary::Cross
+    };
+    let mut geometry = Geometry::default();
+    let mut total = MapSummary::default();
+    let mut drawn = Vec::new();
+    let mut files = 0;
+    let mut status = ExitCode::SUCCESS;
+    for path in Walk::new(&args.paths, boundary) {
+        let mapped = path
+            .map_err(Stopped::Map)
+            .and_then(|path| map_file(&path, listing, cells, &mut geometry));
+        match mapped {
+            Ok(mapped) => {
+                files += 1;
+                total.merge(&mapped.summary);
+                if has_picture && drawn.len() < picture::FILES_MAX {
+                    drawn.push(mapped);
+                }
+            }
+            Err(Stopped::Map(error)) => {
+                status = ExitCode::from(1);
+                // Without stderr there is nobody left to tell.
+                let _ = writeln!(io::stderr(), "extant: {error}");
+            }
+            Err(stopped) => return Err(stopped),
+        }
+    }
+    listing.finish(&total, files).map_err(Stopped::Output)?;
+    if has_picture {
+        let picture = Picture::new(&drawn, &total, files);
+        write_pictures(args, &picture).map_err(Stopped::Map)?;
+    }
+    Ok(status)
+}
+
+fn map_file(
+    path: &Path,
+    listing: &mut dyn Listing,
+    cells: usize,
+    geometry: &mut Geometry,
+) -> std::result::Result<Mapped, Stopped> {
+    let file = open(path).map_err(Stopped::Map)?;
+    let size_bytes = file.size().map_err(Stopped::Map)?;
+    let opened = Opened::new(path, size_bytes);
+    listing.begin(&opened).map_err(Stopped::Output)?;
+    let summary = geometry.summary_for(path);
+    let scanned = scan(
+        &*file,
+        size_bytes,
+        summary,
+        cells,
+        &mut |extent, fragment| listing.extent(extent, fragment),
+    );
+    match scanned {
+        Ok(scanned) => {
+            let mapped = scanned.finish(opened);
+            listing.end(&mapped).map_err(Stopped::Output)?;
+            Ok(mapped)
+        }
+        Err(Stopped::Map(error)) => {
+            let error = error.at(path);
+            listing.fail(&error).map_err(Stopped::Output)?;
+            Err(Stopped::Map(error))
+        }
+        Err(stopped) => Err(stopped),
+    }
+}
+
+fn open(path: &Path) -> Result<Box<dyn SpaceFile>> {
+    Ok(Box::new(HostFile::open_read(path)?))
+}
+
+fn write_pictures(args: &MapArgs, picture: &Picture) -> Result<()> {
+    if let Some(path) = &args.svg {
+        write_atomically(path, &mut |out| svg::write(picture, out))?;
+    }
+    if let Some(path) = &args.png {
+        write_atomically(path, &mut |out| png::write(picture, out))?;
+    }
+    Ok(())
+}
+
+fn paint(choice: ColorChoice, stdout: &io::Stdout) -> Paint {
+    let is_set = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+    let wanted = match choice {
+        ColorChoice::Always => true,
+        ColorChoice::Never => false,
+        ColorChoice::Auto => stdout.is_terminal() && !is_set("NO_COLOR") && !is_dumb,
+    };
+    if wanted { Paint::Ansi } else { Paint::Plain }
+}
+
+fn columns(asked: Option<u16>, is_terminal: bool) -> usize {
+    match asked {
+        Some(columns) => columns.into(),
+        None if is_terminal => terminal_size::terminal_size()
+            .map_or(COLUMNS_DEFAULT, |(width, _)| width.0.into())
+            .clamp(40, COLUMNS_MAX),
+        None => COLUMNS_DEFAULT,
+    }
+}
+
+/// The longest name in the listing, `None` when directories hold names not yet known.
+fn longest_name(paths: &[PathBuf]) -> Option<usize> {
+    if paths.iter().any(|path| path.is_dir()) {
+        return None;
+    }
+    paths.iter().map(|path| names::shown(path).width()).max()
+}

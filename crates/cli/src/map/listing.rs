@@ -1,0 +1,56 @@
+//! What a map is told to: the terminal or a JSON document, extent by extent.
+
+use std::io;
+use std::path::Path;
+
+use extant_space::{Error, Extent, MapSummary};
+
+use super::cells::Cells;
+use super::names;
+
+/// A file whose map begins.
+#[derive(Clone, Debug)]
+pub(super) struct Opened {
+    /// The path as it is shown.
+    pub(super) name: String,
+    /// The path as JSON has it: bytes that are no UTF-8 are replaced.
+    pub(super) path: String,
+    pub(super) size_bytes: u64,
+}
+
+impl Opened {
+    pub(super) fn new(path: &Path, size_bytes: u64) -> Self {
+        Self {
+            name: names::shown(path),
+            path: path.to_string_lossy().into_owned(),
+            size_bytes,
+        }
+    }
+}
+
+/// A file whose map was read to its end.
+#[derive(Clone, Debug)]
+pub(super) struct Mapped {
+    pub(super) opened: Opened,
+    pub(super) summary: MapSummary,
+    /// At the resolution that was asked for.
+    pub(super) cells: Cells,
+}
+
+/// Takes maps as they are read. Every `begin` is followed by one `end` or `fail`.
+pub(super) trait Listing {
+    fn begin(&mut self, file: &Opened) -> io::Result<()>;
+
+    /// The next extent; `fragment` counts the runs on the device so far.
+    fn extent(&mut self, extent: &Extent, fragment: u64) -> io::Result<()>;
+
+    fn end(&mut self, file: &Mapped) -> io::Result<()>;
+
+    /// The map of the file that was begun ends early.
+    fn fail(&mut self, _error: &Error) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// After the last file.
+    fn finish(&mut self, total: &MapSummary, files: u64) -> io::Result<()>;
+}

@@ -1,0 +1,146 @@
+//! The files that the arguments stand for: files as they are named, and the
+//! regular files below directories, sorted, symbolic links left alone.
+//!
+//! Lazy: no more than the entries of the directories on the way down are held.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use extant_space::{Error, Result};
+
+/// Whether a walk enters other file systems than the one it began in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Boundary {
+    /// Mount points are entered.
+    Cross,
+    /// Directories on other devices are left out.
+    Stay,
+}
+
+/// An iterator over files; an error stands for one file or directory.
+pub(super) struct Walk {
+    boundary: Boundary,
+    /// What is still to be visited, the next one last.
+    pending: Vec<Pending>,
+}
+
+struct Pending {
+    path: PathBuf,
+    origin: Origin,
+}
+
+#[derive(Clone, Copy)]
+enum Origin {
+    /// An argument: a symbolic link is followed, anything else than a directory is a file.
+    Argument,
+    /// Found in a walk that began on this device.
+    Found { device: u64 },
+}
+
+impl Walk {
+    /// Visits `paths` in their order.
+    pub(super) fn new(paths: &[PathBuf], boundary: Boundary) -> Self {
+        let pending = paths.iter().rev().map(|path| Pending {
+            path: path.clone(),
+            origin: Origin::Argument,
+        });
+        Self {
+            boundary,
+            pending: pending.collect(),
+        }
+    }
+
+    /// The file, or `None` for what is no file; a directory's entries are queued.
+    fn visit(&mut self, next: Pending) -> Result<Option<PathBuf>> {
+        let wrong = |source| Error::from(source).at(&next.path);
+        let (metadata, device) = match next.origin {
+            Origin::Argument => {
+                let metadata = fs::metadata(&next.path).map_err(wrong)?;
+                let device = metadata.dev();
+                (metadata, device)
+            }
+            Origin::Found { device } => (fs::symlink_metadata(&next.path).map_err(wrong)?, device),
+        };
+        if metadata.is_dir() {
+            if self.boundary == Boundary::Cross || metadata.dev() == device {
+                self.queue_entries(&next.path, device)?;
+            }
+            return Ok(None);
+        }
+        // A fifo named as an argument is an error of its own when it is opened.
+        let wanted = metadata.is_file() || matches!(next.origin, Origin::Argument);
+        Ok(wanted.then_some(next.path))
+    }
+
+    fn queue_entries(&mut self, directory: &Path, device: u64) -> Result<()> {
+        let read = || -> std::io::Result<Vec<PathBuf>> {
+            fs::read_dir(directory)?
+                .map(|entry| entry.map(|entry| entry.path()))
+                .collect()
+        };
+        let mut entries =
+            read().map_err(|source| Error::from(source).during("read directory").at(directory))?;
+        entries.sort_unstable_by(|a, b| b.cmp(a));
+        self.pending.extend(entries.into_iter().map(|path| Pending {
+            path,
+            origin: Origin::Found { device },
+        }));
+        Ok(())
+    }
+}
+
+impl Iterator for Walk {
+    type Item = Result<PathBuf>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        while let Some(next) = self.pending.pop() {
+            match self.visit(next) {
+                Ok(None) => {}
+                Ok(Some(path)) => return Some(Ok(path)),
+                Err(error) => return Some(Err(error)),
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use extant_space::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn directories_are_walked_in_order_without_symlinks() {
+        let dir = tempfile::tempdir().unwrap();
+        let root = dir.path();
+        fs::create_dir_all(root.join("b/c")).unwrap();
+        for name in ["z", "a", "b/2", "b/1", "b/c/x"] {
+            fs::write(root.join(name), name).unwrap();
+        }
+        symlink(root, root.join("b/loop")).unwrap();
+        symlink(root.join("a"), root.join("link")).unwrap();
+        let found: Vec<_> = Walk::new(&[root.to_path_buf()], Boundary::Stay)
+            .map(|path| path.unwrap().strip_prefix(root).unwrap().to_owned())
+            .collect();
+        assert_eq!(found, ["a", "b/1", "b/2", "b/c/x", "z"].map(PathBuf::from));
+    }
+
+    #[test]
+    fn missing_argument_is_an_error_and_the_rest_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("file");
+        fs::write(&file, "x").unwrap();
+        let link = dir.path().join("link");
+        symlink(&file, &link).unwrap();
+        let paths = [dir.path().join("none"), link.clone(), file.clone()];
+        let found: Vec<_> = Walk::new(&paths, Boundary::Cross).collect();
+        assert_eq!(found[0].as_ref().unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(found[1].as_ref().unwrap(), &link);
+        assert_eq!(found[2].as_ref().unwrap(), &file);
+        assert_eq!(found.len(), 3);
+    }
+}

@@ -1,0 +1,123 @@
+//! `extant materialize`: holes and unwritten parts become written zeros.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use extant_hostfs::{Exclusion, MaterializeOptions, MaterializeReport, Shared};
+use extant_space::{ByteRange, ByteSize, CancelToken, Control, Error, ErrorKind, Result};
+
+use crate::arguments::{PaceArgs, parse_size};
+use crate::create::describe_plan;
+use crate::progress::ProgressMode;
+use crate::{exit, print};
+
+/// Make the holes and unwritten parts of a file written, and keep all its data.
+///
+/// Nobody else may have the file open meanwhile, as data written between the look at a hole and
+/// the zeros put there would be lost: a write lease sees to that. After a cancel or a crash the
+/// data is as before, and running again does what is left.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant materialize thin.raw                 the whole file
+  extant materialize -o 1GiB -l 512MiB db     a part of it
+  extant materialize --background --rate 50M thin.raw
+
+Exit status: see extant --help.")]
+pub struct MaterializeArgs {
+    /// The file
+    pub file: PathBuf,
+
+    /// First byte of the range
+    #[arg(long, short, value_name = "OFF", value_parser = parse_size, default_value = "0",
+          allow_negative_numbers = true)]
+    pub offset: ByteSize,
+
+    /// Length of the range [default: up to the end of the file]
+    #[arg(long, short, value_name = "LEN", value_parser = parse_size,
+          allow_negative_numbers = true)]
+    pub length: Option<ByteSize>,
+
+    /// Do not keep others out: for when nobody writes to the holes
+    #[arg(long)]
+    pub shared: bool,
+
+    /// Give parts shared with other files (reflinks) space of their own
+    #[arg(long)]
+    pub unshare: bool,
+
+    #[command(flatten)]
+    pub pace: PaceArgs,
+
+    /// Where progress goes, on stderr
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub progress: ProgressMode,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Tell more about how it was done
+    #[arg(long, short)]
+    pub verbose: bool,
+}
+
+impl MaterializeArgs {
+    fn options(&self) -> Result<MaterializeOptions> {
+        let length = self.length.map_or(u64::MAX - self.offset.0, |size| size.0);
+        let range = ByteRange::at(self.offset.0, length).ok_or_else(|| {
+            Error::new(ErrorKind::InvalidArgument)
+                .at(&self.file)
+                .detail("the range ends past 2^64 bytes")
+        })?;
+        Ok(MaterializeOptions {
+            range: Some(range),
+            exclusion: if self.shared {
+                Exclusion::Shared
+            } else {
+                Exclusion::Lease
+            },
+            shared: if self.unshare {
+                Shared::Unshare
+            } else {
+                Shared::Refuse
+            },
+            pace: self.pace.pace(),
+        })
+    }
+}
+
+/// Materializes the file and tells what was done.
+pub fn run(args: &MaterializeArgs, cancel: &CancelToken) -> ExitCode {
+    let display = args.progress.display();
+    let result = args.options().and_then(|options| {
+        extant_hostfs::materialize(&args.file, &options, Control::new(cancel, &display))
+    });
+    drop(display);
+    match result {
+        Ok(report) if args.json => print::json(&report),
+        Ok(report) => print::text(describe(args, &report)),
+        Err(error) => exit::report(&error, args.progress.error_style()),
+    }
+}
+
+fn describe(args: &MaterializeArgs, report: &MaterializeReport) -> String {
+    let mut out = format!(
+        "{}: {} zeroed and written, {} were written already",
+        print::path(&args.file),
+        ByteSize(report.zeroed_bytes),
+        ByteSize(report.already_written_bytes)
+    );
+    if report.unshared_bytes > 0 {
+        print::row(&mut out, "unshared", ByteSize(report.unshared_bytes));
+    }
+    print::row(&mut out, "time", format!("{:.2} s", report.elapsed_seconds));
+    if let Some(plan) = &report.plan {
+        print::row(&mut out, "how", &plan.reason);
+        if args.verbose {
+            describe_plan(&mut out, plan);
+        }
+    }
+    out
+}

@@ -1,0 +1,136 @@
+//! `extant probe`: what a place can do, and what `create` would do there.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use extant_hostfs::{DiskLimits, ProbeReport};
+use extant_space::ByteSize;
+
+use crate::create::describe_plan;
+use crate::exit::Style;
+use crate::{exit, print};
+
+/// Try what the file system at PATH can do, and tell what create would do there.
+///
+/// Everything is tried on scratch files without a name; nothing is left behind.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant probe /var/lib/libvirt/images
+  extant probe . --json | jq -r .plan.strategy
+
+Exit status: see extant --help.")]
+pub struct ProbeArgs {
+    /// A directory, or a file in it
+    #[arg(default_value = ".")]
+    pub path: PathBuf,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Probes the place and tells what was found.
+pub fn run(args: &ProbeArgs) -> ExitCode {
+    match extant_hostfs::probe(&args.path) {
+        Ok(report) if args.json => print::json(&report),
+        Ok(report) => print::text(describe(&report)),
+        Err(error) => exit::report(&error, Style::Line),
+    }
+}
+
+fn describe(report: &ProbeReport) -> String {
+    let fs = &report.filesystem;
+    let mut out = format!("{}: {}", print::path(&report.directory), fs.name);
+    print::row(&mut out, "mounted", fs.mount_point.display());
+    print::row(&mut out, "options", fs.options.join(","));
+    print::row(
+        &mut out,
+        "space",
+        format!(
+            "{} free of {}, blocks of {}",
+            ByteSize(fs.available_bytes),
+            ByteSize(fs.total_bytes),
+            ByteSize(fs.block_bytes)
+        ),
+    );
+    match &report.disk {
+        Some(disk) => describe_disk(&mut out, disk),
+        None => print::row(&mut out, "disk", "none that can be seen"),
+    }
+    // Nothing was tried where no file could be made.
+    if report.map_source.is_some() {
+        describe_abilities(&mut out, report);
+    }
+    match (&report.plan, &report.refusal) {
+        (Some(plan), _) => {
+            print::row(
+                &mut out,
+                "create",
+                format!("{}: {}", plan.strategy.name(), plan.reason),
+            );
+            describe_plan(&mut out, plan);
+        }
+        (None, Some(refusal)) => print::row(&mut out, "create", format!("refuses: {refusal}")),
+        (None, None) => {}
+    }
+    out
+}
+
+fn describe_disk(out: &mut String, disk: &DiskLimits) {
+    let limit = |bytes: u64| match bytes {
+        0 => "none".to_owned(),
+        bytes => format!("up to {}", ByteSize(bytes)),
+    };
+    let unmapping = match disk.write_zeroes_unmap_max_bytes {
+        None => String::new(),
+        Some(bytes) => format!(", unmapping {}", limit(bytes)),
+    };
+    print::row(
+        out,
+        "disk",
+        format!(
+            "{}: write zeroes {}{unmapping}, discard {}, {}",
+            disk.name,
+            limit(disk.write_zeroes_max_bytes),
+            limit(disk.discard_max_bytes),
+            if disk.is_rotational {
+                "rotational"
+            } else {
+                "not rotational"
+            }
+        ),
+    );
+}
+
+fn describe_abilities(out: &mut String, report: &ProbeReport) {
+    match report.direct_io {
+        Some(direct) => print::row(
+            out,
+            "direct",
+            format!(
+                "offsets aligned to {} bytes, memory to {}",
+                direct.offset_bytes, direct.memory_bytes
+            ),
+        ),
+        None => print::row(out, "direct", "no direct I/O"),
+    }
+    for mode in &report.modes {
+        print::row(
+            out,
+            if mode.is_supported { "yes" } else { "no" },
+            if mode.is_supported {
+                mode.mode.to_owned()
+            } else {
+                format!("{} ({})", mode.mode, mode.answer)
+            },
+        );
+    }
+    for (is_there, what) in [
+        (report.has_reflink, "reflink"),
+        (report.has_nocow, "nocow (chattr +C)"),
+    ] {
+        print::row(out, if is_there { "yes" } else { "no" }, what);
+    }
+}
