@@ -138,20 +138,21 @@ impl FileSystem {
 }
 
 fn kind_of(magic: u64, name: &str) -> FileSystemKind {
+    // 9P shows the magic number of what the server has, and FUSE has one for all.
+    if matches!(
+        name,
+        "9p" | "fuse.sshfs" | "fuse.glusterfs" | "fuse.ceph" | "fuse.s3fs"
+    ) {
+        return FileSystemKind::Network;
+    }
     // linux/magic.h; those missing there are marked.
     match magic {
         0x9123_683e => FileSystemKind::CopyOnWrite, // btrfs
         // ZFS (not in the kernel), bcachefs, NILFS2, F2FS
         0x2fc1_2fc1 | 0xca45_1a4e | 0x3434 | 0xf2f5_2010 => FileSystemKind::AlwaysElsewhere,
         0x0102_1994 | 0x8584_58f6 => FileSystemKind::Memory, // tmpfs, ramfs
-        // NFS, CIFS, SMB2, 9P, Ceph, AFS, Lustre
-        0x6969 | 0xff53_4d42 | 0xfe53_4d42 | 0x0102_1997 | 0x00c3_6400 | 0x5346_414f
-        | 0x0bd0_0bd0 => FileSystemKind::Network,
-        _ if matches!(
-            name,
-            "fuse.sshfs" | "fuse.glusterfs" | "fuse.ceph" | "fuse.s3fs"
-        ) =>
-        {
+        // NFS, CIFS, SMB2, Ceph, AFS, Lustre
+        0x6969 | 0xff53_4d42 | 0xfe53_4d42 | 0x00c3_6400 | 0x5346_414f | 0x0bd0_0bd0 => {
             FileSystemKind::Network
         }
         _ => FileSystemKind::InPlace,

@@ -1,0 +1,17 @@
+//! Bad input and trouble: one clear line, a documented exit code, nothing left, nothing lost.
+//!
+//! Every test ends by looking at what is in the folder and at what must not have changed.
+//! The exit codes are those of `extant --help`: 1 device, 2 arguments, 3 space, 4 path,
+//! 5 file system.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod arguments;
+mod busy;
+mod disk;
+mod lies;
+mod paths;
+mod shared;
+mod space;
+mod users;
