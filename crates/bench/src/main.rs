@@ -1,2 +1,198 @@
-//! Placeholder.
-fn main() {}
+//! `extant-bench`: everything that Extant measures, beside its peers.
+//!
+//! `cargo run --release -p extant-bench -- NAME` runs one bench; `list` names them all.
+//! What each measures, what to beware of, and the goals: docs/benchmarks.md.
+//!
+//! One file per bench in `benches/`, one registry there. A bench fills an [`Outcome`] with
+//! figures, tables and the values of its goals; everything else is the frame's:
+//! arguments and folder ([`mod@bench`]), statistics ([`figures`]), the goals' judgement
+//! ([`goal`]), the printed and the JSON report ([`report`]), peers ([`needs`], [`fio`]),
+//! quiet between samples ([`disk`], [`memory`]).
+//!
+//! [`Outcome`]: bench::Outcome
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod benches;
+mod commit;
+mod disk;
+mod figures;
+mod fio;
+mod folder;
+mod goal;
+mod machine;
+mod measured;
+mod memory;
+mod needs;
+mod peers;
+mod product;
+mod random;
+mod report;
+mod table;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result, bail};
+use clap::{Parser, Subcommand};
+use extant_space::ByteSize;
+
+use crate::bench::{Bench, Context, Options};
+use crate::report::Report;
+
+/// A goal is missed, with `--check`.
+const MISSED: u8 = 3;
+
+/// Measure Extant beside its peers.
+#[derive(Debug, Parser)]
+#[command(
+    name = "extant-bench",
+    version,
+    args_conflicts_with_subcommands = true,
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  extant-bench list
+  extant-bench written --quick
+  extant-bench written --runs 9 --json > written.json
+  extant-bench neighbour --check
+
+Exit status: 0 done, 1 failed, 2 wrong arguments, 3 a goal is missed (--check)."
+)]
+struct Arguments {
+    #[command(subcommand)]
+    inner: Option<Inner>,
+
+    /// The bench, or `list`
+    name: Option<String>,
+
+    /// Smaller and fewer: under a minute, for a look; its figures settle nothing
+    #[arg(long)]
+    quick: bool,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    json: bool,
+
+    /// End with status 3 when a goal is missed
+    #[arg(long)]
+    check: bool,
+
+    /// Rounds: samples of each method
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    runs: Option<u32>,
+
+    /// Size of the files, such as 8GiB
+    #[arg(long, value_name = "SIZE")]
+    size: Option<ByteSize>,
+
+    /// Where to measure [default: a folder under target/]
+    #[arg(long, value_name = "DIR")]
+    dir: Option<PathBuf>,
+
+    /// The extant to measure [default: built from this tree]
+    #[arg(long, value_name = "PROGRAM")]
+    extant: Option<PathBuf>,
+}
+
+/// What the bench program starts itself for.
+#[derive(Debug, Subcommand)]
+enum Inner {
+    #[command(name = measured::WORD, hide = true)]
+    Measure {
+        #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        command: Vec<OsString>,
+    },
+    #[command(name = memory::WORD, hide = true)]
+    Touch { bytes: u64 },
+}
+
+fn main() -> ExitCode {
+    match run(Arguments::parse()) {
+        Ok(status) => status,
+        Err(error) => {
+            eprintln!("extant-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(arguments: Arguments) -> Result<ExitCode> {
+    match &arguments.inner {
+        Some(Inner::Measure { command }) => measured::serve(command)?,
+        Some(Inner::Touch { bytes }) => memory::serve(*bytes)?,
+        None => return measure(arguments),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn measure(arguments: Arguments) -> Result<ExitCode> {
+    let name = arguments.name.as_deref().unwrap_or_default();
+    if name == "list" {
+        for bench in benches::ALL {
+            println!("{:<12} {}", bench.name(), bench.about());
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(bench) = benches::find(name) else {
+        let names: Vec<_> = benches::ALL.iter().map(|bench| bench.name()).collect();
+        bail!("no bench {name:?}; there are {}", names.join(", "));
+    };
+    let report = report_of(bench, &arguments).with_context(|| name.to_owned())?;
+    if arguments.json {
+        println!("{}", serde_json::to_string_pretty(&report)?);
+    } else {
+        print!("{report}");
+    }
+    let missed = report.missed();
+    if arguments.check && !missed.is_empty() {
+        eprintln!("extant-bench: {name}: missed {}", missed.join(", "));
+        return Ok(ExitCode::from(MISSED));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn report_of(bench: &'static dyn Bench, arguments: &Arguments) -> Result<Report> {
+    needs::check(bench.needs())?;
+    let options = Options {
+        quick: arguments.quick,
+        runs: arguments.runs.map(|runs| runs as usize),
+        size_bytes: arguments.size.map(|size| size.0),
+    };
+    let extant = match &arguments.extant {
+        Some(program) => program.clone(),
+        None => product::build()?,
+    };
+    let context = Context::new(bench, options, arguments.dir.as_deref(), extant)?;
+    Report::of(bench, &context)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_are_consistent() {
+        use clap::CommandFactory;
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn name_with_options_is_no_inner_command() {
+        let arguments = Arguments::parse_from(["x", "written", "--quick", "--size", "2GiB"]);
+        assert_eq!(arguments.name.as_deref(), Some("written"));
+        assert_eq!(arguments.size, Some(ByteSize(2 << 30)));
+        assert!(arguments.inner.is_none());
+    }
+
+    #[test]
+    fn command_to_measure_keeps_its_options() {
+        let arguments = Arguments::parse_from(["x", measured::WORD, "dd", "--help", "-v"]);
+        let Some(Inner::Measure { command }) = arguments.inner else {
+            panic!("{arguments:?}");
+        };
+        assert_eq!(command, ["dd", "--help", "-v"]);
+    }
+}

@@ -5,27 +5,27 @@
 //! only what is missing. The file gets its name when it is complete, synced and
 //! held against what was asked for.
 
+mod content;
+
 use std::path::{Path, PathBuf};
-use std::time::{Instant, SystemTime};
+use std::time::Instant;
 
 use extant_space::{
-    ByteRange, ByteSize, Control, Error, ErrorKind, FallocateMode, MapSummary, Phase,
-    Preallocation, Result, SpaceFile, SyncMode,
+    ByteRange, ByteSize, Control, Error, ErrorKind, MapSummary, Preallocation, Result, SpaceFile,
 };
 use rustix::fs::{IFlags, Mode};
 use serde::Serialize;
 
+use crate::destination::{Destination, Existing};
 use crate::extents::MapSource;
 use crate::file::HostFile;
 use crate::filesystem::{FileSystem, FileSystemKind};
-use crate::materialize::{self, Made};
 use crate::pace::Pace;
-use crate::partial::{Destination, Partial};
+use crate::partial::Partial;
 use crate::plan::Plan;
 use crate::verify::{self, Contents, Verified};
-use crate::zero_writer::ZeroWriter;
-
-pub use crate::partial::Existing;
+use crate::written::Target;
+use content::Content;
 
 /// What is done on file systems that overwrite elsewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -149,22 +149,16 @@ pub fn create(path: &Path, options: &CreateOptions, control: Control<'_>) -> Res
     let started = Instant::now();
     let allocation_bytes = options.allocation().map_err(|error| error.at(path))?;
     let destination = Destination::new(path, options.existing)?;
-    check_size(destination.path(), options.size_bytes)?;
-    let filesystem = FileSystem::of(destination.directory()).map_err(|error| error.at(path))?;
+    check_size(&destination.path, options.size_bytes)?;
+    let filesystem = FileSystem::of_directory(&destination.directory, &destination.directory_path)?;
     let keep = options.on_failure == OnFailure::KeepPartial;
-    let mut partial = Partial::open(destination, keep)?;
-    let made = make(
-        &mut partial,
-        &filesystem,
-        allocation_bytes,
-        options,
-        control,
-    );
+    let partial = Partial::open(destination, keep)?;
+    let made = make(&partial, &filesystem, allocation_bytes, options, control);
     let mut report = match made {
         Ok(report) => report,
         Err(error) => {
             if error.kind() == ErrorKind::Cancelled {
-                partial.cancel();
+                partial.cancel(&filesystem);
             }
             return Err(explain(error.at(path), options));
         }
@@ -177,27 +171,29 @@ pub fn create(path: &Path, options: &CreateOptions, control: Control<'_>) -> Res
 
 /// Makes the partial file what the options ask for, and holds it against them.
 fn make(
-    partial: &mut Partial,
+    partial: &Partial,
     filesystem: &FileSystem,
     allocation_bytes: u64,
     options: &CreateOptions,
     control: Control<'_>,
 ) -> Result<CreateReport> {
-    let mut notes = Vec::new();
-    prepare_copy_on_write(partial, filesystem, options, &mut notes)?;
-    let work = Work {
-        filesystem,
-        size_bytes: options.size_bytes,
-        range: ByteRange::new(0, allocation_bytes),
-        pace: options.pace,
-        control,
-    };
-    let made = match options.preallocation {
-        Preallocation::Off => work.sparse(partial.file()),
-        Preallocation::Falloc => work.allocated(partial.file()),
-        Preallocation::Full => work.written(partial),
-    }?;
     let file = partial.file();
+    let mut notes = Vec::new();
+    prepare_copy_on_write(file, filesystem, options, &mut notes)?;
+    let range = ByteRange::new(0, allocation_bytes);
+    let content = Content {
+        target: Target {
+            file,
+            filesystem,
+            range,
+            pace: options.pace,
+            control,
+            lease: None,
+        },
+        size_bytes: options.size_bytes,
+        preallocation: options.preallocation,
+    };
+    let made = content.make()?;
     let size_bytes = file.size()?;
     if size_bytes != options.size_bytes {
         return Err(Error::new(ErrorKind::NotKept).detail(format!(
@@ -206,10 +202,8 @@ fn make(
         )));
     }
     let verified = match options.preallocation {
-        Preallocation::Full => {
-            verify::written(file, filesystem, work.range, Contents::Zeros, control)?
-        }
-        _ => verify::at_least(file, filesystem, work.range, options.preallocation.state())?,
+        Preallocation::Full => verify::written(file, filesystem, range, Contents::Zeros, control)?,
+        _ => verify::at_least(file, filesystem, range, options.preallocation.state())?,
     };
     if filesystem.kind == FileSystemKind::Network && allocation_bytes > 0 {
         notes.push(format!(
@@ -234,159 +228,6 @@ fn make(
     })
 }
 
-/// What is to be made, and how.
-struct Work<'a> {
-    filesystem: &'a FileSystem,
-    size_bytes: u64,
-    range: ByteRange,
-    pace: Pace,
-    control: Control<'a>,
-}
-
-impl Work<'_> {
-    fn sparse(&self, file: &HostFile) -> Result<Made> {
-        file.resize(0)?;
-        self.resize(file)?;
-        Ok(Made::nothing())
-    }
-
-    fn allocated(&self, file: &HostFile) -> Result<Made> {
-        self.resize(file)?;
-        self.trim(file)?;
-        self.check_space(file)?;
-        materialize::allocate(
-            file,
-            self.filesystem,
-            self.range,
-            FallocateMode::AllocateKeepSize,
-            self.control,
-        )
-        .map_err(|error| match error.kind() {
-            ErrorKind::Unsupported => error
-                .detail(format!("{} cannot reserve space", self.filesystem.name))
-                .advice("--preallocation full writes it instead"),
-            _ => error,
-        })?;
-        file.sync(SyncMode::Data)?;
-        Ok(Made::nothing())
-    }
-
-    fn written(&self, partial: &mut Partial) -> Result<Made> {
-        if !materialize::map_is_blind(partial.file(), self.filesystem) {
-            let file = partial.file();
-            self.resize(file)?;
-            self.trim(file)?;
-            self.check_space(file)?;
-            return materialize::make_written(
-                file,
-                self.filesystem,
-                self.range,
-                self.pace,
-                self.control,
-                None,
-            );
-        }
-        self.written_blindly(partial)
-    }
-
-    /// Where the map does not tell unwritten from written, the size is the record of progress:
-    /// it grows with the zeros. It can be trusted as long as the machine has not been restarted since.
-    fn written_blindly(&self, partial: &mut Partial) -> Result<Made> {
-        let found = partial.found_bytes().min(self.range.end());
-        let kept = if found > 0 && is_from_this_boot(partial.file())? {
-            found
-        } else {
-            partial.start_over()?;
-            0
-        };
-        let file = partial.file();
-        self.check_space(file)?;
-        let allocated = materialize::allocate(
-            file,
-            self.filesystem,
-            ByteRange::new(kept, self.range.end()),
-            FallocateMode::AllocateKeepSize,
-            self.control,
-        );
-        let mut plan = Plan::of(file, self.filesystem, None)?;
-        match allocated {
-            Ok(()) => plan.fall_back_to_write_in_order(
-                "the file system does not show which parts are written",
-            ),
-            Err(error) if error.kind() == ErrorKind::Unsupported => {
-                plan.fall_back_to_write_in_order(&crate::plan::refusal(&error));
-            }
-            Err(error) => return Err(error),
-        }
-        let mut writer = ZeroWriter::new(
-            file,
-            &plan,
-            self.pace,
-            self.control,
-            None,
-            (kept, self.range.len()),
-        )?;
-        writer.zero(ByteRange::new(kept, self.range.end()))?;
-        let zeroed_bytes = writer.finish()?;
-        self.resize(file)?;
-        self.control
-            .report(Phase::Sync, self.range.len(), self.range.len());
-        file.sync(SyncMode::Data)?;
-        Ok(Made {
-            plan: Some(plan),
-            already_written_bytes: kept,
-            zeroed_bytes,
-        })
-    }
-
-    fn resize(&self, file: &HostFile) -> Result<()> {
-        file.resize(self.size_bytes)
-            .map_err(|error| match error.kind() {
-                ErrorKind::TooLarge | ErrorKind::InvalidArgument => {
-                    error.with_kind(ErrorKind::TooLarge).detail(format!(
-                        "{} is past the largest file of this {}",
-                        ByteSize(self.size_bytes),
-                        self.filesystem.name
-                    ))
-                }
-                _ => error,
-            })
-    }
-
-    /// An earlier run may have been asked for more: the rest stays sparse.
-    fn trim(&self, file: &HostFile) -> Result<()> {
-        let rest = ByteRange::new(self.range.end(), self.size_bytes);
-        if rest.is_empty() || file.allocated_bytes()? == 0 {
-            return Ok(());
-        }
-        file.fallocate(FallocateMode::PunchHole, rest)
-            .or_else(|error| match error.kind() {
-                // Then a shorter file has fewer blocks as well.
-                ErrorKind::Unsupported => {
-                    file.resize(self.range.end().min(file.size()?))?;
-                    self.resize(file)
-                }
-                _ => Err(error),
-            })
-    }
-
-    /// Before anything is written: does what is missing fit?
-    fn check_space(&self, file: &HostFile) -> Result<()> {
-        let missing = self.range.len().saturating_sub(file.allocated_bytes()?);
-        materialize::check_space(file, self.filesystem, missing)
-    }
-}
-
-impl Made {
-    fn nothing() -> Self {
-        Self {
-            plan: None,
-            already_written_bytes: 0,
-            zeroed_bytes: 0,
-        }
-    }
-}
-
 fn check_size(path: &Path, size_bytes: u64) -> Result<()> {
     let too_large = |detail: String| Err(Error::new(ErrorKind::TooLarge).at(path).detail(detail));
     if i64::try_from(size_bytes).is_err() {
@@ -406,60 +247,32 @@ fn check_size(path: &Path, size_bytes: u64) -> Result<()> {
 
 /// Sets NOCOW when asked, which only an empty file takes, and refuses what would not stay.
 fn prepare_copy_on_write(
-    partial: &mut Partial,
+    file: &HostFile,
     filesystem: &FileSystem,
     options: &CreateOptions,
     notes: &mut Vec<String>,
 ) -> Result<()> {
-    let attributes = partial.file().attributes();
-    if options.copy_on_write == CopyOnWrite::Disable && !attributes.contains(IFlags::NOCOW) {
-        partial.start_over()?;
-        let file = partial.file();
-        match rustix::fs::ioctl_setflags(file.as_file(), attributes | IFlags::NOCOW) {
-            Ok(()) => {}
-            Err(_) if filesystem.moves_written_space(attributes).is_none() => {
-                notes.push(format!(
-                    "--nocow: nothing to do, {} overwrites in place",
-                    filesystem.name
-                ));
-            }
-            Err(errno) => {
-                return Err(file
-                    .error(errno)
-                    .with_kind(ErrorKind::CopyOnWrite)
-                    .detail(format!("{} cannot turn copy-on-write off", filesystem.name)));
-            }
+    let is_wanted = options.copy_on_write == CopyOnWrite::Disable;
+    if is_wanted && !file.attributes().contains(IFlags::NOCOW) {
+        file.resize(0)?;
+        if !file.accepts_nocow() && filesystem.check_written_stays(file).is_ok() {
+            notes.push(format!(
+                "--nocow: nothing to do, {} overwrites in place",
+                filesystem.name
+            ));
         }
     }
     if options.preallocation != Preallocation::Full {
         return Ok(());
     }
-    match filesystem.moves_written_space(partial.file().attributes()) {
-        None => Ok(()),
-        Some(why) => Err(Error::new(ErrorKind::CopyOnWrite)
-            .at(partial.file().path())
-            .detail(format!(
-                "space made written here would not stay in place: {why}"
-            ))
-            .advice(match filesystem.kind {
-                FileSystemKind::CopyOnWrite => {
-                    "--nocow turns that off for this file; --preallocation falloc only reserves"
-                }
-                _ => "--preallocation falloc only reserves, where the file system can",
-            })),
-    }
-}
-
-fn is_from_this_boot(file: &HostFile) -> Result<bool> {
-    let modified = file
-        .metadata()?
-        .modified()
-        .map_err(|source| file.error(source))?;
-    let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    let up = std::time::Duration::new(up.tv_sec as u64, up.tv_nsec as u32);
-    Ok(SystemTime::now()
-        .checked_sub(up)
-        .is_some_and(|booted| modified > booted))
+    filesystem.check_written_stays(file).map_err(|error| {
+        error.advice(match filesystem.kind {
+            FileSystemKind::CopyOnWrite if !is_wanted => {
+                "--nocow turns that off for this file; --preallocation falloc only reserves"
+            }
+            _ => "--preallocation falloc only reserves, where the file system can",
+        })
+    })
 }
 
 fn explain(error: Error, options: &CreateOptions) -> Error {

@@ -133,6 +133,14 @@ impl HostFile {
         rustix::fs::ioctl_getflags(&self.file).unwrap_or(IFlags::empty())
     }
 
+    /// Turns copy-on-write off (`chattr +C`), which only an empty file takes; false where the
+    /// file system has no such thing.
+    pub(crate) fn accepts_nocow(&self) -> bool {
+        let wanted = self.attributes() | IFlags::NOCOW;
+        rustix::fs::ioctl_setflags(&self.file, wanted).is_ok()
+            && self.attributes().contains(IFlags::NOCOW)
+    }
+
     /// An error about this file.
     pub(crate) fn error(&self, source: impl Into<io::Error>) -> Error {
         Error::from(source.into()).at(&self.path)

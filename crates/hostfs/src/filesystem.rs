@@ -5,17 +5,16 @@
 //! the name serves for copy-on-write and network file systems, which accept
 //! everything and promise less.
 
-use std::ffi::OsString;
-use std::fs;
-use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
-use extant_space::Result;
+use extant_space::{Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, IFlags, StatxFlags};
 use serde::{Serialize, Serializer};
 
 use crate::file::HostFile;
+use crate::mounts::Mount;
+use crate::scratch::Scratch;
 
 /// A file system by what written space means on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -65,27 +64,39 @@ pub struct DirectIo {
     pub offset_bytes: u32,
 }
 
-/// Limits of the disk under a file system, from its queue in sysfs.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct DiskLimits {
-    /// Name of the disk, `nvme0n1`.
-    pub name: String,
-    /// Most bytes of one write-zeroes request; 0: the disk has none.
-    pub write_zeroes_max_bytes: u64,
-    /// Most bytes of one write-zeroes request that unmaps (what `FALLOC_FL_WRITE_ZEROES` needs);
-    /// `None` before Linux 6.17.
-    pub write_zeroes_unmap_max_bytes: Option<u64>,
-    /// Most bytes of one discard; 0: the disk has none.
-    pub discard_max_bytes: u64,
-    /// Logical block size, bytes.
-    pub logical_block_bytes: u64,
-    /// The disk moves a head.
-    pub is_rotational: bool,
-}
-
 impl FileSystem {
-    /// The file system of an open file or directory.
-    pub(crate) fn of(file: &impl std::os::fd::AsFd) -> Result<Self> {
+    /// The file system of an open directory, and of the files to be made in it.
+    pub(crate) fn of_directory(directory: &impl AsFd, path: &Path) -> Result<Self> {
+        let mut filesystem = Self::of(directory).map_err(|error| error.at(path))?;
+        if filesystem.name == "overlay" {
+            filesystem.look_below_overlay(Scratch::new(directory, path));
+        }
+        Ok(filesystem)
+    }
+
+    /// The file system of an open file.
+    pub(crate) fn under(file: &HostFile) -> Result<Self> {
+        let path = file.path();
+        let mut filesystem = Self::of(file.as_file()).map_err(|error| error.at(path))?;
+        if filesystem.name == "overlay" {
+            let parent = parent_of(path);
+            let directory =
+                std::fs::File::open(parent).map_err(|source| Error::from(source).at(parent))?;
+            filesystem.look_below_overlay(Scratch::new(&directory, parent));
+        }
+        Ok(filesystem)
+    }
+
+    /// overlayfs shows nothing of the file system that its files are really on. Whether that
+    /// one copies on write is seen when it agrees not to.
+    fn look_below_overlay(&mut self, scratch: Scratch<'_>) {
+        if scratch.file().is_ok_and(|file| file.accepts_nocow()) {
+            self.kind = FileSystemKind::CopyOnWrite;
+        }
+    }
+
+    /// What can be read of the file system of an open file or directory.
+    pub(crate) fn of(file: &impl AsFd) -> Result<Self> {
         let stat = rustix::fs::fstat(file).map_err(std::io::Error::from)?;
         let statfs = rustix::fs::fstatfs(file).map_err(std::io::Error::from)?;
         let space = rustix::fs::fstatvfs(file).map_err(std::io::Error::from)?;
@@ -118,6 +129,18 @@ impl FileSystem {
             total_bytes: space.f_blocks.saturating_mul(space.f_frsize),
             device,
         })
+    }
+
+    /// Fails with [`ErrorKind::CopyOnWrite`] where space written in `file` would move.
+    pub(crate) fn check_written_stays(&self, file: &HostFile) -> Result<()> {
+        match self.moves_written_space(file.attributes()) {
+            None => Ok(()),
+            Some(why) => Err(Error::new(ErrorKind::CopyOnWrite)
+                .at(file.path())
+                .detail(format!(
+                    "space made written here would not stay in place: {why}"
+                ))),
+        }
     }
 
     /// Why space written in `file` would not stay in place; `None` when it does.
@@ -187,119 +210,6 @@ pub(crate) fn direct_io(file: &HostFile) -> Option<DirectIo> {
     Some(direct)
 }
 
-impl DiskLimits {
-    /// The disk with device number `device`, or the disk of that partition. `None` for file
-    /// systems without one (tmpfs, overlayfs, btrfs, FUSE, NFS).
-    pub(crate) fn of_device(device: u64) -> Option<Self> {
-        let disk = disk_directory(device)?;
-        let read = |name: &str| -> Option<u64> {
-            fs::read_to_string(disk.join("queue").join(name))
-                .ok()?
-                .trim()
-                .parse()
-                .ok()
-        };
-        Some(Self {
-            name: disk.file_name()?.to_string_lossy().into_owned(),
-            write_zeroes_max_bytes: read("write_zeroes_max_bytes")?,
-            write_zeroes_unmap_max_bytes: read("write_zeroes_unmap_max_bytes"),
-            discard_max_bytes: read("discard_max_bytes")?,
-            logical_block_bytes: read("logical_block_size")?,
-            is_rotational: read("rotational")? == 1,
-        })
-    }
-}
-
-/// The sysfs directory of a whole disk.
-pub(crate) fn disk_directory(device: u64) -> Option<PathBuf> {
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let node = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
-    if node.join("queue").is_dir() {
-        return Some(node);
-    }
-    let disk = node.parent()?;
-    disk.join("queue").is_dir().then(|| disk.to_path_buf())
-}
-
-/// One line of `/proc/self/mountinfo`.
-struct Mount {
-    fs_type: String,
-    source: PathBuf,
-    point: PathBuf,
-    options: Vec<String>,
-}
-
-impl Mount {
-    /// By mount id: device numbers of btrfs and overlayfs do not match those in the table.
-    fn of(file: &impl std::os::fd::AsFd) -> Option<Self> {
-        let answer = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
-        if answer.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
-            return None;
-        }
-        let id = answer.stx_mnt_id.to_string();
-        let table = fs::read("/proc/self/mountinfo").ok()?;
-        table
-            .split(|&byte| byte == b'\n')
-            .find_map(|line| Self::parse(line, &id))
-    }
-
-    /// The block device that is mounted.
-    fn device(&self) -> Option<u64> {
-        let source = fs::metadata(&self.source).ok()?;
-        source.file_type().is_block_device().then(|| source.rdev())
-    }
-
-    /// `36 35 98:0 /root /point rw,noatime shared:1 - ext4 /dev/x rw,errors=continue`
-    fn parse(line: &[u8], wanted_id: &str) -> Option<Self> {
-        let mut fields = line.split(|&byte| byte == b' ');
-        if fields.next()? != wanted_id.as_bytes() {
-            return None;
-        }
-        let point = path_of(fields.nth(3)?);
-        let own = fields.next()?;
-        let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
-        let fs_type = String::from_utf8_lossy(rest.next()?).into_owned();
-        let source = path_of(rest.next()?);
-        let of_fs = rest.next().unwrap_or_default();
-        let mut options: Vec<String> = Vec::new();
-        for option in own.split(|&b| b == b',').chain(of_fs.split(|&b| b == b',')) {
-            let option = String::from_utf8_lossy(option).into_owned();
-            if !option.is_empty() && !options.contains(&option) {
-                options.push(option);
-            }
-        }
-        Some(Self {
-            fs_type,
-            source,
-            point,
-            options,
-        })
-    }
-}
-
-/// Undoes mountinfo's octal escapes (`\040` is a space).
-fn path_of(field: &[u8]) -> PathBuf {
-    let mut out = Vec::with_capacity(field.len());
-    let mut at = 0;
-    while at < field.len() {
-        let octal = field
-            .get(at + 1..at + 4)
-            .filter(|_| field[at] == b'\\')
-            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        match octal {
-            Some(byte) => {
-                out.push(byte);
-                at += 4;
-            }
-            None => {
-                out.push(field[at]);
-                at += 1;
-            }
-        }
-    }
-    PathBuf::from(OsString::from_vec(out))
-}
-
 /// A path in JSON: what is not UTF-8 in it shows as U+FFFD.
 pub(crate) fn serialize_path<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(&path.display())
@@ -316,18 +226,6 @@ pub(crate) fn parent_of(path: &Path) -> &Path {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mountinfo_line_gives_type_point_and_both_kinds_of_options() {
-        let line = b"36 35 98:0 /sub /mnt/a\\040b rw,noatime master:1 - ext4 /dev/x rw,discard";
-        let mount = Mount::parse(line, "36").unwrap();
-        assert_eq!(mount.fs_type, "ext4");
-        assert_eq!(mount.source, Path::new("/dev/x"));
-        assert_eq!(mount.point, Path::new("/mnt/a b"));
-        assert_eq!(mount.options, ["rw", "noatime", "discard"]);
-        assert!(Mount::parse(line, "35").is_none());
-        assert!(Mount::parse(b"36 35 98:0", "36").is_none());
-    }
 
     #[test]
     fn copy_on_write_is_lifted_by_nocow_on_btrfs_and_by_nothing_on_zfs() {

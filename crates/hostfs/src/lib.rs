@@ -12,31 +12,42 @@
 
 #![deny(unsafe_code)]
 
+mod calls;
 mod create;
+mod destination;
 mod dig;
+mod disk;
+mod exclusion;
 mod extents;
 mod file;
 mod filesystem;
 mod holders;
 mod materialize;
+mod missing;
+mod mounts;
 mod pace;
 mod partial;
 mod plan;
 mod probe;
+mod scratch;
 mod swap;
 #[allow(unsafe_code)]
 mod sys;
 mod verify;
 mod write_zeroes;
+mod written;
 mod zero_writer;
 
-pub use create::{CopyOnWrite, CreateOptions, CreateReport, Existing, OnFailure, create};
+pub use create::{CopyOnWrite, CreateOptions, CreateReport, OnFailure, create};
+pub use destination::Existing;
 pub use dig::{HoleReport, Span, SpanKind, dig_holes, report_holes};
+pub use disk::DiskLimits;
+pub use exclusion::Exclusion;
 pub use extents::MapSource;
 pub use file::{Access, HostFile};
-pub use filesystem::{DirectIo, DiskLimits, FileSystem, FileSystemKind};
+pub use filesystem::{DirectIo, FileSystem, FileSystemKind};
 pub use holders::{Holder, holders};
-pub use materialize::{Exclusion, MaterializeOptions, MaterializeReport, Shared, materialize};
+pub use materialize::{MaterializeOptions, MaterializeReport, Shared, materialize};
 pub use pace::Pace;
 pub use plan::{Plan, Rejected, Strategy};
 pub use probe::{ModeResult, ProbeReport, probe};

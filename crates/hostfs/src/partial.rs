@@ -8,173 +8,30 @@
 //! Crashes survived: before the rename the name does not exist (or still is the
 //! old file); after it, the file is complete, as it was synced before.
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use extant_space::{Error, ErrorKind, Result, SpaceFile, SyncMode};
-use rustix::fs::{
-    AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat, StatxAttributes, StatxFlags,
-};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
+use crate::destination::{Destination, Existing};
 use crate::file::{self, HostFile};
-use crate::filesystem::parent_of;
-use crate::swap;
-use crate::sys::reclaim;
+use crate::filesystem::FileSystem;
+use crate::sys::elsewhere;
 
-const SUFFIX: &str = ".extant-partial";
 /// How long a file may seem busy after the process that worked on it was killed.
 pub(crate) const LAST_WRITES: Duration = Duration::from_millis(500);
-/// Longest name of a file on every file system of Linux that matters, bytes.
-const NAME_MAX: usize = 255;
-
-/// What is done when the name exists already.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Existing {
-    /// Refuse with [`ErrorKind::AlreadyExists`].
-    #[default]
-    Refuse,
-    /// Replace it, in one step, when the new file is complete; it must be a regular file.
-    Replace,
-}
-
-/// The directory and name that a new file will have.
-pub(crate) struct Destination {
-    directory: OwnedFd,
-    directory_path: PathBuf,
-    name: OsString,
-    path: PathBuf,
-    existing: Existing,
-}
-
-impl Destination {
-    /// Looks at `path`; nothing is made yet.
-    pub(crate) fn new(path: &Path, existing: Existing) -> Result<Self> {
-        let shown = path;
-        // A link is replaced where it points, as every tool that writes through it would.
-        let resolved = match existing {
-            Existing::Replace if path.is_symlink() => std::fs::canonicalize(path)
-                .map_err(|source| Error::from(source).at(path).during("follow link"))?,
-            _ => path.to_path_buf(),
-        };
-        let name = match resolved.file_name() {
-            Some(name) if !resolved.as_os_str().as_bytes().ends_with(b"/") => name.to_owned(),
-            _ => return Err(file::wrong_type(shown)),
-        };
-        let directory_path = parent_of(&resolved).to_path_buf();
-        let directory = rustix::fs::open(
-            &directory_path,
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-        .map_err(|errno| {
-            let error = Error::from(io::Error::from(errno)).at(&directory_path);
-            match errno {
-                Errno::NOENT => error.detail("no such directory"),
-                Errno::NOTDIR => error.detail("not a directory"),
-                _ => error,
-            }
-        })?;
-        let destination = Self {
-            directory,
-            directory_path,
-            name,
-            path: resolved,
-            existing,
-        };
-        destination.check_name()?;
-        destination.check_attributes()?;
-        Ok(destination)
-    }
-
-    /// The directory, for questions about its file system.
-    pub(crate) fn directory(&self) -> &OwnedFd {
-        &self.directory
-    }
-
-    pub(crate) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    fn check_name(&self) -> Result<()> {
-        let stat = match rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW)
-        {
-            Err(Errno::NOENT) => return Ok(()),
-            Err(errno) => {
-                let error = Error::from(io::Error::from(errno)).at(&self.path);
-                return Err(match errno {
-                    Errno::NAMETOOLONG => error.detail("the name is too long"),
-                    _ => error,
-                });
-            }
-            Ok(stat) => stat,
-        };
-        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
-        match self.existing {
-            Existing::Replace if is_file => {
-                swap::check_is_none(&self.path, stat.st_dev, stat.st_ino)
-            }
-            Existing::Replace => Err(file::wrong_type(&self.path)),
-            Existing::Refuse => {
-                let error = Error::new(ErrorKind::AlreadyExists).at(&self.path);
-                Err(if is_file {
-                    error.advice("--force replaces it; extant materialize makes its holes real")
-                } else {
-                    error.detail("exists, and is not a regular file")
-                })
-            }
-        }
-    }
-
-    /// What forbids the rename at the end is told before the work: an append-only directory, a
-    /// file that may not be replaced.
-    fn check_attributes(&self) -> Result<()> {
-        for (name, path) in [
-            (OsStr::new("."), &self.directory_path),
-            (&self.name, &self.path),
-        ] {
-            let flags = AtFlags::SYMLINK_NOFOLLOW;
-            let found = rustix::fs::statx(&self.directory, name, flags, StatxFlags::TYPE);
-            let fixed = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
-            if found.is_ok_and(|found| found.stx_attributes.intersects(fixed)) {
-                return Err(Error::new(ErrorKind::Immutable)
-                    .at(path)
-                    .advice("chattr -i -a lifts it"));
-            }
-        }
-        Ok(())
-    }
-
-    fn partial_name(&self) -> OsString {
-        let name = self.name.as_bytes();
-        let room = NAME_MAX - SUFFIX.len() - 1;
-        let mut partial = OsString::from(".");
-        if name.len() <= room {
-            partial.push(&self.name);
-        } else {
-            // Cut, and told apart from names with the same start.
-            let digest = format!("~{:016x}", fnv1a(name));
-            partial.push(OsStr::from_bytes(&name[..room - digest.len()]));
-            partial.push(digest);
-        }
-        partial.push(SUFFIX);
-        partial
-    }
-}
-
 /// A creation at work. Dropped without [`publish`](Self::publish), the file is removed
 /// unless it was to be kept.
 pub(crate) struct Partial {
     destination: Destination,
     name: OsString,
     file: HostFile,
-    /// Size found when it was taken up; 0 for a new one.
-    found_bytes: u64,
     keep: bool,
     is_published: bool,
 }
@@ -224,7 +81,6 @@ impl Partial {
             })?;
             return Ok(Self {
                 file: HostFile::from_file(File::from(fd), &destination.path)?,
-                found_bytes: own.st_size as u64,
                 name,
                 destination,
                 keep,
@@ -237,24 +93,16 @@ impl Partial {
         &self.file
     }
 
-    /// Size that an earlier run left; 0 for a new file.
-    pub(crate) fn found_bytes(&self) -> u64 {
-        self.found_bytes
-    }
-
-    /// Forgets what an earlier run left.
-    pub(crate) fn start_over(&mut self) -> Result<()> {
-        self.found_bytes = 0;
-        self.file.resize(0)
-    }
-
-    /// Ends a cancelled creation: removes the file unless it was to be kept. Its space comes
-    /// back soon after the return, which does not wait for it.
-    pub(crate) fn cancel(self) {
-        if self.keep {
+    /// Ends a cancelled creation: removes the file unless it was to be kept.
+    ///
+    /// With `discard` the kernel tells the disk about every block while it frees a file, which
+    /// takes long; the space comes back soon after the return then, which does not wait.
+    pub(crate) fn cancel(self, filesystem: &FileSystem) {
+        let is_slow = filesystem.options.iter().any(|option| option == "discard");
+        if self.keep || !is_slow {
             return;
         }
-        let holder = reclaim::hold_elsewhere(self.file.as_file());
+        let holder = elsewhere::hold(self.file.as_file());
         drop(self);
         drop(holder);
     }
@@ -345,12 +193,6 @@ fn check_is_ours(stat: &Stat, path: &Path) -> Result<()> {
         .advice("remove it, or choose another name"))
 }
 
-fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -359,19 +201,6 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let destination = Destination::new(&folder.path().join(name), Existing::Refuse).unwrap();
         (folder, destination)
-    }
-
-    #[test]
-    fn partial_names_of_long_names_fit_and_differ() {
-        let long = "n".repeat(254);
-        let one = destination(&format!("{long}1")).1.partial_name();
-        let two = destination(&format!("{long}2")).1.partial_name();
-        assert_eq!(one.len(), NAME_MAX);
-        assert_ne!(one, two);
-        assert_eq!(
-            destination("a.raw").1.partial_name(),
-            ".a.raw.extant-partial"
-        );
     }
 
     #[test]

@@ -78,13 +78,7 @@ impl Plan {
         filesystem: &FileSystem,
         trial: Option<ByteRange>,
     ) -> Result<Self> {
-        if let Some(why) = filesystem.moves_written_space(file.attributes()) {
-            return Err(Error::new(ErrorKind::CopyOnWrite)
-                .at(file.path())
-                .detail(format!(
-                    "space made written here would not stay in place: {why}"
-                )));
-        }
+        filesystem.check_written_stays(file)?;
         let Some(trial) = trial else {
             return Ok(Self::by_writing(
                 file,

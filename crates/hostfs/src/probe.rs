@@ -4,18 +4,17 @@
 //! missing, with a name that is removed at once), so that nothing is left behind.
 
 use std::fs::File;
-use std::io;
 use std::path::{Path, PathBuf};
 
 use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, Result, SpaceFile};
-use rustix::fs::{IFlags, Mode, OFlags};
-use rustix::io::Errno;
 use serde::Serialize;
 
+use crate::disk::DiskLimits;
 use crate::extents::MapSource;
 use crate::file::HostFile;
-use crate::filesystem::{self, DirectIo, DiskLimits, FileSystem, parent_of};
+use crate::filesystem::{self, DirectIo, FileSystem, parent_of};
 use crate::plan::{Plan, refusal};
+use crate::scratch::Scratch;
 
 const SCRATCH: u64 = 4 << 20;
 
@@ -62,11 +61,8 @@ pub fn probe(path: &Path) -> Result<ProbeReport> {
     let directory_path = if path.is_dir() { path } else { parent_of(path) };
     let directory =
         File::open(directory_path).map_err(|source| Error::from(source).at(directory_path))?;
-    let scratch = Scratch {
-        directory: &directory,
-        path: directory_path,
-    };
-    let filesystem = FileSystem::of(&directory).map_err(|error| error.at(directory_path))?;
+    let scratch = Scratch::new(&directory, directory_path);
+    let filesystem = FileSystem::of_directory(&directory, directory_path)?;
     let mut report = ProbeReport {
         directory: directory_path.to_path_buf(),
         disk: filesystem.device.and_then(DiskLimits::of_device),
@@ -90,45 +86,11 @@ fn try_out(scratch: &Scratch<'_>, report: &mut ProbeReport) -> Result<()> {
     let file = scratch.file()?;
     report.map_source = Some(file.map_source());
     report.direct_io = filesystem::direct_io(&file);
-    report.has_nocow = has_nocow(&file);
+    report.has_nocow = scratch.file()?.accepts_nocow();
     report.modes = modes_on(scratch, &report.filesystem)?;
     report.has_reflink = has_reflink(scratch)?;
     report.plan = Some(plan_on(&scratch.file()?, &report.filesystem)?);
     Ok(())
-}
-
-struct Scratch<'a> {
-    directory: &'a File,
-    path: &'a Path,
-}
-
-impl Scratch<'_> {
-    /// A new empty file that nobody else can find.
-    fn file(&self) -> Result<HostFile> {
-        let fail = |errno: Errno| {
-            Error::from(io::Error::from(errno))
-                .at(self.path)
-                .during("make a scratch file")
-        };
-        let flags = OFlags::RDWR | OFlags::CLOEXEC;
-        let mode = Mode::RUSR | Mode::WUSR;
-        let unnamed = rustix::fs::openat(self.directory, ".", flags | OFlags::TMPFILE, mode);
-        let fd = match unnamed {
-            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::ISDIR | Errno::INVAL) => {
-                self.named(flags, mode).map_err(fail)?
-            }
-            other => other.map_err(fail)?,
-        };
-        HostFile::from_file(File::from(fd), self.path)
-    }
-
-    fn named(&self, flags: OFlags, mode: Mode) -> rustix::io::Result<std::os::fd::OwnedFd> {
-        let name = format!(".extant-probe-{}", std::process::id());
-        let flags = flags | OFlags::CREATE | OFlags::EXCL;
-        let fd = rustix::fs::openat(self.directory, &name, flags, mode)?;
-        rustix::fs::unlinkat(self.directory, &name, rustix::fs::AtFlags::empty())?;
-        Ok(fd)
-    }
 }
 
 fn modes_on(scratch: &Scratch<'_>, filesystem: &FileSystem) -> Result<Vec<ModeResult>> {
@@ -172,10 +134,4 @@ fn has_reflink(scratch: &Scratch<'_>) -> Result<bool> {
     let (from, to) = (scratch.file()?, scratch.file()?);
     from.write_at(&[1; 4096], 0)?;
     Ok(rustix::fs::ioctl_ficlone(to.as_file(), from.as_file()).is_ok())
-}
-
-fn has_nocow(file: &HostFile) -> bool {
-    let wanted = file.attributes() | IFlags::NOCOW;
-    rustix::fs::ioctl_setflags(file.as_file(), wanted).is_ok()
-        && file.attributes().contains(IFlags::NOCOW)
 }

@@ -5,7 +5,7 @@
 
 pub(crate) mod buffer;
 pub(crate) mod calls;
+pub(crate) mod elsewhere;
 pub(crate) mod fiemap;
 pub(crate) mod lease;
-pub(crate) mod reclaim;
 pub(crate) mod uring;

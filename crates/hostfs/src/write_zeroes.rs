@@ -9,17 +9,16 @@
 //! Unlike [`materialize`](crate::materialize) this destroys the data in the range,
 //! and like `fallocate(2)` it keeps nobody out.
 
-use extant_space::{
-    ByteRange, Control, Error, ErrorKind, FallocateMode, Phase, Result, SpaceFile, SyncMode,
-};
+use extant_space::{ByteRange, Control, ErrorKind, FallocateMode, Phase, Result, SpaceFile};
 use serde::Serialize;
 
+use crate::calls;
 use crate::file::HostFile;
 use crate::filesystem::FileSystem;
-use crate::materialize;
 use crate::pace::Pace;
 use crate::plan::{Plan, refusal};
 use crate::verify::{self, Contents, Verified};
+use crate::written::Target;
 use crate::zero_writer::ZeroWriter;
 
 /// What is done when the kernel refuses.
@@ -54,40 +53,31 @@ pub fn write_zeroes(
     pace: Pace,
     control: Control<'_>,
 ) -> Result<WriteZeroesReport> {
-    let by_kernel = if fallback == Fallback::Write {
-        materialize::zero_in_calls(range, |piece| {
-            control.cancel.check()?;
-            file.fallocate(FallocateMode::WriteZeroes, piece)?;
-            control.report(Phase::Write, piece.end() - range.start(), range.len());
-            Ok(())
-        })
-    } else {
-        file.fallocate(FallocateMode::WriteZeroes, range)
-    };
-    let refused = match by_kernel {
-        Ok(()) => {
-            return Ok(WriteZeroesReport {
-                range,
-                fallback: None,
-                verified: None,
-            });
-        }
-        Err(error) if error.kind() == ErrorKind::Unsupported && fallback == Fallback::Write => {
-            refusal(&error)
-        }
+    if fallback == Fallback::None {
+        file.fallocate(FallocateMode::WriteZeroes, range)?;
+        return Ok(WriteZeroesReport::by_kernel(range));
+    }
+    let refused = match by_kernel(file, range, control) {
+        Ok(()) => None,
+        Err(error) if error.kind() == ErrorKind::Unsupported => Some(refusal(&error)),
         Err(error) => return Err(error),
     };
-    let filesystem = FileSystem::of(file.as_file()).map_err(|error| error.at(file.path()))?;
-    if let Some(why) = filesystem.moves_written_space(file.attributes()) {
-        return Err(Error::new(ErrorKind::CopyOnWrite)
-            .at(file.path())
-            .detail(format!(
-                "space made written here would not stay in place: {why}"
-            )));
-    }
-    let allocated =
-        materialize::allocate(file, &filesystem, range, FallocateMode::Allocate, control);
+    let filesystem = FileSystem::under(file)?;
+    let target = Target {
+        file,
+        filesystem: &filesystem,
+        range,
+        pace,
+        control,
+        lease: None,
+    };
+    let Some(refused) = refused else {
+        target.write_rest(&Plan::by_writing(file, &filesystem, "only the rest"))?;
+        return Ok(WriteZeroesReport::by_kernel(range));
+    };
+    filesystem.check_written_stays(file)?;
     let mut plan = Plan::by_writing(file, &filesystem, &refused);
+    let allocated = calls::allocate(file, &filesystem, range, FallocateMode::Allocate, control);
     match allocated {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::Unsupported => {
@@ -98,15 +88,33 @@ pub fn write_zeroes(
         }
         Err(error) => return Err(error),
     }
-    let mut writer = ZeroWriter::new(file, &plan, pace, control, None, (0, range.len()))?;
+    let mut writer = ZeroWriter::new(&target, &plan, 0)?;
     writer.zero(range)?;
     writer.finish()?;
-    control.report(Phase::Sync, range.len(), range.len());
-    file.sync(SyncMode::Data)?;
+    target.sync()?;
     let verified = verify::written(file, &filesystem, range, Contents::Zeros, control)?;
     Ok(WriteZeroesReport {
         range,
         fallback: Some(plan),
         verified: Some(verified),
     })
+}
+
+fn by_kernel(file: &HostFile, range: ByteRange, control: Control<'_>) -> Result<()> {
+    calls::zero(range, |piece| {
+        control.cancel.check()?;
+        file.fallocate(FallocateMode::WriteZeroes, piece)?;
+        control.report(Phase::Write, piece.end() - range.start(), range.len());
+        Ok(())
+    })
+}
+
+impl WriteZeroesReport {
+    fn by_kernel(range: ByteRange) -> Self {
+        Self {
+            range,
+            fallback: None,
+            verified: None,
+        }
+    }
 }

@@ -16,24 +16,30 @@
 mod buffered;
 mod threads;
 
+use std::fs::File;
 use std::io;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use extant_space::{ByteRange, Control, Error, Phase, Result, SpaceFile};
 
 use buffered::BufferedWriter;
-use threads::ThreadWriter;
+use threads::{ThreadWriter, Write};
 
+use crate::exclusion::check_lease;
 use crate::file::HostFile;
-use crate::materialize;
-use crate::pace::{Admission, Pace, Pacer, REQUEST_MAX};
+use crate::pace::{Admission, Pacer, REQUEST_MAX};
 use crate::plan::{Plan, Strategy};
 use crate::sys::buffer::ZeroBuffer;
 use crate::sys::lease::WriteLease;
 use crate::sys::uring::{Completion, UringWriter};
+use crate::written::Target;
 
 /// Requests at a time; the pace allows fewer on slow disks.
 const DEPTH: usize = 16;
+/// Threads that stand in for io_uring.
+const DIRECT_THREADS: usize = 4;
 /// Cancel is looked for at least this often.
 const LOOK: Duration = Duration::from_millis(20);
 /// Progress is told at most this often.
@@ -42,41 +48,48 @@ const TELL: Duration = Duration::from_millis(50);
 enum Engine<'f> {
     Uring(Box<UringWriter<'f>>),
     Threads(ThreadWriter),
-    Buffered(BufferedWriter<'f>),
 }
 
 impl<'f> Engine<'f> {
     fn direct(file: &'f HostFile) -> Result<Self> {
-        if file.set_direct(true).is_err() {
-            return Self::buffered(file);
-        }
         match UringWriter::new(file.as_file(), zeros()?, DEPTH as u32) {
             Ok(engine) => Ok(Self::Uring(Box::new(engine))),
-            Err(zeros) => Self::threads(file, zeros),
+            Err(zeros) => Self::direct_threads(file, zeros),
         }
     }
 
-    fn threads(file: &'f HostFile, zeros: ZeroBuffer) -> Result<Self> {
-        ThreadWriter::new(file.as_file(), zeros)
-            .map(Self::Threads)
-            .map_err(|source| file.error(source).during("start writers"))
+    fn direct_threads(file: &'f HostFile, zeros: ZeroBuffer) -> Result<Self> {
+        let zeros = Arc::new(zeros);
+        Self::threads(file, DIRECT_THREADS, |file| {
+            let zeros = zeros.clone();
+            Box::new(move |offset, len| {
+                let written = file.write_at(&zeros.as_slice()[..len as usize], offset)?;
+                Ok(written as u32)
+            })
+        })
     }
 
     fn buffered(file: &'f HostFile) -> Result<Self> {
-        Ok(Self::Buffered(BufferedWriter::new(
-            file.as_file(),
-            zeros()?,
-        )))
+        let mut zeros = Some(zeros()?);
+        Self::threads(file, 1, |file| {
+            let zeros = zeros.take().expect("one thread only");
+            let mut writer = BufferedWriter::new(file, zeros);
+            Box::new(move |offset, len| writer.write(offset, len))
+        })
+    }
+
+    fn threads(file: &HostFile, count: usize, write: impl FnMut(File) -> Write) -> Result<Self> {
+        let files: io::Result<Vec<File>> = (0..count).map(|_| file.as_file().try_clone()).collect();
+        files
+            .and_then(|files| ThreadWriter::new(files.into_iter().map(write).collect()))
+            .map(Self::Threads)
+            .map_err(|source| file.error(source).during("start writers"))
     }
 
     fn submit(&mut self, tag: u64, offset: u64, len: u32) -> io::Result<()> {
         match self {
             Self::Uring(engine) => engine.submit(tag, offset, len),
             Self::Threads(engine) => engine.submit(tag, offset, len),
-            Self::Buffered(engine) => {
-                engine.submit(tag, offset, len);
-                Ok(())
-            }
         }
     }
 
@@ -84,7 +97,6 @@ impl<'f> Engine<'f> {
         match self {
             Self::Uring(engine) => engine.wait(timeout),
             Self::Threads(engine) => Ok(engine.wait(timeout)),
-            Self::Buffered(engine) => Ok(engine.take()),
         }
     }
 }
@@ -102,14 +114,14 @@ struct Flight {
 }
 
 /// Writes zeros to one file.
-pub(crate) struct ZeroWriter<'f, 'c> {
-    file: &'f HostFile,
-    engine: Engine<'f>,
+pub(crate) struct ZeroWriter<'a> {
+    file: &'a HostFile,
+    engine: Engine<'a>,
     is_direct: bool,
     block_bytes: u32,
     pacer: Pacer,
-    control: Control<'c>,
-    lease: Option<&'c WriteLease<'c>>,
+    control: Control<'a>,
+    lease: Option<&'a WriteLease<'a>>,
     flights: [Option<Flight>; DEPTH],
     in_flight_bytes: u64,
     edges: Vec<ByteRange>,
@@ -119,41 +131,36 @@ pub(crate) struct ZeroWriter<'f, 'c> {
     told: Instant,
 }
 
-impl<'f, 'c> ZeroWriter<'f, 'c> {
-    /// `done_bytes` of `total_bytes` need no writing any more; both are for progress alone.
-    pub(crate) fn new(
-        file: &'f HostFile,
-        plan: &Plan,
-        pace: Pace,
-        control: Control<'c>,
-        lease: Option<&'c WriteLease<'c>>,
-        (done_bytes, total_bytes): (u64, u64),
-    ) -> Result<Self> {
+impl<'a> ZeroWriter<'a> {
+    /// `done_bytes` of the target's range need no writing any more, which is for progress alone.
+    pub(crate) fn new(target: &Target<'a>, plan: &Plan, done_bytes: u64) -> Result<Self> {
+        let file = target.file;
         // In order means through the page cache, which turns it into large extents.
         let direct = plan
             .direct_io
             .filter(|_| plan.strategy != Strategy::WriteInOrder)
             .filter(|direct| u64::from(direct.offset_bytes) <= REQUEST_MAX);
-        let engine = match direct {
-            None => Engine::buffered(file)?,
-            Some(_) => Engine::direct(file)?,
+        let is_direct = direct.is_some() && file.set_direct(true).is_ok();
+        let engine = if is_direct {
+            Engine::direct(file)?
+        } else {
+            Engine::buffered(file)?
         };
         Ok(Self {
             file,
-            block_bytes: match &engine {
-                Engine::Buffered(_) => 1,
-                _ => direct.map_or(1, |direct| plan.block_bytes.max(direct.offset_bytes)),
-            },
-            is_direct: !matches!(engine, Engine::Buffered(_)),
             engine,
-            pacer: Pacer::of_file(file, pace)?,
-            control,
-            lease,
+            is_direct,
+            block_bytes: direct
+                .filter(|_| is_direct)
+                .map_or(1, |direct| plan.block_bytes.max(direct.offset_bytes)),
+            pacer: Pacer::of_file(file, target.pace)?,
+            control: target.control,
+            lease: target.lease,
             flights: [None; DEPTH],
             in_flight_bytes: 0,
             edges: Vec::new(),
             done_bytes,
-            total_bytes,
+            total_bytes: target.range.len(),
             written_bytes: 0,
             told: Instant::now(),
         })
@@ -231,7 +238,7 @@ impl<'f, 'c> ZeroWriter<'f, 'c> {
     /// Nobody asked to stop, and nobody waits to open the file.
     fn check_go_on(&self) -> Result<()> {
         self.control.cancel.check()?;
-        materialize::check_lease(self.file, self.lease)
+        check_lease(self.file, self.lease)
     }
 
     fn in_flight(&self) -> u32 {
@@ -320,7 +327,7 @@ impl<'f, 'c> ZeroWriter<'f, 'c> {
     }
 }
 
-impl Drop for ZeroWriter<'_, '_> {
+impl Drop for ZeroWriter<'_> {
     fn drop(&mut self) {
         // After an error or a cancel: nothing may land later. The engine's results do not matter.
         while self.in_flight() > 0 {
@@ -347,6 +354,7 @@ mod tests {
     use super::*;
     use crate::file::Access;
     use crate::filesystem::FileSystem;
+    use crate::pace::Pace;
 
     const SIZE: u64 = 5 << 20;
 
@@ -364,10 +372,17 @@ mod tests {
         let outcome = runner.run(&ranges, |ranges| {
             std::fs::write(&path, vec![1; SIZE as usize]).unwrap();
             let file = HostFile::open(&path, Access::ReadWrite).unwrap();
-            let plan = Plan::by_writing(&file, &FileSystem::of(file.as_file()).unwrap(), "test");
-            let control = Control::new(&cancel, &Silent);
-            let mut writer =
-                ZeroWriter::new(&file, &plan, Pace::Full, control, None, (0, SIZE)).unwrap();
+            let filesystem = FileSystem::under(&file).unwrap();
+            let target = Target {
+                file: &file,
+                filesystem: &filesystem,
+                range: ByteRange::new(0, SIZE),
+                pace: Pace::Full,
+                control: Control::new(&cancel, &Silent),
+                lease: None,
+            };
+            let plan = Plan::by_writing(&file, &filesystem, "test");
+            let mut writer = ZeroWriter::new(&target, &plan, 0).unwrap();
             writer.engine = engine(&file).unwrap();
             let mut model = vec![1; SIZE as usize];
             let mut wanted = 0;
@@ -399,7 +414,7 @@ mod tests {
 
     #[test]
     fn threads_zero_the_ranges_and_nothing_else() {
-        check(|file| Engine::threads(file, zeros()?));
+        check(|file| Engine::direct_threads(file, zeros()?));
     }
 
     #[test]

@@ -18,7 +18,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::Admission;
-use crate::filesystem::disk_directory;
+use crate::disk::disk_directory;
 
 /// Share of the time that requests may be in flight beside others.
 const DUTY: f64 = 0.04;
@@ -35,6 +35,8 @@ const REMEMBER: Duration = Duration::from_millis(500);
 /// Small enough that a request of others waits little behind it.
 const REQUEST_ALONE: u32 = 512 << 10;
 const REQUEST_BESIDE: u32 = 128 << 10;
+/// Where every request waits long in a full queue, its size matters less than its wait.
+const REQUEST_QUEUED: u32 = 2 << 20;
 /// Longest time without a request: even a disk that never rests gets the work done.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -79,6 +81,8 @@ pub(super) struct Neighbour {
     /// Bytes a second that the disk does for everybody.
     disk_rate: f64,
     lowest_latency: Duration,
+    /// Of the last request.
+    latency: Duration,
     next: Instant,
 }
 
@@ -95,6 +99,7 @@ impl Neighbour {
             seen: Some(now),
             disk_rate: 0.0,
             lowest_latency: Duration::MAX,
+            latency: Duration::ZERO,
             next: now,
         }
     }
@@ -110,12 +115,19 @@ impl Neighbour {
         if self.is_alone(now) {
             Admission::Now(REQUEST_ALONE)
         } else {
-            Admission::Now(REQUEST_BESIDE)
+            Admission::Now(self.request_beside())
         }
+    }
+
+    /// One request at a time has to carry [`SHARE`] of the disk's bytes, however long it takes.
+    fn request_beside(&self) -> u32 {
+        let share = self.disk_rate * SHARE * self.latency.as_secs_f64();
+        (share as u32).clamp(REQUEST_BESIDE, REQUEST_QUEUED)
     }
 
     pub(super) fn completed(&mut self, now: Instant, bytes: u64, latency: Duration) {
         self.own += bytes;
+        self.latency = latency;
         let for_this_size = latency.mul_f64(f64::from(REQUEST_BESIDE) / bytes.max(1) as f64);
         // Creeps up, so that one lucky request does not count for ever.
         self.lowest_latency = self
@@ -136,7 +148,9 @@ impl Neighbour {
     fn gap(&self, bytes: u64, latency: Duration) -> Duration {
         let by_duty = latency.mul_f64((1.0 - DUTY) / DUTY);
         let by_share = if self.disk_rate > 0.0 {
-            Duration::from_secs_f64((bytes as f64 / (self.disk_rate * SHARE)).min(60.0))
+            let period =
+                Duration::from_secs_f64((bytes as f64 / (self.disk_rate * SHARE)).min(60.0));
+            period.saturating_sub(latency)
         } else {
             WAIT_MAX
         };
@@ -192,9 +206,12 @@ mod tests {
 
     #[test]
     fn beside_a_saturating_user_the_share_keeps_the_work_going() {
-        let neighbour = busy_neighbour(2e9);
-        let gap = neighbour.gap(u64::from(REQUEST_BESIDE), Duration::from_millis(100));
-        let rate = f64::from(REQUEST_BESIDE) / gap.as_secs_f64();
+        let mut neighbour = busy_neighbour(2e9);
+        let latency = Duration::from_millis(100);
+        neighbour.latency = latency;
+        let request = neighbour.request_beside();
+        let period = latency + neighbour.gap(u64::from(request), latency);
+        let rate = f64::from(request) / period.as_secs_f64();
         assert!((7e6..9e6).contains(&rate), "{rate}");
     }
 

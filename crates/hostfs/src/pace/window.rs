@@ -6,6 +6,8 @@ use super::Admission;
 
 const TARGET: Duration = Duration::from_millis(40);
 const MEASURE: Duration = Duration::from_millis(10);
+/// How long a window that others compete with is left alone.
+const HOLD: Duration = Duration::from_secs(1);
 const WINDOW_MIN: u64 = 256 << 10;
 const WINDOW_START: u64 = 4 << 20;
 /// Measured on virtio and NVMe: deeper queues bring nothing.
@@ -22,6 +24,10 @@ pub(super) struct Window {
     bytes: u64,
     measured_from: Instant,
     measured_bytes: u64,
+    /// Window and rate before the last step down, until it is known what the step brought.
+    stepped_down: Option<(u64, f64)>,
+    /// No step down before this time.
+    held_until: Instant,
 }
 
 impl Window {
@@ -30,6 +36,8 @@ impl Window {
             bytes: WINDOW_START,
             measured_from: now,
             measured_bytes: 0,
+            stepped_down: None,
+            held_until: now,
         }
     }
 
@@ -45,16 +53,40 @@ impl Window {
     pub(super) fn completed(&mut self, now: Instant, bytes: u64) {
         self.measured_bytes += bytes;
         let elapsed = now.saturating_duration_since(self.measured_from);
-        if elapsed < MEASURE {
+        // The window must have gone round once: before that, the requests of an older one count.
+        if elapsed < MEASURE || self.measured_bytes < self.bytes {
             return;
         }
-        let per_target =
-            u128::from(self.measured_bytes) * TARGET.as_nanos() / elapsed.as_nanos().max(1);
-        // Down at once, up by doubling: a burst into the disk's cache is no proof of speed.
-        let wanted = u64::try_from(per_target).unwrap_or(u64::MAX);
-        self.bytes = wanted.min(self.bytes * 2).clamp(WINDOW_MIN, WINDOW_MAX);
+        let rate = self.measured_bytes as f64 / elapsed.as_secs_f64();
         self.measured_from = now;
         self.measured_bytes = 0;
+        self.adapt(now, rate);
+    }
+
+    fn adapt(&mut self, now: Instant, rate: f64) {
+        if let Some((bytes, rate_before)) = self.stepped_down.take() {
+            // The rate fell with the window: others fill the disk's queue, and what is kept in
+            // flight is our share of it. A smaller window shortens no wait then.
+            let shrunk = self.bytes as f64 / bytes as f64;
+            if rate < rate_before * shrunk.sqrt() {
+                self.bytes = bytes;
+                self.held_until = now + HOLD;
+                return;
+            }
+        }
+        // Down a half at a time, up by doubling: a burst into the disk's cache is no proof
+        // of speed.
+        let wanted = (rate * TARGET.as_secs_f64()) as u64;
+        let next = wanted
+            .clamp(self.bytes / 2, self.bytes * 2)
+            .clamp(WINDOW_MIN, WINDOW_MAX);
+        if next < self.bytes {
+            if now < self.held_until {
+                return;
+            }
+            self.stepped_down = Some((self.bytes, rate));
+        }
+        self.bytes = next;
     }
 }
 
@@ -86,6 +118,19 @@ mod tests {
         let slow = settle(50 << 20);
         assert!((1 << 20..=3 << 20).contains(&slow), "{slow}");
         assert_eq!(settle(1 << 20), WINDOW_MIN);
+    }
+
+    #[test]
+    fn window_does_not_shrink_where_others_fill_the_queue() {
+        // The disk serves 200 MiB of others before ours, whatever we send.
+        let latency = Duration::from_millis(100);
+        let mut now = Instant::now();
+        let mut window = Window::new(now);
+        for _ in 0..100 {
+            now += latency;
+            window.completed(now, window.bytes);
+        }
+        assert!(window.bytes >= WINDOW_START / 2, "{}", window.bytes);
     }
 
     #[test]

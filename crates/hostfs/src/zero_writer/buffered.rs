@@ -12,40 +12,28 @@ use extant_space::ByteRange;
 
 use crate::sys::buffer::ZeroBuffer;
 use crate::sys::calls::{WriteOut, sync_file_range};
-use crate::sys::uring::Completion;
 
 const WINDOW: u64 = 8 << 20;
 
-pub(super) struct BufferedWriter<'f> {
-    file: &'f File,
+pub(super) struct BufferedWriter {
+    file: File,
     zeros: ZeroBuffer,
     filled: ByteRange,
     writing_out: ByteRange,
-    ended: Option<Completion>,
 }
 
-impl<'f> BufferedWriter<'f> {
-    pub(super) fn new(file: &'f File, zeros: ZeroBuffer) -> Self {
+impl BufferedWriter {
+    pub(super) fn new(file: File, zeros: ZeroBuffer) -> Self {
         Self {
             file,
             zeros,
             filled: ByteRange::default(),
             writing_out: ByteRange::default(),
-            ended: None,
         }
     }
 
-    /// Writes at once; the result waits in [`take`](Self::take).
-    pub(super) fn submit(&mut self, tag: u64, offset: u64, len: u32) {
-        let result = self.write(offset, len);
-        self.ended = Some(Completion { tag, result });
-    }
-
-    pub(super) fn take(&mut self) -> Option<Completion> {
-        self.ended.take()
-    }
-
-    fn write(&mut self, offset: u64, len: u32) -> io::Result<u32> {
+    /// Writes `len` zeros at `offset`; returns the bytes written.
+    pub(super) fn write(&mut self, offset: u64, len: u32) -> io::Result<u32> {
         let zeros = &self.zeros.as_slice()[..len as usize];
         let written = self.file.write_at(zeros, offset)? as u64;
         let end = offset + written;
@@ -68,7 +56,7 @@ impl<'f> BufferedWriter<'f> {
             if range.is_empty() {
                 continue;
             }
-            match sync_file_range(self.file, range.start(), range.len(), wait) {
+            match sync_file_range(&self.file, range.start(), range.len(), wait) {
                 // Nothing to write out to (tmpfs), or no such call (some FUSE): the sync at
                 // the end does it all.
                 Err(error)

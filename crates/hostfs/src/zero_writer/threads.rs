@@ -1,17 +1,19 @@
-//! Zeros by direct I/O from a few threads, where io_uring cannot be had.
+//! Writes from threads: a few by direct I/O where io_uring cannot be had, or a single one
+//! through the page cache, where the order is kept.
+//!
+//! The caller waits for a channel and not for the disk, so progress goes on and signals are
+//! seen even while a write hangs.
 
-use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use crate::sys::buffer::ZeroBuffer;
 use crate::sys::uring::Completion;
 
-const THREADS: usize = 4;
+/// Writes zeros at an offset, so many bytes; returns the bytes written.
+pub(super) type Write = Box<dyn FnMut(u64, u32) -> io::Result<u32> + Send>;
 
 struct Request {
     tag: u64,
@@ -19,7 +21,7 @@ struct Request {
     len: u32,
 }
 
-/// Threads that write what is sent to them, in any order.
+/// Threads that write what is sent to them.
 pub(super) struct ThreadWriter {
     requests: Option<Sender<Request>>,
     completions: Receiver<Completion>,
@@ -27,25 +29,24 @@ pub(super) struct ThreadWriter {
 }
 
 impl ThreadWriter {
-    pub(super) fn new(file: &File, zeros: ZeroBuffer) -> io::Result<Self> {
-        let zeros = Arc::new(zeros);
+    /// A thread for each of `writes`. With one, requests are done in the order they come.
+    pub(super) fn new(writes: Vec<Write>) -> io::Result<Self> {
         let (requests, inbox) = channel::<Request>();
         let (outbox, completions) = channel();
         let inbox = Arc::new(Mutex::new(inbox));
-        let mut threads = Vec::new();
-        for _ in 0..THREADS {
-            let file = file.try_clone()?;
-            let (zeros, inbox, outbox) = (zeros.clone(), inbox.clone(), outbox.clone());
-            let thread = std::thread::Builder::new()
-                .name("extant-zeros".to_owned())
-                .spawn(move || serve(&file, &zeros, &inbox, &outbox))?;
-            threads.push(thread);
-        }
-        Ok(Self {
+        let mut writer = Self {
             requests: Some(requests),
             completions,
-            threads,
-        })
+            threads: Vec::new(),
+        };
+        for write in writes {
+            let (inbox, outbox) = (inbox.clone(), outbox.clone());
+            let thread = std::thread::Builder::new()
+                .name("extant-zeros".to_owned())
+                .spawn(move || serve(write, &inbox, &outbox))?;
+            writer.threads.push(thread);
+        }
+        Ok(writer)
     }
 
     pub(super) fn submit(&mut self, tag: u64, offset: u64, len: u32) -> io::Result<()> {
@@ -61,27 +62,15 @@ impl ThreadWriter {
     }
 }
 
-fn serve(
-    file: &File,
-    zeros: &ZeroBuffer,
-    inbox: &Mutex<Receiver<Request>>,
-    outbox: &Sender<Completion>,
-) {
+fn serve(mut write: Write, inbox: &Mutex<Receiver<Request>>, outbox: &Sender<Completion>) {
     loop {
         // The lock is held while waiting: one thread waits for work, the others for the lock.
-        let Ok(request) = inbox
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .recv()
-        else {
+        let Ok(request) = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv() else {
             return;
         };
-        let result = file
-            .write_at(&zeros.as_slice()[..request.len as usize], request.offset)
-            .map(|written| written as u32);
         let completion = Completion {
             tag: request.tag,
-            result,
+            result: write(request.offset, request.len),
         };
         if outbox.send(completion).is_err() {
             return;

@@ -1,40 +1,59 @@
 //! `oracles packages` prints the Debian packages that the test kit needs, one a line;
-//! `oracles prepare` fetches the newer fallocate and the guest. For `cargo xtask setup`.
+//! `oracles prepare [--no-guest]` fetches the newer fallocate and the guest. For
+//! `cargo xtask setup`.
+
+#![forbid(unsafe_code)]
 
 use std::process::ExitCode;
 
 use extant_testkit::guest::Guest;
+use extant_testkit::lab;
+use extant_testkit::requires::Requirement;
 use extant_testkit::{PACKAGES, newer};
 
 fn main() -> ExitCode {
     let arguments: Vec<_> = std::env::args().skip(1).collect();
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
-    match arguments[..] {
+    let is_ready = match arguments[..] {
         ["packages"] => {
             for package in PACKAGES {
                 println!("{package}");
             }
-            ExitCode::SUCCESS
+            true
         }
-        ["prepare"] => prepare(),
+        ["prepare"] => prepare_fallocate() && prepare_guest(),
+        ["prepare", "--no-guest"] => prepare_fallocate(),
         _ => {
-            eprintln!("usage: oracles packages | prepare");
-            ExitCode::from(2)
+            eprintln!("usage: oracles packages | prepare [--no-guest]");
+            return ExitCode::from(2);
         }
+    };
+    if is_ready {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
     }
 }
 
-fn prepare() -> ExitCode {
-    for part in ["newer fallocate", "guest"] {
-        eprintln!("oracles: {part}");
-        let result = match part {
-            "guest" => Guest::prepare(),
-            _ => newer::prepare(),
-        };
-        if let Err(error) = result {
+fn prepare_fallocate() -> bool {
+    prepare("newer fallocate", &newer::requirement(), newer::prepare)
+}
+
+fn prepare_guest() -> bool {
+    prepare("guest", &Guest::requirement(), Guest::prepare)
+}
+
+/// Says a word only when there is something to do.
+fn prepare(part: &str, ready: &Requirement, make: impl Fn() -> lab::Result<()>) -> bool {
+    if ready.is_met() {
+        return true;
+    }
+    eprintln!("oracles: {part}");
+    match make() {
+        Ok(()) => true,
+        Err(error) => {
             eprintln!("oracles: {part}: {error}");
-            return ExitCode::FAILURE;
+            false
         }
     }
-    ExitCode::SUCCESS
 }

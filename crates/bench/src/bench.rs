@@ -1,0 +1,200 @@
+//! What a bench is, and what it is given.
+//!
+//! A bench names its needs and goals, and fills an [`Outcome`]. It measures in rounds
+//! ([`rounds`]): every method once a round, so that noise meets all alike, and each round
+//! starts with another method, so that none is always the one after the heaviest.
+//! Before each sample it calls [`Context::settle`].
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use extant_space::ByteSize;
+use extant_testkit::command;
+
+use crate::disk::Disk;
+use crate::figures::Figures;
+use crate::folder::Folder;
+use crate::goal::{Goal, Value};
+use crate::needs::Need;
+use crate::table::Table;
+
+/// Something that is measured.
+pub trait Bench: Sync {
+    /// The word on the command line.
+    fn name(&self) -> &'static str;
+
+    /// One line for `list`.
+    fn about(&self) -> &'static str;
+
+    /// What must be there.
+    fn needs(&self) -> &'static [Need];
+
+    /// What the values in [`Outcome::goals`] are held against.
+    fn goals(&self) -> &'static [Goal];
+
+    /// Bytes that the bench's files take at most, in the folder.
+    fn disk_bytes(&self, options: &Options) -> u64;
+
+    /// Measures.
+    fn run(&self, context: &Context) -> Result<Outcome>;
+}
+
+/// What the user asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Options {
+    /// Under a minute.
+    pub quick: bool,
+    /// Samples of each method.
+    pub runs: Option<usize>,
+    /// Size of files.
+    pub size_bytes: Option<u64>,
+}
+
+impl Options {
+    /// The first, or with `--quick` the second.
+    pub fn pick<T>(&self, full: T, quick: T) -> T {
+        if self.quick { quick } else { full }
+    }
+
+    /// Rounds: as asked for, or one of these.
+    pub fn runs(&self, full: usize, quick: usize) -> usize {
+        self.runs.unwrap_or(self.pick(full, quick))
+    }
+
+    /// Size of files: as asked for, or one of these; whole blocks of 2 MiB.
+    pub fn size(&self, full: u64, quick: u64) -> u64 {
+        const BLOCK: u64 = 2 << 20;
+        let bytes = self.size_bytes.unwrap_or(self.pick(full, quick));
+        bytes.next_multiple_of(BLOCK).max(BLOCK)
+    }
+}
+
+/// The place and the means of one run.
+pub struct Context {
+    /// What the user asked for.
+    pub options: Options,
+    folder: Folder,
+    disk: Disk,
+    extant: PathBuf,
+}
+
+impl Context {
+    /// Makes the folder, in `parent` or under `target/`. Fails when there is no room.
+    pub fn new(
+        bench: &dyn Bench,
+        options: Options,
+        parent: Option<&Path>,
+        extant: PathBuf,
+    ) -> Result<Self> {
+        let folder = Folder::new(parent, bench.name())?;
+        let wanted = bench.disk_bytes(&options);
+        let room = rustix::fs::statvfs(folder.path())?;
+        let available = room.f_bavail * room.f_frsize;
+        ensure!(
+            wanted <= available,
+            "{}: {} wanted, {} available; choose another --dir or --size",
+            folder.path().display(),
+            ByteSize(wanted),
+            ByteSize(available)
+        );
+        Ok(Self {
+            options,
+            disk: Disk::of(folder.path())?,
+            folder,
+            extant,
+        })
+    }
+
+    /// The folder of this run, on the file system that is measured.
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// A file in it.
+    pub fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// The disk under it.
+    pub fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    /// The `extant` that is measured.
+    pub fn extant(&self) -> Command {
+        let mut command = Command::new(&self.extant);
+        command.env("LC_ALL", "C");
+        command
+    }
+
+    /// Waits until the disk is quiet: everything synced, discards of removed files done.
+    pub fn settle(&self) {
+        rustix::fs::sync();
+        let patience = self.options.pick(6000, 700);
+        self.disk.settle(Duration::from_millis(patience));
+    }
+
+    /// Tells on stderr what goes on.
+    pub fn step(&self, what: impl std::fmt::Display) {
+        eprintln!("  {what}");
+    }
+
+    /// A command as a reader would type it: without the folders of this run.
+    pub fn shown(&self, command: &Command) -> String {
+        command::line(command)
+            .replace(&format!("{}", self.extant.display()), "extant")
+            .replace(&format!("{}", self.path().display()), "DIR")
+            .replace("/usr/bin/", "")
+    }
+}
+
+/// What a bench found.
+#[derive(Default)]
+pub struct Outcome {
+    /// What was done, in one line: sizes, rounds.
+    pub title: String,
+    /// All samples.
+    pub figures: Figures,
+    /// What is printed.
+    pub tables: Vec<Table>,
+    /// The value for each goal, by its name.
+    pub goals: BTreeMap<&'static str, Value>,
+    /// What a reader must know.
+    pub notes: Vec<String>,
+}
+
+/// A size as a user types it.
+pub fn size_word(bytes: u64) -> String {
+    ByteSize(bytes).to_string().replace(' ', "")
+}
+
+/// Pairs of round and method: each method once a round, each round starting one later.
+pub fn rounds(rounds: usize, methods: usize) -> impl Iterator<Item = (usize, usize)> {
+    (0..rounds)
+        .flat_map(move |round| (0..methods).map(move |place| (round, (round + place) % methods)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_hold_every_method_once_and_rotate() {
+        let order: Vec<_> = rounds(2, 3).collect();
+        assert_eq!(order, [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (1, 0)]);
+    }
+
+    #[test]
+    fn sizes_are_whole_blocks_and_asked_ones_come_first() {
+        let mut options = Options::default();
+        assert_eq!(options.size(8 << 30, 1 << 30), 8 << 30);
+        options.quick = true;
+        assert_eq!(options.size(8 << 30, 1 << 30), 1 << 30);
+        options.size_bytes = Some((2 << 20) + 1);
+        assert_eq!(options.size(8 << 30, 1 << 30), 4 << 20);
+        assert_eq!((options.runs(5, 3), options.pick("a", "b")), (3, "b"));
+    }
+}

@@ -1,0 +1,55 @@
+//! The registry: every bench there is.
+//!
+//! A new bench is a file in this folder and a line in [`ALL`]; its goals go into the
+//! table of docs/benchmarks.md, which a test holds against the code.
+
+mod cancel;
+mod neighbour;
+mod sync4k;
+mod written;
+
+use crate::bench::Bench;
+
+/// All of them, in the order of `list`.
+pub const ALL: &[&dyn Bench] = &[
+    &written::Written,
+    &neighbour::Neighbour,
+    &sync4k::Sync4k,
+    &cancel::Cancel,
+];
+
+/// The bench called `name`.
+pub fn find(name: &str) -> Option<&'static dyn Bench> {
+    ALL.iter().copied().find(|bench| bench.name() == name)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::goal::documented;
+
+    #[test]
+    fn names_of_benches_and_of_their_goals_are_unique() {
+        let names: BTreeSet<_> = ALL.iter().map(|bench| bench.name()).collect();
+        assert_eq!(names.len(), ALL.len());
+        for bench in ALL {
+            let goals: BTreeSet<_> = bench.goals().iter().map(|goal| goal.name).collect();
+            assert_eq!(goals.len(), bench.goals().len(), "{}", bench.name());
+        }
+    }
+
+    #[test]
+    fn goals_are_those_of_the_document() {
+        let document = include_str!("../../../docs/benchmarks.md");
+        let declared: Vec<_> = ALL
+            .iter()
+            .flat_map(|bench| {
+                let rows = bench.goals().iter();
+                rows.map(|goal| (bench.name().to_owned(), goal.name.to_owned(), goal.bound()))
+            })
+            .collect();
+        assert_eq!(documented(document), declared);
+    }
+}

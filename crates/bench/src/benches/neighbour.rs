@@ -1,0 +1,275 @@
+//! `neighbour`: what `extant create --background` costs others on the same disk.
+//!
+//! Seeds/0's two jobs: ten writers of 2 MiB who use all the bandwidth there is, and one
+//! writer of 4 KiB who waits for each. Each runs alone and beside `extant create`, in
+//! turns (alone, beside, beside, alone, ...), so that a drift of the machine meets both. The loss is the
+//! median over the pairs; the spread of the runs alone tells how much of it is noise.
+//!
+//! The other program starts when fio begins to count, so its first steps are counted too.
+
+mod company;
+mod load;
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Result, ensure};
+use extant_space::ByteSize;
+
+use crate::bench::{Bench, Context, Options, Outcome, size_word};
+use crate::figures::{Figures, median};
+use crate::fio::Fio;
+use crate::goal::Goal;
+use crate::measured::measure;
+use crate::needs::Need;
+use crate::table::{Table, number, spread};
+use company::{Company, Kind};
+use load::{Files, Load, WRITERS, file_name};
+
+const PACE: &str = "MiB/s meanwhile";
+
+/// The bench.
+pub struct Neighbour;
+
+impl Bench for Neighbour {
+    fn name(&self) -> &'static str {
+        "neighbour"
+    }
+
+    fn about(&self) -> &'static str {
+        "what extant create --background costs a bandwidth job and a latency job"
+    }
+
+    fn needs(&self) -> &'static [Need] {
+        &[Need::Program("fio")]
+    }
+
+    fn goals(&self) -> &'static [Goal] {
+        const {
+            &[
+                Goal::at_most("bandwidth-lost", 1.0, "%"),
+                Goal::at_most("latency-added", 15.0, "%"),
+            ]
+        }
+    }
+
+    fn disk_bytes(&self, options: &Options) -> u64 {
+        let files = Files::of(options);
+        files.bandwidth * WRITERS + files.latency + files.big + (1 << 30)
+    }
+
+    fn run(&self, context: &Context) -> Result<Outcome> {
+        let pairs = context.options.runs(6, 2);
+        let mut work = Work {
+            context,
+            files: Files::of(&context.options),
+            figures: Figures::default(),
+        };
+        work.prepare()?;
+        for pair in 0..pairs {
+            for load in Load::ALL {
+                work.pair(load, pair)?;
+            }
+        }
+        if !context.options.quick {
+            for round in 0..pairs.min(2) {
+                for load in Load::ALL {
+                    for kind in [Kind::Plain, Kind::Dd] {
+                        context.step(format!(
+                            "contrast {}: {}, {}",
+                            round + 1,
+                            load.name(),
+                            kind.name()
+                        ));
+                        work.beside(load, kind)?;
+                    }
+                }
+            }
+        }
+        work.outcome(pairs)
+    }
+}
+
+struct Work<'a> {
+    context: &'a Context,
+    files: Files,
+    figures: Figures,
+}
+
+impl Work<'_> {
+    fn prepare(&mut self) -> Result<()> {
+        self.context.step("the jobs' files, written");
+        for writer in 0..WRITERS {
+            self.written(&self.context.file(&file_name(writer)), self.files.bandwidth)?;
+        }
+        self.written(&self.context.file("latency"), self.files.latency)?;
+        self.context.settle();
+        for load in Load::ALL {
+            // The first run after the files were made is slower than all later ones.
+            self.context.step(format!("{}, for practice", load.name()));
+            self.job(load, 1).run()?;
+        }
+        let (rate, command) = company::alone(self.context, self.files.big)?;
+        self.figures
+            .record("--background, nobody else", PACE, &command, rate);
+        Ok(())
+    }
+
+    fn written(&self, file: &Path, bytes: u64) -> Result<()> {
+        let mut command = self.context.extant();
+        command.arg("create").arg(file).arg(size_word(bytes));
+        measure(&command).map(drop)
+    }
+
+    fn times(&self) -> (Duration, Duration) {
+        let (ramp, run) = self.context.options.pick((2, 20), (1, 3));
+        (Duration::from_secs(ramp), Duration::from_secs(run))
+    }
+
+    fn job(&self, load: Load, runtime_seconds: u64) -> Fio {
+        let ramp = self.times().0.as_secs();
+        let job = load.job(self.context.path(), self.files);
+        job.set("ramp_time", ramp).set("runtime", runtime_seconds)
+    }
+
+    /// Alone and beside, the order turning from pair to pair.
+    fn pair(&mut self, load: Load, pair: usize) -> Result<()> {
+        self.context
+            .step(format!("pair {}: {}", pair + 1, load.name()));
+        let (alone, beside) = if pair.is_multiple_of(2) {
+            let alone = self.alone(load)?;
+            (alone, self.beside(load, Kind::Background)?)
+        } else {
+            let beside = self.beside(load, Kind::Background)?;
+            (self.alone(load)?, beside)
+        };
+        let cost = load.cost_percent(alone, beside);
+        let name = figure_name(load, Kind::Background);
+        self.figures.record(&name, load.cost_unit(), "", cost);
+        Ok(())
+    }
+
+    fn alone(&mut self, load: Load) -> Result<f64> {
+        self.context.settle();
+        let job = self.job(load, self.times().1.as_secs());
+        let value = load.value(&job.run()?);
+        let shown = self.context.shown(&job.command());
+        self.figures
+            .record(&alone_name(load), load.unit(), &shown, value);
+        Ok(value)
+    }
+
+    fn beside(&mut self, load: Load, kind: Kind) -> Result<f64> {
+        self.context.settle();
+        let (ramp, runtime) = self.times();
+        let job = self.job(load, runtime.as_secs());
+        let (writes, pace, command) = thread::scope(|scope| {
+            let fio = scope.spawn(|| job.run());
+            thread::sleep(ramp);
+            let company = Company::start(self.context, kind, self.files.big);
+            let writes = fio.join().expect("the runner does not panic");
+            let pace = company.and_then(Company::stop);
+            pace.and_then(|pace| Ok((writes?, pace.0, pace.1)))
+        })?;
+        let name = figure_name(load, kind);
+        ensure!(pace > 0.0 || kind != Kind::Dd, "{name}: dd wrote nothing");
+        let value = load.value(&writes);
+        self.figures.record(&name, load.unit(), &command, value);
+        self.figures.record(&name, PACE, &command, pace);
+        Ok(value)
+    }
+
+    fn outcome(self, pairs: usize) -> Result<Outcome> {
+        let mut outcome = Outcome {
+            title: format!(
+                "{pairs} pairs of {} s; jobs on {} and {}",
+                self.times().1.as_secs(),
+                ByteSize(self.files.bandwidth * WRITERS),
+                ByteSize(self.files.latency)
+            ),
+            ..Outcome::default()
+        };
+        for load in Load::ALL {
+            outcome.tables.push(self.table(load)?);
+            let alone = self.figures.of(&alone_name(load), load.unit())?;
+            outcome.notes.push(format!(
+                "{} alone: the runs differ by {} % of their median; a cost below that is not told from noise by one pair",
+                load.name(),
+                number(alone.spread_percent())
+            ));
+        }
+        let costs = |load: Load| {
+            let figure = self
+                .figures
+                .of(&figure_name(load, Kind::Background), load.cost_unit());
+            figure.map(|figure| figure.median())
+        };
+        outcome
+            .goals
+            .insert("bandwidth-lost", costs(Load::Bandwidth)?.into());
+        outcome
+            .goals
+            .insert("latency-added", costs(Load::Latency)?.into());
+        let pace = self.figures.of("--background, nobody else", PACE)?;
+        outcome.notes.push(format!(
+            "extant create --background with the disk to itself: {} MiB/s",
+            number(pace.median())
+        ));
+        outcome.figures = self.figures;
+        Ok(outcome)
+    }
+
+    fn table(&self, load: Load) -> Result<Table> {
+        let heading = [
+            load.name(),
+            load.unit(),
+            "spread",
+            load.cost_unit(),
+            "spread",
+            "the other, MiB/s",
+            "spread",
+        ];
+        let mut table = Table::new(&heading);
+        let alone = self.figures.of(&alone_name(load), load.unit())?;
+        let mut row = vec![
+            "alone".to_owned(),
+            number(alone.median()),
+            spread(Some(alone)),
+        ];
+        row.resize(heading.len(), String::new());
+        table.row(row);
+        for kind in Kind::ALL {
+            let name = figure_name(load, kind);
+            let Some(beside) = self.figures.get(&name, load.unit()) else {
+                continue;
+            };
+            let (cost, cost_spread) = match self.figures.get(&name, load.cost_unit()) {
+                Some(pairs) => (pairs.median(), spread(Some(pairs))),
+                None => {
+                    let beside = median(&beside.samples).unwrap_or_default();
+                    (load.cost_percent(alone.median(), beside), String::new())
+                }
+            };
+            let pace = self.figures.of(&name, PACE)?;
+            table.row(vec![
+                format!("beside {}", kind.name()),
+                number(beside.median()),
+                spread(Some(beside)),
+                number(cost),
+                cost_spread,
+                number(pace.median()),
+                spread(Some(pace)),
+            ]);
+        }
+        Ok(table)
+    }
+}
+
+fn alone_name(load: Load) -> String {
+    format!("{} alone", load.name())
+}
+
+fn figure_name(load: Load, kind: Kind) -> String {
+    format!("{} beside {}", load.name(), kind.name())
+}

@@ -1,0 +1,127 @@
+//! The two jobs of seeds/0, and what company costs them.
+
+use std::path::Path;
+
+use crate::bench::Options;
+use crate::fio::{Fio, Writes};
+
+/// Writers of the bandwidth job.
+pub(super) const WRITERS: u64 = 10;
+
+/// One of the seed's jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Load {
+    Bandwidth,
+    Latency,
+}
+
+impl Load {
+    /// Both.
+    pub(super) const ALL: [Self; 2] = [Self::Bandwidth, Self::Latency];
+
+    /// The word in tables.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Bandwidth => "bandwidth job",
+            Self::Latency => "latency job",
+        }
+    }
+
+    /// The unit of what counts.
+    pub(super) fn unit(self) -> &'static str {
+        match self {
+            Self::Bandwidth => "MiB/s",
+            Self::Latency => "us mean",
+        }
+    }
+
+    /// What counts.
+    pub(super) fn value(self, writes: &Writes) -> f64 {
+        match self {
+            Self::Bandwidth => writes.mib_per_second,
+            Self::Latency => writes.latency_mean_us,
+        }
+    }
+
+    /// What the company cost, in percent: bandwidth lost, or latency added.
+    pub(super) fn cost_percent(self, alone: f64, beside: f64) -> f64 {
+        match self {
+            Self::Bandwidth => (1.0 - beside / alone) * 100.0,
+            Self::Latency => (beside / alone - 1.0) * 100.0,
+        }
+    }
+
+    /// The unit of the cost.
+    pub(super) fn cost_unit(self) -> &'static str {
+        match self {
+            Self::Bandwidth => "% lost",
+            Self::Latency => "% added",
+        }
+    }
+
+    /// The job as in the seed; files are smaller, and gone over again until the time is up.
+    pub(super) fn job(self, folder: &Path, files: Files) -> Fio {
+        let job = Fio::write("neighbour")
+            .set("overwrite", 1)
+            .set("time_based", 1);
+        match self {
+            Self::Bandwidth => job
+                .set("ioengine", "libaio")
+                .set("iodepth", 10)
+                .set("bs", "2M")
+                .set("numjobs", WRITERS)
+                .set("size", files.bandwidth)
+                .set("directory", folder.display())
+                .set("filename_format", "bandwidth.$jobnum"),
+            Self::Latency => job
+                .set("ioengine", "psync")
+                .set("iodepth", 1)
+                .set("bs", "4k")
+                .set("size", files.latency)
+                .file(&folder.join("latency")),
+        }
+    }
+}
+
+/// Sizes.
+#[derive(Clone, Copy)]
+pub(super) struct Files {
+    /// Of each of the ten.
+    pub(super) bandwidth: u64,
+    /// Of the latency job.
+    pub(super) latency: u64,
+    /// What the company makes: more than it can finish meanwhile.
+    pub(super) big: u64,
+}
+
+impl Files {
+    /// In full, or with `--quick`.
+    pub(super) fn of(options: &Options) -> Self {
+        let big = options.size(8 << 30, 2 << 30);
+        Self {
+            bandwidth: options.pick(768 << 20, 128 << 20),
+            latency: options.pick(1 << 30, 256 << 20),
+            big,
+        }
+    }
+}
+
+/// The file of one of the ten, as fio is told to name them.
+pub(super) fn file_name(writer: u64) -> String {
+    format!("bandwidth.{writer}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn costs_are_percent_of_the_run_alone() {
+        assert_eq!(
+            Load::Bandwidth.cost_percent(2000.0, 1980.0),
+            1.0000000000000009
+        );
+        assert_eq!(Load::Latency.cost_percent(100.0, 115.0).round(), 15.0);
+        assert!(Load::Bandwidth.cost_percent(2000.0, 2010.0) < 0.0);
+    }
+}

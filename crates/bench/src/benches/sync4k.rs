@@ -1,0 +1,256 @@
+//! `sync4k`: what written space buys: small durable writes to files in each state.
+//!
+//! Seeds/0's third table: 4 KiB direct writes one after the other, each followed by
+//! fdatasync, to a sparse, an unwritten, a written file, and to one made by
+//! `extant create`; on the machine's disk and on loop devices over memory. Every sample
+//! has a fresh file and goes over it once at most.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use anyhow::Result;
+use extant_space::ByteSize;
+use extant_testkit::command::run;
+use extant_testkit::scratch::{Filesystem, Scratch};
+
+use crate::bench::{Bench, Context, Options, Outcome, rounds, size_word};
+use crate::figures::Figures;
+use crate::fio::Fio;
+use crate::goal::Goal;
+use crate::needs::Need;
+use crate::peers;
+use crate::table::{Table, number, spread};
+
+const IOPS: &str = "IOPS";
+
+/// The bench.
+pub struct Sync4k;
+
+/// What the file is before the writes.
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Sparse,
+    Unwritten,
+    Written,
+    Create,
+}
+
+const STATES: [State; 4] = [
+    State::Sparse,
+    State::Unwritten,
+    State::Written,
+    State::Create,
+];
+
+impl State {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Sparse => "sparse",
+            Self::Unwritten => "unwritten",
+            Self::Written => "written",
+            Self::Create => "extant create",
+        }
+    }
+}
+
+/// A file system, the word for it in goals, and its goal.
+struct Place {
+    name: &'static str,
+    goal: &'static str,
+    path: PathBuf,
+    /// Mounted as long as this lives.
+    _scratch: Option<Scratch>,
+}
+
+const DISK: (&str, &str) = ("disk", "disk-create-over-written");
+const LOOPS: [(Filesystem, &str, &str); 3] = [
+    (Filesystem::Ext4, "loop ext4", "ext4-create-over-written"),
+    (
+        Filesystem::Ext4FastCommit,
+        "loop ext4 fast_commit",
+        "fast-commit-create-over-written",
+    ),
+    (Filesystem::Xfs, "loop xfs", "xfs-create-over-written"),
+];
+
+impl Bench for Sync4k {
+    fn name(&self) -> &'static str {
+        "sync4k"
+    }
+
+    fn about(&self) -> &'static str {
+        "4 KiB direct writes with fdatasync to sparse, unwritten and written files"
+    }
+
+    fn needs(&self) -> &'static [Need] {
+        &[
+            Need::Program("fio"),
+            Need::Program("fallocate"),
+            Need::Program("mkfs.ext4"),
+            Need::Program("mkfs.xfs"),
+            Need::Filesystem("xfs"),
+            Need::Root,
+        ]
+    }
+
+    fn goals(&self) -> &'static [Goal] {
+        const {
+            &[
+                Goal::at_least(DISK.1, 0.9, ""),
+                Goal::at_least(LOOPS[0].2, 0.9, ""),
+                Goal::at_least(LOOPS[1].2, 0.9, ""),
+                Goal::at_least(LOOPS[2].2, 0.9, ""),
+            ]
+        }
+    }
+
+    fn disk_bytes(&self, options: &Options) -> u64 {
+        size(options) + (1 << 30)
+    }
+
+    fn run(&self, context: &Context) -> Result<Outcome> {
+        let runs = context.options.runs(5, 1);
+        let size = size(&context.options);
+        let places = places(context, size)?;
+        let mut figures = Figures::default();
+        let samples: Vec<_> = places
+            .iter()
+            .flat_map(|place| STATES.map(|state| (place, state)))
+            .collect();
+        for (round, sample) in rounds(runs, samples.len()) {
+            let (place, state) = samples[sample];
+            context.step(format!(
+                "round {}: {}, {}",
+                round + 1,
+                place.name,
+                state.name()
+            ));
+            one(context, place, state, size, &mut figures)?;
+        }
+        outcome(&places, runs, size, figures)
+    }
+}
+
+fn size(options: &Options) -> u64 {
+    options.size(1 << 30, 256 << 20)
+}
+
+fn places(context: &Context, size: u64) -> Result<Vec<Place>> {
+    let mut places = vec![Place {
+        name: DISK.0,
+        goal: DISK.1,
+        path: context.path().to_owned(),
+        _scratch: None,
+    }];
+    for (filesystem, name, goal) in LOOPS {
+        context.step(format!("{name}, in memory"));
+        // Room for the file, the journal and as much again, so that files lie as on a disk.
+        let device = (2 * size).max(1 << 30);
+        let scratch = Scratch::builder(filesystem, device)
+            .memory(device + (device >> 4))
+            .build();
+        let path = scratch.path().to_owned();
+        warm(&path, device)?;
+        places.push(Place {
+            name,
+            goal,
+            path,
+            _scratch: Some(scratch),
+        });
+    }
+    Ok(places)
+}
+
+/// Fills the file system once, so that no sample is the first to touch its memory.
+fn warm(folder: &Path, device: u64) -> Result<()> {
+    let file = folder.join("warm");
+    let mut command = peers::dd(&file, device / 10 * 8);
+    run(&mut command)?;
+    fs::remove_file(file)?;
+    rustix::fs::sync();
+    Ok(())
+}
+
+/// Makes a file in `state`; how, in words.
+fn make(context: &Context, file: &Path, state: State, size: u64) -> Result<String> {
+    let mut command = match state {
+        State::Sparse => {
+            File::create_new(file)?.set_len(size)?;
+            return Ok(format!("truncate -s {size} FILE"));
+        }
+        State::Unwritten => peers::fallocate(file, size, &[]),
+        State::Written => peers::dd(file, size),
+        State::Create => {
+            let mut command = context.extant();
+            command.arg("create").arg(file).arg(size_word(size));
+            command
+        }
+    };
+    run(&mut command)?;
+    let shown = context.shown(&command);
+    Ok(shown
+        .replace(&file.display().to_string(), "FILE")
+        .replace("DIR/file", "FILE"))
+}
+
+fn one(
+    context: &Context,
+    place: &Place,
+    state: State,
+    size: u64,
+    figures: &mut Figures,
+) -> Result<()> {
+    // Space of the file before is free on disk only after a commit.
+    rustix::fs::sync();
+    let file = place.path.join("file");
+    let made = make(context, &file, state, size)?;
+    context.settle();
+    let job = Fio::write("sync4k")
+        .set("ioengine", "psync")
+        .set("iodepth", 1)
+        .set("bs", "4k")
+        .set("fdatasync", 1)
+        .set("size", size)
+        .set("runtime", context.options.pick(10, 2))
+        .file(&file);
+    let writes = job.run()?;
+    let shown = context.shown(&job.command());
+    let shown = shown
+        .replace(&file.display().to_string(), "FILE")
+        .replace("DIR/file", "FILE");
+    let name = format!("{}, {}", place.name, state.name());
+    figures.record(&name, IOPS, &format!("{made}; {shown}"), writes.iops);
+    Ok(fs::remove_file(&file)?)
+}
+
+fn outcome(places: &[Place], runs: usize, size: u64, figures: Figures) -> Result<Outcome> {
+    let mut heading = vec!["IOPS"];
+    heading.extend(places.iter().flat_map(|place| [place.name, "spread"]));
+    let mut table = Table::new(&heading);
+    for state in STATES {
+        let mut row = vec![state.name().to_owned()];
+        for place in places {
+            let figure = figures.of(&format!("{}, {}", place.name, state.name()), IOPS)?;
+            row.extend([number(figure.median()), spread(Some(figure))]);
+        }
+        table.row(row);
+    }
+    let mut outcome = Outcome {
+        title: format!("files of {}, {runs} rounds", ByteSize(size)),
+        tables: vec![table],
+        notes: vec![
+            "the loop devices lie on files in memory (tmpfs), touched beforehand".to_owned(),
+            "one write at a time waits mostly for wake-ups: on loop devices these rows come out \
+             higher while the other core is busy; compare rows of one run only"
+                .to_owned(),
+        ],
+        ..Outcome::default()
+    };
+    for place in places {
+        let of = |state: State| format!("{}, {}", place.name, state.name());
+        let ratio = figures.ratio(&of(State::Create), &of(State::Written), IOPS)?;
+        outcome.goals.insert(place.goal, ratio.into());
+    }
+    outcome.figures = figures;
+    Ok(outcome)
+}

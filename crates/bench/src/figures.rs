@@ -1,0 +1,206 @@
+//! Samples and their statistics.
+//!
+//! A figure is named by what was measured and its unit; samples are appended in the
+//! order of the rounds. Medians and the full spread are shown, never means: on a shared
+//! machine single samples go astray by far.
+
+use anyhow::{Result, anyhow};
+use serde::{Serialize, Serializer, ser::SerializeStruct};
+
+/// Samples of one quantity.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Figure {
+    /// What was measured.
+    pub name: String,
+    /// Its unit.
+    pub unit: &'static str,
+    /// How, as one would type it.
+    pub command: String,
+    /// In the order of the rounds; at least one.
+    pub samples: Vec<f64>,
+}
+
+impl Figure {
+    /// The middle one, or the mean of the middle two.
+    pub fn median(&self) -> f64 {
+        median(&self.samples).expect("a figure has samples")
+    }
+
+    /// The least.
+    pub fn min(&self) -> f64 {
+        self.samples.iter().copied().fold(f64::INFINITY, f64::min)
+    }
+
+    /// The greatest.
+    pub fn max(&self) -> f64 {
+        self.samples
+            .iter()
+            .copied()
+            .fold(f64::NEG_INFINITY, f64::max)
+    }
+
+    /// Greatest minus least, in percent of the median.
+    pub fn spread_percent(&self) -> f64 {
+        (self.max() - self.min()) / self.median() * 100.0
+    }
+}
+
+impl Serialize for Figure {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut figure = serializer.serialize_struct("Figure", 7)?;
+        figure.serialize_field("name", &self.name)?;
+        figure.serialize_field("unit", self.unit)?;
+        figure.serialize_field("command", &self.command)?;
+        figure.serialize_field("samples", &self.samples)?;
+        figure.serialize_field("median", &self.median())?;
+        figure.serialize_field("min", &self.min())?;
+        figure.serialize_field("max", &self.max())?;
+        figure.end()
+    }
+}
+
+/// All figures of a run, in the order in which they first came.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(transparent)]
+pub struct Figures {
+    figures: Vec<Figure>,
+}
+
+impl Figures {
+    /// Appends a sample. The command of the first one stays.
+    pub fn record(&mut self, name: &str, unit: &'static str, command: &str, value: f64) {
+        match self.position(name, unit) {
+            Some(at) => self.figures[at].samples.push(value),
+            None => self.figures.push(Figure {
+                name: name.to_owned(),
+                unit,
+                command: command.to_owned(),
+                samples: vec![value],
+            }),
+        }
+    }
+
+    /// The figure, if there are samples.
+    pub fn get(&self, name: &str, unit: &str) -> Option<&Figure> {
+        self.position(name, unit).map(|at| &self.figures[at])
+    }
+
+    /// The figure, which the bench itself has recorded.
+    pub fn of(&self, name: &str, unit: &str) -> Result<&Figure> {
+        self.get(name, unit)
+            .ok_or_else(|| anyhow!("no samples of {name} in {unit}"))
+    }
+
+    /// Each sample of `ours` divided by that of `peer` in the same round; their median.
+    pub fn ratio(&self, ours: &str, peer: &str, unit: &str) -> Result<f64> {
+        let (ours, peer) = (self.of(ours, unit)?, self.of(peer, unit)?);
+        let ratios: Vec<_> = ours
+            .samples
+            .iter()
+            .zip(&peer.samples)
+            .map(|(ours, peer)| ours / peer)
+            .collect();
+        median(&ratios).ok_or_else(|| anyhow!("no samples"))
+    }
+
+    /// Each command once, with the names of the figures it stands for.
+    pub fn commands(&self) -> Vec<(String, &str)> {
+        let mut commands: Vec<(Vec<&str>, &str)> = Vec::new();
+        for Figure { name, command, .. } in &self.figures {
+            match commands.iter_mut().find(|(_, known)| known == command) {
+                _ if command.is_empty() => {}
+                Some((names, _)) if names.contains(&name.as_str()) => {}
+                Some((names, _)) => names.push(name),
+                None => commands.push((vec![name], command)),
+            }
+        }
+        let joined = commands.into_iter();
+        joined
+            .map(|(names, command)| (names.join("; "), command))
+            .collect()
+    }
+
+    fn position(&self, name: &str, unit: &str) -> Option<usize> {
+        let mut figures = self.figures.iter();
+        figures.position(|figure| figure.name == name && figure.unit == unit)
+    }
+}
+
+/// The middle of `samples`, in whatever order; `None` of nothing.
+pub fn median(samples: &[f64]) -> Option<f64> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let upper = *sorted.get(sorted.len() / 2)?;
+    if sorted.len() % 2 == 1 {
+        return Some(upper);
+    }
+    Some((sorted[sorted.len() / 2 - 1] + upper) / 2.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn median_is_the_middle_or_the_mean_of_two() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0]), Some(3.0));
+        assert_eq!(median(&[9.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[9.0, 1.0, 2.0, 3.0]), Some(2.5));
+    }
+
+    fn figures(samples: &[(&str, f64)]) -> Figures {
+        let mut figures = Figures::default();
+        for (name, value) in samples {
+            figures.record(name, "MiB/s", &format!("run {name}"), *value);
+        }
+        figures
+    }
+
+    #[test]
+    fn ratio_is_the_median_of_the_rounds_not_of_all() {
+        // The second round was slow for both.
+        let rounds = [
+            ("a", 30.0),
+            ("b", 10.0),
+            ("a", 3.0),
+            ("b", 1.0),
+            ("a", 4.0),
+            ("b", 2.0),
+        ];
+        assert_eq!(figures(&rounds).ratio("a", "b", "MiB/s").unwrap(), 3.0);
+        assert!(figures(&rounds).ratio("a", "c", "MiB/s").is_err());
+    }
+
+    #[test]
+    fn spread_is_all_samples() {
+        let figures = figures(&[("a", 8.0), ("a", 12.0), ("a", 10.0)]);
+        let figure = figures.of("a", "MiB/s").unwrap();
+        assert_eq!(
+            (figure.min(), figure.median(), figure.max()),
+            (8.0, 10.0, 12.0)
+        );
+        assert_eq!(figure.spread_percent(), 40.0);
+    }
+
+    #[test]
+    fn commands_are_listed_once_with_all_their_names() {
+        let mut figures = figures(&[("a", 8.0), ("b", 12.0), ("a", 10.0)]);
+        figures.record("a", "s", "run a", 1.0);
+        figures.record("c", "s", "run a", 1.0);
+        figures.record("d", "s", "", 1.0);
+        let names = ["a; c", "b"].map(str::to_owned);
+        let [both, b] = names;
+        assert_eq!(figures.commands(), [(both, "run a"), (b, "run b")]);
+    }
+
+    #[test]
+    fn json_of_a_figure_holds_samples_and_statistics() {
+        let json = serde_json::to_value(figures(&[("a", 1.0), ("a", 3.0)])).unwrap();
+        assert_eq!(
+            json,
+            serde_json::json!([{"name": "a", "unit": "MiB/s", "command": "run a",
+                "samples": [1.0, 3.0], "median": 2.0, "min": 1.0, "max": 3.0}])
+        );
+    }
+}

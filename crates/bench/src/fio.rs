@@ -1,0 +1,172 @@
+//! fio: builds its command line and reads its JSON.
+//!
+//! Figures are fio's own count, which leaves out its start: where fio is the ceiling,
+//! that makes the ceiling higher.
+
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context as _, Result, bail, ensure};
+use extant_testkit::command;
+use serde::Deserialize;
+
+/// A job.
+#[derive(Clone, Debug)]
+pub struct Fio {
+    options: Vec<String>,
+}
+
+impl Fio {
+    /// A job that writes, direct, and lays out no file: files are there before.
+    pub fn write(name: &str) -> Self {
+        let job = Self {
+            options: Vec::new(),
+        };
+        job.set("name", name)
+            .set("rw", "write")
+            .set("direct", 1)
+            .set("fallocate", "none")
+    }
+
+    /// Sets an option.
+    pub fn set(mut self, option: &str, value: impl std::fmt::Display) -> Self {
+        self.options.push(format!("--{option}={value}"));
+        self
+    }
+
+    /// The file written to.
+    pub fn file(self, path: &Path) -> Self {
+        self.set("filename", path.display())
+    }
+
+    /// The command.
+    pub fn command(&self) -> Command {
+        let mut command = command::tool("fio");
+        command.args(&self.options);
+        command.args(["--group_reporting", "--output-format=json"]);
+        command
+    }
+
+    /// Runs it to its end.
+    pub fn run(&self) -> Result<Writes> {
+        let text = command::text(&mut self.command())?;
+        parse(&text)
+    }
+}
+
+/// What a job's writes came to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Writes {
+    /// Bytes written.
+    pub bytes: u64,
+    /// MiB a second.
+    pub mib_per_second: f64,
+    /// Writes a second.
+    pub iops: f64,
+    /// Mean time of a write, microseconds.
+    pub latency_mean_us: f64,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    jobs: Vec<JobAnswer>,
+}
+
+#[derive(Deserialize)]
+struct JobAnswer {
+    jobname: String,
+    error: i32,
+    write: WriteAnswer,
+}
+
+#[derive(Deserialize)]
+struct WriteAnswer {
+    io_bytes: u64,
+    bw_bytes: f64,
+    iops: f64,
+    lat_ns: Latency,
+}
+
+#[derive(Deserialize)]
+struct Latency {
+    mean: f64,
+}
+
+/// Reads what `--output-format=json` prints, with `--group_reporting`: one entry.
+pub fn parse(text: &str) -> Result<Writes> {
+    // Warnings come first, as plain lines.
+    let start = text.find("{\n").or_else(|| text.find('{'));
+    let json = &text[start.context("fio printed no JSON")?..];
+    let answer: Answer = serde_json::from_str(json).context("fio's JSON")?;
+    let [job] = &answer.jobs[..] else {
+        bail!(
+            "fio reports {} jobs instead of one group",
+            answer.jobs.len()
+        );
+    };
+    ensure!(
+        job.error == 0,
+        "fio job {}: error {}",
+        job.jobname,
+        job.error
+    );
+    ensure!(
+        job.write.io_bytes > 0,
+        "fio job {}: nothing written",
+        job.jobname
+    );
+    Ok(Writes {
+        bytes: job.write.io_bytes,
+        mib_per_second: job.write.bw_bytes / f64::from(1 << 20),
+        iops: job.write.iops,
+        latency_mean_us: job.write.lat_ns.mean / 1000.0,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ANSWER: &str = r#"{
+  "fio version" : "fio-3.33",
+  "jobs" : [
+    { "jobname" : "x", "error" : 0,
+      "write" : { "io_bytes" : 1073741824, "bw_bytes" : 1675104256, "iops" : 798.75,
+                  "runtime" : 641, "lat_ns" : { "min" : 1, "max" : 9, "mean" : 8395500.0 } } }
+  ],
+  "disk_util" : []
+}
+"#;
+
+    #[test]
+    fn answer_is_read_after_warnings() {
+        let text = format!("note: both iodepth >= 1 and synchronous {{psync}}\n{ANSWER}");
+        let writes = parse(&text).unwrap();
+        assert_eq!(writes.bytes, 1 << 30);
+        assert_eq!(writes.mib_per_second, 1675104256.0 / 1048576.0);
+        assert_eq!((writes.iops, writes.latency_mean_us), (798.75, 8395.5));
+    }
+
+    #[test]
+    fn failed_and_empty_jobs_are_errors() {
+        let failed = ANSWER.replace("\"error\" : 0", "\"error\" : 28");
+        assert!(parse(&failed).unwrap_err().to_string().contains("error 28"));
+        let empty = ANSWER.replace("1073741824", "0");
+        assert!(
+            parse(&empty)
+                .unwrap_err()
+                .to_string()
+                .contains("nothing written")
+        );
+        assert!(parse("fio: no such engine").is_err());
+    }
+
+    #[test]
+    fn options_are_in_the_order_given() {
+        let job = Fio::write("a").set("bs", "2M").file(Path::new("/x"));
+        let line = command::line(&job.command());
+        let wanted = "--name=a --rw=write --direct=1 --fallocate=none --bs=2M \
+            --filename=/x --group_reporting --output-format=json";
+        assert!(line.ends_with(wanted), "{line}");
+    }
+}

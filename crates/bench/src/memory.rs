@@ -1,0 +1,76 @@
+//! Makes free memory warm or cold, for peers that write through the page cache.
+//!
+//! On many virtual machines the guest tells the host which pages are free (free page
+//! reporting), and the host takes them back. The first touch of such a page is a fault on
+//! the host: buffered writes are then several times slower than to memory that was in use
+//! a moment ago. Both occur in practice, so both are measured, each after a step that
+//! makes it so, and a small probe tells whether it did.
+
+use std::env;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result};
+use extant_testkit::command;
+
+use crate::measured::mib;
+
+/// The toucher's word on the command line.
+pub const WORD: &str = "__touch";
+
+/// Small beside what is measured after it: what the probe touches is warm.
+const PROBE: u64 = 64 << 20;
+/// The kernel's count of pages given to the host, where it is shown.
+const REPORTED: &str = "/sys/module/page_reporting/parameters/reported_kib";
+/// Reports come in passes of some seconds; no news for this long means all is told.
+const REPORTS_REST: Duration = Duration::from_secs(5);
+
+/// Uses `bytes` of fresh memory once, in a process that then ends. What is free right
+/// after it, is warm. Returns MiB a second.
+pub fn touch(bytes: u64) -> Result<f64> {
+    let mut command = Command::new(env::current_exe()?);
+    command.arg(WORD).arg(bytes.to_string());
+    let text = command::text(&mut command)?;
+    text.trim().parse().context("the toucher's answer")
+}
+
+/// The toucher itself.
+pub fn serve(bytes: u64) -> Result<()> {
+    let start = Instant::now();
+    let memory = vec![1u8; usize::try_from(bytes)?];
+    let rate = mib(bytes) / start.elapsed().as_secs_f64();
+    // Looked at, so that it cannot be optimised away.
+    assert!(std::hint::black_box(&memory).ends_with(&[1]));
+    println!("{rate}");
+    Ok(())
+}
+
+/// How fast free memory is right now, MiB a second.
+pub fn probe() -> Result<f64> {
+    touch(PROBE)
+}
+
+/// Drops the page cache and gives the host time to take the pages back: until the kernel's
+/// count of reported pages rests, at most `patience`, or that long where it is not shown.
+pub fn cool(patience: Duration) -> Result<()> {
+    rustix::fs::sync();
+    fs::write("/proc/sys/vm/drop_caches", "3").context("dropping caches needs root")?;
+    let start = Instant::now();
+    let (mut last, mut since) = (reported(), start);
+    while start.elapsed() < patience && !(last.is_some() && since.elapsed() > REPORTS_REST) {
+        thread::sleep(Duration::from_millis(200));
+        let now = reported();
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+    Ok(())
+}
+
+fn reported() -> Option<u64> {
+    let text = fs::read_to_string(Path::new(REPORTED)).ok()?;
+    text.trim().parse().ok()
+}

@@ -1,0 +1,74 @@
+//! Requests to the kernel that take as long as a cancel may take to be answered.
+//!
+//! `fallocate(2)` cannot be interrupted on most file systems. Its requests are as
+//! long as fits into [`CALL`], found out as they go.
+
+use std::time::{Duration, Instant};
+
+use extant_space::{ByteRange, Control, FallocateMode, Phase, Result, SpaceFile};
+
+use crate::file::HostFile;
+use crate::filesystem::{FileSystem, FileSystemKind};
+
+/// A request for space is answered in about this long, so that a cancel is.
+const CALL: Duration = Duration::from_millis(40);
+/// Space asked for in one request: at first, and at most. Large, so that the allocator sees
+/// what is wanted; an extent of ext4 ends at 128 MiB, one of XFS at 8 GiB.
+const ALLOCATE_START: u64 = 16 << 30;
+const ALLOCATE_MAX: u64 = 256 << 30;
+/// In memory, allocating means zeroing pages.
+const ALLOCATE_MEMORY: u64 = 32 << 20;
+/// Zeroed by the kernel in one request: at first, and at most.
+const WRITE_ZEROES_START: u64 = 64 << 20;
+const WRITE_ZEROES_MAX: u64 = 16 << 30;
+/// Pieces of a range end at multiples of this, which is a multiple of any block.
+const CUT: u64 = 1 << 20;
+
+/// Allocates `range` in requests as large as a cancel allows.
+pub(crate) fn allocate(
+    file: &HostFile,
+    filesystem: &FileSystem,
+    range: ByteRange,
+    mode: FallocateMode,
+    control: Control<'_>,
+) -> Result<()> {
+    let (start, most) = match filesystem.kind {
+        FileSystemKind::Memory => (ALLOCATE_MEMORY, ALLOCATE_MEMORY),
+        _ => (ALLOCATE_START, ALLOCATE_MAX),
+    };
+    in_timed_calls(range, start, most, |piece| {
+        control.cancel.check()?;
+        control.report(Phase::Allocate, piece.start() - range.start(), range.len());
+        file.fallocate(mode, piece)
+    })
+}
+
+/// Calls `zero`, which has the kernel write zeroes, on consecutive pieces of `range`.
+pub(crate) fn zero(range: ByteRange, zero: impl FnMut(ByteRange) -> Result<()>) -> Result<()> {
+    in_timed_calls(range, WRITE_ZEROES_START, WRITE_ZEROES_MAX, zero)
+}
+
+/// Calls `call` on consecutive pieces, each as long as takes about [`CALL`], and cut at whole
+/// MiB, so that no block is in two.
+fn in_timed_calls(
+    range: ByteRange,
+    start: u64,
+    most: u64,
+    mut call: impl FnMut(ByteRange) -> Result<()>,
+) -> Result<()> {
+    let (mut at, mut length) = (range.start(), start);
+    while at < range.end() {
+        let cut = at.saturating_add(length) & !(CUT - 1);
+        let piece = ByteRange::new(at, range.end().min(cut));
+        let began = Instant::now();
+        call(piece)?;
+        at = piece.end();
+        let took = began.elapsed();
+        if took > CALL {
+            length = (length / 2).max(CUT);
+        } else if took < CALL / 4 {
+            length = (length * 2).min(most);
+        }
+    }
+    Ok(())
+}

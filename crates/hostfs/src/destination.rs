@@ -1,0 +1,174 @@
+//! The name that a new file will have, and what stands in its way.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use extant_space::{Error, ErrorKind, Result};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxAttributes, StatxFlags};
+use rustix::io::Errno;
+
+use crate::file;
+use crate::filesystem::parent_of;
+use crate::swap;
+
+const SUFFIX: &str = ".extant-partial";
+/// Longest name of a file on every file system of Linux that matters, bytes.
+const NAME_MAX: usize = 255;
+
+/// What is done when the name exists already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Existing {
+    /// Refuse with [`ErrorKind::AlreadyExists`].
+    #[default]
+    Refuse,
+    /// Replace it, in one step, when the new file is complete; it must be a regular file.
+    Replace,
+}
+
+/// The directory and name that a new file will have.
+pub(crate) struct Destination {
+    pub(crate) directory: OwnedFd,
+    pub(crate) directory_path: PathBuf,
+    pub(crate) name: OsString,
+    pub(crate) path: PathBuf,
+    pub(crate) existing: Existing,
+}
+
+impl Destination {
+    /// Looks at `path`; nothing is made yet.
+    pub(crate) fn new(path: &Path, existing: Existing) -> Result<Self> {
+        let shown = path;
+        // A link is replaced where it points, as every tool that writes through it would.
+        let resolved = match existing {
+            Existing::Replace if path.is_symlink() => std::fs::canonicalize(path)
+                .map_err(|source| Error::from(source).at(path).during("follow link"))?,
+            _ => path.to_path_buf(),
+        };
+        let name = match resolved.file_name() {
+            Some(name) if !resolved.as_os_str().as_bytes().ends_with(b"/") => name.to_owned(),
+            _ => return Err(file::wrong_type(shown)),
+        };
+        let directory_path = parent_of(&resolved).to_path_buf();
+        let directory = rustix::fs::open(
+            &directory_path,
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )
+        .map_err(|errno| {
+            let error = Error::from(io::Error::from(errno)).at(&directory_path);
+            match errno {
+                Errno::NOENT => error.detail("no such directory"),
+                Errno::NOTDIR => error.detail("not a directory"),
+                _ => error,
+            }
+        })?;
+        let destination = Self {
+            directory,
+            directory_path,
+            name,
+            path: resolved,
+            existing,
+        };
+        destination.check_name()?;
+        destination.check_attributes()?;
+        Ok(destination)
+    }
+
+    pub(crate) fn check_name(&self) -> Result<()> {
+        let stat = match rustix::fs::statat(&self.directory, &self.name, AtFlags::SYMLINK_NOFOLLOW)
+        {
+            Err(Errno::NOENT) => return Ok(()),
+            Err(errno) => {
+                let error = Error::from(io::Error::from(errno)).at(&self.path);
+                return Err(match errno {
+                    Errno::NAMETOOLONG => error.detail("the name is too long"),
+                    _ => error,
+                });
+            }
+            Ok(stat) => stat,
+        };
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        match self.existing {
+            Existing::Replace if is_file => {
+                swap::check_is_none(&self.path, stat.st_dev, stat.st_ino)
+            }
+            Existing::Replace => Err(file::wrong_type(&self.path)),
+            Existing::Refuse => {
+                let error = Error::new(ErrorKind::AlreadyExists).at(&self.path);
+                Err(if is_file {
+                    error.advice("--force replaces it; extant materialize makes its holes real")
+                } else {
+                    error.detail("exists, and is not a regular file")
+                })
+            }
+        }
+    }
+
+    /// What forbids the rename at the end is told before the work: an append-only directory, a
+    /// file that may not be replaced.
+    pub(crate) fn check_attributes(&self) -> Result<()> {
+        for (name, path) in [
+            (OsStr::new("."), &self.directory_path),
+            (&self.name, &self.path),
+        ] {
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            let found = rustix::fs::statx(&self.directory, name, flags, StatxFlags::TYPE);
+            let fixed = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
+            if found.is_ok_and(|found| found.stx_attributes.intersects(fixed)) {
+                return Err(Error::new(ErrorKind::Immutable)
+                    .at(path)
+                    .advice("chattr -i -a lifts it"));
+            }
+        }
+        Ok(())
+    }
+
+    pub(crate) fn partial_name(&self) -> OsString {
+        let name = self.name.as_bytes();
+        let room = NAME_MAX - SUFFIX.len() - 1;
+        let mut partial = OsString::from(".");
+        if name.len() <= room {
+            partial.push(&self.name);
+        } else {
+            // Cut, and told apart from names with the same start.
+            let digest = format!("~{:016x}", fnv1a(name));
+            partial.push(OsStr::from_bytes(&name[..room - digest.len()]));
+            partial.push(digest);
+        }
+        partial.push(SUFFIX);
+        partial
+    }
+}
+
+fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn destination(name: &str) -> (tempfile::TempDir, Destination) {
+        let folder = tempfile::tempdir().unwrap();
+        let destination = Destination::new(&folder.path().join(name), Existing::Refuse).unwrap();
+        (folder, destination)
+    }
+
+    #[test]
+    fn partial_names_of_long_names_fit_and_differ() {
+        let long = "n".repeat(254);
+        let one = destination(&format!("{long}1")).1.partial_name();
+        let two = destination(&format!("{long}2")).1.partial_name();
+        assert_eq!(one.len(), NAME_MAX);
+        assert_ne!(one, two);
+        assert_eq!(
+            destination("a.raw").1.partial_name(),
+            ".a.raw.extant-partial"
+        );
+    }
+}

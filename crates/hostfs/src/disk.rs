@@ -1,0 +1,58 @@
+//! The disk under a file system, as sysfs shows its queue.
+
+use std::fs;
+use std::path::PathBuf;
+
+use serde::Serialize;
+
+/// Limits of the disk under a file system, from its queue in sysfs.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct DiskLimits {
+    /// Name of the disk, `nvme0n1`.
+    pub name: String,
+    /// Most bytes of one write-zeroes request; 0: the disk has none.
+    pub write_zeroes_max_bytes: u64,
+    /// Most bytes of one write-zeroes request that unmaps (what `FALLOC_FL_WRITE_ZEROES` needs);
+    /// `None` before Linux 6.17.
+    pub write_zeroes_unmap_max_bytes: Option<u64>,
+    /// Most bytes of one discard; 0: the disk has none.
+    pub discard_max_bytes: u64,
+    /// Logical block size, bytes.
+    pub logical_block_bytes: u64,
+    /// The disk moves a head.
+    pub is_rotational: bool,
+}
+
+impl DiskLimits {
+    /// The disk with device number `device`, or the disk of that partition. `None` for file
+    /// systems without one (tmpfs, overlayfs, btrfs, FUSE, NFS).
+    pub(crate) fn of_device(device: u64) -> Option<Self> {
+        let disk = disk_directory(device)?;
+        let read = |name: &str| -> Option<u64> {
+            fs::read_to_string(disk.join("queue").join(name))
+                .ok()?
+                .trim()
+                .parse()
+                .ok()
+        };
+        Some(Self {
+            name: disk.file_name()?.to_string_lossy().into_owned(),
+            write_zeroes_max_bytes: read("write_zeroes_max_bytes")?,
+            write_zeroes_unmap_max_bytes: read("write_zeroes_unmap_max_bytes"),
+            discard_max_bytes: read("discard_max_bytes")?,
+            logical_block_bytes: read("logical_block_size")?,
+            is_rotational: read("rotational")? == 1,
+        })
+    }
+}
+
+/// The sysfs directory of a whole disk.
+pub(crate) fn disk_directory(device: u64) -> Option<PathBuf> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let node = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    if node.join("queue").is_dir() {
+        return Some(node);
+    }
+    let disk = node.parent()?;
+    disk.join("queue").is_dir().then(|| disk.to_path_buf())
+}

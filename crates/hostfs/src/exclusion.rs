@@ -1,0 +1,70 @@
+//! How other writers are kept out of a file, and who they are.
+//!
+//! Zeros put into a hole are only safe while nobody writes there: data written
+//! between the look at the map and the zeros would be lost.
+
+use std::time::{Duration, Instant};
+
+use extant_space::{Error, ErrorKind, Result};
+
+use crate::file::HostFile;
+use crate::holders;
+use crate::sys::lease::WriteLease;
+
+/// How long somebody who has the file open is waited for: a process just started holds what its
+/// parent had open for a moment, and so does a look at a file by an indexer.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// How other writers are kept out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Exclusion {
+    /// By a write lease: refused when somebody has the file open, stopped when somebody opens it.
+    #[default]
+    Lease,
+    /// Not at all: the caller knows that nobody writes to the holes.
+    Shared,
+}
+
+/// Keeps everybody else out while it lives.
+pub(crate) fn take_lease(file: &HostFile) -> Result<WriteLease<'_>> {
+    let deadline = Instant::now() + PATIENCE;
+    let refused = loop {
+        match WriteLease::take(file.as_file()) {
+            Ok(lease) => return Ok(lease),
+            Err(source) if source.raw_os_error() != Some(libc::EAGAIN) => break source,
+            Err(source) if Instant::now() >= deadline => break source,
+            Err(_) => std::thread::sleep(PATIENCE / 20),
+        }
+    };
+    let errno = refused.raw_os_error();
+    let error = file.error(refused);
+    Err(match errno {
+        Some(libc::EAGAIN) => {
+            let who = holders::describe(file.path())
+                .unwrap_or_else(|| "a process that cannot be seen from here".to_owned());
+            error
+                .with_kind(ErrorKind::InUse)
+                .detail(format!("the file is open elsewhere: {who}"))
+                .advice("stop it, or use --shared if nobody writes to the file's holes")
+        }
+        Some(libc::EACCES | libc::EPERM) => error
+            .with_kind(ErrorKind::PermissionDenied)
+            .detail("other writers cannot be kept out: a lease needs the file's owner or CAP_LEASE")
+            .advice("use --shared if nobody writes to the file's holes"),
+        _ => error
+            .with_kind(ErrorKind::Unsupported)
+            .detail("other writers cannot be kept out: this file system has no leases")
+            .advice("use --shared if nobody writes to the file's holes"),
+    })
+}
+
+/// Nobody waits to open the file.
+pub(crate) fn check_lease(file: &HostFile, lease: Option<&WriteLease<'_>>) -> Result<()> {
+    if lease.is_some_and(WriteLease::is_contended) {
+        return Err(Error::new(ErrorKind::InUse)
+            .at(file.path())
+            .detail("stopped, as somebody opens the file; its data is as before")
+            .advice("run again later to do what is left"));
+    }
+    Ok(())
+}

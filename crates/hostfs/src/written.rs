@@ -1,0 +1,194 @@
+//! Makes a range of a file written: the one core of `create` and `materialize`.
+//!
+//! The holes are allocated in requests as large as possible; then zeros go over
+//! what is still not written, by the plan. The caller keeps others out, looks for
+//! shared parts, and verifies.
+
+use std::time::Duration;
+
+use extant_space::{
+    ByteRange, ByteSize, Control, Error, ErrorKind, FallocateMode, Phase, Result, SpaceFile,
+};
+
+use crate::calls;
+use crate::exclusion::check_lease;
+use crate::file::HostFile;
+use crate::filesystem::FileSystem;
+use crate::missing;
+use crate::pace::{Pace, Pacer};
+use crate::plan::{Plan, Strategy, refusal};
+use crate::sys::elsewhere;
+use crate::sys::lease::WriteLease;
+use crate::zero_writer::ZeroWriter;
+
+/// Granularity of paced requests, bytes: a multiple of any block.
+const PACED_UNIT: u32 = 64 << 10;
+/// A cancel is looked for at least this often.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A range of a file, and how it may be worked on.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) file: &'a HostFile,
+    pub(crate) filesystem: &'a FileSystem,
+    pub(crate) range: ByteRange,
+    pub(crate) pace: Pace,
+    pub(crate) control: Control<'a>,
+    /// Keeps others out; `None` where nobody can know the file, or the caller answers for it.
+    pub(crate) lease: Option<&'a WriteLease<'a>>,
+}
+
+/// What [`Target::make_written`] did.
+#[derive(Default)]
+pub(crate) struct Made {
+    /// `None`: nothing had to be done.
+    pub(crate) plan: Option<Plan>,
+    pub(crate) already_written_bytes: u64,
+    pub(crate) zeroed_bytes: u64,
+}
+
+impl Target<'_> {
+    /// Allocates the holes of the range, which must lie inside the file, and writes zeros over
+    /// what is not written. Synced on return.
+    pub(crate) fn make_written(&self) -> Result<Made> {
+        let before = missing::survey(self.file, self.range)?;
+        let total = self.range.len();
+        let is_blind = missing::map_is_blind(self.file, self.filesystem);
+        if before.written_bytes == total && !is_blind {
+            return Ok(Made {
+                already_written_bytes: total,
+                ..Made::default()
+            });
+        }
+        let no_fallocate = match before.hole_bytes {
+            0 if !is_blind => None,
+            _ => self.allocate()?,
+        };
+        let trial = missing::first_unwritten(self.file, self.range)?;
+        let mut plan = Plan::of(self.file, self.filesystem, trial)?;
+        if let Some(reason) = no_fallocate {
+            plan.fall_back_to_write_in_order(&reason);
+        }
+        let mut made = Made {
+            already_written_bytes: before.written_bytes,
+            ..Made::default()
+        };
+        if plan.strategy == Strategy::WriteZeroes {
+            // What the plan was tried on is zeroed already.
+            let tried = trial.map_or(0, ByteRange::len);
+            made.zeroed_bytes = tried + self.zero_by_kernel(before.written_bytes + tried)?;
+            self.write_rest(&plan)?;
+        } else {
+            let done = if is_blind { 0 } else { before.written_bytes };
+            let mut writer = ZeroWriter::new(self, &plan, done)?;
+            missing::for_each(self.file, self.range, is_blind, &mut |part| {
+                writer.zero(part)
+            })?;
+            made.zeroed_bytes = writer.finish()?;
+        }
+        if is_blind {
+            made.already_written_bytes = total - made.zeroed_bytes;
+        }
+        made.plan = Some(plan);
+        self.sync()?;
+        Ok(made)
+    }
+
+    /// Reserves the range; what was answered where the file system cannot.
+    pub(crate) fn allocate(&self) -> Result<Option<String>> {
+        let mode = FallocateMode::AllocateKeepSize;
+        match calls::allocate(self.file, self.filesystem, self.range, mode, self.control) {
+            Ok(()) => Ok(None),
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Some(refusal(&error))),
+            Err(error) => Err(self.explain_full(error)),
+        }
+    }
+
+    /// Writes zeros by hand over what the kernel's write zeroes left: Linux up to 7.1 at least
+    /// zeroes a block at the edge of its range, and leaves it unwritten.
+    pub(crate) fn write_rest(&self, plan: &Plan) -> Result<()> {
+        let mut writer = ZeroWriter::new(self, plan, self.range.len())?;
+        missing::for_each(self.file, self.range, false, &mut |part| writer.zero(part))?;
+        writer.finish()?;
+        Ok(())
+    }
+
+    /// Makes the data durable. A cancel is answered while the disk is still busy.
+    pub(crate) fn sync(&self) -> Result<()> {
+        let total = self.range.len();
+        self.control.report(Phase::Sync, total, total);
+        let fail = |source| self.file.error(source).during("sync");
+        let Some(mut sync) = elsewhere::Sync::start(self.file.as_file()) else {
+            return self.file.sync(extant_space::SyncMode::Data);
+        };
+        loop {
+            if let Some(result) = sync.wait(LOOK).map_err(fail)? {
+                return result.map_err(fail);
+            }
+            self.control.cancel.check()?;
+        }
+    }
+
+    fn zero_by_kernel(&self, done_bytes: u64) -> Result<u64> {
+        let mut pacer = match self.pace {
+            Pace::Full => None,
+            paced => Some(Pacer::of_file(self.file, paced)?),
+        };
+        let mut zeroed = 0;
+        let mut zero = |piece: ByteRange| {
+            self.control.cancel.check()?;
+            check_lease(self.file, self.lease)?;
+            self.file.fallocate(FallocateMode::WriteZeroes, piece)?;
+            zeroed += piece.len();
+            self.control
+                .report(Phase::Write, done_bytes + zeroed, self.range.len());
+            Ok(())
+        };
+        missing::for_each(self.file, self.range, false, &mut |part| match &mut pacer {
+            None => calls::zero(part, &mut zero),
+            Some(pacer) => pacer.one_at_a_time(part, PACED_UNIT, self.control.cancel, &mut zero),
+        })?;
+        Ok(zeroed)
+    }
+
+    /// Fails with the missing amount when `wanted_bytes` more do not fit.
+    pub(crate) fn check_space(&self, wanted_bytes: u64) -> Result<()> {
+        // A file system that does not count (some FUSE) shows a size of 0.
+        if self.filesystem.total_bytes == 0 || wanted_bytes <= self.filesystem.available_bytes {
+            return Ok(());
+        }
+        // Space freed a moment ago counts only once the journal has committed.
+        self.sync()?;
+        let available_bytes = FileSystem::of(self.file.as_file())?.available_bytes;
+        if wanted_bytes <= available_bytes {
+            return Ok(());
+        }
+        let error = Error::new(ErrorKind::NoSpace).at(self.file.path());
+        Err(error.detail(no_space(wanted_bytes, available_bytes)))
+    }
+
+    /// The file system ran full after all: says how much is missing as far as it counts now.
+    fn explain_full(&self, error: Error) -> Error {
+        let now = FileSystem::of(self.file.as_file());
+        match (error.kind(), now, self.file.allocated_bytes()) {
+            (ErrorKind::NoSpace, Ok(now), Ok(allocated)) => {
+                let wanted = self.range.len().saturating_sub(allocated);
+                error.detail(no_space(wanted, now.available_bytes))
+            }
+            _ => error,
+        }
+    }
+}
+
+fn no_space(wanted_bytes: u64, available_bytes: u64) -> String {
+    let missing = match wanted_bytes.saturating_sub(available_bytes) {
+        // The file system keeps some of what it counts as free for itself.
+        0 => "not all of it to be had".to_owned(),
+        bytes => format!("{} missing", ByteSize(bytes)),
+    };
+    format!(
+        "no space: {} wanted, {} available, {missing}",
+        ByteSize(wanted_bytes),
+        ByteSize(available_bytes)
+    )
+}
