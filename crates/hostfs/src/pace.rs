@@ -121,16 +121,15 @@ impl Pacer {
         in_flight_bytes: u64,
         unit: u32,
     ) -> Admission {
-        let mut bytes = match self.window.admit(in_flight_bytes) {
-            Admission::Now(bytes) => bytes,
-            later => return later,
+        // In the background one small request at a time is all there is; a window on top would
+        // take the others' queue for a slow disk.
+        let admission = match &mut self.neighbour {
+            Some(neighbour) => neighbour.admit(now, in_flight),
+            None => self.window.admit(in_flight_bytes),
         };
-        if let Some(neighbour) = &mut self.neighbour {
-            bytes = match neighbour.admit(now, in_flight) {
-                Admission::Now(most) => bytes.min(most),
-                later => return later,
-            };
-        }
+        let Admission::Now(mut bytes) = admission else {
+            return admission;
+        };
         if let Some(bucket) = &mut self.bucket {
             bytes = bytes.min(bucket.request_max());
         }

@@ -8,7 +8,7 @@
 //! Crashes survived: before the rename the name does not exist (or still is the
 //! old file); after it, the file is complete, as it was synced before.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -43,20 +43,10 @@ impl Partial {
         let path = destination.directory_path.join(&name);
         let fail = |errno: Errno| Error::from(io::Error::from(errno)).at(&path);
         // Twice at most in practice: again when another run renamed or removed it meanwhile.
-        loop {
-            let fd = rustix::fs::openat(
-                &destination.directory,
-                &name,
-                OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC,
-                Mode::RUSR | Mode::WUSR,
-            )
-            .map_err(|errno| match errno {
-                Errno::LOOP | Errno::ISDIR => file::wrong_type(&path),
-                Errno::NAMETOOLONG => fail(errno).detail("the name is too long"),
-                _ => Error::from(io::Error::from(errno))
-                    .at(&destination.path)
-                    .during("create"),
-            })?;
+        let (fd, own, origin) = loop {
+            let Some((fd, origin)) = open_or_make(&destination, &name, &path)? else {
+                continue;
+            };
             match lock(&fd) {
                 Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
                 Err(Errno::WOULDBLOCK) => {
@@ -68,25 +58,32 @@ impl Partial {
             }
             let own = rustix::fs::fstat(&fd).map_err(fail)?;
             match rustix::fs::statat(&destination.directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
-                Ok(named) if (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino) => {}
-                Ok(_) | Err(Errno::NOENT) => continue,
+                Ok(named) if (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino) => {
+                    break (fd, own, origin);
+                }
+                Ok(_) | Err(Errno::NOENT) => {}
                 Err(errno) => return Err(fail(errno)),
             }
+        };
+        if origin == Origin::Found {
             check_is_ours(&own, &path)?;
-            // Another run may have finished between the look at the name and the lock.
-            destination.check_name().inspect_err(|_| {
-                if own.st_size == 0 {
-                    let _ = rustix::fs::unlinkat(&destination.directory, &name, AtFlags::empty());
-                }
-            })?;
-            return Ok(Self {
-                file: HostFile::from_file(File::from(fd), &destination.path)?,
-                name,
-                destination,
-                keep,
-                is_published: false,
-            });
         }
+        let opened = destination
+            // Another run may have finished between the look at the name and the lock.
+            .check_name()
+            .and_then(|()| HostFile::from_file(File::from(fd), &destination.path));
+        let file = opened.inspect_err(|_| {
+            if own.st_size == 0 {
+                let _ = rustix::fs::unlinkat(&destination.directory, &name, AtFlags::empty());
+            }
+        })?;
+        Ok(Self {
+            file,
+            name,
+            destination,
+            keep,
+            is_published: false,
+        })
     }
 
     pub(crate) fn file(&self) -> &HostFile {
@@ -164,6 +161,42 @@ impl Drop for Partial {
             let _ = rustix::fs::unlinkat(&self.destination.directory, &self.name, AtFlags::empty());
         }
     }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    Made,
+    Found,
+}
+
+/// `None`: it vanished between two looks.
+fn open_or_make(
+    destination: &Destination,
+    name: &OsStr,
+    path: &Path,
+) -> Result<Option<(OwnedFd, Origin)>> {
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let directory = &destination.directory;
+    let made = rustix::fs::openat(directory, name, flags | OFlags::CREATE | OFlags::EXCL, mode);
+    let errno = match made {
+        Ok(fd) => return Ok(Some((fd, Origin::Made))),
+        Err(Errno::EXIST) => match rustix::fs::openat(directory, name, flags, mode) {
+            Ok(fd) => return Ok(Some((fd, Origin::Found))),
+            Err(Errno::NOENT) => return Ok(None),
+            Err(errno) => errno,
+        },
+        Err(errno) => errno,
+    };
+    Err(match errno {
+        Errno::LOOP | Errno::ISDIR => file::wrong_type(path),
+        Errno::NAMETOOLONG => Error::from(io::Error::from(errno))
+            .at(path)
+            .detail("the name is too long"),
+        _ => Error::from(io::Error::from(errno))
+            .at(&destination.path)
+            .during("create"),
+    })
 }
 
 /// Takes the lock. A process that was killed keeps it for the moment that its last writes take.

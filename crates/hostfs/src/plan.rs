@@ -149,7 +149,7 @@ pub(crate) fn refusal(error: &Error) -> String {
 /// Blocks of the file system, where it names a plausible size.
 fn block_bytes(filesystem: &FileSystem) -> u32 {
     match u32::try_from(filesystem.block_bytes) {
-        Ok(bytes) if bytes.is_power_of_two() && (512..=65_536).contains(&bytes) => bytes.max(4096),
+        Ok(bytes) if bytes.is_power_of_two() && (512..=65_536).contains(&bytes) => bytes,
         _ => 4096,
     }
 }

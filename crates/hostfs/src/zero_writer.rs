@@ -219,6 +219,12 @@ impl<'a> ZeroWriter<'a> {
         loop {
             self.check_go_on()?;
             let in_flight = self.in_flight();
+            // What the pacer admits must be started: it is asked only when there is a slot.
+            if in_flight as usize == DEPTH {
+                self.reap(LOOK)?;
+                self.tell();
+                continue;
+            }
             let admission = self.pacer.admit(
                 Instant::now(),
                 in_flight,
@@ -226,8 +232,7 @@ impl<'a> ZeroWriter<'a> {
                 self.block_bytes.max(512),
             );
             match admission {
-                Admission::Now(bytes) if (in_flight as usize) < DEPTH => return Ok(bytes),
-                Admission::Now(_) => self.reap(LOOK)?,
+                Admission::Now(bytes) => return Ok(bytes),
                 Admission::Later(wait) if in_flight > 0 => self.reap(wait.min(LOOK))?,
                 Admission::Later(wait) => std::thread::sleep(wait.min(LOOK)),
             }
