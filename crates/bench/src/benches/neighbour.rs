@@ -18,9 +18,9 @@ use anyhow::{Result, ensure};
 use extant_space::ByteSize;
 
 use crate::bench::{Bench, Context, Options, Outcome, size_word};
-use crate::figures::{Figures, median};
+use crate::figures::{Figure, Figures, median};
 use crate::fio::Fio;
-use crate::goal::Goal;
+use crate::goal::{Goal, Value};
 use crate::measured::measure;
 use crate::needs::Need;
 use crate::table::{Table, number, spread};
@@ -199,18 +199,12 @@ impl Work<'_> {
                 number(alone.spread_percent())
             ));
         }
-        let costs = |load: Load| {
-            let figure = self
-                .figures
-                .of(&figure_name(load, Kind::Background), load.cost_unit());
-            figure.map(|figure| figure.median())
-        };
-        outcome
-            .goals
-            .insert("bandwidth-lost", costs(Load::Bandwidth)?.into());
-        outcome
-            .goals
-            .insert("latency-added", costs(Load::Latency)?.into());
+        let goals = Neighbour.goals().iter().zip(Load::ALL);
+        for (goal, load) in goals {
+            let name = figure_name(load, Kind::Background);
+            let cost = self.figures.of(&name, load.cost_unit())?;
+            outcome.goals.insert(goal.name, against(goal.bound, cost));
+        }
         let pace = self.figures.of("--background, nobody else", PACE)?;
         outcome.notes.push(format!(
             "extant create --background with the disk to itself: {} MiB/s",
@@ -266,10 +260,50 @@ impl Work<'_> {
     }
 }
 
+/// The cost, to be judged only where the noise of the pairs leaves no doubt about it.
+fn against(bound: f64, cost: &Figure) -> Value {
+    let (median, error) = (cost.median(), cost.median_error());
+    if (median - bound).abs() >= 2.0 * error {
+        return Value::Measured(median);
+    }
+    Value::Meaningless(
+        median,
+        format!(
+            "noise: the median over {} pairs is certain to {} % only; --runs makes more pairs",
+            cost.samples.len(),
+            number(2.0 * error)
+        ),
+    )
+}
+
 fn alone_name(load: Load) -> String {
     format!("{} alone", load.name())
 }
 
 fn figure_name(load: Load, kind: Kind) -> String {
     format!("{} beside {}", load.name(), kind.name())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn judged(samples: &[f64]) -> bool {
+        let mut figures = Figures::default();
+        for &sample in samples {
+            figures.record("cost", "% lost", "", sample);
+        }
+        matches!(
+            against(1.0, figures.of("cost", "% lost").unwrap()),
+            Value::Measured(_)
+        )
+    }
+
+    #[test]
+    fn cost_within_the_noise_of_the_bound_is_not_judged() {
+        assert!(!judged(&[-2.6, 7.6, 2.0, 3.0]));
+        assert!(!judged(&[0.0]));
+        assert!(judged(&[0.1, 0.2, 0.1, 0.2]));
+        assert!(judged(&[11.0, 12.0, 11.5, 12.5]));
+    }
 }
