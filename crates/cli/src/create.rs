@@ -166,9 +166,14 @@ fn describe(report: &CreateReport, verbose: bool) -> String {
             &mut out,
             "extents",
             format!(
-                "{} in {} pieces on the device, the largest {}",
+                "{}, in {} {} on the device; the largest {}",
                 report.map.extents(),
                 report.map.fragments(),
+                if report.map.fragments() == 1 {
+                    "piece"
+                } else {
+                    "pieces"
+                },
                 ByteSize(report.map.largest_extent_bytes())
             ),
         );

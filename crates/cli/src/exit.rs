@@ -10,7 +10,7 @@ pub const CANCELLED: u8 = 130;
 
 /// Shown below every help text.
 pub const HELP: &str = "\
-Exit status (extant fallocate: 0 or 1, as fallocate(1)):
+Exit status (extant fallocate: 0 or 1, as fallocate(1); 130 when cancelled):
   0    done
   1    failed: the device, or a result that is not what was asked for
   2    wrong arguments
