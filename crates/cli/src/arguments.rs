@@ -7,6 +7,8 @@ use clap::Args;
 use extant_hostfs::Pace;
 use extant_space::ByteSize;
 
+use crate::progress::ProgressMode;
+
 /// How the disk is used.
 #[derive(Args, Clone, Debug)]
 pub struct PaceArgs {
@@ -28,6 +30,22 @@ impl PaceArgs {
             (false, None) => Pace::Full,
         }
     }
+}
+
+/// What a long operation tells, and where.
+#[derive(Args, Clone, Debug)]
+pub struct OutputArgs {
+    /// Where progress goes, on stderr
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub progress: ProgressMode,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+
+    /// Tell more about how it was done
+    #[arg(long, short)]
+    pub verbose: bool,
 }
 
 fn parse_rate(text: &str) -> Result<NonZeroU64, String> {

@@ -10,8 +10,7 @@ use extant_hostfs::{
 };
 use extant_space::{ByteSize, CancelToken, Control, Preallocation};
 
-use crate::arguments::{PaceArgs, parse_mode, parse_size};
-use crate::progress::ProgressMode;
+use crate::arguments::{OutputArgs, PaceArgs, parse_mode, parse_size};
 use crate::{exit, print};
 
 /// Make a new file of SIZE bytes whose space is really there.
@@ -64,17 +63,8 @@ pub struct CreateArgs {
     #[arg(long, value_name = "OCTAL", value_parser = parse_mode)]
     pub mode: Option<u32>,
 
-    /// Where progress goes, on stderr
-    #[arg(long, value_name = "HOW", default_value = "auto")]
-    pub progress: ProgressMode,
-
-    /// Print the result as JSON
-    #[arg(long)]
-    pub json: bool,
-
-    /// Tell more about how it was done
-    #[arg(long, short)]
-    pub verbose: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 /// Modes of preallocation, by QEMU's names.
@@ -120,13 +110,13 @@ impl CreateArgs {
 
 /// Creates the file and tells what was done.
 pub fn run(args: &CreateArgs, cancel: &CancelToken) -> ExitCode {
-    let display = args.progress.display();
+    let display = args.output.progress.display();
     let result = extant_hostfs::create(&args.path, &args.options(), Control::new(cancel, &display));
     drop(display);
     match result {
-        Ok(report) if args.json => print::json(&report),
-        Ok(report) => print::text(describe(&report, args.verbose)),
-        Err(error) => exit::report(&error, args.progress.error_style()),
+        Ok(report) if args.output.json => print::json(&report),
+        Ok(report) => print::text(describe(&report, args.output.verbose)),
+        Err(error) => exit::report(&error, args.output.progress.error_style()),
     }
 }
 

@@ -7,9 +7,8 @@ use clap::Args;
 use extant_hostfs::{Exclusion, MaterializeOptions, MaterializeReport, Shared};
 use extant_space::{ByteRange, ByteSize, CancelToken, Control, Error, ErrorKind, Result};
 
-use crate::arguments::{PaceArgs, parse_size};
+use crate::arguments::{OutputArgs, PaceArgs, parse_size};
 use crate::create::describe_plan;
-use crate::progress::ProgressMode;
 use crate::{exit, print};
 
 /// Make the holes and unwritten parts of a file written, and keep all its data.
@@ -50,17 +49,8 @@ pub struct MaterializeArgs {
     #[command(flatten)]
     pub pace: PaceArgs,
 
-    /// Where progress goes, on stderr
-    #[arg(long, value_name = "HOW", default_value = "auto")]
-    pub progress: ProgressMode,
-
-    /// Print the result as JSON
-    #[arg(long)]
-    pub json: bool,
-
-    /// Tell more about how it was done
-    #[arg(long, short)]
-    pub verbose: bool,
+    #[command(flatten)]
+    pub output: OutputArgs,
 }
 
 impl MaterializeArgs {
@@ -90,15 +80,15 @@ impl MaterializeArgs {
 
 /// Materializes the file and tells what was done.
 pub fn run(args: &MaterializeArgs, cancel: &CancelToken) -> ExitCode {
-    let display = args.progress.display();
+    let display = args.output.progress.display();
     let result = args.options().and_then(|options| {
         extant_hostfs::materialize(&args.file, &options, Control::new(cancel, &display))
     });
     drop(display);
     match result {
-        Ok(report) if args.json => print::json(&report),
+        Ok(report) if args.output.json => print::json(&report),
         Ok(report) => print::text(describe(args, &report)),
-        Err(error) => exit::report(&error, args.progress.error_style()),
+        Err(error) => exit::report(&error, args.output.progress.error_style()),
     }
 }
 
@@ -115,7 +105,7 @@ fn describe(args: &MaterializeArgs, report: &MaterializeReport) -> String {
     print::row(&mut out, "time", format!("{:.2} s", report.elapsed_seconds));
     if let Some(plan) = &report.plan {
         print::row(&mut out, "how", &plan.reason);
-        if args.verbose {
+        if args.output.verbose {
             describe_plan(&mut out, plan);
         }
     }
