@@ -150,10 +150,11 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
-    fn destination(name: &str) -> (tempfile::TempDir, Destination) {
+    /// A destination in a folder of its own.
+    pub(crate) fn destination(name: &str) -> (tempfile::TempDir, Destination) {
         let folder = tempfile::tempdir().unwrap();
         let destination = Destination::new(&folder.path().join(name), Existing::Refuse).unwrap();
         (folder, destination)

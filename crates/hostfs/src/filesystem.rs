@@ -144,7 +144,7 @@ impl FileSystem {
     }
 
     /// Why space written in `file` would not stay in place; `None` when it does.
-    pub(crate) fn moves_written_space(&self, attributes: IFlags) -> Option<String> {
+    fn moves_written_space(&self, attributes: IFlags) -> Option<String> {
         match self.kind {
             FileSystemKind::InPlace | FileSystemKind::Memory | FileSystemKind::Network => None,
             FileSystemKind::CopyOnWrite if attributes.contains(IFlags::NOCOW) => None,

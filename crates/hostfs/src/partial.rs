@@ -25,7 +25,7 @@ use crate::filesystem::FileSystem;
 use crate::sys::elsewhere;
 
 /// How long a file may seem busy after the process that worked on it was killed.
-pub(crate) const LAST_WRITES: Duration = Duration::from_millis(500);
+const LAST_WRITES: Duration = Duration::from_millis(500);
 /// A creation at work. Dropped without [`publish`](Self::publish), the file is removed
 /// unless it was to be kept.
 pub(crate) struct Partial {
@@ -229,12 +229,7 @@ fn check_is_ours(stat: &Stat, path: &Path) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn destination(name: &str) -> (tempfile::TempDir, Destination) {
-        let folder = tempfile::tempdir().unwrap();
-        let destination = Destination::new(&folder.path().join(name), Existing::Refuse).unwrap();
-        (folder, destination)
-    }
+    use crate::destination::tests::destination;
 
     #[test]
     fn second_creation_of_one_name_is_refused_while_the_first_works() {
