@@ -51,6 +51,8 @@ pub enum ErrorKind {
     NotKept,
     /// The caller's token asked to stop.
     Cancelled,
+    /// What is stored contradicts itself or its checksum.
+    Corrupt,
     /// Reading or writing the device failed.
     Io,
 }
@@ -74,6 +76,7 @@ impl ErrorKind {
             Self::CopyOnWrite => "copy-on-write: written space would not stay in place",
             Self::NotKept => "reported as done, but it is not",
             Self::Cancelled => "cancelled",
+            Self::Corrupt => "structure needs cleaning",
             Self::Io => "input/output error",
         }
     }
@@ -95,6 +98,7 @@ impl ErrorKind {
             Self::Unsupported | Self::CopyOnWrite => libc::EOPNOTSUPP,
             Self::NotKept | Self::Io => libc::EIO,
             Self::Cancelled => libc::EINTR,
+            Self::Corrupt => libc::EUCLEAN,
         }
     }
 
@@ -113,6 +117,7 @@ impl ErrorKind {
             libc::EDQUOT => Self::QuotaExceeded,
             libc::EFBIG | libc::EOVERFLOW => Self::TooLarge,
             libc::EINVAL | libc::ENAMETOOLONG => Self::InvalidArgument,
+            libc::EUCLEAN => Self::Corrupt,
             libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY => Self::Unsupported,
             _ => Self::Io,
         }
@@ -317,6 +322,7 @@ mod tests {
             CopyOnWrite,
             NotKept,
             Cancelled,
+            Corrupt,
             Io,
         ] {
             let back = Error::from_errno(kind.errno()).kind();

@@ -1,0 +1,115 @@
+//! The trait of devices.
+
+use std::ops::ControlFlow;
+
+use extant_space::{ByteRange, ErrorKind, Result};
+
+use crate::{Geometry, Operation, Persistence, Request, Zeroing};
+
+/// What a range of a device holds, as far as the device can tell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum RangeStatus {
+    /// No space behind it; reads as zeros.
+    Hole,
+    /// Space is behind it; reads as zeros.
+    Zero,
+    /// Anything. What a device says that cannot tell.
+    Data,
+}
+
+/// What became of an assign.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Assigned {
+    /// The range has its place.
+    Done,
+    /// The device does not assign; nothing happened.
+    Refused,
+}
+
+/// A block device.
+///
+/// All methods take `&self` and may be called from several threads at a time. Requests of one batch, and those
+/// of several threads, run in any order and side by side: who needs an order waits for the first to return.
+/// Where writes overlap that are in flight together, each byte is that of one of them.
+pub trait Device: Send + Sync {
+    /// What the device is like now. The size may change while it is open, nothing else does.
+    fn geometry(&self) -> Geometry;
+
+    /// Runs a batch, and returns when every request of it has its result, which is in the request.
+    fn submit(&self, requests: &mut [Request<'_>]);
+
+    /// Visits what `range` holds, in order and without gaps, until `visit` breaks. A device that cannot tell
+    /// says [`RangeStatus::Data`].
+    fn status(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
+    ) -> Result<()>;
+
+    /// Runs one operation.
+    fn run(&self, operation: Operation<'_>) -> Result<()> {
+        let mut requests = [Request::new(operation)];
+        self.submit(&mut requests);
+        let [request] = requests;
+        request.into_result()
+    }
+
+    /// Fills `into` from `offset`.
+    fn read_at(&self, into: &mut [u8], offset: u64) -> Result<()> {
+        let mut requests = [Request::read(offset, into)];
+        self.submit(&mut requests);
+        let [request] = requests;
+        request.into_result()
+    }
+
+    /// Writes `from` at `offset`.
+    fn write_at(&self, from: &[u8], offset: u64, persistence: Persistence) -> Result<()> {
+        let mut requests = [Request::write(offset, from, persistence)];
+        self.submit(&mut requests);
+        let [request] = requests;
+        request.into_result()
+    }
+
+    /// Makes every write durable that has completed.
+    fn flush(&self) -> Result<()> {
+        self.run(Operation::Flush)
+    }
+
+    /// Says that the contents are no longer needed.
+    fn discard(&self, range: ByteRange) -> Result<()> {
+        self.run(Operation::Discard(range))
+    }
+
+    /// Makes the range read as zeros.
+    fn write_zeroes(&self, range: ByteRange, zeroing: Zeroing) -> Result<()> {
+        self.run(Operation::WriteZeroes(range, zeroing))
+    }
+
+    /// Gives the range its place. An error is one of the storage (no space left, I/O), which a caller who only
+    /// gave a hint may pass over.
+    fn assign(&self, range: ByteRange) -> Result<Assigned> {
+        match self.run(Operation::Assign(range)) {
+            Ok(()) => Ok(Assigned::Done),
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Assigned::Refused),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+impl<D: Device + ?Sized> Device for std::sync::Arc<D> {
+    fn geometry(&self) -> Geometry {
+        (**self).geometry()
+    }
+
+    fn submit(&self, requests: &mut [Request<'_>]) {
+        (**self).submit(requests);
+    }
+
+    fn status(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
+    ) -> Result<()> {
+        (**self).status(range, visit)
+    }
+}

@@ -1,0 +1,128 @@
+//! What a device is like: size, units, limits of one request, and what it offers.
+
+use bitflags::bitflags;
+use extant_space::{ByteRange, Error, ErrorKind, Result};
+
+use crate::Operation;
+
+/// Size, units and limits of a device. All numbers are in bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Bytes that can be addressed; a multiple of `logical_block`.
+    pub size: u64,
+    /// Every offset and length is a multiple of it; a power of two, 1 where any byte can be written alone.
+    pub logical_block: u32,
+    /// What the device writes without reading first; a power of two, at least `logical_block`.
+    pub physical_block: u32,
+    /// What one request is cut at.
+    pub limits: Limits,
+    /// What the device offers.
+    pub features: Features,
+}
+
+/// The most that one request below the driver carries.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes of one read or write; a multiple of `logical_block`.
+    pub transfer: u64,
+    /// One discard.
+    pub discard: RangeLimit,
+    /// One write zeroes.
+    pub write_zeroes: RangeLimit,
+    /// One assign.
+    pub assign: RangeLimit,
+}
+
+/// The limits of an operation that carries a range and no data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RangeLimit {
+    /// Bytes of one request.
+    pub bytes: u64,
+    /// The unit in which it has an effect; a power of two. Smaller ranges are legal and may do nothing.
+    pub granularity: u64,
+}
+
+bitflags! {
+    /// What a device offers beyond reading, writing and flushing.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub struct Features: u32 {
+        /// Nothing may be changed.
+        const READ_ONLY = 1 << 0;
+        /// Writes may stay in a volatile cache until a flush.
+        const VOLATILE_CACHE = 1 << 1;
+        /// A write with FUA costs less than a write and a flush.
+        const FUA = 1 << 2;
+        /// Discard does something.
+        const DISCARD = 1 << 3;
+        /// Zeros may be written without sending them.
+        const WRITE_ZEROES = 1 << 4;
+        /// Write zeroes may give space back when the caller allows it.
+        const WRITE_ZEROES_UNMAP = 1 << 5;
+        /// Write zeroes can leave the space in place, written.
+        const WRITE_ZEROES_ALLOCATE = 1 << 6;
+        /// Assign does something.
+        const ASSIGN = 1 << 7;
+        /// Status tells holes, and zeros, from data.
+        const STATUS = 1 << 8;
+    }
+}
+
+impl Limits {
+    /// No limits, for devices that have none.
+    pub const NONE: Self = Self {
+        transfer: u64::MAX,
+        discard: RangeLimit::NONE,
+        write_zeroes: RangeLimit::NONE,
+        assign: RangeLimit::NONE,
+    };
+}
+
+impl RangeLimit {
+    /// Any length, in units of a byte.
+    pub const NONE: Self = Self {
+        bytes: u64::MAX,
+        granularity: 1,
+    };
+
+    /// At most `bytes` in one request.
+    pub const fn at_most(bytes: u64) -> Self {
+        Self {
+            bytes,
+            granularity: 1,
+        }
+    }
+}
+
+impl Geometry {
+    /// Refuses what can never be right: a range past the end, one that is not in whole logical blocks,
+    /// a change of a read-only device.
+    pub fn admit(&self, operation: &Operation<'_>) -> Result<()> {
+        if operation.changes() && self.features.contains(Features::READ_ONLY) {
+            return Err(Error::new(ErrorKind::ReadOnly)
+                .detail("the device is read-only")
+                .during(operation.name()));
+        }
+        let Some((start, length)) = operation.start_and_length() else {
+            return Ok(());
+        };
+        let error = |range: ByteRange, detail: String| {
+            let error = Error::new(ErrorKind::InvalidArgument).detail(detail);
+            Err(error.during(operation.name()).in_range(range))
+        };
+        let Some(range) = ByteRange::at(start, length).filter(|range| range.end() <= self.size)
+        else {
+            let shown = ByteRange::new(start, start.saturating_add(length));
+            return error(shown, format!("past the end of the device, {}", self.size));
+        };
+        let block = u64::from(self.logical_block);
+        if !start.is_multiple_of(block) || !length.is_multiple_of(block) {
+            return error(range, format!("not in whole blocks of {block} bytes"));
+        }
+        Ok(())
+    }
+
+    /// The whole device.
+    pub fn range(&self) -> ByteRange {
+        ByteRange::new(0, self.size)
+    }
+}

@@ -1,0 +1,29 @@
+//! Block devices: one trait, drivers that stand on something, wrappers that stand on a driver.
+//!
+//! A [`Device`] takes batches of [`Request`]s from any thread. Requests of any size are taken: the driver
+//! cuts them at its [`Limits`] and keeps the pieces in flight together, so that no caller ever splits.
+//!
+//! Definitions: `docs/design.md`, "blockdev".
+
+mod device;
+mod geometry;
+mod kind;
+mod loop_device;
+mod memory;
+mod request;
+mod runs;
+pub mod simulation;
+mod split;
+mod statistics;
+mod throttle;
+
+pub use device::{Assigned, Device, RangeStatus};
+pub use geometry::{Features, Geometry, Limits, RangeLimit};
+pub use kind::OperationKind;
+pub use loop_device::{LoopAccess, LoopDevice, LoopOptions};
+pub use memory::{MemoryDevice, MemoryOptions};
+pub use request::{
+    Operation, Persistence, ReadBuffers, Request, Speed, Unmap, WriteBuffers, Zeroing,
+};
+pub use statistics::{Histogram, OperationStatistics, Statistics, StatisticsSnapshot};
+pub use throttle::{Throttle, ThrottleOptions};

@@ -1,0 +1,350 @@
+//! A device over a space file: what the loop driver is to the kernel, with assign passed on.
+//!
+//! | request | to the file, at the same offset |
+//! |---|---|
+//! | read, write | read, write; FUA adds a sync of the data |
+//! | flush | sync of the data |
+//! | discard | punch hole |
+//! | write zeroes, unmap allowed | punch hole |
+//! | write zeroes, unmap forbidden | write zeroes, else zero range |
+//! | assign | allocate, keep size |
+//! | status | the extents |
+//!
+//! What the file refuses with `Unsupported` is remembered and not tried again: zeros are then written as data
+//! (unless only fast ones are wanted), a discard does nothing, an assign is refused.
+//!
+//! A batch runs on a few threads. Its assigns run one after the other on one of them, lowest piece first: side
+//! by side they would wait for the same inode and lie interleaved. Between the pieces of a large assign the
+//! file is free for others. One sync at the end serves every flush and FUA write of the batch.
+
+mod batch;
+mod modes;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use extant_space::{
+    ByteRange, Error, ErrorKind, Extent, ExtentState, FallocateMode, Result, SpaceFile, SyncMode,
+};
+
+use crate::runs::Runs;
+use crate::split::submit_within;
+use crate::{
+    Device, Features, Geometry, Limits, Operation, Persistence, RangeLimit, RangeStatus, Request,
+    Speed, Unmap, Zeroing,
+};
+use modes::Modes;
+
+/// Zeros written as data.
+const ZEROES: &[u8] = &[0; 64 << 10];
+/// A kernel file system allocates so much in a few milliseconds, while others wait for the inode.
+const ASSIGN_MAX: u64 = 1 << 30;
+
+/// How a file becomes a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoopOptions {
+    /// First byte of the file that belongs to the device.
+    pub offset: u64,
+    /// Bytes of the device; `None`: up to the end of the file, in whole logical blocks.
+    pub size: Option<u64>,
+    /// A power of two.
+    pub logical_block: u32,
+    /// Whether anything may be changed.
+    pub access: LoopAccess,
+    /// Bytes of one allocation: others wait so long for the file.
+    pub assign_max: u64,
+    /// Most threads at work on one batch, the caller's among them; at least 1.
+    pub threads: usize,
+}
+
+/// What may be done to the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoopAccess {
+    /// Everything.
+    ReadWrite,
+    /// Reading; the device says [`Features::READ_ONLY`].
+    ReadOnly,
+}
+
+impl Default for LoopOptions {
+    /// The whole file, in blocks of 512 bytes, by up to four threads.
+    fn default() -> Self {
+        Self {
+            offset: 0,
+            size: None,
+            logical_block: 512,
+            access: LoopAccess::ReadWrite,
+            assign_max: ASSIGN_MAX,
+            threads: 4,
+        }
+    }
+}
+
+/// A block device whose blocks are those of a file.
+///
+/// The file is never made longer by opening or growing the device. Where somebody else cuts it, reads past
+/// its end fail, and writes make it longer again.
+pub struct LoopDevice<F: ?Sized = dyn SpaceFile> {
+    file: Arc<F>,
+    options: LoopOptions,
+    /// All but the size, which is below.
+    geometry: Geometry,
+    size: AtomicU64,
+    modes: Modes,
+}
+
+impl<F: SpaceFile + ?Sized> LoopDevice<F> {
+    /// A device over `file`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the file is shorter than offset and size want.
+    ///
+    /// # Panics
+    /// When the logical block is no power of two, or no thread is allowed.
+    pub fn new(file: Arc<F>, options: LoopOptions) -> Result<Self> {
+        let block = options.logical_block;
+        assert!(block.is_power_of_two(), "logical block of {block} bytes");
+        assert!(options.threads > 0, "no thread to work on a batch");
+        let assign_max = options.assign_max.max(u64::from(block)) & !u64::from(block - 1);
+        let mut features = match options.access {
+            LoopAccess::ReadOnly => Features::READ_ONLY,
+            LoopAccess::ReadWrite => {
+                Features::DISCARD
+                    | Features::WRITE_ZEROES
+                    | Features::WRITE_ZEROES_UNMAP
+                    | Features::WRITE_ZEROES_ALLOCATE
+                    | Features::ASSIGN
+            }
+        } | Features::VOLATILE_CACHE;
+        let first = ByteRange::new(options.offset, options.offset.saturating_add(1));
+        if file
+            .for_each_extent(first, &mut |_| ControlFlow::Break(()))
+            .is_ok()
+        {
+            features |= Features::STATUS;
+        }
+        let geometry = Geometry {
+            size: 0,
+            logical_block: block,
+            physical_block: block.max(4096),
+            limits: Limits {
+                assign: RangeLimit::at_most(assign_max),
+                ..Limits::NONE
+            },
+            features,
+        };
+        let device = Self {
+            file,
+            options,
+            geometry,
+            size: AtomicU64::new(0),
+            modes: Modes::default(),
+        };
+        device.refresh()?;
+        Ok(device)
+    }
+
+    /// Follows a file whose size has changed, and returns the size of the device. A device of a fixed size
+    /// keeps it.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when the file no longer holds the offset or the fixed size; nothing is changed then.
+    pub fn refresh(&self) -> Result<u64> {
+        let file_size = self.file.size()?;
+        let too_short = || {
+            let detail = format!(
+                "the file has {file_size} bytes, too few for {} bytes from {}",
+                self.options.size.unwrap_or(0),
+                self.options.offset
+            );
+            Error::new(ErrorKind::InvalidArgument).detail(detail)
+        };
+        let room = file_size.checked_sub(self.options.offset);
+        let room = room.ok_or_else(too_short)?;
+        let block = u64::from(self.options.logical_block);
+        let size = match self.options.size {
+            Some(fixed) if fixed > room => return Err(too_short()),
+            Some(fixed) if !fixed.is_multiple_of(block) => {
+                let detail = format!("{fixed} bytes are not whole blocks of {block} bytes");
+                return Err(Error::new(ErrorKind::InvalidArgument).detail(detail));
+            }
+            Some(fixed) => fixed,
+            None => room & !(block - 1),
+        };
+        self.size.store(size, Ordering::Relaxed);
+        Ok(size)
+    }
+
+    /// The file below.
+    pub fn file(&self) -> &Arc<F> {
+        &self.file
+    }
+
+    /// Runs an operation, all but the sync that a flush or FUA wants.
+    fn execute(&self, operation: &mut Operation<'_>) -> Result<()> {
+        match operation {
+            Operation::Read { offset, into } => {
+                let mut at = *offset;
+                for part in into {
+                    self.read(part, at)?;
+                    at += part.len() as u64;
+                }
+                Ok(())
+            }
+            Operation::Write { offset, from, .. } => {
+                let mut at = *offset + self.options.offset;
+                for part in from {
+                    self.file.write_at(part, at)?;
+                    at += part.len() as u64;
+                }
+                Ok(())
+            }
+            Operation::Flush => Ok(()),
+            Operation::Discard(range) => match self.fallocate(FallocateMode::PunchHole, *range) {
+                Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),
+                result => result,
+            },
+            Operation::WriteZeroes(range, zeroing) => self.zero(*range, *zeroing),
+            Operation::Assign(range) => self.fallocate(FallocateMode::AllocateKeepSize, *range),
+        }
+    }
+
+    fn read(&self, into: &mut [u8], offset: u64) -> Result<()> {
+        let read = self.file.read_at(into, offset + self.options.offset)?;
+        if read == into.len() {
+            return Ok(());
+        }
+        let missing = ByteRange::new(offset + read as u64, offset + into.len() as u64);
+        Err(Error::new(ErrorKind::Io)
+            .detail("the file below ends before the device does")
+            .in_range(missing))
+    }
+
+    fn zero(&self, range: ByteRange, zeroing: Zeroing) -> Result<()> {
+        let ways: &[FallocateMode] = match zeroing.unmap {
+            Unmap::Allowed => &[FallocateMode::PunchHole],
+            Unmap::Forbidden => &[FallocateMode::WriteZeroes, FallocateMode::ZeroRangeKeepSize],
+        };
+        for way in ways {
+            match self.fallocate(*way, range) {
+                Err(error) if error.kind() == ErrorKind::Unsupported => {}
+                result => return result,
+            }
+        }
+        match zeroing.speed {
+            Speed::OnlyIfFast => Err(Error::new(ErrorKind::Unsupported)
+                .detail("the file below takes zeros only as data")
+                .in_range(range)),
+            Speed::Any => range.chunks(ZEROES.len() as u64).try_for_each(|piece| {
+                let zeroes = &ZEROES[..piece.len() as usize];
+                self.file
+                    .write_at(zeroes, piece.start() + self.options.offset)
+            }),
+        }
+    }
+
+    /// Without asking the file again when it has refused before.
+    fn fallocate(&self, mode: FallocateMode, range: ByteRange) -> Result<()> {
+        if self.modes.is_refused(mode) {
+            return Err(Error::new(ErrorKind::Unsupported)
+                .detail(format!("the file below does not offer '{mode}'"))
+                .in_range(range));
+        }
+        let result = self.file.fallocate(mode, self.in_file(range));
+        if let Err(error) = &result
+            && error.kind() == ErrorKind::Unsupported
+        {
+            self.modes.refuse(mode);
+        }
+        result
+    }
+
+    fn in_file(&self, range: ByteRange) -> ByteRange {
+        let offset = self.options.offset;
+        ByteRange::new(range.start() + offset, range.end() + offset)
+    }
+
+    fn status_runs(&self, range: ByteRange, runs: &mut Runs<'_>) -> Result<ControlFlow<()>> {
+        let mut at = range.start();
+        let mut flow = ControlFlow::Continue(());
+        let wanted = self.in_file(range);
+        self.file.for_each_extent(wanted, &mut |extent| {
+            if let Some(extent) = extent.clip(wanted) {
+                let offset = self.options.offset;
+                let (start, end) = (extent.logical.start(), extent.logical.end());
+                let part = ByteRange::new(start - offset, end - offset);
+                flow = runs.push(part, status_of(&extent));
+                at = part.end();
+            }
+            flow
+        })?;
+        if flow.is_continue() {
+            // The map of a file that was cut ends early.
+            flow = runs.push(ByteRange::new(at, range.end()), RangeStatus::Hole);
+        }
+        Ok(flow)
+    }
+}
+
+fn status_of(extent: &Extent) -> RangeStatus {
+    match extent.state {
+        ExtentState::Hole => RangeStatus::Hole,
+        ExtentState::Unwritten => RangeStatus::Zero,
+        ExtentState::Written => RangeStatus::Data,
+    }
+}
+
+impl<F: SpaceFile + ?Sized> Device for LoopDevice<F> {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            size: self.size.load(Ordering::Relaxed),
+            ..self.geometry.clone()
+        }
+    }
+
+    fn submit(&self, requests: &mut [Request<'_>]) {
+        submit_within(&self.geometry(), requests, |requests| {
+            batch::run(requests, self.options.threads, &|operation| {
+                self.execute(operation)
+            });
+            let wants_sync = |request: &Request<'_>| match request.operation {
+                Operation::Flush => true,
+                Operation::Write { persistence, .. } => persistence == Persistence::Fua,
+                Operation::WriteZeroes(_, zeroing) => zeroing.persistence == Persistence::Fua,
+                _ => false,
+            };
+            if requests.iter().any(wants_sync)
+                && let Err(error) = self.file.sync(SyncMode::Data)
+            {
+                for request in requests.iter_mut().filter(|request| wants_sync(request)) {
+                    let same = Error::new(error.kind()).detail(error.to_string());
+                    request.complete(Err(same));
+                }
+            }
+        });
+    }
+
+    fn status(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let size = self.size.load(Ordering::Relaxed);
+        if range.end() > size {
+            return Err(Error::new(ErrorKind::InvalidArgument)
+                .detail(format!("past the end of the device, {size}"))
+                .during("status")
+                .in_range(range));
+        }
+        if !self.geometry.features.contains(Features::STATUS) {
+            let _ = visit(range, RangeStatus::Data);
+            return Ok(());
+        }
+        let mut runs = Runs::new(visit);
+        if self.status_runs(range, &mut runs)?.is_continue() {
+            runs.finish();
+        }
+        Ok(())
+    }
+}

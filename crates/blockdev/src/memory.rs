@@ -1,0 +1,287 @@
+//! A sparse device in memory: what null_blk with `memory_backed` is to the kernel.
+//!
+//! Model: pages of 4 KiB that are a hole, have space (and read as zeros), or hold data. Holes cost no memory at
+//! all and space that is only assigned some 30 bytes for 256 KiB, so that a device may be larger than the machine;
+//! whoever needs the errors of a thin device that runs full sets a capacity.
+//!
+//! There is no cache: what has completed is there. A power cut and what it loses are the business of
+//! [`simulation`](crate::simulation), which stands on [`MemoryDevice::snapshot`]: copies share pages until one
+//! side writes, and taking one costs the same at any size.
+
+mod file;
+mod region;
+mod shard;
+
+use std::fmt;
+use std::ops::ControlFlow;
+
+use extant_space::{ByteRange, ByteSize, Error, ErrorKind, Result};
+
+use crate::runs::Runs;
+use crate::split::submit_within;
+use crate::{
+    Device, Features, Geometry, Limits, Operation, RangeLimit, RangeStatus, Request, Unmap,
+};
+use region::{PAGE, REGION};
+use shard::{Change, Shards};
+
+/// Looking a device over goes on in steps of this size, so that an early break has cost little.
+const WINDOW: u64 = 16 << 30;
+
+/// What a memory device is to be like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemoryOptions {
+    /// Bytes that can be addressed; a multiple of `logical_block`.
+    pub size: u64,
+    /// A power of two.
+    pub logical_block: u32,
+    /// Bytes that can have space at a time, in whole pages of 4 KiB; what would need more fails with
+    /// `NoSpace`. `None`: as many as there are.
+    pub capacity: Option<u64>,
+}
+
+impl MemoryOptions {
+    /// `size` bytes in logical blocks of 512 bytes, without a limit on capacity.
+    pub fn new(size: u64) -> Self {
+        Self {
+            size,
+            logical_block: 512,
+            capacity: None,
+        }
+    }
+}
+
+/// A block device in memory.
+///
+/// A request that fails for lack of space may have been done in part.
+pub struct MemoryDevice {
+    options: MemoryOptions,
+    geometry: Geometry,
+    shards: Shards,
+}
+
+impl MemoryDevice {
+    /// A hole of `size` bytes, a multiple of 512.
+    ///
+    /// # Panics
+    /// When the size is no multiple of 512.
+    pub fn new(size: u64) -> Self {
+        Self::with_options(MemoryOptions::new(size))
+    }
+
+    /// A hole.
+    ///
+    /// # Panics
+    /// When the logical block is no power of two, or the size no multiple of it.
+    pub fn with_options(options: MemoryOptions) -> Self {
+        let shards = Shards::new(options.capacity);
+        Self::from_shards(options, shards)
+    }
+
+    /// A device that holds `bytes` and is as long.
+    ///
+    /// # Panics
+    /// When their number is no multiple of 512.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        let device = Self::new(bytes.len() as u64);
+        for (at, data) in bytes.chunks(PAGE).enumerate() {
+            if data.iter().any(|&byte| byte != 0) {
+                let written = device.shards.write((at * PAGE) as u64, data);
+                written.expect("a device without a limit has space");
+            }
+        }
+        device
+    }
+
+    fn from_shards(options: MemoryOptions, shards: Shards) -> Self {
+        let block = options.logical_block;
+        assert!(block.is_power_of_two(), "logical block of {block} bytes");
+        assert!(
+            options.size.is_multiple_of(u64::from(block)),
+            "size of {} bytes in blocks of {block}",
+            options.size
+        );
+        let pages = RangeLimit {
+            bytes: u64::MAX,
+            granularity: PAGE as u64,
+        };
+        let geometry = Geometry {
+            size: options.size,
+            logical_block: block,
+            physical_block: block.max(PAGE as u32),
+            limits: Limits {
+                discard: pages,
+                assign: pages,
+                ..Limits::NONE
+            },
+            features: Features::FUA
+                | Features::DISCARD
+                | Features::WRITE_ZEROES
+                | Features::WRITE_ZEROES_UNMAP
+                | Features::WRITE_ZEROES_ALLOCATE
+                | Features::ASSIGN
+                | Features::STATUS,
+        };
+        Self {
+            options,
+            geometry,
+            shards,
+        }
+    }
+
+    /// An independent device with the contents of this one at one point in time.
+    pub fn snapshot(&self) -> Self {
+        let shards = self.shards.snapshot(self.options.capacity);
+        Self::from_shards(self.options.clone(), shards)
+    }
+
+    /// As [`snapshot`](Self::snapshot), without the limit on capacity.
+    pub fn snapshot_unlimited(&self) -> Self {
+        let options = MemoryOptions {
+            capacity: None,
+            ..self.options.clone()
+        };
+        Self::from_shards(options, self.shards.snapshot(None))
+    }
+
+    /// Takes the contents of `from`, at one point in time for all who look. A limit on capacity stays, even
+    /// where the contents take more.
+    ///
+    /// # Panics
+    /// When the sizes differ.
+    pub fn restore(&self, from: &Self) {
+        assert_eq!(self.geometry.size, from.geometry.size, "sizes differ");
+        self.shards.restore(&from.shards);
+    }
+
+    /// Bytes that have space, in whole pages; while others change them, those of no single point in time.
+    pub fn allocated(&self) -> u64 {
+        self.shards.allocated() * PAGE as u64
+    }
+
+    /// What the device was made with.
+    pub fn options(&self) -> &MemoryOptions {
+        &self.options
+    }
+
+    /// The first byte that reads differently on `other`; pages that both share are not looked at. For tests.
+    pub fn first_difference(&self, other: &Self) -> Option<u64> {
+        self.shards.first_difference(&other.shards)
+    }
+
+    /// All bytes, zeros included.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let length = usize::try_from(self.geometry.size).expect("a device that fits the memory");
+        let mut bytes = vec![0; length];
+        self.shards.read(0, &mut bytes);
+        bytes
+    }
+
+    /// Runs one operation that was admitted.
+    pub(crate) fn execute(&self, operation: &mut Operation<'_>) -> Result<()> {
+        match operation {
+            Operation::Read { offset, into } => {
+                let mut at = *offset;
+                for part in into {
+                    self.shards.read(at, part);
+                    at += part.len() as u64;
+                }
+                Ok(())
+            }
+            Operation::Write { offset, from, .. } => {
+                let mut at = *offset;
+                for part in from {
+                    self.shards.write(at, part)?;
+                    at += part.len() as u64;
+                }
+                Ok(())
+            }
+            Operation::Flush => Ok(()),
+            Operation::Discard(range) => {
+                self.shards.punch(*range);
+                Ok(())
+            }
+            Operation::WriteZeroes(range, zeroing) => match zeroing.unmap {
+                Unmap::Allowed => {
+                    self.shards.punch(*range);
+                    Ok(())
+                }
+                Unmap::Forbidden => self.shards.change(*range, Change::ZeroAllocated),
+            },
+            Operation::Assign(range) => self.shards.change(*range, Change::Assign),
+        }
+    }
+}
+
+impl Device for MemoryDevice {
+    fn geometry(&self) -> Geometry {
+        self.geometry.clone()
+    }
+
+    fn submit(&self, requests: &mut [Request<'_>]) {
+        submit_within(&self.geometry, requests, |requests| {
+            for request in requests {
+                let result = self.execute(&mut request.operation);
+                request.complete(result);
+            }
+        });
+    }
+
+    fn status(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
+    ) -> Result<()> {
+        if range.end() > self.geometry.size {
+            return Err(Error::new(ErrorKind::InvalidArgument)
+                .detail(format!(
+                    "past the end of the device, {}",
+                    self.geometry.size
+                ))
+                .during("status")
+                .in_range(range));
+        }
+        let mut runs = Runs::new(visit);
+        match self.status_runs(range, &mut runs) {
+            ControlFlow::Continue(()) => runs.finish(),
+            ControlFlow::Break(()) => {}
+        }
+        Ok(())
+    }
+}
+
+impl MemoryDevice {
+    fn status_runs(&self, range: ByteRange, runs: &mut Runs<'_>) -> ControlFlow<()> {
+        for window in range.chunks(WINDOW) {
+            let mut at = window.start();
+            for number in self.shards.regions_in(window) {
+                let allocation = self.shards.allocation(number);
+                for page in 0..REGION / PAGE {
+                    let start = number * REGION as u64 + (page * PAGE) as u64;
+                    let page_range = ByteRange::new(start, start + PAGE as u64);
+                    let Some(part) = page_range.intersection(window) else {
+                        continue;
+                    };
+                    let bit = 1 << page;
+                    let status = match () {
+                        () if allocation.written & bit != 0 => RangeStatus::Data,
+                        () if allocation.allocated & bit != 0 => RangeStatus::Zero,
+                        () => continue,
+                    };
+                    runs.push(ByteRange::new(at, part.start()), RangeStatus::Hole)?;
+                    runs.push(part, status)?;
+                    at = part.end();
+                }
+            }
+            runs.push(ByteRange::new(at, window.end()), RangeStatus::Hole)?;
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+impl fmt::Debug for MemoryDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (size, allocated) = (ByteSize(self.geometry.size), ByteSize(self.allocated()));
+        write!(f, "MemoryDevice({size}, {allocated} allocated)")
+    }
+}

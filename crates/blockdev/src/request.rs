@@ -1,0 +1,194 @@
+//! What a device can be asked to do.
+
+use extant_space::{ByteRange, Error, Result};
+use smallvec::{SmallVec, smallvec};
+
+/// Where a read goes, one part after the other.
+pub type ReadBuffers<'a> = SmallVec<[&'a mut [u8]; 1]>;
+
+/// Where a write comes from, one part after the other.
+pub type WriteBuffers<'a> = SmallVec<[&'a [u8]; 1]>;
+
+/// When a write is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Persistence {
+    /// After the next flush.
+    Cached,
+    /// When it completes (force unit access).
+    Fua,
+}
+
+/// Whether zeros may give the space back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unmap {
+    /// The range may become a hole.
+    Allowed,
+    /// The range stays, or becomes, allocated: a later write to it cannot fail for lack of space.
+    Forbidden,
+}
+
+/// Whether zeros may cost what writing them costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speed {
+    /// They may be written as data.
+    Any,
+    /// Only when no data has to be sent; else the request fails with `Unsupported` and changes nothing.
+    OnlyIfFast,
+}
+
+/// How a range becomes zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Zeroing {
+    /// Whether the space may be given back.
+    pub unmap: Unmap,
+    /// Whether zeros may be written as data.
+    pub speed: Speed,
+    /// When the zeros are durable.
+    pub persistence: Persistence,
+}
+
+impl Zeroing {
+    /// Zeros that stay allocated, at any cost.
+    pub const ALLOCATED: Self = Self {
+        unmap: Unmap::Forbidden,
+        speed: Speed::Any,
+        persistence: Persistence::Cached,
+    };
+    /// Zeros by whatever means.
+    pub const ANY: Self = Self {
+        unmap: Unmap::Allowed,
+        ..Self::ALLOCATED
+    };
+}
+
+/// One operation. Offsets and lengths are in bytes.
+#[derive(Debug)]
+pub enum Operation<'a> {
+    /// Fills the buffers.
+    Read {
+        /// First byte.
+        offset: u64,
+        /// Where the data goes.
+        into: ReadBuffers<'a>,
+    },
+    /// Writes the buffers.
+    Write {
+        /// First byte.
+        offset: u64,
+        /// Where the data comes from.
+        from: WriteBuffers<'a>,
+        /// When it is durable.
+        persistence: Persistence,
+    },
+    /// Makes every write durable that completed before this was submitted.
+    Flush,
+    /// The contents are no longer needed. What is read there afterwards is undefined until written, but is
+    /// never what another user of the storage wrote. May do nothing.
+    Discard(ByteRange),
+    /// The range reads as zeros.
+    WriteZeroes(ByteRange, Zeroing),
+    /// Gives the range its place now, in as few pieces as possible: data is preserved, none is written, space
+    /// that is there already is left alone, shared (copy-on-write) space stays shared.
+    Assign(ByteRange),
+}
+
+impl Operation<'_> {
+    /// The verb, for errors and statistics.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Read { .. } => "read",
+            Self::Write { .. } => "write",
+            Self::Flush => "flush",
+            Self::Discard(_) => "discard",
+            Self::WriteZeroes(..) => "write zeroes",
+            Self::Assign(_) => "assign",
+        }
+    }
+
+    /// Whether the device is changed by it.
+    pub fn changes(&self) -> bool {
+        !matches!(self, Self::Read { .. } | Self::Flush)
+    }
+
+    /// The bytes it is about; `None` for a flush.
+    ///
+    /// # Panics
+    /// When the range ends past 64 bits; an admitted operation does not.
+    pub fn range(&self) -> Option<ByteRange> {
+        let (start, length) = self.start_and_length()?;
+        Some(ByteRange::at(start, length).expect("an admitted range"))
+    }
+
+    pub(crate) fn start_and_length(&self) -> Option<(u64, u64)> {
+        Some(match self {
+            Self::Read { offset, into } => {
+                (*offset, into.iter().map(|part| part.len() as u64).sum())
+            }
+            Self::Write { offset, from, .. } => {
+                (*offset, from.iter().map(|part| part.len() as u64).sum())
+            }
+            Self::Flush => return None,
+            Self::Discard(range) | Self::WriteZeroes(range, _) | Self::Assign(range) => {
+                (range.start(), range.len())
+            }
+        })
+    }
+}
+
+/// An operation and, once submitted, its result.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// What is asked.
+    pub operation: Operation<'a>,
+    result: Option<Result<()>>,
+}
+
+impl<'a> Request<'a> {
+    /// A request for `operation`.
+    pub fn new(operation: Operation<'a>) -> Self {
+        Self {
+            operation,
+            result: None,
+        }
+    }
+
+    /// A read into one buffer.
+    pub fn read(offset: u64, into: &'a mut [u8]) -> Self {
+        Self::new(Operation::Read {
+            offset,
+            into: smallvec![into],
+        })
+    }
+
+    /// A write from one buffer.
+    pub fn write(offset: u64, from: &'a [u8], persistence: Persistence) -> Self {
+        Self::new(Operation::Write {
+            offset,
+            from: smallvec![from],
+            persistence,
+        })
+    }
+
+    /// Notes how it went; the first error stays. For drivers and wrappers.
+    pub fn complete(&mut self, result: Result<()>) {
+        match &self.result {
+            Some(Err(_)) => {}
+            _ => self.result = Some(result),
+        }
+    }
+
+    /// How it went so far; `None` before it was submitted.
+    pub fn result(&self) -> Option<&Result<()>> {
+        self.result.as_ref()
+    }
+
+    /// How it went.
+    ///
+    /// # Panics
+    /// When the request was never submitted.
+    pub fn into_result(self) -> Result<()> {
+        self.result
+            .expect("a device completes every request")
+            .map_err(|error: Error| error.during(self.operation.name()))
+    }
+}

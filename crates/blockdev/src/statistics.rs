@@ -1,0 +1,129 @@
+//! Counts and histograms of what passes to a device.
+//!
+//! Model: counters live in shards, a thread keeps to its own shard, and reading adds them up; so an operation
+//! writes no cache line that other threads write (as long as there are not more threads than shards) and the
+//! wrapper costs two looks at the clock and a few uncontended additions.
+//!
+//! The latency of a request is the time its batch took, since a batch returns as a whole.
+
+mod histogram;
+mod snapshot;
+
+use std::cell::Cell;
+use std::ops::ControlFlow;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Instant;
+
+use crossbeam_utils::CachePadded;
+use extant_space::{ByteRange, Result};
+
+use crate::{Device, Geometry, OperationKind, RangeStatus, Request};
+pub use histogram::Histogram;
+use histogram::Recorder;
+pub use snapshot::{OperationStatistics, StatisticsSnapshot};
+
+/// Shards are made when a thread first comes to them; more threads than this share.
+const SHARDS: usize = 64;
+
+/// A device that counts what is done to the one below.
+pub struct Statistics<D> {
+    inner: D,
+    shards: Box<[CachePadded<OnceLock<Box<Shard>>>]>,
+}
+
+#[derive(Default)]
+struct Shard {
+    kinds: [Counters; OperationKind::ALL.len()],
+}
+
+/// The counters of one kind of operation.
+#[derive(Default)]
+struct Counters {
+    errors: AtomicU64,
+    bytes: AtomicU64,
+    latency: Recorder,
+    size: Recorder,
+}
+
+impl<D: Device> Statistics<D> {
+    /// Counts, from zero, what passes to `inner`.
+    pub fn new(inner: D) -> Self {
+        Self {
+            inner,
+            shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+        }
+    }
+
+    /// The device below.
+    pub fn inner(&self) -> &D {
+        &self.inner
+    }
+
+    /// What was counted so far. Requests that complete meanwhile may be seen in part.
+    pub fn snapshot(&self) -> StatisticsSnapshot {
+        let mut sum = StatisticsSnapshot::default();
+        for shard in self.shards.iter().filter_map(|shard| shard.get()) {
+            for (counters, sum) in shard.kinds.iter().zip(&mut sum.operations) {
+                sum.errors += counters.errors.load(Ordering::Relaxed);
+                sum.bytes += counters.bytes.load(Ordering::Relaxed);
+                counters.latency.add_to(&mut sum.latency);
+                counters.size.add_to(&mut sum.size);
+            }
+        }
+        sum
+    }
+
+    fn shard(&self) -> &Shard {
+        self.shards[thread_number() % SHARDS].get_or_init(Box::default)
+    }
+}
+
+impl<D: Device> Device for Statistics<D> {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn submit(&self, requests: &mut [Request<'_>]) {
+        let started = Instant::now();
+        self.inner.submit(requests);
+        let nanoseconds = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let shard = self.shard();
+        for request in requests {
+            let operation = &request.operation;
+            let counters = &shard.kinds[OperationKind::of(operation) as usize];
+            let bytes = operation.start_and_length().map(|(_, length)| length);
+            counters.latency.record(nanoseconds);
+            if let Some(Err(_)) = request.result() {
+                counters.errors.fetch_add(1, Ordering::Relaxed);
+            } else if let Some(bytes) = bytes {
+                counters.bytes.fetch_add(bytes, Ordering::Relaxed);
+            }
+            if let Some(bytes) = bytes {
+                counters.size.record(bytes);
+            }
+        }
+    }
+
+    fn status(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.inner.status(range, visit)
+    }
+}
+
+/// The number of this thread, counted from 0 in the order of their first operation.
+fn thread_number() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
+    }
+    NUMBER.with(|number| {
+        if number.get() == usize::MAX {
+            number.set(NEXT.fetch_add(1, Ordering::Relaxed));
+        }
+        number.get()
+    })
+}
