@@ -13,17 +13,20 @@ use anyhow::{Result, bail};
 
 use crate::setup::{self, Guest};
 use crate::workspace::Workspace;
-use crate::{deny, step, test, tidy};
+use crate::{deny, instructions, step, test, tidy};
 
 /// A step's name and work.
 type Step = (&'static str, fn(&Workspace) -> Result<()>);
 
-const STEPS: [Step; 6] = [
+const STEPS: [Step; 7] = [
     ("setup", |workspace| setup::run(workspace, Guest::Wanted)),
     ("tidy", tidy::run),
     ("licences", deny::run),
     ("clippy", clippy),
     ("test", tests),
+    ("counts", |workspace| {
+        instructions::run(workspace, instructions::Then::Compare)
+    }),
     ("docs", docs),
 ];
 

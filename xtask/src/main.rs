@@ -10,6 +10,7 @@
 mod ci;
 mod deny;
 mod dist;
+mod instructions;
 mod setup;
 mod step;
 mod test;
@@ -39,6 +40,8 @@ enum Command {
     Test(TestArgs),
     /// Check the format, the layers and the house rules
     Tidy,
+    /// Count the instructions of hot paths and compare them with the baseline
+    Instructions(InstructionsArgs),
     /// Everything that CI runs, in its order
     Ci,
     /// Write the release binary, man pages and shell completions to target/dist
@@ -61,6 +64,13 @@ struct TestArgs {
     cargo_args: Vec<String>,
 }
 
+#[derive(Args)]
+struct InstructionsArgs {
+    /// Make the counts of this run the baseline
+    #[arg(long)]
+    update: bool,
+}
+
 fn main() -> ExitCode {
     let (own_args, test_args) = split_at_dashes(env::args().collect());
     let command = Cli::parse_from(own_args).command;
@@ -68,6 +78,13 @@ fn main() -> ExitCode {
         Command::Setup(args) => setup::run(&workspace, setup::Guest::from_flag(args.no_guest)),
         Command::Test(args) => test::run(&workspace, &args.cargo_args, &test_args),
         Command::Tidy => tidy::run(&workspace),
+        Command::Instructions(args) => instructions::run(
+            &workspace,
+            match args.update {
+                true => instructions::Then::Update,
+                false => instructions::Then::Compare,
+            },
+        ),
         Command::Ci => ci::run(&workspace),
         Command::Dist => dist::run(&workspace),
     });

@@ -14,6 +14,8 @@ pub const PACKAGES: &[&str] = &[
     "xfsprogs",
     // faulty: the library mounts by itself as root, and through fusermount3 otherwise
     "fuse3",
+    // cargo xtask instructions
+    "valgrind",
     // newer, guest: fetching and unpacking
     "cpio",
     "debian-archive-keyring",

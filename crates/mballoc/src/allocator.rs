@@ -1,0 +1,152 @@
+//! The allocator as its user sees it.
+
+use std::fmt;
+use std::ops::ControlFlow;
+
+use extant_space::Result;
+
+use crate::options::{Options, Policy};
+use crate::owner::{Free, Owner};
+use crate::shared::{OutOfUse, Shared};
+use crate::sync::Arc;
+use crate::{BitmapSource, BlockRange, Geometry, Statistics, TransactionId};
+
+/// The free space of a file system: finds blocks for owners and takes them back.
+///
+/// Does no I/O: the file system's own bitmaps are read through a [`BitmapSource`] when a group is first needed,
+/// and writing them is the caller's part. All methods may be called from several threads.
+pub struct Allocator {
+    pub(crate) shared: Arc<Shared>,
+}
+
+impl Allocator {
+    /// An allocator over `geometry`, which reads no bitmap yet.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a geometry that no file system has; `Corrupt` when the source says of a group that
+    /// more blocks are free than it has.
+    pub fn open(
+        geometry: Geometry,
+        options: Options,
+        source: impl BitmapSource + 'static,
+    ) -> Result<Self> {
+        let shared = Shared::new(geometry, options, Box::new(source))?;
+        Ok(Self {
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// A handle for the file `number`, which has `blocks` blocks already.
+    pub fn owner(&self, number: u64, blocks: u64) -> Owner {
+        Owner::new(&self.shared, number, blocks)
+    }
+
+    /// Frees blocks whose owner has no handle. Errors as [`Owner::free`].
+    pub fn free(&self, range: BlockRange, when: Free) -> Result<()> {
+        match when {
+            Free::Now => self.shared.give(range),
+            Free::AfterCommit(transaction) => self.shared.give_after(range, transaction),
+        }
+    }
+
+    /// What `transaction` freed, now that it has committed. The blocks can be allocated again when the result is
+    /// dropped: there is time to discard them.
+    pub fn committed(&self, transaction: TransactionId) -> FreedBlocks<'_> {
+        FreedBlocks {
+            shared: &self.shared,
+            ranges: self.shared.pending.take(&self.shared, transaction),
+        }
+    }
+
+    /// Blocks that can be allocated now, those in windows and the reserve among them.
+    pub fn free_blocks(&self) -> u64 {
+        self.shared.free.sum() + self.shared.owners.window_blocks()
+    }
+
+    /// Blocks that will be free after a commit.
+    pub fn pending_blocks(&self) -> u64 {
+        self.shared.pending.blocks()
+    }
+
+    /// Visits the free runs in order, without those in windows, until `visit` breaks. Reads every bitmap.
+    pub fn for_each_free(&self, mut visit: impl FnMut(BlockRange) -> ControlFlow<()>) {
+        self.shared.for_each_free(&mut visit);
+    }
+
+    /// Takes the windows back from all owners; how many blocks that were.
+    pub fn release_windows(&self) -> u64 {
+        self.shared.owners.reclaim(&self.shared)
+    }
+
+    /// What was done so far.
+    pub fn statistics(&self) -> Statistics {
+        let mut sum = self.shared.counters.sum();
+        for counts in self.shared.owners.counts() {
+            sum.requests += counts.requests;
+            sum.blocks += counts.blocks;
+            sum.window_hits += counts.window_hits;
+            sum.freed_blocks += counts.freed_blocks;
+            sum.reused_blocks += counts.reused_blocks;
+        }
+        sum
+    }
+
+    /// Switches the policy for requests from now on.
+    pub fn set_policy(&self, policy: Policy) {
+        self.shared.set_policy(policy);
+    }
+
+    /// The policy.
+    pub fn policy(&self) -> Policy {
+        self.shared.policy()
+    }
+
+    /// Number of stream goals.
+    pub fn stream_goals(&self) -> usize {
+        self.shared.goals.count()
+    }
+
+    /// The blocks, as of now.
+    pub fn geometry(&self) -> Geometry {
+        self.shared.geometry()
+    }
+
+    /// Groups whose bitmap was refused or could not be read.
+    pub fn out_of_use(&self) -> Vec<OutOfUse> {
+        self.shared.out_of_use()
+    }
+}
+
+impl fmt::Debug for Allocator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Allocator")
+            .field("geometry", &self.geometry())
+            .field("options", &self.shared.options)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Blocks that a committed transaction freed. They can be allocated when this is dropped.
+#[must_use = "dropping it makes the blocks free"]
+pub struct FreedBlocks<'a> {
+    shared: &'a Shared,
+    ranges: Vec<BlockRange>,
+}
+
+impl FreedBlocks<'_> {
+    /// The blocks, by group.
+    pub fn ranges(&self) -> &[BlockRange] {
+        &self.ranges
+    }
+}
+
+impl Drop for FreedBlocks<'_> {
+    fn drop(&mut self) {
+        let mut blocks = 0;
+        for &range in &self.ranges {
+            blocks += u64::from(range.count());
+            self.shared.give(range).expect("pending blocks are in use");
+        }
+        self.shared.pending.released(self.shared, blocks);
+    }
+}

@@ -1,0 +1,236 @@
+//! Counters as the kernel's `mb_stats`, one set for each of a few slots that threads are spread over.
+//!
+//! No thread writes a cache line that all others write too: a sum is made when somebody reads.
+
+use std::cell::Cell;
+use std::time::Duration;
+
+use crossbeam_utils::CachePadded;
+use serde::Serialize;
+
+use crate::search::CRITERIA;
+use crate::sync::{AtomicI64, AtomicU64, Ordering};
+
+/// What is counted. The order is that of the slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Count {
+    Requests,
+    Failures,
+    Blocks,
+    WindowHits,
+    GoalHits,
+    StreamGoalHits,
+    GroupsBusy,
+    GroupsLoaded,
+    LockWaits,
+    LockWaitNanos,
+    FreedBlocks,
+    ReusedBlocks,
+    WindowsReclaimed,
+    /// And one for each further criterion.
+    CriterionHits,
+    /// And one for each further criterion.
+    GroupsScanned = Self::CriterionHits as isize + CRITERIA as isize,
+}
+
+const COUNTS: usize = Count::GroupsScanned as usize + CRITERIA;
+
+/// What the allocator has done since it was opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Statistics {
+    /// Requests.
+    pub requests: u64,
+    /// Requests that got nothing.
+    pub failures: u64,
+    /// Blocks handed out.
+    pub blocks: u64,
+    /// Requests answered from the owner's window, without a group.
+    pub window_hits: u64,
+    /// Requests answered at their goal.
+    pub goal_hits: u64,
+    /// Requests answered in the group of their stream goal.
+    pub stream_goal_hits: u64,
+    /// Requests answered by each criterion.
+    pub hits: CriterionCounts,
+    /// Groups that each criterion looked into.
+    pub groups_scanned: CriterionCounts,
+    /// Groups passed over because another thread held them.
+    pub groups_busy: u64,
+    /// Groups whose bitmap was read.
+    pub groups_loaded: u64,
+    /// Locks that were not free at once.
+    pub lock_waits: u64,
+    /// Time spent waiting for them, in nanoseconds.
+    pub lock_wait_nanos: u64,
+    /// Blocks freed.
+    pub freed_blocks: u64,
+    /// Of these, blocks that were free at once as their transaction had not committed.
+    pub reused_blocks: u64,
+    /// Windows taken away from their owners for lack of space.
+    pub windows_reclaimed: u64,
+}
+
+/// A number for each criterion, in the order they are tried.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CriterionCounts {
+    /// An aligned power of two.
+    pub power_of_two: u64,
+    /// The goal length, in a group whose average free run is long enough.
+    pub goal_length_fast: u64,
+    /// The longest length that the index has.
+    pub best_available: u64,
+    /// The length asked for, in groups that may have it.
+    pub goal_length_slow: u64,
+    /// Anything.
+    pub any_free: u64,
+}
+
+impl From<[u64; CRITERIA]> for CriterionCounts {
+    fn from(counts: [u64; CRITERIA]) -> Self {
+        let [
+            power_of_two,
+            goal_length_fast,
+            best_available,
+            goal_length_slow,
+            any_free,
+        ] = counts;
+        Self {
+            power_of_two,
+            goal_length_fast,
+            best_available,
+            goal_length_slow,
+            any_free,
+        }
+    }
+}
+
+/// What an owner counts under its own lock, until it goes to a group anyway.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OwnerCounts {
+    pub(crate) requests: u64,
+    pub(crate) blocks: u64,
+    pub(crate) window_hits: u64,
+    pub(crate) freed_blocks: u64,
+    pub(crate) reused_blocks: u64,
+}
+
+pub(crate) struct Counters {
+    slots: Box<[CachePadded<[AtomicU64; COUNTS]>]>,
+}
+
+impl Counters {
+    pub(crate) fn new(cpus: usize) -> Self {
+        Self {
+            slots: (0..slots(cpus))
+                .map(|_| CachePadded::new(std::array::from_fn(|_| AtomicU64::new(0))))
+                .collect(),
+        }
+    }
+
+    pub(crate) fn add(&self, count: Count, more: u64) {
+        self.add_at(count as usize, more);
+    }
+
+    pub(crate) fn criterion_hit(&self, criterion: usize) {
+        self.add_at(Count::CriterionHits as usize + criterion, 1);
+    }
+
+    pub(crate) fn group_scanned(&self, criterion: usize) {
+        self.add_at(Count::GroupsScanned as usize + criterion, 1);
+    }
+
+    pub(crate) fn lock_waited(&self, waited: Option<Duration>) {
+        if let Some(waited) = waited {
+            self.add(Count::LockWaits, 1);
+            self.add(Count::LockWaitNanos, waited.as_nanos() as u64);
+        }
+    }
+
+    /// Takes over what an owner has counted.
+    pub(crate) fn fold(&self, owner: &mut OwnerCounts) {
+        let counts = std::mem::take(owner);
+        for (count, more) in [
+            (Count::Requests, counts.requests),
+            (Count::Blocks, counts.blocks),
+            (Count::WindowHits, counts.window_hits),
+            (Count::FreedBlocks, counts.freed_blocks),
+            (Count::ReusedBlocks, counts.reused_blocks),
+        ] {
+            if more > 0 {
+                self.add(count, more);
+            }
+        }
+    }
+
+    pub(crate) fn sum(&self) -> Statistics {
+        let get = |at: usize| -> u64 {
+            let slots = self.slots.iter();
+            slots.map(|slot| slot[at].load(Ordering::Relaxed)).sum()
+        };
+        let of = |count: Count| get(count as usize);
+        let criteria = |first: Count| -> CriterionCounts {
+            std::array::from_fn::<_, CRITERIA, _>(|at| get(first as usize + at)).into()
+        };
+        Statistics {
+            requests: of(Count::Requests),
+            failures: of(Count::Failures),
+            blocks: of(Count::Blocks),
+            window_hits: of(Count::WindowHits),
+            goal_hits: of(Count::GoalHits),
+            stream_goal_hits: of(Count::StreamGoalHits),
+            hits: criteria(Count::CriterionHits),
+            groups_scanned: criteria(Count::GroupsScanned),
+            groups_busy: of(Count::GroupsBusy),
+            groups_loaded: of(Count::GroupsLoaded),
+            lock_waits: of(Count::LockWaits),
+            lock_wait_nanos: of(Count::LockWaitNanos),
+            freed_blocks: of(Count::FreedBlocks),
+            reused_blocks: of(Count::ReusedBlocks),
+            windows_reclaimed: of(Count::WindowsReclaimed),
+        }
+    }
+
+    fn add_at(&self, at: usize, more: u64) {
+        self.slots[thread_slot() % self.slots.len()][at].fetch_add(more, Ordering::Relaxed);
+    }
+}
+
+/// A signed sum, spread over slots as the counters are.
+pub(crate) struct SpreadSum {
+    slots: Box<[CachePadded<AtomicI64>]>,
+}
+
+impl SpreadSum {
+    pub(crate) fn new(cpus: usize, value: u64) -> Self {
+        let slots: Box<[_]> = (0..slots(cpus))
+            .map(|_| CachePadded::new(AtomicI64::new(0)))
+            .collect();
+        slots[0].store(value as i64, Ordering::Relaxed);
+        Self { slots }
+    }
+
+    pub(crate) fn add(&self, more: i64) {
+        self.slots[thread_slot() % self.slots.len()].fetch_add(more, Ordering::Relaxed);
+    }
+
+    /// Exact when nobody changes it; never below 0.
+    pub(crate) fn sum(&self) -> u64 {
+        let slots = self.slots.iter();
+        let sum: i64 = slots.map(|slot| slot.load(Ordering::Relaxed)).sum();
+        sum.max(0) as u64
+    }
+}
+
+fn slots(cpus: usize) -> usize {
+    cpus.next_power_of_two().clamp(2, 64)
+}
+
+/// A small number that differs from one thread to the next.
+fn thread_slot() -> usize {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    static THREADS: AtomicUsize = AtomicUsize::new(0);
+    thread_local! {
+        static SLOT: Cell<usize> = Cell::new(THREADS.fetch_add(1, Ordering::Relaxed));
+    }
+    SLOT.get()
+}

@@ -1,0 +1,254 @@
+//! One block group: a header of a few bytes, and a body that is loaded when the group is first needed.
+//!
+//! The header is read without the lock, as a hint: how much is free, and the class of the longest free run. The
+//! bitmap in the body is the truth, behind the lock of the group. A bit is clear there (in use) for blocks that
+//! somebody owns, that lie in a window, or that wait for a commit.
+//!
+//! Invariants, whenever the lock is free:
+//! - `free` is the number of set bits, `runs` the number of runs of set bits of each class;
+//! - the published classes are those of the runs, and the index agrees (`RunIndex`);
+//! - pending runs are in use, disjoint, and those of one transaction do not touch.
+
+use std::collections::BTreeMap;
+
+use extant_space::{Error, ErrorKind, Result};
+use smallvec::SmallVec;
+
+use crate::bits::{GroupBits, Shape};
+use crate::index::{CLASSES, ClassMask, class_of};
+use crate::sync::{AtomicU32, Mutex, Ordering};
+use crate::{GroupNumber, TransactionId};
+
+/// The header.
+pub(crate) struct Group {
+    free: AtomicU32,
+    /// Class of the longest run, plus one; 0 for none.
+    largest: AtomicU32,
+    pub(crate) body: Mutex<Body>,
+}
+
+/// What is known of a group.
+pub(crate) enum Body {
+    /// Nothing but what its descriptor says.
+    Untouched,
+    /// All of it.
+    Loaded(Box<Loaded>),
+    /// Its bitmap cannot be trusted or read: nothing is taken from it, nothing given back.
+    OutOfUse,
+}
+
+/// A group whose bitmap is in memory.
+pub(crate) struct Loaded {
+    pub(crate) bits: GroupBits,
+    /// Blocks of the group; bits past it are never free.
+    pub(crate) length: u32,
+    pub(crate) free: u32,
+    /// Free runs of each class.
+    pub(crate) runs: [u32; CLASSES],
+    /// The classes that have any.
+    pub(crate) classes: ClassMask,
+    /// The classes under which the group is in the index.
+    pub(crate) published: ClassMask,
+    /// Freed runs that wait for a commit, by their first block.
+    pub(crate) pending: BTreeMap<u32, PendingRun>,
+    /// The transactions that have any of those.
+    waiting: SmallVec<[TransactionId; 2]>,
+}
+
+/// Blocks that are free once `transaction` has committed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PendingRun {
+    pub(crate) count: u32,
+    pub(crate) transaction: TransactionId,
+}
+
+impl Group {
+    /// A group with `free` free blocks, by its descriptor.
+    pub(crate) fn untouched(free: u32) -> Self {
+        let group = Self {
+            free: AtomicU32::new(0),
+            largest: AtomicU32::new(0),
+            body: Mutex::new(Body::Untouched),
+        };
+        group.set_untouched(free);
+        group
+    }
+
+    /// Publishes what a descriptor says: the free blocks may be one run.
+    pub(crate) fn set_untouched(&self, free: u32) {
+        self.set_free(free);
+        self.set_largest(ClassMask::of_run(free));
+    }
+
+    /// Free blocks, as a hint.
+    pub(crate) fn free(&self) -> u32 {
+        self.free.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_free(&self, free: u32) {
+        self.free.store(free, Ordering::Relaxed);
+    }
+
+    /// Whether the longest free run is of `class` or longer, as a hint.
+    pub(crate) fn reaches(&self, class: usize) -> bool {
+        self.largest.load(Ordering::Relaxed) as usize > class
+    }
+
+    /// Publishes the class of the longest run; under the lock, together with the index.
+    pub(crate) fn set_largest(&self, classes: ClassMask) {
+        let largest = classes.largest().map_or(0, |class| class as u32 + 1);
+        self.largest.store(largest, Ordering::Relaxed);
+    }
+
+    /// The classes under which the group is in the index; `body` is its body.
+    pub(crate) fn published(&self, body: &Body) -> ClassMask {
+        match body {
+            // All that is free may be one run.
+            Body::Untouched => ClassMask::of_run(self.free()),
+            Body::Loaded(loaded) => loaded.published,
+            Body::OutOfUse => ClassMask::NONE,
+        }
+    }
+}
+
+impl Loaded {
+    /// A group of `length` blocks from its bitmap as the file system has it; `promised` is the number of free
+    /// blocks that its descriptor says, under which it was published.
+    pub(crate) fn new(
+        shape: &Shape,
+        number: GroupNumber,
+        mut words: Vec<u64>,
+        length: u32,
+        promised: u32,
+    ) -> Result<Self> {
+        let error = |detail: String| {
+            Err(Error::new(ErrorKind::Corrupt)
+                .detail(format!("block bitmap of group {number}: {detail}"))
+                .advice("check the file system"))
+        };
+        words.iter_mut().for_each(|word| *word = !*word);
+        let past =
+            (length as usize..words.len() * 64).find(|at| words[at / 64] >> (at % 64) & 1 == 1);
+        if let Some(at) = past {
+            return error(format!(
+                "bit {at} is clear, past the {length} blocks of the group"
+            ));
+        }
+        let bits = GroupBits::new(shape, &words);
+        let free = bits.count_free(shape);
+        if free != promised {
+            return error(format!(
+                "{free} free blocks, where its descriptor says {promised}"
+            ));
+        }
+        let mut loaded = Self {
+            bits,
+            length,
+            free,
+            runs: [0; CLASSES],
+            classes: ClassMask::NONE,
+            published: ClassMask::of_run(promised),
+            pending: BTreeMap::new(),
+            waiting: SmallVec::new(),
+        };
+        let mut runs = [0; CLASSES];
+        for run in loaded.bits.runs(shape) {
+            let class = class_of(run.count);
+            runs[class] += 1;
+            loaded.classes.set(class, true);
+        }
+        loaded.runs = runs;
+        Ok(loaded)
+    }
+
+    /// Changes the state of blocks that are all in the other one.
+    pub(crate) fn mark(&mut self, shape: &Shape, start: u32, count: u32, free: bool) {
+        let (before, after) = self.bits.mark(shape, start, count, free);
+        let whole = before + count + after;
+        if free {
+            self.free += count;
+            self.forget_run(before);
+            self.forget_run(after);
+            self.count_run(whole);
+        } else {
+            self.free -= count;
+            self.forget_run(whole);
+            self.count_run(before);
+            self.count_run(after);
+        }
+    }
+
+    fn count_run(&mut self, count: u32) {
+        if count > 0 {
+            let class = class_of(count);
+            self.runs[class] += 1;
+            self.classes.set(class, true);
+        }
+    }
+
+    fn forget_run(&mut self, count: u32) {
+        if count > 0 {
+            let class = class_of(count);
+            self.runs[class] -= 1;
+            self.classes.set(class, self.runs[class] > 0);
+        }
+    }
+
+    /// Notes blocks that are free after a commit, joined with what is noted beside them. Whether they are the
+    /// first that the group has of the transaction.
+    pub(crate) fn add_pending(&mut self, start: u32, run: PendingRun) -> bool {
+        let first = !self.waiting.contains(&run.transaction);
+        if first {
+            self.waiting.push(run.transaction);
+        }
+        let mut joined = (start, run.count);
+        let before = self.pending.range(..start).next_back();
+        if let Some((&at, other)) = before
+            && at + other.count == start
+            && other.transaction == run.transaction
+        {
+            joined = (at, other.count + run.count);
+        }
+        let end = start + run.count;
+        if let Some(other) = self.pending.get(&end)
+            && other.transaction == run.transaction
+        {
+            joined.1 += other.count;
+            self.pending.remove(&end);
+        }
+        self.pending.insert(
+            joined.0,
+            PendingRun {
+                count: joined.1,
+                ..run
+            },
+        );
+        first
+    }
+
+    /// Takes out the runs of a transaction.
+    pub(crate) fn take_pending(&mut self, transaction: TransactionId) -> Vec<(u32, u32)> {
+        self.waiting.retain(|waiting| *waiting != transaction);
+        self.pending
+            .extract_if(.., |_, run| run.transaction == transaction)
+            .map(|(start, run)| (start, run.count))
+            .collect()
+    }
+
+    /// Whether any of these blocks waits for a commit.
+    pub(crate) fn is_pending(&self, start: u32, count: u32) -> bool {
+        let before = self.pending.range(..start + count).next_back();
+        before.is_some_and(|(&at, run)| at + run.count > start)
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn untouched_group_costs_at_most_64_bytes() {
+        let index_bits = CLASSES + CLASSES.div_ceil(32);
+        assert!(size_of::<Group>() + index_bits.div_ceil(8) <= 64);
+    }
+}

@@ -1,0 +1,58 @@
+//! The lists of groups that the kernel had before its order lists became xarrays: one a order, each behind a
+//! lock, in the order of insertion. Kept to be measured against.
+
+use hashlink::LinkedHashSet;
+
+use super::shortest_of;
+use crate::bits::ORDERS;
+use crate::sync::{Mutex, lock};
+
+pub(crate) struct OrderLists {
+    lists: [Mutex<LinkedHashSet<u32>>; ORDERS],
+}
+
+impl OrderLists {
+    pub(crate) fn new() -> Self {
+        Self {
+            lists: std::array::from_fn(|_| Mutex::new(LinkedHashSet::new())),
+        }
+    }
+
+    /// Moves a group whose longest run is of another class now.
+    pub(crate) fn change(&self, group: u32, from: Option<usize>, to: Option<usize>) {
+        let (from, to) = (from.map(order_of), to.map(order_of));
+        if from == to {
+            return;
+        }
+        if let Some(order) = from {
+            lock(&self.lists[order]).remove(&group);
+        }
+        if let Some(order) = to {
+            lock(&self.lists[order]).insert(group);
+        }
+    }
+
+    /// The first group of the lowest list from `order` on that has one for which `good` holds.
+    pub(crate) fn find(&self, order: usize, mut good: impl FnMut(u32) -> bool) -> Option<u32> {
+        self.lists[order.min(ORDERS)..].iter().find_map(|list| {
+            // Looked at under the lock, as the kernel does.
+            lock(list).iter().copied().find(|&group| good(group))
+        })
+    }
+
+    pub(crate) fn check(&self, group: u32, largest: Option<usize>) -> Result<(), String> {
+        let expected = largest.map(order_of);
+        for (order, list) in self.lists.iter().enumerate() {
+            if lock(list).contains(&group) != (expected == Some(order)) {
+                return Err(format!(
+                    "group {group} is wrong in the list of order {order}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn order_of(class: usize) -> usize {
+    shortest_of(class).ilog2() as usize
+}

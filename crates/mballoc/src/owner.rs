@@ -1,0 +1,402 @@
+//! Owners: files, as far as the allocator knows them.
+//!
+//! An owner has an opaque number, which chooses its stream goal, and *windows*: blocks behind what it has that
+//! are kept for it while it grows, so that writers side by side each get long extents. A window is taken from its
+//! group as a whole; requests that continue the file are answered from it under the owner's own lock, without a
+//! look at any group. Windows are given back when the owner is dropped, and taken back when others need the space.
+//!
+//! Invariant: windows of all owners are disjoint, in use in their groups' bitmaps, and counted as free by
+//! [`Allocator::free_blocks`](crate::Allocator::free_blocks).
+
+mod fresh;
+mod registry;
+mod windows;
+
+use std::fmt;
+
+use extant_space::{Error, ErrorKind, Result};
+
+use crate::counters::{Count, OwnerCounts};
+use crate::options::{Reservation, Reuse};
+use crate::request::{Alignment, Goal, RequestFlags};
+use crate::search::Plan;
+use crate::shared::Shared;
+use crate::sync::{Arc, Mutex, MutexGuard, lock, lock_timed};
+use crate::{BlockRange, Request, TransactionId};
+
+use fresh::Fresh;
+use windows::Windows;
+
+pub(crate) use registry::Owners;
+
+/// When freed blocks may be used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Free {
+    /// At once: there is no journal, or nothing refers to them.
+    Now,
+    /// When the transaction that freed them has committed; those that it allocated itself at once.
+    AfterCommit(TransactionId),
+}
+
+/// Somebody who owns blocks: a file.
+///
+/// Cheap to hold: an inode in memory has one. May be used by several threads.
+pub struct Owner {
+    shared: Arc<Shared>,
+    inner: Arc<OwnerShared>,
+}
+
+/// An owner, as the registry and other threads see it.
+pub(crate) struct OwnerShared {
+    number: u64,
+    state: Mutex<OwnerState>,
+}
+
+/// What the owner's lock holds.
+struct OwnerState {
+    windows: Windows,
+    fresh: Fresh,
+    /// Blocks that the owner has, as far as known here; sizes the next window.
+    blocks: u64,
+    /// Counted among the owners that have windows.
+    counted: bool,
+    counts: OwnerCounts,
+}
+
+/// Blocks taken from the free space, to which nothing refers yet. Dropping it frees them at once.
+#[must_use = "dropping it frees the blocks"]
+pub struct Allocation<'a> {
+    owner: &'a Owner,
+    range: BlockRange,
+    kept: bool,
+}
+
+impl Owner {
+    pub(crate) fn new(shared: &Arc<Shared>, number: u64, blocks: u64) -> Self {
+        let inner = Arc::new(OwnerShared {
+            number,
+            state: Mutex::new(OwnerState {
+                windows: Windows::default(),
+                fresh: Fresh::default(),
+                blocks,
+                counted: false,
+                counts: OwnerCounts::default(),
+            }),
+        });
+        shared.owners.add(&inner);
+        Self {
+            shared: Arc::clone(shared),
+            inner,
+        }
+    }
+
+    /// The number it was made with.
+    pub fn number(&self) -> u64 {
+        self.inner.number
+    }
+
+    /// Takes consecutive blocks.
+    ///
+    /// # Errors
+    /// `NoSpace` when there are not `minimum` free blocks in a row below the limit, also not in windows;
+    /// `InvalidArgument` for a request that can never be met.
+    pub fn allocate(&self, request: &Request) -> Result<Allocation<'_>> {
+        let range = self.allocate_range(request)?;
+        Ok(Allocation {
+            owner: self,
+            range,
+            kept: false,
+        })
+    }
+
+    fn allocate_range(&self, request: &Request) -> Result<BlockRange> {
+        let mut state = self.lock();
+        state.counts.requests += 1;
+        if let Some(range) = state.windows.take(request) {
+            state.counts.window_hits += 1;
+            state.handed_out(request, range);
+            return Ok(range);
+        }
+        request.validate(self.shared.shape.blocks())?;
+        let range = self.allocate_from_groups(state, request);
+        if range.is_err() {
+            self.shared.counters.add(Count::Failures, 1);
+        }
+        range
+    }
+
+    /// The slow path: a group is needed. Without room, windows are taken back, as often as that brings any.
+    fn allocate_from_groups<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, OwnerState>,
+        request: &Request,
+    ) -> Result<BlockRange> {
+        loop {
+            self.shared.counters.fold(&mut state.counts);
+            let error = match self.refill(&mut state, request) {
+                Ok(range) => {
+                    state.handed_out(request, range);
+                    return Ok(range);
+                }
+                Err(error) => error,
+            };
+            // Owners are locked one at a time: somebody may hold theirs and wait for ours.
+            drop(state);
+            if self.shared.owners.reclaim(&self.shared) == 0 {
+                return Err(error);
+            }
+            state = self.lock();
+        }
+    }
+
+    /// Takes blocks from the groups, with a window behind them where one is due.
+    fn refill(&self, state: &mut OwnerState, request: &Request) -> Result<BlockRange> {
+        let shared = &*self.shared;
+        let mut plan = Plan {
+            owner: self.inner.number,
+            goal: request.goal,
+            length: request.wanted,
+            wanted: request.wanted,
+            minimum: request.minimum,
+            alignment: request.alignment,
+            limit: request.limit,
+            flags: request.flags,
+        };
+        let free = shared.free.sum();
+        if !request.flags.contains(RequestFlags::USE_RESERVE) && shared.options.reserved_blocks > 0
+        {
+            let allowed = free.saturating_sub(shared.options.reserved_blocks);
+            if allowed < request.minimum.into() {
+                return Err(reserve_only(shared.options.reserved_blocks));
+            }
+            plan.wanted = plan.wanted.min(u32::try_from(allowed).unwrap_or(u32::MAX));
+            plan.length = plan.wanted;
+        }
+        if let Some(extra) = self.window_length(state, request, free) {
+            // What is left of a window in front of the goal comes first.
+            if let Goal::Follow(block) = request.goal
+                && let Some(rest) = state.windows.ending_run(block)
+            {
+                let more = plan
+                    .wanted
+                    .saturating_sub(rest.count())
+                    .saturating_add(extra);
+                return self.extend_window(state, &plan, rest, more, request);
+            }
+            plan.length = plan.length.saturating_add(extra);
+            if plan.goal == Goal::Anywhere {
+                plan.length = plan
+                    .length
+                    .checked_next_power_of_two()
+                    .unwrap_or(plan.length);
+            }
+        }
+        let range = shared.take(&plan)?;
+        let split = range.start().0 + u64::from(range.count().min(plan.wanted));
+        let (taken, window) = range.split_at(crate::Block(split));
+        if let Some(window) = window {
+            self.keep_window(state, window)?;
+        }
+        Ok(taken.expect("at least one block was taken"))
+    }
+
+    /// Makes a window longer in place, where the blocks behind it are free, then takes from it.
+    fn extend_window(
+        &self,
+        state: &mut OwnerState,
+        plan: &Plan,
+        rest: BlockRange,
+        more: u32,
+        request: &Request,
+    ) -> Result<BlockRange> {
+        let extension = Plan {
+            goal: Goal::Follow(rest.end()),
+            length: more,
+            ..plan.clone()
+        };
+        if let Some(range) = self.shared.take_at(rest.end(), &extension, 1) {
+            self.shared.counters.add(Count::GoalHits, 1);
+            state.windows.extend(rest, range);
+        }
+        // Shorter than wanted where the blocks behind are somebody's, as at any other goal.
+        let short = Request {
+            wanted: plan.wanted,
+            ..request.clone()
+        };
+        match state.windows.take_up_to(&short) {
+            Some(range) => Ok(range),
+            None => self.shared.take(plan),
+        }
+    }
+
+    /// Blocks to keep behind what a request takes; `None` for no window.
+    fn window_length(&self, state: &OwnerState, request: &Request, free: u64) -> Option<u32> {
+        let Reservation::Windows {
+            smallest,
+            largest,
+            growth,
+        } = self.shared.options.reservation
+        else {
+            return None;
+        };
+        let none = RequestFlags::METADATA | RequestFlags::NO_NORMALISE;
+        if request.flags.intersects(none) || request.alignment != Alignment::Any {
+            return None;
+        }
+        let grown = state.blocks.saturating_mul(growth.into());
+        let due = grown.clamp(smallest.into(), largest.into());
+        // Windows of all owners together leave half of the free space alone.
+        let share = free / (2 * (self.shared.owners.with_windows() + 1));
+        let length = due.min(share) as u32;
+        (length > 0).then_some(length)
+    }
+
+    fn keep_window(&self, state: &mut OwnerState, window: BlockRange) -> Result<()> {
+        if !state.counted {
+            state.counted = true;
+            self.shared.owners.window_opened();
+        }
+        match state.windows.add(window) {
+            Some(old) => self.shared.give(old),
+            None => Ok(()),
+        }
+    }
+
+    /// Frees blocks.
+    ///
+    /// # Errors
+    /// `Corrupt` for blocks that are free already or whose group is out of use, `InvalidArgument` for blocks
+    /// outside; blocks before them in the range are free then.
+    pub fn free(&self, range: BlockRange, when: Free) -> Result<()> {
+        let mut state = self.lock();
+        state.counts.freed_blocks += u64::from(range.count());
+        state.blocks = state.blocks.saturating_sub(range.count().into());
+        let Free::AfterCommit(transaction) = when else {
+            let _ = state.fresh.remove(range, None);
+            return self.give_back(&mut state, range);
+        };
+        let fresh = match self.shared.options.reuse {
+            Reuse::InsideTransaction => state.fresh.remove(range, Some(transaction)),
+            Reuse::AfterCommit => fresh::Runs::new(),
+        };
+        if fresh.as_slice() == [range] {
+            state.counts.reused_blocks += u64::from(range.count());
+            return self.give_back(&mut state, range);
+        }
+        let mut rest = Some(range);
+        for part in fresh {
+            let (before, _) = rest.map_or((None, None), |rest| rest.split_at(part.start()));
+            if let Some(before) = before {
+                self.shared.give_after(before, transaction)?;
+            }
+            state.counts.reused_blocks += u64::from(part.count());
+            self.give_back(&mut state, part)?;
+            rest = BlockRange::between(part.end(), range.end());
+        }
+        rest.map_or(Ok(()), |rest| self.shared.give_after(rest, transaction))
+    }
+
+    /// Blocks that can be used at once: joined to a window beside them, else free for all.
+    fn give_back(&self, state: &mut OwnerState, range: BlockRange) -> Result<()> {
+        if let Reservation::Windows { largest, .. } = self.shared.options.reservation
+            && state.windows.absorb(range, largest)
+        {
+            return Ok(());
+        }
+        self.shared.give(range)
+    }
+
+    /// Gives the windows back, as when a file is closed. The next request may open new ones.
+    pub fn release_windows(&self) {
+        self.inner.release_windows(&self.shared);
+    }
+
+    /// The blocks kept for this owner.
+    pub fn windows(&self) -> Vec<BlockRange> {
+        self.lock().windows.iter().collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, OwnerState> {
+        let (state, waited) = lock_timed(&self.inner.state);
+        self.shared.counters.lock_waited(waited);
+        state
+    }
+}
+
+impl OwnerShared {
+    /// Gives the windows back; how many blocks that were.
+    fn release_windows(&self, shared: &Shared) -> u64 {
+        let mut state = lock(&self.state);
+        shared.counters.fold(&mut state.counts);
+        if std::mem::take(&mut state.counted) {
+            shared.owners.window_closed();
+        }
+        let mut blocks = 0;
+        for window in state.windows.take_all() {
+            blocks += u64::from(window.count());
+            shared.give(window).expect("a window's blocks are in use");
+        }
+        blocks
+    }
+
+    fn counts(&self) -> OwnerCounts {
+        lock(&self.state).counts
+    }
+}
+
+impl OwnerState {
+    fn handed_out(&mut self, request: &Request, range: BlockRange) {
+        self.blocks += u64::from(range.count());
+        self.counts.blocks += u64::from(range.count());
+        if let Some(transaction) = request.transaction {
+            self.fresh.add(range, transaction);
+        }
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        self.shared.owners.remove(&self.inner);
+        self.inner.release_windows(&self.shared);
+    }
+}
+
+impl fmt::Debug for Owner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Owner").field(&self.inner.number).finish()
+    }
+}
+
+impl Allocation<'_> {
+    /// The blocks.
+    pub fn range(&self) -> BlockRange {
+        self.range
+    }
+
+    /// Keeps the blocks: something refers to them now, and who owns them frees them.
+    pub fn keep(mut self) -> BlockRange {
+        self.kept = true;
+        self.range
+    }
+}
+
+impl Drop for Allocation<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            let freed = self.owner.free(self.range, Free::Now);
+            freed.expect("blocks that were just taken are in use");
+        }
+    }
+}
+
+impl fmt::Debug for Allocation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Allocation").field(&self.range).finish()
+    }
+}
+
+fn reserve_only(blocks: u64) -> Error {
+    Error::new(ErrorKind::NoSpace)
+        .during("allocate")
+        .detail(format!("only the {blocks} reserved blocks are left"))
+}

@@ -1,0 +1,146 @@
+//! Growing and shrinking while others allocate.
+//!
+//! Growing makes the new groups first and publishes their number last. Shrinking closes the end first: nothing is
+//! taken there from then on; when all of it turns out to be free, the smaller number is published. The headers
+//! of groups that were cut off stay where they are, in use as a whole, for readers that still look at them.
+
+use extant_space::{Error, ErrorKind, Result};
+
+use crate::group::Body;
+use crate::shared::{Shared, promised_free};
+use crate::sync::{Ordering, lock};
+use crate::{Allocator, Block, Geometry, GroupNumber};
+
+impl Allocator {
+    /// Makes the file system end at `end`. The blocks that are added to the last group are free; new groups are
+    /// as the source says.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when `end` is not past the end, `Corrupt` as [`Allocator::open`]; nothing is changed.
+    pub fn grow(&self, end: Block) -> Result<()> {
+        self.shared.grow(end)
+    }
+
+    /// Makes the file system end at `end`, when all blocks from there on are free. Windows are taken back.
+    ///
+    /// # Errors
+    /// `InUse` naming the first block found that is not free, `Corrupt` when a group there is out of use,
+    /// `InvalidArgument` when `end` is not before the end; nothing is changed.
+    pub fn shrink(&self, end: Block) -> Result<()> {
+        self.shared.shrink(end)
+    }
+}
+
+impl Shared {
+    fn grow(&self, end: Block) -> Result<()> {
+        let _one = lock(&self.resizing);
+        let old = self.geometry();
+        let new = self.resized(end, end > old.end)?;
+        let added = old.groups()..new.groups();
+        for group in added.clone() {
+            promised_free(&new, self.source(), GroupNumber(group))?;
+        }
+        self.table
+            .grow(new.groups() as usize, |_| crate::group::Group::untouched(0));
+        self.index.grow(new.groups());
+        for group in added {
+            let free = self.source().free_blocks(GroupNumber(group));
+            self.renew(group, free);
+        }
+        let last = old.groups() - 1;
+        let (short, long) = [old, new]
+            .map(|geometry| geometry.length_of(GroupNumber(last)))
+            .into();
+        if short < long {
+            let mut group = self.wait_group(last);
+            if let Some(loaded) = group.load() {
+                loaded.length = long;
+                group.mark(short, long - short, true);
+            }
+            // Its blocks are closed to others until the end is published.
+        }
+        self.publish(&new);
+        self.closed_from.store(end.0, Ordering::Release);
+        Ok(())
+    }
+
+    /// Makes a group new whose header may have been in use before a shrink.
+    fn renew(&self, number: u32, free: u32) {
+        let header = self.group(number);
+        let mut body = lock(&header.body);
+        *body = Body::Untouched;
+        header.set_untouched(free);
+        self.enter(number);
+        self.free.add(free.into());
+    }
+
+    fn shrink(&self, end: Block) -> Result<()> {
+        let _one = lock(&self.resizing);
+        let old = self.geometry();
+        let new = self.resized(end, end < old.end)?;
+        self.closed_from.store(end.0, Ordering::Release);
+        let (first, _) = old.locate(end).expect("a block of the file system");
+        let cut = first.0..old.groups();
+        // Whoever took blocks there before it was closed has let go of the group now, and holds its own lock
+        // until its window is noted: so all windows there are found.
+        cut.clone().for_each(|group| drop(self.wait_group(group)));
+        self.owners.reclaim(self);
+        let mut closed = Vec::new();
+        for group in cut {
+            if let Err(error) = self.close(&old, &new, group) {
+                for (group, start, count) in closed {
+                    self.wait_group(group).mark(start, count, true);
+                }
+                self.closed_from.store(old.end.0, Ordering::Release);
+                return Err(error);
+            }
+            let start = new.length_of(GroupNumber(group));
+            closed.push((group, start, old.length_of(GroupNumber(group)) - start));
+        }
+        if let Some(&(group, start, _)) = closed.first()
+            && start > 0
+            && let Some(loaded) = self.wait_group(group).load()
+        {
+            loaded.length = start;
+        }
+        self.publish(&new);
+        Ok(())
+    }
+
+    /// Takes the blocks of a group that are cut off, which must all be free.
+    fn close(&self, old: &Geometry, new: &Geometry, number: u32) -> Result<()> {
+        let number = GroupNumber(number);
+        let (start, end) = (new.length_of(number), old.length_of(number));
+        let mut group = self.wait_group(number.0);
+        let Some(loaded) = group.load() else {
+            return Err(Error::new(ErrorKind::Corrupt)
+                .during("shrink")
+                .detail(format!("group {number} is out of use"))
+                .advice("check the file system"));
+        };
+        if let Some(used) = (start..end).find(|&at| !loaded.bits.is_free(at)) {
+            let waits = match loaded.is_pending(used, 1) {
+                true => " until a commit",
+                false => "",
+            };
+            let block = Block(old.start_of(number).0 + u64::from(used));
+            return Err(Error::new(ErrorKind::InUse)
+                .during("shrink")
+                .detail(format!("block {block} is in use{waits}")));
+        }
+        group.mark(start, end - start, false);
+        Ok(())
+    }
+
+    fn resized(&self, end: Block, right_way: bool) -> Result<Geometry> {
+        let geometry = self.geometry();
+        let new = Geometry { end, ..geometry };
+        if !right_way {
+            return Err(Error::new(ErrorKind::InvalidArgument)
+                .during("resize")
+                .detail(format!("from {} to {end} blocks", geometry.end)));
+        }
+        new.validate()?;
+        Ok(new)
+    }
+}
