@@ -5,8 +5,11 @@
 //!
 //! Definitions: `docs/design.md`, "blockdev".
 
+#![forbid(unsafe_code)]
+
 mod device;
 mod geometry;
+mod host;
 mod kind;
 mod loop_device;
 mod memory;
@@ -19,6 +22,7 @@ mod throttle;
 
 pub use device::{Assigned, Device, RangeStatus};
 pub use geometry::{Features, Geometry, Limits, RangeLimit};
+pub use host::{HostAccess, HostCache, HostDevice, HostEngine, HostOptions};
 pub use kind::OperationKind;
 pub use loop_device::{LoopAccess, LoopDevice, LoopOptions};
 pub use memory::{MemoryDevice, MemoryOptions};

@@ -13,11 +13,11 @@ use std::time::Instant;
 use extant_space::{
     ByteRange, ByteSize, Control, Error, ErrorKind, MapSummary, Preallocation, Result, SpaceFile,
 };
+use extant_sys::extents::MapSource;
 use rustix::fs::{IFlags, Mode};
 use serde::Serialize;
 
 use crate::destination::{Destination, Existing};
-use crate::extents::MapSource;
 use crate::file::HostFile;
 use crate::filesystem::{FileSystem, FileSystemKind};
 use crate::pace::Pace;

@@ -23,9 +23,9 @@ mod tests;
 use std::ops::ControlFlow;
 
 use extant_space::{ByteRange, Control, FallocateMode, Result, SpaceFile};
+use extant_sys::extents::{self, MapSource};
 use serde::Serialize;
 
-use crate::extents::{self, MapSource};
 use crate::file::HostFile;
 use scan::{DataMap, Scan};
 

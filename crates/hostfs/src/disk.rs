@@ -1,8 +1,6 @@
 //! The disk under a file system, as sysfs shows its queue.
 
-use std::fs;
-use std::path::PathBuf;
-
+use extant_sys::disk;
 use serde::Serialize;
 
 /// Limits of the disk under a file system, from its queue in sysfs.
@@ -27,16 +25,10 @@ impl DiskLimits {
     /// The disk with device number `device`, or the disk of that partition. `None` for file
     /// systems without one (tmpfs, overlayfs, btrfs, FUSE, NFS).
     pub(crate) fn of_device(device: u64) -> Option<Self> {
-        let disk = disk_directory(device)?;
-        let read = |name: &str| -> Option<u64> {
-            fs::read_to_string(disk.join("queue").join(name))
-                .ok()?
-                .trim()
-                .parse()
-                .ok()
-        };
+        let directory = disk::directory(device)?;
+        let read = |name| disk::queue_number(&directory, name);
         Some(Self {
-            name: disk.file_name()?.to_string_lossy().into_owned(),
+            name: directory.file_name()?.to_string_lossy().into_owned(),
             write_zeroes_max_bytes: read("write_zeroes_max_bytes")?,
             write_zeroes_unmap_max_bytes: read("write_zeroes_unmap_max_bytes"),
             discard_max_bytes: read("discard_max_bytes")?,
@@ -44,15 +36,4 @@ impl DiskLimits {
             is_rotational: read("rotational")? == 1,
         })
     }
-}
-
-/// The sysfs directory of a whole disk.
-pub(crate) fn disk_directory(device: u64) -> Option<PathBuf> {
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let node = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
-    if node.join("queue").is_dir() {
-        return Some(node);
-    }
-    let disk = node.parent()?;
-    disk.join("queue").is_dir().then(|| disk.to_path_buf())
 }

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use extant_space::{
     ByteRange, Error, ErrorKind, Extent, FallocateMode, Result, SpaceFile, SyncMode,
 };
+use extant_sys::direct;
+use extant_sys::extents::{self, MapSource};
 use rustix::fs::{FallocateFlags, IFlags, OFlags};
-
-use crate::extents::{self, MapSource};
 
 /// Bit 7 of the mode of `fallocate(2)`, since Linux 6.17 (linux/falloc.h).
 const WRITE_ZEROES: FallocateFlags = FallocateFlags::from_bits_retain(0x80);
@@ -70,7 +70,7 @@ impl HostFile {
             return Err(wrong_type(path));
         }
         // It was for the open alone: io_uring answers EAGAIN on such a descriptor.
-        set_status_flags(&file, OFlags::NONBLOCK, false)
+        direct::set_status_flags(&file, OFlags::NONBLOCK, false)
             .map_err(|errno| Error::from(io::Error::from(errno)).at(path))?;
         Self::from_file(file, path)
     }
@@ -116,7 +116,7 @@ impl HostFile {
 
     /// Turns direct I/O on or off; `EINVAL` where the file system has none.
     pub(crate) fn set_direct(&self, on: bool) -> rustix::io::Result<()> {
-        set_status_flags(&self.file, OFlags::DIRECT, on)
+        direct::set(&self.file, on)
     }
 
     /// The open file.
@@ -145,12 +145,6 @@ impl HostFile {
     pub(crate) fn error(&self, source: impl Into<io::Error>) -> Error {
         Error::from(source.into()).at(&self.path)
     }
-}
-
-fn set_status_flags(file: &File, flags: OFlags, on: bool) -> rustix::io::Result<()> {
-    let mut now = rustix::fs::fcntl_getfl(file)?;
-    now.set(flags, on);
-    rustix::fs::fcntl_setfl(file, now)
 }
 
 /// The bits of `fallocate(2)` that stand for `mode`.

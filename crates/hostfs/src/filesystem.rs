@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use extant_space::{Error, ErrorKind, Result};
-use rustix::fs::{AtFlags, IFlags, StatxFlags};
+use rustix::fs::IFlags;
 use serde::{Serialize, Serializer};
 
 use crate::file::HostFile;
@@ -53,15 +53,6 @@ pub struct FileSystem {
     /// Number of the block device below, where there is one.
     #[serde(skip)]
     pub(crate) device: Option<u64>,
-}
-
-/// How direct I/O must be aligned (statx `STATX_DIOALIGN`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct DirectIo {
-    /// Alignment of memory, bytes.
-    pub memory_bytes: u32,
-    /// Alignment of offset and length, bytes.
-    pub offset_bytes: u32,
 }
 
 impl FileSystem {
@@ -180,34 +171,6 @@ fn kind_of(magic: u64, name: &str) -> FileSystemKind {
         }
         _ => FileSystemKind::InPlace,
     }
-}
-
-/// The direct-I/O alignment of `file`; `None` where the file system says it has none, and a
-/// page where it does not say (before Linux 6.1, or not asked of this file system).
-pub(crate) fn direct_io(file: &HostFile) -> Option<DirectIo> {
-    let reported = rustix::fs::statx(
-        file.as_file(),
-        "",
-        AtFlags::EMPTY_PATH,
-        StatxFlags::DIOALIGN,
-    )
-    .ok()
-    .filter(|answer| answer.stx_mask & StatxFlags::DIOALIGN.bits() != 0);
-    let direct = match reported {
-        Some(answer) if answer.stx_dio_offset_align == 0 => return None,
-        Some(answer) => DirectIo {
-            memory_bytes: answer.stx_dio_mem_align,
-            offset_bytes: answer.stx_dio_offset_align,
-        },
-        None => DirectIo {
-            memory_bytes: 4096,
-            offset_bytes: 4096,
-        },
-    };
-    // Accepting the flag is the second half of the answer.
-    file.set_direct(true).ok()?;
-    file.set_direct(false).ok()?;
-    Some(direct)
 }
 
 /// A path in JSON: what is not UTF-8 in it shows as U+FFFD.

@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use extant_space::{ByteRange, ExtentFlags, ExtentState, Result, SpaceFile};
+use extant_sys::extents::MapSource;
 
-use crate::extents::MapSource;
 use crate::file::HostFile;
 use crate::filesystem::{FileSystem, FileSystemKind};
 

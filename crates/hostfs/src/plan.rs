@@ -15,10 +15,11 @@
 //! there, and pretending would help nobody.
 
 use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, Result, SpaceFile};
+use extant_sys::direct::DirectIo;
 use serde::Serialize;
 
 use crate::file::HostFile;
-use crate::filesystem::{self, DirectIo, FileSystem};
+use crate::filesystem::FileSystem;
 
 /// A way to make space written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -100,7 +101,7 @@ impl Plan {
             strategy: Strategy::WriteZeroes,
             reason: "the kernel and the disk write zeroes".to_owned(),
             rejected: Vec::new(),
-            direct_io: filesystem::direct_io(file),
+            direct_io: DirectIo::of(file.as_file()),
             block_bytes: block_bytes(filesystem),
         }
     }

@@ -7,12 +7,13 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, Result, SpaceFile};
+use extant_sys::direct::DirectIo;
+use extant_sys::extents::MapSource;
 use serde::Serialize;
 
 use crate::disk::DiskLimits;
-use crate::extents::MapSource;
 use crate::file::HostFile;
-use crate::filesystem::{self, DirectIo, FileSystem, parent_of};
+use crate::filesystem::{FileSystem, parent_of};
 use crate::plan::{Plan, refusal};
 use crate::scratch::Scratch;
 
@@ -85,7 +86,7 @@ pub fn probe(path: &Path) -> Result<ProbeReport> {
 fn try_out(scratch: &Scratch<'_>, report: &mut ProbeReport) -> Result<()> {
     let file = scratch.file()?;
     report.map_source = Some(file.map_source());
-    report.direct_io = filesystem::direct_io(&file);
+    report.direct_io = DirectIo::of(file.as_file());
     report.has_nocow = scratch.file()?.accepts_nocow();
     report.modes = modes_on(scratch, &report.filesystem)?;
     report.has_reflink = has_reflink(scratch)?;

@@ -10,9 +10,9 @@ use std::ops::ControlFlow;
 use extant_space::{
     ByteRange, Control, Error, ErrorKind, ExtentFlags, ExtentState, Phase, Result, SpaceFile,
 };
+use extant_sys::extents::MapSource;
 use serde::Serialize;
 
-use crate::extents::MapSource;
 use crate::file::HostFile;
 use crate::filesystem::{FileSystem, FileSystemKind};
 

@@ -23,6 +23,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use extant_space::{ByteRange, Control, Error, Phase, Result, SpaceFile};
+use extant_sys::buffer::AlignedBuffer;
 
 use buffered::BufferedWriter;
 use threads::{ThreadWriter, Write};
@@ -31,7 +32,6 @@ use crate::exclusion::check_lease;
 use crate::file::HostFile;
 use crate::pace::{Admission, Pacer, REQUEST_MAX};
 use crate::plan::{Plan, Strategy};
-use crate::sys::buffer::ZeroBuffer;
 use crate::sys::lease::WriteLease;
 use crate::sys::uring::{Completion, UringWriter};
 use crate::written::Target;
@@ -58,7 +58,7 @@ impl<'f> Engine<'f> {
         }
     }
 
-    fn direct_threads(file: &'f HostFile, zeros: ZeroBuffer) -> Result<Self> {
+    fn direct_threads(file: &'f HostFile, zeros: AlignedBuffer) -> Result<Self> {
         let zeros = Arc::new(zeros);
         Self::threads(file, DIRECT_THREADS, |file| {
             let zeros = zeros.clone();
@@ -101,8 +101,8 @@ impl<'f> Engine<'f> {
     }
 }
 
-fn zeros() -> Result<ZeroBuffer> {
-    ZeroBuffer::new(REQUEST_MAX as usize)
+fn zeros() -> Result<AlignedBuffer> {
+    AlignedBuffer::resident(REQUEST_MAX as usize)
         .map_err(|source| Error::from(source).during("prepare zeros"))
 }
 

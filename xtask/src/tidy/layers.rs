@@ -28,11 +28,15 @@ const BENCH: &str = "extant-bench";
 /// Lowest first.
 const LAYERS: &[Layer] = &[
     layer("extant-space", &[]),
+    layer("extant-sys", &["extant-space"]),
     layer("extant-ondisk", &[]),
-    layer("extant-blockdev", &["extant-space", "extant-ondisk"]),
+    layer(
+        "extant-blockdev",
+        &["extant-space", "extant-sys", "extant-ondisk"],
+    ),
     layer("extant-mballoc", &["extant-space", "extant-ondisk"]),
     layer("extant-jbd2", &["extant-blockdev"]),
-    layer("extant-hostfs", &["extant-space"]),
+    layer("extant-hostfs", &["extant-space", "extant-sys"]),
     layer("extant-ext4", &["extant-mballoc", "extant-jbd2"]),
     layer("extant-image", &["extant-ext4", "extant-hostfs"]),
     layer("extant-pool", &["extant-image"]),
@@ -173,7 +177,9 @@ mod tests {
     fn arrow_up_is_named_with_what_is_allowed() {
         assert_eq!(
             findings("extant-hostfs", "extant-image", None),
-            ["extant-hostfs -> extant-image: is no arrow down; extant-hostfs may use extant-space"]
+            [
+                "extant-hostfs -> extant-image: is no arrow down; extant-hostfs may use extant-space, extant-sys"
+            ]
         );
     }
 

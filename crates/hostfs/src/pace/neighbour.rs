@@ -17,8 +17,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use extant_sys::disk;
+
 use super::Admission;
-use crate::disk::disk_directory;
 
 /// Share of the time that requests may be in flight beside others.
 const DUTY: f64 = 0.04;
@@ -49,7 +50,7 @@ pub(crate) struct DiskUse {
 impl DiskUse {
     /// The counters of the disk with number `device`; `None` when it has none.
     pub(crate) fn of_device(device: u64) -> Option<Self> {
-        let stat = disk_directory(device)?.join("stat");
+        let stat = disk::directory(device)?.join("stat");
         let disk = Self { stat };
         disk.read()?;
         Some(disk)

@@ -1,6 +1,6 @@
 //! Writes of zeros through io_uring.
 //!
-//! Every request reads from the one [`ZeroBuffer`], which the engine owns, so
+//! Every request reads from the one buffer of zeros, which the engine owns, so
 //! that memory handed to the kernel outlives the requests: the engine waits for
 //! all of them before it lets go of the buffer.
 
@@ -9,10 +9,9 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
+use extant_sys::buffer::AlignedBuffer;
 use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode};
-
-use super::buffer::ZeroBuffer;
 
 /// One request that has ended: the tag it was given and its result.
 pub(crate) struct Completion {
@@ -23,7 +22,7 @@ pub(crate) struct Completion {
 /// A ring and the zeros it writes.
 pub(crate) struct UringWriter<'f> {
     ring: IoUring,
-    zeros: ZeroBuffer,
+    zeros: AlignedBuffer,
     file: &'f File,
     in_flight: u32,
 }
@@ -31,7 +30,11 @@ pub(crate) struct UringWriter<'f> {
 impl<'f> UringWriter<'f> {
     /// A ring for at most `depth` requests at a time. Fails where the kernel has no
     /// io_uring, forbids it, or is too old to wait with a timeout (before 5.11).
-    pub(crate) fn new(file: &'f File, zeros: ZeroBuffer, depth: u32) -> Result<Self, ZeroBuffer> {
+    pub(crate) fn new(
+        file: &'f File,
+        zeros: AlignedBuffer,
+        depth: u32,
+    ) -> Result<Self, AlignedBuffer> {
         match IoUring::new(depth) {
             Ok(ring) if ring.params().is_feature_ext_arg() => Ok(Self {
                 ring,

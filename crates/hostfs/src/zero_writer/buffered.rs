@@ -9,21 +9,21 @@ use std::io;
 use std::os::unix::fs::FileExt;
 
 use extant_space::ByteRange;
+use extant_sys::buffer::AlignedBuffer;
 
-use crate::sys::buffer::ZeroBuffer;
 use crate::sys::calls::{WriteOut, sync_file_range};
 
 const WINDOW: u64 = 8 << 20;
 
 pub(super) struct BufferedWriter {
     file: File,
-    zeros: ZeroBuffer,
+    zeros: AlignedBuffer,
     filled: ByteRange,
     writing_out: ByteRange,
 }
 
 impl BufferedWriter {
-    pub(super) fn new(file: File, zeros: ZeroBuffer) -> Self {
+    pub(super) fn new(file: File, zeros: AlignedBuffer) -> Self {
         Self {
             file,
             zeros,

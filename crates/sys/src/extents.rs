@@ -15,7 +15,7 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use serde::Serialize;
 
-use crate::sys::fiemap::{self, Flush};
+use crate::fiemap::{self, Flush};
 
 /// Which interface the map of a file was read through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -29,7 +29,7 @@ pub enum MapSource {
 
 impl MapSource {
     /// The best source that works for `file`.
-    pub(crate) fn of(file: &File) -> io::Result<Self> {
+    pub fn of(file: &File) -> io::Result<Self> {
         match fiemap::next_batch(file, ByteRange::new(0, 1), Flush::No) {
             Ok(_) => Ok(Self::Fiemap),
             Err(error) => match error.raw_os_error() {
@@ -42,8 +42,9 @@ impl MapSource {
     }
 }
 
-/// Visits the extents of `range` in order, holes included.
-pub(crate) fn for_each(
+/// Visits the extents of `range` in order, holes included, until `visit` breaks. With FIEMAP, data still in
+/// memory is given its place first.
+pub fn for_each(
     file: &File,
     source: MapSource,
     range: ByteRange,

@@ -51,20 +51,23 @@ const _: () = assert!(size_of::<Fiemap>() == 32 + 56 * BATCH);
 
 /// Whether data still in memory is given its place before the map is read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Flush {
+pub enum Flush {
+    /// It is.
     First,
+    /// It is not; what has no place yet is [`ExtentFlags::DELAYED`].
     No,
 }
 
 /// Some extents of a file, in order, without the holes between them.
-pub(crate) struct Batch {
-    pub(crate) extents: Vec<Extent>,
+pub struct Batch {
+    /// Not clipped to the range that was asked for.
+    pub extents: Vec<Extent>,
     /// The file has no extent after these.
-    pub(crate) is_last: bool,
+    pub is_last: bool,
 }
 
-/// The next extents that touch `range`, at most [`BATCH`] of them.
-pub(crate) fn next_batch(file: &File, range: ByteRange, flush: Flush) -> io::Result<Batch> {
+/// The next extents that touch `range`, at most 256 of them.
+pub fn next_batch(file: &File, range: ByteRange, flush: Flush) -> io::Result<Batch> {
     let mut request = Box::new(Fiemap {
         fm_start: range.start(),
         fm_length: range.len(),

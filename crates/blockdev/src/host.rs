@@ -1,0 +1,259 @@
+//! Files and disks of the host as devices.
+//!
+//! | request | to a file | to a disk |
+//! |---|---|---|
+//! | read, write | `preadv`, `pwritev`; FUA is `RWF_DSYNC` | the same |
+//! | flush | `fdatasync` | the same |
+//! | discard | punch hole | `BLKDISCARD` |
+//! | zeros, unmap allowed | punch hole, else zero range | punch hole, else zero range |
+//! | zeros, unmap forbidden | write zeroes, else zero range | zero range |
+//! | assign | allocate, keep size | refused |
+//! | status | `FIEMAP`, else `SEEK_DATA` | data |
+//!
+//! Where no way is left, zeros are written as data (unless only fast ones are wanted), a discard does nothing
+//! and an assign is refused; what the kernel has refused is not asked for again.
+//!
+//! A batch is in flight as a whole, up to the depth, through io_uring or from threads (`engine.rs`,
+//! `batch.rs`). An assign leaves data alone, shared (reflinked) data too: it stays shared, and a write to it
+//! allocates as before. On a copy-on-write file system every write does.
+//!
+//! A flush that failed fails all that follow: the kernel tells of an error once and then forgets the data.
+
+mod batch;
+mod bounce;
+mod engine;
+mod limits;
+mod options;
+mod target;
+mod ways;
+
+use std::fmt;
+use std::fs::File;
+use std::io;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use extant_space::{ByteRange, Error, ErrorKind, Extent, ExtentState, Result};
+use extant_sys::buffer::AlignedBuffer;
+use extant_sys::direct::DirectIo;
+use extant_sys::extents::{self, MapSource};
+
+use crate::runs::Runs;
+use crate::split::submit_within;
+use crate::{Device, Geometry, RangeStatus, Request};
+use batch::Batch;
+use bounce::BounceBuffers;
+use engine::Engine;
+use limits::{Queue, TRANSFER};
+use target::{Target, TargetKind};
+use ways::{Refusals, Way};
+
+pub use options::{HostAccess, HostCache, HostEngine, HostOptions};
+
+/// A regular file or a block device of the host, as a device.
+///
+/// The device has the size of the file in whole logical blocks; a rest of a block at the end of the file belongs to
+/// nobody and is left alone. Where somebody else cuts the file, reads past its end fail.
+pub struct HostDevice {
+    file: File,
+    path: PathBuf,
+    kind: TargetKind,
+    direct: Option<DirectIo>,
+    queue: Queue,
+    /// Where the status comes from; `None` for disks.
+    map: Option<MapSource>,
+    /// All but the size, which is below.
+    geometry: Geometry,
+    size: AtomicU64,
+    engine: Engine,
+    refusals: Refusals,
+    bounce: BounceBuffers,
+    zeroes: AlignedBuffer,
+    /// The first error of a sync.
+    failed_sync: OnceLock<i32>,
+}
+
+impl HostDevice {
+    /// Opens the file or block device at `path`.
+    ///
+    /// # Errors
+    /// `InUse` when the file is locked or the block device claimed elsewhere, `WrongType` for what is neither,
+    /// `ReadOnly`, `Unsupported` when there is no direct I/O or no io_uring and the options want it.
+    pub fn open(path: impl AsRef<Path>, options: &HostOptions) -> Result<Self> {
+        let path = path.as_ref();
+        let place = |error: Error| error.during("open").at(path);
+        let target = Target::open(path, options)?;
+        let queue = Queue::of(&target);
+        let geometry = limits::geometry(&target, &queue, options).map_err(place)?;
+        let map = match target.kind {
+            TargetKind::Disk => None,
+            TargetKind::File => {
+                Some(MapSource::of(&target.file).map_err(|source| place(source.into()))?)
+            }
+        };
+        let device = Self {
+            path: path.to_path_buf(),
+            kind: target.kind,
+            direct: target.direct,
+            queue,
+            map,
+            geometry,
+            size: AtomicU64::new(0),
+            engine: Engine::new(options.engine, options.depth).map_err(place)?,
+            refusals: Refusals::default(),
+            bounce: BounceBuffers::default(),
+            zeroes: AlignedBuffer::new(TRANSFER).map_err(|source| place(source.into()))?,
+            failed_sync: OnceLock::new(),
+            file: target.file,
+        };
+        device.refresh()?;
+        Ok(device)
+    }
+
+    /// Follows a file or disk whose size has changed, and returns the size of the device.
+    pub fn refresh(&self) -> Result<u64> {
+        let size = limits::size(&self.file, self.geometry.logical_block)
+            .map_err(|source| Error::from(source).during("size").at(&self.path))?;
+        self.size.store(size, Ordering::Relaxed);
+        Ok(size)
+    }
+
+    /// The path it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The engine at work; never [`HostEngine::Auto`].
+    pub fn engine(&self) -> HostEngine {
+        match self.engine {
+            Engine::Uring(_) => HostEngine::Uring,
+            Engine::Plain { .. } => HostEngine::Plain,
+        }
+    }
+
+    /// The way sends no data, not even from the kernel to the disk.
+    fn is_fast(&self, way: Way) -> bool {
+        match (self.kind, way) {
+            (TargetKind::Disk, Way::ZeroRange) => self.queue.offloads_zeroes(),
+            _ => true,
+        }
+    }
+
+    /// Notes how a sync went. The error is that of an earlier one where there was one.
+    fn synced(&self, result: io::Result<()>) -> std::result::Result<(), i32> {
+        if let Err(error) = result {
+            let errno = error.raw_os_error().unwrap_or(libc::EIO);
+            // Of two, the first is told to both.
+            let _ = self.failed_sync.set(errno);
+        }
+        match self.failed_sync.get() {
+            Some(&errno) => Err(errno),
+            None => Ok(()),
+        }
+    }
+
+    /// Through the page cache, a durable write that fails may have been told of another's lost data.
+    fn durable_write_failed(&self, error: &io::Error) {
+        if self.direct.is_none() && error.raw_os_error() == Some(libc::EIO) {
+            let _ = self.failed_sync.set(libc::EIO);
+        }
+    }
+
+    fn sync_error(errno: i32) -> Error {
+        Error::from_errno(errno)
+            .advice("what was written since the last flush is in doubt; open the device again")
+    }
+
+    fn status_runs(
+        &self,
+        map: MapSource,
+        range: ByteRange,
+        runs: &mut Runs<'_>,
+    ) -> io::Result<ControlFlow<()>> {
+        let mut at = range.start();
+        let mut flow = ControlFlow::Continue(());
+        extents::for_each(&self.file, map, range, &mut |extent| {
+            if let Some(extent) = extent.clip(range) {
+                flow = runs.push(extent.logical, status_of(&extent));
+                at = extent.logical.end();
+            }
+            flow
+        })?;
+        if flow.is_continue() {
+            // The map of a file that was cut may end early.
+            flow = runs.push(ByteRange::new(at, range.end()), RangeStatus::Hole);
+        }
+        Ok(flow)
+    }
+}
+
+fn status_of(extent: &Extent) -> RangeStatus {
+    match extent.state {
+        ExtentState::Hole => RangeStatus::Hole,
+        ExtentState::Unwritten => RangeStatus::Zero,
+        ExtentState::Written => RangeStatus::Data,
+    }
+}
+
+impl Device for HostDevice {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            size: self.size.load(Ordering::Relaxed),
+            ..self.geometry.clone()
+        }
+    }
+
+    fn submit(&self, requests: &mut [Request<'_>]) {
+        submit_within(&self.geometry(), requests, |requests| {
+            let mut batch = Batch::new(self);
+            for request in requests.iter_mut() {
+                batch.add(&mut request.operation);
+            }
+            self.engine.run(&self.file, &mut batch);
+            let results = batch.into_results();
+            for (request, result) in requests.iter_mut().zip(results) {
+                request.complete(result.map_err(|error| error.at(&self.path)));
+            }
+        });
+    }
+
+    /// A file's dirty pages are written out first. Where the file system has no `FIEMAP` (tmpfs), a hole is what
+    /// reads as zeros, with or without space.
+    fn status(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let size = self.size.load(Ordering::Relaxed);
+        if range.end() > size {
+            return Err(Error::new(ErrorKind::InvalidArgument)
+                .detail(format!("past the end of the device, {size}"))
+                .during("status")
+                .in_range(range)
+                .at(&self.path));
+        }
+        let mut runs = Runs::new(visit);
+        let flow = match self.map {
+            None => runs.push(range, RangeStatus::Data),
+            Some(map) => self.status_runs(map, range, &mut runs).map_err(|source| {
+                Error::from(source)
+                    .during("status")
+                    .in_range(range)
+                    .at(&self.path)
+            })?,
+        };
+        if flow.is_continue() {
+            runs.finish();
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for HostDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = self.size.load(Ordering::Relaxed);
+        write!(f, "HostDevice({}, {size} bytes)", self.path.display())
+    }
+}

@@ -1,0 +1,293 @@
+//! A batch on its way: which call comes next, and what follows from the result of one.
+//!
+//! Model: what was asked for waits as jobs; a job becomes a call with a *flight* that knows what the call was
+//! for; the end of a call completes its owner (a request of the batch), or leads to another call: the rest of one
+//! that ended short, the next way of one that was refused.
+//!
+//! Order: assigns run one at a time and in their order, since side by side they would wait for the same
+//! inode and lie interleaved; everything else runs beside them and each other. One sync serves all flushes. A
+//! second one, after all else, serves the zeros that shall be durable and were not written as data.
+
+mod space;
+mod transfer;
+
+use std::collections::VecDeque;
+use std::io::{self, IoSlice, IoSliceMut};
+
+use extant_space::{ByteRange, Error, Result};
+use extant_sys::call::{Call, ReadParts, WriteParts};
+use extant_sys::ring::CallQueue;
+
+use super::HostDevice;
+use super::limits::TRANSFER;
+use super::ways::Way;
+use crate::{Operation, Persistence};
+use space::Purpose;
+
+/// Something to be done for a request, as long as no call is made for it.
+enum Job<'s> {
+    Read {
+        offset: u64,
+        parts: ReadParts<'s>,
+    },
+    Write {
+        offset: u64,
+        parts: WriteParts<'s>,
+        persistence: Persistence,
+    },
+    Space {
+        range: ByteRange,
+        ways: &'static [Way],
+        purpose: Purpose,
+    },
+    /// Zeros as data.
+    Zeroes {
+        range: ByteRange,
+        persistence: Persistence,
+    },
+}
+
+/// What a call in flight is for.
+enum Flight<'s> {
+    Transfer {
+        owner: usize,
+        range: ByteRange,
+        /// Where the data of a read goes that is made into a buffer.
+        bounced: Option<ReadParts<'s>>,
+    },
+    Space {
+        owner: usize,
+        range: ByteRange,
+        way: Way,
+        /// The ways after it.
+        rest: &'static [Way],
+        purpose: Purpose,
+    },
+    Sync {
+        owners: Vec<usize>,
+    },
+}
+
+/// Requests of one batch, each known by its number.
+pub(super) struct Batch<'s> {
+    device: &'s HostDevice,
+    waiting: VecDeque<(usize, Job<'s>)>,
+    assigns: VecDeque<(usize, ByteRange)>,
+    is_assigning: bool,
+    flushes: Vec<usize>,
+    /// Zeroed, not yet durable, and to be.
+    unsynced: Vec<usize>,
+    /// Calls to be made again, or for their rest.
+    again: Vec<(Flight<'s>, Call<'s>)>,
+    flights: Vec<Option<Flight<'s>>>,
+    free: Vec<usize>,
+    results: Vec<Result<()>>,
+}
+
+impl<'s> Batch<'s> {
+    pub(super) fn new(device: &'s HostDevice) -> Self {
+        Self {
+            device,
+            waiting: VecDeque::new(),
+            assigns: VecDeque::new(),
+            is_assigning: false,
+            flushes: Vec::new(),
+            unsynced: Vec::new(),
+            again: Vec::new(),
+            flights: Vec::new(),
+            free: Vec::new(),
+            results: Vec::new(),
+        }
+    }
+
+    /// Adds the next request, which was admitted and fits the limits.
+    pub(super) fn add(&mut self, operation: &'s mut Operation<'_>) {
+        let owner = self.results.len();
+        self.results.push(Ok(()));
+        let ways = Way::of(operation, self.device.kind);
+        let job = match operation {
+            Operation::Flush => return self.flushes.push(owner),
+            Operation::Assign(range) => return self.assigns.push_back((owner, *range)),
+            Operation::Read { offset, into } => Job::Read {
+                offset: *offset,
+                parts: into
+                    .iter_mut()
+                    .filter(|part| !part.is_empty())
+                    .map(|part| IoSliceMut::new(part))
+                    .collect(),
+            },
+            Operation::Write {
+                offset,
+                from,
+                persistence,
+            } => Job::Write {
+                offset: *offset,
+                parts: from
+                    .iter()
+                    .filter(|part| !part.is_empty())
+                    .map(|part| IoSlice::new(part))
+                    .collect(),
+                persistence: *persistence,
+            },
+            Operation::Discard(range) => Job::Space {
+                range: *range,
+                ways,
+                purpose: Purpose::Discard,
+            },
+            Operation::WriteZeroes(range, zeroing) => Job::Space {
+                range: *range,
+                ways,
+                purpose: Purpose::Zero(*zeroing),
+            },
+        };
+        self.waiting.push_back((owner, job));
+    }
+
+    /// It is done by one call, as far as can be seen.
+    pub(super) fn is_single_call(&self) -> bool {
+        let is_transfer = |job: &Job<'_>| matches!(job, Job::Read { .. } | Job::Write { .. });
+        match (self.waiting.len(), self.assigns.len(), self.flushes.len()) {
+            (1, 0, 0) => is_transfer(&self.waiting[0].1),
+            (0, 0, flushes) => flushes > 0,
+            _ => false,
+        }
+    }
+
+    /// How many calls there are to make side by side.
+    pub(super) fn calls_at_most(&self) -> usize {
+        let calls_of = |job: &Job<'_>| match job {
+            // Without a way it is written as data.
+            Job::Space {
+                range,
+                ways,
+                purpose: Purpose::Zero(zeroing),
+            } if self.first_way(ways, Purpose::Zero(*zeroing)).is_none() => {
+                range.len().div_ceil(TRANSFER as u64) as usize
+            }
+            _ => 1,
+        };
+        let waiting: usize = self.waiting.iter().map(|(_, job)| calls_of(job)).sum();
+        waiting + usize::from(!self.assigns.is_empty()) + usize::from(!self.flushes.is_empty())
+    }
+
+    /// How each request went, in the order in which they were added.
+    pub(super) fn into_results(self) -> Vec<Result<()>> {
+        let is_done = self.waiting.is_empty() && self.again.is_empty();
+        assert!(is_done, "a batch ends when nothing waits");
+        self.results
+    }
+
+    fn fail(&mut self, owner: usize, error: Error) {
+        let result = &mut self.results[owner];
+        if result.is_ok() {
+            *result = Err(error);
+        }
+    }
+
+    fn fly(&mut self, flight: Flight<'s>, call: Call<'s>) -> (usize, Call<'s>) {
+        let tag = self.free.pop().unwrap_or_else(|| {
+            self.flights.push(None);
+            self.flights.len() - 1
+        });
+        self.flights[tag] = Some(flight);
+        (tag, call)
+    }
+
+    fn is_flying(&self) -> bool {
+        self.free.len() < self.flights.len()
+    }
+
+    /// The call for a job; none when the job is over, or has become another.
+    fn start(&mut self, owner: usize, job: Job<'s>) -> Option<(Flight<'s>, Call<'s>)> {
+        let result = match job {
+            Job::Read { offset, parts } => self.read(owner, offset, parts),
+            Job::Write {
+                offset,
+                parts,
+                persistence,
+            } => self.write(owner, offset, parts, persistence),
+            Job::Space {
+                range,
+                ways,
+                purpose,
+            } => return self.change_space(owner, range, ways, purpose),
+            Job::Zeroes { range, persistence } => {
+                return self.write_zeroes(owner, range, persistence);
+            }
+        };
+        result
+            .map_err(|source| {
+                let error = Error::from(source).detail("no memory to align the data in");
+                self.fail(owner, error);
+            })
+            .ok()
+    }
+}
+
+impl<'s> CallQueue<'s> for Batch<'s> {
+    fn next(&mut self) -> Option<(usize, Call<'s>)> {
+        if let Some((flight, call)) = self.again.pop() {
+            return Some(self.fly(flight, call));
+        }
+        while !self.is_assigning
+            && let Some((owner, range)) = self.assigns.pop_front()
+        {
+            let ways = Way::of(&Operation::Assign(range), self.device.kind);
+            if let Some((flight, call)) = self.change_space(owner, range, ways, Purpose::Assign) {
+                self.is_assigning = true;
+                return Some(self.fly(flight, call));
+            }
+        }
+        while let Some((owner, job)) = self.waiting.pop_front() {
+            if let Some((flight, call)) = self.start(owner, job) {
+                return Some(self.fly(flight, call));
+            }
+        }
+        let mut owners = std::mem::take(&mut self.flushes);
+        if owners.is_empty() && !self.is_flying() {
+            owners = std::mem::take(&mut self.unsynced);
+        }
+        (!owners.is_empty()).then(|| self.fly(Flight::Sync { owners }, Call::SyncData))
+    }
+
+    fn ended(&mut self, tag: usize, call: Call<'s>, result: io::Result<usize>) {
+        let flight = self.flights[tag]
+            .take()
+            .expect("a call that was handed out");
+        self.free.push(tag);
+        if let Err(error) = &result
+            && is_interrupted(error)
+        {
+            return self.again.push((flight, call));
+        }
+        match flight {
+            Flight::Transfer {
+                owner,
+                range,
+                bounced,
+            } => self.transferred((owner, range, bounced), call, result),
+            Flight::Space {
+                owner,
+                range,
+                way,
+                rest,
+                purpose,
+            } => self.changed_space((owner, range, way), rest, purpose, result),
+            Flight::Sync { owners } => {
+                let result = self.device.synced(result.map(|_| ()));
+                for owner in owners {
+                    if let Err(errno) = result {
+                        self.fail(owner, HostDevice::sync_error(errno));
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn is_interrupted(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,114 @@
+//! Changes of space in a batch: the first way that was not refused, and what is done without one.
+
+use std::io;
+
+use extant_space::{ByteRange, Error, ErrorKind};
+use extant_sys::call::Call;
+
+use super::{Batch, Flight, Job};
+use crate::host::ways::Way;
+use crate::{Persistence, Speed, Zeroing};
+
+/// What a change of space is for: it decides what is done without a way.
+#[derive(Clone, Copy)]
+pub(super) enum Purpose {
+    Discard,
+    Assign,
+    Zero(Zeroing),
+}
+
+impl<'s> Batch<'s> {
+    pub(super) fn change_space(
+        &mut self,
+        owner: usize,
+        range: ByteRange,
+        ways: &'static [Way],
+        purpose: Purpose,
+    ) -> Option<(Flight<'s>, Call<'s>)> {
+        let Some(at) = self.first_way(ways, purpose) else {
+            self.do_without(owner, range, purpose);
+            return None;
+        };
+        let flight = Flight::Space {
+            owner,
+            range,
+            way: ways[at],
+            rest: &ways[at + 1..],
+            purpose,
+        };
+        Some((flight, ways[at].call(range)))
+    }
+
+    /// The place of the first way that was not refused and may be gone.
+    pub(super) fn first_way(&self, ways: &[Way], purpose: Purpose) -> Option<usize> {
+        let may_be_slow =
+            !matches!(purpose, Purpose::Zero(zeroing) if zeroing.speed == Speed::OnlyIfFast);
+        ways.iter().position(|&way| {
+            !self.device.refusals.contain(way) && (may_be_slow || self.device.is_fast(way))
+        })
+    }
+
+    /// No way is left.
+    fn do_without(&mut self, owner: usize, range: ByteRange, purpose: Purpose) {
+        let unsupported = |detail| {
+            Error::new(ErrorKind::Unsupported)
+                .detail(detail)
+                .in_range(range)
+        };
+        match purpose {
+            Purpose::Discard => {}
+            Purpose::Assign => self.fail(owner, unsupported("space cannot be assigned here")),
+            Purpose::Zero(zeroing) => match zeroing.speed {
+                Speed::OnlyIfFast => {
+                    self.fail(owner, unsupported("zeros are only taken as data here"));
+                }
+                Speed::Any => {
+                    let job = Job::Zeroes {
+                        range,
+                        persistence: zeroing.persistence,
+                    };
+                    self.waiting.push_front((owner, job));
+                }
+            },
+        }
+    }
+
+    /// A change of space has ended.
+    pub(super) fn changed_space(
+        &mut self,
+        (owner, range, way): (usize, ByteRange, Way),
+        rest: &'static [Way],
+        purpose: Purpose,
+        result: io::Result<usize>,
+    ) {
+        if let Purpose::Assign = purpose {
+            self.is_assigning = false;
+        }
+        match result {
+            Ok(_) => match purpose {
+                Purpose::Zero(zeroing) if zeroing.persistence == Persistence::Fua => {
+                    self.unsynced.push(owner);
+                }
+                _ => {}
+            },
+            Err(source) if is_refusal(&source) => {
+                self.device.refusals.add(way);
+                let job = Job::Space {
+                    range,
+                    ways: rest,
+                    purpose,
+                };
+                self.waiting.push_front((owner, job));
+            }
+            Err(source) => self.fail(owner, Error::from(source).in_range(range)),
+        }
+    }
+}
+
+/// The kernel does not offer it.
+fn is_refusal(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY)
+    )
+}

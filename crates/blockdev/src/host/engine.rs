@@ -1,0 +1,160 @@
+//! How the calls of a batch reach the kernel.
+//!
+//! Rings are kept in a pool: each batch takes one for itself, so that threads do not wait for each other. A
+//! batch of one read, write or flush is a plain call, which costs no more than a ring's and needs none. Where all
+//! rings are in use, or a ring fails, plain calls do the rest.
+
+use std::fs::File;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
+use std::thread;
+
+use extant_space::{Error, ErrorKind, Result};
+use extant_sys::call::Call;
+use extant_sys::ring::{CallQueue, Ring, run_plain};
+
+use super::batch::Batch;
+use super::options::HostEngine;
+
+/// Rings at a time; a batch that finds none makes plain calls.
+const RINGS_MAX: usize = 16;
+/// Threads that make the plain calls of one batch, the caller's among them.
+const THREADS_MAX: usize = 8;
+
+pub(super) enum Engine {
+    Uring(Rings),
+    Plain { depth: u32 },
+}
+
+impl Engine {
+    pub(super) fn new(wanted: HostEngine, depth: u32) -> Result<Self> {
+        let depth = depth.max(1);
+        if wanted == HostEngine::Plain {
+            return Ok(Self::Plain { depth });
+        }
+        match Ring::new(depth) {
+            Ok(ring) => Ok(Self::Uring(Rings {
+                free: Mutex::new(vec![ring]),
+                made: AtomicUsize::new(1),
+                depth,
+            })),
+            Err(_) if wanted == HostEngine::Auto => Ok(Self::Plain { depth }),
+            Err(source) => Err(Error::from(source)
+                .with_kind(ErrorKind::Unsupported)
+                .detail("io_uring is missing or forbidden here")
+                .advice("use plain calls")),
+        }
+    }
+
+    pub(super) fn run(&self, file: &File, batch: &mut Batch<'_>) {
+        if batch.is_single_call() {
+            return run_plain(file, batch);
+        }
+        match self {
+            Self::Uring(rings) => match rings.take() {
+                Some(ring) => rings.put(ring.run(file, batch)),
+                None => run_threads(file, batch, rings.depth),
+            },
+            Self::Plain { depth } => run_threads(file, batch, *depth),
+        }
+    }
+}
+
+/// The rings that no batch uses.
+pub(super) struct Rings {
+    free: Mutex<Vec<Ring>>,
+    made: AtomicUsize,
+    depth: u32,
+}
+
+impl Rings {
+    fn take(&self) -> Option<Ring> {
+        if let Some(ring) = self
+            .free
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .pop()
+        {
+            return Some(ring);
+        }
+        if self.made.fetch_add(1, Ordering::Relaxed) < RINGS_MAX
+            && let Ok(ring) = Ring::new(self.depth)
+        {
+            return Some(ring);
+        }
+        self.made.fetch_sub(1, Ordering::Relaxed);
+        None
+    }
+
+    /// Takes a ring back; `None` for one that failed.
+    fn put(&self, ring: Option<Ring>) {
+        match ring {
+            Some(ring) => {
+                let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+                free.push(ring);
+            }
+            None => {
+                self.made.fetch_sub(1, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Runs `batch` by plain calls from up to `depth` threads.
+fn run_threads(file: &File, batch: &mut Batch<'_>, depth: u32) {
+    let threads = THREADS_MAX.min(depth as usize).min(batch.calls_at_most());
+    if threads <= 1 {
+        return run_plain(file, batch);
+    }
+    let shared = Shared {
+        batch: Mutex::new((batch, 0)),
+        changed: Condvar::new(),
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads {
+            // Without another thread the work takes longer, and is done all the same.
+            let _ = thread::Builder::new().spawn_scoped(scope, || shared.help(file));
+        }
+        shared.help(file);
+    });
+}
+
+/// A batch that several threads work on, and how many calls they make just now.
+struct Shared<'b, 's> {
+    batch: Mutex<(&'b mut Batch<'s>, usize)>,
+    /// A call has ended: there may be a next one, or the batch is done.
+    changed: Condvar,
+}
+
+impl<'s> Shared<'_, 's> {
+    fn help(&self, file: &File) {
+        while let Some((tag, mut call)) = self.next() {
+            let result = call.execute(file);
+            let mut guard = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
+            let (batch, running) = &mut *guard;
+            *running -= 1;
+            // First, so that nobody waits for ever for one who panics.
+            self.changed.notify_all();
+            batch.ended(tag, call, result);
+        }
+    }
+
+    /// Waits for a call to make; `None` when the batch is done.
+    fn next(&self) -> Option<(usize, Call<'s>)> {
+        let mut guard = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let (batch, running) = &mut *guard;
+            if let Some(next) = batch.next() {
+                *running += 1;
+                return Some(next);
+            }
+            if *running == 0 {
+                return None;
+            }
+            guard = self
+                .changed
+                .wait(guard)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! How a host file or disk is opened.
+
+/// A kernel file system allocates so much in a few milliseconds, while others wait for the inode.
+const ASSIGN_MAX: u64 = 1 << 30;
+
+/// What a host device is to be like.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostOptions {
+    /// Whether anything may be changed.
+    pub access: HostAccess,
+    /// Whether the kernel's page cache is used.
+    pub cache: HostCache,
+    /// How calls reach the kernel.
+    pub engine: HostEngine,
+    /// Calls that one batch keeps in flight; at least 1. Threads that submit at the same time have as many each.
+    pub depth: u32,
+    /// Bytes of one allocation: others wait so long for the file.
+    pub assign_max: u64,
+}
+
+/// What may be done to the file or disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostAccess {
+    /// Everything. Keeps every other host device out.
+    ReadWrite,
+    /// Reading; the device says [`Features::READ_ONLY`](crate::Features::READ_ONLY). Keeps those out that
+    /// would write to a file.
+    ReadOnly,
+}
+
+/// Where data is between the caller and the disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostCache {
+    /// Nowhere: `O_DIRECT`. Refused with `Unsupported` by file systems that have none. Memory that is not
+    /// aligned as the disk wants it is copied on the way.
+    Direct,
+    /// In the page cache, until a flush at the latest.
+    Buffered,
+}
+
+/// How calls reach the kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostEngine {
+    /// io_uring where it can be had, plain calls elsewhere.
+    Auto,
+    /// io_uring; opening fails with `Unsupported` where it is missing or forbidden.
+    Uring,
+    /// Plain calls, from a few threads where a batch has many.
+    Plain,
+}
+
+impl Default for HostOptions {
+    /// Read and write through the page cache, 32 calls at a time by the best engine.
+    fn default() -> Self {
+        Self {
+            access: HostAccess::ReadWrite,
+            cache: HostCache::Buffered,
+            engine: HostEngine::Auto,
+            depth: 32,
+            assign_max: ASSIGN_MAX,
+        }
+    }
+}

@@ -1,0 +1,150 @@
+//! Opening a file or disk: what it is, and keeping others out.
+//!
+//! A disk that is to be written is claimed with `O_EXCL`, which mounts, RAID and other claims refuse; a
+//! file is locked with `flock(2)`, shared by readers, which only other users of that lock respect. Both last as
+//! long as the descriptor and its copies.
+
+use std::fs::{File, Metadata, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use extant_space::{Error, ErrorKind, Result};
+use extant_sys::direct::{self, DirectIo};
+use extant_sys::disk;
+use rustix::fs::{FlockOperation, OFlags};
+use rustix::io::Errno;
+
+use super::options::{HostAccess, HostCache, HostOptions};
+
+/// How long somebody who is in the way is waited for: a process just started holds what its parent had open for a
+/// moment, and a ring what it has just let go of.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// What a host device stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TargetKind {
+    /// A regular file.
+    File,
+    /// A block device.
+    Disk,
+}
+
+/// Something open.
+pub(super) struct Target {
+    pub(super) file: File,
+    pub(super) kind: TargetKind,
+    pub(super) metadata: Metadata,
+    /// How direct I/O must be aligned; `None` through the page cache.
+    pub(super) direct: Option<DirectIo>,
+}
+
+impl Target {
+    pub(super) fn open(path: &Path, options: &HostOptions) -> Result<Self> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match Self::open_now(path, options) {
+                Err(error) if error.kind() == ErrorKind::InUse && Instant::now() < deadline => {
+                    thread::sleep(PATIENCE / 50);
+                }
+                result => return result,
+            }
+        }
+    }
+
+    fn open_now(path: &Path, options: &HostOptions) -> Result<Self> {
+        let error = |source: io::Error| Error::from(source).during("open").at(path);
+        let metadata = std::fs::metadata(path).map_err(error)?;
+        let claim = match options.access {
+            HostAccess::ReadWrite if metadata.file_type().is_block_device() => libc::O_EXCL,
+            _ => 0,
+        };
+        let file = OpenOptions::new()
+            .read(true)
+            .write(options.access == HostAccess::ReadWrite)
+            // The kernel does not wait: not for the other end of a fifo, not for the owner of a lease.
+            .custom_flags(libc::O_NONBLOCK | claim)
+            .open(path)
+            .map_err(|source| explain(source, path, &metadata))?;
+        let metadata = file.metadata().map_err(error)?;
+        let kind = match metadata.file_type() {
+            kind if kind.is_file() => TargetKind::File,
+            kind if kind.is_block_device() => TargetKind::Disk,
+            _ => {
+                return Err(Error::new(ErrorKind::WrongType)
+                    .detail("neither a regular file nor a block device")
+                    .during("open")
+                    .at(path));
+            }
+        };
+        // It was for the open alone: io_uring answers EAGAIN on such a descriptor.
+        direct::set_status_flags(&file, OFlags::NONBLOCK, false)
+            .map_err(|errno| error(errno.into()))?;
+        match kind {
+            TargetKind::File => lock(&file, path, options.access)?,
+            // The open went well all the same; writes would not.
+            TargetKind::Disk
+                if options.access == HostAccess::ReadWrite
+                    && disk::is_read_only(metadata.rdev()) =>
+            {
+                return Err(Error::new(ErrorKind::ReadOnly)
+                    .detail("the block device is read-only")
+                    .during("open")
+                    .at(path));
+            }
+            TargetKind::Disk => {}
+        }
+        let direct = match options.cache {
+            HostCache::Buffered => None,
+            HostCache::Direct => Some(go_direct(&file, path)?),
+        };
+        Ok(Self {
+            file,
+            kind,
+            metadata,
+            direct,
+        })
+    }
+}
+
+fn go_direct(file: &File, path: &Path) -> Result<DirectIo> {
+    let refused = || {
+        Error::new(ErrorKind::Unsupported)
+            .detail("no direct I/O here")
+            .advice("open it through the page cache")
+            .during("open")
+            .at(path)
+    };
+    let direct = DirectIo::of(file).ok_or_else(refused)?;
+    direct::set(file, true).map_err(|_| refused())?;
+    Ok(direct)
+}
+
+fn lock(file: &File, path: &Path, access: HostAccess) -> Result<()> {
+    let operation = match access {
+        HostAccess::ReadWrite => FlockOperation::NonBlockingLockExclusive,
+        HostAccess::ReadOnly => FlockOperation::NonBlockingLockShared,
+    };
+    match rustix::fs::flock(file, operation) {
+        Err(Errno::WOULDBLOCK) => Err(Error::new(ErrorKind::InUse)
+            .detail("the file is in use as a device elsewhere, and locked")
+            .during("open")
+            .at(path)),
+        // Some network file systems have no locks.
+        _ => Ok(()),
+    }
+}
+
+fn explain(source: io::Error, path: &Path, metadata: &Metadata) -> Error {
+    let errno = source.raw_os_error();
+    let error = Error::from(source).during("open").at(path);
+    let is_disk = metadata.file_type().is_block_device();
+    match errno {
+        Some(libc::EBUSY) if is_disk => error
+            .detail("the block device is in use: mounted, claimed, or open as a device elsewhere"),
+        Some(libc::EWOULDBLOCK) => error.detail("the file is in use: somebody holds a lease on it"),
+        _ => error,
+    }
+}

@@ -1,0 +1,34 @@
+//! What sysfs tells of a disk.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The sysfs directory of the whole disk with device number `device`, or of the disk of that partition. `None`
+/// for numbers of no disk (tmpfs, overlayfs, btrfs, FUSE, NFS).
+pub fn directory(device: u64) -> Option<PathBuf> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let node = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    if node.join("queue").is_dir() {
+        return Some(node);
+    }
+    let disk = node.parent()?;
+    disk.join("queue").is_dir().then(|| disk.to_path_buf())
+}
+
+/// Whether the disk or partition with device number `device` takes no writes.
+pub fn is_read_only(device: u64) -> bool {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    fs::read_to_string(format!("/sys/dev/block/{major}:{minor}/ro"))
+        .is_ok_and(|text| text.trim() == "1")
+}
+
+/// A number of the queue of the disk in `directory`; `None` where the kernel has none of the name.
+pub fn queue_number(directory: &Path, name: &str) -> Option<u64> {
+    queue_text(directory, name)?.parse().ok()
+}
+
+/// A word of the queue of the disk in `directory`.
+pub fn queue_text(directory: &Path, name: &str) -> Option<String> {
+    let text = fs::read_to_string(directory.join("queue").join(name)).ok()?;
+    Some(text.trim().to_owned())
+}

@@ -1,0 +1,21 @@
+//! Safe functions over interfaces of the kernel that need `unsafe`, and over those that several crates use.
+//!
+//! | module | gives |
+//! |---|---|
+//! | [`buffer`] | memory aligned as direct I/O wants it |
+//! | [`call`] | one read, write, sync, fallocate or discard, with the memory that it uses |
+//! | [`direct`] | direct I/O: its alignment, on and off |
+//! | [`disk`] | the queue of a disk in sysfs |
+//! | [`extents`], [`fiemap`] | the extent map of a file |
+//! | [`ring`] | many calls at a time through io_uring |
+//!
+//! Nothing here decides: which call is made when, and what is done when the kernel refuses, is the business
+//! of the crates above. Errors are the kernel's, as [`std::io::Error`].
+
+pub mod buffer;
+pub mod call;
+pub mod direct;
+pub mod disk;
+pub mod extents;
+pub mod fiemap;
+pub mod ring;

@@ -1,0 +1,329 @@
+//! Many calls at a time through io_uring.
+//!
+//! Model: a [`Ring`] runs a [`CallQueue`] to its end. It holds each [`Call`] in a slot of fixed place, with all
+//! the memory that the kernel uses, and gives it back with its result.
+//!
+//! Invariants, on which the safety of the interface stands:
+//! - a call in a slot is not moved or dropped while the kernel may use its memory: whoever leaves
+//!   [`Ring::run`], also by a panic, waits for every call that the kernel has;
+//! - a ring that holds calls which the kernel never took is not used again.
+//!
+//! Where the ring itself fails, what is left of the queue is done by plain calls: nothing is lost but speed.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+
+use io_uring::types::{Fd, FsyncFlags};
+use io_uring::{IoUring, Probe, opcode, squeue};
+
+use crate::call::{Call, Durability, Memory, PARTS_MAX};
+
+// IORING_ENTER_GETEVENTS of linux/io_uring.h.
+const ENTER_GETEVENTS: u32 = 1;
+// _IO(0x12, 0) of linux/blkdev.h: discard as a command of a ring, since Linux 6.12.
+const BLOCK_URING_CMD_DISCARD: u32 = 0x1200;
+/// The most that the kernel reads or writes in one call.
+const BYTES_MAX: usize = 0x7fff_f000;
+
+/// Calls to be made, and what becomes of them.
+pub trait CallQueue<'a> {
+    /// The next call, with a tag to know it again; `None` while there is none to be started.
+    fn next(&mut self) -> Option<(usize, Call<'a>)>;
+
+    /// A call has ended. Afterwards there may be a next one again.
+    fn ended(&mut self, tag: usize, call: Call<'a>, result: io::Result<usize>);
+}
+
+/// Runs `queue` by plain calls, one after the other.
+pub fn run_plain<'a>(file: &File, queue: &mut (impl CallQueue<'a> + ?Sized)) {
+    while let Some((tag, mut call)) = queue.next() {
+        let result = call.execute(file);
+        queue.ended(tag, call, result);
+    }
+}
+
+/// An io_uring for a number of calls at a time.
+pub struct Ring {
+    ring: IoUring,
+    depth: u32,
+    discards: Discards,
+}
+
+/// How a ring discards.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Discards {
+    Command,
+    /// The kernel is older than the command.
+    Ioctl,
+}
+
+impl Ring {
+    /// A ring for at most `depth` calls at a time. Fails where the kernel has no io_uring, forbids it, or lacks
+    /// what is needed (before 5.6).
+    pub fn new(depth: u32) -> io::Result<Self> {
+        let ring = IoUring::builder().setup_clamp().build(depth.max(1))?;
+        let depth = depth.clamp(1, ring.params().sq_entries());
+        let mut probe = Probe::new();
+        ring.submitter().register_probe(&mut probe)?;
+        let needed = [
+            opcode::Read::CODE,
+            opcode::Write::CODE,
+            opcode::Readv::CODE,
+            opcode::Writev::CODE,
+            opcode::Fsync::CODE,
+            opcode::Fallocate::CODE,
+        ];
+        let has_all = needed.into_iter().all(|code| probe.is_supported(code));
+        if !has_all || !ring.params().is_feature_nodrop() {
+            return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
+        }
+        let discards = match probe.is_supported(opcode::UringCmd16::CODE) {
+            true => Discards::Command,
+            false => Discards::Ioctl,
+        };
+        Ok(Self {
+            ring,
+            depth,
+            discards,
+        })
+    }
+
+    /// Runs `queue` until nothing is in flight and there is no next call. Returns the ring, unless it failed.
+    pub fn run<'a>(mut self, file: &File, queue: &mut dyn CallQueue<'a>) -> Option<Self> {
+        let mut discards = self.discards;
+        let mut flights = Flights::new(&mut self, file);
+        loop {
+            while flights.has_room()
+                && let Some((tag, mut call)) = queue.next()
+            {
+                if discards == Discards::Ioctl && matches!(call, Call::Discard(_)) {
+                    let result = call.execute(file);
+                    queue.ended(tag, call, result);
+                    continue;
+                }
+                flights.start(tag, call);
+            }
+            if flights.in_flight == 0 {
+                break;
+            }
+            if flights.submit_and_wait().is_err() {
+                flights.abandon(queue);
+                run_plain(file, queue);
+                return None;
+            }
+            while let Some((tag, mut call, mut result)) = flights.take() {
+                if matches!(call, Call::Discard(_)) && is_unknown(&result) {
+                    // An older kernel, or a disk without discard: the older call knows which.
+                    discards = Discards::Ioctl;
+                    result = call.execute(file);
+                }
+                queue.ended(tag, call, result);
+            }
+        }
+        drop(flights);
+        self.discards = discards;
+        Some(self)
+    }
+}
+
+fn is_unknown(result: &io::Result<usize>) -> bool {
+    let errno = result.as_ref().err().and_then(io::Error::raw_os_error);
+    matches!(errno, Some(libc::EINVAL | libc::EOPNOTSUPP | libc::ENOTTY))
+}
+
+/// The calls in flight. Dropped, it waits for those that the kernel has.
+struct Flights<'r, 'a> {
+    ring: &'r mut IoUring,
+    file: &'r File,
+    /// Never longer than its capacity: calls stay where they are.
+    slots: Vec<Option<(usize, Call<'a>)>>,
+    free: Vec<usize>,
+    depth: usize,
+    in_flight: usize,
+}
+
+impl<'r, 'a> Flights<'r, 'a> {
+    fn new(ring: &'r mut Ring, file: &'r File) -> Self {
+        let depth = ring.depth as usize;
+        Self {
+            ring: &mut ring.ring,
+            file,
+            slots: Vec::with_capacity(depth),
+            free: Vec::new(),
+            depth,
+            in_flight: 0,
+        }
+    }
+
+    fn has_room(&self) -> bool {
+        self.in_flight < self.depth
+    }
+
+    /// Puts a call into a slot and the submission queue. The kernel sees it with the next submission.
+    fn start(&mut self, tag: usize, call: Call<'a>) {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            assert!(
+                self.slots.len() < self.depth,
+                "more calls than the ring holds"
+            );
+            self.slots.push(None);
+            self.slots.len() - 1
+        });
+        let (_, call) = self.slots[slot].insert((tag, call));
+        let entry = entry(self.file, call).user_data(slot as u64);
+        // SAFETY: the memory that the entry names belongs to the call, whose slot is neither moved nor emptied
+        // before the kernel is done with it (`take`, `drop`); the file is borrowed for as long.
+        unsafe { self.ring.submission().push(&entry) }.expect("as many entries as slots");
+        self.in_flight += 1;
+    }
+
+    /// Submits, and waits for at least one call to end.
+    fn submit_and_wait(&mut self) -> io::Result<()> {
+        loop {
+            let Err(error) = self.ring.submit_and_wait(1) else {
+                return Ok(());
+            };
+            match error.raw_os_error() {
+                Some(libc::EINTR) => {}
+                // Out of memory for requests, or too many results: better once one has ended.
+                Some(libc::EAGAIN | libc::EBUSY) if self.in_kernel() > 0 => return self.wait(),
+                _ => return Err(error),
+            }
+        }
+    }
+
+    /// Waits for a call that the kernel has, without submitting more.
+    fn wait(&self) -> io::Result<()> {
+        // SAFETY: nothing is submitted, and no argument is passed.
+        let result = unsafe {
+            let submitter = self.ring.submitter();
+            submitter.enter::<libc::sigset_t>(0, 1, ENTER_GETEVENTS, None)
+        };
+        match result {
+            Err(error) if error.raw_os_error() != Some(libc::EINTR) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// How many calls the kernel has taken and not ended.
+    fn in_kernel(&mut self) -> usize {
+        self.in_flight - self.ring.submission().len()
+    }
+
+    fn take(&mut self) -> Option<(usize, Call<'a>, io::Result<usize>)> {
+        let entry = self.ring.completion().next()?;
+        let slot = entry.user_data() as usize;
+        let (tag, call) = self.slots[slot].take().expect("a slot in use");
+        self.free.push(slot);
+        self.in_flight -= 1;
+        let result = match entry.result() {
+            errno if errno < 0 => Err(io::Error::from_raw_os_error(-errno)),
+            moved => Ok(moved as usize),
+        };
+        Some((tag, call, result))
+    }
+
+    /// Waits for the calls that the kernel has, and makes those here that it never took.
+    fn abandon(mut self, queue: &mut dyn CallQueue<'a>) {
+        let file = self.file;
+        while self.in_kernel() > 0 {
+            self.wait_or_abort();
+            while let Some((tag, call, result)) = self.take() {
+                queue.ended(tag, call, result);
+            }
+        }
+        for slot in 0..self.slots.len() {
+            if let Some((tag, mut call)) = self.slots[slot].take() {
+                let result = call.execute(file);
+                queue.ended(tag, call, result);
+            }
+        }
+    }
+
+    fn wait_or_abort(&self) {
+        if self.wait().is_err() {
+            // Freeing memory that the kernel still uses would be worse than losing the process.
+            std::process::abort();
+        }
+    }
+}
+
+impl Drop for Flights<'_, '_> {
+    fn drop(&mut self) {
+        // After a panic; else nothing is in flight.
+        while self.in_flight > 0 && self.in_kernel() > 0 {
+            self.wait_or_abort();
+            while self.take().is_some() {}
+        }
+    }
+}
+
+/// What the ring is told of `call`, whose memory the entry points into.
+fn entry(file: &File, call: &mut Call<'_>) -> squeue::Entry {
+    let fd = Fd(file.as_raw_fd());
+    match call {
+        Call::Read { offset, into } => {
+            let part = match into {
+                Memory::Buffer(buffer, part) => &mut buffer.as_mut_slice()[part.clone()],
+                Memory::Parts(parts) => match &mut parts[..] {
+                    [part] => part,
+                    parts => {
+                        let count = parts.len().min(PARTS_MAX) as u32;
+                        return opcode::Readv::new(fd, parts.as_ptr().cast(), count)
+                            .offset(*offset)
+                            .build();
+                    }
+                },
+            };
+            let length = part.len().min(BYTES_MAX) as u32;
+            opcode::Read::new(fd, part.as_mut_ptr(), length)
+                .offset(*offset)
+                .build()
+        }
+        Call::Write {
+            offset,
+            from,
+            durability,
+        } => {
+            let flags = match durability {
+                Durability::Cached => 0,
+                Durability::Durable => libc::RWF_DSYNC,
+            };
+            let part = match from {
+                Memory::Buffer(buffer, part) => &buffer.as_slice()[part.clone()],
+                Memory::Parts(parts) => match &parts[..] {
+                    [part] => part,
+                    parts => {
+                        let count = parts.len().min(PARTS_MAX) as u32;
+                        return opcode::Writev::new(fd, parts.as_ptr().cast(), count)
+                            .offset(*offset)
+                            .rw_flags(flags)
+                            .build();
+                    }
+                },
+            };
+            let length = part.len().min(BYTES_MAX) as u32;
+            opcode::Write::new(fd, part.as_ptr(), length)
+                .offset(*offset)
+                .rw_flags(flags)
+                .build()
+        }
+        Call::Fallocate { mode, range } => opcode::Fallocate::new(fd, range.len())
+            .offset(range.start())
+            .mode(mode.bits() as i32)
+            .build(),
+        Call::Discard(range) => {
+            let mut length = [0; 16];
+            length[..8].copy_from_slice(&range.len().to_ne_bytes());
+            opcode::UringCmd16::new(fd, BLOCK_URING_CMD_DISCARD)
+                .addr(Some(range.start()))
+                .cmd(length)
+                .build()
+        }
+        Call::SyncData => opcode::Fsync::new(fd).flags(FsyncFlags::DATASYNC).build(),
+    }
+}
+
+#[cfg(test)]
+mod tests;

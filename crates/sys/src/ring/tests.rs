@@ -1,0 +1,179 @@
+//! Rings on files and fifos: a read of an empty fifo is a call that stays in flight as long as a test wants.
+
+use std::fs::OpenOptions;
+use std::io::{IoSlice, IoSliceMut, Write};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::thread;
+use std::time::Duration;
+
+use extant_space::ByteRange;
+use extant_testkit::require;
+use extant_testkit::requires::Requirement;
+use rustix::fs::{CWD, FallocateFlags, FileType, Mode, mknodat};
+
+use super::*;
+
+fn uring() -> Requirement {
+    Requirement::new("io_uring in the kernel", Ring::new(1).is_ok())
+}
+
+fn fifo() -> File {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("fifo");
+    mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).open(path).unwrap()
+}
+
+fn read(into: &mut [u8], offset: u64) -> Call<'_> {
+    let parts = [IoSliceMut::new(into)].into_iter().collect();
+    Call::Read {
+        offset,
+        into: Memory::Parts(parts),
+    }
+}
+
+fn write(from: &[u8], offset: u64) -> Call<'_> {
+    let parts = [IoSlice::new(from)].into_iter().collect();
+    Call::Write {
+        offset,
+        from: Memory::Parts(parts),
+        durability: Durability::Cached,
+    }
+}
+
+/// A list of calls, and their results in the order in which they ended.
+#[derive(Default)]
+struct List<'a> {
+    calls: Vec<Call<'a>>,
+    started: usize,
+    most_in_flight: usize,
+    ended: Vec<(usize, io::Result<usize>)>,
+    panic_at_end: bool,
+}
+
+impl<'a> List<'a> {
+    /// The calls are made from the last to the first.
+    fn new(mut calls: Vec<Call<'a>>) -> Self {
+        calls.reverse();
+        Self {
+            calls,
+            ..Self::default()
+        }
+    }
+
+    fn results(mut self) -> Vec<io::Result<usize>> {
+        self.ended.sort_by_key(|(tag, _)| *tag);
+        self.ended.into_iter().map(|(_, result)| result).collect()
+    }
+}
+
+impl<'a> CallQueue<'a> for List<'a> {
+    fn next(&mut self) -> Option<(usize, Call<'a>)> {
+        let call = self.calls.pop()?;
+        self.started += 1;
+        self.most_in_flight = self.most_in_flight.max(self.started - self.ended.len());
+        Some((self.started - 1, call))
+    }
+
+    fn ended(&mut self, tag: usize, _call: Call<'a>, result: io::Result<usize>) {
+        self.ended.push((tag, result));
+        assert!(!self.panic_at_end, "as the test wants it");
+    }
+}
+
+#[test]
+fn calls_are_in_flight_together() {
+    require!(uring());
+    let fifo = fifo();
+    let mut byte = [0];
+    // The first ends only because of the second.
+    let mut list = List::new(vec![read(&mut byte, 0), write(b"x", 0)]);
+    Ring::new(2).unwrap().run(&fifo, &mut list).unwrap();
+    assert!(list.results().iter().all(|result| matches!(result, Ok(1))));
+    assert_eq!(&byte, b"x");
+}
+
+#[test]
+fn ring_is_filled_and_never_holds_more_than_its_depth() {
+    require!(uring());
+    let file = tempfile::tempfile().unwrap();
+    let data: Vec<u8> = (0..100).collect();
+    let calls = (0..100).map(|at| write(&data[at..at + 1], at as u64 * 2));
+    let mut list = List::new(calls.collect());
+    let ring = Ring::new(4).unwrap().run(&file, &mut list).unwrap();
+    assert_eq!(list.most_in_flight, 4);
+    assert_eq!(list.results().len(), 100);
+    let mut bytes = [1; 199];
+    let mut list = List::new(vec![read(&mut bytes, 0)]);
+    ring.run(&file, &mut list).unwrap();
+    drop(list);
+    let expected = (0..199).map(|at| if at % 2 == 0 { at / 2 } else { 0 });
+    assert!(expected.eq(bytes));
+}
+
+#[test]
+fn call_that_fails_has_the_error_of_the_kernel() {
+    require!(uring());
+    let file = tempfile::tempfile().unwrap();
+    let range = ByteRange::new(0, 4096);
+    let calls = vec![
+        Call::SyncData,
+        Call::Discard(range),
+        Call::Fallocate {
+            mode: FallocateFlags::from_bits_retain(1 << 30),
+            range,
+        },
+        Call::Fallocate {
+            mode: FallocateFlags::empty(),
+            range,
+        },
+    ];
+    let mut list = List::new(calls);
+    Ring::new(8).unwrap().run(&file, &mut list).unwrap();
+    let results = list.results();
+    assert!(results[0].is_ok() && results[1].is_err());
+    let errno = results[2].as_ref().unwrap_err().raw_os_error();
+    assert_eq!(errno, Some(libc::EOPNOTSUPP));
+    assert!(results[3].is_ok());
+    assert_eq!(file.metadata().unwrap().len(), 4096);
+}
+
+#[test]
+fn panic_waits_for_the_calls_in_flight() {
+    require!(uring());
+    let fifo = fifo();
+    let mut byte = [0];
+    let mut list = List::new(vec![read(&mut byte, 0), Call::SyncData]);
+    list.panic_at_end = true;
+    let mut other_end = fifo.try_clone().unwrap();
+    let late = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(100));
+        other_end.write_all(b"x").unwrap();
+    });
+    let ring = Ring::new(2).unwrap();
+    let run = catch_unwind(AssertUnwindSafe(|| ring.run(&fifo, &mut list).is_some()));
+    assert!(run.is_err());
+    drop(list);
+    assert_eq!(&byte, b"x", "the call was over when the panic came out");
+    late.join().unwrap();
+}
+
+#[test]
+fn calls_that_the_kernel_never_took_are_made_when_a_ring_is_abandoned() {
+    require!(uring());
+    let file = tempfile::tempfile().unwrap();
+    let mut ring = Ring::new(4).unwrap();
+    let mut flights = Flights::new(&mut ring, &file);
+    flights.start(0, write(b"a", 0));
+    flights.submit_and_wait().unwrap();
+    flights.start(1, write(b"b", 1));
+    flights.start(2, write(b"c", 2));
+    assert_eq!(flights.in_kernel(), 1);
+    let mut list = List::default();
+    flights.abandon(&mut list);
+    assert!(matches!(list.results()[..], [Ok(1), Ok(1), Ok(1)]));
+    let mut bytes = [0; 3];
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut bytes, 0).unwrap();
+    assert_eq!(&bytes, b"abc");
+}
