@@ -29,7 +29,7 @@ const BENCH: &str = "extant-bench";
 const LAYERS: &[Layer] = &[
     layer("extant-space", &[]),
     layer("extant-sys", &["extant-space"]),
-    layer("extant-ondisk", &[]),
+    layer("extant-ondisk", &["extant-space"]),
     layer(
         "extant-blockdev",
         &["extant-space", "extant-sys", "extant-ondisk"],

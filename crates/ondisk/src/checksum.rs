@@ -1,0 +1,67 @@
+//! The three sums on the disk, without the final inversion that other protocols add.
+//!
+//! | sum | over |
+//! |---|---|
+//! | crc32c | all metadata with `metadata_csum`, the journal with checksums v2 and v3, fast commits |
+//! | crc16 | group descriptors with `uninit_bg` (gdt_csum) |
+//! | crc32, high bit first | the blocks of a transaction with the journal's compat checksum (v1) |
+//!
+//! Each takes what came before, so that a sum goes over several pieces one after another.
+
+use crc::{Crc, Table};
+
+/// Where a sum begins.
+pub(crate) const START: u32 = !0;
+
+/// Continues a crc32c over `bytes`.
+pub(crate) fn crc32c(before: u32, bytes: &[u8]) -> u32 {
+    // The crate inverts before and after.
+    !::crc32c::crc32c_append(!before, bytes)
+}
+
+const CRC16: Crc<u16, Table<16>> = Crc::<u16, Table<16>>::new(&crc::CRC_16_ARC);
+
+/// Continues a crc16 (polynomial 0x8005, low bit first) over `bytes`; begin with `!0`.
+pub(crate) fn crc16(before: u16, bytes: &[u8]) -> u16 {
+    // The crate takes the value to begin with high bit first.
+    let mut digest = CRC16.digest_with_initial(before.reverse_bits());
+    digest.update(bytes);
+    digest.finalize()
+}
+
+const CRC32_HIGH_FIRST: Crc<u32, Table<16>> = Crc::<u32, Table<16>>::new(&crc::CRC_32_MPEG_2);
+
+/// Continues a crc32 (polynomial 0x04C11DB7, high bit first) over `bytes`.
+pub(crate) fn crc32_high_first(before: u32, bytes: &[u8]) -> u32 {
+    let mut digest = CRC32_HIGH_FIRST.digest_with_initial(before);
+    digest.update(bytes);
+    digest.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHECK: &[u8] = b"123456789";
+
+    #[test]
+    fn sums_of_the_check_string_are_those_of_the_catalogue() {
+        // reveng.sourceforge.io/crc-catalogue: ISCSI (inverted), MODBUS, MPEG-2.
+        assert_eq!(!crc32c(START, CHECK), 0xE306_9283);
+        assert_eq!(crc16(!0, CHECK), 0x4B37);
+        assert_eq!(crc32_high_first(START, CHECK), 0x0376_E6E7);
+    }
+
+    #[test]
+    fn sums_in_pieces_equal_sums_at_once() {
+        for cut in 0..=CHECK.len() {
+            let (one, two) = CHECK.split_at(cut);
+            assert_eq!(crc32c(crc32c(7, one), two), crc32c(7, CHECK));
+            assert_eq!(crc16(crc16(7, one), two), crc16(7, CHECK));
+            assert_eq!(
+                crc32_high_first(crc32_high_first(7, one), two),
+                crc32_high_first(7, CHECK)
+            );
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Sums of the block and inode bitmaps, which the group's descriptor keeps.
+//!
+//! A sum covers the bits of the group, not the rest of the block. It is a crc32c, cut to 16 bits
+//! where descriptors have 32 bytes. Bitmaps that a descriptor calls uninitialised have none.
+
+use extant_space::Result;
+
+use super::{GroupDescriptor, GroupNumber, Superblock, group_descriptor};
+use crate::fault::check_sum;
+
+/// Which of a group's bitmaps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bitmap {
+    /// One bit for each block (cluster), set when it is used.
+    Blocks,
+    /// One bit for each inode, set when it is used.
+    Inodes,
+}
+
+impl Bitmap {
+    /// Compares the sum of `block`, which is the whole block of the bitmap, with the one in
+    /// `descriptor`. Passes without `metadata_csum`.
+    ///
+    /// # Errors
+    /// `Corrupt` when they differ.
+    pub fn verify(
+        self,
+        block: &[u8],
+        group: GroupNumber,
+        descriptor: &GroupDescriptor,
+        superblock: &Superblock,
+    ) -> Result<()> {
+        let Some(sum) = self.computed(block, superblock) else {
+            return Ok(());
+        };
+        let (name, stored) = match self {
+            Self::Blocks => ("block bitmap", descriptor.block_bitmap_checksum()),
+            Self::Inodes => ("inode bitmap", descriptor.inode_bitmap_checksum()),
+        };
+        let kept = group_descriptor::stored_bits(superblock.layout());
+        check_sum(format_args!("{name} of group {group}"), stored, sum & kept)
+    }
+
+    /// Notes the sum of `block` in `descriptor`. Does nothing without `metadata_csum`.
+    pub fn seal(self, block: &[u8], descriptor: &mut GroupDescriptor, superblock: &Superblock) {
+        let Some(sum) = self.computed(block, superblock) else {
+            return;
+        };
+        let layout = superblock.layout();
+        match self {
+            Self::Blocks => descriptor.set_block_bitmap_checksum(sum, layout),
+            Self::Inodes => descriptor.set_inode_bitmap_checksum(sum, layout),
+        }
+    }
+
+    fn computed(self, block: &[u8], superblock: &Superblock) -> Option<u32> {
+        let layout = superblock.layout();
+        let bits = match self {
+            Self::Blocks => layout.clusters_per_group(),
+            Self::Inodes => layout.inodes_per_group(),
+        };
+        let covered = &block[..bits as usize / 8];
+        superblock.seed().map(|seed| seed.sum(covered).value())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ext4::superblock::fixture;
+
+    #[test]
+    fn inode_bitmap_is_summed_without_the_padding_of_its_block() {
+        let superblock = fixture();
+        let mut descriptor = GroupDescriptor::zeroed();
+        let mut block = vec![0xFF; 4096];
+        Bitmap::Inodes.seal(&block, &mut descriptor, &superblock);
+        let verify =
+            |block: &[u8]| Bitmap::Inodes.verify(block, GroupNumber(3), &descriptor, &superblock);
+        block[1024] = 0;
+        verify(&block).unwrap();
+        block[1023] = 0;
+        let line = verify(&block).unwrap_err().to_string();
+        assert!(
+            line.starts_with("inode bitmap of group 3: checksum is 0x"),
+            "{line}"
+        );
+    }
+}

@@ -1,0 +1,113 @@
+//! Directories: blocks of records, and the hash tree that is hidden among them.
+//!
+//! Model: a directory is a file. Each of its blocks is filled by records, one after another to
+//! the end; a record has room for its name and often more, and one with inode 0 is free. With
+//! `metadata_csum` a block ends with what looks like a free record of 12 bytes and holds
+//! the sum. A directory with `INDEX` in its inode has a tree besides: its first
+//! block and some others look like blocks with nothing in them, and hold hashes of
+//! names with the blocks to look in.
+//!
+//! Invariants:
+//! - every record of a block is reached from the one before, and the last ends where the
+//!   block's records end: readers stop with an error at the first that does not fit;
+//! - names given out are 1 to 255 bytes, without `/` and zeros;
+//! - changing a block leaves records that no operation named at their places.
+//!
+//! Format: docs/formats/ext4.md, "Directory".
+
+mod edit;
+mod hash;
+mod index;
+mod index_edit;
+mod record;
+mod tail;
+
+use extant_space::{Error, ErrorKind, Result};
+
+pub use edit::{NewEntry, fill, has_room, init_first, insert, remove, repack, retarget};
+pub(super) use hash::unknown_hash;
+pub use hash::{HASH_END, HashKind, HashSeed, HashVersion, NameHash, Sign, name_hash};
+pub use index::{BlockKind, DxEntry, IndexNode, IndexShape, block_kind};
+pub use index_edit::IndexNodeMut;
+pub(super) use record::is_plain;
+pub use record::{Entries, Entry, NAME_BYTES_MAX, RawDirEntry, entries, find, record_bytes};
+pub use tail::{RawDirEntryTail, seal, verify};
+
+use super::{Incompat, Superblock};
+
+/// Whether blocks end with a sum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Tail {
+    /// They do (`metadata_csum`).
+    Checksum,
+    /// Records go to the end.
+    None,
+}
+
+/// Whether records say what they name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TypeField {
+    /// They do (`filetype`).
+    Present,
+    /// The byte belongs to the length of the name.
+    Absent,
+}
+
+/// What must be known of a file system to read its directories.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DirectoryFormat {
+    /// Bytes of a block.
+    pub block_bytes: u32,
+    /// How blocks end.
+    pub tail: Tail,
+    /// What records say.
+    pub types: TypeField,
+    /// The highest number of an inode.
+    pub inodes: u32,
+}
+
+impl DirectoryFormat {
+    /// That of a file system.
+    pub fn of(superblock: &Superblock) -> Self {
+        let features = superblock.features();
+        Self {
+            block_bytes: superblock.layout().block_bytes(),
+            tail: match features.has_metadata_checksums() {
+                true => Tail::Checksum,
+                false => Tail::None,
+            },
+            types: match features.incompat.contains(Incompat::FILETYPE) {
+                true => TypeField::Present,
+                false => TypeField::Absent,
+            },
+            inodes: superblock.layout().inodes(),
+        }
+    }
+
+    /// Bytes of a block that records fill.
+    pub fn records_end(&self) -> usize {
+        let tail = match self.tail {
+            Tail::Checksum => size_of::<RawDirEntryTail>(),
+            Tail::None => 0,
+        };
+        self.block_bytes as usize - tail
+    }
+}
+
+/// Refuses what cannot be a name: nothing, more than 255 bytes, `/` or a zero byte, `.` and `..`.
+///
+/// # Errors
+/// `InvalidArgument`.
+pub fn check_name(name: &[u8]) -> Result<()> {
+    let problem = match name {
+        b"" => "an empty name",
+        b"." | b".." => "the name of a directory's own entry",
+        name if name.len() > NAME_BYTES_MAX => "a name of more than 255 bytes",
+        name if !record::is_plain(name) => "a name with a slash or a zero byte",
+        _ => return Ok(()),
+    };
+    Err(Error::new(ErrorKind::InvalidArgument).detail(problem))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,245 @@
+//! Records, read one after another.
+
+use extant_space::{Error, Result};
+use zerocopy::FromBytes;
+use zerocopy::little_endian::{U16, U32};
+
+use super::{DirectoryFormat, TypeField};
+use crate::ext4::InodeNumber;
+use crate::ext4::inode::FileType;
+use crate::fault::corrupt;
+use crate::structure::on_disk;
+
+on_disk! {
+    /// `struct ext4_dir_entry_2` without the name.
+    pub struct RawDirEntry: 8 {
+        0x0 inode: U32,
+        0x4 rec_len: U16,
+        0x6 name_len: u8,
+        0x7 file_type: u8,
+    }
+}
+
+/// Bytes of the longest name.
+pub const NAME_BYTES_MAX: usize = 255;
+pub(super) const HEADER_BYTES: usize = size_of::<RawDirEntry>();
+/// A record with the shortest name; a free one is not shorter.
+const RECORD_BYTES_MIN: usize = record_bytes(1);
+
+/// A record in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// Where its record begins in the block.
+    pub offset: usize,
+    /// The inode it names.
+    pub inode: InodeNumber,
+    /// Its name, `.` and `..` among them.
+    pub name: &'a [u8],
+    /// What it names, where the record says so.
+    pub file_type: Option<FileType>,
+    /// The byte that says so, 0 where records have none.
+    pub type_code: u8,
+}
+
+/// Bytes that a record takes at least for a name of `name_bytes`.
+pub const fn record_bytes(name_bytes: usize) -> usize {
+    (HEADER_BYTES + name_bytes).next_multiple_of(4)
+}
+
+/// The records in use of a block with records, in order.
+///
+/// # Panics
+/// When `block` is not a whole block.
+pub fn entries<'a>(block: &'a [u8], format: &DirectoryFormat) -> Entries<'a> {
+    Entries(Records::new(block, format))
+}
+
+/// The entry with the given name; `None` when there is none.
+///
+/// # Errors
+/// `Corrupt` when a record before it is wrong.
+///
+/// # Panics
+/// When `block` is not a whole block.
+pub fn find<'a>(
+    block: &'a [u8],
+    format: &DirectoryFormat,
+    name: &[u8],
+) -> Result<Option<Entry<'a>>> {
+    for entry in entries(block, format) {
+        let entry = entry?;
+        if entry.name == name {
+            return Ok(Some(entry));
+        }
+    }
+    Ok(None)
+}
+
+/// Iterator of [`entries`]; it ends after the first error.
+#[derive(Clone, Debug)]
+pub struct Entries<'a>(Records<'a>);
+
+impl<'a> Iterator for Entries<'a> {
+    type Item = Result<Entry<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            match self.0.next()? {
+                Ok(record) => match record.entry {
+                    Some(entry) => return Some(Ok(entry)),
+                    None => continue,
+                },
+                Err(error) => return Some(Err(error)),
+            }
+        }
+    }
+}
+
+/// A record, in use or not.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record<'a> {
+    pub(super) offset: usize,
+    pub(super) bytes: usize,
+    pub(super) entry: Option<Entry<'a>>,
+}
+
+impl Record<'_> {
+    /// Bytes that its entry needs.
+    pub(super) fn used_bytes(&self) -> usize {
+        self.entry.map_or(0, |entry| record_bytes(entry.name.len()))
+    }
+}
+
+/// All records of a block.
+#[derive(Clone, Debug)]
+pub(super) struct Records<'a> {
+    block: &'a [u8],
+    format: DirectoryFormat,
+    at: usize,
+    end: usize,
+}
+
+impl<'a> Records<'a> {
+    pub(super) fn new(block: &'a [u8], format: &DirectoryFormat) -> Self {
+        assert_eq!(block.len(), format.block_bytes as usize);
+        Self {
+            block,
+            format: *format,
+            at: 0,
+            end: format.records_end(),
+        }
+    }
+
+    /// Those of a hash tree's root, of which `..` takes in all of the tree and goes to the
+    /// end, sum or not.
+    pub(super) fn of_root(block: &'a [u8], format: &DirectoryFormat) -> Self {
+        Self {
+            end: block.len(),
+            ..Self::new(block, format)
+        }
+    }
+
+    fn read(&self) -> Result<Record<'a>> {
+        let at = self.at;
+        let left = self.end - at;
+        let wrong = |problem: std::fmt::Arguments<'_>| -> Error {
+            corrupt(
+                "directory block",
+                format_args!("record at byte {at}: {problem}"),
+            )
+        };
+        let (raw, rest) = RawDirEntry::ref_from_prefix(&self.block[at..self.end])
+            .map_err(|_| wrong(format_args!("only {left} bytes are left")))?;
+        let bytes = decode_length(raw.rec_len.get(), self.format.block_bytes);
+        let name_bytes = usize::from(raw.name_len);
+        if !bytes.is_multiple_of(4) {
+            return Err(wrong(format_args!(
+                "rec_len is {bytes}, not a multiple of 4"
+            )));
+        }
+        if bytes > left {
+            return Err(wrong(format_args!(
+                "rec_len is {bytes}, {left} bytes are left"
+            )));
+        }
+        let least = record_bytes(name_bytes).max(RECORD_BYTES_MIN);
+        let number = InodeNumber::new(raw.inode.get());
+        // What is left of a name in a free record does not count.
+        let least = number.map_or(RECORD_BYTES_MIN, |_| least);
+        if bytes < least {
+            return Err(wrong(format_args!("rec_len is {bytes}, less than {least}")));
+        }
+        let entry = match number {
+            None => None,
+            Some(inode) if inode.0 > self.format.inodes => {
+                let most = self.format.inodes;
+                return Err(wrong(format_args!("inode is {inode}, of {most}")));
+            }
+            Some(inode) => {
+                let type_code = self.type_code(raw);
+                let name = &rest[..name_bytes];
+                if name.is_empty() || !is_plain(name) {
+                    let shown = name.escape_ascii();
+                    return Err(wrong(format_args!("\"{shown}\" is no name")));
+                }
+                Some(Entry {
+                    offset: at,
+                    inode,
+                    name,
+                    file_type: FileType::from_directory_code(type_code),
+                    type_code,
+                })
+            }
+        };
+        Ok(Record {
+            offset: at,
+            bytes,
+            entry,
+        })
+    }
+
+    fn type_code(&self, raw: &RawDirEntry) -> u8 {
+        match self.format.types {
+            TypeField::Present => raw.file_type,
+            TypeField::Absent => 0,
+        }
+    }
+}
+
+impl<'a> Iterator for Records<'a> {
+    type Item = Result<Record<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.at == self.end {
+            return None;
+        }
+        let record = self.read();
+        self.at = match &record {
+            Ok(record) => record.offset + record.bytes,
+            Err(_) => self.end,
+        };
+        Some(record)
+    }
+}
+
+pub(in crate::ext4) fn is_plain(name: &[u8]) -> bool {
+    !name.iter().any(|&byte| byte == b'/' || byte == 0)
+}
+
+/// The meaning of `rec_len`: in blocks of 64 KiB, a record may be longer than 16 bits say.
+pub(super) fn decode_length(stored: u16, block_bytes: u32) -> usize {
+    const LONGEST: u32 = 1 << 16;
+    match stored {
+        0 | u16::MAX if block_bytes == LONGEST => LONGEST as usize,
+        stored => stored.into(),
+    }
+}
+
+/// What stands for a record of `bytes` in `rec_len`.
+///
+/// # Panics
+/// When it cannot be the length of a record.
+pub(super) fn encode_length(bytes: usize) -> u16 {
+    assert!(bytes.is_multiple_of(4) && (1..=1 << 16).contains(&bytes));
+    u16::try_from(bytes).unwrap_or(u16::MAX)
+}

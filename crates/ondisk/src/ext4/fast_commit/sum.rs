@@ -1,0 +1,47 @@
+//! The sum over the records of a commit.
+
+use super::record::Record;
+use crate::checksum;
+use crate::jbd2::Sequence;
+
+/// What a tail says about the commit that it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// All of it is there.
+    Whole,
+    /// It is torn, or left from an earlier transaction: it never happened, nor did what follows.
+    Torn,
+}
+
+/// The sum over what was read of a commit so far. Other sums begin with all ones, this one
+/// with zero.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct CommitSum(u32);
+
+impl CommitSum {
+    /// That of no records.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes the next record in. A tail gives the verdict on the commit, which is one on
+    /// `transaction`, the one that the journal would commit next; the sum then begins anew.
+    pub fn take(&mut self, record: &Record<'_>, transaction: Sequence) -> Option<Verdict> {
+        self.add(record.summed());
+        let tail = record.tail()?;
+        let sum = std::mem::take(self);
+        let is_whole = tail.fc_tid.get() == transaction.0 && tail.fc_crc.get() == sum.0;
+        Some(match is_whole {
+            true => Verdict::Whole,
+            false => Verdict::Torn,
+        })
+    }
+
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        self.0 = checksum::crc32c(self.0, bytes);
+    }
+
+    pub(super) fn value(self) -> u32 {
+        self.0
+    }
+}

@@ -1,0 +1,297 @@
+//! The superblock: what a file system is, and the little of its state that is kept in one place.
+//!
+//! Model: 1024 bytes at byte 1024 of the device, with copies in some groups
+//! ([`Layout::has_superblock`]). [`Superblock`] keeps them as they are, so that fields nobody
+//! here knows survive, and beside them what follows from them: features, layout, seed.
+//!
+//! Invariants:
+//! - a [`Superblock`] has passed every check of `superblock/check.rs`, also after [`Superblock::edit`];
+//! - its checksum is right whenever it can be seen: every change ends with a new sum.
+//!
+//! Features are checked for what they imply, not for whether anybody supports them: that is
+//! [`Features::check`], with the list of whoever opens the file system.
+//!
+//! Format: docs/formats/ext4.md, "Superblock".
+
+mod check;
+mod raw;
+mod values;
+
+use extant_space::Result;
+use zerocopy::{FromBytes, IntoBytes};
+
+pub use raw::RawSuperblock;
+pub use values::{CreatorOs, ErrorPolicy, JournalPlace, RecordedError, State, SuperblockFlags};
+
+use super::directory::{HashKind, HashSeed, HashVersion, unknown_hash};
+use super::{Compat, Features, InodeNumber, Layout, RoCompat, Seed};
+use crate::checksum::{self, START};
+use crate::fault::corrupt;
+
+/// A checked superblock.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    raw: RawSuperblock,
+    layout: Layout,
+}
+
+impl Superblock {
+    /// Where it is on the device.
+    pub const OFFSET: u64 = 1024;
+    /// Its size.
+    pub const BYTES: usize = size_of::<RawSuperblock>();
+    /// `s_magic`.
+    pub const MAGIC: u16 = 0xEF53;
+
+    /// Checks the superblock at the start of `bytes`.
+    ///
+    /// # Errors
+    /// `Corrupt` with field and value for what cannot be, also a wrong checksum;
+    /// `Unsupported` for a revision or checksum type that is not known.
+    pub fn parse(bytes: &[u8]) -> Result<Self> {
+        let (raw, _) = RawSuperblock::read_from_prefix(bytes)
+            .map_err(|_| corrupt("superblock", format_args!("only {} bytes", bytes.len())))?;
+        Self::from_raw(raw)
+    }
+
+    fn from_raw(raw: RawSuperblock) -> Result<Self> {
+        let layout = check::check(&raw)?;
+        Ok(Self { raw, layout })
+    }
+
+    /// The fields as they are.
+    pub fn raw(&self) -> &RawSuperblock {
+        &self.raw
+    }
+
+    /// The bytes to write.
+    pub fn as_bytes(&self) -> &[u8] {
+        self.raw.as_bytes()
+    }
+
+    /// Changes fields, then checks and seals the result. On an error nothing has changed.
+    ///
+    /// # Errors
+    /// As [`parse`](Self::parse).
+    pub fn edit(&mut self, change: impl FnOnce(&mut RawSuperblock)) -> Result<()> {
+        let mut raw = self.raw;
+        change(&mut raw);
+        if features_of(&raw).has_metadata_checksums() {
+            raw.s_checksum.set(computed_checksum(&raw));
+        }
+        *self = Self::from_raw(raw)?;
+        Ok(())
+    }
+
+    /// The copy that belongs into `group`.
+    pub fn backup_for(&self, group: super::GroupNumber) -> Self {
+        let mut copy = self.clone();
+        // A group's number as far as 16 bits go, as mke2fs has it.
+        copy.edit(|raw| raw.s_block_group_nr.set(group.0 as u16))
+            .expect("the number of the group is not checked");
+        copy
+    }
+
+    /// Where things are.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Which features are on.
+    pub fn features(&self) -> &Features {
+        self.layout.features()
+    }
+
+    /// Where checksums of metadata begin; `None` without `metadata_csum`.
+    pub fn seed(&self) -> Option<Seed> {
+        let features = self.features();
+        if !features.has_metadata_checksums() {
+            return None;
+        }
+        let stored = features.incompat.contains(super::Incompat::CSUM_SEED);
+        Some(match stored {
+            true => Seed::from_stored(self.raw.s_checksum_seed.get()),
+            false => Seed::from_uuid(&self.raw.s_uuid),
+        })
+    }
+
+    /// The file system's UUID.
+    pub fn uuid(&self) -> &[u8; 16] {
+        &self.raw.s_uuid
+    }
+
+    /// The label, without the zeros after it.
+    pub fn volume_name(&self) -> &[u8] {
+        values::until_zero(&self.raw.s_volume_name)
+    }
+
+    /// Where it was mounted last, without the zeros after it.
+    pub fn last_mounted(&self) -> &[u8] {
+        values::until_zero(&self.raw.s_last_mounted)
+    }
+
+    /// Blocks that only the superuser may take.
+    pub fn reserved_blocks(&self) -> u64 {
+        self.wide(self.raw.s_r_blocks_count_lo, self.raw.s_r_blocks_count_hi)
+    }
+
+    /// Free blocks, as counted when the superblock was last written; of a file system
+    /// that was not unmounted cleanly, the descriptors know better.
+    pub fn free_blocks(&self) -> u64 {
+        self.wide(
+            self.raw.s_free_blocks_count_lo,
+            self.raw.s_free_blocks_count_hi,
+        )
+    }
+
+    /// Free inodes, with the same reserve.
+    pub fn free_inodes(&self) -> u32 {
+        self.raw.s_free_inodes_count.get()
+    }
+
+    /// Stores both counts.
+    ///
+    /// # Errors
+    /// `Corrupt` when there are not that many blocks or inodes.
+    pub fn set_free(&mut self, blocks: u64, inodes: u32) -> Result<()> {
+        self.edit(|raw| {
+            raw.s_free_blocks_count_lo.set(blocks as u32);
+            raw.s_free_blocks_count_hi.set((blocks >> 32) as u32);
+            raw.s_free_inodes_count.set(inodes);
+        })
+    }
+
+    /// Clean, with errors, being cleared of orphans.
+    pub fn state(&self) -> State {
+        State::from_bits_retain(self.raw.s_state.get())
+    }
+
+    /// What to do after an error.
+    pub fn error_policy(&self) -> ErrorPolicy {
+        ErrorPolicy::from_raw(self.raw.s_errors.get())
+    }
+
+    /// The first and the last error that were noted since the last repair.
+    pub fn recorded_errors(&self) -> (Option<RecordedError>, Option<RecordedError>) {
+        (
+            RecordedError::first(&self.raw),
+            RecordedError::last(&self.raw),
+        )
+    }
+
+    /// Notes an error: as the last, and as the first if there was none.
+    pub fn record_error(&mut self, error: &RecordedError) {
+        self.edit(|raw| error.store(raw))
+            .expect("fields of errors are not checked");
+    }
+
+    /// The system that made it; it decides what some fields of inodes mean.
+    pub fn creator_os(&self) -> CreatorOs {
+        CreatorOs::from_raw(self.raw.s_creator_os.get())
+    }
+
+    /// Where the journal is; `None` without one.
+    pub fn journal(&self) -> Option<JournalPlace> {
+        self.features()
+            .compat
+            .contains(Compat::HAS_JOURNAL)
+            .then(|| JournalPlace::of(&self.raw))
+    }
+
+    /// The journal inode's `i_block`, and its size in bytes, as kept here for the case that
+    /// the inode is lost.
+    pub fn journal_backup(&self) -> Option<([u8; 60], u64)> {
+        values::journal_backup(&self.raw)
+    }
+
+    /// The file that lists orphans; `None` without `orphan_file`.
+    pub fn orphan_file(&self) -> Option<InodeNumber> {
+        self.features()
+            .compat
+            .contains(Compat::ORPHAN_FILE)
+            .then(|| InodeNumber::new(self.raw.s_orphan_file_inum.get()))?
+    }
+
+    /// Whether the orphan file may hold entries (`orphan_present`).
+    pub fn has_orphans_in_file(&self) -> bool {
+        self.features().ro_compat.contains(RoCompat::ORPHAN_PRESENT)
+    }
+
+    /// Head of the list of orphans that goes through `i_dtime`.
+    pub fn last_orphan(&self) -> Option<InodeNumber> {
+        InodeNumber::new(self.raw.s_last_orphan.get())
+    }
+
+    /// How names are hashed in new directories, and with which sign.
+    ///
+    /// # Errors
+    /// `Unsupported` for a hash that is not known.
+    pub fn hash_version(&self) -> Result<HashVersion> {
+        let number = self.raw.s_def_hash_version;
+        let kind = HashKind::from_raw(number)
+            .ok_or_else(|| unknown_hash("superblock", "s_def_hash_version", number))?;
+        Ok(kind.with_sign_of(self.flags()))
+    }
+
+    /// What hashes of names begin with.
+    pub fn hash_seed(&self) -> HashSeed {
+        HashSeed::new(self.raw.s_hash_seed.map(|word| word.get()))
+    }
+
+    /// `s_flags`.
+    pub fn flags(&self) -> SuperblockFlags {
+        SuperblockFlags::from_bits_retain(self.raw.s_flags.get())
+    }
+
+    /// `i_extra_isize` of new inodes: what the superblock wants, as far as an inode has
+    /// room; 0 for inodes of 128 bytes.
+    pub fn extra_isize_for_new_inodes(&self) -> u16 {
+        let room = self.layout.inode_bytes() - super::Inode::BASE_BYTES;
+        let wanted = self
+            .raw
+            .s_want_extra_isize
+            .get()
+            .max(self.raw.s_min_extra_isize.get());
+        let usual = super::Inode::EXTRA_BYTES.min(room);
+        match wanted {
+            0 => usual,
+            wanted if wanted > room || wanted % 4 != 0 => usual,
+            wanted => wanted,
+        }
+    }
+
+    /// Blocks per disk of a striped device, `None` where nothing is known.
+    pub fn stride_blocks(&self) -> Option<u16> {
+        Some(self.raw.s_raid_stride.get()).filter(|&blocks| blocks > 0)
+    }
+
+    /// Blocks of a whole stripe, `None` where nothing is known.
+    pub fn stripe_blocks(&self) -> Option<u32> {
+        Some(self.raw.s_raid_stripe_width.get()).filter(|&blocks| blocks > 0)
+    }
+
+    fn wide(&self, low: zerocopy::little_endian::U32, high: zerocopy::little_endian::U32) -> u64 {
+        let is_64bit = self.features().incompat.contains(super::Incompat::BIT64);
+        let high = if is_64bit { high.get() } else { 0 };
+        u64::from(high) << 32 | u64::from(low.get())
+    }
+}
+
+fn features_of(raw: &RawSuperblock) -> Features {
+    Features {
+        compat: super::Compat::from_bits_retain(raw.s_feature_compat.get()),
+        incompat: super::Incompat::from_bits_retain(raw.s_feature_incompat.get()),
+        ro_compat: RoCompat::from_bits_retain(raw.s_feature_ro_compat.get()),
+    }
+}
+
+fn computed_checksum(raw: &RawSuperblock) -> u32 {
+    let before_the_sum = core::mem::offset_of!(RawSuperblock, s_checksum);
+    checksum::crc32c(START, &raw.as_bytes()[..before_the_sum])
+}
+
+/// A superblock that mke2fs 1.47 wrote, for tests: 512 MiB, all defaults and orphan_file.
+#[cfg(test)]
+pub(crate) fn fixture() -> Superblock {
+    Superblock::parse(include_bytes!("../../tests/data/superblock.bin")).unwrap()
+}

@@ -1,0 +1,157 @@
+//! The block with attributes, which inodes may share.
+
+use core::mem::offset_of;
+
+use extant_space::Result;
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
+
+use super::area::{self, Hashes};
+use super::{Attributes, MAGIC, RawXattrHeader, hash};
+use crate::ext4::{PhysicalBlock, Seed};
+use crate::fault::{check_range, check_sum, corrupt};
+
+const HEADER_BYTES: usize = size_of::<RawXattrHeader>();
+const CHECKSUM: usize = offset_of!(RawXattrHeader, h_checksum);
+/// More inodes than that share no block.
+const REFERENCES_MAX: u32 = 1024;
+
+/// A block with attributes, read and judged.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XattrBlock<'a> {
+    /// How many inodes name the block, 1 to 1024.
+    pub references: u32,
+    /// Its hash, which is 0 where it must not be shared.
+    pub hash: u32,
+    /// What it holds.
+    pub attributes: Attributes<'a>,
+}
+
+impl<'a> XattrBlock<'a> {
+    /// Reads `block`, which lies at `place`.
+    ///
+    /// # Errors
+    /// `Corrupt` with what is wrong, also for a wrong sum.
+    pub fn parse(block: &'a [u8], place: PhysicalBlock, seed: Option<Seed>) -> Result<Self> {
+        let name = format!("attribute block {place}");
+        let (header, _) = RawXattrHeader::ref_from_prefix(block)
+            .map_err(|_| corrupt(&name, format_args!("only {} bytes", block.len())))?;
+        let magic = header.h_magic.get();
+        if magic != MAGIC {
+            let problem = format_args!("h_magic is {magic:#010x}, not {MAGIC:#010x}");
+            return Err(corrupt(&name, problem));
+        }
+        check_range(&name, "h_blocks", header.h_blocks.get().into(), 1..=1)?;
+        let references = header.h_refcount.get();
+        check_range(
+            &name,
+            "h_refcount",
+            references.into(),
+            1..=REFERENCES_MAX.into(),
+        )?;
+        if let Some(seed) = seed {
+            check_sum(
+                &name,
+                header.h_checksum.get(),
+                computed_sum(block, place, seed),
+            )?;
+        }
+        Ok(Self {
+            references,
+            hash: header.h_hash.get(),
+            attributes: Attributes::parse(&name, block, HEADER_BYTES, 0)?,
+        })
+    }
+
+    /// The hash that the list makes, whether or not it is the stored one.
+    pub fn computed_hash(&self) -> u32 {
+        let list = self.attributes.list.iter();
+        hash::of_block(list.map(|attribute| attribute.entry_hash(Hashes::All)))
+    }
+
+    /// Whether two blocks may be one: the same names and values.
+    pub fn is_same_as(&self, other: &XattrBlock<'_>) -> bool {
+        let list = |block: &XattrBlock<'_>| {
+            let mut list = block.attributes.clone().into_owned().list;
+            list.sort_by(|one, two| one.name.cmp(&two.name));
+            list.into_iter()
+                .map(|attribute| (attribute.name, attribute.value))
+                .collect::<Vec<_>>()
+        };
+        list(self) == list(other)
+    }
+}
+
+impl Attributes<'_> {
+    /// Bytes that the list takes in a block of its own, 0 for none.
+    pub fn block_bytes(&self) -> usize {
+        match self.is_empty() {
+            true => 0,
+            false => HEADER_BYTES + self.listed_bytes(),
+        }
+    }
+
+    /// Writes the list into `block`, which lies at `place` and is named by `references`
+    /// inodes, and seals it. Words of an older header that are reserved stay.
+    ///
+    /// # Errors
+    /// `NoSpace` when they do not fit. Nothing has changed then.
+    ///
+    /// # Panics
+    /// When the list is empty: then there is no block.
+    pub fn write_block(
+        &self,
+        block: &mut [u8],
+        references: u32,
+        place: PhysicalBlock,
+        seed: Option<Seed>,
+    ) -> Result<()> {
+        assert!(!self.is_empty(), "a block for no attributes");
+        if self.block_bytes() > block.len() {
+            return Err(area::no_space(self.block_bytes(), block.len()));
+        }
+        let reserved = match RawXattrHeader::ref_from_prefix(block) {
+            Ok((old, _)) if old.h_magic.get() == MAGIC => old.h_reserved,
+            _ => RawXattrHeader::new_zeroed().h_reserved,
+        };
+        let mut sorted = self.clone();
+        // Readers stop at the first name past the one they look for.
+        sorted
+            .list
+            .sort_by(|one, two| one.name.order_in_block(&two.name));
+        block.fill(0);
+        sorted.lay_out(block, HEADER_BYTES, 0, Hashes::All);
+        let mut header = RawXattrHeader::new_zeroed();
+        header.h_magic.set(MAGIC);
+        header.h_refcount.set(references);
+        header.h_blocks.set(1);
+        let hashes = sorted
+            .list
+            .iter()
+            .map(|attribute| attribute.entry_hash(Hashes::All));
+        header.h_hash.set(hash::of_block(hashes));
+        header.h_reserved = reserved;
+        block[..HEADER_BYTES].copy_from_slice(header.as_bytes());
+        seal(block, place, seed);
+        Ok(())
+    }
+}
+
+/// Sets the number of inodes that name the block at `place`, which was parsed, and seals it.
+pub fn set_references(block: &mut [u8], references: u32, place: PhysicalBlock, seed: Option<Seed>) {
+    let (header, _) = RawXattrHeader::mut_from_prefix(block).expect("a block");
+    header.h_refcount.set(references);
+    seal(block, place, seed);
+}
+
+fn seal(block: &mut [u8], place: PhysicalBlock, seed: Option<Seed>) {
+    let sum = seed.map_or(0, |seed| computed_sum(block, place, seed));
+    block[CHECKSUM..CHECKSUM + 4].copy_from_slice(&sum.to_le_bytes());
+}
+
+fn computed_sum(block: &[u8], place: PhysicalBlock, seed: Seed) -> u32 {
+    seed.sum(&place.0.to_le_bytes())
+        .and(&block[..CHECKSUM])
+        .and(&[0; 4])
+        .and(&block[CHECKSUM + 4..])
+        .value()
+}

@@ -1,0 +1,34 @@
+//! jbd2, the journal of ext3 and ext4: one module per thing in it.
+//!
+//! Model: a journal is a row of blocks. The first holds the [`superblock`]; the others are a ring
+//! in which transactions follow one another, and with `fast_commit` the last ones are kept for
+//! fast commits ([`crate::ext4::fast_commit`]). A transaction is a series of
+//! - [`descriptor`] blocks, each of them followed by copies of the blocks that it names,
+//! - [`revoke`] blocks, which name blocks whose older copies must not be replayed, and
+//! - one [`commit`] block, without which nothing of it counts.
+//!
+//! Each of those begins with the same [`header`]. A copy that would begin with its magic number
+//! has zeros there instead ([`escape`](mod@escape)). How long tags are and where sums lie follows from the features:
+//! that is a [`Format`], which the superblock gives.
+//!
+//! Integers are big-endian, other than in the rest of the file system.
+//!
+//! Format: docs/formats/jbd2.md.
+
+pub mod address;
+pub mod commit;
+pub mod descriptor;
+pub mod escape;
+pub mod features;
+pub mod format;
+pub mod header;
+pub mod revoke;
+pub mod superblock;
+mod tail;
+
+pub use address::{JournalBlock, Sequence};
+pub use escape::{Escaped, escape, unescape};
+pub use features::{JournalCompat, JournalFeatures, JournalIncompat, JournalRoCompat};
+pub use format::Format;
+pub use header::{BlockType, Header};
+pub use superblock::JournalSuperblock;

@@ -1,0 +1,82 @@
+//! How the blocks of a journal are laid out, as far as it depends on features.
+
+use crate::checksum::{self, START};
+
+/// The sums of a journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Checksums {
+    /// None.
+    None,
+    /// One crc32 over the blocks of a transaction, in its commit block (v1, a compat feature).
+    Transaction,
+    /// A crc32c in every block and, cut to 16 bits, in every tag.
+    V2,
+    /// A crc32c in every block and every tag.
+    V3,
+}
+
+/// How wide numbers of blocks are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockNumbers {
+    /// 32 bits.
+    Bits32,
+    /// 64 bits (`64bit`).
+    Bits64,
+}
+
+/// What must be known of a journal to read its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Format {
+    /// Bytes of a block, those of a block of the file system.
+    pub block_bytes: u32,
+    /// Which sums there are.
+    pub checksums: Checksums,
+    /// How wide numbers of blocks are.
+    pub block_numbers: BlockNumbers,
+    /// The journal's UUID, in which sums begin.
+    pub uuid: [u8; 16],
+}
+
+impl Format {
+    /// Bytes of a tag in a descriptor block, without a UUID behind it.
+    pub fn tag_bytes(&self) -> usize {
+        match (self.checksums, self.block_numbers) {
+            (Checksums::V3, _) => 16,
+            // The sum lies inside the tag; the 2 bytes more are an old mistake that is the format now.
+            (Checksums::V2, BlockNumbers::Bits64) => 14,
+            (Checksums::V2, BlockNumbers::Bits32) => 10,
+            (_, BlockNumbers::Bits64) => 12,
+            (_, BlockNumbers::Bits32) => 8,
+        }
+    }
+
+    /// Bytes of a number in a revoke block.
+    pub fn number_bytes(&self) -> usize {
+        match self.block_numbers {
+            BlockNumbers::Bits32 => 4,
+            BlockNumbers::Bits64 => 8,
+        }
+    }
+
+    /// Where the sum at the end of descriptor and revoke blocks begins, or the block ends.
+    pub(super) fn contents_end(&self) -> usize {
+        let tail = if self.seed().is_some() { 4 } else { 0 };
+        self.block_bytes as usize - tail
+    }
+
+    /// Where the sums of blocks begin; `None` where blocks have none.
+    pub(super) fn seed(&self) -> Option<u32> {
+        match self.checksums {
+            Checksums::None | Checksums::Transaction => None,
+            Checksums::V2 | Checksums::V3 => Some(checksum::crc32c(START, &self.uuid)),
+        }
+    }
+
+    pub(super) fn assert_block(&self, block: &[u8]) {
+        assert_eq!(
+            block.len(),
+            self.block_bytes as usize,
+            "not a block of the journal"
+        );
+    }
+}

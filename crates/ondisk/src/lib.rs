@@ -1,0 +1,28 @@
+//! What lies on the disk: the structures of ext4 and of its journal, jbd2.
+//!
+//! The crate does no I/O and keeps no state: everything works on `&[u8]` and `&mut [u8]`.
+//! Two steps, always in this order:
+//!
+//! 1. raw: one declaration per structure holds offset, name and byte order of every field,
+//!    and the compiler checks it against the size (`structure.rs`). Names are the
+//!    specification's;
+//! 2. meaning: a type that has been checked, in the words of the field. What cannot be true
+//!    is refused with [`Corrupt`](extant_space::ErrorKind::Corrupt), what is not known with
+//!    [`Unsupported`](extant_space::ErrorKind::Unsupported); the line names structure, field and value.
+//!
+//! Invariants:
+//! - no input makes anything here panic, loop or allocate without bound;
+//! - a value is read, changed and written into the same bytes: what is not understood there
+//!   stays as it was;
+//! - arguments that only a mistake of the caller can produce are asserted.
+//!
+//! Formats: docs/formats/ext4.md and docs/formats/jbd2.md.
+
+#![forbid(unsafe_code)]
+
+mod checksum;
+pub mod ext4;
+mod fault;
+mod feature_set;
+pub mod jbd2;
+mod structure;
