@@ -14,6 +14,9 @@ const PACKAGE_OPTIONS: [&str; 2] = ["-p", "--package"];
 /// Options that say how to build, as they matter to `cargo build` as well.
 const PROFILE_OPTIONS: [&str; 2] = ["-r", "--release"];
 
+/// Crates whose lock-free parts are run by a model checker, in place of the standard library's primitives.
+const SHUTTLE_CRATES: [&str; 1] = ["extant-mballoc"];
+
 /// Sets up, builds the binaries, and runs the tests.
 pub fn run(workspace: &Workspace, cargo_args: &[String], test_args: &[String]) -> Result<()> {
     setup::run(workspace, Guest::Wanted)?;
@@ -38,7 +41,29 @@ pub fn run_tests(workspace: &Workspace, cargo_args: &[String], test_args: &[Stri
     if !test_args.is_empty() {
         test.arg("--").args(test_args);
     }
-    step::run(&mut test)
+    step::run(&mut test)?;
+    if cargo_args.iter().any(|arg| !arg.starts_with('-')) || !test_args.is_empty() {
+        // A filter chooses among the ordinary tests.
+        return Ok(());
+    }
+    shuttle(workspace)
+}
+
+/// Runs the tests of the model checker, which take the place of the ordinary ones in a build of their own.
+fn shuttle(workspace: &Workspace) -> Result<()> {
+    for package in SHUTTLE_CRATES {
+        step::heading(&format!("schedules of {package}"));
+        let args = [
+            "test",
+            "--features",
+            "shuttle",
+            "--lib",
+            "--test",
+            "shuttle",
+        ];
+        step::run(workspace.cargo(&args).args(["-p", package]))?;
+    }
+    Ok(())
 }
 
 fn chooses_packages(cargo_args: &[String]) -> bool {

@@ -3,13 +3,14 @@
 use std::fmt;
 use std::ops::ControlFlow;
 
-use extant_space::Result;
+use extant_space::{Error, ErrorKind, Result};
 
+use crate::counters::Count;
 use crate::options::{Options, Policy};
 use crate::owner::{Free, Owner};
 use crate::shared::{OutOfUse, Shared};
 use crate::sync::Arc;
-use crate::{BitmapSource, BlockRange, Geometry, Statistics, TransactionId};
+use crate::{BitmapSource, BlockRange, Geometry, GroupNumber, Statistics, TransactionId};
 
 /// The free space of a file system: finds blocks for owners and takes them back.
 ///
@@ -23,8 +24,8 @@ impl Allocator {
     /// An allocator over `geometry`, which reads no bitmap yet.
     ///
     /// # Errors
-    /// `InvalidArgument` for a geometry that no file system has; `Corrupt` when the source says of a group that
-    /// more blocks are free than it has.
+    /// `InvalidArgument` for a geometry that no file system has, and windows whose smallest is larger than their
+    /// largest; `Corrupt` when the source says of a group that more blocks are free than it has.
     pub fn open(
         geometry: Geometry,
         options: Options,
@@ -44,9 +45,12 @@ impl Allocator {
     /// Frees blocks whose owner has no handle. Errors as [`Owner::free`].
     pub fn free(&self, range: BlockRange, when: Free) -> Result<()> {
         match when {
-            Free::Now => self.shared.give(range),
-            Free::AfterCommit(transaction) => self.shared.give_after(range, transaction),
+            Free::Now => self.shared.give(range)?,
+            Free::AfterCommit(transaction) => self.shared.give_after(range, transaction)?,
         }
+        let blocks = range.count().into();
+        self.shared.counters.add(Count::FreedBlocks, blocks);
+        Ok(())
     }
 
     /// What `transaction` freed, now that it has committed. The blocks can be allocated again when the result is
@@ -54,7 +58,7 @@ impl Allocator {
     pub fn committed(&self, transaction: TransactionId) -> FreedBlocks<'_> {
         FreedBlocks {
             shared: &self.shared,
-            ranges: self.shared.pending.take(&self.shared, transaction),
+            ranges: self.shared.pending.commit(&self.shared, transaction),
         }
     }
 
@@ -73,6 +77,23 @@ impl Allocator {
         self.shared.for_each_free(&mut visit);
     }
 
+    /// Reads the bitmap of a group now, if it was not. Who changes bitmaps by himself does that before: what is
+    /// read later must be what the group's descriptor promised.
+    ///
+    /// # Errors
+    /// `Corrupt` when the group is out of use.
+    ///
+    /// # Panics
+    /// When there is no such group.
+    pub fn load(&self, group: GroupNumber) -> Result<()> {
+        match self.shared.wait_group(group.0).load() {
+            Some(_) => Ok(()),
+            None => Err(Error::new(ErrorKind::Corrupt)
+                .detail(format!("group {group} is out of use"))
+                .advice("check the file system")),
+        }
+    }
+
     /// Takes the windows back from all owners; how many blocks that were.
     pub fn release_windows(&self) -> u64 {
         self.shared.owners.reclaim(&self.shared)
@@ -82,7 +103,7 @@ impl Allocator {
     pub fn statistics(&self) -> Statistics {
         let mut sum = self.shared.counters.sum();
         for counts in self.shared.owners.counts() {
-            sum.requests += counts.requests;
+            sum.requests += counts.window_hits;
             sum.blocks += counts.blocks;
             sum.window_hits += counts.window_hits;
             sum.freed_blocks += counts.freed_blocks;
@@ -142,11 +163,6 @@ impl FreedBlocks<'_> {
 
 impl Drop for FreedBlocks<'_> {
     fn drop(&mut self) {
-        let mut blocks = 0;
-        for &range in &self.ranges {
-            blocks += u64::from(range.count());
-            self.shared.give(range).expect("pending blocks are in use");
-        }
-        self.shared.pending.released(self.shared, blocks);
+        self.shared.pending.release(self.shared, &self.ranges);
     }
 }

@@ -45,7 +45,12 @@ impl Shared {
                 }
                 _ => {}
             }
-            self.index.check(number, header.published(&body))?;
+            let (classes, claim) = match &*body {
+                Body::Untouched => (ClassMask::NONE, header.free()),
+                Body::Loaded(loaded) => (loaded.published, 0),
+                Body::OutOfUse => (ClassMask::NONE, 0),
+            };
+            self.index.check(number, classes, claim)?;
         }
         self.index.check_sets()?;
         for (what, sum, counter) in [

@@ -14,6 +14,7 @@ use crate::sync::{AtomicI64, AtomicU64, Ordering};
 /// What is counted. The order is that of the slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Count {
+    /// Those that no window answered.
     Requests,
     Failures,
     Blocks,
@@ -73,11 +74,11 @@ pub struct Statistics {
 /// A number for each criterion, in the order they are tried.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct CriterionCounts {
-    /// An aligned power of two.
+    /// A length that is a power of two.
     pub power_of_two: u64,
-    /// The goal length, in a group whose average free run is long enough.
+    /// Any other length.
     pub goal_length_fast: u64,
-    /// The longest length that the index has.
+    /// As long as the longest run that the index has.
     pub best_available: u64,
     /// The length asked for, in groups that may have it.
     pub goal_length_slow: u64,
@@ -107,7 +108,6 @@ impl From<[u64; CRITERIA]> for CriterionCounts {
 /// What an owner counts under its own lock, until it goes to a group anyway.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct OwnerCounts {
-    pub(crate) requests: u64,
     pub(crate) blocks: u64,
     pub(crate) window_hits: u64,
     pub(crate) freed_blocks: u64,
@@ -150,7 +150,6 @@ impl Counters {
     pub(crate) fn fold(&self, owner: &mut OwnerCounts) {
         let counts = std::mem::take(owner);
         for (count, more) in [
-            (Count::Requests, counts.requests),
             (Count::Blocks, counts.blocks),
             (Count::WindowHits, counts.window_hits),
             (Count::FreedBlocks, counts.freed_blocks),
@@ -172,7 +171,7 @@ impl Counters {
             std::array::from_fn::<_, CRITERIA, _>(|at| get(first as usize + at)).into()
         };
         Statistics {
-            requests: of(Count::Requests),
+            requests: of(Count::Requests) + of(Count::WindowHits),
             failures: of(Count::Failures),
             blocks: of(Count::Blocks),
             window_hits: of(Count::WindowHits),

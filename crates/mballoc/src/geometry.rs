@@ -73,6 +73,14 @@ impl Geometry {
         rest.min(self.blocks_per_group.into()) as u32
     }
 
+    /// Whether both are blocks of one group.
+    pub(crate) fn is_one_group(&self, a: Block, b: Block) -> bool {
+        match (self.locate(a), self.locate(b)) {
+            (Some((a, _)), Some((b, _))) => a == b,
+            _ => false,
+        }
+    }
+
     /// `count` blocks of `group` from its block `start` on.
     pub(crate) fn range_in(&self, group: GroupNumber, start: u32, count: u32) -> BlockRange {
         BlockRange::new(Block(self.start_of(group).0 + u64::from(start)), count)

@@ -55,11 +55,12 @@ pub(crate) struct Loaded {
     waiting: SmallVec<[TransactionId; 2]>,
 }
 
-/// Blocks that are free once `transaction` has committed.
+/// Blocks that are freed, but not free yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PendingRun {
     pub(crate) count: u32,
-    pub(crate) transaction: TransactionId,
+    /// The transaction that has to commit first; `None` once it has, until the blocks are released.
+    transaction: Option<TransactionId>,
 }
 
 impl Group {
@@ -99,21 +100,11 @@ impl Group {
         let largest = classes.largest().map_or(0, |class| class as u32 + 1);
         self.largest.store(largest, Ordering::Relaxed);
     }
-
-    /// The classes under which the group is in the index; `body` is its body.
-    pub(crate) fn published(&self, body: &Body) -> ClassMask {
-        match body {
-            // All that is free may be one run.
-            Body::Untouched => ClassMask::of_run(self.free()),
-            Body::Loaded(loaded) => loaded.published,
-            Body::OutOfUse => ClassMask::NONE,
-        }
-    }
 }
 
 impl Loaded {
     /// A group of `length` blocks from its bitmap as the file system has it; `promised` is the number of free
-    /// blocks that its descriptor says, under which it was published.
+    /// blocks that its descriptor says.
     pub(crate) fn new(
         shape: &Shape,
         number: GroupNumber,
@@ -147,7 +138,7 @@ impl Loaded {
             free,
             runs: [0; CLASSES],
             classes: ClassMask::NONE,
-            published: ClassMask::of_run(promised),
+            published: ClassMask::NONE,
             pending: BTreeMap::new(),
             waiting: SmallVec::new(),
         };
@@ -196,43 +187,53 @@ impl Loaded {
 
     /// Notes blocks that are free after a commit, joined with what is noted beside them. Whether they are the
     /// first that the group has of the transaction.
-    pub(crate) fn add_pending(&mut self, start: u32, run: PendingRun) -> bool {
-        let first = !self.waiting.contains(&run.transaction);
+    pub(crate) fn add_pending(&mut self, start: u32, count: u32, waits_for: TransactionId) -> bool {
+        let first = !self.waiting.contains(&waits_for);
         if first {
-            self.waiting.push(run.transaction);
+            self.waiting.push(waits_for);
         }
-        let mut joined = (start, run.count);
+        let transaction = Some(waits_for);
+        let mut joined = (start, count);
         let before = self.pending.range(..start).next_back();
         if let Some((&at, other)) = before
             && at + other.count == start
-            && other.transaction == run.transaction
+            && other.transaction == transaction
         {
-            joined = (at, other.count + run.count);
+            joined = (at, other.count + count);
         }
-        let end = start + run.count;
+        let end = start + count;
         if let Some(other) = self.pending.get(&end)
-            && other.transaction == run.transaction
+            && other.transaction == transaction
         {
             joined.1 += other.count;
             self.pending.remove(&end);
         }
-        self.pending.insert(
-            joined.0,
-            PendingRun {
-                count: joined.1,
-                ..run
-            },
-        );
+        let (start, count) = joined;
+        self.pending
+            .insert(start, PendingRun { count, transaction });
         first
     }
 
-    /// Takes out the runs of a transaction.
-    pub(crate) fn take_pending(&mut self, transaction: TransactionId) -> Vec<(u32, u32)> {
-        self.waiting.retain(|waiting| *waiting != transaction);
-        self.pending
-            .extract_if(.., |_, run| run.transaction == transaction)
-            .map(|(start, run)| (start, run.count))
+    /// The runs of a transaction, which has committed: they wait for their release only.
+    pub(crate) fn commit_pending(&mut self, committed: TransactionId) -> Vec<(u32, u32)> {
+        self.waiting.retain(|waiting| *waiting != committed);
+        let runs = self.pending.iter_mut();
+        runs.filter(|(_, run)| run.transaction == Some(committed))
+            .map(|(&start, run)| {
+                run.transaction = None;
+                (start, run.count)
+            })
             .collect()
+    }
+
+    /// Forgets a run that was committed; it can be marked free.
+    pub(crate) fn release_pending(&mut self, start: u32, count: u32) {
+        let run = self.pending.remove(&start);
+        let released = PendingRun {
+            count,
+            transaction: None,
+        };
+        assert_eq!(run, Some(released), "what is released has committed");
     }
 
     /// Whether any of these blocks waits for a commit.

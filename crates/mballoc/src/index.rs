@@ -8,9 +8,12 @@
 //! runs finds a hole of the right length wherever there is one, and nearly the best fit of the whole disk: a disk
 //! that is 90% full and old keeps its free space in long runs (`docs/benchmarks.md`, "mballoc").
 //!
-//! Invariant: a group is in the sets of its published classes (`Body::published`) and in no others; one without
-//! free blocks is in none. Changed under the lock of the group, whatever the policy, so that the policy can be
-//! switched at any time. Derived from the bitmaps; may be rebuilt.
+//! Of a group whose bitmap was not read yet only the number of free blocks is known. Such groups are *claims*, in sets
+//! of their own, and are looked into when no known group will do: reading a bitmap costs more than a search.
+//!
+//! Invariant: a group is in the sets of its published classes (`Loaded::published`) and in no others, or in the set of
+//! its claim; one without free blocks is in none. Changed under the lock of the group, whatever the policy, so that
+//! the policy can be switched at any time. Derived from the bitmaps; may be rebuilt.
 
 mod classes;
 mod lists;
@@ -27,6 +30,8 @@ pub(crate) struct RunIndex {
     sets: Box<[OrderedSet]>,
     /// Classes that some group has.
     filled: Summary,
+    /// For each order the groups that are not read and have so many free blocks.
+    claims: Box<[OrderedSet]>,
     /// The lists of old know a group by its longest run alone.
     lists: Option<OrderLists>,
 }
@@ -38,13 +43,43 @@ impl RunIndex {
         Self {
             sets: (0..classes).map(|_| OrderedSet::new(capacity)).collect(),
             filled: Summary::new(classes),
+            claims: (0..=longest.ilog2())
+                .map(|_| OrderedSet::new(capacity))
+                .collect(),
             lists: (kind == IndexKind::Lists).then(OrderLists::new),
         }
     }
 
     /// Makes room for groups below `capacity`. One caller at a time.
     pub(crate) fn grow(&self, capacity: u32) {
-        self.sets.iter().for_each(|set| set.grow(capacity));
+        let all = self.sets.iter().chain(&self.claims);
+        all.for_each(|set| set.grow(capacity));
+    }
+
+    /// Enters a group that is not read and says to have `free` free blocks.
+    pub(crate) fn claim(&self, group: u32, free: u32) {
+        if let Some(order) = free.checked_ilog2() {
+            self.claims[order as usize].insert(group);
+        }
+    }
+
+    /// Takes the claim of a group back.
+    pub(crate) fn drop_claim(&self, group: u32, free: u32) {
+        if let Some(order) = free.checked_ilog2() {
+            self.claims[order as usize].remove(group);
+        }
+    }
+
+    /// The next group that is not read and claims 2^`order` free blocks or nearly twice as many, from `from` on, before
+    /// `end`.
+    pub(crate) fn next_claim(&self, order: usize, from: u32, end: u32) -> Option<u32> {
+        let next = self.claims.get(order)?.next(from)?;
+        (next < end).then_some(next)
+    }
+
+    /// Number of orders that claims have.
+    pub(crate) fn claim_orders(&self) -> usize {
+        self.claims.len()
     }
 
     /// Moves a group; under the lock of the group.
@@ -89,8 +124,17 @@ impl RunIndex {
         self.lists.as_ref()
     }
 
-    /// Compares the index with a group's classes; only when nobody changes them.
-    pub(crate) fn check(&self, group: u32, classes: ClassMask) -> Result<(), String> {
+    /// Compares the index with a group's classes, or with what it claims; only when nobody changes them.
+    pub(crate) fn check(&self, group: u32, classes: ClassMask, claim: u32) -> Result<(), String> {
+        let claimed = claim.checked_ilog2().map(|order| order as usize);
+        let mut claims = self.claims.iter().enumerate();
+        if let Some((order, _)) =
+            claims.find(|(order, set)| set.contains(group) != (claimed == Some(*order)))
+        {
+            return Err(format!(
+                "group {group} is wrong in the claims of order {order}"
+            ));
+        }
         if let Some(lists) = &self.lists {
             lists.check(group, classes.largest())?;
         }
@@ -110,6 +154,7 @@ impl RunIndex {
 
     /// Compares the levels of the sets and their summary.
     pub(crate) fn check_sets(&self) -> Result<(), String> {
+        self.claims.iter().try_for_each(OrderedSet::check)?;
         for (class, set) in self.sets.iter().enumerate() {
             set.check()?;
             if self.filled.has(class) == set.is_empty() {

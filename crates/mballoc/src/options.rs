@@ -3,6 +3,7 @@
 //! [`Options::default`] is what to use. [`Options::before_the_series`] is what the kernel did up to Linux 6.16,
 //! to be measured against.
 
+use extant_space::{Error, ErrorKind, Result};
 use serde::Serialize;
 
 /// The parts of the allocator's behaviour.
@@ -155,6 +156,19 @@ impl Default for Options {
 }
 
 impl Options {
+    /// Refuses windows that no length fits.
+    pub(crate) fn validate(&self) -> Result<()> {
+        match self.reservation {
+            Reservation::Windows {
+                smallest, largest, ..
+            } if smallest > largest => {
+                let detail = format!("windows of at least {smallest} and at most {largest} blocks");
+                Err(Error::new(ErrorKind::InvalidArgument).detail(detail))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// What the kernel did before the series of seeds/1, with the optimised scan.
     pub fn before_the_series() -> Self {
         Self {

@@ -9,6 +9,7 @@
 //! [`Allocator::free_blocks`](crate::Allocator::free_blocks).
 
 mod fresh;
+mod held;
 mod registry;
 mod windows;
 
@@ -21,10 +22,11 @@ use crate::options::{Reservation, Reuse};
 use crate::request::{Alignment, Goal, RequestFlags};
 use crate::search::Plan;
 use crate::shared::Shared;
-use crate::sync::{Arc, Mutex, MutexGuard, lock, lock_timed};
-use crate::{BlockRange, Request, TransactionId};
+use crate::sync::{Arc, Mutex, lock, lock_timed};
+use crate::{Block, BlockRange, Request, TransactionId};
 
 use fresh::Fresh;
+use held::{Held, Shown};
 use windows::Windows;
 
 pub(crate) use registry::Owners;
@@ -50,6 +52,7 @@ pub struct Owner {
 pub(crate) struct OwnerShared {
     number: u64,
     state: Mutex<OwnerState>,
+    shown: Shown,
 }
 
 /// What the owner's lock holds.
@@ -82,6 +85,7 @@ impl Owner {
                 counted: false,
                 counts: OwnerCounts::default(),
             }),
+            shown: Shown::default(),
         });
         shared.owners.add(&inner);
         Self {
@@ -111,14 +115,16 @@ impl Owner {
 
     fn allocate_range(&self, request: &Request) -> Result<BlockRange> {
         let mut state = self.lock();
-        state.counts.requests += 1;
         if let Some(range) = state.windows.take(request) {
             state.counts.window_hits += 1;
             state.handed_out(request, range);
             return Ok(range);
         }
-        request.validate(self.shared.shape.blocks())?;
-        let range = self.allocate_from_groups(state, request);
+        self.shared.counters.add(Count::Requests, 1);
+        let range = match request.validate(self.shared.shape.blocks()) {
+            Ok(()) => self.allocate_from_groups(state, request),
+            Err(error) => Err(error),
+        };
         if range.is_err() {
             self.shared.counters.add(Count::Failures, 1);
         }
@@ -128,7 +134,7 @@ impl Owner {
     /// The slow path: a group is needed. Without room, windows are taken back, as often as that brings any.
     fn allocate_from_groups<'a>(
         &'a self,
-        mut state: MutexGuard<'a, OwnerState>,
+        mut state: Held<'a>,
         request: &Request,
     ) -> Result<BlockRange> {
         loop {
@@ -162,45 +168,46 @@ impl Owner {
             limit: request.limit,
             flags: request.flags,
         };
-        let free = shared.free.sum();
-        if !request.flags.contains(RequestFlags::USE_RESERVE) && shared.options.reserved_blocks > 0
-        {
-            let allowed = free.saturating_sub(shared.options.reserved_blocks);
-            if allowed < request.minimum.into() {
-                return Err(reserve_only(shared.options.reserved_blocks));
+        let reserved = shared.options.reserved_blocks;
+        let free = shared.free.sum().saturating_sub(reserved);
+        if !request.flags.contains(RequestFlags::USE_RESERVE) && reserved > 0 {
+            if free < request.minimum.into() {
+                return Err(reserve_only(reserved));
             }
-            plan.wanted = plan.wanted.min(u32::try_from(allowed).unwrap_or(u32::MAX));
+            plan.wanted = plan.wanted.min(u32::try_from(free).unwrap_or(u32::MAX));
             plan.length = plan.wanted;
         }
-        if let Some(extra) = self.window_length(state, request, free) {
-            // What is left of a window in front of the goal comes first.
-            if let Goal::Follow(block) = request.goal
-                && let Some(rest) = state.windows.ending_run(block)
-            {
-                let more = plan
-                    .wanted
-                    .saturating_sub(rest.count())
-                    .saturating_add(extra);
-                return self.extend_window(state, &plan, rest, more, request);
-            }
+        // No window takes from the reserve: what lies in it is answered without a look at flags.
+        let spare = free.saturating_sub(plan.wanted.into());
+        let extra = self.window_length(state, request, spare);
+        // What is left of a window in front of the goal comes first.
+        if let Goal::Follow(block) = request.goal
+            && windows::may_answer(request)
+            && let Some(rest) = state.windows.ending_run(block)
+        {
+            let missing = plan.wanted.saturating_sub(rest.count());
+            let more = missing.saturating_add(extra.unwrap_or(0));
+            return self.extend_window(state, &plan, rest, more, request);
+        }
+        if let Some(extra) = extra {
             plan.length = plan.length.saturating_add(extra);
-            if plan.goal == Goal::Anywhere {
-                plan.length = plan
-                    .length
-                    .checked_next_power_of_two()
-                    .unwrap_or(plan.length);
+            if plan.goal == Goal::Anywhere
+                && let Some(rounded) = plan.length.checked_next_power_of_two()
+                && u64::from(rounded) <= free
+            {
+                plan.length = rounded;
             }
         }
         let range = shared.take(&plan)?;
         let split = range.start().0 + u64::from(range.count().min(plan.wanted));
-        let (taken, window) = range.split_at(crate::Block(split));
+        let (taken, window) = range.split_at(Block(split));
         if let Some(window) = window {
             self.keep_window(state, window)?;
         }
         Ok(taken.expect("at least one block was taken"))
     }
 
-    /// Makes a window longer in place, where the blocks behind it are free, then takes from it.
+    /// Makes a window longer in place, where the blocks behind it are free and of its group, then takes from it.
     fn extend_window(
         &self,
         state: &mut OwnerState,
@@ -214,7 +221,10 @@ impl Owner {
             length: more,
             ..plan.clone()
         };
-        if let Some(range) = self.shared.take_at(rest.end(), &extension, 1) {
+        let last = Block(rest.end().0 - 1);
+        if self.shared.geometry().is_one_group(last, rest.end())
+            && let Some(range) = self.shared.take_at(rest.end(), &extension, 1)
+        {
             self.shared.counters.add(Count::GoalHits, 1);
             state.windows.extend(rest, range);
         }
@@ -229,8 +239,8 @@ impl Owner {
         }
     }
 
-    /// Blocks to keep behind what a request takes; `None` for no window.
-    fn window_length(&self, state: &OwnerState, request: &Request, free: u64) -> Option<u32> {
+    /// Blocks to keep behind what a request takes, of `spare` free blocks; `None` for no window.
+    fn window_length(&self, state: &OwnerState, request: &Request, spare: u64) -> Option<u32> {
         let Reservation::Windows {
             smallest,
             largest,
@@ -245,8 +255,8 @@ impl Owner {
         }
         let grown = state.blocks.saturating_mul(growth.into());
         let due = grown.clamp(smallest.into(), largest.into());
-        // Windows of all owners together leave half of the free space alone.
-        let share = free / (2 * (self.shared.owners.with_windows() + 1));
+        // Half of what is left to all that may open one now.
+        let share = spare / (2 * (self.shared.owners.with_windows() + 1));
         let length = due.min(share) as u32;
         (length > 0).then_some(length)
     }
@@ -256,24 +266,36 @@ impl Owner {
             state.counted = true;
             self.shared.owners.window_opened();
         }
-        match state.windows.add(window) {
-            Some(old) => self.shared.give(old),
-            None => Ok(()),
-        }
+        let old = state.windows.add(window);
+        old.into_iter().try_for_each(|old| self.shared.give(old))
     }
 
     /// Frees blocks.
     ///
     /// # Errors
     /// `Corrupt` for blocks that are free already or whose group is out of use, `InvalidArgument` for blocks
-    /// outside; blocks before them in the range are free then.
+    /// outside; blocks before them in the range are free then. Blocks in the window of another owner pass for
+    /// blocks in use.
     pub fn free(&self, range: BlockRange, when: Free) -> Result<()> {
         let mut state = self.lock();
-        state.counts.freed_blocks += u64::from(range.count());
-        state.blocks = state.blocks.saturating_sub(range.count().into());
+        if let Some(window) = state.windows.iter().find(|window| window.overlaps(range)) {
+            return Err(in_window(range, window));
+        }
+        self.free_unless_kept(&mut state, range, when)?;
+        state.freed(range);
+        Ok(())
+    }
+
+    /// Frees blocks that are in none of the owner's windows.
+    fn free_unless_kept(
+        &self,
+        state: &mut OwnerState,
+        range: BlockRange,
+        when: Free,
+    ) -> Result<()> {
         let Free::AfterCommit(transaction) = when else {
             let _ = state.fresh.remove(range, None);
-            return self.give_back(&mut state, range);
+            return self.give_back(state, range, Possession::Said);
         };
         let fresh = match self.shared.options.reuse {
             Reuse::InsideTransaction => state.fresh.remove(range, Some(transaction)),
@@ -281,7 +303,7 @@ impl Owner {
         };
         if fresh.as_slice() == [range] {
             state.counts.reused_blocks += u64::from(range.count());
-            return self.give_back(&mut state, range);
+            return self.give_back(state, range, Possession::Known);
         }
         let mut rest = Some(range);
         for part in fresh {
@@ -290,17 +312,28 @@ impl Owner {
                 self.shared.give_after(before, transaction)?;
             }
             state.counts.reused_blocks += u64::from(part.count());
-            self.give_back(&mut state, part)?;
+            self.give_back(state, part, Possession::Known)?;
             rest = BlockRange::between(part.end(), range.end());
         }
         rest.map_or(Ok(()), |rest| self.shared.give_after(rest, transaction))
     }
 
     /// Blocks that can be used at once: joined to a window beside them, else free for all.
-    fn give_back(&self, state: &mut OwnerState, range: BlockRange) -> Result<()> {
+    fn give_back(
+        &self,
+        state: &mut OwnerState,
+        range: BlockRange,
+        possession: Possession,
+    ) -> Result<()> {
         if let Reservation::Windows { largest, .. } = self.shared.options.reservation
-            && state.windows.absorb(range, largest)
+            && let Some((at, joined)) = state.windows.beside(range, largest)
+            && (self.shared.geometry()).is_one_group(joined.start(), Block(joined.end().0 - 1))
         {
+            // Groups check what is given back; a window does not.
+            if possession == Possession::Said {
+                self.shared.can_give(range)?;
+            }
+            state.windows.replace(at, joined);
             return Ok(());
         }
         self.shared.give(range)
@@ -316,17 +349,17 @@ impl Owner {
         self.lock().windows.iter().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, OwnerState> {
+    fn lock(&self) -> Held<'_> {
         let (state, waited) = lock_timed(&self.inner.state);
         self.shared.counters.lock_waited(waited);
-        state
+        Held::new(state, &self.inner.shown)
     }
 }
 
 impl OwnerShared {
     /// Gives the windows back; how many blocks that were.
     fn release_windows(&self, shared: &Shared) -> u64 {
-        let mut state = lock(&self.state);
+        let mut state = Held::new(lock(&self.state), &self.shown);
         shared.counters.fold(&mut state.counts);
         if std::mem::take(&mut state.counted) {
             shared.owners.window_closed();
@@ -339,9 +372,18 @@ impl OwnerShared {
         blocks
     }
 
-    fn counts(&self) -> OwnerCounts {
-        lock(&self.state).counts
+    fn shown(&self) -> &Shown {
+        &self.shown
     }
+}
+
+/// How it is known that the owner has the blocks it gives back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Possession {
+    /// They were given to it just now, or in this transaction.
+    Known,
+    /// Its user says so.
+    Said,
 }
 
 impl OwnerState {
@@ -351,6 +393,11 @@ impl OwnerState {
         if let Some(transaction) = request.transaction {
             self.fresh.add(range, transaction);
         }
+    }
+
+    fn freed(&mut self, range: BlockRange) {
+        self.blocks = self.blocks.saturating_sub(range.count().into());
+        self.counts.freed_blocks += u64::from(range.count());
     }
 }
 
@@ -383,8 +430,11 @@ impl Allocation<'_> {
 impl Drop for Allocation<'_> {
     fn drop(&mut self) {
         if !self.kept {
-            let freed = self.owner.free(self.range, Free::Now);
+            let mut state = self.owner.lock();
+            let _ = state.fresh.remove(self.range, None);
+            let freed = (self.owner).give_back(&mut state, self.range, Possession::Known);
             freed.expect("blocks that were just taken are in use");
+            state.freed(self.range);
         }
     }
 }
@@ -393,6 +443,15 @@ impl fmt::Debug for Allocation<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Allocation").field(&self.range).finish()
     }
+}
+
+fn in_window(range: BlockRange, window: BlockRange) -> Error {
+    Error::new(ErrorKind::Corrupt)
+        .during("free")
+        .detail(format!(
+            "{range}: free already, kept for this file with {window}"
+        ))
+        .advice("check the file system")
 }
 
 fn reserve_only(blocks: u64) -> Error {

@@ -65,8 +65,9 @@ impl PendingList {
         }
     }
 
-    /// Takes the runs of a transaction out of their groups; they are still in use.
-    pub(crate) fn take(&self, shared: &Shared, transaction: TransactionId) -> Vec<BlockRange> {
+    /// The runs of a transaction that has committed. They stay in their groups, and in use, until they are
+    /// released, so that nobody can free them a second time.
+    pub(crate) fn commit(&self, shared: &Shared, transaction: TransactionId) -> Vec<BlockRange> {
         let (mut lists, waited) = lock_timed(&self.lists);
         shared.counters.lock_waited(waited);
         let groups = lists.groups.remove(&transaction).unwrap_or_default();
@@ -77,7 +78,7 @@ impl PendingList {
             let mut group = shared.wait_group(number);
             let geometry = shared.geometry();
             if let Some(loaded) = group.load() {
-                let runs = loaded.take_pending(transaction);
+                let runs = loaded.commit_pending(transaction);
                 let ranges = runs
                     .into_iter()
                     .map(|(start, count)| geometry.range_in(GroupNumber(number), start, count));
@@ -87,8 +88,18 @@ impl PendingList {
         freed
     }
 
-    /// Notes that blocks which were taken out are free.
-    pub(crate) fn released(&self, shared: &Shared, blocks: u64) {
+    /// Makes committed runs free.
+    pub(crate) fn release(&self, shared: &Shared, ranges: &[BlockRange]) {
+        let mut blocks = 0;
+        for range in ranges {
+            let (number, start) = (shared.geometry().locate(range.start()))
+                .expect("no shrink cuts off blocks that are in use");
+            let mut group = shared.wait_group(number.0);
+            let loaded = group.load().expect("a group that has pending blocks");
+            loaded.release_pending(start, range.count());
+            group.mark(start, range.count(), true);
+            blocks += u64::from(range.count());
+        }
         shared.goals.under_lock(&shared.counters, || {
             self.blocks.fetch_sub(blocks, Ordering::Relaxed);
         });

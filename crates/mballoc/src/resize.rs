@@ -7,6 +7,7 @@
 use extant_space::{Error, ErrorKind, Result};
 
 use crate::group::Body;
+use crate::index::ClassMask;
 use crate::shared::{Shared, promised_free};
 use crate::sync::{Ordering, lock};
 use crate::{Allocator, Block, Geometry, GroupNumber};
@@ -68,6 +69,10 @@ impl Shared {
     fn renew(&self, number: u32, free: u32) {
         let header = self.group(number);
         let mut body = lock(&header.body);
+        if let Body::Loaded(old) = &*body {
+            // With full groups that stay in the index, a group that was cut off did.
+            self.index.change(number, old.published, ClassMask::NONE);
+        }
         *body = Body::Untouched;
         header.set_untouched(free);
         self.enter(number);

@@ -4,9 +4,9 @@
 //! will do to the highest, and in each from the start group on to the end of the disk and then from its begin. Thus
 //! nearly the tightest run of the whole disk is taken, and long ones stay whole.
 //! 0. power of two: a length that is one;
-//! 1. goal length fast: any other length;
+//! 1. goal length fast: any other length; for both then a few groups whose bitmap is not read yet;
 //! 2. best available: as long as the longest run there is, when that is at least what the caller wants;
-//! 3. goal length slow: what the caller wants, in more of the groups that may have it;
+//! 3. goal length slow: what the caller wants, in more of the groups that may have it, also where it has to be aligned;
 //! 4. any free: the longest run there is, down to the minimum, in every group that may have it.
 //!
 //! In all but the last a group that another thread holds is passed over. The index makes the first criteria a

@@ -11,7 +11,7 @@ use extant_space::{Error, ErrorKind, Result};
 use crate::bits::Shape;
 use crate::counters::{Count, Counters, SpreadSum};
 use crate::goals::Goals;
-use crate::group::{Body, Group, Loaded, PendingRun};
+use crate::group::{Body, Group, Loaded};
 use crate::index::{ClassMask, RunIndex};
 use crate::options::{BusyGroups, FullGroups, Options, Policy};
 use crate::owner::Owners;
@@ -66,6 +66,7 @@ impl Shared {
         source: Box<dyn BitmapSource>,
     ) -> Result<Self> {
         geometry.validate()?;
+        options.validate()?;
         let groups = geometry.groups();
         let shape = Shape::new(geometry.blocks_per_group);
         let mut free = 0;
@@ -102,10 +103,9 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Enters an untouched group that is in no set into the index.
+    /// Enters an untouched group that is not in the index.
     pub(crate) fn enter(&self, group: u32) {
-        let classes = self.group(group).published(&Body::Untouched);
-        self.index.change(group, ClassMask::NONE, classes);
+        self.index.claim(group, self.group(group).free());
     }
 
     pub(crate) fn source(&self) -> &dyn BitmapSource {
@@ -203,12 +203,19 @@ impl Shared {
         })
     }
 
+    /// Whether blocks can be freed; errors as those of [`Self::give`].
+    pub(crate) fn can_give(&self, range: BlockRange) -> Result<()> {
+        self.in_groups(range, |mut group, start, count| {
+            group.loaded_for_free(start, count).map(|_| ())
+        })
+    }
+
     /// Frees blocks when `transaction` has committed.
     pub(crate) fn give_after(&self, range: BlockRange, transaction: TransactionId) -> Result<()> {
         self.in_groups(range, |mut group, start, count| {
             let number = group.number;
             let loaded = group.loaded_for_free(start, count)?;
-            let first = loaded.add_pending(start, PendingRun { count, transaction });
+            let first = loaded.add_pending(start, count, transaction);
             self.pending
                 .note(self, number, start, count, transaction, first);
             Ok(())
@@ -309,8 +316,14 @@ impl LockedGroup<'_> {
     /// The group's blocks, read now if they were not; `None` when it is out of use.
     pub(crate) fn load(&mut self) -> Option<&mut Loaded> {
         if let Body::Untouched = *self.body {
+            let geometry = self.shared.geometry();
+            // A search from before a shrink meets a group that is just made anew: how long it is, is not public yet.
+            if geometry.length_of(GroupNumber(self.number)) == 0 {
+                return None;
+            }
             match self.read() {
                 Ok(loaded) => {
+                    self.shared.index.drop_claim(self.number, loaded.free);
                     *self.body = Body::Loaded(Box::new(loaded));
                     self.publish();
                 }
@@ -399,14 +412,13 @@ impl LockedGroup<'_> {
     }
 
     fn take_out_of_use(&mut self, error: &Error) {
-        let published = self.header.published(&self.body);
+        self.shared
+            .index
+            .drop_claim(self.number, self.header.free());
         *self.body = Body::OutOfUse;
         self.shared.free.add(-i64::from(self.header.free()));
         self.header.set_free(0);
         self.header.set_largest(ClassMask::NONE);
-        self.shared
-            .index
-            .change(self.number, published, ClassMask::NONE);
         lock(&self.shared.out_of_use).push(OutOfUse {
             group: GroupNumber(self.number),
             kind: error.kind(),

@@ -60,10 +60,11 @@ impl Owners {
         blocks
     }
 
-    /// Blocks in all windows.
+    /// Blocks in all windows, without waiting for anybody.
     pub(crate) fn window_blocks(&self) -> u64 {
-        let windows = self.windows().into_iter();
-        windows.map(|window| u64::from(window.count())).sum()
+        let mut blocks = 0;
+        self.for_each(|owner| blocks += owner.shown().window_blocks());
+        blocks
     }
 
     /// All windows.
@@ -73,10 +74,10 @@ impl Owners {
         windows
     }
 
-    /// The counts that owners have not handed on.
+    /// The counts that owners have not handed on, without waiting for anybody.
     pub(crate) fn counts(&self) -> Vec<OwnerCounts> {
         let mut counts = Vec::new();
-        self.for_each(|owner| counts.push(owner.counts()));
+        self.for_each(|owner| counts.push(owner.shown().counts()));
         counts
     }
 

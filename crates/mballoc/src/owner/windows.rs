@@ -21,6 +21,11 @@ impl Windows {
         self.windows.iter().copied()
     }
 
+    /// Blocks in all of them.
+    pub(super) fn blocks(&self) -> u64 {
+        self.iter().map(|window| u64::from(window.count())).sum()
+    }
+
     /// Answers a request from a window, when it has all that is wanted.
     pub(super) fn take(&mut self, request: &Request) -> Option<BlockRange> {
         let (at, start) = self.find(request)?;
@@ -43,9 +48,10 @@ impl Windows {
         window.split_at(block).1
     }
 
-    /// Adds a window; returns one that has to make room.
-    pub(super) fn add(&mut self, window: BlockRange) -> Option<BlockRange> {
-        let old = (self.windows.len() == WINDOWS_MAX).then(|| self.windows.remove(0));
+    /// Adds a window; returns those that have to make room. Several, when requests inside windows split them.
+    pub(super) fn add(&mut self, window: BlockRange) -> SmallVec<[BlockRange; 2]> {
+        let over = (self.windows.len() + 1).saturating_sub(WINDOWS_MAX);
+        let old = self.windows.drain(..over).collect();
         self.windows.push(window);
         old
     }
@@ -59,25 +65,25 @@ impl Windows {
         *window = window.joined(more);
     }
 
-    /// Joins freed blocks to the window beside them, unless it would be longer than `largest`.
-    pub(super) fn absorb(&mut self, range: BlockRange, largest: u32) -> bool {
-        let beside = self
-            .windows
-            .iter_mut()
-            .find(|window| window.start() == range.end() || window.end() == range.start());
-        match beside {
-            Some(window)
-                if u64::from(window.count()) + u64::from(range.count()) <= largest.into() =>
-            {
-                *window = if window.start() == range.end() {
-                    range.joined(*window)
-                } else {
-                    window.joined(range)
-                };
-                true
-            }
-            _ => false,
+    /// The window beside freed blocks, and the two joined; `None` where that is longer than `largest`.
+    pub(super) fn beside(&self, range: BlockRange, largest: u32) -> Option<(usize, BlockRange)> {
+        let beside =
+            |window: BlockRange| window.start() == range.end() || window.end() == range.start();
+        let at = self.iter().position(beside)?;
+        let window = self.windows[at];
+        if u64::from(window.count()) + u64::from(range.count()) > largest.into() {
+            return None;
         }
+        let joined = match window.start() == range.end() {
+            true => range.joined(window),
+            false => window.joined(range),
+        };
+        Some((at, joined))
+    }
+
+    /// Puts another window in the place of one.
+    pub(super) fn replace(&mut self, at: usize, window: BlockRange) {
+        self.windows[at] = window;
     }
 
     pub(super) fn take_all(&mut self) -> SmallVec<[BlockRange; 2]> {
@@ -86,7 +92,7 @@ impl Windows {
 
     /// The window and block where a request is to be answered.
     fn find(&self, request: &Request) -> Option<(usize, Block)> {
-        if request.alignment != Alignment::Any || request.flags.contains(RequestFlags::METADATA) {
+        if !may_answer(request) {
             return None;
         }
         match request.goal {
@@ -128,4 +134,11 @@ impl Windows {
         }
         Some(taken)
     }
+}
+
+/// Whether a request may be answered from windows.
+pub(super) fn may_answer(request: &Request) -> bool {
+    request.minimum > 0
+        && request.alignment == Alignment::Any
+        && !request.flags.contains(RequestFlags::METADATA)
 }

@@ -105,17 +105,11 @@ impl<'a> Search<'a> {
     pub(super) fn run(&mut self) -> Option<BlockRange> {
         let length = self.plan.length.min(self.shared.shape.blocks());
         let wanted = self.plan.wanted.min(length);
+        self.know_start(length);
         self.by_length(length)
+            .or_else(|| self.claimed(length))
             .or_else(|| self.best_available(wanted, length))
-            .or_else(|| {
-                self.scan(Scan {
-                    criterion: GOAL_LENGTH_SLOW,
-                    class: class_of(wanted),
-                    length: wanted,
-                    groups_max: GROUPS_MAX,
-                    runs: Runs::OfClassOrLonger,
-                })
-            })
+            .or_else(|| self.scan_up(GOAL_LENGTH_SLOW, class_of(wanted), wanted))
             .or_else(|| self.any_free())
     }
 
@@ -148,6 +142,58 @@ impl<'a> Search<'a> {
             .or_else(|| self.scan_up(criterion, class + 1, length))
     }
 
+    /// Reads the bitmap of the start group, so that it is not passed over for a known one elsewhere.
+    fn know_start(&mut self, length: u32) {
+        if self.start < self.end
+            && self.shared.group(self.start).free() >= length
+            && let Some(mut group) = self.shared.try_group(self.start)
+            && group.is_untouched()
+        {
+            group.load();
+            self.loads += 1;
+        }
+    }
+
+    /// A few of the groups that are not read yet: those with most free blocks are the likeliest to have a run of the
+    /// length.
+    fn claimed(&mut self, length: u32) -> Option<BlockRange> {
+        let scan = Scan {
+            criterion: match length.is_power_of_two() {
+                true => POWER_OF_TWO,
+                false => GOAL_LENGTH_FAST,
+            },
+            class: class_of(length),
+            length,
+            groups_max: LOADS_MAX,
+            runs: Runs::OfClassOrLonger,
+        };
+        self.scan_claims(scan, length)
+    }
+
+    /// Looks into groups that are not read yet and have at least `least` free blocks.
+    fn scan_claims(&mut self, mut scan: Scan, least: u32) -> Option<BlockRange> {
+        let shared = self.shared;
+        let orders = least.ilog2() as usize..shared.index.claim_orders();
+        for order in orders.rev() {
+            for (from, to) in [(self.start, self.end), (0, self.start)] {
+                let mut at = from;
+                while scan.groups_max > 0
+                    && let Some(group) = shared.index.next_claim(order, at, to)
+                {
+                    at = group + 1;
+                    if shared.group(group).free() < least {
+                        continue;
+                    }
+                    scan.groups_max -= 1;
+                    if let Some(range) = self.look_into(group, scan) {
+                        return Some(range);
+                    }
+                }
+            }
+        }
+        None
+    }
+
     /// As long as the longest run is for certain, when that is at least what the caller wants.
     fn best_available(&mut self, wanted: u32, length: u32) -> Option<BlockRange> {
         let class = self.shared.index.highest_filled(CLASSES)?;
@@ -159,26 +205,26 @@ impl<'a> Search<'a> {
         self.scan_up(BEST_AVAILABLE, class_of(best), best)
     }
 
-    /// The last criterion: from the groups with the longest runs down to those that can hold the minimum.
+    /// The last criterion: from the groups with the longest runs down to those that can hold the minimum, then in
+    /// every group that is not read yet.
     fn any_free(&mut self) -> Option<BlockRange> {
-        let least = class_of(self.plan.minimum);
-        let mut end = CLASSES;
-        while let Some(class) = self.shared.index.highest_filled(end)
-            && class >= least
+        let minimum = self.plan.minimum;
+        let mut scan = Scan {
+            criterion: ANY_FREE,
+            class: CLASSES,
+            length: self.plan.length,
+            groups_max: u32::MAX,
+            runs: Runs::OfClassOrLonger,
+        };
+        while let Some(class) = self.shared.index.highest_filled(scan.class)
+            && class >= class_of(minimum)
         {
-            end = class;
-            let scan = Scan {
-                criterion: ANY_FREE,
-                class,
-                length: self.plan.length,
-                groups_max: u32::MAX,
-                runs: Runs::OfClassOrLonger,
-            };
+            scan.class = class;
             if let Some(range) = self.scan(scan) {
                 return Some(range);
             }
         }
-        None
+        self.scan_claims(scan, minimum)
     }
 
     /// Looks into groups of `class` and up, where every run will do.
