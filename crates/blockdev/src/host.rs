@@ -42,6 +42,7 @@ use extant_sys::extents::{self, MapSource};
 
 use crate::runs::Runs;
 use crate::split::submit_within;
+use crate::traffic::Traffic;
 use crate::{Device, Geometry, RangeStatus, Request};
 use batch::Batch;
 use bounce::BounceBuffers;
@@ -69,6 +70,7 @@ pub struct HostDevice {
     size: AtomicU64,
     engine: Engine,
     refusals: Refusals,
+    traffic: Traffic,
     bounce: BounceBuffers,
     zeroes: AlignedBuffer,
     /// The first error of a sync.
@@ -103,6 +105,7 @@ impl HostDevice {
             size: AtomicU64::new(0),
             engine: Engine::new(options.engine, options.depth).map_err(place)?,
             refusals: Refusals::default(),
+            traffic: Traffic::default(),
             bounce: BounceBuffers::default(),
             zeroes: AlignedBuffer::new(TRANSFER).map_err(|source| place(source.into()))?,
             failed_sync: OnceLock::new(),
@@ -234,6 +237,7 @@ impl Device for HostDevice {
                 .in_range(range)
                 .at(&self.path));
         }
+        let _visit = self.traffic.visit();
         let mut runs = Runs::new(visit);
         let flow = match self.map {
             None => runs.push(range, RangeStatus::Data),

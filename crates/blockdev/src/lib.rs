@@ -19,6 +19,7 @@ pub mod simulation;
 mod split;
 mod statistics;
 mod throttle;
+mod traffic;
 
 pub use device::{Assigned, Device, RangeStatus};
 pub use geometry::{Features, Geometry, Limits, RangeLimit};

@@ -30,6 +30,7 @@ use extant_space::{
 
 use crate::runs::Runs;
 use crate::split::submit_within;
+use crate::traffic::{Pace, Traffic};
 use crate::{
     Device, Features, Geometry, Limits, Operation, Persistence, RangeLimit, RangeStatus, Request,
     Speed, Unmap, Zeroing,
@@ -52,7 +53,7 @@ pub struct LoopOptions {
     pub logical_block: u32,
     /// Whether anything may be changed.
     pub access: LoopAccess,
-    /// Bytes of one allocation: others wait so long for the file.
+    /// Most bytes of one allocation, for which others wait; while they do, allocations are smaller.
     pub assign_max: u64,
     /// Most threads at work on one batch, the caller's among them; at least 1.
     pub threads: usize,
@@ -92,6 +93,7 @@ pub struct LoopDevice<F: ?Sized = dyn SpaceFile> {
     geometry: Geometry,
     size: AtomicU64,
     modes: Modes,
+    traffic: Traffic,
 }
 
 impl<F: SpaceFile + ?Sized> LoopDevice<F> {
@@ -140,6 +142,7 @@ impl<F: SpaceFile + ?Sized> LoopDevice<F> {
             geometry,
             size: AtomicU64::new(0),
             modes: Modes::default(),
+            traffic: Traffic::default(),
         };
         device.refresh()?;
         Ok(device)
@@ -181,8 +184,9 @@ impl<F: SpaceFile + ?Sized> LoopDevice<F> {
         &self.file
     }
 
-    /// Runs an operation, all but the sync that a flush or FUA wants.
+    /// Runs an operation that is no assign, all but the sync that a flush or FUA wants.
     fn execute(&self, operation: &mut Operation<'_>) -> Result<()> {
+        let _visit = self.traffic.visit();
         match operation {
             Operation::Read { offset, into } => {
                 let mut at = *offset;
@@ -206,7 +210,7 @@ impl<F: SpaceFile + ?Sized> LoopDevice<F> {
                 result => result,
             },
             Operation::WriteZeroes(range, zeroing) => self.zero(*range, *zeroing),
-            Operation::Assign(range) => self.fallocate(FallocateMode::AllocateKeepSize, *range),
+            Operation::Assign(_) => unreachable!("an assign has a pace"),
         }
     }
 
@@ -242,6 +246,16 @@ impl<F: SpaceFile + ?Sized> LoopDevice<F> {
                     .write_at(zeroes, piece.start() + self.options.offset)
             }),
         }
+    }
+
+    fn assign(&self, range: ByteRange, pace: &mut Pace<'_>) -> Result<()> {
+        let mut rest = range;
+        while !rest.is_empty() {
+            pace.give_way();
+            let piece = pace.take_piece(&mut rest);
+            self.fallocate(FallocateMode::AllocateKeepSize, piece)?;
+        }
+        Ok(())
     }
 
     /// Without asking the file again when it has refused before.
@@ -305,18 +319,27 @@ impl<F: SpaceFile + ?Sized> Device for LoopDevice<F> {
 
     fn submit(&self, requests: &mut [Request<'_>]) {
         submit_within(&self.geometry(), requests, |requests| {
-            batch::run(requests, self.options.threads, &|operation| {
-                self.execute(operation)
-            });
+            let mut pace = None;
+            batch::run(
+                requests,
+                self.options.threads,
+                &|operation| self.execute(operation),
+                &mut |range| {
+                    let pace = pace.get_or_insert_with(|| self.traffic.pace());
+                    self.assign(range, pace)
+                },
+            );
             let wants_sync = |request: &Request<'_>| match request.operation {
                 Operation::Flush => true,
                 Operation::Write { persistence, .. } => persistence == Persistence::Fua,
                 Operation::WriteZeroes(_, zeroing) => zeroing.persistence == Persistence::Fua,
                 _ => false,
             };
-            if requests.iter().any(wants_sync)
-                && let Err(error) = self.file.sync(SyncMode::Data)
-            {
+            if !requests.iter().any(wants_sync) {
+                return;
+            }
+            let _visit = self.traffic.visit();
+            if let Err(error) = self.file.sync(SyncMode::Data) {
                 for request in requests.iter_mut().filter(|request| wants_sync(request)) {
                     let same = Error::new(error.kind()).detail(error.to_string());
                     request.complete(Err(same));
@@ -341,6 +364,7 @@ impl<F: SpaceFile + ?Sized> Device for LoopDevice<F> {
             let _ = visit(range, RangeStatus::Data);
             return Ok(());
         }
+        let _visit = self.traffic.visit();
         let mut runs = Runs::new(visit);
         if self.status_runs(range, &mut runs)?.is_continue() {
             runs.finish();

@@ -21,6 +21,7 @@ use extant_sys::ring::CallQueue;
 use super::HostDevice;
 use super::limits::TRANSFER;
 use super::ways::Way;
+use crate::traffic::{Pace, Visit};
 use crate::{Operation, Persistence};
 use space::Purpose;
 
@@ -74,12 +75,15 @@ pub(super) struct Batch<'s> {
     waiting: VecDeque<(usize, Job<'s>)>,
     assigns: VecDeque<(usize, ByteRange)>,
     is_assigning: bool,
+    /// Of the assigns, if there are any.
+    pace: Option<Pace<'s>>,
     flushes: Vec<usize>,
     /// Zeroed, not yet durable, and to be.
     unsynced: Vec<usize>,
     /// Calls to be made again, or for their rest.
     again: Vec<(Flight<'s>, Call<'s>)>,
-    flights: Vec<Option<Flight<'s>>>,
+    /// Assigns are no visits.
+    flights: Vec<Option<(Flight<'s>, Option<Visit<'s>>)>>,
     free: Vec<usize>,
     results: Vec<Result<()>>,
 }
@@ -91,6 +95,7 @@ impl<'s> Batch<'s> {
             waiting: VecDeque::new(),
             assigns: VecDeque::new(),
             is_assigning: false,
+            pace: None,
             flushes: Vec::new(),
             unsynced: Vec::new(),
             again: Vec::new(),
@@ -107,7 +112,11 @@ impl<'s> Batch<'s> {
         let ways = Way::of(operation, self.device.kind);
         let job = match operation {
             Operation::Flush => return self.flushes.push(owner),
-            Operation::Assign(range) => return self.assigns.push_back((owner, *range)),
+            Operation::Assign(range) => {
+                let traffic = &self.device.traffic;
+                self.pace.get_or_insert_with(|| traffic.pace());
+                return self.assigns.push_back((owner, *range));
+            }
             Operation::Read { offset, into } => Job::Read {
                 offset: *offset,
                 parts: into
@@ -189,12 +198,45 @@ impl<'s> Batch<'s> {
             self.flights.push(None);
             self.flights.len() - 1
         });
-        self.flights[tag] = Some(flight);
+        let is_assign = matches!(
+            flight,
+            Flight::Space {
+                purpose: Purpose::Assign,
+                ..
+            }
+        );
+        let visit = (!is_assign).then(|| self.device.traffic.visit());
+        self.flights[tag] = Some((flight, visit));
         (tag, call)
     }
 
     fn is_flying(&self) -> bool {
         self.free.len() < self.flights.len()
+    }
+
+    /// The next piece of the assigns; what is left of one that failed is not tried.
+    fn next_assign(&mut self) -> Option<(Flight<'s>, Call<'s>)> {
+        let is_alone = self.waiting.is_empty() && !self.is_flying();
+        while let Some((owner, mut rest)) = self.assigns.pop_front() {
+            if self.results[owner].is_err() {
+                continue;
+            }
+            let pace = self.pace.as_mut().expect("assigns have a pace");
+            // Visits of this batch cannot end meanwhile.
+            if is_alone {
+                pace.give_way();
+            }
+            let piece = pace.take_piece(&mut rest);
+            if !rest.is_empty() {
+                self.assigns.push_front((owner, rest));
+            }
+            let ways = Way::of(&Operation::Assign(piece), self.device.kind);
+            let started = self.change_space(owner, piece, ways, Purpose::Assign);
+            if started.is_some() {
+                return started;
+            }
+        }
+        None
     }
 
     /// The call for a job; none when the job is over, or has become another.
@@ -229,14 +271,11 @@ impl<'s> CallQueue<'s> for Batch<'s> {
         if let Some((flight, call)) = self.again.pop() {
             return Some(self.fly(flight, call));
         }
-        while !self.is_assigning
-            && let Some((owner, range)) = self.assigns.pop_front()
+        if !self.is_assigning
+            && let Some((flight, call)) = self.next_assign()
         {
-            let ways = Way::of(&Operation::Assign(range), self.device.kind);
-            if let Some((flight, call)) = self.change_space(owner, range, ways, Purpose::Assign) {
-                self.is_assigning = true;
-                return Some(self.fly(flight, call));
-            }
+            self.is_assigning = true;
+            return Some(self.fly(flight, call));
         }
         while let Some((owner, job)) = self.waiting.pop_front() {
             if let Some((flight, call)) = self.start(owner, job) {
@@ -251,7 +290,7 @@ impl<'s> CallQueue<'s> for Batch<'s> {
     }
 
     fn ended(&mut self, tag: usize, call: Call<'s>, result: io::Result<usize>) {
-        let flight = self.flights[tag]
+        let (flight, _visit) = self.flights[tag]
             .take()
             .expect("a call that was handed out");
         self.free.push(tag);

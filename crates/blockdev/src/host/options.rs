@@ -14,7 +14,7 @@ pub struct HostOptions {
     pub engine: HostEngine,
     /// Calls that one batch keeps in flight; at least 1. Threads that submit at the same time have as many each.
     pub depth: u32,
-    /// Bytes of one allocation: others wait so long for the file.
+    /// Most bytes of one allocation, for which others wait; while they do, allocations are smaller.
     pub assign_max: u64,
 }
 

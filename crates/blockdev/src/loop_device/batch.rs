@@ -3,24 +3,29 @@
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use extant_space::Result;
+use extant_space::{ByteRange, Result};
 
 use crate::{Operation, Request};
 
-/// Executes and completes `requests` on up to `threads` threads, the caller's among them. Assigns run in
-/// their order, one at a time.
+/// Executes and completes `requests` on up to `threads` threads, the caller's among them. Assigns run by
+/// `assign` on the caller's, in their order.
 pub(super) fn run(
     requests: &mut [Request<'_>],
     threads: usize,
     execute: &(impl Fn(&mut Operation<'_>) -> Result<()> + Sync),
+    assign: &mut impl FnMut(ByteRange) -> Result<()>,
 ) {
-    let run_one = |request: &mut Request<'_>| {
+    let run_other = |request: &mut Request<'_>| {
         let result = execute(&mut request.operation);
         request.complete(result);
     };
+    let mut run_any = |request: &mut Request<'_>| match request.operation {
+        Operation::Assign(range) => request.complete(assign(range)),
+        _ => run_other(request),
+    };
     let waits = requests.iter().filter(|request| !is_free(request)).count();
     if waits <= 1 || threads == 1 {
-        requests.iter_mut().for_each(run_one);
+        requests.iter_mut().for_each(run_any);
         return;
     }
     let (mut assigns, others): (Vec<_>, Vec<_>) = requests
@@ -31,7 +36,7 @@ pub(super) fn run(
     let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
     let help = || {
         while let Some(request) = next() {
-            run_one(request);
+            run_other(request);
         }
     };
     thread::scope(|scope| {
@@ -39,7 +44,7 @@ pub(super) fn run(
             // Without another thread the work takes longer, and is done all the same.
             let _ = thread::Builder::new().spawn_scoped(scope, help);
         }
-        assigns.iter_mut().for_each(|request| run_one(request));
+        assigns.iter_mut().for_each(|request| run_any(request));
         help();
     });
 }
