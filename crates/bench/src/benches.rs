@@ -3,7 +3,9 @@
 //! A new bench is a file in this folder and a line in [`ALL`]; its goals go into the
 //! table of docs/benchmarks.md, which a test holds against the code.
 
+mod assign;
 mod cancel;
+mod mballoc;
 mod neighbour;
 mod sync4k;
 mod written;
@@ -16,6 +18,8 @@ pub const ALL: &[&dyn Bench] = &[
     &neighbour::Neighbour,
     &sync4k::Sync4k,
     &cancel::Cancel,
+    &mballoc::Mballoc,
+    &assign::Assign,
 ];
 
 /// The bench called `name`.

@@ -21,6 +21,7 @@ mod figures;
 mod fio;
 mod folder;
 mod goal;
+mod latency;
 mod machine;
 mod measured;
 mod memory;

@@ -99,8 +99,11 @@ impl fmt::Display for Report {
         for table in &self.tables {
             write!(f, "\n{table}")?;
         }
-        writeln!(f, "\ncommands:")?;
-        for (name, command) in self.figures.commands() {
+        let commands = self.figures.commands();
+        if !commands.is_empty() {
+            writeln!(f, "\ncommands:")?;
+        }
+        for (name, command) in commands {
             writeln!(f, "  {name}: {command}")?;
         }
         if !self.notes.is_empty() {

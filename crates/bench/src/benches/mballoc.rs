@@ -1,0 +1,106 @@
+//! `mballoc`: the block allocator alone: how fast, how scattered, and how it grows.
+//!
+//! No file system and no disk: what is measured is the algorithm. The peer is the same code with the
+//! behaviour that the kernel had before the series of seeds/1, and had after it, so that every part's
+//! effect shows by itself.
+//!
+//! Parts: [`threads`] and [`series`] run fallocate2, [`latency`] times single allocations,
+//! [`fragmentation`] counts extents, [`growth`] compares disks from 64 GiB to 64 TiB, [`memory`] is
+//! that of their groups.
+
+mod ageing;
+mod disk;
+mod fallocate2;
+mod fragmentation;
+mod fragmented;
+mod growth;
+mod latency;
+mod memory;
+mod scalability;
+mod series;
+mod threads;
+
+use anyhow::Result;
+use extant_mballoc::{BlockRange, Options as Behaviour};
+
+use crate::bench::{Bench, Context, Options, Outcome};
+use crate::goal::Goal;
+use crate::needs::Need;
+
+/// The bench.
+pub struct Mballoc;
+
+/// Behaviours that are compared everywhere.
+fn behaviours() -> [(&'static str, Behaviour); 3] {
+    [
+        ("default", Behaviour::default()),
+        ("after the series", Behaviour::after_the_series()),
+        ("before the series", Behaviour::before_the_series()),
+    ]
+}
+
+/// Adds blocks to the end of a file.
+fn append(extents: &mut Vec<BlockRange>, range: BlockRange) {
+    if let Some(last) = extents.last_mut()
+        && last.end() == range.start()
+        && let Some(joined) = BlockRange::between(last.start(), range.end())
+    {
+        *last = joined;
+        return;
+    }
+    extents.push(range);
+}
+
+impl Bench for Mballoc {
+    fn name(&self) -> &'static str {
+        "mballoc"
+    }
+
+    fn about(&self) -> &'static str {
+        "the block allocator alone: rate, fragmentation, cost on large disks"
+    }
+
+    fn needs(&self) -> &'static [Need] {
+        &[]
+    }
+
+    fn goals(&self) -> &'static [Goal] {
+        const {
+            let [empty, half, full] = &fragmentation::DISKS;
+            &[
+                Goal::at_least(threads::ONE, 10.0, "M/s"),
+                Goal::at_least(threads::LEAST, 0.8, ""),
+                Goal::at_most(empty.extents, 8.0, ""),
+                Goal::at_most(empty.free, 1.5, ""),
+                Goal::at_most(half.extents, 8.0, ""),
+                Goal::at_most(half.free, 1.5, ""),
+                Goal::at_most(full.extents, 8.0, ""),
+                Goal::at_most(full.free, 1.5, ""),
+                Goal::at_most(growth::ONE, 1.5, ""),
+                Goal::at_most(growth::MANY, 1.5, ""),
+                Goal::at_most(memory::UNTOUCHED, 64.0, "B"),
+            ]
+        }
+    }
+
+    fn disk_bytes(&self, _: &Options) -> u64 {
+        0
+    }
+
+    fn run(&self, context: &Context) -> Result<Outcome> {
+        let mut outcome = Outcome {
+            title: format!(
+                "fallocate2 on {} GiB; 64 files of 64 MiB; disks up to 64 TiB",
+                fallocate2::DISK_GIB
+            ),
+            ..Outcome::default()
+        };
+        memory::measure(context, &mut outcome)?;
+        threads::measure(context, &mut outcome)?;
+        series::measure(context, &mut outcome)?;
+        latency::measure(context, &mut outcome)?;
+        growth::measure(context, &mut outcome)?;
+        fragmentation::measure(context, &mut outcome)?;
+        Ok(outcome)
+    }
+}

@@ -1,0 +1,57 @@
+//! What memory a block group takes, before and after somebody looks into it.
+//!
+//! The kernel's count of the process's memory, before and after a disk of 64 TiB is opened: it has half
+//! a million groups, beside which what else the process allocates does not show. Has to
+//! come first in a run: freed memory that is used again is not counted.
+
+use std::fs;
+
+use anyhow::{Context as _, Result};
+use extant_mballoc::Goal;
+
+use super::growth::{LARGEST, SIZES, block_in, open, request};
+use crate::bench::{Context, Outcome};
+use crate::table::{Table, number};
+
+/// Goal: memory of a group that nobody has looked into.
+pub(super) const UNTOUCHED: &str = "memory-per-untouched-group";
+
+/// Groups that are looked into for the memory of one.
+const TOUCHED: u32 = 4096;
+const BYTES: &str = "B/group";
+
+pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
+    let (name, gibibytes) = SIZES[LARGEST];
+    context.step(format!("memory of the groups of {name}"));
+    let before = resident_bytes()?;
+    let allocator = open(gibibytes)?;
+    let opened = resident_bytes()?;
+    let geometry = allocator.geometry();
+    let owner = allocator.owner(0, 0);
+    for number in 0..TOUCHED {
+        let block = block_in(&geometry, number, TOUCHED, 0.5);
+        drop(owner.allocate(&request(1, Goal::Near(block)))?);
+    }
+    let touched = resident_bytes()?;
+    let untouched_bytes = (opened - before) / f64::from(geometry.groups());
+    let touched_bytes = (touched - opened) / allocator.statistics().groups_loaded as f64;
+    let mut table = Table::new(&["memory of a group, 64 TiB", BYTES]);
+    for (name, bytes) in [("untouched", untouched_bytes), ("touched", touched_bytes)] {
+        let figure = format!("group, {name}");
+        outcome.figures.record(&figure, BYTES, "", bytes);
+        table.row(vec![name.to_owned(), number(bytes)]);
+    }
+    outcome.tables.push(table);
+    outcome.goals.insert(UNTOUCHED, untouched_bytes.into());
+    Ok(())
+}
+
+/// Memory of this process, as the kernel counts it.
+fn resident_bytes() -> Result<f64> {
+    let text = fs::read_to_string("/proc/self/statm")?;
+    let pages = text
+        .split(' ')
+        .nth(1)
+        .context("statm has no second field")?;
+    Ok(pages.parse::<f64>()? * rustix::param::page_size() as f64)
+}
