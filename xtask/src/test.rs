@@ -15,7 +15,7 @@ const PACKAGE_OPTIONS: [&str; 2] = ["-p", "--package"];
 const PROFILE_OPTIONS: [&str; 2] = ["-r", "--release"];
 
 /// Crates whose lock-free parts are run by a model checker, in place of the standard library's primitives.
-const SHUTTLE_CRATES: [&str; 1] = ["extant-mballoc"];
+const SHUTTLE_CRATES: [&str; 2] = ["extant-mballoc", "extant-jbd2"];
 
 /// Sets up, builds the binaries, and runs the tests.
 pub fn run(workspace: &Workspace, cargo_args: &[String], test_args: &[String]) -> Result<()> {

@@ -1,0 +1,160 @@
+//! Which transactions are in the log, and how they come home so that their space is free again.
+//!
+//! Model: a transaction is *homeless* in so many blocks: those whose latest committed contents are its own and
+//! not at home yet. A block that a later transaction changes again passes to that one. The oldest transactions
+//! without homeless blocks are what the tail can move past. A [`Plan`] brings the blocks of some oldest
+//! transactions home, sorted, in batches between which commits may go on.
+//!
+//! Invariant: the sum of `homeless` is the number of blocks in the table.
+
+use std::collections::VecDeque;
+
+use extant_ondisk::ext4::PhysicalBlock;
+use extant_space::Result;
+
+use crate::frozen::Settled;
+use crate::log::{Log, Position};
+use crate::table::{Homeless, Ordinal, Table};
+
+/// Bytes that are on their way home at a time.
+const BATCH_BYTES: usize = 4 << 20;
+
+struct Logged {
+    position: Position,
+    blocks: u32,
+    homeless: u32,
+}
+
+struct Plan {
+    last: Ordinal,
+    /// What was homeless of these transactions when the plan was made, sorted, from the end.
+    blocks: Vec<PhysicalBlock>,
+}
+
+/// The transactions in the log, oldest first.
+#[derive(Default)]
+pub(crate) struct Checkpoints {
+    logged: VecDeque<Logged>,
+    /// That of the first one in the log, or of the next.
+    first: Ordinal,
+    plan: Option<Plan>,
+}
+
+impl Checkpoints {
+    /// Takes in a transaction that was written at `position`: the latest contents of its blocks are its own,
+    /// and blocks that it revoked need no home any more.
+    pub(crate) fn committed(
+        &mut self,
+        transaction: Settled,
+        position: Position,
+        blocks: u32,
+        table: &Table,
+    ) {
+        let ordinal = self.first + self.logged.len() as u64;
+        self.logged.push_back(Logged {
+            position,
+            blocks,
+            homeless: 0,
+        });
+        for (block, contents) in transaction.blocks {
+            let homeless = Homeless { contents, ordinal };
+            let before = table.insert(block, homeless);
+            self.of(ordinal).homeless += 1;
+            self.found_home(before);
+        }
+        for block in transaction.revoked {
+            let before = table.remove(block);
+            self.found_home(before);
+        }
+    }
+
+    fn of(&mut self, ordinal: Ordinal) -> &mut Logged {
+        &mut self.logged[(ordinal - self.first) as usize]
+    }
+
+    fn found_home(&mut self, of: Option<Ordinal>) {
+        if let Some(ordinal) = of {
+            self.of(ordinal).homeless -= 1;
+        }
+    }
+
+    /// Whether a plan is being carried out.
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.plan.is_some()
+    }
+
+    /// Plans to bring home what keeps more than `used` blocks of the log in use.
+    pub(crate) fn plan(&mut self, log: &Log, used: u32, table: &Table) {
+        let mut left = log.used();
+        let count = self.logged.iter().take_while(|transaction| {
+            let is_due = left > used;
+            left = left.saturating_sub(transaction.blocks);
+            is_due
+        });
+        let count = count.count() as u64;
+        if count == 0 {
+            return;
+        }
+        let last = self.first + count - 1;
+        let mut blocks = table.up_to(last);
+        blocks.reverse();
+        self.plan = Some(Plan { last, blocks });
+    }
+
+    /// Brings one batch of the plan home; behind the last one the tail moves.
+    ///
+    /// # Errors
+    /// Those of the device; the blocks stay in the table.
+    pub(crate) fn step(&mut self, log: &mut Log, table: &Table) -> Result<()> {
+        let Some(plan) = &mut self.plan else {
+            return Ok(());
+        };
+        let batch = BATCH_BYTES / log.disk().block_bytes();
+        let rest = plan.blocks.len().saturating_sub(batch);
+        let due = plan.blocks.drain(rest..).rev();
+        // Those that were changed or revoked since have left, or passed to a later transaction.
+        let last = plan.last;
+        let due: Vec<_> = due
+            .filter_map(|block| Some((block, table.get(block)?)))
+            .filter(|(_, homeless)| homeless.ordinal <= last)
+            .collect();
+        let is_last = rest == 0;
+        let writes = due
+            .iter()
+            .map(|(block, homeless)| (*block, &*homeless.contents));
+        log.disk().write_home(writes)?;
+        for (block, _) in due {
+            let before = table.remove(block);
+            self.found_home(before);
+        }
+        if is_last {
+            self.plan = None;
+            debug_assert!(self.is_consistent(log, table), "books of the log");
+            self.move_tail(log)?;
+        }
+        Ok(())
+    }
+
+    /// Moves the tail past the oldest transactions that have nothing left to bring home.
+    fn move_tail(&mut self, log: &mut Log) -> Result<()> {
+        let mut freed = 0;
+        while let Some(oldest) = self.logged.front().filter(|oldest| oldest.homeless == 0) {
+            freed += oldest.blocks;
+            self.logged.pop_front();
+            self.first += 1;
+        }
+        if freed == 0 {
+            return Ok(());
+        }
+        log.disk().flush()?;
+        let tail = self.logged.front().map(|oldest| oldest.position);
+        log.set_tail(tail.unwrap_or(log.head()), log.used() - freed)
+    }
+
+    /// Whether the books agree with the table and the log.
+    fn is_consistent(&self, log: &Log, table: &Table) -> bool {
+        let homeless: u32 = self.logged.iter().map(|logged| logged.homeless).sum();
+        let used: u32 = self.logged.iter().map(|logged| logged.blocks).sum();
+        homeless as usize == table.up_to(Ordinal::MAX).len() && used == log.used()
+    }
+}

@@ -1,0 +1,194 @@
+//! The device seen by the journal: its superblock, blocks of the log, blocks at home.
+
+use std::sync::Arc;
+
+use extant_blockdev::{Device, Features, Operation, Persistence, Request, WriteBuffers};
+use extant_ondisk::ext4::PhysicalBlock;
+use extant_ondisk::jbd2::JournalSuperblock;
+use extant_space::{ByteRange, Error, ErrorKind, Result};
+
+use crate::Place;
+
+/// A device and the place of the journal on it.
+#[derive(Clone)]
+pub(crate) struct Disk {
+    device: Arc<dyn Device>,
+    place: Arc<Place>,
+    /// Whole blocks of the device, where homes are.
+    home_blocks: u64,
+}
+
+impl Disk {
+    /// # Errors
+    /// `Corrupt` when the place lies outside the device, `Unsupported` when a block is smaller than what the
+    /// device can write.
+    pub(crate) fn new(device: Arc<dyn Device>, place: Place) -> Result<Self> {
+        let geometry = device.geometry();
+        if place.end_bytes() > geometry.size {
+            return Err(Error::new(ErrorKind::Corrupt).detail(format!(
+                "journal ends at byte {}, past the end of the device, {}",
+                place.end_bytes(),
+                geometry.size
+            )));
+        }
+        if geometry.logical_block > place.block_bytes() {
+            return Err(Error::new(ErrorKind::Unsupported).detail(format!(
+                "journal in blocks of {} bytes on a device with blocks of {}",
+                place.block_bytes(),
+                geometry.logical_block
+            )));
+        }
+        Ok(Self {
+            home_blocks: geometry.size / u64::from(place.block_bytes()),
+            device,
+            place: Arc::new(place),
+        })
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    pub(crate) fn block_bytes(&self) -> usize {
+        self.place.block_bytes() as usize
+    }
+
+    /// Whether the journal may keep copies of the block: it is on the device, and not the journal's own.
+    pub(crate) fn is_home(&self, block: PhysicalBlock) -> bool {
+        block.0 < self.home_blocks && !self.place.contains(block)
+    }
+
+    /// The largest number of a block on the device.
+    pub(crate) fn last_block(&self) -> PhysicalBlock {
+        PhysicalBlock(self.home_blocks.saturating_sub(1))
+    }
+
+    /// The first byte of a block at home.
+    fn offset(&self, block: PhysicalBlock) -> u64 {
+        block.0 * u64::from(self.place.block_bytes())
+    }
+
+    /// # Errors
+    /// As [`JournalSuperblock::parse`], and `Corrupt` when the superblock speaks of another journal than
+    /// lies here.
+    pub(crate) fn read_superblock(&self) -> Result<JournalSuperblock> {
+        let mut block = vec![0; self.block_bytes()];
+        self.read(0, 1, &mut block)?;
+        let at = self.superblock_range();
+        let superblock = JournalSuperblock::parse(&block).map_err(|error| error.in_range(at))?;
+        let problem = if superblock.format().block_bytes != self.place.block_bytes() {
+            format!(
+                "s_blocksize is {}, the file system's block {}",
+                superblock.format().block_bytes,
+                self.place.block_bytes()
+            )
+        } else if superblock.blocks() > self.place.blocks() {
+            format!(
+                "s_maxlen is {}, the journal has {} blocks",
+                superblock.blocks(),
+                self.place.blocks()
+            )
+        } else {
+            return Ok(superblock);
+        };
+        Err(Error::new(ErrorKind::Corrupt)
+            .detail(format!("journal superblock: {problem}"))
+            .in_range(at))
+    }
+
+    /// Writes the superblock; it is durable when this returns.
+    pub(crate) fn write_superblock(&self, superblock: &JournalSuperblock) -> Result<()> {
+        // Whole blocks of the device. What follows the superblock in its block is unused.
+        let unit = self.device.geometry().logical_block as usize;
+        let mut bytes = superblock.as_bytes().to_vec();
+        bytes.resize(bytes.len().next_multiple_of(unit), 0);
+        let offset = self.superblock_range().start();
+        self.device.write_at(&bytes, offset, Persistence::Fua)
+    }
+
+    fn superblock_range(&self) -> ByteRange {
+        let run = self.place.runs(0, 1).next().expect("one block");
+        let start = self.offset(run.first);
+        ByteRange::new(start, start + JournalSuperblock::BYTES as u64)
+    }
+
+    /// Reads `count` blocks of the journal from `first` on, which do not go round.
+    pub(crate) fn read(&self, first: u32, count: u32, mut into: &mut [u8]) -> Result<()> {
+        let mut requests = Vec::new();
+        for run in self.place.runs(first, count) {
+            let (part, rest) = into.split_at_mut(run.blocks as usize * self.block_bytes());
+            requests.push(Request::read(self.offset(run.first), part));
+            into = rest;
+        }
+        self.submit(requests)
+    }
+
+    /// Reads single blocks of the journal, side by side.
+    pub(crate) fn read_blocks<'a>(
+        &self,
+        blocks: impl IntoIterator<Item = (u32, &'a mut [u8])>,
+    ) -> Result<()> {
+        let requests = blocks.into_iter().map(|(block, into)| {
+            let run = self.place.runs(block, 1).next().expect("one block");
+            Request::read(self.offset(run.first), into)
+        });
+        self.submit(requests.collect())
+    }
+
+    /// Writes blocks of the journal from `first` on, which do not go round. `parts` are blocks.
+    pub(crate) fn write_requests<'a>(
+        &self,
+        first: u32,
+        parts: &[&'a [u8]],
+        persistence: Persistence,
+        requests: &mut Vec<Request<'a>>,
+    ) {
+        let mut rest = parts;
+        for run in self.place.runs(first, parts.len() as u32) {
+            let (these, others) = rest.split_at(run.blocks as usize);
+            rest = others;
+            requests.push(Request::new(Operation::Write {
+                offset: self.offset(run.first),
+                from: WriteBuffers::from_slice(these),
+                persistence,
+            }));
+        }
+    }
+
+    /// Writes blocks to their homes. Sorted, neighbours become one request.
+    pub(crate) fn write_home<'a>(
+        &self,
+        blocks: impl IntoIterator<Item = (PhysicalBlock, &'a [u8])>,
+    ) -> Result<()> {
+        let mut requests: Vec<Request<'a>> = Vec::new();
+        let mut next = None;
+        for (block, contents) in blocks {
+            let open = requests.last_mut().map(|request| &mut request.operation);
+            match open {
+                Some(Operation::Write { from, .. }) if next == Some(block) => from.push(contents),
+                _ => requests.push(Request::write(
+                    self.offset(block),
+                    contents,
+                    Persistence::Cached,
+                )),
+            }
+            next = Some(PhysicalBlock(block.0 + 1));
+        }
+        self.submit(requests)
+    }
+
+    /// Makes durable what has been written, where that is not so already.
+    pub(crate) fn flush(&self) -> Result<()> {
+        let features = self.device.geometry().features;
+        match features.contains(Features::VOLATILE_CACHE) {
+            true => self.device.flush(),
+            false => Ok(()),
+        }
+    }
+
+    /// Runs requests side by side; the first error is the answer.
+    pub(crate) fn submit(&self, mut requests: Vec<Request<'_>>) -> Result<()> {
+        self.device.submit(&mut requests);
+        requests.into_iter().try_for_each(Request::into_result)
+    }
+}

@@ -1,0 +1,333 @@
+//! The end of the log that grows: one transaction after the other.
+//!
+//! A transaction lies in the log as revoke blocks, descriptor blocks with their copies, and the commit block.
+//! All but the last are written side by side; a flush makes them, and the data that was written before,
+//! durable, and only then goes the commit block. What a power cut leaves of the first part counts for nothing.
+//!
+//! The superblock says where the log begins. It is written when the first transaction comes into an empty
+//! log, before it, and when the tail moves, after what lay there is durable at home.
+
+use std::time::SystemTime;
+
+use extant_blockdev::Persistence;
+use extant_ondisk::ext4::PhysicalBlock;
+use extant_ondisk::jbd2::commit::{Commit, TransactionSum};
+use extant_ondisk::jbd2::descriptor::DescriptorWriter;
+use extant_ondisk::jbd2::format::{BlockNumbers, Checksums};
+use extant_ondisk::jbd2::header::MAGIC;
+use extant_ondisk::jbd2::revoke::RevokeWriter;
+use extant_ondisk::jbd2::{Escaped, Format, JournalBlock, JournalSuperblock, Sequence, escape};
+use extant_space::{Error, ErrorKind, Result};
+
+use crate::disk::Disk;
+use crate::frozen::Settled;
+use crate::recover::mark_empty;
+use crate::ring::Ring;
+
+/// `EIO` as `s_errno` has it.
+const ERROR_NUMBER: i32 = -5;
+
+/// Where the next transaction goes.
+pub(crate) struct Log {
+    disk: Disk,
+    ring: Ring,
+    format: Format,
+    /// As it is on the disk, once there is a log; before that, as it will be.
+    superblock: JournalSuperblock,
+    is_started: bool,
+    /// The features that it has while there is a log.
+    incompat: u32,
+    head: u32,
+    next: Sequence,
+    /// Blocks from the tail to the head.
+    used: u32,
+}
+
+/// A place in the log, and the transaction that begins there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Position {
+    pub(crate) block: u32,
+    pub(crate) sequence: Sequence,
+}
+
+impl Log {
+    /// A log that is empty on the disk. `superblock` has the features that the log shall have.
+    pub(crate) fn new(disk: Disk, superblock: JournalSuperblock) -> Self {
+        let ring = Ring::new(superblock.log());
+        // A later kernel goes on where the log ended; an older one leaves zero here.
+        let head = superblock.raw().s_head.get();
+        Self {
+            disk,
+            ring,
+            format: *superblock.format(),
+            is_started: false,
+            incompat: superblock.features().incompat.bits(),
+            head: match ring.contains(head) {
+                true => head,
+                false => ring.first(),
+            },
+            // The number in an empty log may have been given to a transaction that was never complete.
+            next: superblock.sequence().next(),
+            superblock,
+            used: 0,
+        }
+    }
+
+    pub(crate) fn disk(&self) -> &Disk {
+        &self.disk
+    }
+
+    pub(crate) fn ring(&self) -> Ring {
+        self.ring
+    }
+
+    /// Where the next transaction will lie.
+    pub(crate) fn head(&self) -> Position {
+        Position {
+            block: self.head,
+            sequence: self.next,
+        }
+    }
+
+    /// Blocks from the tail to the head.
+    pub(crate) fn used(&self) -> u32 {
+        self.used
+    }
+
+    pub(crate) fn free(&self) -> u32 {
+        self.ring.blocks() - self.used
+    }
+
+    /// Whether the disk says that there may be transactions.
+    pub(crate) fn is_started(&self) -> bool {
+        self.is_started
+    }
+
+    /// Blocks of the log that a transaction takes.
+    pub(crate) fn space(&self, transaction: &Settled) -> u64 {
+        let (blocks, revoked) = (transaction.blocks.len(), transaction.revoked.len());
+        let descriptors = blocks.div_ceil(DescriptorWriter::capacity(&self.format));
+        let revokes = revoked.div_ceil(RevokeWriter::capacity(&self.format));
+        (blocks + descriptors + revokes) as u64 + 1
+    }
+
+    /// Refuses what can have no place in the log.
+    pub(crate) fn check(&self, transaction: &Settled) -> Result<()> {
+        let invalid = |detail: String| Err(Error::new(ErrorKind::InvalidArgument).detail(detail));
+        for (block, contents) in &transaction.blocks {
+            if contents.len() != self.disk.block_bytes() {
+                let bytes = contents.len();
+                return invalid(format!("{bytes} bytes as the contents of block {block}"));
+            }
+            if !self.disk.is_home(*block) {
+                return invalid(format!("block {block} in a transaction, which is no home"));
+            }
+        }
+        let is_narrow = self.format.block_numbers == BlockNumbers::Bits32;
+        let mut numbers = transaction.revoked.iter();
+        if let Some(block) = numbers.find(|block| is_narrow && block.0 > u64::from(u32::MAX)) {
+            return invalid(format!("block {block} revoked, of more than 32 bits"));
+        }
+        if self.space(transaction) > u64::from(self.ring.blocks()) {
+            let (space, ring) = (self.space(transaction), self.ring.blocks());
+            return invalid(format!("transaction of {space} blocks in a log of {ring}"));
+        }
+        Ok(())
+    }
+
+    /// Writes a transaction that was checked and has space; it is durable when this returns.
+    ///
+    /// # Errors
+    /// Those of the device; then it is unknown whether the transaction counts, and nothing may follow it.
+    pub(crate) fn append(&mut self, transaction: &Settled) -> Result<()> {
+        let space = self.space(transaction) as u32;
+        assert!(
+            space <= self.free(),
+            "a transaction without space in the log"
+        );
+        self.start()?;
+
+        let written = Written::new(transaction, self.next, &self.format);
+        let parts = written.parts();
+        debug_assert_eq!(parts.len() as u32, space - 1);
+        let mut requests = Vec::new();
+        let mut rest = &parts[..];
+        for part in self.ring.parts(self.head, space - 1) {
+            let (these, others) = rest.split_at(part.len());
+            rest = others;
+            let cached = Persistence::Cached;
+            self.disk
+                .write_requests(part.start, these, cached, &mut requests);
+        }
+        self.disk.submit(requests)?;
+        self.disk.flush()?;
+
+        let commit = written.commit(&parts);
+        let at = self.ring.after(self.head, space - 1);
+        let mut requests = Vec::new();
+        self.disk
+            .write_requests(at, &[&commit], Persistence::Fua, &mut requests);
+        self.disk.submit(requests)?;
+
+        self.head = self.ring.after(self.head, space);
+        self.used += space;
+        self.next = self.next.next();
+        Ok(())
+    }
+
+    /// Says on the disk that the log begins here, if it says yet that it is empty.
+    fn start(&mut self) -> Result<()> {
+        if self.is_started {
+            return Ok(());
+        }
+        let mut superblock = self.superblock.clone();
+        superblock.edit(|raw| raw.s_feature_incompat.set(self.incompat))?;
+        superblock.set_start(Some(JournalBlock(self.head)), self.next);
+        self.disk.write_superblock(&superblock)?;
+        self.superblock = superblock;
+        self.is_started = true;
+        Ok(())
+    }
+
+    /// Gives the blocks before `tail` free, `used` being what is left. What lay there is durable at home.
+    pub(crate) fn set_tail(&mut self, tail: Position, used: u32) -> Result<()> {
+        let mut superblock = self.superblock.clone();
+        superblock.set_start(Some(JournalBlock(tail.block)), tail.sequence);
+        self.disk.write_superblock(&superblock)?;
+        self.superblock = superblock;
+        self.used = used;
+        Ok(())
+    }
+
+    /// Says on the disk that the log is empty. All that was in it is durable at home.
+    pub(crate) fn set_empty(&mut self) -> Result<()> {
+        if !self.is_started {
+            return Ok(());
+        }
+        let mut superblock = self.superblock.clone();
+        mark_empty(&mut superblock, self.next, self.head);
+        self.disk.write_superblock(&superblock)?;
+        self.superblock = superblock;
+        self.is_started = false;
+        self.used = 0;
+        Ok(())
+    }
+
+    /// Leaves a note for e2fsck that the journal was stopped by an error. It may fail as well, which changes
+    /// nothing any more.
+    pub(crate) fn note_failure(&self) {
+        let mut superblock = self.superblock.clone();
+        let edited = superblock.edit(|raw| raw.s_errno.set(ERROR_NUMBER as u32));
+        if self.is_started && edited.is_ok() {
+            let _ = self.disk.write_superblock(&superblock);
+        }
+    }
+}
+
+/// A transaction as it lies in the log.
+struct Written<'t> {
+    transaction: &'t Settled,
+    format: &'t Format,
+    sequence: Sequence,
+    revokes: Vec<Vec<u8>>,
+    descriptors: Vec<Vec<u8>>,
+    /// Copies that cannot lie in the log as they are, by their index.
+    escaped: Vec<(usize, Vec<u8>)>,
+}
+
+impl<'t> Written<'t> {
+    fn new(transaction: &'t Settled, sequence: Sequence, format: &'t Format) -> Self {
+        let block = || vec![0; format.block_bytes as usize];
+        let revokes = transaction
+            .revoked
+            .chunks(RevokeWriter::capacity(format))
+            .map(|numbers| {
+                let mut block = block();
+                let mut writer = RevokeWriter::new(&mut block, sequence, format);
+                numbers.iter().for_each(|number| writer.push(*number));
+                writer.finish();
+                block
+            })
+            .collect();
+        let mut escaped = Vec::new();
+        let mut number = 0;
+        let descriptors = transaction
+            .blocks
+            .chunks(DescriptorWriter::capacity(format))
+            .map(|copies| {
+                let mut block = block();
+                let mut writer = DescriptorWriter::new(&mut block, sequence, format);
+                for (home, contents) in copies {
+                    push(&mut writer, *home, contents, number, &mut escaped);
+                    number += 1;
+                }
+                writer.finish();
+                block
+            })
+            .collect();
+        Self {
+            transaction,
+            format,
+            sequence,
+            revokes,
+            descriptors,
+            escaped,
+        }
+    }
+
+    /// Its blocks in their order, without the commit block.
+    fn parts(&self) -> Vec<&[u8]> {
+        let mut parts: Vec<&[u8]> = self.revokes.iter().map(Vec::as_slice).collect();
+        let mut escaped = self.escaped.iter().peekable();
+        let capacity = DescriptorWriter::capacity(self.format);
+        let copies = self.transaction.blocks.iter().enumerate();
+        for (number, (_, contents)) in copies {
+            if number.is_multiple_of(capacity) {
+                parts.push(&self.descriptors[number / capacity]);
+            }
+            match escaped.next_if(|(which, _)| *which == number) {
+                Some((_, copy)) => parts.push(copy),
+                None => parts.push(contents),
+            }
+        }
+        parts
+    }
+
+    fn commit(&self, parts: &[&[u8]]) -> Vec<u8> {
+        let now = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        let has_sum = self.format.checksums == Checksums::Transaction;
+        let commit = Commit {
+            sequence: self.sequence,
+            seconds: now.as_secs(),
+            nanoseconds: now.subsec_nanos(),
+            transaction_sum: has_sum.then(|| {
+                let mut sum = TransactionSum::new();
+                let covered = &parts[self.revokes.len()..];
+                covered.iter().for_each(|block| sum.add(block));
+                sum
+            }),
+        };
+        let mut block = vec![0; self.format.block_bytes as usize];
+        commit.write(&mut block, self.format);
+        block
+    }
+}
+
+/// Adds a tag, and a copy of the contents where they would look like a block of the journal.
+fn push(
+    writer: &mut DescriptorWriter<'_>,
+    home: PhysicalBlock,
+    contents: &[u8],
+    number: usize,
+    escaped: &mut Vec<(usize, Vec<u8>)>,
+) {
+    if !contents.starts_with(&MAGIC.to_be_bytes()) {
+        return writer.push(home, contents, Escaped::No);
+    }
+    let mut copy = contents.to_vec();
+    let how = escape(&mut copy);
+    writer.push(home, &copy, how);
+    escaped.push((number, copy));
+}

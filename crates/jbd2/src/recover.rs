@@ -1,0 +1,250 @@
+//! What a crash left in the log, and how it comes home.
+//!
+//! Model: the log is walked once ([`scan`]), transaction by transaction, up to its end; what counts of it is a
+//! table of copies, for each block of the file system the last one that was not revoked. That table is then
+//! written home ([`Recovery::replay`]), or looked into by readers of a device that must not change
+//! ([`Overlay`]). The kernel makes three passes and writes every copy home, older ones too; what is at home
+//! afterwards is the same.
+//!
+//! Order: replay is durable before the superblock says that the log is empty ([`Recovery::finish`]), so that a
+//! crash in between only means to do it again. Fast commits are the file system's to replay, between the two.
+//!
+//! Memory: under 100 bytes for every block of the log, and one batch.
+
+mod overlay;
+mod scan;
+
+use std::sync::Arc;
+
+use extant_blockdev::Device;
+use extant_ondisk::jbd2::format::Checksums;
+use extant_ondisk::jbd2::{Format, JournalIncompat, JournalSuperblock, Sequence, unescape};
+use extant_space::{Error, Result};
+
+use crate::Place;
+use crate::disk::Disk;
+
+pub use overlay::Overlay;
+pub(crate) use scan::Copy;
+
+/// Bytes that are on their way home at a time.
+const BATCH_BYTES: usize = 4 << 20;
+
+/// What was found in a log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecoveryReport {
+    /// Transactions that were complete.
+    pub transactions: u32,
+    /// Blocks that the log has newer contents of.
+    pub blocks: u32,
+    /// Blocks whose copies were found and taken back, as a later transaction, or their own, revoked them.
+    pub revoked: u64,
+    /// The first transaction that is not complete.
+    pub next: Sequence,
+    /// A transaction that the log ends before, although its commit block is there: its checksum is wrong.
+    /// What it would have changed is lost, and the file system should be checked.
+    pub failed_commit: Option<Sequence>,
+    /// `s_errno`: the error that stopped the journal, as a negative number of Linux; 0 for none.
+    pub error_number: i32,
+}
+
+/// A log that has been read, with all that counts in it verified.
+pub struct Recovery {
+    disk: Disk,
+    superblock: JournalSuperblock,
+    /// In the order of the homes.
+    copies: Vec<Copy>,
+    report: RecoveryReport,
+    head: u32,
+}
+
+impl Recovery {
+    /// Reads the log. Changes nothing.
+    ///
+    /// # Errors
+    /// `Corrupt` for a superblock or a log that cannot be true, also where a checksum is wrong in a
+    /// transaction that was committed; `Unsupported` for features that are not known; errors of the device.
+    pub fn read(device: Arc<dyn Device>, place: Place) -> Result<Self> {
+        let disk = Disk::new(device, place)?;
+        let superblock = disk.read_superblock()?;
+        let scanned = scan::scan(&disk, &superblock)?;
+        let recovery = Self {
+            report: RecoveryReport {
+                transactions: scanned.transactions,
+                blocks: scanned.copies.len() as u32,
+                revoked: scanned.revoked,
+                next: scanned.next,
+                failed_commit: scanned.failed_commit,
+                error_number: superblock.error_number(),
+            },
+            head: scanned.head,
+            copies: scanned.copies,
+            disk,
+            superblock,
+        };
+        recovery.verify()?;
+        Ok(recovery)
+    }
+
+    /// Whether the log is not empty, be it of transactions that were never complete.
+    pub fn is_needed(&self) -> bool {
+        self.superblock.start().is_some()
+    }
+
+    /// What was found.
+    pub fn report(&self) -> &RecoveryReport {
+        &self.report
+    }
+
+    /// The blocks for fast commits, from the first on, for the transaction [`RecoveryReport::next`]: what is
+    /// there of others is old. None where there can be no fast commits.
+    pub fn fast_commits(&self) -> FastCommitBlocks<'_> {
+        let blocks = match self.is_needed() {
+            true => self.superblock.fast_commits(),
+            false => 0..0,
+        };
+        FastCommitBlocks {
+            disk: &self.disk,
+            blocks,
+        }
+    }
+
+    /// Copies everything to its home, where it is durable when this returns. May be repeated.
+    ///
+    /// # Errors
+    /// Those of the device. What came home until then is part of what a repetition writes again.
+    pub fn replay(&self) -> Result<()> {
+        if self.copies.is_empty() {
+            return Ok(());
+        }
+        let bytes = self.disk.block_bytes();
+        let mut batch = Batch::new(&self.disk);
+        for copies in self.copies.chunks(batch.capacity()) {
+            let read = batch.read(copies)?;
+            for (copy, contents) in copies.iter().zip(read.chunks_exact_mut(bytes)) {
+                unescape(contents, copy.tag.escaped);
+            }
+            let homes = copies.iter().map(|copy| copy.tag.block);
+            let contents = batch.buffer.chunks_exact(bytes);
+            self.disk.write_home(homes.zip(contents))?;
+        }
+        self.disk.flush()
+    }
+
+    /// Declares the log empty, once all that was in it is durable at home. The next transaction gets a number
+    /// that was not used before, also not by one that was never complete.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn finish(mut self) -> Result<()> {
+        if !self.is_needed() {
+            return Ok(());
+        }
+        let next = self.report.next.next();
+        mark_empty(&mut self.superblock, next, self.head);
+        self.disk.write_superblock(&self.superblock)
+    }
+
+    /// Makes what is in the log readable without writing anything.
+    pub fn into_overlay(self) -> Overlay {
+        Overlay::new(self.disk, &self.copies)
+    }
+
+    /// Compares the checksum of every copy that counts.
+    fn verify(&self) -> Result<()> {
+        let format = self.superblock.format();
+        if !has_tag_sums(format) {
+            return Ok(());
+        }
+        let mut order = self.copies.clone();
+        order.sort_unstable_by_key(|copy| copy.log_block);
+        let mut batch = Batch::new(&self.disk);
+        for copies in order.chunks(batch.capacity()) {
+            let read = batch.read(copies)?;
+            for (copy, contents) in copies
+                .iter()
+                .zip(read.chunks_exact(format.block_bytes as usize))
+            {
+                let verified = copy.tag.verify(contents, copy.sequence, format);
+                verified.map_err(|error| at_log_block(error, copy.log_block))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The blocks for fast commits, read one by one. Ends after an error.
+pub struct FastCommitBlocks<'r> {
+    disk: &'r Disk,
+    blocks: std::ops::Range<u32>,
+}
+
+impl Iterator for FastCommitBlocks<'_> {
+    type Item = Result<Vec<u8>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let block = self.blocks.next()?;
+        let mut contents = vec![0; self.disk.block_bytes()];
+        let read = self.disk.read(block, 1, &mut contents);
+        if read.is_err() {
+            self.blocks = 0..0;
+        }
+        Some(read.map(|()| contents))
+    }
+}
+
+/// Makes the superblock that of an empty log. As the kernel does, `fast_commit` is cleared, so that who does
+/// not know it may take the journal; it comes back with the next transaction.
+pub(crate) fn mark_empty(superblock: &mut JournalSuperblock, next: Sequence, head: u32) {
+    let edited = superblock.edit(|raw| {
+        raw.s_start.set(0);
+        raw.s_sequence.set(next.0);
+        raw.s_head.set(head);
+        let incompat = raw.s_feature_incompat.get();
+        // A superblock of the first version has zeros there.
+        let fast_commit = JournalIncompat::FAST_COMMIT.bits();
+        raw.s_feature_incompat.set(incompat & !fast_commit);
+    });
+    edited.expect("an empty log is always possible");
+}
+
+fn has_tag_sums(format: &Format) -> bool {
+    matches!(format.checksums, Checksums::V2 | Checksums::V3)
+}
+
+/// Copies that are read together.
+struct Batch<'d> {
+    disk: &'d Disk,
+    block_bytes: usize,
+    buffer: Vec<u8>,
+}
+
+impl<'d> Batch<'d> {
+    fn new(disk: &'d Disk) -> Self {
+        Self {
+            disk,
+            block_bytes: disk.block_bytes(),
+            buffer: Vec::new(),
+        }
+    }
+
+    /// The most copies of one batch.
+    fn capacity(&self) -> usize {
+        BATCH_BYTES / self.block_bytes
+    }
+
+    /// The contents of `copies` as they lie in the log, one after the other.
+    fn read(&mut self, copies: &[Copy]) -> Result<&mut [u8]> {
+        self.buffer.resize(copies.len() * self.block_bytes, 0);
+        let places = self.buffer.chunks_exact_mut(self.block_bytes);
+        let blocks = copies.iter().map(|copy| copy.log_block);
+        self.disk.read_blocks(blocks.zip(places))?;
+        Ok(&mut self.buffer)
+    }
+}
+
+/// Says where in the log something is wrong.
+pub(crate) fn at_log_block(error: Error, block: u32) -> Error {
+    let detail = format!("block {block} of the journal: {error}");
+    error.detail(detail)
+}

@@ -1,0 +1,230 @@
+//! Handles for threads, and a thread that commits for all of them.
+//!
+//! Model: there is one running transaction. A thread that changes metadata opens a [`Handle`], whose changes
+//! belong wholly to the transaction that was running then. A commit waits until no handle is open, has the
+//! client hand over what was changed ([`Client::freeze`]), lets the next transaction run, and only then
+//! writes. Who waits for a transaction to be durable shares its commit with all others who do.
+//!
+//! Cost of a handle: a shared lock and two additions on a line of memory that few threads share. Nothing is
+//! written by all: a thread opens the gate of its own [`Slot`](slots::Slot), and takes credits from what the
+//! slot has leased from the transaction.
+//!
+//! Lock order, for clients: what a thread locks while it has a handle open must not be held by one that
+//! starts a handle, or waits for a commit. The thread of the commits calls the client without any lock of this
+//! crate but the gates, in [`Client::freeze`] alone.
+
+mod committer;
+mod handle;
+mod progress;
+mod shared;
+mod slots;
+
+use std::fmt;
+use std::time::Duration;
+
+use extant_space::{Error, ErrorKind, Result};
+
+use crate::sync::{Arc, Builder, JoinHandle};
+use crate::{Frozen, Journal};
+use handle::assert_no_handle;
+use shared::Shared;
+
+pub use handle::{Extension, Handle};
+
+/// A transaction of this opening of the journal, counted from 1. Not its number on the disk: those that
+/// changed nothing have none there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct TransactionId(u64);
+
+impl TransactionId {
+    /// As a number, for counters and tables.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
+impl fmt::Display for TransactionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The one whose metadata it is. All calls come from the thread of the commits, one after the other.
+pub trait Client: Send + Sync + 'static {
+    /// Hands over what the transaction changed: the contents of every changed block, and the blocks that were
+    /// revoked. No handle is open meanwhile and none can be opened, so this should be quick. Changes after it
+    /// belong to the next transaction.
+    fn freeze(&self, transaction: TransactionId, frozen: &mut Frozen);
+
+    /// Writes what must be on the device before the transaction is: the data of ordered files. Handles of
+    /// the next transaction are open meanwhile. Flushing is not needed.
+    ///
+    /// # Errors
+    /// Stop the journal; the transaction is not committed.
+    fn write_data(&self, transaction: TransactionId) -> Result<()> {
+        let _ = transaction;
+        Ok(())
+    }
+
+    /// The transaction is durable. Called before those who wait for it go on; what it freed can be used again.
+    /// Must not start a handle or wait for a commit.
+    fn committed(&self, transaction: TransactionId);
+
+    /// The journal was stopped by `error`; nothing that was not committed ever will be.
+    fn aborted(&self, error: &Error);
+}
+
+impl<C: Client + ?Sized> Client for Arc<C> {
+    fn freeze(&self, transaction: TransactionId, frozen: &mut Frozen) {
+        (**self).freeze(transaction, frozen);
+    }
+
+    fn write_data(&self, transaction: TransactionId) -> Result<()> {
+        (**self).write_data(transaction)
+    }
+
+    fn committed(&self, transaction: TransactionId) {
+        (**self).committed(transaction);
+    }
+
+    fn aborted(&self, error: &Error) {
+        (**self).aborted(error);
+    }
+}
+
+/// How transactions are to be committed.
+#[derive(Clone, Copy, Debug)]
+pub struct TransactionOptions {
+    /// How long a change may wait for its commit when nobody asks for it.
+    pub interval: Duration,
+    /// How many slots the threads are spread over; `None`: by the number of processors.
+    pub slots: Option<usize>,
+}
+
+impl Default for TransactionOptions {
+    /// The kernel's 5 seconds.
+    fn default() -> Self {
+        Self {
+            interval: Duration::from_secs(5),
+            slots: None,
+        }
+    }
+}
+
+/// The transactions of a journal, and the thread that commits them.
+///
+/// Dropped, it stops the thread after what that is doing, and commits nothing: as a crash would. Before that,
+/// [`empty`](Self::empty) leaves everything in place.
+pub struct Transactions<C: Client> {
+    shared: Arc<Shared<C>>,
+    committer: Option<JoinHandle<()>>,
+}
+
+impl<C: Client> Transactions<C> {
+    /// Begins the first transaction. Who keeps the journal may look blocks up in it, and leaves the rest to the
+    /// transactions.
+    ///
+    /// # Errors
+    /// When no thread can be made.
+    pub fn new(
+        journal: impl Into<std::sync::Arc<Journal>>,
+        client: C,
+        options: TransactionOptions,
+    ) -> Result<Self> {
+        let shared = Arc::new(Shared::new(journal.into(), client, options));
+        let theirs = shared.clone();
+        let committer = Builder::new()
+            .name("extant-commit".into())
+            .spawn(move || committer::run(&theirs))?;
+        Ok(Self {
+            shared,
+            committer: Some(committer),
+        })
+    }
+
+    /// Opens a handle for the changes of one operation, which may touch up to `credits` blocks that are not
+    /// part of the transaction yet, blocks that it revokes among them. Waits for a commit where the
+    /// transaction has not that many left. Handles of a thread do not nest.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for more than a transaction can hold; the error that stopped the journal.
+    pub fn start(&self, credits: u32) -> Result<Handle<'_>> {
+        assert_no_handle(&self.shared.slots, "started");
+        self.shared.start(credits)
+    }
+
+    /// The transaction that a handle started now would belong to.
+    pub fn running(&self) -> TransactionId {
+        self.shared.running()
+    }
+
+    /// Waits until the transaction is durable, committing it if it is running; then the thread must have no
+    /// handle open.
+    ///
+    /// # Errors
+    /// The error that stopped the journal, if the transaction was not durable before.
+    pub fn commit(&self, transaction: TransactionId) -> Result<()> {
+        let running = self.running();
+        if transaction == running {
+            // An earlier one is past its freeze, and waits for no handle.
+            assert_no_handle(&self.shared.slots, "waited for a commit");
+        }
+        if transaction > running {
+            let detail = format!("commit of transaction {transaction}, {running} is running");
+            return Err(Error::new(ErrorKind::InvalidArgument).detail(detail));
+        }
+        self.shared.request(transaction);
+        self.shared.wait_committed(transaction)
+    }
+
+    /// Has the transaction committed soon, if it is running, and does not wait.
+    pub fn request_commit(&self, transaction: TransactionId) {
+        self.shared.request(transaction);
+    }
+
+    /// The last transaction that is durable; `None` before the first.
+    pub fn last_committed(&self) -> Option<TransactionId> {
+        self.shared.last_committed()
+    }
+
+    /// Commits what is there, brings all of it home and declares the log empty, as for an unmount. Where
+    /// handles are opened meanwhile, what they change is left for later.
+    ///
+    /// # Errors
+    /// The error that stopped the journal.
+    pub fn empty(&self) -> Result<()> {
+        assert_no_handle(&self.shared.slots, "waited for a commit");
+        self.shared.empty()
+    }
+
+    /// Stops the journal: nothing that has not been committed ever will be. For a change that failed halfway,
+    /// called before its handle is closed. The first error stays; the client hears of it.
+    pub fn abort(&self, error: Error) {
+        self.shared.abort(error);
+    }
+
+    /// The most credits of a handle: what one transaction can hold.
+    pub fn credits_max(&self) -> u32 {
+        self.shared.slots.credits_max()
+    }
+
+    /// The journal, to look blocks up.
+    pub fn journal(&self) -> &Journal {
+        &self.shared.journal
+    }
+
+    /// The client.
+    pub fn client(&self) -> &C {
+        &self.shared.client
+    }
+}
+
+impl<C: Client> Drop for Transactions<C> {
+    fn drop(&mut self) {
+        self.shared.stop();
+        if let Some(committer) = self.committer.take() {
+            // A panic there has been reported, and everybody who waited got an error.
+            let _ = committer.join();
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! The thread that commits.
+//!
+//! Order of one commit: the gates are shut, the client freezes, the next transaction begins, the gates open;
+//! ordered data, the log, the client hears of it, those who wait go on. Between commits the thread brings old
+//! transactions home, in steps that are short enough for the next commit not to wait long.
+//!
+//! An error ends the thread: the journal is stopped, and whoever waits or comes later gets the error.
+
+use std::time::Instant;
+
+use extant_space::{Error, ErrorKind, Result};
+
+use super::progress::Work;
+use super::shared::Shared;
+use super::{Client, TransactionId};
+use crate::sync::{Woken, wait_for};
+use crate::{Checkpoint, Frozen};
+
+pub(super) fn run<C: Client>(shared: &Shared<C>) {
+    let _end = End(shared);
+    if let Err(error) = serve(shared) {
+        // The journal has set its own error already; then that one stays.
+        let first = shared.journal.stop(error);
+        shared.client.aborted(first);
+    }
+}
+
+/// Tells those who wait that nobody commits any more, also when the client has panicked.
+struct End<'s, C: Client>(&'s Shared<C>);
+
+impl<C: Client> Drop for End<'_, C> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let detail = "the thread of the commits has panicked";
+            self.0
+                .journal
+                .stop(Error::new(ErrorKind::Io).detail(detail));
+        }
+        self.0.update(|_| {});
+    }
+}
+
+fn serve<C: Client>(shared: &Shared<C>) -> Result<()> {
+    let mut due = Instant::now() + shared.interval;
+    loop {
+        match next_work(shared, &mut due) {
+            Work::Stop => return Ok(()),
+            Work::Commit => {
+                commit(shared)?;
+                due = Instant::now() + shared.interval;
+            }
+            Work::Empty => {
+                let wishes = shared.progress().empties_wanted();
+                commit(shared)?;
+                shared.journal.empty()?;
+                shared.update(|progress| progress.set_emptied(wishes));
+            }
+            Work::Checkpoint => {
+                let more = shared.journal.checkpoint()? == Checkpoint::More;
+                shared.progress().wants_checkpoint = more;
+            }
+            Work::Wait => unreachable!("waited for"),
+        }
+    }
+}
+
+/// Waits for something to do: `due` says when the running transaction is committed unasked.
+fn next_work<C: Client>(shared: &Shared<C>, due: &mut Instant) -> Work {
+    let mut progress = shared.progress();
+    loop {
+        match progress.work() {
+            Work::Wait => {}
+            work => return work,
+        }
+        let left = due.saturating_duration_since(Instant::now());
+        let woken;
+        (progress, woken) = wait_for(&shared.work, progress, left);
+        if woken == Woken::TimeOver {
+            *due = Instant::now() + shared.interval;
+            if shared.slots.is_touched() {
+                let running = progress.running;
+                progress.request(running);
+            }
+        }
+    }
+}
+
+fn commit<C: Client>(shared: &Shared<C>) -> Result<()> {
+    let (transaction, frozen) = freeze(shared);
+    shared.client.write_data(transaction)?;
+    shared.journal.commit(frozen)?;
+    shared.client.committed(transaction);
+    shared.update(|progress| {
+        progress.set_committed(transaction);
+        progress.wants_checkpoint = true;
+    });
+    Ok(())
+}
+
+/// Ends the running transaction and begins the next.
+fn freeze<C: Client>(shared: &Shared<C>) -> (TransactionId, Frozen) {
+    let mut gates = shared.slots.shut();
+    let transaction = shared.running();
+    let mut frozen = Frozen::new();
+    shared.client.freeze(transaction, &mut frozen);
+    gates.renew();
+    shared.set_running(TransactionId(transaction.0 + 1));
+    (transaction, frozen)
+}

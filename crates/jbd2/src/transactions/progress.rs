@@ -1,0 +1,91 @@
+//! How far the transactions are, and what the committer is to do next.
+
+use super::TransactionId;
+
+/// Guarded by one lock; whoever changes it wakes those whom it concerns.
+pub(super) struct Progress {
+    pub(super) running: TransactionId,
+    /// Commits are wanted up to this one.
+    requested: u64,
+    committed: u64,
+    /// How often an empty log was wanted, and for how many of these it was made.
+    empties_wanted: u64,
+    empties_done: u64,
+    is_stopping: bool,
+    pub(super) wants_checkpoint: bool,
+}
+
+/// What the committer does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    Stop,
+    Commit,
+    /// Commit, and then bring all home.
+    Empty,
+    Checkpoint,
+    Wait,
+}
+
+impl Progress {
+    pub(super) fn new(first: TransactionId) -> Self {
+        Self {
+            running: first,
+            requested: 0,
+            committed: 0,
+            empties_wanted: 0,
+            empties_done: 0,
+            is_stopping: false,
+            wants_checkpoint: false,
+        }
+    }
+
+    /// What comes first: who waits for a commit goes before the tidying.
+    pub(super) fn work(&self) -> Work {
+        match () {
+            () if self.is_stopping => Work::Stop,
+            () if self.requested >= self.running.0 => Work::Commit,
+            () if self.empties_done < self.empties_wanted => Work::Empty,
+            () if self.wants_checkpoint => Work::Checkpoint,
+            () => Work::Wait,
+        }
+    }
+
+    pub(super) fn request(&mut self, transaction: TransactionId) {
+        self.requested = self.requested.max(transaction.0);
+    }
+
+    pub(super) fn stop(&mut self) {
+        self.is_stopping = true;
+    }
+
+    pub(super) fn set_committed(&mut self, transaction: TransactionId) {
+        self.committed = transaction.0;
+    }
+
+    pub(super) fn is_committed(&self, transaction: TransactionId) -> bool {
+        self.committed >= transaction.0
+    }
+
+    pub(super) fn last_committed(&self) -> Option<TransactionId> {
+        (self.committed > 0).then_some(TransactionId(self.committed))
+    }
+
+    /// A wish for an empty log, by its number.
+    pub(super) fn want_empty(&mut self) -> u64 {
+        self.empties_wanted += 1;
+        self.empties_wanted
+    }
+
+    /// The wishes that an empty log made from now on fulfils.
+    pub(super) fn empties_wanted(&self) -> u64 {
+        self.empties_wanted
+    }
+
+    pub(super) fn set_emptied(&mut self, wishes: u64) {
+        self.empties_done = wishes;
+    }
+
+    pub(super) fn is_emptied(&self, wish: u64) -> bool {
+        self.empties_done >= wish
+    }
+}

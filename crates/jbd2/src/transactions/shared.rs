@@ -1,0 +1,148 @@
+//! What the threads with handles and the committer share.
+
+use std::time::Duration;
+
+use extant_space::{Error, ErrorKind, Result};
+
+use super::handle::Handle;
+use super::progress::Progress;
+use super::slots::{Slots, Taken};
+use super::{Client, TransactionId, TransactionOptions};
+use crate::Journal;
+use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
+use crossbeam_utils::CachePadded;
+
+const FIRST: TransactionId = TransactionId(1);
+
+pub(super) struct Shared<C> {
+    pub(super) journal: std::sync::Arc<Journal>,
+    pub(super) client: C,
+    pub(super) slots: Slots,
+    pub(super) interval: Duration,
+    /// The running transaction. Changed with all gates shut, so that an open handle knows it.
+    running: CachePadded<AtomicU64>,
+    /// The last transaction whose pool was found half used, so that this is said once.
+    half_used: AtomicU64,
+    progress: Mutex<Progress>,
+    /// A transaction was frozen or committed, the log emptied, the journal stopped.
+    news: Condvar,
+    /// The committer has something to do.
+    pub(super) work: Condvar,
+}
+
+impl<C: Client> Shared<C> {
+    pub(super) fn new(
+        journal: std::sync::Arc<Journal>,
+        client: C,
+        options: TransactionOptions,
+    ) -> Self {
+        Self {
+            slots: Slots::new(options.slots, journal.transaction_blocks_max()),
+            journal,
+            client,
+            interval: options.interval,
+            running: CachePadded::new(AtomicU64::new(FIRST.0)),
+            half_used: AtomicU64::new(0),
+            progress: Mutex::new(Progress::new(FIRST)),
+            news: Condvar::new(),
+            work: Condvar::new(),
+        }
+    }
+
+    pub(super) fn running(&self) -> TransactionId {
+        TransactionId(self.running.load(Ordering::Relaxed))
+    }
+
+    /// With all gates shut.
+    pub(super) fn set_running(&self, transaction: TransactionId) {
+        self.running.store(transaction.0, Ordering::Relaxed);
+        self.update(|progress| progress.running = transaction);
+    }
+
+    pub(super) fn progress(&self) -> MutexGuard<'_, Progress> {
+        lock(&self.progress)
+    }
+
+    /// Changes the progress and tells everybody who waits for it.
+    pub(super) fn update(&self, change: impl FnOnce(&mut Progress)) {
+        change(&mut self.progress());
+        self.news.notify_all();
+    }
+
+    /// Changes what is to be done and tells the committer.
+    fn order<T>(&self, change: impl FnOnce(&mut Progress) -> T) -> T {
+        let answer = change(&mut self.progress());
+        self.work.notify_one();
+        answer
+    }
+
+    pub(super) fn start(&self, credits: u32) -> Result<Handle<'_>> {
+        if credits > self.slots.credits_max() {
+            let most = self.slots.credits_max();
+            return Err(Error::new(ErrorKind::InvalidArgument).detail(format!(
+                "a handle of {credits} blocks, a transaction holds {most}"
+            )));
+        }
+        let slot = self.slots.own();
+        loop {
+            let gate = slot.open();
+            self.journal.check_failure()?;
+            let transaction = self.running();
+            match self.slots.take(slot, credits) {
+                Taken::Yes => {}
+                Taken::HalfUsed => self.note_half_used(transaction),
+                Taken::No => {
+                    drop(gate);
+                    self.request(transaction);
+                    self.wait_until(|progress| progress.running > transaction)?;
+                    continue;
+                }
+            }
+            return Ok(Handle::new(&self.slots, slot, transaction, credits, gate));
+        }
+    }
+
+    fn note_half_used(&self, transaction: TransactionId) {
+        if self.half_used.fetch_max(transaction.0, Ordering::Relaxed) < transaction.0 {
+            self.request(transaction);
+        }
+    }
+
+    pub(super) fn request(&self, transaction: TransactionId) {
+        self.order(|progress| progress.request(transaction));
+    }
+
+    pub(super) fn last_committed(&self) -> Option<TransactionId> {
+        self.progress().last_committed()
+    }
+
+    pub(super) fn wait_committed(&self, transaction: TransactionId) -> Result<()> {
+        self.wait_until(|progress| progress.is_committed(transaction))
+    }
+
+    pub(super) fn empty(&self) -> Result<()> {
+        let wish = self.order(Progress::want_empty);
+        self.wait_until(|progress| progress.is_emptied(wish))
+    }
+
+    pub(super) fn abort(&self, error: Error) {
+        self.journal.stop(error);
+        // The committer finds the error, and tells the client.
+        self.request(self.running());
+        self.update(|_| {});
+    }
+
+    pub(super) fn stop(&self) {
+        self.order(Progress::stop);
+    }
+
+    /// Waits for the committer to get somewhere. What was reached before it stopped counts.
+    fn wait_until(&self, is_reached: impl Fn(&Progress) -> bool) -> Result<()> {
+        let mut progress = self.progress();
+        while !is_reached(&progress) {
+            self.journal.check_failure()?;
+            progress = wait(&self.news, progress);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,12 @@
+//! The journal on devices in memory: what it promises, and what it takes from a damaged log.
+
+#![cfg(not(feature = "shuttle"))]
+
+mod corrupt;
+mod device;
+mod formats;
+mod log;
+mod power_cut;
+mod threads;
+mod toy;
+mod trouble;
