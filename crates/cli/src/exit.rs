@@ -78,6 +78,13 @@ fn status(kind: ErrorKind) -> u8 {
         ErrorKind::NotFound
         | ErrorKind::AlreadyExists
         | ErrorKind::WrongType
+        | ErrorKind::NotDirectory
+        | ErrorKind::IsDirectory
+        | ErrorKind::NotEmpty
+        | ErrorKind::TooManyLinks
+        | ErrorKind::TooManySymlinks
+        | ErrorKind::NameTooLong
+        | ErrorKind::NoAttribute
         | ErrorKind::ReadOnly
         | ErrorKind::PermissionDenied
         | ErrorKind::Immutable

@@ -27,6 +27,20 @@ pub enum ErrorKind {
     AlreadyExists,
     /// A directory, fifo, socket or device where a file is expected, or the reverse.
     WrongType,
+    /// Something else where a directory is expected.
+    NotDirectory,
+    /// A directory where something else is expected.
+    IsDirectory,
+    /// A directory that has names in it.
+    NotEmpty,
+    /// More names than an inode can have.
+    TooManyLinks,
+    /// Symbolic links that lead to each other, or too many of them.
+    TooManySymlinks,
+    /// A name or target longer than the file system can store.
+    NameTooLong,
+    /// The file has no such extended attribute.
+    NoAttribute,
     /// The file system or device is read-only.
     ReadOnly,
     /// The user may not do this.
@@ -64,6 +78,13 @@ impl ErrorKind {
             Self::NotFound => "no such file or directory",
             Self::AlreadyExists => "file exists",
             Self::WrongType => "not a regular file",
+            Self::NotDirectory => "not a directory",
+            Self::IsDirectory => "is a directory",
+            Self::NotEmpty => "directory not empty",
+            Self::TooManyLinks => "too many links",
+            Self::TooManySymlinks => "too many levels of symbolic links",
+            Self::NameTooLong => "file name too long",
+            Self::NoAttribute => "no such attribute",
             Self::ReadOnly => "read-only file system",
             Self::PermissionDenied => "permission denied",
             Self::Immutable => "file is immutable or append-only",
@@ -87,6 +108,13 @@ impl ErrorKind {
             Self::NotFound => libc::ENOENT,
             Self::AlreadyExists => libc::EEXIST,
             Self::WrongType => libc::EINVAL,
+            Self::NotDirectory => libc::ENOTDIR,
+            Self::IsDirectory => libc::EISDIR,
+            Self::NotEmpty => libc::ENOTEMPTY,
+            Self::TooManyLinks => libc::EMLINK,
+            Self::TooManySymlinks => libc::ELOOP,
+            Self::NameTooLong => libc::ENAMETOOLONG,
+            Self::NoAttribute => libc::ENODATA,
             Self::ReadOnly => libc::EROFS,
             Self::PermissionDenied => libc::EACCES,
             Self::Immutable => libc::EPERM,
@@ -109,6 +137,9 @@ impl ErrorKind {
             libc::EISDIR | libc::ENODEV | libc::ESPIPE | libc::ENXIO | libc::ELOOP => {
                 Self::WrongType
             }
+            libc::ENOTEMPTY => Self::NotEmpty,
+            libc::EMLINK => Self::TooManyLinks,
+            libc::ENODATA => Self::NoAttribute,
             libc::EROFS => Self::ReadOnly,
             libc::EACCES => Self::PermissionDenied,
             libc::EPERM => Self::Immutable,

@@ -44,7 +44,8 @@ fn serve<C: Client>(shared: &Shared<C>) -> Result<()> {
     let mut due = Instant::now() + shared.interval;
     loop {
         match next_work(shared, &mut due) {
-            Work::Stop => return Ok(()),
+            // An abort may not have been heard of.
+            Work::Stop => return shared.journal.check_failure(),
             Work::Commit => {
                 commit(shared)?;
                 due = Instant::now() + shared.interval;
