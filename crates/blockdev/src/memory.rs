@@ -85,7 +85,8 @@ impl MemoryDevice {
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let device = Self::new(bytes.len() as u64);
         for (at, data) in bytes.chunks(PAGE).enumerate() {
-            if data.iter().any(|&byte| byte != 0) {
+            // Faster than a look at each byte.
+            if *data != [0; PAGE][..data.len()] {
                 let written = device.shards.write((at * PAGE) as u64, data);
                 written.expect("a device without a limit has space");
             }

@@ -9,21 +9,23 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use extant_blockdev::Device;
+use extant_blockdev::{Device, Persistence};
 use extant_ondisk::ext4::PhysicalBlock;
 use extant_ondisk::jbd2::format::{BlockNumbers, Checksums};
 use extant_ondisk::jbd2::superblock::RawJournalSuperblock;
-use extant_ondisk::jbd2::{BlockType, Header, JournalCompat, JournalIncompat, Sequence};
+use extant_ondisk::jbd2::{
+    BlockType, Header, JournalCompat, JournalIncompat, JournalSuperblock, Sequence,
+};
 use extant_space::{Error, ErrorKind, Result};
 
 use crate::checkpoint::Checkpoints;
 use crate::disk::Disk;
 use crate::failure::Failure;
 use crate::frozen::Settled;
-use crate::log::Log;
+use crate::log::{Log, Position};
 use crate::sync::{Mutex, lock};
 use crate::table::Table;
-use crate::{Frozen, Place};
+use crate::{FastCommitBlocks, Frozen, Place};
 
 /// Of the log: what a transaction may take. The rest holds what is committed and not home yet.
 const TRANSACTION_SHARE: u32 = 4;
@@ -47,7 +49,7 @@ pub enum FastCommits {
     /// All of it is log.
     #[default]
     Off,
-    /// So many blocks as `s_num_fc_blks` says are kept.
+    /// So many blocks as `s_num_fc_blks` says are kept, where the journal is large enough for that.
     On,
 }
 
@@ -68,6 +70,19 @@ pub struct LogUse {
     pub blocks: u32,
     /// Those of transactions that are not home.
     pub used: u32,
+}
+
+/// Where the next fast commit would go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FastCommitSpace {
+    /// The transaction that it is on: the one that the log gets next.
+    pub sequence: Sequence,
+    /// Blocks of fast commits on this transaction.
+    pub used: u32,
+    /// Blocks that are left.
+    pub left: u32,
+    /// Bytes of a block.
+    pub block_bytes: u32,
 }
 
 /// Whether a checkpoint has more to do.
@@ -92,6 +107,10 @@ pub struct Journal {
 struct State {
     log: Log,
     checkpoints: Checkpoints,
+    /// Blocks of fast commits on the next transaction.
+    fast_used: u32,
+    /// The last block that came home by itself, with what is there.
+    brought_home: Option<(PhysicalBlock, Arc<[u8]>)>,
 }
 
 impl Journal {
@@ -103,39 +122,47 @@ impl Journal {
     /// device; `Unsupported` for a superblock of the first version; as [`Recovery::read`](crate::Recovery::read).
     pub fn open(device: Arc<dyn Device>, place: Place, options: JournalOptions) -> Result<Self> {
         let disk = Disk::new(device, place)?;
-        let mut superblock = disk.read_superblock()?;
-        let invalid = |detail: String| Error::new(ErrorKind::InvalidArgument).detail(detail);
+        let superblock = disk.read_superblock()?;
         if superblock.start().is_some() {
-            return Err(invalid("the journal needs recovery".into()));
+            return Err(invalid("the journal needs recovery"));
         }
-        let kind = Header::read(superblock.as_bytes()).map(|header| header.kind);
-        if kind == Some(BlockType::SuperblockV1) {
-            return Err(Error::new(ErrorKind::Unsupported)
-                .detail("journal superblock of the first version, which has no features"));
-        }
-        superblock.edit(|raw| options.apply(raw))?;
-        let is_narrow = superblock.format().block_numbers == BlockNumbers::Bits32;
-        if is_narrow && disk.last_block().0 > u64::from(u32::MAX) {
-            return Err(invalid(
-                "numbers of 32 bits on a device with more blocks".into(),
-            ));
-        }
-        let blocks = superblock.log().len() as u32;
-        if blocks < LOG_BLOCKS_MIN {
-            return Err(Error::new(ErrorKind::Unsupported)
-                .detail(format!("a log of {blocks} blocks, not {LOG_BLOCKS_MIN}")));
-        }
-        Ok(Self {
-            fast_commits: superblock.fast_commits(),
-            transaction_blocks_max: blocks / TRANSACTION_SHARE,
+        let superblock = prepared(&disk, superblock, options)?;
+        let log = Log::new(disk.clone(), superblock);
+        Ok(Self::with_log(disk, log))
+    }
+
+    /// A journal whose log was recovered and goes on where it ended, with the transaction that was never
+    /// complete. Says so on the disk.
+    pub(crate) fn resume(disk: Disk, superblock: JournalSuperblock, end: Position) -> Result<Self> {
+        let options = JournalOptions {
+            format: None,
+            fast_commits: match superblock.has_fast_commits() {
+                true => FastCommits::On,
+                false => FastCommits::Off,
+            },
+        };
+        let superblock = prepared(&disk, superblock, options)?;
+        let log = Log::resume(disk.clone(), superblock, end)?;
+        let journal = Self::with_log(disk, log);
+        // They count until the next transaction, and there are no more.
+        lock(&journal.state).fast_used = journal.fast_commits.len() as u32;
+        Ok(journal)
+    }
+
+    fn with_log(disk: Disk, log: Log) -> Self {
+        Self {
+            fast_commits: log.fast_commits(),
+            transaction_blocks_max: log.ring().blocks() / TRANSACTION_SHARE,
             state: Mutex::new(State {
-                log: Log::new(disk.clone(), superblock),
+                log,
                 checkpoints: Checkpoints::default(),
+                fast_used: 0,
+                brought_home: None,
             }),
             table: Table::new(),
             failure: Failure::default(),
             disk,
-        })
+        }
     }
 
     /// The latest committed contents of a block that is not at home yet. `None`: they are at home.
@@ -163,8 +190,117 @@ impl Journal {
         }
         let transaction = transaction.settle();
         state.log.check(&transaction)?;
-        let written = state.write(transaction, &self.table);
+        let written = self.write(&mut state, transaction);
         self.stop_on_error(&state, written)
+    }
+
+    /// Where a fast commit on the next transaction would go. `None` when it would not be found after a crash, as
+    /// there is no log yet, and where none are kept.
+    pub fn fast_commit_space(&self) -> Option<FastCommitSpace> {
+        let state = lock(&self.state);
+        let left = self.fast_commits.len() as u32 - state.fast_used;
+        (state.log.is_started() && left > 0).then(|| FastCommitSpace {
+            sequence: state.log.head().sequence,
+            used: state.fast_used,
+            left,
+            block_bytes: self.disk.place().block_bytes(),
+        })
+    }
+
+    /// Writes a fast commit behind those that are there: whole blocks, as the file system reads them. It is durable
+    /// when this returns, along with all that was written to the device before; the next transaction ends it.
+    /// No bytes are a flush.
+    ///
+    /// The first block is written last, when the others are durable: what a power cut leaves is no beginning
+    /// without an end, over which others stumble.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for more than there is [space](Self::fast_commit_space) for. Errors of the device stop the
+    /// journal.
+    pub fn write_fast_commit(&self, bytes: &[u8]) -> Result<()> {
+        let mut state = lock(&self.state);
+        self.failure.check()?;
+        let size = self.disk.block_bytes();
+        let blocks: Vec<&[u8]> = bytes.chunks(size).collect();
+        let left = self.fast_commits.len() as u64 - u64::from(state.fast_used);
+        let is_whole = bytes.len().is_multiple_of(size);
+        if !is_whole || blocks.len() as u64 > left || !state.log.is_started() {
+            let count = blocks.len();
+            return Err(invalid(&format!(
+                "a fast commit of {count} blocks, where {left} are left"
+            )));
+        }
+        let written = self.write_fast_blocks(state.fast_used, &blocks);
+        state.fast_used += blocks.len() as u32;
+        self.stop_on_error(&state, written)
+    }
+
+    /// Writes a transaction that was checked. Fast commits before it count no more.
+    fn write(&self, state: &mut State, transaction: Settled) -> Result<()> {
+        if !state.log.is_started() {
+            self.erase_fast_commits()?;
+        }
+        state.write(transaction, &self.table)?;
+        match std::mem::take(&mut state.fast_used) {
+            0 => Ok(()),
+            // Not before the transaction, which has what they say.
+            _ => self.erase_fast_commits(),
+        }
+    }
+
+    /// Makes sure that nothing looks like a fast commit of another transaction: e2fsck 1.47.0 takes that for an
+    /// error.
+    fn erase_fast_commits(&self) -> Result<()> {
+        if self.fast_commits.is_empty() {
+            return Ok(());
+        }
+        let zeros = vec![0; self.disk.block_bytes()];
+        let mut requests = Vec::new();
+        let first = self.fast_commits.start;
+        self.disk
+            .write_requests(first, &[&zeros], Persistence::Fua, &mut requests);
+        self.disk.submit(requests)
+    }
+
+    /// Writes what is committed of a block home now, if it is not there; durable with the next flush.
+    ///
+    /// # Errors
+    /// Errors of the device stop the journal.
+    pub fn bring_home(&self, block: PhysicalBlock) -> Result<()> {
+        let mut state = lock(&self.state);
+        self.failure.check()?;
+        let Some(homeless) = self.table.get(block) else {
+            return Ok(());
+        };
+        let before = state.brought_home.as_ref();
+        if before.is_some_and(|(other, contents)| {
+            *other == block && Arc::ptr_eq(contents, &homeless.contents)
+        }) {
+            return Ok(());
+        }
+        // It stays in the table: when the tail of the log may move is the checkpoint's to know.
+        let written = self.disk.write_home([(block, &*homeless.contents)]);
+        state.brought_home = Some((block, homeless.contents));
+        self.stop_on_error(&state, written)
+    }
+
+    fn write_fast_blocks(&self, used: u32, blocks: &[&[u8]]) -> Result<()> {
+        let first = self.fast_commits.start + used;
+        let mut requests = Vec::new();
+        if blocks.len() > 1 {
+            self.disk
+                .write_requests(first + 1, &blocks[1..], Persistence::Cached, &mut requests);
+            self.disk.submit(requests)?;
+        }
+        self.disk.flush()?;
+        let mut requests = Vec::new();
+        self.disk.write_requests(
+            first,
+            &blocks[..blocks.len().min(1)],
+            Persistence::Fua,
+            &mut requests,
+        );
+        self.disk.submit(requests)
     }
 
     /// Brings a few megabytes home when more than half of the log is in use, until it is a quarter.
@@ -174,7 +310,9 @@ impl Journal {
     pub fn checkpoint(&self) -> Result<Checkpoint> {
         let mut state = lock(&self.state);
         self.failure.check()?;
-        let State { log, checkpoints } = &mut *state;
+        let State {
+            log, checkpoints, ..
+        } = &mut *state;
         let blocks = log.ring().blocks();
         if !checkpoints.is_under_way() {
             if log.used() <= blocks / 2 {
@@ -225,6 +363,11 @@ impl Journal {
         self.fast_commits.clone()
     }
 
+    /// What these blocks hold, from the first on.
+    pub fn read_fast_commits(&self) -> FastCommitBlocks<'_> {
+        FastCommitBlocks::new(&self.disk, self.fast_commits())
+    }
+
     /// Where the journal lies.
     pub fn place(&self) -> &Place {
         self.disk.place()
@@ -254,6 +397,38 @@ impl Journal {
     }
 }
 
+/// The superblock with the features that the journal shall have.
+fn prepared(
+    disk: &Disk,
+    mut superblock: JournalSuperblock,
+    options: JournalOptions,
+) -> Result<JournalSuperblock> {
+    let kind = Header::read(superblock.as_bytes()).map(|header| header.kind);
+    if kind == Some(BlockType::SuperblockV1) {
+        return Err(Error::new(ErrorKind::Unsupported)
+            .detail("journal superblock of the first version, which has no features"));
+    }
+    let mut options = options;
+    if !superblock.has_room_for_fast_commits() {
+        options.fast_commits = FastCommits::Off;
+    }
+    superblock.edit(|raw| options.apply(raw))?;
+    let is_narrow = superblock.format().block_numbers == BlockNumbers::Bits32;
+    if is_narrow && disk.last_block().0 > u64::from(u32::MAX) {
+        return Err(invalid("numbers of 32 bits on a device with more blocks"));
+    }
+    let blocks = superblock.log().len() as u32;
+    if blocks < LOG_BLOCKS_MIN {
+        return Err(Error::new(ErrorKind::Unsupported)
+            .detail(format!("a log of {blocks} blocks, not {LOG_BLOCKS_MIN}")));
+    }
+    Ok(superblock)
+}
+
+fn invalid(detail: &str) -> Error {
+    Error::new(ErrorKind::InvalidArgument).detail(detail)
+}
+
 impl State {
     /// Writes a transaction that was checked.
     fn write(&mut self, transaction: Settled, table: &Table) -> Result<()> {
@@ -268,6 +443,7 @@ impl State {
 
     fn empty(&mut self, table: &Table) -> Result<()> {
         self.bring_home(0, table)?;
+        self.fast_used = 0;
         self.log.set_empty()
     }
 

@@ -37,9 +37,11 @@ pub use extant_ondisk::jbd2::Sequence;
 pub use extant_ondisk::jbd2::format::{BlockNumbers, Checksums};
 
 pub use frozen::Frozen;
-pub use journal::{Checkpoint, FastCommits, Journal, JournalOptions, LogFormat, LogUse};
+pub use journal::{
+    Checkpoint, FastCommitSpace, FastCommits, Journal, JournalOptions, LogFormat, LogUse,
+};
 pub use place::{Place, Run};
 pub use recover::{FastCommitBlocks, Overlay, Recovery, RecoveryReport};
 pub use transactions::{
-    Client, Extension, Handle, TransactionId, TransactionOptions, Transactions,
+    Client, Epoch, Extension, Handle, TransactionId, TransactionOptions, Transactions,
 };

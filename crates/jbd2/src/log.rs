@@ -7,6 +7,7 @@
 //! The superblock says where the log begins. It is written when the first transaction comes into an empty
 //! log, before it, and when the tail moves, after what lay there is durable at home.
 
+use std::ops::Range;
 use std::time::SystemTime;
 
 use extant_blockdev::Persistence;
@@ -71,6 +72,20 @@ impl Log {
             superblock,
             used: 0,
         }
+    }
+
+    /// A log that goes on at `end`, what was before being durable at home. Says so on the disk.
+    pub(crate) fn resume(disk: Disk, superblock: JournalSuperblock, end: Position) -> Result<Self> {
+        let mut log = Self::new(disk, superblock);
+        log.head = end.block;
+        log.next = end.sequence;
+        log.start()?;
+        Ok(log)
+    }
+
+    /// The blocks of the journal that are kept for fast commits.
+    pub(crate) fn fast_commits(&self) -> Range<u32> {
+        self.superblock.fast_commits()
     }
 
     pub(crate) fn disk(&self) -> &Disk {

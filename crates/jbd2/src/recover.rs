@@ -7,13 +7,15 @@
 //! afterwards is the same.
 //!
 //! Order: replay is durable before the superblock says that the log is empty ([`Recovery::finish`]), so that a
-//! crash in between only means to do it again. Fast commits are the file system's to replay, between the two.
+//! crash in between only means to do it again. Fast commits are the file system's to replay, between the two: in
+//! one transaction of the journal as it goes on ([`Recovery::resume`]).
 //!
 //! Memory: under 100 bytes for every block of the log, and one batch.
 
 mod overlay;
 mod scan;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use extant_blockdev::Device;
@@ -21,8 +23,9 @@ use extant_ondisk::jbd2::format::Checksums;
 use extant_ondisk::jbd2::{Format, JournalIncompat, JournalSuperblock, Sequence, unescape};
 use extant_space::{Error, Result};
 
-use crate::Place;
 use crate::disk::Disk;
+use crate::log::Position;
+use crate::{Journal, Place};
 
 pub use overlay::Overlay;
 pub(crate) use scan::Copy;
@@ -103,10 +106,7 @@ impl Recovery {
             true => self.superblock.fast_commits(),
             false => 0..0,
         };
-        FastCommitBlocks {
-            disk: &self.disk,
-            blocks,
-        }
+        FastCommitBlocks::new(&self.disk, blocks)
     }
 
     /// Copies everything to its home, where it is durable when this returns. May be repeated.
@@ -132,17 +132,36 @@ impl Recovery {
     }
 
     /// Declares the log empty, once all that was in it is durable at home. The next transaction gets a number
-    /// that was not used before, also not by one that was never complete.
+    /// that was not used before, also not by one that was never complete. An error number is forgotten: it has to be
+    /// noted elsewhere before.
     ///
     /// # Errors
     /// Those of the device.
     pub fn finish(mut self) -> Result<()> {
-        if !self.is_needed() {
+        if !self.is_needed() && self.report.error_number == 0 {
             return Ok(());
         }
-        let next = self.report.next.next();
-        mark_empty(&mut self.superblock, next, self.head);
+        if self.is_needed() {
+            let next = self.report.next.next();
+            mark_empty(&mut self.superblock, next, self.head);
+        }
+        let edited = self.superblock.edit(|raw| raw.s_errno.set(0));
+        edited.expect("no error is always possible");
         self.disk.write_superblock(&self.superblock)
+    }
+
+    /// Goes on where the log ends, once all that was in it is durable at home ([`replay`](Self::replay)): the next
+    /// transaction is the one that the fast commits are for, so these count until it has committed. Says so on
+    /// the disk.
+    ///
+    /// # Errors
+    /// As [`Journal::open`]; those of the device.
+    pub fn resume(self) -> Result<Journal> {
+        let end = Position {
+            block: self.head,
+            sequence: self.report.next,
+        };
+        Journal::resume(self.disk, self.superblock, end)
     }
 
     /// Makes what is in the log readable without writing anything.
@@ -176,7 +195,13 @@ impl Recovery {
 /// The blocks for fast commits, read one by one. Ends after an error.
 pub struct FastCommitBlocks<'r> {
     disk: &'r Disk,
-    blocks: std::ops::Range<u32>,
+    blocks: Range<u32>,
+}
+
+impl<'r> FastCommitBlocks<'r> {
+    pub(crate) fn new(disk: &'r Disk, blocks: Range<u32>) -> Self {
+        Self { disk, blocks }
+    }
 }
 
 impl Iterator for FastCommitBlocks<'_> {

@@ -5,6 +5,9 @@
 //! client hand over what was changed ([`Client::freeze`]), lets the next transaction run, and only then
 //! writes. Who waits for a transaction to be durable shares its commit with all others who do.
 //!
+//! A sync need not end the transaction: the client may say what it has changed so far in a *fast commit*
+//! ([`Client::fast_commit`]). Time is counted in [`Epoch`]s for that, which end with each commit, full or fast.
+//!
 //! Cost of a handle: a shared lock and two additions on a line of memory that few threads share. Nothing is
 //! written by all: a thread opens the gate of its own [`Slot`](slots::Slot), and takes credits from what the
 //! slot has leased from the transaction.
@@ -25,7 +28,7 @@ use std::time::Duration;
 use extant_space::{Error, ErrorKind, Result};
 
 use crate::sync::{Arc, Builder, JoinHandle};
-use crate::{Frozen, Journal};
+use crate::{FastCommitSpace, Frozen, Journal};
 use handle::assert_no_handle;
 use shared::Shared;
 
@@ -49,12 +52,33 @@ impl fmt::Display for TransactionId {
     }
 }
 
+/// What lies between two commits, full or fast: a part of a transaction of this opening of the journal. Counted
+/// from 1; it becomes durable as a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(u64);
+
+impl Epoch {
+    /// As a number, for counters and tables.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// The one whose metadata it is. All calls come from the thread of the commits, one after the other.
 pub trait Client: Send + Sync + 'static {
     /// Hands over what the transaction changed: the contents of every changed block, and the blocks that were
     /// revoked. No handle is open meanwhile and none can be opened, so this should be quick. Changes after it
     /// belong to the next transaction.
     fn freeze(&self, transaction: TransactionId, frozen: &mut Frozen);
+
+    /// Says in a fast commit what the transaction has changed since the last commit, full or fast: whole blocks as
+    /// the client reads them after a crash, no more than `space` has left. No bytes say that there is nothing to
+    /// be said. `None`: it cannot be said so, and the transaction is committed. No handle is open meanwhile and
+    /// none can be opened.
+    fn fast_commit(&self, transaction: TransactionId, space: &FastCommitSpace) -> Option<Vec<u8>> {
+        let _ = (transaction, space);
+        None
+    }
 
     /// Writes what must be on the device before the transaction is: the data of ordered files. Handles of
     /// the next transaction are open meanwhile. Flushing is not needed.
@@ -79,6 +103,10 @@ impl<C: Client + ?Sized> Client for Arc<C> {
         (**self).freeze(transaction, frozen);
     }
 
+    fn fast_commit(&self, transaction: TransactionId, space: &FastCommitSpace) -> Option<Vec<u8>> {
+        (**self).fast_commit(transaction, space)
+    }
+
     fn write_data(&self, transaction: TransactionId) -> Result<()> {
         (**self).write_data(transaction)
     }
@@ -99,6 +127,10 @@ pub struct TransactionOptions {
     pub interval: Duration,
     /// How many slots the threads are spread over; `None`: by the number of processors.
     pub slots: Option<usize>,
+    /// Credits of a transaction; `None`: [`Journal::transaction_blocks_max`]. A client may give more when it counts
+    /// parts of one block each; that what it freezes has space in the log is then its own concern, and found
+    /// out by the commit: `InvalidArgument`.
+    pub credits: Option<u32>,
 }
 
 impl Default for TransactionOptions {
@@ -107,6 +139,7 @@ impl Default for TransactionOptions {
         Self {
             interval: Duration::from_secs(5),
             slots: None,
+            credits: None,
         }
     }
 }
@@ -175,6 +208,34 @@ impl<C: Client> Transactions<C> {
         }
         self.shared.request(transaction);
         self.shared.wait_committed(transaction)
+    }
+
+    /// What a handle started now would belong to.
+    pub fn epoch(&self) -> Epoch {
+        self.shared.epoch()
+    }
+
+    /// Waits until what the epoch has changed is durable, by a fast commit where there can be one; if it is the
+    /// present one, the thread must have no handle open.
+    ///
+    /// # Errors
+    /// The error that stopped the journal, if the epoch was not durable before.
+    pub fn sync(&self, epoch: Epoch) -> Result<()> {
+        let present = self.epoch();
+        if epoch == present {
+            assert_no_handle(&self.shared.slots, "waited for a sync");
+        }
+        if epoch > present {
+            let detail = format!("sync of epoch {}, {} is the present", epoch.0, present.0);
+            return Err(Error::new(ErrorKind::InvalidArgument).detail(detail));
+        }
+        self.shared.request_sync(epoch);
+        self.shared.wait_durable(epoch)
+    }
+
+    /// The last epoch that is durable; `None` before the first.
+    pub fn last_durable(&self) -> Option<Epoch> {
+        self.shared.last_durable()
     }
 
     /// Has the transaction committed soon, if it is running, and does not wait.

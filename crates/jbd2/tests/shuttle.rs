@@ -12,8 +12,8 @@ use std::time::Duration;
 use extant_blockdev::simulation::{CrashDevice, Survivors};
 use extant_blockdev::{Device, MemoryDevice, Persistence};
 use extant_jbd2::{
-    BlockNumbers, Checksums, Client, FastCommits, Frozen, Journal, JournalOptions, LogFormat,
-    Place, Recovery, Run, TransactionId, TransactionOptions, Transactions,
+    BlockNumbers, Checksums, Client, FastCommitSpace, FastCommits, Frozen, Journal, JournalOptions,
+    LogFormat, Place, Recovery, Run, TransactionId, TransactionOptions, Transactions,
 };
 use extant_ondisk::ext4::PhysicalBlock;
 use extant_ondisk::jbd2::superblock::RawJournalSuperblock;
@@ -26,21 +26,33 @@ const HOMES: u64 = 16;
 const BLOCKS: u32 = 40;
 const SCHEDULES: usize = 400;
 
+/// Room for a log beside four blocks of fast commits.
+const FAST_BLOCKS: u32 = 1024 + 5;
+
 fn place() -> Place {
+    place_of(BLOCKS)
+}
+
+fn place_of(blocks: u32) -> Place {
     let run = Run {
         first: PhysicalBlock(HOMES),
-        blocks: BLOCKS,
+        blocks,
     };
     Place::new(BLOCK as u32, &[run]).unwrap()
 }
 
 fn device() -> MemoryDevice {
-    let device = MemoryDevice::new((HOMES + u64::from(BLOCKS)) * BLOCK as u64);
+    device_of(BLOCKS)
+}
+
+fn device_of(blocks: u32) -> MemoryDevice {
+    let device = MemoryDevice::new((HOMES + u64::from(blocks)) * BLOCK as u64);
     let mut raw = RawJournalSuperblock::new_zeroed();
     raw.s_header.h_magic.set(0xC03B_3998);
     raw.s_header.h_blocktype.set(4);
     raw.s_blocksize.set(BLOCK as u32);
-    raw.s_maxlen.set(BLOCKS);
+    raw.s_maxlen.set(blocks);
+    raw.s_num_fc_blks.set(5);
     raw.s_first.set(1);
     raw.s_sequence.set(1);
     let at = HOMES * BLOCK as u64;
@@ -56,6 +68,8 @@ struct Counters {
     values: Mutex<[u64; HOMES as usize]>,
     changed: Mutex<BTreeSet<u64>>,
     aborted: Mutex<u32>,
+    /// What transactions and fast commits have said of each counter.
+    said: Mutex<[u64; HOMES as usize]>,
 }
 
 impl Client for Counters {
@@ -66,6 +80,14 @@ impl Client for Counters {
             contents[8..16].copy_from_slice(&values[block as usize].to_le_bytes());
             frozen.block(PhysicalBlock(block), Arc::new(contents));
         }
+        *self.said.lock().unwrap() = *values;
+    }
+
+    fn fast_commit(&self, _: TransactionId, _: &FastCommitSpace) -> Option<Vec<u8>> {
+        let values = self.values.lock().unwrap();
+        assert_eq!(values[1], values[2], "in the middle of a change");
+        *self.said.lock().unwrap() = *values;
+        Some(vec![1; BLOCK])
     }
 
     fn committed(&self, _: TransactionId) {}
@@ -76,17 +98,22 @@ impl Client for Counters {
 }
 
 fn begin(device: Arc<dyn Device>) -> Arc<Transactions<Counters>> {
+    begin_at(device, place())
+}
+
+fn begin_at(device: Arc<dyn Device>, place: Place) -> Arc<Transactions<Counters>> {
     let options = JournalOptions {
         format: Some(LogFormat {
             checksums: Checksums::V3,
             block_numbers: BlockNumbers::Bits64,
         }),
-        fast_commits: FastCommits::Off,
+        fast_commits: FastCommits::On,
     };
-    let journal = Journal::open(device, place(), options).unwrap();
+    let journal = Journal::open(device, place, options).unwrap();
     let options = TransactionOptions {
         interval: Duration::from_secs(3600),
         slots: Some(2),
+        credits: None,
     };
     Arc::new(Transactions::new(journal, Counters::default(), options).unwrap())
 }
@@ -121,6 +148,46 @@ fn recover(device: Arc<dyn Device>) {
     let recovery = Recovery::read(device, place()).unwrap();
     recovery.replay().unwrap();
     recovery.finish().unwrap();
+}
+
+#[test]
+fn syncs_wait_for_handles_and_say_what_was_changed() {
+    shuttle::check_random(
+        || {
+            let device = Arc::new(device_of(FAST_BLOCKS));
+            let transactions = begin_at(device, place_of(FAST_BLOCKS));
+            let threads: Vec<_> = (0..3)
+                .map(|_| {
+                    let transactions = transactions.clone();
+                    thread::spawn(move || {
+                        for _ in 0..2 {
+                            let client = transactions.client();
+                            let (epoch, value) = {
+                                let handle = transactions.start(2).unwrap();
+                                for block in [1, 2] {
+                                    thread::yield_now();
+                                    client.values.lock().unwrap()[block] += 1;
+                                    if client.changed.lock().unwrap().insert(block as u64) {
+                                        handle.joined(1);
+                                    }
+                                }
+                                (handle.epoch(), client.values.lock().unwrap()[2])
+                            };
+                            transactions.sync(epoch).unwrap();
+                            assert!(transactions.last_durable() >= Some(epoch));
+                            assert!(client.said.lock().unwrap()[2] >= value);
+                        }
+                        transactions.commit(transactions.running()).unwrap();
+                    })
+                })
+                .collect();
+            for thread in threads {
+                thread.join().unwrap();
+            }
+            assert_eq!(transactions.client().said.lock().unwrap()[1], 6);
+        },
+        SCHEDULES,
+    );
 }
 
 #[test]

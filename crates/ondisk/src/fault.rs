@@ -9,6 +9,7 @@ use std::ops::RangeInclusive;
 use extant_space::{Error, ErrorKind, Result};
 
 /// `structure` contradicts itself or the rest of the file system.
+#[cold]
 pub(crate) fn corrupt(structure: impl Display, problem: impl Display) -> Error {
     Error::new(ErrorKind::Corrupt).detail(format!("{structure}: {problem}"))
 }
@@ -30,6 +31,7 @@ pub(crate) fn check_sum(structure: impl Display, stored: u32, computed: u32) -> 
 }
 
 /// A number outside what the format allows.
+#[inline]
 pub(crate) fn check_range(
     structure: impl Display,
     field: &str,

@@ -6,7 +6,8 @@
 //! - a block without header, or of another transaction than is due, is the end;
 //! - a descriptor or revoke block with a wrong checksum is what a crash leaves, unless a commit block follows
 //!   that is not older than the one before it: then a committed transaction is damaged, an error;
-//! - a commit block with a wrong checksum is the end; one that is not older than the last is reported;
+//! - a commit block with a wrong checksum is the end; one that is not older than the last is reported, but for the
+//!   last of the log when its first sector is right: a crash has torn it on its way;
 //! - a transaction that would be longer than the ring is the end.
 //!
 //! As transactions are taken in one after the other, revoking is taking out: a block that transaction N revokes
@@ -28,6 +29,9 @@ use super::at_log_block;
 use crate::disk::Disk;
 use crate::reader::LogReader;
 use crate::ring::Ring;
+
+/// What every disk writes as a whole. All that a commit block says is in the first; the rest is zeros.
+const SECTOR: usize = 512;
 
 /// A copy in the log.
 #[derive(Clone, Copy, Debug)]
@@ -230,10 +234,14 @@ impl Scan<'_> {
             Err(_) => false,
         };
         if !is_right {
-            return Ok(if is_older {
-                Next::End
-            } else {
-                Next::FailedCommit
+            let is_left_by_crash = is_older || {
+                let mut whole = block[..SECTOR].to_vec();
+                whole.resize(block.len(), 0);
+                Commit::parse(&whole, &self.format).is_ok() && !self.is_followed(at)?
+            };
+            return Ok(match is_left_by_crash {
+                true => Next::End,
+                false => Next::FailedCommit,
             });
         }
         self.last_commit = seconds;
@@ -249,6 +257,13 @@ impl Scan<'_> {
             }
         }
         Ok(Next::Committed { blocks })
+    }
+
+    /// Whether a transaction was written behind the one with its commit block `at`.
+    fn is_followed(&mut self, at: u32) -> Result<bool> {
+        let sequence = Header::read(self.log.block(at)?).map(|header| header.sequence.next());
+        let behind = Header::read(self.log.block(self.ring.after(at, 1))?);
+        Ok(behind.map(|header| header.sequence) == sequence)
     }
 
     fn finish(self, end: End) -> Scanned {

@@ -4,6 +4,9 @@
 //! ordered data, the log, the client hears of it, those who wait go on. Between commits the thread brings old
 //! transactions home, in steps that are short enough for the next commit not to wait long.
 //!
+//! A sync is the same with a fast commit in place of all that, where the client can say what it has changed. Both are
+//! this thread's, so that a fast commit is never written while the transaction before its own is on its way.
+//!
 //! An error ends the thread: the journal is stopped, and whoever waits or comes later gets the error.
 
 use std::time::Instant;
@@ -12,9 +15,9 @@ use extant_space::{Error, ErrorKind, Result};
 
 use super::progress::Work;
 use super::shared::Shared;
-use super::{Client, TransactionId};
+use super::{Client, Epoch, TransactionId};
 use crate::sync::{Woken, wait_for};
-use crate::{Checkpoint, Frozen};
+use crate::{Checkpoint, FastCommitSpace, Frozen};
 
 pub(super) fn run<C: Client>(shared: &Shared<C>) {
     let _end = End(shared);
@@ -49,6 +52,11 @@ fn serve<C: Client>(shared: &Shared<C>) -> Result<()> {
             Work::Commit => {
                 commit(shared)?;
                 due = Instant::now() + shared.interval;
+            }
+            Work::Sync => {
+                if sync(shared)? == Synced::ByCommit {
+                    due = Instant::now() + shared.interval;
+                }
             }
             Work::Empty => {
                 let wishes = shared.progress().empties_wanted();
@@ -86,25 +94,55 @@ fn next_work<C: Client>(shared: &Shared<C>, due: &mut Instant) -> Work {
     }
 }
 
+/// What made an epoch durable.
+#[derive(PartialEq, Eq)]
+enum Synced {
+    ByFastCommit,
+    ByCommit,
+}
+
+fn sync<C: Client>(shared: &Shared<C>) -> Result<Synced> {
+    let said = shared
+        .journal
+        .fast_commit_space()
+        .and_then(|space| freeze_fast(shared, &space));
+    let Some((epoch, bytes)) = said else {
+        commit(shared)?;
+        return Ok(Synced::ByCommit);
+    };
+    shared.journal.write_fast_commit(&bytes)?;
+    shared.update(|progress| progress.set_durable(epoch));
+    Ok(Synced::ByFastCommit)
+}
+
+/// Has the client say what the present epoch has changed, and begins the next.
+fn freeze_fast<C: Client>(shared: &Shared<C>, space: &FastCommitSpace) -> Option<(Epoch, Vec<u8>)> {
+    let _gates = shared.slots.shut();
+    let transaction = shared.running();
+    let bytes = shared.client.fast_commit(transaction, space)?;
+    Some((shared.begin_epoch(transaction), bytes))
+}
+
 fn commit<C: Client>(shared: &Shared<C>) -> Result<()> {
-    let (transaction, frozen) = freeze(shared);
+    let (transaction, epoch, frozen) = freeze(shared);
     shared.client.write_data(transaction)?;
     shared.journal.commit(frozen)?;
     shared.client.committed(transaction);
     shared.update(|progress| {
         progress.set_committed(transaction);
+        progress.set_durable(epoch);
         progress.wants_checkpoint = true;
     });
     Ok(())
 }
 
 /// Ends the running transaction and begins the next.
-fn freeze<C: Client>(shared: &Shared<C>) -> (TransactionId, Frozen) {
+fn freeze<C: Client>(shared: &Shared<C>) -> (TransactionId, Epoch, Frozen) {
     let mut gates = shared.slots.shut();
     let transaction = shared.running();
     let mut frozen = Frozen::new();
     shared.client.freeze(transaction, &mut frozen);
     gates.renew();
-    shared.set_running(TransactionId(transaction.0 + 1));
-    (transaction, frozen)
+    let epoch = shared.begin_epoch(TransactionId(transaction.0 + 1));
+    (transaction, epoch, frozen)
 }

@@ -2,8 +2,8 @@
 
 use std::cell::Cell;
 
-use super::TransactionId;
 use super::slots::{Slot, Slots, Taken};
+use super::{Epoch, TransactionId};
 use crate::sync::RwLockReadGuard;
 
 /// Whether a handle got more credits.
@@ -25,6 +25,7 @@ pub struct Handle<'t> {
     slots: &'t Slots,
     slot: &'t Slot,
     transaction: TransactionId,
+    epoch: Epoch,
     credits: Cell<u32>,
     joined: Cell<u32>,
     /// Dropped last.
@@ -35,7 +36,7 @@ impl<'t> Handle<'t> {
     pub(super) fn new(
         slots: &'t Slots,
         slot: &'t Slot,
-        transaction: TransactionId,
+        (transaction, epoch): (TransactionId, Epoch),
         credits: u32,
         gate: RwLockReadGuard<'t, ()>,
     ) -> Self {
@@ -44,6 +45,7 @@ impl<'t> Handle<'t> {
             slots,
             slot,
             transaction,
+            epoch,
             credits: Cell::new(credits),
             joined: Cell::new(0),
             _gate: gate,
@@ -53,6 +55,11 @@ impl<'t> Handle<'t> {
     /// The transaction that it belongs to.
     pub fn transaction(&self) -> TransactionId {
         self.transaction
+    }
+
+    /// What its changes become durable with.
+    pub fn epoch(&self) -> Epoch {
+        self.epoch
     }
 
     /// Says that `blocks` more blocks became part of the transaction, changed or revoked, which were not

@@ -1,10 +1,14 @@
 //! How far the transactions are, and what the committer is to do next.
 
-use super::TransactionId;
+use super::{Epoch, TransactionId};
 
 /// Guarded by one lock; whoever changes it wakes those whom it concerns.
 pub(super) struct Progress {
     pub(super) running: TransactionId,
+    pub(super) epoch: Epoch,
+    /// Syncs are wanted up to this one.
+    sync_requested: u64,
+    durable: u64,
     /// Commits are wanted up to this one.
     requested: u64,
     committed: u64,
@@ -20,6 +24,8 @@ pub(super) struct Progress {
 pub(super) enum Work {
     Stop,
     Commit,
+    /// Make the present epoch durable, by a fast commit where possible.
+    Sync,
     /// Commit, and then bring all home.
     Empty,
     Checkpoint,
@@ -27,9 +33,12 @@ pub(super) enum Work {
 }
 
 impl Progress {
-    pub(super) fn new(first: TransactionId) -> Self {
+    pub(super) fn new(first: TransactionId, epoch: Epoch) -> Self {
         Self {
             running: first,
+            epoch,
+            sync_requested: 0,
+            durable: 0,
             requested: 0,
             committed: 0,
             empties_wanted: 0,
@@ -44,6 +53,7 @@ impl Progress {
         match () {
             () if self.is_stopping => Work::Stop,
             () if self.requested >= self.running.0 => Work::Commit,
+            () if self.sync_requested >= self.epoch.0 => Work::Sync,
             () if self.empties_done < self.empties_wanted => Work::Empty,
             () if self.wants_checkpoint => Work::Checkpoint,
             () => Work::Wait,
@@ -52,6 +62,22 @@ impl Progress {
 
     pub(super) fn request(&mut self, transaction: TransactionId) {
         self.requested = self.requested.max(transaction.0);
+    }
+
+    pub(super) fn request_sync(&mut self, epoch: Epoch) {
+        self.sync_requested = self.sync_requested.max(epoch.0);
+    }
+
+    pub(super) fn set_durable(&mut self, epoch: Epoch) {
+        self.durable = epoch.0;
+    }
+
+    pub(super) fn is_durable(&self, epoch: Epoch) -> bool {
+        self.durable >= epoch.0
+    }
+
+    pub(super) fn last_durable(&self) -> Option<Epoch> {
+        (self.durable > 0).then_some(Epoch(self.durable))
     }
 
     pub(super) fn stop(&mut self) {

@@ -7,12 +7,13 @@ use extant_space::{Error, ErrorKind, Result};
 use super::handle::Handle;
 use super::progress::Progress;
 use super::slots::{Slots, Taken};
-use super::{Client, TransactionId, TransactionOptions};
+use super::{Client, Epoch, TransactionId, TransactionOptions};
 use crate::Journal;
 use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
 use crossbeam_utils::CachePadded;
 
 const FIRST: TransactionId = TransactionId(1);
+const FIRST_EPOCH: Epoch = Epoch(1);
 
 pub(super) struct Shared<C> {
     pub(super) journal: std::sync::Arc<Journal>,
@@ -21,6 +22,8 @@ pub(super) struct Shared<C> {
     pub(super) interval: Duration,
     /// The running transaction. Changed with all gates shut, so that an open handle knows it.
     running: CachePadded<AtomicU64>,
+    /// The present epoch, likewise.
+    epoch: CachePadded<AtomicU64>,
     /// The last transaction whose pool was found half used, so that this is said once.
     half_used: AtomicU64,
     progress: Mutex<Progress>,
@@ -37,13 +40,17 @@ impl<C: Client> Shared<C> {
         options: TransactionOptions,
     ) -> Self {
         Self {
-            slots: Slots::new(options.slots, journal.transaction_blocks_max()),
+            slots: Slots::new(
+                options.slots,
+                options.credits.unwrap_or(journal.transaction_blocks_max()),
+            ),
             journal,
             client,
             interval: options.interval,
             running: CachePadded::new(AtomicU64::new(FIRST.0)),
+            epoch: CachePadded::new(AtomicU64::new(FIRST_EPOCH.0)),
             half_used: AtomicU64::new(0),
-            progress: Mutex::new(Progress::new(FIRST)),
+            progress: Mutex::new(Progress::new(FIRST, FIRST_EPOCH)),
             news: Condvar::new(),
             work: Condvar::new(),
         }
@@ -53,10 +60,21 @@ impl<C: Client> Shared<C> {
         TransactionId(self.running.load(Ordering::Relaxed))
     }
 
-    /// With all gates shut.
-    pub(super) fn set_running(&self, transaction: TransactionId) {
+    pub(super) fn epoch(&self) -> Epoch {
+        Epoch(self.epoch.load(Ordering::Relaxed))
+    }
+
+    /// Begins a new epoch, in `transaction`, with all gates shut; returns the one that ends.
+    pub(super) fn begin_epoch(&self, transaction: TransactionId) -> Epoch {
+        let ended = self.epoch();
+        let next = Epoch(ended.0 + 1);
         self.running.store(transaction.0, Ordering::Relaxed);
-        self.update(|progress| progress.running = transaction);
+        self.epoch.store(next.0, Ordering::Relaxed);
+        self.update(|progress| {
+            progress.running = transaction;
+            progress.epoch = next;
+        });
+        ended
     }
 
     pub(super) fn progress(&self) -> MutexGuard<'_, Progress> {
@@ -98,7 +116,14 @@ impl<C: Client> Shared<C> {
                     continue;
                 }
             }
-            return Ok(Handle::new(&self.slots, slot, transaction, credits, gate));
+            let epoch = self.epoch();
+            return Ok(Handle::new(
+                &self.slots,
+                slot,
+                (transaction, epoch),
+                credits,
+                gate,
+            ));
         }
     }
 
@@ -110,6 +135,18 @@ impl<C: Client> Shared<C> {
 
     pub(super) fn request(&self, transaction: TransactionId) {
         self.order(|progress| progress.request(transaction));
+    }
+
+    pub(super) fn request_sync(&self, epoch: Epoch) {
+        self.order(|progress| progress.request_sync(epoch));
+    }
+
+    pub(super) fn last_durable(&self) -> Option<Epoch> {
+        self.progress().last_durable()
+    }
+
+    pub(super) fn wait_durable(&self, epoch: Epoch) -> Result<()> {
+        self.wait_until(|progress| progress.is_durable(epoch))
     }
 
     pub(super) fn last_committed(&self) -> Option<TransactionId> {

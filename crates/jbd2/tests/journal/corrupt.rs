@@ -108,6 +108,22 @@ fn damaged_commit_block_ends_the_log_and_is_reported() {
 }
 
 #[test]
+fn torn_commit_block_is_the_end_of_a_log_and_damage_within_it() {
+    // All that it says is in its first sector; the second is still that of an older round.
+    for (transaction, is_last) in [(1, false), (3, true)] {
+        let device = Arc::new(leave_log(V3));
+        let commit = offset(&place(BLOCKS), (transaction + 1) * 6);
+        device
+            .write_at(&[0xA5; 512], commit + 512, Persistence::Cached)
+            .unwrap();
+        let report = recover(device.clone(), BLOCKS).unwrap();
+        assert_eq!(report.failed_commit.is_some(), !is_last);
+        assert_eq!(report.transactions, transaction);
+        assert_eq!(state(&*device), Some(u64::from(transaction)));
+    }
+}
+
+#[test]
 fn damaged_descriptor_of_a_committed_transaction_is_an_error_that_names_it() {
     let device = Arc::new(leave_log(V3));
     flip(&device, offset(&place(BLOCKS), 2) + 500);

@@ -4,6 +4,7 @@
 
 mod corrupt;
 mod device;
+mod fast;
 mod formats;
 mod log;
 mod power_cut;

@@ -19,6 +19,7 @@ const THREADS: usize = 4;
 const NEVER: TransactionOptions = TransactionOptions {
     interval: Duration::from_secs(3600),
     slots: Some(3),
+    credits: None,
 };
 
 fn begin(device: impl Device + 'static, options: TransactionOptions) -> Transactions<Arc<Pairs>> {

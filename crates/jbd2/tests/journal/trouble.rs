@@ -18,6 +18,7 @@ const BLOCKS: u32 = 60;
 const NEVER: TransactionOptions = TransactionOptions {
     interval: Duration::from_secs(3600),
     slots: Some(2),
+    credits: None,
 };
 
 type Faulty = FaultyDevice<MemoryDevice>;

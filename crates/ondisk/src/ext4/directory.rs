@@ -97,16 +97,24 @@ impl DirectoryFormat {
 /// Refuses what cannot be a name: nothing, more than 255 bytes, `/` or a zero byte, `.` and `..`.
 ///
 /// # Errors
-/// `InvalidArgument`.
+/// `NameTooLong`, `InvalidArgument`.
 pub fn check_name(name: &[u8]) -> Result<()> {
-    let problem = match name {
-        b"" => "an empty name",
-        b"." | b".." => "the name of a directory's own entry",
-        name if name.len() > NAME_BYTES_MAX => "a name of more than 255 bytes",
-        name if !record::is_plain(name) => "a name with a slash or a zero byte",
+    let (kind, problem) = match name {
+        b"" => (ErrorKind::InvalidArgument, "an empty name"),
+        b"." | b".." => (
+            ErrorKind::InvalidArgument,
+            "the name of a directory's own entry",
+        ),
+        name if name.len() > NAME_BYTES_MAX => {
+            (ErrorKind::NameTooLong, "a name of more than 255 bytes")
+        }
+        name if !record::is_plain(name) => (
+            ErrorKind::InvalidArgument,
+            "a name with a slash or a zero byte",
+        ),
         _ => return Ok(()),
     };
-    Err(Error::new(ErrorKind::InvalidArgument).detail(problem))
+    Err(Error::new(kind).detail(problem))
 }
 
 #[cfg(test)]

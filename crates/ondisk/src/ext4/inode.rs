@@ -222,6 +222,13 @@ impl Inode {
             .then(|| self.raw.i_projid.get())
     }
 
+    /// Sets the project, where there is room for it.
+    pub fn set_project(&mut self, project: u32) {
+        if self.has(offset_of!(RawInode, i_projid), 4) {
+            self.raw.i_projid.set(project);
+        }
+    }
+
     /// The size in bytes. Only regular files, and directories with `large_dir`, have a high half.
     pub fn size_bytes(&self, layout: &Layout) -> u64 {
         let high = match self.has_high_size(layout) {

@@ -67,11 +67,13 @@ pub struct DescriptorPlace {
 
 impl Layout {
     /// Bytes of a block, a power of two from 1024 to 65536.
+    #[inline]
     pub fn block_bytes(&self) -> u32 {
         1 << self.block_bits
     }
 
     /// The logarithm of [`block_bytes`](Self::block_bytes): 10 to 16.
+    #[inline]
     pub fn block_bits(&self) -> u32 {
         self.block_bits
     }
@@ -175,6 +177,7 @@ impl Layout {
     ///
     /// # Panics
     /// When there is no such group.
+    #[inline]
     pub fn first_block(&self, group: GroupNumber) -> PhysicalBlock {
         self.assert_group(group);
         let offset = u64::from(group.0) * u64::from(self.blocks_per_group);
@@ -185,18 +188,26 @@ impl Layout {
     ///
     /// # Panics
     /// When there is no such group.
+    #[inline]
     pub fn blocks_in(&self, group: GroupNumber) -> u32 {
         let rest = self.blocks - self.first_block(group).0;
         rest.min(self.blocks_per_group.into()) as u32
     }
 
     /// The group of `block` and the block's place in it; `None` outside the groups.
+    #[inline]
     pub fn locate(&self, block: PhysicalBlock) -> Option<(GroupNumber, u32)> {
         if block.0 >= self.blocks {
             return None;
         }
         let offset = block.0.checked_sub(self.first_data_block.into())?;
-        let per_group = u64::from(self.blocks_per_group);
+        let per_group = self.blocks_per_group;
+        // Nearly always; a division takes as long as all else here.
+        if per_group.is_power_of_two() {
+            let group = offset >> per_group.trailing_zeros();
+            return Some((GroupNumber(group as u32), offset as u32 & (per_group - 1)));
+        }
+        let per_group = u64::from(per_group);
         Some((
             GroupNumber((offset / per_group) as u32),
             (offset % per_group) as u32,
@@ -204,6 +215,7 @@ impl Layout {
     }
 
     /// Whether `blocks` blocks from `start` all lie in groups.
+    #[inline]
     pub fn holds(&self, start: PhysicalBlock, blocks: u64) -> bool {
         let end = start.0.checked_add(blocks);
         start.0 >= self.first_data_block.into() && end.is_some_and(|end| end <= self.blocks)

@@ -195,6 +195,12 @@ impl JournalSuperblock {
             .contains(JournalIncompat::FAST_COMMIT)
     }
 
+    /// Whether the journal is large enough to keep blocks for fast commits.
+    pub fn has_room_for_fast_commits(&self) -> bool {
+        let most = self.blocks().saturating_sub(LOG_BLOCKS_MIN);
+        (1..=most).contains(&kept_blocks(&self.raw))
+    }
+
     /// The log's first block and the transaction there; `None` when there is nothing to
     /// replay but fast commits.
     pub fn start(&self) -> Option<JournalBlock> {

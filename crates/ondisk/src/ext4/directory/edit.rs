@@ -8,6 +8,7 @@ use super::record::{HEADER_BYTES, Record, Records, encode_length};
 use super::{DirectoryFormat, Entry, NAME_BYTES_MAX, RawDirEntry, TypeField, record_bytes};
 use crate::ext4::InodeNumber;
 use crate::ext4::inode::FileType;
+use crate::fault::corrupt;
 
 /// An entry to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +68,7 @@ pub fn has_room(block: &[u8], format: &DirectoryFormat, name_bytes: usize) -> Re
     Ok(first_room(block, format, name_bytes)?.is_some())
 }
 
-/// Reads to the end, so that a block is found wrong before it is changed.
+/// Reads to the end, so that a block is found wrong before it is changed. Only lengths count.
 fn first_room<'a>(
     block: &'a [u8],
     format: &DirectoryFormat,
@@ -88,22 +89,28 @@ fn first_room<'a>(
 /// is the first. The name does not stay behind.
 ///
 /// # Errors
-/// `Corrupt` when a record is wrong.
+/// `Corrupt` when the length of a record is wrong, or no entry is there: in a damaged file
+/// system the block may be part of something else as well, and change with that.
 ///
 /// # Panics
-/// When `block` is not a whole block or has no entry there.
+/// When `block` is not a whole block.
 pub fn remove(block: &mut [u8], format: &DirectoryFormat, offset: usize) -> Result<()> {
     let mut before = None;
     let mut found = None;
     for record in Records::new(block, format) {
         let record = record?;
-        if record.offset == offset && record.entry.is_some() {
+        if record.offset == offset && !record.is_free() {
             found = Some(record.bytes);
         } else if found.is_none() {
             before = Some((record.offset, record.bytes));
         }
     }
-    let bytes = found.unwrap_or_else(|| panic!("no entry at byte {offset}"));
+    let bytes = found.ok_or_else(|| {
+        corrupt(
+            "directory block",
+            format_args!("no entry at byte {offset} any more"),
+        )
+    })?;
     block[offset..offset + bytes].fill(0);
     match before {
         Some((start, length)) => set_length(block, start, length + bytes),

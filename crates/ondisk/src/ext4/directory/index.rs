@@ -98,6 +98,14 @@ pub enum IndexShape {
 }
 
 impl IndexShape {
+    /// In messages.
+    const fn name(self) -> &'static str {
+        match self {
+            Self::Root => "hash tree root",
+            Self::Node => "hash tree node",
+        }
+    }
+
     pub(super) fn offset(self) -> usize {
         match self {
             Self::Root => ROOT_OFFSET,
@@ -148,10 +156,23 @@ impl<'a> IndexNode<'a> {
         levels_max: u8,
         seed: Option<InodeSeed>,
     ) -> Result<Self> {
-        const NAME: &str = "hash tree root";
+        Self::reread_root(block, format, levels_max)?.judged(format, seed)
+    }
+
+    /// A root that was parsed before: its sum and the order of its hashes are not looked at
+    /// again, which takes long in a node of many entries.
+    ///
+    /// # Errors
+    /// As [`parse_root`](Self::parse_root) for the rest, so that a block which was parsed as
+    /// something else does no harm.
+    ///
+    /// # Panics
+    /// When `block` is not a whole block.
+    pub fn reread_root(block: &'a [u8], format: &DirectoryFormat, levels_max: u8) -> Result<Self> {
+        const NAME: &str = IndexShape::Root.name();
         for (record, (at, name)) in Records::of_root(block, format).zip(DOTS) {
-            let record = record?;
-            let found = record.entry.map(|entry| (entry.offset, entry.name));
+            let entry = record?.entry(format)?;
+            let found = entry.map(|entry| (entry.offset, entry.name));
             if found != Some((at, name)) {
                 let name = name.escape_ascii();
                 return Err(corrupt(
@@ -177,7 +198,7 @@ impl<'a> IndexNode<'a> {
         if HashKind::from_raw(info.hash_version).is_none() {
             return Err(unknown_hash(NAME, "hash_version", info.hash_version));
         }
-        Self::parse(NAME, block, IndexShape::Root, format, seed)
+        Self::counted(block, IndexShape::Root, format)
     }
 
     /// A node in a block of its own.
@@ -192,7 +213,18 @@ impl<'a> IndexNode<'a> {
         format: &DirectoryFormat,
         seed: Option<InodeSeed>,
     ) -> Result<Self> {
-        const NAME: &str = "hash tree node";
+        Self::reread_node(block, format)?.judged(format, seed)
+    }
+
+    /// Such a node that was parsed before, as [`reread_root`](Self::reread_root).
+    ///
+    /// # Errors
+    /// As there.
+    ///
+    /// # Panics
+    /// When `block` is not a whole block.
+    pub fn reread_node(block: &'a [u8], format: &DirectoryFormat) -> Result<Self> {
+        const NAME: &str = IndexShape::Node.name();
         let length = length_at(block, 0, format);
         if length != format.block_bytes as usize {
             return Err(corrupt(
@@ -200,40 +232,36 @@ impl<'a> IndexNode<'a> {
                 format_args!("a record of {length} bytes before it"),
             ));
         }
-        Self::parse(NAME, block, IndexShape::Node, format, seed)
+        Self::counted(block, IndexShape::Node, format)
     }
 
-    fn parse(
-        name: &str,
-        block: &'a [u8],
-        shape: IndexShape,
-        format: &DirectoryFormat,
-        seed: Option<InodeSeed>,
-    ) -> Result<Self> {
+    fn counted(block: &'a [u8], shape: IndexShape, format: &DirectoryFormat) -> Result<Self> {
         assert_eq!(block.len(), format.block_bytes as usize);
         let node = Self { block, shape };
         let room = shape.capacity(format) as u64;
-        check_range(name, "limit", node.capacity() as u64, room..=room)?;
-        check_range(name, "count", node.len() as u64, 1..=room)?;
+        check_range(shape.name(), "limit", node.capacity() as u64, room..=room)?;
+        check_range(shape.name(), "count", node.len() as u64, 1..=room)?;
+        Ok(node)
+    }
+
+    /// The node, once its sum and the order of its hashes are found right.
+    fn judged(self, format: &DirectoryFormat, seed: Option<InodeSeed>) -> Result<Self> {
+        let (block, shape) = (self.block, self.shape);
         if let (Some(seed), Tail::Checksum) = (seed, format.tail) {
             let (stored, computed) = sums(block, shape, seed);
-            check_sum(name, stored, computed)?;
+            check_sum(shape.name(), stored, computed)?;
         }
         // The first entry has no hash.
-        let used = &block[shape.offset()..][..node.len() * ENTRY_BYTES];
-        let (entries, _) = used.as_chunks::<ENTRY_BYTES>();
         let mut least = 0;
-        for (index, entry) in entries.iter().enumerate().skip(1) {
-            // Every walk parses its nodes, and nodes are long.
-            let [hash @ .., _, _, _, _] = *entry;
-            let hash = u32::from_le_bytes(hash);
+        for (index, entry) in self.entries().enumerate().skip(1) {
+            let hash = entry.hash;
             if hash < least {
                 let problem = format_args!("entry {index} has hash {hash:#x} after {least:#x}");
-                return Err(corrupt(name, problem));
+                return Err(corrupt(shape.name(), problem));
             }
             least = hash;
         }
-        Ok(node)
+        Ok(self)
     }
 
     /// The entries `.` and `..` before a root.
@@ -245,7 +273,7 @@ impl<'a> IndexNode<'a> {
         let mut records = Records::of_root(self.block, format);
         [(); 2].map(|()| {
             let record = records.next().expect("parsed").expect("parsed");
-            record.entry.expect("parsed")
+            record.entry(format).expect("parsed").expect("parsed")
         })
     }
 

@@ -54,10 +54,11 @@ pub fn entries<'a>(block: &'a [u8], format: &DirectoryFormat) -> Entries<'a> {
     Entries(Records::new(block, format))
 }
 
-/// The entry with the given name; `None` when there is none.
+/// The entry with the given name; `None` when there is none. Of other records only the lengths
+/// are looked at.
 ///
 /// # Errors
-/// `Corrupt` when a record before it is wrong.
+/// `Corrupt` when a record before it ends where none can, or the entry is wrong.
 ///
 /// # Panics
 /// When `block` is not a whole block.
@@ -66,9 +67,11 @@ pub fn find<'a>(
     format: &DirectoryFormat,
     name: &[u8],
 ) -> Result<Option<Entry<'a>>> {
-    for entry in entries(block, format) {
-        let entry = entry?;
-        if entry.name == name {
+    for record in Records::new(block, format) {
+        let record = record?;
+        if record.name == name
+            && let Some(entry) = record.entry(format)?
+        {
             return Ok(Some(entry));
         }
     }
@@ -84,29 +87,71 @@ impl<'a> Iterator for Entries<'a> {
 
     fn next(&mut self) -> Option<Self::Item> {
         loop {
-            match self.0.next()? {
-                Ok(record) => match record.entry {
-                    Some(entry) => return Some(Ok(entry)),
-                    None => continue,
-                },
-                Err(error) => return Some(Err(error)),
+            let record = self.0.next()?;
+            match record.and_then(|record| record.entry(&self.0.format)) {
+                Ok(Some(entry)) => return Some(Ok(entry)),
+                Ok(None) => continue,
+                Err(error) => {
+                    self.0.at = self.0.end;
+                    return Some(Err(error));
+                }
             }
         }
     }
 }
 
-/// A record, in use or not.
+/// A record, in use or not. That it lies within the block is known, and nothing about what is
+/// in it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record<'a> {
     pub(super) offset: usize,
     pub(super) bytes: usize,
-    pub(super) entry: Option<Entry<'a>>,
+    inode: Option<InodeNumber>,
+    /// Nothing when it is free.
+    name: &'a [u8],
+    type_code: u8,
 }
 
-impl Record<'_> {
+impl<'a> Record<'a> {
+    pub(super) fn is_free(&self) -> bool {
+        self.inode.is_none()
+    }
+
     /// Bytes that its entry needs.
     pub(super) fn used_bytes(&self) -> usize {
-        self.entry.map_or(0, |entry| record_bytes(entry.name.len()))
+        match self.is_free() {
+            true => 0,
+            false => record_bytes(self.name.len()),
+        }
+    }
+
+    /// Its entry; `None` when it is free.
+    pub(super) fn entry(&self, format: &DirectoryFormat) -> Result<Option<Entry<'a>>> {
+        let Some(inode) = self.inode else {
+            return Ok(None);
+        };
+        if inode.0 > format.inodes {
+            let most = format.inodes;
+            return Err(wrong(
+                self.offset,
+                format_args!("inode is {inode}, of {most}"),
+            ));
+        }
+        if self.name.is_empty() || !is_plain(self.name) {
+            let shown = self.name.escape_ascii();
+            return Err(wrong(self.offset, format_args!("\"{shown}\" is no name")));
+        }
+        let type_code = match format.types {
+            TypeField::Present => self.type_code,
+            TypeField::Absent => 0,
+        };
+        Ok(Some(Entry {
+            offset: self.offset,
+            inode,
+            name: self.name,
+            file_type: FileType::from_directory_code(type_code),
+            type_code,
+        }))
     }
 }
 
@@ -139,76 +184,57 @@ impl<'a> Records<'a> {
         }
     }
 
+    // Inlined, a walk keeps its record in registers and takes half the time.
+    #[inline(always)]
     fn read(&self) -> Result<Record<'a>> {
         let at = self.at;
         let left = self.end - at;
-        let wrong = |problem: std::fmt::Arguments<'_>| -> Error {
-            corrupt(
-                "directory block",
-                format_args!("record at byte {at}: {problem}"),
-            )
-        };
         let (raw, rest) = RawDirEntry::ref_from_prefix(&self.block[at..self.end])
-            .map_err(|_| wrong(format_args!("only {left} bytes are left")))?;
+            .map_err(|_| wrong(at, format_args!("only {left} bytes are left")))?;
         let bytes = decode_length(raw.rec_len.get(), self.format.block_bytes);
-        let name_bytes = usize::from(raw.name_len);
-        if !bytes.is_multiple_of(4) {
-            return Err(wrong(format_args!(
-                "rec_len is {bytes}, not a multiple of 4"
-            )));
-        }
-        if bytes > left {
-            return Err(wrong(format_args!(
-                "rec_len is {bytes}, {left} bytes are left"
-            )));
-        }
-        let least = record_bytes(name_bytes).max(RECORD_BYTES_MIN);
-        let number = InodeNumber::new(raw.inode.get());
+        let inode = InodeNumber::new(raw.inode.get());
         // What is left of a name in a free record does not count.
-        let least = number.map_or(RECORD_BYTES_MIN, |_| least);
-        if bytes < least {
-            return Err(wrong(format_args!("rec_len is {bytes}, less than {least}")));
+        let name_bytes = inode.map_or(0, |_| usize::from(raw.name_len));
+        let least = record_bytes(name_bytes).max(RECORD_BYTES_MIN);
+        if !bytes.is_multiple_of(4) || bytes > left || bytes < least {
+            return Err(wrong_length(at, bytes, least, left));
         }
-        let entry = match number {
-            None => None,
-            Some(inode) if inode.0 > self.format.inodes => {
-                let most = self.format.inodes;
-                return Err(wrong(format_args!("inode is {inode}, of {most}")));
-            }
-            Some(inode) => {
-                let type_code = self.type_code(raw);
-                let name = &rest[..name_bytes];
-                if name.is_empty() || !is_plain(name) {
-                    let shown = name.escape_ascii();
-                    return Err(wrong(format_args!("\"{shown}\" is no name")));
-                }
-                Some(Entry {
-                    offset: at,
-                    inode,
-                    name,
-                    file_type: FileType::from_directory_code(type_code),
-                    type_code,
-                })
-            }
-        };
         Ok(Record {
             offset: at,
             bytes,
-            entry,
+            inode,
+            name: &rest[..name_bytes],
+            type_code: raw.file_type,
         })
     }
+}
 
-    fn type_code(&self, raw: &RawDirEntry) -> u8 {
-        match self.format.types {
-            TypeField::Present => raw.file_type,
-            TypeField::Absent => 0,
-        }
+#[cold]
+fn wrong(at: usize, problem: std::fmt::Arguments<'_>) -> Error {
+    corrupt(
+        "directory block",
+        format_args!("record at byte {at}: {problem}"),
+    )
+}
+
+#[cold]
+fn wrong_length(at: usize, bytes: usize, least: usize, left: usize) -> Error {
+    if !bytes.is_multiple_of(4) {
+        return wrong(at, format_args!("rec_len is {bytes}, not a multiple of 4"));
     }
+    if bytes > left {
+        return wrong(
+            at,
+            format_args!("rec_len is {bytes}, {left} bytes are left"),
+        );
+    }
+    wrong(at, format_args!("rec_len is {bytes}, less than {least}"))
 }
 
 impl<'a> Iterator for Records<'a> {
     type Item = Result<Record<'a>>;
 
+    #[inline(always)]
     fn next(&mut self) -> Option<Self::Item> {
         if self.at == self.end {
             return None;

@@ -156,6 +156,35 @@ fn retargeted_entry_keeps_its_name() {
 }
 
 #[test]
+fn entry_that_is_gone_is_not_removed_again() {
+    let mut block = block();
+    remove(&mut block, &format(), 24).unwrap();
+    let before = block.clone();
+    for offset in [24, 4] {
+        let line = remove(&mut block, &format(), offset).unwrap_err();
+        let expected = format!("directory block: no entry at byte {offset} any more");
+        assert_eq!(line.to_string(), expected);
+    }
+    assert_eq!(block, before);
+}
+
+#[test]
+fn find_judges_the_entry_it_finds_and_of_others_the_length() {
+    let mut block = block();
+    insert(&mut block, &format(), &file(b"other", 14)).unwrap();
+    // "hello" names an inode that cannot be.
+    block[24..28].fill(0xFF);
+    let other = find(&block, &format(), b"other").unwrap().unwrap();
+    assert_eq!(other.inode, InodeNumber(14));
+    let error = find(&block, &format(), b"hello").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(entries(&block, &format()).any(|entry| entry.is_err()));
+    block[28] = 0;
+    let error = find(&block, &format(), b"other").unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+}
+
+#[test]
 fn block_of_64_kib_has_a_record_longer_than_16_bits_say() {
     let format = DirectoryFormat {
         block_bytes: 1 << 16,
@@ -189,10 +218,12 @@ fn fill_says_when_names_do_not_fit() {
 
 #[test]
 fn what_is_no_name_is_refused() {
-    for name in [&b""[..], b".", b"..", b"a/b", b"a\0", &[b'x'; 256]] {
+    for name in [&b""[..], b".", b"..", b"a/b", b"a\0"] {
         let error = check_name(name).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     }
+    let error = check_name(&[b'x'; 256]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NameTooLong);
     check_name(&[b'x'; 255]).unwrap();
     check_name(b"...").unwrap();
 }
@@ -380,11 +411,31 @@ fn falling_hash_and_wrong_sum_are_refused() {
 }
 
 #[test]
+fn reread_root_is_judged_by_all_but_its_sum_and_order() {
+    let (block, format) = (root(), format());
+    for at in 0..block.len() {
+        let mut block = block.clone();
+        block[at] ^= 0x40;
+        let parsed = IndexNode::parse_root(&block, &format, 1, None).map(|_| ());
+        let reread = IndexNode::reread_root(&block, &format, 1).map(|_| ());
+        match parsed {
+            Err(error) if error.to_string().contains("has hash") => reread.unwrap(),
+            parsed => assert_eq!(
+                parsed.map_err(|error| error.to_string()),
+                reread.map_err(|error| error.to_string()),
+                "byte {at}"
+            ),
+        }
+    }
+}
+
+#[test]
 fn block_of_records_is_no_node() {
-    let line = IndexNode::parse_node(&block(), &format(), None)
-        .unwrap_err()
-        .to_string();
-    assert_eq!(line, "hash tree node: a record of 12 bytes before it");
+    const LINE: &str = "hash tree node: a record of 12 bytes before it";
+    let error = IndexNode::parse_node(&block(), &format(), None).unwrap_err();
+    assert_eq!(error.to_string(), LINE);
+    let error = IndexNode::reread_node(&block(), &format()).unwrap_err();
+    assert_eq!(error.to_string(), LINE);
 }
 
 #[test]

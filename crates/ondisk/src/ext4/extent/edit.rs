@@ -19,6 +19,7 @@ impl<'a> ExtentNodeMut<'a> {
     ///
     /// # Panics
     /// When it cannot have been.
+    #[inline]
     pub fn new(bytes: &'a mut [u8]) -> Self {
         let node = Self { bytes };
         let header = node.header();
@@ -40,11 +41,13 @@ impl<'a> ExtentNodeMut<'a> {
     }
 
     /// Number of entries.
+    #[inline]
     pub fn len(&self) -> usize {
         self.header().eh_entries.get().into()
     }
 
     /// Whether there is no entry.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -63,6 +66,7 @@ impl<'a> ExtentNodeMut<'a> {
     ///
     /// # Panics
     /// In a node above the leaves, past the last entry, and when it cannot be stored.
+    #[inline]
     pub fn set_leaf(&mut self, index: usize, entry: &LeafEntry) {
         assert_eq!(self.depth(), 0);
         self.set(index, entry.encode().as_bytes());
@@ -72,6 +76,7 @@ impl<'a> ExtentNodeMut<'a> {
     ///
     /// # Panics
     /// In a leaf, past the last entry, and when it cannot be stored.
+    #[inline]
     pub fn set_index(&mut self, index: usize, entry: &IndexEntry) {
         assert!(self.depth() > 0);
         self.set(index, entry.encode().as_bytes());
@@ -81,6 +86,7 @@ impl<'a> ExtentNodeMut<'a> {
     ///
     /// # Panics
     /// When the node is full, and as [`set_leaf`](Self::set_leaf).
+    #[inline]
     pub fn insert_leaf(&mut self, index: usize, entry: &LeafEntry) {
         self.make_room(index);
         self.set_leaf(index, entry);
@@ -90,6 +96,7 @@ impl<'a> ExtentNodeMut<'a> {
     ///
     /// # Panics
     /// When the node is full, and as [`set_index`](Self::set_index).
+    #[inline]
     pub fn insert_index(&mut self, index: usize, entry: &IndexEntry) {
         self.make_room(index);
         self.set_index(index, entry);

@@ -19,6 +19,7 @@ pub enum ExtentKind {
 
 impl ExtentKind {
     /// Blocks of the longest extent of this kind.
+    #[inline]
     pub fn blocks_max(self) -> u16 {
         match self {
             Self::Written => WRITTEN_BLOCKS_MAX,
@@ -42,17 +43,20 @@ pub struct LeafEntry {
 
 impl LeafEntry {
     /// One past the last logical block.
+    #[inline]
     pub fn logical_end(&self) -> u64 {
         u64::from(self.logical.0) + u64::from(self.blocks)
     }
 
     /// The block on the device of a block in the file; `None` outside the extent.
+    #[inline]
     pub fn map(&self, logical: LogicalBlock) -> Option<PhysicalBlock> {
         let offset = u64::from(logical.0.checked_sub(self.logical.0)?);
         (offset < u64::from(self.blocks)).then_some(PhysicalBlock(self.physical.0 + offset))
     }
 
     /// The meaning of a raw entry. A length of 0 stays one of 0.
+    #[inline]
     pub fn decode(raw: &RawExtent) -> Self {
         let length = raw.ee_len.get();
         let (blocks, kind) = match length.checked_sub(WRITTEN_BLOCKS_MAX) {
@@ -72,6 +76,7 @@ impl LeafEntry {
     ///
     /// # Panics
     /// When length or place cannot be stored.
+    #[inline]
     pub fn encode(&self) -> RawExtent {
         assert!(
             (1..=self.kind.blocks_max()).contains(&self.blocks) && self.physical.0 < PHYSICAL_END,
@@ -101,6 +106,7 @@ pub struct IndexEntry {
 
 impl IndexEntry {
     /// The meaning of a raw entry.
+    #[inline]
     pub fn decode(raw: &RawExtentIndex) -> Self {
         let high = u64::from(raw.ei_leaf_hi.get());
         Self {
@@ -113,6 +119,7 @@ impl IndexEntry {
     ///
     /// # Panics
     /// When the place cannot be stored.
+    #[inline]
     pub fn encode(&self) -> RawExtentIndex {
         assert!(self.child.0 < PHYSICAL_END, "{self:?} cannot be stored");
         let mut raw = RawExtentIndex::new_zeroed();

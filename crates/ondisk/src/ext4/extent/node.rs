@@ -77,6 +77,7 @@ impl<'a> ExtentNode<'a> {
     ///
     /// # Errors
     /// `Corrupt` when the node cannot be the one that its parent means.
+    #[inline]
     pub fn trusted(bytes: &'a [u8], place: &NodePlace) -> Result<Self> {
         let header = RawExtentHeader::ref_from_prefix(bytes).ok();
         header
@@ -100,6 +101,7 @@ impl<'a> ExtentNode<'a> {
     ///
     /// # Panics
     /// When none can have.
+    #[inline]
     pub fn again(bytes: &'a [u8], place: &NodePlace) -> Self {
         let (header, entries) = RawExtentHeader::ref_from_prefix(bytes).expect("12 bytes");
         Self {
@@ -109,6 +111,7 @@ impl<'a> ExtentNode<'a> {
         }
     }
 
+    #[inline]
     fn belongs_at(&self, place: &NodePlace) -> bool {
         if self.depth() != place.depth {
             return false;
@@ -211,21 +214,25 @@ impl<'a> ExtentNode<'a> {
     }
 
     /// Levels below: 0 in a node with extents.
+    #[inline]
     pub fn depth(&self) -> u16 {
         self.header.eh_depth.get()
     }
 
     /// Number of entries.
+    #[inline]
     pub fn len(&self) -> usize {
         self.header.eh_entries.get().into()
     }
 
     /// Whether there is no entry.
+    #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
     /// Number of entries that fit.
+    #[inline]
     pub fn capacity(&self) -> usize {
         self.header.eh_max.get().into()
     }
@@ -234,6 +241,7 @@ impl<'a> ExtentNode<'a> {
     ///
     /// # Panics
     /// In a node above, and past the last entry.
+    #[inline]
     pub fn leaf(&self, index: usize) -> LeafEntry {
         assert_eq!(self.depth(), 0, "an extent in a node above the leaves");
         let raw = RawExtent::ref_from_bytes(self.entry(index)).expect("12 bytes");
@@ -244,6 +252,7 @@ impl<'a> ExtentNode<'a> {
     ///
     /// # Panics
     /// In a leaf, and past the last entry.
+    #[inline]
     pub fn index(&self, index: usize) -> IndexEntry {
         assert!(self.depth() > 0, "a reference in a leaf");
         let raw = RawExtentIndex::ref_from_bytes(self.entry(index)).expect("12 bytes");
@@ -270,6 +279,7 @@ impl<'a> ExtentNode<'a> {
 
     /// The last entry that begins at or before `logical`: the one that holds the block, if
     /// any does.
+    #[inline]
     pub fn find(&self, logical: LogicalBlock) -> Option<usize> {
         let (entries, _) = self.entries.as_chunks::<ENTRY_BYTES>();
         // Both kinds of entries begin with their first logical block.
@@ -284,6 +294,7 @@ impl<'a> ExtentNode<'a> {
     ///
     /// # Panics
     /// In a leaf, and past the last entry.
+    #[inline]
     pub fn child(&self, index: usize) -> NodePlace {
         let entry = self.index(index);
         let end = match index + 1 < self.len() {
@@ -297,11 +308,13 @@ impl<'a> ExtentNode<'a> {
         }
     }
 
+    #[inline]
     fn first_logical(&self) -> Option<u64> {
         let first = self.entries.first_chunk::<4>()?;
         Some(u32::from_le_bytes(*first).into())
     }
 
+    #[inline]
     fn entry(&self, index: usize) -> &'a [u8] {
         &self.entries[index * ENTRY_BYTES..][..ENTRY_BYTES]
     }

@@ -207,6 +207,13 @@ impl<'a> Attributes<'a> {
 }
 
 impl Attribute<'_> {
+    /// Whether `e_hash` is right for a value in an inode, which keeps `value_hash` of the value
+    /// in its `i_atime`.
+    pub fn is_hash_of_inode(&self, value_hash: u32) -> bool {
+        let value = XattrValue::Bytes(value_hash.to_le_bytes().to_vec().into());
+        hash::is_right(self.hash, &self.name.rest, &value)
+    }
+
     pub(super) fn entry_hash(&self, hashes: Hashes) -> u32 {
         match (&self.value, hashes) {
             (XattrValue::Inode { .. }, _) => self.hash,

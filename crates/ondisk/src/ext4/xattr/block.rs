@@ -62,10 +62,10 @@ impl<'a> XattrBlock<'a> {
         })
     }
 
-    /// The hash that the list makes, whether or not it is the stored one.
+    /// The hash that those of the entries make, whether or not it is the stored one.
     pub fn computed_hash(&self) -> u32 {
         let list = self.attributes.list.iter();
-        hash::of_block(list.map(|attribute| attribute.entry_hash(Hashes::All)))
+        hash::of_block(list.map(|attribute| attribute.hash))
     }
 
     /// Whether two blocks may be one: the same names and values.

@@ -248,6 +248,17 @@ fn list_that_fits_to_the_byte_is_taken() {
 }
 
 #[test]
+fn value_in_an_inode_is_hashed_by_its_hash() {
+    let mut block = block();
+    // user.a in inode 13, its value of one byte taken for the hash of the value there.
+    block[0x24] = 13;
+    let parsed = XattrBlock::parse(&block, PLACE, None).unwrap();
+    let attribute = parsed.attributes.iter().next().unwrap();
+    assert!(attribute.is_hash_of_inode(u32::from(b'1')));
+    assert!(!attribute.is_hash_of_inode(u32::from(b'2')));
+}
+
+#[test]
 fn value_in_an_inode_is_kept() {
     let mut block = block();
     // user.a: no offset, inode 13, its hash stays.

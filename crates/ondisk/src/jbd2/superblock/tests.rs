@@ -160,3 +160,25 @@ fn changed_byte_is_found_by_the_checksum() {
         .to_string();
     assert_eq!(line, "journal superblock: only 1023 bytes");
 }
+
+#[test]
+fn room_for_fast_commits_leaves_a_log_that_linux_takes() {
+    let mut superblock = modern();
+    let has_room = |superblock: &mut JournalSuperblock, blocks: u32, kept: u32| {
+        let edited = superblock.edit(|raw| {
+            let incompat = raw.s_feature_incompat.get();
+            let fast_commit = JournalIncompat::FAST_COMMIT.bits();
+            raw.s_feature_incompat.set(incompat & !fast_commit);
+            raw.s_start.set(0);
+            raw.s_maxlen.set(blocks);
+            raw.s_num_fc_blks.set(kept);
+        });
+        edited.unwrap();
+        superblock.has_room_for_fast_commits()
+    };
+    assert!(has_room(&mut superblock, 1024 + 16, 16));
+    assert!(!has_room(&mut superblock, 1024 + 15, 16));
+    assert!(has_room(&mut superblock, 1024 + 256, 0));
+    assert!(!has_room(&mut superblock, 1024 + 255, 0));
+    assert!(!has_room(&mut superblock, 100, 16));
+}
