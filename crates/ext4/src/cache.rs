@@ -1,0 +1,227 @@
+//! Blocks of metadata in memory.
+//!
+//! Model: a block's bytes are an `Arc<[u8]>`. Readers take a copy of the `Arc` and are not disturbed by later changes;
+//! who changes a block gets bytes of its own when anybody still holds the old ones. So a commit freezes a block by
+//! taking its `Arc`, and the next transaction changes it at once.
+//!
+//! What is not here is read from the journal, where it has committed and is not home yet, else from the device.
+//!
+//! Invariants:
+//! - bytes that came from the device were judged once, before anybody else saw them;
+//! - a block leaves the cache only when nobody holds it: a transaction holds those it changed until it has
+//!   committed, so there are never two of one number;
+//! - a forgotten block (freed) is not written, and not found any more.
+//!
+//! Lock order: a block's lock is the last.
+
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use extant_blockdev::Device;
+use extant_jbd2::Journal;
+use extant_ondisk::ext4::PhysicalBlock;
+use extant_space::{Error, Result};
+
+use crate::held::{HeldCache, held_cache};
+use crate::sync::lock;
+use crate::transaction::TransactionId;
+
+/// Finds what is wrong with bytes that come from the device.
+pub(crate) type Judge<'a> = &'a dyn Fn(&[u8]) -> Result<()>;
+
+pub(crate) struct BlockCache {
+    device: Arc<dyn Device>,
+    journal: Option<Arc<Journal>>,
+    block_bytes: usize,
+    blocks: HeldCache<PhysicalBlock, Block>,
+}
+
+/// One block.
+pub(crate) struct Block {
+    number: PhysicalBlock,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Nothing before the first read.
+    bytes: Option<Arc<[u8]>>,
+    /// The running transaction, when it changed the block.
+    changed_in: Option<TransactionId>,
+    forgotten: bool,
+}
+
+/// Somebody who changes blocks for a transaction.
+pub(crate) trait Changing {
+    /// The running transaction.
+    fn id(&self) -> TransactionId;
+    /// Adds a block to it that it did not have.
+    fn joined(&self, block: &Arc<Block>);
+}
+
+impl BlockCache {
+    /// A cache that tries to keep `capacity` blocks of `block_bytes`.
+    pub(crate) fn new(
+        device: Arc<dyn Device>,
+        journal: Option<Arc<Journal>>,
+        block_bytes: usize,
+        capacity: usize,
+    ) -> Self {
+        Self {
+            device,
+            journal,
+            block_bytes,
+            blocks: held_cache(capacity),
+        }
+    }
+
+    /// The bytes of a block; `judge` sees them when they come from the device.
+    ///
+    /// # Errors
+    /// What the device or `judge` says.
+    pub(crate) fn read(&self, number: PhysicalBlock, judge: Judge<'_>) -> Result<Arc<[u8]>> {
+        self.with(number, |_, state| {
+            self.fill(number, state, judge)?;
+            Ok(Arc::clone(state.bytes.as_ref().expect("just filled")))
+        })
+    }
+
+    /// Changes a block, as [`read`](Self::read) finds it, in the running transaction.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); nothing is changed then.
+    pub(crate) fn change<T>(
+        &self,
+        by: &impl Changing,
+        number: PhysicalBlock,
+        judge: Judge<'_>,
+        change: impl FnOnce(&mut [u8]) -> T,
+    ) -> Result<T> {
+        self.with(number, |block, state| {
+            self.fill(number, state, judge)?;
+            Ok(state.change(by, block, change))
+        })
+    }
+
+    /// Changes a block that is held and was read. What is changed in one that was forgotten goes nowhere.
+    pub(crate) fn change_held<T>(
+        &self,
+        by: &impl Changing,
+        block: &Arc<Block>,
+        change: impl FnOnce(&mut [u8]) -> T,
+    ) -> T {
+        let mut state = lock(&block.state);
+        if state.forgotten {
+            // Only a damaged file system has two owners of a block, of whom one has freed it.
+            return change(&mut vec![0; self.block_bytes]);
+        }
+        state.change(by, block, change)
+    }
+
+    /// Makes a block of metadata out of a free one; `change` sees zeros.
+    pub(crate) fn create<T>(
+        &self,
+        by: &impl Changing,
+        number: PhysicalBlock,
+        change: impl FnOnce(&mut [u8]) -> T,
+    ) -> T {
+        let made = self.with(number, |block, state| {
+            state.bytes = Some(vec![0; self.block_bytes].into());
+            Ok(state.change(by, block, change))
+        });
+        made.expect("nothing was read")
+    }
+
+    /// Drops a block that is free now: what the running transaction has of it is not written.
+    pub(crate) fn forget(&self, number: PhysicalBlock) {
+        let Some(block) = self.blocks.get(&number) else {
+            return;
+        };
+        let mut state = lock(&block.state);
+        state.forgotten = true;
+        state.bytes = None;
+        self.blocks.remove(&number);
+    }
+
+    /// Has the journal write what is committed of a block home.
+    ///
+    /// # Errors
+    /// Those of the device, which stop the journal.
+    pub(crate) fn bring_home(&self, number: PhysicalBlock) -> Result<()> {
+        match &self.journal {
+            Some(journal) => journal.bring_home(number),
+            None => Ok(()),
+        }
+    }
+
+    /// The block itself, which stays in the cache as long as it is held.
+    pub(crate) fn hold(&self, number: PhysicalBlock) -> Arc<Block> {
+        let made = self.blocks.get_or_insert_with(&number, || {
+            Ok::<_, Error>(Arc::new(Block {
+                number,
+                state: Mutex::new(State {
+                    bytes: None,
+                    changed_in: None,
+                    forgotten: false,
+                }),
+            }))
+        });
+        made.expect("making one does not fail")
+    }
+
+    /// Runs `work` on a block that nobody has forgotten.
+    fn with<T>(
+        &self,
+        number: PhysicalBlock,
+        work: impl FnOnce(&Arc<Block>, &mut State) -> Result<T>,
+    ) -> Result<T> {
+        loop {
+            let block = self.hold(number);
+            let mut state: MutexGuard<'_, State> = lock(&block.state);
+            if !state.forgotten {
+                return work(&block, &mut state);
+            }
+        }
+    }
+
+    fn fill(&self, number: PhysicalBlock, state: &mut State, judge: Judge<'_>) -> Result<()> {
+        if state.bytes.is_some() {
+            return Ok(());
+        }
+        let journal = self.journal.as_ref();
+        let bytes = match journal.and_then(|journal| journal.lookup(number)) {
+            Some(bytes) => bytes,
+            None => {
+                let mut bytes = vec![0; self.block_bytes];
+                self.device
+                    .read_at(&mut bytes, number.0 * self.block_bytes as u64)?;
+                bytes.into()
+            }
+        };
+        judge(&bytes)?;
+        state.bytes = Some(bytes);
+        Ok(())
+    }
+}
+
+impl Block {
+    /// Its number and its bytes as they are now; `None` when it was freed.
+    pub(crate) fn freeze(&self) -> Option<(PhysicalBlock, Arc<[u8]>)> {
+        let state = lock(&self.state);
+        let bytes = state.bytes.as_ref().filter(|_| !state.forgotten)?;
+        Some((self.number, Arc::clone(bytes)))
+    }
+}
+
+impl State {
+    fn change<T>(
+        &mut self,
+        by: &impl Changing,
+        block: &Arc<Block>,
+        change: impl FnOnce(&mut [u8]) -> T,
+    ) -> T {
+        if self.changed_in != Some(by.id()) {
+            self.changed_in = Some(by.id());
+            by.joined(block);
+        }
+        change(Arc::make_mut(self.bytes.as_mut().expect("filled")))
+    }
+}

@@ -1,0 +1,209 @@
+//! Extended attributes: in inodes, in blocks that inodes share, in inodes of their own.
+//!
+//! A block is read and claimed when the first inode names it; how often it is named is compared
+//! in the end. The same goes for the inodes that hold large values.
+
+use std::collections::BTreeMap;
+
+use extant_ondisk::ext4::inode::{FileType, InodeFlags};
+use extant_ondisk::ext4::xattr::{Attribute, Attributes, NameIndex, XattrBlock, XattrValue};
+use extant_ondisk::ext4::{Compat, Incompat, Inode, InodeNumber, PhysicalBlock};
+use extant_space::Result;
+
+use super::Check;
+use super::findings::{FindingKind, Place};
+use super::states::Use;
+
+/// What several inodes may name.
+#[derive(Default)]
+pub(super) struct Shared {
+    blocks: BTreeMap<PhysicalBlock, SharedBlock>,
+    values: BTreeMap<InodeNumber, References>,
+}
+
+/// A block with attributes.
+struct SharedBlock {
+    /// `None` when the block is wrong.
+    references: Option<References>,
+    /// Blocks of the values that are in inodes, which each owner of the block is charged for.
+    value_blocks: u64,
+}
+
+#[derive(Clone, Copy)]
+struct References {
+    stored: u64,
+    found: u64,
+}
+
+impl Check<'_> {
+    /// Judges the attributes of an inode. Gives the blocks that `i_blocks` counts for them.
+    pub(super) fn check_attributes(
+        &mut self,
+        number: InodeNumber,
+        bytes: &[u8],
+        inode: &Inode,
+    ) -> Result<u64> {
+        let layout = *self.volume.layout();
+        let place = Place::inode(number);
+        let mut blocks = 0;
+        match Attributes::parse_inode(bytes, inode, &layout) {
+            Ok(attributes) => blocks += self.check_list(&attributes, &place)?,
+            Err(error) => self
+                .findings
+                .add(FindingKind::Attributes, place.clone(), error),
+        }
+        if let Some(block) = inode.xattr_block(&layout) {
+            blocks += self.check_attribute_block(block, place)?;
+        }
+        Ok(blocks)
+    }
+
+    fn check_attribute_block(&mut self, block: PhysicalBlock, place: Place) -> Result<u64> {
+        let features = self.volume.superblock().features();
+        if !features.compat.contains(Compat::EXT_ATTR) || !self.volume.layout().holds(block, 1) {
+            let words = format_args!("its attributes are in block {block}, which cannot be");
+            self.findings.add(FindingKind::Attributes, place, words);
+            return Ok(0);
+        }
+        if !self.shared.blocks.contains_key(&block) {
+            let read = self.read_attribute_block(block, place)?;
+            self.shared.blocks.insert(block, read);
+        }
+        let shared = self.shared.blocks.get_mut(&block).expect("read before");
+        if let Some(references) = &mut shared.references {
+            references.found += 1;
+        }
+        Ok(1 + shared.value_blocks)
+    }
+
+    fn read_attribute_block(&mut self, block: PhysicalBlock, place: Place) -> Result<SharedBlock> {
+        let owner = "its attribute block";
+        self.claims
+            .claim_for(owner, block, 1, place.clone(), &mut self.findings);
+        let place = place.in_block(block);
+        let bytes = self.volume.block(block)?;
+        let parsed = match XattrBlock::parse(&bytes, block, self.volume.seed()) {
+            Ok(parsed) => parsed,
+            Err(error) => {
+                self.findings.add(FindingKind::Attributes, place, error);
+                return Ok(SharedBlock {
+                    references: None,
+                    value_blocks: 0,
+                });
+            }
+        };
+        if parsed.hash != 0 && parsed.hash != parsed.computed_hash() {
+            let words = format_args!("h_hash is {:#x}", parsed.hash);
+            self.findings
+                .add(FindingKind::Attributes, place.clone(), words);
+        }
+        let value_blocks = self.check_list(&parsed.attributes, &place)?;
+        Ok(SharedBlock {
+            references: Some(References {
+                stored: parsed.references.into(),
+                found: 0,
+            }),
+            value_blocks,
+        })
+    }
+
+    /// Judges hashes and large values; gives the blocks of the latter.
+    fn check_list(&mut self, attributes: &Attributes<'_>, place: &Place) -> Result<u64> {
+        if let Err(error) = attributes.check_hashes() {
+            self.findings
+                .add(FindingKind::Attributes, place.clone(), error);
+        }
+        let mut blocks = 0;
+        for attribute in attributes.iter() {
+            if attribute.name.index == NameIndex(0) {
+                let name = attribute.name.rest.escape_ascii();
+                let words = format_args!("e_name_index of attribute {name} is 0");
+                self.findings
+                    .add(FindingKind::Attributes, place.clone(), words);
+            }
+            if let XattrValue::Inode { inode, bytes } = attribute.value {
+                let block_bytes = self.volume.layout().block_bytes();
+                blocks += u64::from(bytes.div_ceil(block_bytes));
+                self.check_value(attribute, inode, bytes, place)?;
+            }
+        }
+        Ok(blocks)
+    }
+
+    /// The inode that holds a value, when it is named.
+    fn check_value(
+        &mut self,
+        attribute: &Attribute<'_>,
+        number: InodeNumber,
+        bytes: u32,
+        place: &Place,
+    ) -> Result<()> {
+        let layout = *self.volume.layout();
+        let has_feature = self
+            .volume
+            .superblock()
+            .features()
+            .incompat
+            .contains(Incompat::EA_INODE);
+        let inode = self.volume.inode(number)?.filter(|inode| {
+            inode.flags().contains(InodeFlags::EA_INODE)
+                && inode.links() > 0
+                && inode.mode().file_type() == Some(FileType::Regular)
+                && inode.size_bytes(&layout) == u64::from(bytes)
+        });
+        let Some(inode) = inode.filter(|_| has_feature) else {
+            let words = format_args!("no value of {bytes} bytes in inode {number}");
+            self.findings
+                .add(FindingKind::Attributes, place.clone(), words);
+            return Ok(());
+        };
+        // Fields that a file has for other things.
+        let raw = inode.raw();
+        if !attribute.is_hash_of_inode(raw.i_atime.get()) {
+            let words = format_args!("e_hash does not fit the value in inode {number}");
+            self.findings
+                .add(FindingKind::Attributes, place.clone(), words);
+        }
+        let stored = u64::from(raw.i_ctime.get()) << 32 | u64::from(raw.l_i_version.get());
+        let value = self.shared.values.entry(number);
+        value.or_insert(References { stored, found: 0 }).found += 1;
+        Ok(())
+    }
+
+    /// Compares how often attribute blocks and values are named.
+    pub(super) fn check_attribute_references(&mut self) {
+        let wrong = |references: &References| references.stored != references.found;
+        for (&block, shared) in &self.shared.blocks {
+            if let Some(references) = shared.references.filter(|references| wrong(references)) {
+                let words = format_args!(
+                    "h_refcount is {}, and {} inodes name the block",
+                    references.stored, references.found
+                );
+                let place = Place::block(block);
+                self.findings
+                    .add(FindingKind::AttributeReferences, place, words);
+            }
+        }
+        for (&number, references) in self.shared.values.iter().filter(|(_, it)| wrong(it)) {
+            let words = format_args!(
+                "counts {} references to the value, and there are {}",
+                references.stored, references.found
+            );
+            self.findings.add(
+                FindingKind::AttributeReferences,
+                Place::inode(number),
+                words,
+            );
+        }
+        for (number, _) in self
+            .states
+            .used()
+            .filter(|(_, state)| state.usage == Use::AttributeValue)
+            .filter(|(number, _)| !self.shared.values.contains_key(number))
+        {
+            let words = "the value of an attribute that nobody has";
+            self.findings
+                .add(FindingKind::Unreachable, Place::inode(number), words);
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! The blocks of directories, entry by entry.
+//!
+//! Every entry is counted as a link of the inode it names, and gives a directory its parent.
+
+use extant_ondisk::ext4::directory::{
+    BlockKind, DirectoryFormat, Entry, RawDirEntry, Tail, block_kind, entries, verify,
+};
+use extant_ondisk::ext4::extent::ExtentKind;
+use extant_ondisk::ext4::inode::{FileType, InodeFlags};
+use extant_ondisk::ext4::{
+    GroupNumber, Incompat, Inode, InodeNumber, InodeSeed, LogicalBlock, PhysicalBlock,
+};
+use extant_space::Result;
+
+use super::file_blocks::Summary;
+use super::findings::{FindingKind, Place};
+use super::hash_tree::{HashTree, Role};
+use super::mapping::Run;
+use super::names::KnownName;
+use super::states::Use;
+use super::{Check, Step};
+
+/// Blocks read at once.
+const CHUNK_BLOCKS: u64 = 64;
+/// Where `..` is in the first block.
+const DOT_DOT_OFFSET: usize = 12;
+
+/// A directory, as the scan of the inodes leaves it.
+pub(super) struct Directory {
+    pub(super) number: InodeNumber,
+    /// The directory that has an entry for it.
+    pub(super) parent: Option<InodeNumber>,
+    /// What its `..` names.
+    pub(super) dot_dot: Option<InodeNumber>,
+    pub(super) seed: Option<InodeSeed>,
+    pub(super) is_indexed: bool,
+    /// An orphan without links: what is in it goes with it, and it is not read.
+    pub(super) is_deleted: bool,
+    pub(super) runs: Vec<Run>,
+}
+
+/// A block of a directory.
+struct Block<'a> {
+    directory: InodeNumber,
+    logical: u64,
+    physical: PhysicalBlock,
+    bytes: &'a [u8],
+}
+
+impl Block<'_> {
+    fn place(&self) -> Place {
+        Place::inode(self.directory).in_block(self.physical)
+    }
+}
+
+impl Check<'_> {
+    /// Takes a directory that the scan found.
+    pub(super) fn add_directory(&mut self, number: InodeNumber, inode: &Inode, summary: Summary) {
+        let layout = self.volume.layout();
+        let size = inode.size_bytes(layout);
+        let blocks = summary.last.map_or(0, |last| last + 1);
+        let expected = blocks << layout.block_bits();
+        let place = Place::inode(number);
+        let is_deleted = self.states.usage(number) == Use::Orphan && inode.links() == 0;
+        let has_high_size = layout.features().incompat.contains(Incompat::LARGEDIR);
+        if inode.raw().i_size_high.get() != 0 && !has_high_size {
+            let words = "i_size_high is not 0 without large_dir";
+            self.findings.add(FindingKind::Size, place.clone(), words);
+        }
+        if size != expected && !is_deleted {
+            let words = format_args!("i_size is {size}, and its blocks end at byte {expected}");
+            self.findings.add(FindingKind::Size, place.clone(), words);
+        }
+        if summary
+            .runs
+            .iter()
+            .any(|run| run.kind == ExtentKind::Unwritten)
+        {
+            let words = "a directory with unwritten blocks";
+            self.findings.add(FindingKind::Mapping, place, words);
+        }
+        self.directories.push(Directory {
+            number,
+            parent: None,
+            dot_dot: None,
+            seed: self.volume.seed().map(|seed| inode.seed(seed, number)),
+            is_indexed: inode.flags().contains(InodeFlags::INDEX),
+            is_deleted,
+            runs: summary.runs,
+        });
+    }
+
+    /// Reads all directories.
+    pub(super) fn check_directories(&mut self) -> Result<()> {
+        let per_group = self.volume.layout().inodes_per_group();
+        for index in 0..self.directories.len() {
+            let directory = &mut self.directories[index];
+            let number = directory.number;
+            // Nobody needs the runs afterwards.
+            let runs = std::mem::take(&mut directory.runs);
+            let (seed, is_indexed) = (directory.seed, directory.is_indexed);
+            if directory.is_deleted {
+                continue;
+            }
+            self.advance(Step::Directories, GroupNumber((number.0 - 1) / per_group))?;
+            let tree = match is_indexed {
+                true => self.read_hash_tree(number, &runs, seed)?,
+                false => None,
+            };
+            self.check_directory(number, &runs, seed, is_indexed, tree.as_ref())?;
+        }
+        Ok(())
+    }
+
+    fn check_directory(
+        &mut self,
+        number: InodeNumber,
+        runs: &[Run],
+        seed: Option<InodeSeed>,
+        is_indexed: bool,
+        tree: Option<&HashTree>,
+    ) -> Result<()> {
+        let block_bytes = self.volume.layout().block_bytes() as usize;
+        let mut names = Vec::new();
+        let mut end = 0;
+        for run in runs {
+            if run.logical > end {
+                let words = format_args!("a directory without block {end}");
+                self.findings
+                    .add(FindingKind::DirectoryBlock, Place::inode(number), words);
+            }
+            end = run.logical + run.blocks;
+            for first in (0..run.blocks).step_by(CHUNK_BLOCKS as usize) {
+                let physical = run.physical.0 + first;
+                let blocks = CHUNK_BLOCKS.min(run.blocks - first);
+                let bytes = self.volume.blocks(PhysicalBlock(physical), blocks as u32)?;
+                for (index, bytes) in (0..).zip(bytes.chunks(block_bytes)) {
+                    let block = Block {
+                        directory: number,
+                        logical: run.logical + first + index,
+                        physical: PhysicalBlock(physical + index),
+                        bytes,
+                    };
+                    let role = match (is_indexed, tree) {
+                        (true, Some(tree)) => self.role_in_tree(&block, tree),
+                        (true, None) => self.likely_role(&block),
+                        (false, _) => Role::Records(None),
+                    };
+                    self.check_block(&block, role, tree, seed, &mut names);
+                }
+            }
+        }
+        if runs.first().is_none_or(|run| run.logical > 0) {
+            let words = "a directory without its first block";
+            self.findings
+                .add(FindingKind::OwnEntries, Place::inode(number), words);
+        }
+        self.check_names(number, runs, names)
+    }
+
+    fn role_in_tree(&mut self, block: &Block<'_>, tree: &HashTree) -> Role {
+        if let Some(role) = tree.role(block.logical) {
+            return role;
+        }
+        let words = format_args!("block {} is not in the hash tree", block.logical);
+        self.findings
+            .add(FindingKind::HashTree, block.place(), words);
+        self.likely_role(block)
+    }
+
+    fn likely_role(&self, block: &Block<'_>) -> Role {
+        let format = self.volume.directory_format();
+        match block_kind(block.bytes, LogicalBlock(block.logical as u32), &format) {
+            BlockKind::Root => Role::Root,
+            BlockKind::Node => Role::Node,
+            BlockKind::Records => Role::Records(None),
+        }
+    }
+
+    fn check_block(
+        &mut self,
+        block: &Block<'_>,
+        role: Role,
+        tree: Option<&HashTree>,
+        seed: Option<InodeSeed>,
+        names: &mut Vec<KnownName>,
+    ) {
+        let format = self.volume.directory_format();
+        let format = match role {
+            Role::Node => return,
+            // `..` spans the rest of the block, with the tree's sum in it.
+            Role::Root => DirectoryFormat {
+                tail: Tail::None,
+                ..format
+            },
+            Role::Records(_) => format,
+        };
+        if let Err(error) = verify(block.bytes, &format, seed) {
+            self.findings
+                .add(FindingKind::DirectoryBlock, block.place(), error);
+        }
+        let mut own = if block.logical == 0 {
+            &[&b"."[..], b".."][..]
+        } else {
+            &[]
+        };
+        for entry in entries(block.bytes, &format) {
+            let entry = match entry {
+                Ok(entry) => entry,
+                Err(error) => {
+                    self.findings
+                        .add(FindingKind::DirectoryBlock, block.place(), error);
+                    break;
+                }
+            };
+            let offset = if own.len() == 1 { DOT_DOT_OFFSET } else { 0 };
+            if own.first() == Some(&entry.name) && entry.offset == offset {
+                own = &own[1..];
+                self.check_own_entry(block, &entry);
+                continue;
+            }
+            if matches!(entry.name, b"." | b"..") {
+                let words = "in the place of another entry";
+                let place = block.place().at_entry(entry.name);
+                self.findings.add(FindingKind::OwnEntries, place, words);
+                continue;
+            }
+            self.check_entry(block, &entry);
+            if let (Role::Records(Some(range)), Some(tree)) = (role, tree) {
+                let hash = tree.hash(entry.name);
+                if !range.contains(&hash) {
+                    let place = block.place().at_entry(entry.name);
+                    let words = format_args!("its hash {hash:#x} belongs into another block");
+                    self.findings.add(FindingKind::HashTree, place, words);
+                }
+            }
+            names.push(KnownName::of(&entry, block.logical));
+        }
+        for name in own {
+            let words = "missing, or not in its place";
+            let place = block.place().at_entry(name);
+            self.findings.add(FindingKind::OwnEntries, place, words);
+        }
+    }
+
+    fn check_own_entry(&mut self, block: &Block<'_>, entry: &Entry<'_>) {
+        if entry.name == b"." && entry.inode != block.directory {
+            let words = format_args!("names inode {}", entry.inode);
+            let place = block.place().at_entry(entry.name);
+            self.findings.add(FindingKind::OwnEntries, place, words);
+        }
+        // Others take these names for texts that end.
+        let name_end = entry.offset + size_of::<RawDirEntry>() + entry.name.len();
+        if block.bytes[name_end] != 0 {
+            let words = "no zero behind the name";
+            let place = block.place().at_entry(entry.name);
+            self.findings.add(FindingKind::OwnEntries, place, words);
+        }
+        if entry.name == b".." {
+            let index = self.directory_index(block.directory).expect("a directory");
+            self.directories[index].dot_dot = Some(entry.inode);
+        }
+        let kind = self.count_link(entry.inode);
+        self.check_entry_type(block, entry, kind);
+    }
+
+    fn check_entry(&mut self, block: &Block<'_>, entry: &Entry<'_>) {
+        let number = entry.inode;
+        let problem = match self.states.usage(number) {
+            _ if number == InodeNumber::ROOT => Some("a second name of the root"),
+            Use::None => Some("which is not in use"),
+            Use::Own => Some("which belongs to the file system"),
+            Use::AttributeValue => Some("which is the value of an attribute"),
+            Use::File | Use::Orphan => None,
+        };
+        if let Some(problem) = problem {
+            let words = format_args!("names inode {number}, {problem}");
+            let place = block.place().at_entry(entry.name);
+            self.findings.add(FindingKind::Entry, place, words);
+            return;
+        }
+        let kind = self.count_link(number);
+        self.check_entry_type(block, entry, kind);
+        if kind != Some(FileType::Directory) {
+            return;
+        }
+        let index = self
+            .directory_index(number)
+            .expect("a directory that was scanned");
+        match self.directories[index].parent {
+            None => self.directories[index].parent = Some(block.directory),
+            Some(parent) => {
+                let words =
+                    format_args!("a second name of directory {number}, which is in {parent}");
+                let place = block.place().at_entry(entry.name);
+                self.findings.add(FindingKind::DirectoryTwice, place, words);
+            }
+        }
+    }
+
+    /// Counts one more link of an inode in use, and gives its type.
+    fn count_link(&mut self, number: InodeNumber) -> Option<FileType> {
+        let state = self.states.get_mut(number)?;
+        state.links_found = state.links_found.saturating_add(1);
+        state.kind
+    }
+
+    fn check_entry_type(&mut self, block: &Block<'_>, entry: &Entry<'_>, kind: Option<FileType>) {
+        // 0 says nothing, also where entries have no types.
+        let code = entry.type_code;
+        let expected = kind
+            .map(FileType::directory_code)
+            .filter(|&expected| expected != code);
+        if let Some(expected) = expected.filter(|_| code != 0) {
+            let place = block.place().at_entry(entry.name);
+            let words = format_args!("says type {code}, and the inode type {expected}");
+            self.findings.add(FindingKind::EntryType, place, words);
+        }
+    }
+
+    /// The place of a directory among [`Check::directories`], which the scan left sorted.
+    pub(super) fn directory_index(&self, number: InodeNumber) -> Option<usize> {
+        self.directories
+            .binary_search_by_key(&number, |directory| directory.number)
+            .ok()
+    }
+}
+
+/// The block on the device of a block of the directory.
+pub(super) fn find_block(runs: &[Run], logical: u64) -> Option<PhysicalBlock> {
+    let after = runs.partition_point(|run| run.logical <= logical);
+    let run = &runs[after.checked_sub(1)?];
+    let offset = logical - run.logical;
+    (offset < run.blocks).then_some(PhysicalBlock(run.physical.0 + offset))
+}

@@ -1,0 +1,108 @@
+//! A few bytes for every inode in use: what it is, and how often it is named.
+
+use extant_ondisk::ext4::inode::FileType;
+use extant_ondisk::ext4::{GroupNumber, InodeNumber, Layout};
+
+/// What the scan of the inode tables found in a place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Use {
+    /// Nothing, or something deleted.
+    None,
+    /// An inode of the file system itself, which no directory names.
+    Own,
+    /// A file that waits to be cleared or cut.
+    Orphan,
+    /// The value of an attribute.
+    AttributeValue,
+    /// A file.
+    File,
+}
+
+/// One inode.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct State {
+    pub(super) usage: Use,
+    /// The type; `None` also where the mode stands for none.
+    pub(super) kind: Option<FileType>,
+    /// `i_links_count`.
+    pub(super) links_stored: u16,
+    /// Entries that name it.
+    pub(super) links_found: u32,
+}
+
+/// All inodes in use.
+pub(super) struct States {
+    layout: Layout,
+    /// Of each group, with their places in it, in order.
+    groups: Vec<Vec<(u32, State)>>,
+}
+
+impl States {
+    pub(super) fn new(layout: &Layout) -> Self {
+        Self {
+            layout: *layout,
+            groups: vec![Vec::new(); layout.groups() as usize],
+        }
+    }
+
+    /// Adds an inode in use.
+    ///
+    /// # Panics
+    /// When it does not follow all others of its group.
+    pub(super) fn push(&mut self, number: InodeNumber, state: State) {
+        let place = self
+            .layout
+            .locate_inode(number)
+            .expect("an inode that was read");
+        let states = &mut self.groups[place.group.0 as usize];
+        assert!(states.last().is_none_or(|(last, _)| *last < place.index));
+        states.push((place.index, state));
+    }
+
+    /// The inodes of a group that are in use, with their places in it.
+    pub(super) fn of_group(&self, group: GroupNumber) -> &[(u32, State)] {
+        &self.groups[group.0 as usize]
+    }
+
+    /// One inode; `None` where there is none, or it is not in use.
+    pub(super) fn get(&self, number: InodeNumber) -> Option<&State> {
+        let (group, at) = self.find(number)?;
+        Some(&self.groups[group][at].1)
+    }
+
+    /// The same, to be changed.
+    pub(super) fn get_mut(&mut self, number: InodeNumber) -> Option<&mut State> {
+        let (group, at) = self.find(number)?;
+        Some(&mut self.groups[group][at].1)
+    }
+
+    fn find(&self, number: InodeNumber) -> Option<(usize, usize)> {
+        let place = self.layout.locate_inode(number).ok()?;
+        let group = place.group.0 as usize;
+        let found = self.groups[group].binary_search_by_key(&place.index, |(index, _)| *index);
+        Some((group, found.ok()?))
+    }
+
+    /// What a number stands for.
+    pub(super) fn usage(&self, number: InodeNumber) -> Use {
+        self.get(number).map_or(Use::None, |state| state.usage)
+    }
+
+    /// Its type.
+    pub(super) fn kind(&self, number: InodeNumber) -> Option<FileType> {
+        self.get(number)?.kind
+    }
+
+    /// All inodes in use, in order.
+    pub(super) fn used(&self) -> impl Iterator<Item = (InodeNumber, &State)> {
+        let layout = self.layout;
+        self.groups
+            .iter()
+            .enumerate()
+            .flat_map(move |(group, states)| {
+                let group = GroupNumber(group as u32);
+                let states = states.iter();
+                states.map(move |(index, state)| (layout.inode_at(group, *index), state))
+            })
+    }
+}

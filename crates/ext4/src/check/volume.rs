@@ -1,0 +1,155 @@
+//! The file system as it lies on the device: superblock, descriptors, blocks by their number.
+//!
+//! Invariant: the device is as long as the file system, so that every block of it can be read; an
+//! error of a read is one of the device and ends the check. Every read asks whether to stop, so that
+//! nothing that an image makes long cannot be cancelled.
+
+use std::ops::Range;
+
+use extant_blockdev::Device;
+use extant_ondisk::ext4::directory::DirectoryFormat;
+use extant_ondisk::ext4::group_descriptor::GroupFlags;
+use extant_ondisk::ext4::{
+    GroupDescriptor, GroupNumber, Inode, InodeNumber, Layout, PhysicalBlock, Seed, Superblock,
+};
+use extant_space::{ByteRange, CancelToken, Result};
+
+/// What the check reads from.
+pub(super) struct Volume<'a> {
+    device: &'a dyn Device,
+    superblock: Superblock,
+    groups: Vec<Group>,
+    cancel: &'a CancelToken,
+}
+
+/// A group as its descriptor has it.
+pub(super) struct Group {
+    /// The descriptor, which need not be right.
+    pub(super) descriptor: GroupDescriptor,
+    /// Whether bitmaps and inode table can be found.
+    pub(super) places: Places,
+}
+
+/// Whether what a descriptor names lies in the file system.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Places {
+    Known,
+    Unknown,
+}
+
+impl<'a> Volume<'a> {
+    /// A volume whose descriptors are not known yet.
+    pub(super) fn new(
+        device: &'a dyn Device,
+        superblock: Superblock,
+        cancel: &'a CancelToken,
+    ) -> Self {
+        Self {
+            device,
+            superblock,
+            groups: Vec::new(),
+            cancel,
+        }
+    }
+
+    /// Adds the next group.
+    pub(super) fn push_group(&mut self, group: Group) {
+        self.groups.push(group);
+    }
+
+    pub(super) fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    pub(super) fn layout(&self) -> &Layout {
+        self.superblock.layout()
+    }
+
+    pub(super) fn seed(&self) -> Option<Seed> {
+        self.superblock.seed()
+    }
+
+    pub(super) fn directory_format(&self) -> DirectoryFormat {
+        DirectoryFormat::of(&self.superblock)
+    }
+
+    pub(super) fn group(&self, group: GroupNumber) -> &Group {
+        &self.groups[group.0 as usize]
+    }
+
+    pub(super) fn groups(&self) -> impl Iterator<Item = GroupNumber> + use<> {
+        (0..self.layout().groups()).map(GroupNumber)
+    }
+
+    /// Inodes at the start of the group's table that can have been used.
+    pub(super) fn inodes_in_use_max(&self, group: GroupNumber) -> u32 {
+        let layout = self.layout();
+        let Group { descriptor, places } = self.group(group);
+        let flags = descriptor.flags(layout);
+        if *places == Places::Unknown || flags.contains(GroupFlags::INODE_UNINIT) {
+            return 0;
+        }
+        let unused = match layout.features().has_group_checksums() {
+            true => descriptor.unused_inodes(),
+            false => 0,
+        };
+        layout.inodes_per_group().saturating_sub(unused)
+    }
+
+    /// The block of an inode's table that holds the inode, and its first byte there. `None`
+    /// where the table ends before it.
+    pub(super) fn inode_place(&self, number: InodeNumber) -> Option<(PhysicalBlock, usize)> {
+        let place = self.layout().locate_inode(number).ok()?;
+        if place.index >= self.inodes_in_use_max(place.group) {
+            return None;
+        }
+        let table = self.group(place.group).descriptor.inode_table();
+        let block = PhysicalBlock(table.0 + u64::from(place.table_block));
+        Some((block, place.byte as usize))
+    }
+
+    /// One inode, not judged; `None` where there is none.
+    pub(super) fn inode(&self, number: InodeNumber) -> Result<Option<Inode>> {
+        let Some((block, byte)) = self.inode_place(number) else {
+            return Ok(None);
+        };
+        let bytes = self.block(block)?;
+        Ok(Some(Inode::read(&bytes[byte..], self.layout())))
+    }
+
+    /// The bytes of one block.
+    pub(super) fn block(&self, block: PhysicalBlock) -> Result<Vec<u8>> {
+        self.blocks(block, 1)
+    }
+
+    /// Some bytes of one block.
+    pub(super) fn part(&self, block: PhysicalBlock, part: Range<usize>) -> Result<Vec<u8>> {
+        self.cancel.check()?;
+        let start = self.layout().bytes_of(block).start();
+        read(
+            self.device,
+            ByteRange::new(start + part.start as u64, start + part.end as u64),
+        )
+    }
+
+    /// The bytes of consecutive blocks.
+    pub(super) fn blocks(&self, first: PhysicalBlock, blocks: u32) -> Result<Vec<u8>> {
+        self.cancel.check()?;
+        let last = PhysicalBlock(first.0 + u64::from(blocks) - 1);
+        let start = self.layout().bytes_of(first).start();
+        let end = self.layout().bytes_of(last).end();
+        read(self.device, ByteRange::new(start, end))
+    }
+}
+
+/// Any bytes of a device, also of one whose logical blocks are larger than the file system's.
+pub(super) fn read(device: &dyn Device, range: ByteRange) -> Result<Vec<u8>> {
+    let unit = u64::from(device.geometry().logical_block);
+    let start = range.start() / unit * unit;
+    let end = range.end().next_multiple_of(unit);
+    let mut bytes = vec![0; (end - start) as usize];
+    device.read_at(&mut bytes, start)?;
+    bytes.truncate((range.end() - start) as usize);
+    bytes.drain(..(range.start() - start) as usize);
+    Ok(bytes)
+}

@@ -1,0 +1,262 @@
+//! Directories: the entries of one directory, over any store of its blocks.
+//!
+//! Model: a directory maps names to inodes. A *linear* one is searched block by block. One with
+//! a *tree* is searched by the hash of the name: the tree leads to the first block (leaf) whose
+//! names may have it, and an odd hash in the tree says that names with the even one below go on
+//! in the next leaf. When a linear directory of one block is full and the file system has
+//! `dir_index`, it gets a tree, as with the kernel. Blocks are never given back.
+//!
+//! A change is made of steps. Each reads what it needs, then takes at most one new block, then
+//! changes; after every step the directory is valid. So when an operation fails for want of
+//! space or because a block cannot be read, the name was not inserted, removed or retargeted,
+//! though nodes of the tree may have been split already, which no reader can tell.
+//!
+//! Invariants, checked by `tests/verify.rs`:
+//! - every leaf holds only names whose hashes lie between its entry in the tree and the next;
+//! - every block is in the tree once: the root, a node or a leaf;
+//! - every block is sealed.
+//!
+//! There are no locks here: the caller holds the inode's, shared for reading and exclusive for
+//! changing. `casefold`, `encrypt` and `inline_data` are refused by the engine before.
+//!
+//! Format: docs/formats/ext4.md, "Directory".
+
+mod blocks;
+mod context;
+mod grow;
+mod insert;
+mod list;
+mod tree;
+
+use extant_ondisk::ext4::directory::{self as disk, BlockKind, Entry, check_name};
+use extant_ondisk::ext4::inode::FileType;
+use extant_ondisk::ext4::{InodeNumber, LogicalBlock};
+use extant_space::{Error, ErrorKind, Result};
+
+pub(crate) use blocks::{DirectoryBlocks, DirectoryBlocksMut};
+pub(crate) use context::{DirectoryContext, Shape, TreeRules};
+pub(crate) use list::{After, Listed};
+
+/// The block with `.` and `..`, and the root of the tree.
+const FIRST: LogicalBlock = LogicalBlock(0);
+
+/// One directory.
+pub(crate) struct Directory<B> {
+    context: DirectoryContext,
+    blocks: B,
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DirectoryEntry {
+    /// The inode.
+    pub(crate) inode: InodeNumber,
+    /// Its type, where the entry says it.
+    pub(crate) file_type: Option<FileType>,
+}
+
+impl From<Entry<'_>> for DirectoryEntry {
+    fn from(entry: Entry<'_>) -> Self {
+        Self {
+            inode: entry.inode,
+            file_type: entry.file_type,
+        }
+    }
+}
+
+/// Where an entry lies; good until the next change.
+struct Place {
+    block: LogicalBlock,
+    kind: BlockKind,
+    /// First byte of the record.
+    offset: usize,
+    entry: DirectoryEntry,
+}
+
+impl Place {
+    fn new(block: LogicalBlock, kind: BlockKind, entry: Entry<'_>) -> Self {
+        Self {
+            block,
+            kind,
+            offset: entry.offset,
+            entry: entry.into(),
+        }
+    }
+}
+
+impl<B: DirectoryBlocks> Directory<B> {
+    /// The directory in `blocks`.
+    ///
+    /// # Errors
+    /// `Corrupt` when the inode says that there is a tree, and the file system that there are none.
+    pub(crate) fn new(context: DirectoryContext, blocks: B) -> Result<Self> {
+        context.check()?;
+        Ok(Self { context, blocks })
+    }
+
+    /// What `name` stands for; `None` when there is no such name. `.` and `..` are names too.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what cannot be a name; `Corrupt` with the block; what the store says.
+    pub(crate) fn lookup(&self, name: &[u8]) -> Result<Option<DirectoryEntry>> {
+        Ok(self.find(name)?.map(|place| place.entry))
+    }
+
+    /// Whether there are no names but `.` and `..`. Looks into every block, also into those that a
+    /// damaged tree does not lead to.
+    ///
+    /// # Errors
+    /// `Corrupt` with the block; what the store says.
+    pub(crate) fn is_empty(&self) -> Result<bool> {
+        self.check_has_blocks()?;
+        for index in (0..self.blocks.blocks()).map(LogicalBlock) {
+            let (kind, block) = self.any(index)?;
+            if kind != BlockKind::Records {
+                continue;
+            }
+            for entry in disk::entries(&block, &self.context.format) {
+                let entry = entry.map_err(|error| self.at(index, error))?;
+                let is_own = index == FIRST && matches!(entry.name, b"." | b"..");
+                if !is_own {
+                    return Ok(false);
+                }
+            }
+        }
+        Ok(true)
+    }
+
+    fn find(&self, name: &[u8]) -> Result<Option<Place>> {
+        if matches!(name, b"." | b"..") {
+            return self.find_own(name).map(Some);
+        }
+        check_name(name)?;
+        match self.shape() {
+            Shape::Linear => self.find_linear(name),
+            Shape::Tree => {
+                let root = self.root()?;
+                let hash = root.hash(name);
+                let path = self.descend(&root, hash.major)?;
+                let leaf = self.leaf(path.leaf())?;
+                self.find_from(&path, &leaf, name, hash)
+            }
+        }
+    }
+
+    /// `.` or `..`, which are the first two entries in either shape.
+    fn find_own(&self, name: &[u8]) -> Result<Place> {
+        let format = &self.context.format;
+        if self.shape() == Shape::Tree {
+            let root = self.root()?;
+            let entry = self.dots(&root).into_iter().find(|dot| dot.name == name);
+            let entry = entry.expect("a root begins with both");
+            return Ok(Place::new(FIRST, BlockKind::Root, entry));
+        }
+        let block = self.leaf(FIRST)?;
+        let found = disk::find(&block, format, name).map_err(|error| self.at(FIRST, error))?;
+        match found {
+            Some(entry) => Ok(Place::new(FIRST, BlockKind::Records, entry)),
+            None => {
+                let name = name.escape_ascii();
+                Err(self.corrupt(FIRST, format_args!("no entry {name}")))
+            }
+        }
+    }
+
+    fn find_linear(&self, name: &[u8]) -> Result<Option<Place>> {
+        for index in (0..self.blocks.blocks()).map(LogicalBlock) {
+            if let Some(place) = self.find_in(index, name)? {
+                return Ok(Some(place));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The entry among the records of one block.
+    fn find_in(&self, index: LogicalBlock, name: &[u8]) -> Result<Option<Place>> {
+        let block = self.leaf(index)?;
+        self.find_among(index, &block, name)
+    }
+
+    /// The same, in `block`, whose number is `index`.
+    fn find_among(&self, index: LogicalBlock, block: &[u8], name: &[u8]) -> Result<Option<Place>> {
+        let found = disk::find(block, &self.context.format, name);
+        let found = found.map_err(|error| self.at(index, error))?;
+        Ok(found.map(|entry| Place::new(index, BlockKind::Records, entry)))
+    }
+
+    /// A removed directory has no blocks, and no names; no other is like that.
+    fn check_has_blocks(&self) -> Result<()> {
+        match self.blocks.blocks() {
+            0 => Err(self.corrupt(FIRST, "there are no blocks")),
+            _ => Ok(()),
+        }
+    }
+
+    fn shape(&self) -> Shape {
+        self.context.shape()
+    }
+}
+
+impl<B: DirectoryBlocksMut> Directory<B> {
+    /// Makes the first block of a new directory, with `.` and `..`.
+    ///
+    /// # Errors
+    /// What the store says; the directory then still has no block, or is in a file system
+    /// that has failed.
+    ///
+    /// # Panics
+    /// When there is a block already.
+    pub(crate) fn init(&mut self, own: InodeNumber, parent: InodeNumber) -> Result<()> {
+        assert_eq!(self.blocks.blocks(), 0, "a new directory has no blocks");
+        let index = self.blocks.append()?;
+        let format = self.context.format;
+        self.change(index, BlockKind::Records, |block| {
+            disk::init_first(block, &format, own, parent);
+            Ok(())
+        })
+    }
+
+    /// Removes `name` and says what it stood for.
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidArgument` for `.`, `..` and what cannot be a name; `Corrupt` with
+    /// the block; what the store says. The name is still there then.
+    pub(crate) fn remove(&mut self, name: &[u8]) -> Result<DirectoryEntry> {
+        check_name(name)?;
+        let place = self
+            .find(name)?
+            .ok_or_else(|| Error::new(ErrorKind::NotFound))?;
+        let format = self.context.format;
+        self.change(place.block, BlockKind::Records, |block| {
+            disk::remove(block, &format, place.offset)
+        })?;
+        Ok(place.entry)
+    }
+
+    /// Makes `name`, which may be `..`, stand for another inode, and says for which it stood.
+    ///
+    /// # Errors
+    /// As [`remove`](Self::remove); the name stands for what it did.
+    pub(crate) fn retarget(
+        &mut self,
+        name: &[u8],
+        inode: InodeNumber,
+        file_type: FileType,
+    ) -> Result<DirectoryEntry> {
+        if name != b".." {
+            check_name(name)?;
+        }
+        let place = self
+            .find(name)?
+            .ok_or_else(|| Error::new(ErrorKind::NotFound))?;
+        let format = self.context.format;
+        self.change(place.block, place.kind, |block| {
+            disk::retarget(block, &format, place.offset, inode, file_type);
+            Ok(())
+        })?;
+        Ok(place.entry)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! What must be known of file system and inode to work on a directory.
+
+use extant_ondisk::ext4::directory::{
+    DirectoryFormat, HashSeed, HashVersion, IndexNode, IndexNodeMut, IndexShape, Tail,
+};
+use extant_ondisk::ext4::inode::InodeFlags;
+use extant_ondisk::ext4::{Compat, Incompat, Inode, InodeNumber, InodeSeed, Superblock};
+use extant_space::{Error, ErrorKind, Result};
+
+/// How the names of a directory are arranged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shape {
+    /// Block after block.
+    Linear,
+    /// By hash, in leaves below a tree: `INDEX` in the inode's flags.
+    Tree,
+}
+
+/// How the file system has its trees (`dir_index`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TreeRules {
+    /// The function of new trees; its sign is that of all trees.
+    pub(crate) hash: HashVersion,
+    /// What hashes begin with.
+    pub(crate) seed: HashSeed,
+    /// Levels of nodes that may lie below a root: 1, or 2 with `large_dir`.
+    pub(crate) levels_max: u8,
+}
+
+/// File system and inode, as far as a directory needs them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DirectoryContext {
+    /// How blocks look.
+    pub(crate) format: DirectoryFormat,
+    /// Where sums begin; of the directory's inode.
+    pub(crate) seed: Option<InodeSeed>,
+    /// `None` without `dir_index`.
+    pub(crate) tree: Option<TreeRules>,
+    /// What the inode's flags say.
+    pub(crate) flagged: Shape,
+    /// Blocks that a directory may have: without `large_dir` its size has 32 bits.
+    pub(crate) blocks_max: u32,
+}
+
+/// The most that one insertion changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct InsertBound {
+    /// Blocks of the directory that become different, new ones among them.
+    pub(crate) changed_blocks: u32,
+    /// New blocks.
+    pub(crate) appended_blocks: u32,
+}
+
+impl DirectoryContext {
+    /// That of the directory `inode`.
+    ///
+    /// # Errors
+    /// `Unsupported` when the file system hashes names by a function that is not known.
+    pub(crate) fn of(superblock: &Superblock, number: InodeNumber, inode: &Inode) -> Result<Self> {
+        let features = superblock.features();
+        let format = DirectoryFormat::of(superblock);
+        let has_large = features.incompat.contains(Incompat::LARGEDIR);
+        let tree = match features.compat.contains(Compat::DIR_INDEX) {
+            true => Some(TreeRules {
+                hash: superblock.hash_version()?,
+                seed: superblock.hash_seed(),
+                levels_max: if has_large { 2 } else { 1 },
+            }),
+            false => None,
+        };
+        Ok(Self {
+            format,
+            seed: superblock.seed().map(|seed| inode.seed(seed, number)),
+            tree,
+            flagged: match inode.flags().contains(InodeFlags::INDEX) {
+                true => Shape::Tree,
+                false => Shape::Linear,
+            },
+            blocks_max: match has_large {
+                true => u32::MAX,
+                false => u32::MAX / format.block_bytes,
+            },
+        })
+    }
+
+    /// The most that one insertion changes.
+    ///
+    /// A tree with nodes on `levels_max` levels below the root: every full node but the highest is
+    /// split, and the leaf is.
+    pub(crate) fn insert_bound(&self) -> InsertBound {
+        match self.tree {
+            Some(TreeRules { levels_max, .. }) => InsertBound {
+                changed_blocks: 3 + 2 * u32::from(levels_max),
+                appended_blocks: 1 + u32::from(levels_max),
+            },
+            None => InsertBound {
+                changed_blocks: 1,
+                appended_blocks: 1,
+            },
+        }
+    }
+
+    /// The shape to go by. Without `dir_index` a tree is not looked at: its nodes look like
+    /// free records.
+    pub(super) fn shape(&self) -> Shape {
+        match self.tree {
+            Some(_) => self.flagged,
+            None => Shape::Linear,
+        }
+    }
+
+    /// Those of the file system; there is a tree.
+    pub(super) fn rules(&self) -> TreeRules {
+        self.tree
+            .expect("a directory has a tree only with dir_index")
+    }
+
+    /// A node that was judged when it came from the disk, if as a node.
+    pub(super) fn reread<'b>(&self, shape: IndexShape, block: &'b [u8]) -> Result<IndexNode<'b>> {
+        match shape {
+            IndexShape::Root => {
+                IndexNode::reread_root(block, &self.format, self.rules().levels_max)
+            }
+            IndexShape::Node => IndexNode::reread_node(block, &self.format),
+        }
+    }
+
+    /// The same, to be changed.
+    pub(super) fn reread_mut<'b>(
+        &self,
+        shape: IndexShape,
+        block: &'b mut [u8],
+    ) -> Result<IndexNodeMut<'b>> {
+        self.reread(shape, block)?;
+        Ok(IndexNodeMut::new(block, shape, &self.format))
+    }
+
+    /// Sums of nodes and of records are not where the others are, so that a tree with sums
+    /// cannot be taken for records.
+    pub(super) fn check(&self) -> Result<()> {
+        let is_contradiction = self.flagged != self.shape() && self.format.tail == Tail::Checksum;
+        match is_contradiction {
+            true => Err(Error::new(ErrorKind::Corrupt)
+                .detail("directory: INDEX is set without dir_index in the file system")),
+            false => Ok(()),
+        }
+    }
+}

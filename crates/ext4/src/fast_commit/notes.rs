@@ -1,0 +1,203 @@
+//! What a fast commit of the running transaction would have to say.
+//!
+//! Model: since the last commit, full or fast, inodes were changed, ranges of their blocks, and names. Inodes and names
+//! are listed here, ranges are with the inode ([`Ranges`]). What no record can say *forbids* fast commits for the
+//! rest of the transaction. That is the rule: only operations that were looked at for it begin with
+//! [`Core::begin_recorded`](crate::filesystem::Core::begin_recorded).
+//!
+//! Lock order: a slot's lock, and that of the names, are held alone.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use crossbeam_utils::CachePadded;
+use extant_ondisk::ext4::InodeNumber;
+use extant_ondisk::ext4::fast_commit::NameChange;
+use smallvec::SmallVec;
+
+use crate::inode::InodeCell;
+use crate::sync::{lock, write};
+
+/// Changed names that are kept; more need a full commit.
+const NAMES_MAX: usize = 4096;
+/// Ranges of one inode that are kept apart.
+const RANGES_MAX: usize = 8;
+/// Slots for threads; more threads share some.
+const SLOTS: usize = 32;
+
+/// Whether there will be fast commits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Writing {
+    On,
+    Off,
+}
+
+pub(crate) struct Notes {
+    writing: Writing,
+    /// The transaction has changes that no record says.
+    is_forbidden: AtomicBool,
+    /// Files of the transaction got blocks that the bitmaps on the disk have as free.
+    has_new_blocks: AtomicBool,
+    /// A fast commit of the transaction has changed a tree that has nodes.
+    has_nodes: AtomicBool,
+    names: Mutex<Vec<NameNote>>,
+    inodes: Box<[CachePadded<Slot>]>,
+}
+
+/// Inodes that the threads of a slot have changed.
+type Slot = Mutex<Vec<Arc<InodeCell>>>;
+
+/// A change of a name.
+pub(super) struct NameNote {
+    pub(super) change: NameChange,
+    pub(super) parent: InodeNumber,
+    pub(super) inode: InodeNumber,
+    pub(super) name: Box<[u8]>,
+}
+
+/// What has changed since the last commit.
+pub(super) struct Noted {
+    pub(super) names: Vec<NameNote>,
+    /// Each once.
+    pub(super) inodes: Vec<Arc<InodeCell>>,
+}
+
+impl Notes {
+    pub(crate) fn new(writing: Writing) -> Self {
+        Self {
+            writing,
+            is_forbidden: AtomicBool::new(false),
+            has_new_blocks: AtomicBool::new(false),
+            has_nodes: AtomicBool::new(false),
+            names: Mutex::default(),
+            inodes: (0..SLOTS).map(|_| CachePadded::default()).collect(),
+        }
+    }
+
+    pub(crate) fn writing(&self) -> Writing {
+        self.writing
+    }
+
+    /// The running transaction has changes that no record says.
+    pub(crate) fn forbid(&self) {
+        // Read first: the line is that of all threads.
+        if self.writing == Writing::On && !self.is_forbidden.load(Ordering::Relaxed) {
+            self.is_forbidden.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A file got blocks.
+    pub(crate) fn new_blocks(&self) {
+        if self.writing == Writing::On && !self.has_new_blocks.load(Ordering::Relaxed) {
+            self.has_new_blocks.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A fast commit will change a tree that has nodes. No transaction is open.
+    pub(super) fn nodes(&self) {
+        self.has_nodes.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether there were both: e2fsck would take new blocks of one file for nodes of another, or the same.
+    pub(super) fn has_nodes_and_new_blocks(&self) -> bool {
+        self.has_nodes.load(Ordering::Relaxed) && self.has_new_blocks.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn is_forbidden(&self) -> bool {
+        self.is_forbidden.load(Ordering::Relaxed)
+    }
+
+    /// An inode is changed for the first time since the last commit, by a thread of `slot`.
+    pub(crate) fn inode(&self, slot: usize, inode: &Arc<InodeCell>) {
+        if self.writing == Writing::On {
+            lock(&self.inodes[slot % SLOTS]).push(Arc::clone(inode));
+        }
+    }
+
+    /// A name was changed. The caller holds the operation lock of the directory.
+    pub(crate) fn name(
+        &self,
+        change: NameChange,
+        parent: InodeNumber,
+        inode: InodeNumber,
+        name: &[u8],
+    ) {
+        if self.writing == Writing::Off || self.is_forbidden() {
+            return;
+        }
+        let mut names = lock(&self.names);
+        if names.len() == NAMES_MAX {
+            return self.forbid();
+        }
+        names.push(NameNote {
+            change,
+            parent,
+            inode,
+            name: name.into(),
+        });
+    }
+
+    /// Takes out what there is for a fast commit. No transaction is open.
+    pub(super) fn take(&self) -> Noted {
+        let mut inodes = Vec::new();
+        for slot in &self.inodes {
+            inodes.append(&mut lock(slot));
+        }
+        Noted {
+            names: std::mem::take(&mut lock(&self.names)),
+            inodes,
+        }
+    }
+
+    /// A full commit says everything. No transaction is open.
+    pub(crate) fn clear(&self) {
+        if self.writing == Writing::On {
+            self.take().clear_ranges();
+            for flag in [&self.is_forbidden, &self.has_new_blocks, &self.has_nodes] {
+                flag.store(false, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Noted {
+    pub(super) fn clear_ranges(&self) {
+        for cell in &self.inodes {
+            write(&cell.state).touched.take();
+        }
+    }
+}
+
+/// Ranges of logical blocks, of which more than a few become one.
+#[derive(Default)]
+pub(crate) struct Ranges(SmallVec<[Range<u64>; 1]>);
+
+impl Ranges {
+    /// Adds a range, with what lies between where there are too many.
+    pub(crate) fn add(&mut self, range: Range<u64>) {
+        let near = self
+            .0
+            .iter_mut()
+            .find(|other| range.start <= other.end && other.start <= range.end);
+        if let Some(near) = near {
+            near.start = near.start.min(range.start);
+            near.end = near.end.max(range.end);
+            return;
+        }
+        if self.0.len() < RANGES_MAX {
+            return self.0.push(range);
+        }
+        let all = self.0.drain(..).fold(range, |all, other| {
+            all.start.min(other.start)..all.end.max(other.end)
+        });
+        self.0.push(all);
+    }
+
+    /// Takes them out, in order; they may meet.
+    pub(crate) fn take(&mut self) -> SmallVec<[Range<u64>; 1]> {
+        let mut ranges = std::mem::take(&mut self.0);
+        ranges.sort_unstable_by_key(|range| range.start);
+        ranges
+    }
+}

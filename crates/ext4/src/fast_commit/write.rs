@@ -1,0 +1,205 @@
+//! Fast commits of our own: the records of what has changed since the last commit.
+//!
+//! Order, as the kernel has it: names in the order of their changes, a new inode before its name; then the other
+//! inodes, each with its ranges before its fields. A range is said as it is now: blocks that are mapped, and
+//! holes. The whole slot of an inode is said, so that nothing is left of one that was there before.
+//!
+//! Directories are said by their names alone, as everybody who replays makes the blocks anew. Of an inode without
+//! links nothing is said, as Linux 6.18 does not mount a file system with such a record; that its last name is lost
+//! is not said either, but committed in full.
+//!
+//! e2fsck 1.47.0 replays with bitmaps that do not know the blocks that records give to files: it would take them for
+//! nodes of trees. So no transaction has fast commits with both. And it has read the journal's inode before the log,
+//! and writes other inodes of that block back beside old neighbours: so that block comes home before it is said.
+
+use std::collections::BTreeMap;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+use extant_jbd2::FastCommitSpace;
+use extant_ondisk::ext4::extent::ExtentNode;
+use extant_ondisk::ext4::fast_commit::{Change, CommitWriter, NameChange, Position};
+use extant_ondisk::ext4::inode::{FileType, InodeFlags};
+use extant_ondisk::ext4::superblock::JournalPlace;
+use extant_ondisk::ext4::{InodeNumber, LogicalBlock, PhysicalBlock};
+
+use super::notes::Noted;
+use crate::filesystem::Parts;
+use crate::inode::InodeCell;
+use crate::mapping;
+use crate::sync::{read, write};
+use crate::tree::Mapping;
+
+/// Bytes of a record besides an inode's own.
+const RECORD_BYTES: usize = 16;
+
+impl Parts {
+    /// What has changed since the last commit, as blocks for the journal. `None` when records cannot say it, or not in
+    /// that space. No transaction is open.
+    pub(crate) fn fast_commit(&self, space: &FastCommitSpace) -> Option<Vec<u8>> {
+        let notes = &self.running.notes;
+        if notes.is_forbidden() {
+            return None;
+        }
+        let noted = notes.take();
+        let said = self.say(&noted, space);
+        noted.clear_ranges();
+        said
+    }
+
+    fn say(&self, noted: &Noted, space: &FastCommitSpace) -> Option<Vec<u8>> {
+        let position = match space.used {
+            0 => Position::First,
+            _ => Position::Later,
+        };
+        let mut commit = Commit {
+            parts: self,
+            space,
+            writer: CommitWriter::new(space.block_bytes, space.sequence, position),
+            is_empty: true,
+            beside_journal: None,
+        };
+        let current = noted
+            .inodes
+            .iter()
+            .filter(|cell| self.inodes.is_current(cell));
+        let mut inodes: BTreeMap<InodeNumber, &Arc<InodeCell>> =
+            current.map(|cell| (cell.number, cell)).collect();
+        for name in &noted.names {
+            if name.change == NameChange::Create {
+                let cell = inodes.remove(&name.inode)?;
+                commit.fields(cell)?;
+                commit.ranges(cell)?;
+            }
+            commit.push(&Change::Name {
+                change: name.change,
+                parent: name.parent,
+                inode: name.inode,
+                name: &name.name,
+            })?;
+        }
+        for cell in inodes.values() {
+            let (file_type, links) = {
+                let state = read(&cell.state);
+                (state.inode.mode().file_type(), state.inode.links())
+            };
+            if links > 0 && file_type != Some(FileType::Directory) {
+                commit.ranges(cell)?;
+                commit.fields(cell)?;
+            }
+        }
+        if self.running.notes.has_nodes_and_new_blocks() {
+            return None;
+        }
+        if let Some(block) = commit.beside_journal {
+            self.cache.bring_home(block).ok()?;
+        }
+        Some(match commit.is_empty {
+            true => Vec::new(),
+            false => commit.writer.finish(),
+        })
+    }
+}
+
+struct Commit<'a> {
+    parts: &'a Parts,
+    space: &'a FastCommitSpace,
+    writer: CommitWriter,
+    is_empty: bool,
+    /// The block of the journal's inode, where another one in it is said.
+    beside_journal: Option<PhysicalBlock>,
+}
+
+impl Commit<'_> {
+    fn push(&mut self, change: &Change<'_>) -> Option<()> {
+        self.is_empty = false;
+        self.writer.push(change);
+        (self.writer.blocks() <= self.space.left as usize).then_some(())
+    }
+
+    fn fields(&mut self, cell: &InodeCell) -> Option<()> {
+        let parts = self.parts;
+        let slot = {
+            let state = read(&cell.state);
+            if !state.inode.flags().contains(InodeFlags::EXTENTS) {
+                return None;
+            }
+            let mut slot = state.slot.clone();
+            state
+                .inode
+                .write(&mut slot, cell.number, &parts.layout, parts.seed);
+            slot
+        };
+        if self.is_beside_journal(cell) {
+            self.beside_journal = cell.place.block.freeze().map(|(block, _)| block);
+        }
+        if slot.len() + RECORD_BYTES > self.space.block_bytes as usize {
+            return None;
+        }
+        self.push(&Change::Inode {
+            inode: cell.number,
+            bytes: &slot,
+        })
+    }
+
+    fn is_beside_journal(&self, cell: &InodeCell) -> bool {
+        let layout = &self.parts.layout;
+        let place = |number| {
+            let place = layout.locate_inode(number).ok()?;
+            Some((place.group, place.table_block))
+        };
+        match self.parts.groups.superblock().journal() {
+            Some(JournalPlace::Inode(journal)) => place(journal) == place(cell.number),
+            _ => false,
+        }
+    }
+
+    fn ranges(&mut self, cell: &InodeCell) -> Option<()> {
+        let ranges = {
+            let mut state = write(&cell.state);
+            let ranges = state.touched.take();
+            let root = ExtentNode::parse_root(state.inode.block_area(), &self.parts.layout);
+            if !ranges.is_empty() && root.is_ok_and(|root| root.depth() > 0) {
+                self.parts.running.notes.nodes();
+            }
+            ranges
+        };
+        for range in ranges {
+            self.range(cell, range)?;
+        }
+        Some(())
+    }
+
+    fn range(&mut self, cell: &InodeCell, range: Range<u64>) -> Option<()> {
+        let parts = self.parts;
+        let state = read(&cell.state);
+        if !state.inode.flags().contains(InodeFlags::EXTENTS) {
+            return None;
+        }
+        let inode = cell.number;
+        let walked = mapping::walk(
+            &state.inode,
+            &parts.cache,
+            &parts.layout,
+            state.seed,
+            range,
+            |part| {
+                let said = match part {
+                    Mapping::Extent(extent) => self.push(&Change::AddRange { inode, extent }),
+                    Mapping::Hole(hole) => self.push(&Change::DelRange {
+                        inode,
+                        start: LogicalBlock(hole.start as u32),
+                        // The last block that a file can have is below 2^32.
+                        blocks: (hole.end - hole.start) as u32,
+                    }),
+                };
+                match said {
+                    Some(()) => ControlFlow::Continue(()),
+                    None => ControlFlow::Break(()),
+                }
+            },
+        );
+        // What cannot be read is told to whoever needs it next.
+        matches!(walked, Ok(ControlFlow::Continue(()))).then_some(())
+    }
+}

@@ -1,0 +1,92 @@
+//! The data of one file: reading, writing, cutting, allocating.
+//!
+//! Data goes past the cache, straight to the device; what a transaction then refers to is on the device before it,
+//! as a commit flushes what was written before. New blocks are written before the inode refers to them, so that nobody
+//! ever reads what was there before.
+//!
+//! Lock order: `inode.rs`. Reading takes the operation lock shared, and overwriting what is written does; everything
+//! else takes it exclusive.
+
+mod allocate;
+mod append;
+mod cut;
+mod delete;
+mod extents;
+mod overwrite;
+mod read;
+mod write;
+
+use extant_mballoc::Owner;
+use extant_ondisk::ext4::LogicalBlock;
+use extant_ondisk::ext4::inode::InodeFlags;
+use extant_ondisk::ext4::layout::Mapping as MappingKind;
+use extant_space::{Error, ErrorKind, Result};
+
+use crate::filesystem::Parts;
+use crate::inode::{InodeCell, InodeState};
+use crate::sync::read;
+use crate::tree::TreeFormat;
+
+pub(crate) use append::End;
+pub(crate) use write::{INODE_CREDITS, Stamp};
+
+impl Parts {
+    /// The allocator's handle for the blocks of an inode.
+    pub(crate) fn owner<'c>(&self, cell: &'c InodeCell, state: &InodeState) -> &'c Owner {
+        cell.owner(|| {
+            let sectors = state.inode.sectors(&self.layout);
+            let blocks = sectors >> (self.layout.block_bits() - 9);
+            self.allocator.owner(cell.number.0.into(), blocks)
+        })
+    }
+
+    /// The same, of an inode whose state is not locked.
+    pub(crate) fn owner_of<'c>(&self, cell: &'c InodeCell) -> &'c Owner {
+        match cell.made_owner() {
+            Some(owner) => owner,
+            None => self.owner(cell, &read(&cell.state)),
+        }
+    }
+
+    /// What the nodes of an inode's tree have to obey.
+    pub(crate) fn tree_format(&self, state: &InodeState) -> TreeFormat<'_> {
+        TreeFormat {
+            layout: &self.layout,
+            seed: state.seed,
+        }
+    }
+
+    /// Refuses a size that no file can have.
+    fn check_size(&self, state: &InodeState, size: u64) -> Result<()> {
+        let kind = match state.inode.flags().contains(InodeFlags::EXTENTS) {
+            true => MappingKind::Extents,
+            false => MappingKind::Blocks,
+        };
+        let most = self.layout.file_bytes_max(kind);
+        if size > most {
+            return Err(Error::new(ErrorKind::TooLarge)
+                .detail(format!("{size} bytes, where a file has at most {most}")));
+        }
+        Ok(())
+    }
+
+    /// The first block at or after byte `offset`.
+    fn block_after(&self, offset: u64) -> u64 {
+        offset.div_ceil(u64::from(self.layout.block_bytes()))
+    }
+
+    /// The block that byte `offset` is in.
+    fn block_of(&self, offset: u64) -> LogicalBlock {
+        LogicalBlock((offset >> self.layout.block_bits()) as u32)
+    }
+}
+
+/// Files mapped as in ext2 are read; changing their blocks is not offered.
+pub(crate) fn check_extents(state: &InodeState) -> Result<()> {
+    if state.inode.flags().contains(InodeFlags::EXTENTS) {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Unsupported)
+        .detail("the file keeps its blocks as ext2 does, without extents")
+        .advice("copy it to a new file"))
+}

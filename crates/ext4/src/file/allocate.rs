@@ -1,0 +1,393 @@
+//! `fallocate`: every mode.
+//!
+//! | mode | blocks that are whole in the range | blocks at the edge |
+//! |---|---|---|
+//! | allocate | holes become unwritten | as the whole ones |
+//! | punch hole | become holes | written ones: zeros inside the range |
+//! | zero range | become unwritten | written ones: zeros inside the range; holes: unwritten |
+//! | write zeroes | become zeros, written | written ones: zeros inside the range; others: zeros as a whole, written |
+//! | collapse, insert | removed, inserted | refused: only whole blocks |
+//!
+//! Each piece is a transaction of its own, so that a long request holds nobody up; after an error or a crash a part
+//! from the start is done.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use extant_blockdev::{Assigned, Device, Zeroing};
+use extant_jbd2::Extension;
+use extant_ondisk::ext4::extent::{ExtentKind, LeafEntry};
+use extant_ondisk::ext4::{LogicalBlock, PhysicalBlock};
+use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, Result};
+
+use super::check_extents;
+use super::write::{Spot, Stamp};
+use crate::filesystem::{Core, Parts};
+use crate::inode::InodeCell;
+use crate::io;
+use crate::options::{Assign, DeviceZeroes};
+use crate::store::Store;
+use crate::sync::{read, write};
+use crate::tree::{Direction, Mapping, TreeMut};
+
+/// Zeros that are written at a time at the edges of a range.
+const PIECES_MAX: u32 = 64;
+
+impl Core {
+    /// One operation of `fallocate(2)`.
+    pub(crate) fn fallocate(
+        &self,
+        cell: &Arc<InodeCell>,
+        mode: FallocateMode,
+        range: ByteRange,
+    ) -> Result<()> {
+        if range.is_empty() {
+            return Err(Error::new(ErrorKind::InvalidArgument).detail("an empty range"));
+        }
+        let _alone = write(&cell.operation);
+        let parts = &*self.parts;
+        let (size, first) = {
+            let state = read(&cell.state);
+            state.check_mutable()?;
+            check_extents(&state)?;
+            parts.check_size(&state, range.end())?;
+            let first = match mode {
+                FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
+                    Some(parts.spot_in(&state, parts.block_of(range.start()))?)
+                }
+                _ => None,
+            };
+            (state.inode.size_bytes(&parts.layout), first)
+        };
+        let grown = Stamp {
+            size_at_least: range.end(),
+        };
+        let kept = Stamp { size_at_least: 0 };
+        let grow = |stamp: Stamp| match stamp.size_at_least > size {
+            true => parts.zero_after_end(cell, size),
+            false => Ok(()),
+        };
+        match mode {
+            FallocateMode::Allocate => {
+                grow(grown)?;
+                self.allocate(cell, range, grown, first)
+            }
+            FallocateMode::AllocateKeepSize => self.allocate(cell, range, kept, first),
+            FallocateMode::PunchHole => self.punch(cell, range),
+            FallocateMode::ZeroRange => {
+                grow(grown)?;
+                self.zero(cell, range, grown)
+            }
+            FallocateMode::ZeroRangeKeepSize => self.zero(cell, range, kept),
+            FallocateMode::WriteZeroes => {
+                grow(grown)?;
+                self.write_zeroes(cell, range, grown)
+            }
+            FallocateMode::CollapseRange => self.collapse(cell, range, size),
+            FallocateMode::InsertRange => self.insert_hole(cell, range, size),
+            // No extent here is ever shared.
+            FallocateMode::UnshareRange => self.allocate(cell, range, grown, None),
+            _ => Err(Error::new(ErrorKind::Unsupported).detail(mode.name())),
+        }
+    }
+
+    /// Holes become unwritten. `first` is what lies at the start, if that was looked at.
+    fn allocate(
+        &self,
+        cell: &Arc<InodeCell>,
+        range: ByteRange,
+        stamp: Stamp,
+        mut first: Option<Spot>,
+    ) -> Result<()> {
+        let parts = &*self.parts;
+        let blocks = u64::from(parts.block_of(range.start()).0)..parts.block_after(range.end());
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let spot = match first.take() {
+                Some(spot) => spot,
+                None => parts.spot(cell, LogicalBlock(at as u32))?,
+            };
+            at = self.allocate_some(cell, at..blocks.end, stamp, spot)?;
+        }
+        Ok(())
+    }
+
+    /// Fills a number of pieces of `blocks` in one transaction; returns where it stopped.
+    fn allocate_some(
+        &self,
+        cell: &Arc<InodeCell>,
+        blocks: Range<u64>,
+        stamp: Stamp,
+        mut spot: Spot,
+    ) -> Result<u64> {
+        let parts = &*self.parts;
+        let transaction = self.begin_recorded(parts.tree_credits_at(spot.depth))?;
+        let mut at = blocks.start;
+        let mut is_stamped = false;
+        for _ in 0..PIECES_MAX {
+            match spot.mapping {
+                Mapping::Extent(extent) => {
+                    at = extent.logical_end();
+                    is_stamped = false;
+                }
+                Mapping::Hole(hole) => {
+                    let logical = LogicalBlock(at as u32);
+                    let wanted = hole.end.min(blocks.end) - at;
+                    let kind = ExtentKind::Unwritten;
+                    let allocation =
+                        parts.take(cell, spot.goal, wanted, kind, Some(&transaction))?;
+                    let count = allocation.range().count();
+                    let physical = PhysicalBlock(allocation.range().start().0);
+                    parts.assign(physical, count.into())?;
+                    let extent = LeafEntry {
+                        logical,
+                        physical,
+                        blocks: count as u16,
+                        kind,
+                    };
+                    at += u64::from(count);
+                    let reached = Stamp {
+                        size_at_least: stamp.size_at_least.min(at << parts.layout.block_bits()),
+                    };
+                    parts.insert_extent(&transaction, cell, extent, allocation, reached)?;
+                    is_stamped = true;
+                }
+            }
+            if at >= blocks.end {
+                break;
+            }
+            spot = parts.spot(cell, LogicalBlock(at as u32))?;
+            if transaction.reserve(parts.tree_credits_at(spot.depth)) == Extension::Refused {
+                break;
+            }
+        }
+        if at >= blocks.end && !is_stamped {
+            cell.change(&transaction, |state| {
+                parts.stamp_state(state, &transaction, stamp)
+            });
+        }
+        Ok(at)
+    }
+
+    fn punch(&self, cell: &Arc<InodeCell>, range: ByteRange) -> Result<()> {
+        let parts = &*self.parts;
+        parts.zero_edges(cell, range)?;
+        let inner = parts.whole_blocks(range);
+        if !inner.is_empty() {
+            self.remove_blocks(cell, inner)?;
+        }
+        self.stamp_only(cell, Stamp { size_at_least: 0 })
+    }
+
+    fn zero(&self, cell: &Arc<InodeCell>, range: ByteRange, stamp: Stamp) -> Result<()> {
+        let parts = &*self.parts;
+        parts.zero_edges(cell, range)?;
+        let inner = parts.whole_blocks(range);
+        if !inner.is_empty() {
+            self.convert(
+                cell,
+                inner,
+                ExtentKind::Unwritten,
+                Stamp { size_at_least: 0 },
+            )?;
+        }
+        self.allocate(cell, range, stamp, None)
+    }
+
+    fn write_zeroes(&self, cell: &Arc<InodeCell>, range: ByteRange, stamp: Stamp) -> Result<()> {
+        let parts = &*self.parts;
+        let bits = parts.layout.block_bits();
+        self.allocate(cell, range, Stamp { size_at_least: 0 }, None)?;
+        parts.zero_edges(cell, range)?;
+        let mut at = u64::from(parts.block_of(range.start()).0);
+        let end = parts.block_after(range.end());
+        let inner = parts.whole_blocks(range);
+        while at < end {
+            let Mapping::Extent(extent) = parts.find(cell, LogicalBlock(at as u32))? else {
+                return Err(Error::new(ErrorKind::Corrupt).detail("a block was not allocated"));
+            };
+            let to = extent.logical_end().min(end);
+            // Written blocks at the edge have had their part above.
+            let part = match extent.kind {
+                ExtentKind::Unwritten => at..to,
+                ExtentKind::Written => {
+                    at.max(inner.start)..to.min(inner.end).max(at.max(inner.start))
+                }
+            };
+            if !part.is_empty() {
+                let within = part.start - u64::from(extent.logical.0);
+                let start = (extent.physical.0 + within) << bits;
+                let bytes = ByteRange::new(start, start + ((part.end - part.start) << bits));
+                let zeroing = match parts.options.zeroes {
+                    DeviceZeroes::Allocated => Zeroing::ALLOCATED,
+                    DeviceZeroes::MayUnmap => Zeroing::ANY,
+                };
+                parts.device.write_zeroes(bytes, zeroing)?;
+            }
+            if extent.kind == ExtentKind::Unwritten {
+                let reached = Stamp {
+                    size_at_least: stamp.size_at_least.min(to << bits),
+                };
+                self.make_written(cell, at..to, reached)?;
+            }
+            at = to;
+        }
+        self.stamp_only(cell, stamp)
+    }
+
+    fn collapse(&self, cell: &Arc<InodeCell>, range: ByteRange, size: u64) -> Result<()> {
+        let parts = &*self.parts;
+        let blocks = parts.aligned_blocks(range)?;
+        if range.end() >= size {
+            return Err(Error::new(ErrorKind::InvalidArgument)
+                .detail("the range to collapse reaches the end of the file")
+                .advice("cut the file instead"));
+        }
+        self.remove_blocks(cell, blocks.clone())?;
+        let kept = Stamp { size_at_least: 0 };
+        self.shift(
+            cell,
+            blocks.end,
+            blocks.end - blocks.start,
+            Direction::Left,
+            kept,
+        )?;
+        let transaction = self.begin(super::write::INODE_CREDITS)?;
+        cell.change(&transaction, |state| {
+            state
+                .inode
+                .set_size_bytes(size - range.len(), &parts.layout);
+            parts.stamp_state(state, &transaction, Stamp { size_at_least: 0 });
+        });
+        Ok(())
+    }
+
+    fn insert_hole(&self, cell: &Arc<InodeCell>, range: ByteRange, size: u64) -> Result<()> {
+        let parts = &*self.parts;
+        let blocks = parts.aligned_blocks(range)?;
+        if range.start() >= size {
+            return Err(Error::new(ErrorKind::InvalidArgument)
+                .detail("the range to insert begins at or past the end of the file")
+                .advice("make the file longer instead"));
+        }
+        let grown = size + range.len();
+        parts.check_size(&read(&cell.state), grown)?;
+        // The size first: what moves must never be past the end.
+        let grown = Stamp {
+            size_at_least: grown,
+        };
+        self.shift(
+            cell,
+            blocks.start,
+            blocks.end - blocks.start,
+            Direction::Right,
+            grown,
+        )
+    }
+
+    /// Moves extents, once it is certain that it can be done; the size changes before the first of them moves.
+    fn shift(
+        &self,
+        cell: &Arc<InodeCell>,
+        from: u64,
+        by: u64,
+        direction: Direction,
+        stamp: Stamp,
+    ) -> Result<()> {
+        let parts = &*self.parts;
+        let mut rest = None;
+        let mut begun = false;
+        while !begun || rest.is_some() {
+            let credits = self.tree_credits(cell)?;
+            let transaction = self.begin(credits)?;
+            let mut state = write(&cell.state);
+            state.join(cell, &transaction);
+            let format = parts.tree_format(&state);
+            let mut store = Store::new(parts, &transaction, parts.owner(cell, &state));
+            let mut tree = TreeMut::new(state.tree_area(), &mut store, format);
+            let is_first = !begun;
+            if is_first {
+                rest = tree.shift(from, by, direction)?;
+                begun = true;
+            }
+            let moved = (|| -> Result<()> {
+                while let Some(shift) = rest.take() {
+                    if transaction.reserve(credits) == Extension::Refused {
+                        rest = Some(shift);
+                        break;
+                    }
+                    rest = tree.shift_next(&shift)?;
+                }
+                Ok(())
+            })();
+            store.settle(&mut state)?;
+            if is_first {
+                parts.stamp_state(&mut state, &transaction, stamp);
+            }
+            state.data_changed_in = Some(transaction.epoch());
+            moved?;
+        }
+        Ok(())
+    }
+
+    fn stamp_only(&self, cell: &Arc<InodeCell>, stamp: Stamp) -> Result<()> {
+        let transaction = self.begin_recorded(super::write::INODE_CREDITS)?;
+        cell.change(&transaction, |state| {
+            self.parts.stamp_state(state, &transaction, stamp);
+        });
+        Ok(())
+    }
+}
+
+impl Parts {
+    /// Gives new blocks their place on the device, as the options want it.
+    fn assign(&self, first: PhysicalBlock, blocks: u64) -> Result<()> {
+        if self.options.assign == Assign::Off {
+            return Ok(());
+        }
+        let bits = self.layout.block_bits();
+        let range = ByteRange::new(first.0 << bits, (first.0 + blocks) << bits);
+        match (self.options.assign, self.device.assign(range)) {
+            (Assign::Require, Err(error)) => Err(error),
+            (Assign::Require, Ok(Assigned::Refused)) => Err(Error::new(ErrorKind::Unsupported)
+                .detail("the device does not assign")
+                .in_range(range)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes zeros of those parts of written blocks at the edges of `range` that lie inside it.
+    fn zero_edges(&self, cell: &InodeCell, range: ByteRange) -> Result<()> {
+        let bytes = u64::from(self.layout.block_bytes());
+        let first_end = range.start().next_multiple_of(bytes).min(range.end());
+        let last_start = (range.end() / bytes * bytes).max(first_end);
+        for (start, end) in [(range.start(), first_end), (last_start, range.end())] {
+            if start == end {
+                continue;
+            }
+            if let Mapping::Extent(extent) = self.find(cell, self.block_of(start))?
+                && extent.kind == ExtentKind::Written
+            {
+                let within = start - u64::from(extent.logical.0) * bytes;
+                let place = extent.physical.0 * bytes + within;
+                io::write(&*self.device, place, &vec![0; (end - start) as usize])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The blocks that lie in `range` as a whole.
+    fn whole_blocks(&self, range: ByteRange) -> Range<u64> {
+        let start = self.block_after(range.start());
+        start..(range.end() >> self.layout.block_bits()).max(start)
+    }
+
+    fn aligned_blocks(&self, range: ByteRange) -> Result<Range<u64>> {
+        let bytes = u64::from(self.layout.block_bytes());
+        if !range.start().is_multiple_of(bytes) || !range.len().is_multiple_of(bytes) {
+            return Err(Error::new(ErrorKind::InvalidArgument)
+                .detail(format!("not in whole blocks of {bytes} bytes")));
+        }
+        Ok(range.start() / bytes..range.end() / bytes)
+    }
+}

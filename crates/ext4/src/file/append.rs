@@ -1,0 +1,76 @@
+//! The way of most new blocks: behind all others of the file, where the last extent only becomes longer.
+//!
+//! Model: [`End`] is the last entry of a root that is a leaf, as it stands in the inode. It is a hint beside the tree: who
+//! changes the tree otherwise drops it ([`InodeState::tree_area`]), and it is made anew when an extent was inserted at
+//! the end.
+
+use extant_mballoc::{Block as AllocatorBlock, Goal};
+use extant_ondisk::ext4::extent::{ExtentNode, ExtentNodeMut, LOGICAL_END, LeafEntry};
+use extant_ondisk::ext4::inode::InodeFlags;
+use extant_ondisk::ext4::{Layout, LogicalBlock};
+
+use super::write::Spot;
+use crate::inode::InodeState;
+use crate::tree::Mapping;
+
+/// The last extent of a file, in the root of its tree.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct End {
+    index: usize,
+    extent: LeafEntry,
+}
+
+impl InodeState {
+    /// [`Spot`] behind the last extent.
+    pub(super) fn spot_at_end(&self, logical: LogicalBlock) -> Option<Spot> {
+        let last = self.end?.extent;
+        let end = last.logical_end();
+        (end == u64::from(logical.0)).then(|| Spot {
+            mapping: Mapping::Hole(end..LOGICAL_END),
+            goal: Goal::Follow(AllocatorBlock(last.physical.0 + u64::from(last.blocks))),
+            depth: 0,
+        })
+    }
+
+    /// Makes the last extent longer by one that goes on behind it, if there is one; whether it did.
+    pub(super) fn extend_last(&mut self, extent: &LeafEntry) -> bool {
+        let Some(End {
+            index,
+            extent: mut last,
+        }) = self.end
+        else {
+            return false;
+        };
+        let goes_on = last.logical_end() == u64::from(extent.logical.0)
+            && last.physical.0 + u64::from(last.blocks) == extent.physical.0
+            && last.kind == extent.kind
+            && last.blocks <= last.kind.blocks_max() - extent.blocks;
+        if !goes_on {
+            return false;
+        }
+        last.blocks += extent.blocks;
+        ExtentNodeMut::new(self.inode.block_area_mut()).set_leaf(index, &last);
+        self.end = Some(End {
+            index,
+            extent: last,
+        });
+        true
+    }
+
+    /// Looks where the file ends, after a change of its tree.
+    pub(super) fn find_end(&mut self, layout: &Layout) {
+        self.end = None;
+        if !self.inode.flags().contains(InodeFlags::EXTENTS) {
+            return;
+        }
+        if let Ok(root) = ExtentNode::parse_root(self.inode.block_area(), layout)
+            && root.depth() == 0
+            && let Some(index) = root.len().checked_sub(1)
+        {
+            self.end = Some(End {
+                index,
+                extent: root.leaf(index),
+            });
+        }
+    }
+}

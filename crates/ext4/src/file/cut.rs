@@ -1,0 +1,198 @@
+//! Making a file shorter or longer, and giving blocks back.
+//!
+//! A cut that takes several transactions makes the file an orphan until it is done: a crash in between leaves the
+//! rest to whoever opens the file system next.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use extant_jbd2::Extension;
+use extant_mballoc::{Block as AllocatorBlock, BlockRange};
+use extant_ondisk::ext4::extent::{LOGICAL_END, LeafEntry};
+use extant_ondisk::ext4::inode::FileType;
+use extant_space::Result;
+
+use super::check_extents;
+use super::write::Stamp;
+use crate::filesystem::{Core, Parts};
+use crate::groups::group_credits;
+use crate::inode::{InodeCell, InodeState};
+use crate::orphan;
+use crate::store::Store;
+use crate::sync::{read, write};
+use crate::transaction::Transaction;
+use crate::tree::{Mapping, Tree, TreeMut};
+
+/// Extents that are given back in one step: each may lie in two groups.
+const EXTENTS_MAX: usize = 8;
+/// Blocks of a directory that are given back in one step: each is metadata, which the journal has to forget.
+const DIRECTORY_BLOCKS_MAX: u32 = 64;
+
+impl Core {
+    /// Cuts the file or makes it longer by a hole.
+    pub(crate) fn resize(&self, cell: &Arc<InodeCell>, size: u64) -> Result<()> {
+        let _alone = write(&cell.operation);
+        let parts = &*self.parts;
+        let before = {
+            let state = read(&cell.state);
+            state.check_mutable()?;
+            parts.check_size(&state, size)?;
+            if size <= state.inode.size_bytes(&parts.layout) {
+                check_extents(&state)?;
+            }
+            state.inode.size_bytes(&parts.layout)
+        };
+        if size > before {
+            parts.zero_after_end(cell, before)?;
+            let transaction = self.begin_recorded(super::write::INODE_CREDITS)?;
+            cell.change(&transaction, |state| {
+                parts.stamp_state(
+                    state,
+                    &transaction,
+                    Stamp {
+                        size_at_least: size,
+                    },
+                );
+            });
+            // Blocks past the end that KEEP_SIZE has put there stay.
+            return Ok(());
+        }
+        // To the size it has: such blocks go, as in the kernel.
+        self.cut(cell, size)
+    }
+
+    /// Makes the file end at `size`, which is before its end, and gives back everything behind.
+    fn cut(&self, cell: &Arc<InodeCell>, size: u64) -> Result<()> {
+        let parts = &*self.parts;
+        let credits = self.cut_credits(cell)?;
+        let transaction = self.begin_recorded(credits)?;
+        // The last block is zeroed before the size can commit: what is behind it must not come back later.
+        let rest = {
+            let mut state = write(&cell.state);
+            state.join(cell, &transaction);
+            state.inode.set_size_bytes(size, &parts.layout);
+            parts.stamp_state(&mut state, &transaction, Stamp { size_at_least: 0 });
+            state.data_changed_in = Some(transaction.epoch());
+            let behind = parts.block_after(size)..LOGICAL_END;
+            parts.remove_step(&transaction, cell, &mut state, behind)?
+        };
+        parts.zero_after_end(cell, size)?;
+        if rest.is_none() {
+            return Ok(());
+        }
+        parts.add_orphan(&transaction, cell)?;
+        drop(transaction);
+        self.finish_cut(cell)
+    }
+
+    /// Gives back everything behind the end of an orphan, and strikes it out if it has a name.
+    pub(crate) fn finish_cut(&self, cell: &Arc<InodeCell>) -> Result<()> {
+        let parts = &*self.parts;
+        let size = read(&cell.state).inode.size_bytes(&parts.layout);
+        parts.zero_after_end(cell, size)?;
+        self.remove_blocks(cell, parts.block_after(size)..LOGICAL_END)?;
+        let transaction = self.begin(super::write::INODE_CREDITS + orphan::CREDITS)?;
+        parts.remove_cut_orphan(&transaction, cell)
+    }
+
+    /// Gives back the blocks of `range`, in as many transactions as it takes.
+    pub(crate) fn remove_blocks(&self, cell: &Arc<InodeCell>, range: Range<u64>) -> Result<()> {
+        let parts = &*self.parts;
+        let mut rest = Some(range);
+        while rest.is_some() {
+            let credits = self.cut_credits(cell)?;
+            let transaction = self.begin_recorded(credits)?;
+            let mut state = write(&cell.state);
+            state.join(cell, &transaction);
+            state.data_changed_in = Some(transaction.epoch());
+            while let Some(range) = rest {
+                rest = parts.remove_step(&transaction, cell, &mut state, range)?;
+                if transaction.reserve(credits) == Extension::Refused {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What one step of giving blocks back touches at most, with noting an orphan.
+    pub(crate) fn cut_credits(&self, cell: &InodeCell) -> Result<u32> {
+        let groups = group_credits(2 * EXTENTS_MAX as u32);
+        let forgotten = match holds_metadata(&read(&cell.state)) {
+            true => DIRECTORY_BLOCKS_MAX,
+            false => 0,
+        };
+        Ok(self.tree_credits(cell)? + groups + forgotten + orphan::CREDITS)
+    }
+}
+
+impl Parts {
+    /// Gives back the last few extents of `range`; returns what may still hold blocks.
+    pub(crate) fn remove_step(
+        &self,
+        transaction: &Transaction<'_>,
+        cell: &InodeCell,
+        state: &mut InodeState,
+        range: Range<u64>,
+    ) -> Result<Option<Range<u64>>> {
+        let format = self.tree_format(state);
+        let is_metadata = holds_metadata(state);
+        let blocks_max = match is_metadata {
+            true => DIRECTORY_BLOCKS_MAX.into(),
+            false => LOGICAL_END,
+        };
+        let tree = Tree::new(state.inode.block_area(), &*self.cache, format);
+        let part = last_extents(&tree, &range, blocks_max)?;
+        let Some(part) = part else {
+            return Ok(None);
+        };
+        state.touch(transaction, part.clone());
+        let mut freed: Vec<LeafEntry> = Vec::new();
+        let mut store = Store::new(self, transaction, self.owner(cell, state));
+        let mut tree = TreeMut::new(state.tree_area(), &mut store, format);
+        let left = tree.remove_last(part.clone(), &mut |extent| freed.push(extent))?;
+        for extent in freed {
+            let blocks = BlockRange::new(AllocatorBlock(extent.physical.0), extent.blocks.into());
+            match is_metadata {
+                true => store.detach_metadata(blocks)?,
+                false => store.detach(blocks)?,
+            }
+        }
+        store.settle(state)?;
+        let end = left.map_or(part.start, |left| left.end);
+        Ok((end > range.start).then_some(range.start..end))
+    }
+}
+
+/// Whether the blocks that an inode refers to are changed through the journal.
+fn holds_metadata(state: &InodeState) -> bool {
+    state.inode.mode().file_type() == Some(FileType::Directory)
+}
+
+/// A part of `range`, up to its end, that holds its last few extents, or as much of them as has `blocks_max` blocks;
+/// `None` when it holds none.
+fn last_extents<N: crate::tree::Nodes>(
+    tree: &Tree<'_, N>,
+    range: &Range<u64>,
+    blocks_max: u64,
+) -> Result<Option<Range<u64>>> {
+    let mut end = range.end.min(LOGICAL_END);
+    let mut found = 0;
+    let mut start = end;
+    let mut blocks_left = blocks_max;
+    while end > range.start && found < EXTENTS_MAX && blocks_left > 0 {
+        let last = extant_ondisk::ext4::LogicalBlock((end - 1) as u32);
+        match tree.find(last)? {
+            Mapping::Hole(hole) => end = hole.start,
+            Mapping::Extent(extent) => {
+                let first = range.start.max(extent.logical.0.into());
+                let blocks = (end - first).min(blocks_left);
+                start = end - blocks;
+                end = extent.logical.0.into();
+                blocks_left -= blocks;
+                found += 1;
+            }
+        }
+    }
+    Ok((found > 0).then_some(start..range.end))
+}

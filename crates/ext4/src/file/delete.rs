@@ -1,0 +1,50 @@
+//! The end of an inode: nothing names it and nobody has it open.
+
+use std::sync::Arc;
+
+use extant_ondisk::ext4::extent::LOGICAL_END;
+use extant_ondisk::ext4::inode::{FileType, InodeFlags};
+use extant_space::Result;
+
+use super::write::INODE_CREDITS;
+use crate::filesystem::Core;
+use crate::groups;
+use crate::inode::InodeCell;
+use crate::orphan;
+use crate::sync::{read, write};
+use crate::{time, xattr};
+
+impl Core {
+    /// Gives back an orphan without a name: its blocks, its attributes, its number.
+    pub(crate) fn delete(&self, cell: &Arc<InodeCell>) -> Result<()> {
+        let parts = &*self.parts;
+        let _alone = write(&cell.operation);
+        let (has_blocks, file_type) = {
+            let state = read(&cell.state);
+            let has_tree = state.inode.flags().contains(InodeFlags::EXTENTS);
+            (has_tree, state.inode.mode().file_type())
+        };
+        if has_blocks {
+            self.remove_blocks(cell, 0..LOGICAL_END)?;
+        }
+        cell.release_windows();
+        let credits =
+            INODE_CREDITS + orphan::CREDITS + groups::INODE_CREDITS + xattr::RELEASE_CREDITS;
+        let transaction = self.begin(credits)?;
+        {
+            let mut state = write(&cell.state);
+            state.join(cell, &transaction);
+            parts.release_xattr_block(&transaction, cell, &mut state)?;
+        }
+        parts.remove_orphan(&transaction, cell, time::now().seconds as u32)?;
+        cell.change(&transaction, |state| {
+            if file_type != Some(FileType::SymbolicLink) || has_blocks {
+                state.inode.set_size_bytes(0, &parts.layout);
+            }
+        });
+        parts
+            .groups
+            .free_inode(&transaction, cell.number, file_type)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,69 @@
+//! The extent map of a file, in the project's words.
+
+use std::ops::ControlFlow;
+
+use extant_ondisk::ext4::extent::{ExtentKind, LOGICAL_END};
+use extant_space::{ByteRange, Extent, ExtentFlags, ExtentState, Result};
+
+use crate::filesystem::Parts;
+use crate::inode::InodeCell;
+use crate::mapping;
+use crate::sync::read;
+use crate::tree::Mapping;
+
+impl Parts {
+    /// Visits the extents of `range` in order, holes included, until `visit` breaks; holes past the end of the file
+    /// are left out.
+    pub(crate) fn for_each_extent(
+        &self,
+        cell: &InodeCell,
+        range: ByteRange,
+        visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let _shared = read(&cell.operation);
+        let state = read(&cell.state);
+        let bits = self.layout.block_bits();
+        let size = state.inode.size_bytes(&self.layout);
+        let blocks = range.start() >> bits..self.block_after(range.end()).min(LOGICAL_END);
+        let seed = state.seed;
+        let _ = mapping::walk(
+            &state.inode,
+            &self.cache,
+            &self.layout,
+            seed,
+            blocks,
+            |part| {
+                let logical = part.logical();
+                let logical = ByteRange::new(logical.start << bits, logical.end << bits);
+                let extent = match part {
+                    Mapping::Hole(_) => Extent {
+                        logical,
+                        physical: None,
+                        state: ExtentState::Hole,
+                        flags: ExtentFlags::empty(),
+                    },
+                    Mapping::Extent(found) => Extent {
+                        logical,
+                        physical: Some(found.physical.0 << bits),
+                        state: match found.kind {
+                            ExtentKind::Written => ExtentState::Written,
+                            ExtentKind::Unwritten => ExtentState::Unwritten,
+                        },
+                        flags: ExtentFlags::empty(),
+                    },
+                };
+                let shown = match extent.state {
+                    ExtentState::Hole => {
+                        ByteRange::new(range.start(), range.end().min(size).max(range.start()))
+                    }
+                    _ => range,
+                };
+                match extent.clip(shown) {
+                    Some(extent) => visit(extent),
+                    None => ControlFlow::Continue(()),
+                }
+            },
+        )?;
+        Ok(())
+    }
+}

@@ -1,0 +1,377 @@
+//! Writing.
+//!
+//! A write goes piece by piece: what is written already is overwritten in place; what is unwritten or a hole gets
+//! its data first, in whole blocks with zeros around it, and then the inode says in one transaction that it is there. So
+//! a crash shows the old state of a piece or the new one, never what the blocks held before.
+
+use std::sync::Arc;
+
+use extant_blockdev::{Device, Operation, Persistence, WriteBuffers};
+use extant_mballoc::{Alignment, Allocation, Block as AllocatorBlock, Goal, Request, RequestFlags};
+use extant_ondisk::ext4::extent::{ExtentKind, ExtentNode, LeafEntry};
+use extant_ondisk::ext4::inode::{InodeFlags, TimeField};
+use extant_ondisk::ext4::{Inode, LogicalBlock, PhysicalBlock};
+use extant_space::{Error, ErrorKind, Result};
+
+use super::check_extents;
+use super::overwrite::Done;
+use crate::cache::Changing;
+use crate::filesystem::{Core, Parts, allocator_id};
+use crate::groups::group_credits;
+use crate::inode::{InodeCell, InodeState};
+use crate::store::Store;
+use crate::sync::{read, write};
+use crate::time;
+use crate::transaction::Transaction;
+use crate::tree::{Mapping, TreeMut, step_cost};
+use crate::{io, mapping};
+
+/// Blocks of metadata for an inode alone.
+pub(crate) const INODE_CREDITS: u32 = 1;
+
+/// What else a change of data does to the inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Stamp {
+    /// The size is at least this.
+    pub(crate) size_at_least: u64,
+}
+
+/// A place in a file.
+pub(crate) struct Spot {
+    /// What lies there.
+    pub(crate) mapping: Mapping,
+    /// Where blocks for a hole that begins there should be: behind what lies before it in the file.
+    pub(crate) goal: Goal,
+    /// Levels of the tree below its root.
+    pub(crate) depth: u16,
+}
+
+impl Core {
+    /// Writes all of `from` at `offset`, growing the file as needed.
+    pub(crate) fn write_file(&self, cell: &Arc<InodeCell>, from: &[u8], offset: u64) -> Result<()> {
+        if from.is_empty() {
+            return Ok(());
+        }
+        if self.overwrite(cell, from, offset)? == Done::Yes {
+            return Ok(());
+        }
+        let _alone = write(&cell.operation);
+        self.write_data(cell, from, offset)
+    }
+
+    /// The same, under the caller's operation lock.
+    pub(crate) fn write_data(&self, cell: &Arc<InodeCell>, from: &[u8], offset: u64) -> Result<()> {
+        let end = offset
+            .checked_add(from.len() as u64)
+            .ok_or_else(|| Error::new(ErrorKind::TooLarge))?;
+        let size = {
+            let state = read(&cell.state);
+            state.check_mutable()?;
+            self.parts.check_size(&state, end)?;
+            state.inode.size_bytes(&self.parts.layout)
+        };
+        if offset > size {
+            self.parts.zero_after_end(cell, size)?;
+        }
+        let mut at = offset;
+        while at < end {
+            at += self.write_piece(cell, &from[(at - offset) as usize..], at)?;
+        }
+        Ok(())
+    }
+
+    /// Writes what lies in one extent or hole; returns the bytes written.
+    fn write_piece(&self, cell: &Arc<InodeCell>, from: &[u8], at: u64) -> Result<u64> {
+        let parts = &*self.parts;
+        let bits = parts.layout.block_bits();
+        let spot = parts.spot(cell, parts.block_of(at))?;
+        let range = spot.mapping.logical();
+        let length = (from.len() as u64).min((range.end << bits) - at);
+        let from = &from[..length as usize];
+        let end = at + length;
+        match spot.mapping {
+            Mapping::Extent(extent) if extent.kind == ExtentKind::Written => {
+                let within = at - (u64::from(extent.logical.0) << bits);
+                io::write(&*parts.device, (extent.physical.0 << bits) + within, from)?;
+                self.stamp(cell, end)?;
+                Ok(length)
+            }
+            Mapping::Extent(extent) => {
+                check_extents(&read(&cell.state))?;
+                let blocks = at >> bits..parts.block_after(end);
+                let skipped = blocks.start - u64::from(extent.logical.0);
+                parts.write_blocks(PhysicalBlock(extent.physical.0 + skipped), from, at)?;
+                self.make_written(cell, blocks, Stamp { size_at_least: end })?;
+                Ok(length)
+            }
+            Mapping::Hole(hole) => {
+                check_extents(&read(&cell.state))?;
+                let first = at >> bits;
+                let wanted = parts.block_after(end) - first;
+                let wanted = wanted.min(hole.end - first);
+                let allocation = parts.take(cell, spot.goal, wanted, ExtentKind::Written, None)?;
+                let blocks = allocation.range().count() as u16;
+                let length = length.min(((first + u64::from(blocks)) << bits) - at);
+                let physical = PhysicalBlock(allocation.range().start().0);
+                parts.write_blocks(physical, &from[..length as usize], at)?;
+                let extent = LeafEntry {
+                    logical: LogicalBlock(first as u32),
+                    physical,
+                    blocks,
+                    kind: ExtentKind::Written,
+                };
+                let stamp = Stamp {
+                    size_at_least: at + length,
+                };
+                self.insert_extent(cell, extent, allocation, stamp)?;
+                Ok(length)
+            }
+        }
+    }
+
+    /// The inode has an extent from now on.
+    pub(crate) fn insert_extent(
+        &self,
+        cell: &Arc<InodeCell>,
+        extent: LeafEntry,
+        allocation: Allocation<'_>,
+        stamp: Stamp,
+    ) -> Result<()> {
+        let transaction = self.begin_recorded(self.tree_credits(cell)?)?;
+        self.parts
+            .insert_extent(&transaction, cell, extent, allocation, stamp)
+    }
+
+    /// Unwritten blocks hold data from now on.
+    pub(crate) fn make_written(
+        &self,
+        cell: &Arc<InodeCell>,
+        blocks: std::ops::Range<u64>,
+        stamp: Stamp,
+    ) -> Result<()> {
+        self.convert(cell, blocks, ExtentKind::Written, stamp)
+    }
+
+    /// Extents of `blocks` become ones of `kind`, in as many transactions as it takes; the size changes in the last.
+    pub(crate) fn convert(
+        &self,
+        cell: &Arc<InodeCell>,
+        blocks: std::ops::Range<u64>,
+        kind: ExtentKind,
+        stamp: Stamp,
+    ) -> Result<()> {
+        let parts = &*self.parts;
+        let mut rest = Some(blocks);
+        while let Some(range) = rest {
+            let transaction = self.begin_recorded(self.tree_credits(cell)?)?;
+            let mut state = write(&cell.state);
+            state.join(cell, &transaction);
+            let format = parts.tree_format(&state);
+            let mut store = Store::new(parts, &transaction, parts.owner(cell, &state));
+            let mut tree = TreeMut::new(state.tree_area(), &mut store, format);
+            rest = tree.convert_next(range.clone(), kind)?;
+            store.settle(&mut state)?;
+            state.touch(&transaction, range);
+            state.data_changed_in = Some(transaction.epoch());
+            if rest.is_none() {
+                parts.stamp_state(&mut state, &transaction, stamp);
+            }
+        }
+        Ok(())
+    }
+
+    /// Blocks of metadata that one step of the inode's tree touches at most, with the bitmaps of its nodes and of one
+    /// piece of data.
+    pub(crate) fn tree_credits(&self, cell: &InodeCell) -> Result<u32> {
+        let depth = self.parts.depth(&read(&cell.state))?;
+        Ok(self.parts.tree_credits_at(depth))
+    }
+
+    /// Notes a change of data in place: the times, and the size where it grew.
+    pub(super) fn stamp(&self, cell: &Arc<InodeCell>, end: u64) -> Result<()> {
+        let parts = &*self.parts;
+        {
+            let state = read(&cell.state);
+            let grows = end > state.inode.size_bytes(&parts.layout);
+            if !grows && is_stamped(&state.inode) {
+                return Ok(());
+            }
+        }
+        let transaction = self.begin_recorded(INODE_CREDITS)?;
+        cell.change(&transaction, |state| {
+            parts.stamp_state(state, &transaction, Stamp { size_at_least: end });
+        });
+        Ok(())
+    }
+}
+
+/// Both times of a change are those of this tick already.
+fn is_stamped(inode: &Inode) -> bool {
+    let now = Some(time::now());
+    inode.time(TimeField::Modification) == now && inode.time(TimeField::Change) == now
+}
+
+impl Parts {
+    /// What lies at a block, and what is to be known to fill it if it is a hole.
+    pub(crate) fn spot(&self, cell: &InodeCell, logical: LogicalBlock) -> Result<Spot> {
+        self.spot_in(&read(&cell.state), logical)
+    }
+
+    /// The same, where the state is locked.
+    pub(super) fn spot_in(&self, state: &InodeState, logical: LogicalBlock) -> Result<Spot> {
+        if let Some(spot) = state.spot_at_end(logical) {
+            return Ok(spot);
+        }
+        let seed = state.seed;
+        let find = |logical| mapping::find(&state.inode, &self.cache, &self.layout, seed, logical);
+        let mapping = find(logical)?;
+        let goal = match (&mapping, logical.0.checked_sub(1)) {
+            (Mapping::Hole(_), Some(before)) => match find(LogicalBlock(before))? {
+                Mapping::Extent(extent) => {
+                    Goal::Follow(AllocatorBlock(extent.physical.0 + u64::from(extent.blocks)))
+                }
+                Mapping::Hole(_) => Goal::Anywhere,
+            },
+            _ => Goal::Anywhere,
+        };
+        Ok(Spot {
+            mapping,
+            goal,
+            depth: self.depth(state)?,
+        })
+    }
+
+    /// Blocks for a file: as many of `wanted` as can be had in one piece.
+    pub(crate) fn take<'c>(
+        &self,
+        cell: &'c InodeCell,
+        goal: Goal,
+        wanted: u64,
+        kind: ExtentKind,
+        transaction: Option<&Transaction<'_>>,
+    ) -> Result<Allocation<'c>> {
+        self.owner_of(cell).allocate(&Request {
+            goal,
+            wanted: wanted.min(kind.blocks_max().into()) as u32,
+            minimum: 1,
+            alignment: Alignment::Any,
+            limit: None,
+            flags: RequestFlags::STREAM | self.reserve_flag(),
+            transaction: transaction.map(|transaction| allocator_id(transaction.id())),
+        })
+    }
+
+    /// The inode has an extent from now on, in a transaction that has [`Core::tree_credits`] left.
+    pub(crate) fn insert_extent(
+        &self,
+        transaction: &Transaction<'_>,
+        cell: &Arc<InodeCell>,
+        extent: LeafEntry,
+        allocation: Allocation<'_>,
+        stamp: Stamp,
+    ) -> Result<()> {
+        let mut state = write(&cell.state);
+        state.join(cell, transaction);
+        let mut store = Store::new(self, transaction, self.owner(cell, &state));
+        // Refused when the bitmap has them in use; the tree must not refer to them then.
+        let range = store.attach(allocation)?;
+        if !state.extend_last(&extent) {
+            let format = self.tree_format(&state);
+            let mut tree = TreeMut::new(state.tree_area(), &mut store, format);
+            if let Err(error) = tree.insert(extent) {
+                store.detach(range)?;
+                store.settle(&mut state)?;
+                return Err(error);
+            }
+            state.find_end(&self.layout);
+        }
+        store.settle(&mut state)?;
+        state.touch(transaction, extent.logical.0.into()..extent.logical_end());
+        transaction.note_new_blocks();
+        state.data_changed_in = Some(transaction.epoch());
+        self.stamp_state(&mut state, transaction, stamp);
+        Ok(())
+    }
+
+    /// Levels of the inode's tree below its root.
+    fn depth(&self, state: &InodeState) -> Result<u16> {
+        if !state.inode.flags().contains(InodeFlags::EXTENTS) {
+            return Ok(0);
+        }
+        let root = ExtentNode::parse_root(state.inode.block_area(), &self.layout)?;
+        Ok(root.depth())
+    }
+
+    /// [`Core::tree_credits`] of a tree of `depth`.
+    pub(crate) fn tree_credits_at(&self, depth: u16) -> u32 {
+        let cost = step_cost(depth);
+        // A piece lies in one group, or at the edge of two when it is given back; nodes anywhere.
+        INODE_CREDITS + 2 * cost.touched + group_credits(cost.touched + 2)
+    }
+
+    /// Blocks of metadata that one more block of a directory touches at most, itself not among them.
+    pub(crate) fn append_credits(&self, cell: &InodeCell) -> Result<u32> {
+        // The block before may have made the tree higher.
+        Ok(self.tree_credits_at(self.depth(&read(&cell.state))? + 1))
+    }
+
+    /// What block `logical` belongs to.
+    pub(crate) fn find(&self, cell: &InodeCell, logical: LogicalBlock) -> Result<Mapping> {
+        let state = read(&cell.state);
+        let seed = state.seed;
+        mapping::find(&state.inode, &self.cache, &self.layout, seed, logical)
+    }
+
+    pub(crate) fn stamp_state(
+        &self,
+        state: &mut InodeState,
+        transaction: &Transaction<'_>,
+        stamp: Stamp,
+    ) {
+        let now = time::now();
+        state.inode.set_time(TimeField::Modification, now);
+        state.inode.set_time(TimeField::Change, now);
+        if stamp.size_at_least > state.inode.size_bytes(&self.layout) {
+            state
+                .inode
+                .set_size_bytes(stamp.size_at_least, &self.layout);
+            state.data_changed_in = Some(transaction.epoch());
+        }
+    }
+
+    /// Writes `from`, which begins at byte `at` of the file, into blocks from `first` on that hold nothing yet: what
+    /// it leaves of the first and last one becomes zeros.
+    pub(crate) fn write_blocks(&self, first: PhysicalBlock, from: &[u8], at: u64) -> Result<()> {
+        let bytes = u64::from(self.layout.block_bytes());
+        let before = (at % bytes) as usize;
+        let end = at + from.len() as u64;
+        let after = (end.next_multiple_of(bytes) - end) as usize;
+        let zeros = vec![0; before.max(after)];
+        let buffers: WriteBuffers<'_> = [&zeros[..before], from, &zeros[..after]]
+            .into_iter()
+            .filter(|part| !part.is_empty())
+            .collect();
+        self.device.run(Operation::Write {
+            offset: first.0 * bytes,
+            from: buffers,
+            persistence: Persistence::Cached,
+        })
+    }
+
+    /// Makes the bytes of the last block behind byte `size` zeros, where it holds data: they become part of the file.
+    pub(crate) fn zero_after_end(&self, cell: &InodeCell, size: u64) -> Result<()> {
+        let bytes = u64::from(self.layout.block_bytes());
+        let length = size.next_multiple_of(bytes) - size;
+        if length == 0 {
+            return Ok(());
+        }
+        match self.find(cell, self.block_of(size))? {
+            Mapping::Extent(extent) if extent.kind == ExtentKind::Written => {
+                let within = size - (u64::from(extent.logical.0) << self.layout.block_bits());
+                let place = extent.physical.0 * bytes + within;
+                io::write(&*self.device, place, &vec![0; length as usize])
+            }
+            _ => Ok(()),
+        }
+    }
+}

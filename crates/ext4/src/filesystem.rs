@@ -1,0 +1,216 @@
+//! A file system that is open.
+//!
+//! Model: [`Parts`] is what everything works on: cache, groups, inodes, allocator, and what the running transaction has
+//! changed. [`Core`] adds the journal, which calls the parts back when it freezes a transaction. A change is
+//! begun ([`Core::begin`]) with an upper bound of the blocks it may touch, made in memory, and ended by dropping the
+//! transaction; the journal writes what has gathered every few seconds, or when somebody syncs.
+//!
+//! Lock order: `inode.rs`.
+
+mod freeze;
+mod open;
+mod recover;
+mod statistics;
+mod superblock;
+
+use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use extant_blockdev::Device;
+use extant_jbd2::Transactions;
+use extant_mballoc::Allocator;
+use extant_ondisk::ext4::{Access, Layout, Seed, Superblock};
+use extant_space::{Error, ErrorKind, Result};
+
+use crate::cache::{Block, BlockCache};
+use crate::groups::Groups;
+use crate::inode::InodeTable;
+use crate::options::{OnError, Options};
+use crate::orphan::Orphans;
+use crate::transaction::{Epoch, Running, Transaction, TransactionId};
+
+pub(crate) use freeze::allocator_id;
+pub use statistics::Statistics;
+
+/// An ext4 file system.
+///
+/// Cheap to clone; all clones are the same. The last one to go closes it as [`close`](Self::close) does, but
+/// tells nobody about errors.
+#[derive(Clone)]
+pub struct Filesystem {
+    pub(crate) core: Arc<Core>,
+}
+
+/// The parts and the journal.
+pub(crate) struct Core {
+    pub(crate) parts: Arc<Parts>,
+    /// `None` when nothing is written.
+    journal: Option<Transactions<Arc<Parts>>>,
+}
+
+/// What everything works on.
+pub(crate) struct Parts {
+    pub(crate) device: Arc<dyn Device>,
+    pub(crate) options: Options,
+    pub(crate) layout: Layout,
+    pub(crate) seed: Option<Seed>,
+    pub(crate) superblock: Mutex<Superblock>,
+    /// The block it lies in, held so that a freeze need not read it.
+    superblock_block: Arc<Block>,
+    pub(crate) cache: Arc<BlockCache>,
+    pub(crate) groups: Arc<Groups>,
+    pub(crate) inodes: InodeTable,
+    pub(crate) allocator: Allocator,
+    pub(crate) running: Running,
+    pub(crate) orphans: Orphans,
+    /// Held by who changes names of two directories: what is above what stays as it is.
+    pub(crate) moving: Mutex<()>,
+    /// Changes are refused: something was wrong, and the file system is set to stop then.
+    stopped: AtomicBool,
+    closed: AtomicBool,
+    /// Blocks that files can never have; counted when first asked for.
+    overhead: OnceLock<u64>,
+    /// Blocks of transactions that were frozen and have not committed: they must stay in the cache.
+    frozen: Mutex<Vec<(TransactionId, Vec<Arc<Block>>)>>,
+}
+
+impl Filesystem {
+    /// Makes everything durable that was done before.
+    ///
+    /// # Errors
+    /// Those of the device, also those of earlier writes that nobody was told about.
+    pub fn sync(&self) -> Result<()> {
+        let Some(journal) = &self.core.journal else {
+            return Ok(());
+        };
+        journal.commit(journal.running())?;
+        // A transaction that changed nothing has no flush, and data may have been written without one.
+        self.core.parts.device.flush()
+    }
+
+    /// Writes everything home and marks the file system clean. Clones, nodes and files that are still there find
+    /// it read-only from then on; orphans among them are left to whoever opens it next.
+    ///
+    /// # Errors
+    /// Those of the device; the journal then still has what is not home.
+    pub fn close(self) -> Result<()> {
+        self.core.close()
+    }
+
+    /// How full it is.
+    pub fn statistics(&self) -> Statistics {
+        self.core.parts.statistics()
+    }
+
+    /// Whether it can be changed.
+    pub fn access(&self) -> Access {
+        self.core.parts.options.access
+    }
+
+    /// Bytes of a block.
+    pub fn block_bytes(&self) -> u32 {
+        self.core.parts.layout.block_bytes()
+    }
+}
+
+impl Core {
+    /// Begins a change that touches at most `blocks` blocks of metadata, and that a fast commit cannot say.
+    ///
+    /// # Errors
+    /// `ReadOnly`; or what made the journal stop.
+    pub(crate) fn begin(&self, blocks: u32) -> Result<Transaction<'_>> {
+        let transaction = self.begin_recorded(blocks)?;
+        transaction.forbid_fast_commit();
+        Ok(transaction)
+    }
+
+    /// The same, of which a fast commit can say all: the inodes but directories, their ranges that are
+    /// [touched](crate::inode::InodeState::touch), and the names that are [noted](Transaction::note_name).
+    pub(crate) fn begin_recorded(&self, blocks: u32) -> Result<Transaction<'_>> {
+        let Some(journal) = &self.journal else {
+            return Err(Error::new(ErrorKind::ReadOnly).detail("the file system is open read-only"));
+        };
+        if self.parts.closed.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::ReadOnly).detail("the file system was closed"));
+        }
+        if self.parts.stopped.load(Ordering::Relaxed) {
+            return Err(Error::new(ErrorKind::ReadOnly)
+                .detail("the file system was found damaged and takes no more changes")
+                .advice("check it"));
+        }
+        let handle = journal.start(blocks)?;
+        Ok(Transaction::new(&self.parts.running, handle))
+    }
+
+    /// Waits until `epoch` is durable, by a fast commit where that can be.
+    pub(crate) fn wait_durable(&self, epoch: Epoch) -> Result<()> {
+        match &self.journal {
+            Some(journal) => journal.sync(epoch),
+            None => Ok(()),
+        }
+    }
+
+    /// Whether what is changed now belongs to `epoch`.
+    pub(crate) fn is_present(&self, epoch: Epoch) -> bool {
+        let journal = self.journal.as_ref();
+        journal.is_some_and(|journal| journal.epoch() == epoch)
+    }
+
+    /// Whether `epoch` is durable.
+    pub(crate) fn is_durable(&self, epoch: Epoch) -> bool {
+        let last = self.journal.as_ref().and_then(Transactions::last_durable);
+        last.is_some_and(|last| epoch <= last)
+    }
+
+    /// Passes a result on. An error of the structures is noted in the superblock, and stops further changes where
+    /// the file system is set to.
+    pub(crate) fn judged<T>(&self, result: Result<T>) -> Result<T> {
+        if let Err(error) = &result
+            && error.kind() == ErrorKind::Corrupt
+            && self.journal.is_some()
+        {
+            self.parts.note_error(error);
+            if self.parts.on_error() == OnError::ReadOnly {
+                self.parts.stopped.store(true, Ordering::Relaxed);
+            }
+        }
+        result
+    }
+
+    /// Stops everything, as a change failed halfway; called before its transaction ends. Returns the error.
+    pub(crate) fn fail(&self, error: Error) -> Error {
+        if let Some(journal) = &self.journal {
+            let copy = Error::new(error.kind()).detail(error.to_string());
+            journal.abort(copy);
+        }
+        error
+    }
+
+    fn close(&self) -> Result<()> {
+        let Some(journal) = &self.journal else {
+            return Ok(());
+        };
+        if self.parts.closed.swap(true, Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.parts.allocator.release_windows();
+        journal.empty()?;
+        self.parts.mark_clean()
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        // Nobody is there to be told.
+        let _ = self.close();
+    }
+}
+
+impl fmt::Debug for Filesystem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Filesystem")
+            .field("options", &self.core.parts.options)
+            .finish_non_exhaustive()
+    }
+}

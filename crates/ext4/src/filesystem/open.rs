@@ -1,0 +1,371 @@
+//! Opening: the superblock, what a crash left in the journal, the groups, the orphans.
+//!
+//! Order: nothing is trusted before the journal was replayed but what finds the journal: superblock, one
+//! descriptor, the journal's inode. Read-only, the journal is not replayed but looked into, and nothing at all is
+//! written (`recover.rs`).
+
+use std::ops::ControlFlow;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use extant_blockdev::Device;
+use extant_jbd2::{
+    BlockNumbers, Checksums, FastCommits, Journal, JournalOptions, LogFormat, Place, Run,
+    TransactionOptions, Transactions,
+};
+use extant_mballoc::{self as mballoc, Allocator, Block as AllocatorBlock, Reuse};
+use extant_ondisk::ext4::superblock::JournalPlace;
+use extant_ondisk::ext4::{
+    Access, Compat, GroupDescriptor, GroupNumber, Incompat, InodeNumber, PhysicalBlock, Superblock,
+};
+use extant_space::{Error, ErrorKind, Result};
+
+use super::recover::{recover, recovered};
+use super::{Core, Filesystem, Parts};
+use crate::cache::BlockCache;
+use crate::fast_commit::Writing;
+use crate::groups::{FreeSums, Groups, Source};
+use crate::inode::InodeTable;
+use crate::mapping;
+use crate::options::{Options, supported};
+use crate::orphan::Orphans;
+use crate::sync::{lock, read};
+use crate::transaction::Running;
+use crate::tree::Mapping;
+
+/// Bytes of the descriptor table that are read at a time.
+const TABLE_WINDOW: usize = 1 << 20;
+/// Blocks and inodes kept while the journal is looked for.
+const FEW: usize = 64;
+
+impl Filesystem {
+    /// Opens the file system on `device`. What a crash left in its journal is replayed, or with read-only access seen
+    /// as if it were.
+    ///
+    /// # Errors
+    /// `Unsupported` naming features that the engine does not have, `Corrupt` naming the structure, `ReadOnly`
+    /// for changes of a device that takes none; errors of the device.
+    pub fn open(device: Arc<dyn Device>, options: Options) -> Result<Self> {
+        let superblock = read_superblock(&*device)?;
+        superblock
+            .features()
+            .check(&supported(options.access), options.access)?;
+        match options.access {
+            Access::ReadOnly => open_read_only(device, superblock, options),
+            Access::ReadWrite => open_read_write(device, superblock, options),
+        }
+    }
+}
+
+fn open_read_only(
+    device: Arc<dyn Device>,
+    superblock: Superblock,
+    options: Options,
+) -> Result<Filesystem> {
+    let (device, superblock) = recovered(device, superblock, &options)?;
+    let parts = Parts::new(device, None, superblock, options)?;
+    Ok(Filesystem {
+        core: Arc::new(Core {
+            parts: Arc::new(parts),
+            journal: None,
+        }),
+    })
+}
+
+fn open_read_write(
+    device: Arc<dyn Device>,
+    superblock: Superblock,
+    options: Options,
+) -> Result<Filesystem> {
+    let Some(place) = journal_place(&device, &superblock)? else {
+        return Err(Error::new(ErrorKind::Unsupported)
+            .detail("the file system has no journal")
+            .advice("open it read-only, or add one with tune2fs -j"));
+    };
+    recover(&device, place.clone(), &options)?;
+    let superblock = read_superblock(&*device)?;
+    superblock
+        .features()
+        .check(&supported(options.access), options.access)?;
+    let journal = Arc::new(Journal::open(
+        Arc::clone(&device),
+        place,
+        journal_options(&superblock),
+    )?);
+    let interval = options.commit_interval;
+    let parts = Parts::new(device, Some(Arc::clone(&journal)), superblock, options)?;
+    let parts = Arc::new(parts);
+    parts.mark_open()?;
+    let transactions = TransactionOptions {
+        interval,
+        ..TransactionOptions::default()
+    };
+    let core = Core {
+        journal: Some(Transactions::new(
+            journal,
+            Arc::clone(&parts),
+            transactions,
+        )?),
+        parts,
+    };
+    core.clear_orphans()?;
+    Ok(Filesystem {
+        core: Arc::new(core),
+    })
+}
+
+fn journal_options(superblock: &Superblock) -> JournalOptions {
+    let features = superblock.features();
+    JournalOptions {
+        format: Some(LogFormat {
+            checksums: match features.has_metadata_checksums() {
+                true => Checksums::V3,
+                false => Checksums::None,
+            },
+            block_numbers: match features.incompat.contains(Incompat::BIT64) {
+                true => BlockNumbers::Bits64,
+                false => BlockNumbers::Bits32,
+            },
+        }),
+        fast_commits: match features.compat.contains(Compat::FAST_COMMIT) {
+            true => FastCommits::On,
+            false => FastCommits::Off,
+        },
+    }
+}
+
+pub(super) fn read_superblock(device: &dyn Device) -> Result<Superblock> {
+    let unit = device.geometry().logical_block as usize;
+    let end = Superblock::OFFSET as usize + Superblock::BYTES;
+    let mut bytes = vec![0; end.next_multiple_of(unit)];
+    if device.geometry().size < bytes.len() as u64 {
+        return Err(Error::new(ErrorKind::Corrupt).detail(format!(
+            "{} bytes have no room for a superblock",
+            device.geometry().size
+        )));
+    }
+    device.read_at(&mut bytes, 0)?;
+    let superblock = Superblock::parse(&bytes[Superblock::OFFSET as usize..])?;
+    let layout = superblock.layout();
+    let needed = layout.blocks() << layout.block_bits();
+    if needed > device.geometry().size {
+        return Err(Error::new(ErrorKind::Corrupt).detail(format!(
+            "superblock: the file system has {needed} bytes, the device {}",
+            device.geometry().size
+        )));
+    }
+    Ok(superblock)
+}
+
+/// Where the journal lies; `None` without one.
+pub(super) fn journal_place(
+    device: &Arc<dyn Device>,
+    superblock: &Superblock,
+) -> Result<Option<Place>> {
+    if !superblock.features().compat.contains(Compat::HAS_JOURNAL) {
+        return Ok(None);
+    }
+    let number = match superblock.journal() {
+        Some(JournalPlace::Inode(number)) => number,
+        _ => {
+            return Err(
+                Error::new(ErrorKind::Unsupported).detail("the journal is on a device of its own")
+            );
+        }
+    };
+    let layout = superblock.layout();
+    let cache = Arc::new(BlockCache::new(
+        Arc::clone(device),
+        None,
+        layout.block_bytes() as usize,
+        FEW,
+    ));
+    let groups = Groups::new(Arc::clone(&cache), superblock.clone(), FreeSums::default());
+    let inodes = InodeTable::new(Arc::clone(&cache), Arc::new(groups), superblock.seed(), FEW);
+    let runs = journal_runs(&cache, &inodes, superblock, number)
+        .map_err(|error| error.advice("check the file system"))?;
+    Place::new(layout.block_bytes(), &runs).map(Some)
+}
+
+fn journal_runs(
+    cache: &BlockCache,
+    inodes: &InodeTable,
+    superblock: &Superblock,
+    number: InodeNumber,
+) -> Result<Vec<Run>> {
+    let layout = superblock.layout();
+    let cell = inodes.get(number)?;
+    let state = read(&cell.state);
+    let blocks = state.inode.size_bytes(layout) >> layout.block_bits();
+    let seed = state.seed;
+    let mut runs: Vec<Run> = Vec::new();
+    let mut hole = None;
+    let _ = mapping::walk(&state.inode, cache, layout, seed, 0..blocks, |part| {
+        match part {
+            Mapping::Hole(range) => hole = Some(range.start),
+            Mapping::Extent(extent) => match runs.last_mut() {
+                Some(last) if last.first.0 + u64::from(last.blocks) == extent.physical.0 => {
+                    last.blocks += u32::from(extent.blocks);
+                }
+                _ => runs.push(Run {
+                    first: extent.physical,
+                    blocks: extent.blocks.into(),
+                }),
+            },
+        }
+        ControlFlow::<()>::Continue(())
+    })?;
+    match hole {
+        Some(block) => Err(Error::new(ErrorKind::Corrupt)
+            .detail(format!("journal inode {number}: block {block} is a hole"))),
+        None => Ok(runs),
+    }
+}
+
+impl Parts {
+    pub(super) fn new(
+        device: Arc<dyn Device>,
+        journal: Option<Arc<Journal>>,
+        superblock: Superblock,
+        options: Options,
+    ) -> Result<Self> {
+        let layout = *superblock.layout();
+        let seed = superblock.seed();
+        let block_bytes = layout.block_bytes() as usize;
+        let area = journal.as_ref().map(|journal| journal.fast_commits());
+        let writing = match area.is_some_and(|area| !area.is_empty()) {
+            true => Writing::On,
+            false => Writing::Off,
+        };
+        let cache = Arc::new(BlockCache::new(
+            Arc::clone(&device),
+            journal,
+            block_bytes,
+            options.cached_blocks,
+        ));
+        let (free, sums) = read_free(&*device, &superblock)?;
+        let groups = Arc::new(Groups::new(Arc::clone(&cache), superblock.clone(), sums));
+        let at_start = Arc::new(Mutex::new(free));
+        let allocator = Allocator::open(
+            mballoc::Geometry {
+                first: AllocatorBlock(layout.first_data_block().0),
+                end: AllocatorBlock(layout.blocks()),
+                blocks_per_group: layout.blocks_per_group(),
+            },
+            mballoc::Options {
+                reserved_blocks: superblock.reserved_blocks(),
+                reuse: match writing {
+                    // A fast commit may refer to what is freed in the same transaction.
+                    Writing::On => Reuse::AfterCommit,
+                    Writing::Off => Reuse::InsideTransaction,
+                },
+                ..mballoc::Options::default()
+            },
+            Source::new(Arc::clone(&groups), Arc::clone(&at_start)),
+        )?;
+        // The descriptors are asked from now on.
+        *lock(&at_start) = Vec::new();
+        let superblock_block = PhysicalBlock(Superblock::OFFSET / u64::from(layout.block_bytes()));
+        let held = cache.hold(superblock_block);
+        cache.read(superblock_block, &|_| Ok(()))?;
+        let inodes = InodeTable::new(
+            Arc::clone(&cache),
+            Arc::clone(&groups),
+            seed,
+            options.cached_inodes,
+        );
+        let orphans = orphans(&cache, &inodes, &superblock)?;
+        Ok(Self {
+            orphans,
+            device,
+            layout,
+            seed,
+            superblock: Mutex::new(superblock),
+            superblock_block: held,
+            cache,
+            groups,
+            inodes,
+            allocator,
+            running: Running::new(writing),
+            options,
+            frozen: Mutex::default(),
+            moving: Mutex::default(),
+            stopped: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            overhead: OnceLock::new(),
+        })
+    }
+}
+
+/// The orphan file, where there is one.
+fn orphans(cache: &BlockCache, inodes: &InodeTable, superblock: &Superblock) -> Result<Orphans> {
+    let Some(number) = superblock.orphan_file() else {
+        return Ok(Orphans::default());
+    };
+    let layout = superblock.layout();
+    let cell = inodes.get(number)?;
+    let state = read(&cell.state);
+    let count = state.inode.size_bytes(layout) >> layout.block_bits();
+    let seed = state.seed;
+    let mut blocks = Vec::new();
+    let walked = mapping::walk(
+        &state.inode,
+        cache,
+        layout,
+        seed,
+        0..count,
+        |part| match part {
+            Mapping::Hole(range) => ControlFlow::Break(range.start),
+            Mapping::Extent(extent) => {
+                let start = extent.physical.0;
+                blocks.extend((start..start + u64::from(extent.blocks)).map(PhysicalBlock));
+                ControlFlow::Continue(())
+            }
+        },
+    )?;
+    match walked {
+        ControlFlow::Continue(()) => Ok(Orphans::new(&blocks, seed)),
+        ControlFlow::Break(hole) => Err(Error::new(ErrorKind::Corrupt).detail(format!(
+            "orphan file, inode {number}: block {hole} is a hole"
+        ))),
+    }
+}
+
+/// Free blocks of every group, and the sums of blocks and inodes, in one pass over the descriptors.
+fn read_free(device: &dyn Device, superblock: &Superblock) -> Result<(Vec<u32>, FreeSums)> {
+    let layout = superblock.layout();
+    let block_bytes = layout.block_bytes() as usize;
+    let per_block = layout.descriptors_per_block();
+    let descriptor_bytes = usize::from(layout.descriptor_bytes());
+    let mut free = Vec::with_capacity(layout.groups() as usize);
+    let mut sums = FreeSums::default();
+    let mut buffer = Vec::new();
+    let mut index = 0;
+    while index < layout.descriptor_blocks() {
+        let first = layout.descriptor_block(index);
+        let most = (TABLE_WINDOW / block_bytes) as u32;
+        let count = (1..most.min(layout.descriptor_blocks() - index))
+            .take_while(|&more| {
+                layout.descriptor_block(index + more).0 == first.0 + u64::from(more)
+            })
+            .count() as u32
+            + 1;
+        buffer.resize(count as usize * block_bytes, 0);
+        device.read_at(&mut buffer, first.0 << layout.block_bits())?;
+        for block in buffer.chunks_exact(block_bytes) {
+            let left = layout.groups() as usize - free.len();
+            for bytes in block
+                .chunks_exact(descriptor_bytes)
+                .take(left.min(per_block as usize))
+            {
+                let group = GroupNumber(free.len() as u32);
+                let descriptor = GroupDescriptor::parse(bytes, group, superblock)?;
+                free.push(descriptor.free_blocks());
+                sums.blocks += u64::from(descriptor.free_blocks());
+                sums.inodes += u64::from(descriptor.free_inodes());
+            }
+        }
+        index += count;
+    }
+    Ok((free, sums))
+}

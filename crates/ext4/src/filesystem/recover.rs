@@ -1,0 +1,89 @@
+//! What a crash left in the journal, before the file system is opened.
+//!
+//! Order: transactions come home; fast commits are carried out and come home; the journal is empty. A crash at any
+//! moment of that means to do it again.
+
+use std::sync::Arc;
+
+use extant_blockdev::Device;
+use extant_jbd2::{Place, Recovery};
+use extant_ondisk::ext4::{Access, Superblock};
+use extant_space::{Error, ErrorKind, Result};
+
+use super::Parts;
+use super::open::{journal_place, read_superblock};
+use super::superblock::note_on_device;
+use crate::fast_commit::{self, Commits, ShadowDevice};
+use crate::options::{Options, supported};
+use crate::recovered::RecoveredDevice;
+
+/// Leaves the journal empty, and everything that was in it at home.
+pub(super) fn recover(device: &Arc<dyn Device>, place: Place, options: &Options) -> Result<()> {
+    let recovery = Recovery::read(Arc::clone(device), place)?;
+    if let Some(sequence) = recovery.report().failed_commit {
+        return Err(Error::new(ErrorKind::Corrupt)
+            .detail(format!(
+                "journal: checksum of the commit of transaction {sequence} is wrong"
+            ))
+            .advice("check the file system"));
+    }
+    let stopped_by = recovery.report().error_number;
+    if !recovery.is_needed() && stopped_by == 0 {
+        return Ok(());
+    }
+    recovery.replay()?;
+    if stopped_by != 0 {
+        // The journal forgets it when it is emptied.
+        let detail = format!("the journal was stopped by error {stopped_by}");
+        note_on_device(&**device, &Error::new(ErrorKind::Io).detail(detail))?;
+    }
+    let superblock = read_superblock(&**device)?;
+    superblock
+        .features()
+        .check(&supported(Access::ReadWrite), Access::ReadWrite)?;
+    let Some(commits) = fast_commits(&recovery, &superblock)? else {
+        return recovery.finish();
+    };
+    let journal = Arc::new(recovery.resume()?);
+    let parts = Parts::new(
+        Arc::clone(device),
+        Some(Arc::clone(&journal)),
+        superblock,
+        options.clone(),
+    )?;
+    fast_commit::replay(&Arc::new(parts), journal, &commits)
+}
+
+/// The device as it will be once its journal is recovered, and its superblock. Writes nothing to it.
+pub(super) fn recovered(
+    device: Arc<dyn Device>,
+    superblock: Superblock,
+    options: &Options,
+) -> Result<(Arc<dyn Device>, Superblock)> {
+    let Some(place) = journal_place(&device, &superblock)? else {
+        return Ok((device, superblock));
+    };
+    let recovery = Recovery::read(Arc::clone(&device), place.clone())?;
+    if !recovery.is_needed() {
+        return Ok((device, superblock));
+    }
+    let recovered: Arc<dyn Device> = match fast_commits(&recovery, &superblock)? {
+        None => {
+            let block_bytes = superblock.layout().block_bytes();
+            let overlay = recovery.into_overlay();
+            Arc::new(RecoveredDevice::new(device, overlay, block_bytes))
+        }
+        Some(_) => {
+            let shadow: Arc<dyn Device> = Arc::new(ShadowDevice::new(device));
+            recover(&shadow, place, options)?;
+            shadow
+        }
+    };
+    let superblock = read_superblock(&*recovered)?;
+    Ok((recovered, superblock))
+}
+
+fn fast_commits(recovery: &Recovery, superblock: &Superblock) -> Result<Option<Commits>> {
+    let next = recovery.report().next;
+    Commits::find(recovery.fast_commits(), next, superblock.layout())
+}

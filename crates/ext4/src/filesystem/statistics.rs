@@ -1,0 +1,80 @@
+//! How full the file system is.
+
+use extant_mballoc as mballoc;
+use extant_ondisk::ext4::GroupNumber;
+use extant_ondisk::ext4::superblock::JournalPlace;
+
+use super::Parts;
+use crate::sync::{lock, read};
+
+/// How full a file system is, as of now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Statistics {
+    /// Bytes of a block.
+    pub block_bytes: u32,
+    /// Blocks, without those of the file system's own metadata.
+    pub blocks: u64,
+    /// Blocks that no file has.
+    pub free_blocks: u64,
+    /// Of these, those that are not kept for root.
+    pub available_blocks: u64,
+    /// Inodes.
+    pub inodes: u32,
+    /// Inodes that are not in use, when the last transaction was committed.
+    pub free_inodes: u32,
+    /// The file system's UUID.
+    pub uuid: [u8; 16],
+    /// Its label, without zeros.
+    pub label: [u8; 16],
+    /// What the allocator did since it was opened.
+    pub allocator: mballoc::Statistics,
+}
+
+impl Parts {
+    pub(crate) fn statistics(&self) -> Statistics {
+        let superblock = self.groups.superblock();
+        // Blocks kept for files to grow are free; those freed by the running transaction are too.
+        let free = self.allocator.free_blocks() + self.allocator.pending_blocks();
+        let reserved = lock(&self.superblock).reserved_blocks();
+        let mut label = [0; 16];
+        let name = superblock.volume_name();
+        label[..name.len()].copy_from_slice(name);
+        Statistics {
+            block_bytes: self.layout.block_bytes(),
+            blocks: self.layout.blocks().saturating_sub(self.overhead()),
+            free_blocks: free,
+            available_blocks: free.saturating_sub(reserved),
+            inodes: self.layout.inodes(),
+            free_inodes: self.groups.frozen_free().inodes as u32,
+            uuid: *superblock.uuid(),
+            label,
+            allocator: self.allocator.statistics(),
+        }
+    }
+
+    /// Blocks of metadata that are there from the start, and of the journal.
+    fn overhead(&self) -> u64 {
+        *self.overhead.get_or_init(|| {
+            let layout = &self.layout;
+            let fixed: u64 = (0..layout.groups())
+                .map(|group| u64::from(layout.fixed_blocks(GroupNumber(group))))
+                .sum();
+            let each = 2 + u64::from(layout.inode_table_blocks());
+            layout.first_data_block().0
+                + fixed
+                + each * u64::from(layout.groups())
+                + self.journal_blocks()
+        })
+    }
+
+    fn journal_blocks(&self) -> u64 {
+        let Some(JournalPlace::Inode(number)) = self.groups.superblock().journal() else {
+            return 0;
+        };
+        let Ok(cell) = self.inodes.get(number) else {
+            return 0;
+        };
+        let bytes = read(&cell.state).inode.size_bytes(&self.layout);
+        bytes >> self.layout.block_bits()
+    }
+}

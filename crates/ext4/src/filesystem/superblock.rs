@@ -1,0 +1,121 @@
+//! The superblock while the file system is open.
+
+use extant_blockdev::{Device, Persistence};
+use extant_ondisk::ext4::superblock::{ErrorPolicy, RecordedError};
+use extant_ondisk::ext4::{Incompat, PhysicalBlock, RoCompat, Superblock};
+use extant_space::{Error, ErrorKind, Result};
+
+use super::Parts;
+use super::open::read_superblock;
+use crate::cache::Changing;
+use crate::options::OnError;
+use crate::sync::lock;
+use crate::time;
+
+impl Parts {
+    /// Brings the counts up to date and puts the superblock into its block.
+    pub(super) fn freeze_superblock(&self, by: &impl Changing) {
+        let free = self.groups.frozen_free();
+        let mut superblock = lock(&self.superblock);
+        superblock
+            .set_free(free.blocks, free.inodes as u32)
+            .expect("sums of counts that were checked");
+        let byte = (Superblock::OFFSET % u64::from(self.layout.block_bytes())) as usize;
+        self.cache.change_held(by, &self.superblock_block, |bytes| {
+            bytes[byte..byte + Superblock::BYTES].copy_from_slice(superblock.as_bytes());
+        });
+    }
+
+    /// Says that the journal must be replayed from now on, before the first transaction.
+    pub(super) fn mark_open(&self) -> Result<()> {
+        let now = time::now();
+        lock(&self.superblock).edit(|raw| {
+            raw.s_feature_incompat
+                .set(raw.s_feature_incompat.get() | Incompat::RECOVER.bits());
+            if raw.s_orphan_file_inum.get() != 0 {
+                raw.s_feature_ro_compat
+                    .set(raw.s_feature_ro_compat.get() | RoCompat::ORPHAN_PRESENT.bits());
+            }
+            raw.s_mnt_count.set(raw.s_mnt_count.get().saturating_add(1));
+            raw.s_mtime.set(now.seconds as u32);
+        })?;
+        self.write_superblock()
+    }
+
+    /// Says that everything is home, after the journal was emptied.
+    pub(super) fn mark_clean(&self) -> Result<()> {
+        let free = self.groups.frozen_free();
+        let now = time::now();
+        let mut superblock = lock(&self.superblock);
+        superblock.set_free(free.blocks, free.inodes as u32)?;
+        superblock.edit(|raw| {
+            raw.s_feature_incompat
+                .set(raw.s_feature_incompat.get() & !Incompat::RECOVER.bits());
+            if self.orphans.is_empty() {
+                raw.s_feature_ro_compat
+                    .set(raw.s_feature_ro_compat.get() & !RoCompat::ORPHAN_PRESENT.bits());
+            }
+            raw.s_wtime.set(now.seconds as u32);
+        })?;
+        drop(superblock);
+        self.write_superblock()
+    }
+
+    /// What to do when metadata is wrong.
+    pub(crate) fn on_error(&self) -> OnError {
+        let stored = self.groups.superblock().error_policy();
+        self.options.on_error.unwrap_or(match stored {
+            ErrorPolicy::Continue => OnError::Continue,
+            ErrorPolicy::ReadOnly | ErrorPolicy::Panic => OnError::ReadOnly,
+        })
+    }
+
+    /// Notes that metadata was wrong or could not be written: `e2fsck` will look.
+    pub(crate) fn note_error(&self, error: &Error) {
+        let mut superblock = lock(&self.superblock);
+        superblock.record_error(&recorded(error));
+        // The device may be what failed.
+        let _ = note_on_device(&*self.device, error);
+    }
+
+    /// Writes the superblock past the journal.
+    fn write_superblock(&self) -> Result<()> {
+        write_superblock(&*self.device, &lock(&self.superblock))
+    }
+}
+
+/// Notes an error in the superblock as it is on the device: what the running transaction has changed of it must not
+/// be there before the rest of that.
+pub(super) fn note_on_device(device: &dyn Device, error: &Error) -> Result<()> {
+    let mut superblock = read_superblock(device)?;
+    superblock.record_error(&recorded(error));
+    write_superblock(device, &superblock)
+}
+
+fn recorded(error: &Error) -> RecordedError {
+    let (code, function) = match error.kind() {
+        ErrorKind::Corrupt => (5, "corrupt"),
+        ErrorKind::Io => (2, "io"),
+        _ => (1, "other"),
+    };
+    RecordedError {
+        time_seconds: time::now().seconds as u64,
+        inode: None,
+        block: PhysicalBlock(0),
+        function: function.into(),
+        line: 0,
+        code,
+    }
+}
+
+fn write_superblock(device: &dyn Device, superblock: &Superblock) -> Result<()> {
+    let unit = u64::from(device.geometry().logical_block).max(Superblock::BYTES as u64);
+    // What shares the smallest unit of the device is read and written with it.
+    let start = Superblock::OFFSET / unit * unit;
+    let byte = (Superblock::OFFSET - start) as usize;
+    let mut bytes = vec![0; (byte + Superblock::BYTES).next_multiple_of(unit as usize)];
+    device.read_at(&mut bytes, start)?;
+    bytes[byte..byte + Superblock::BYTES].copy_from_slice(superblock.as_bytes());
+    device.write_at(&bytes, start, Persistence::Cached)?;
+    device.flush()
+}

@@ -1,0 +1,205 @@
+//! The block bitmap of a group: which blocks somebody refers to.
+
+use std::ops::Range;
+use std::sync::MutexGuard;
+
+use extant_mballoc::BlockRange;
+use extant_ondisk::ext4::bitmap::Bitmap;
+use extant_ondisk::ext4::group_descriptor::GroupFlags;
+use extant_ondisk::ext4::{GroupNumber, PhysicalBlock};
+use extant_space::{Error, ErrorKind, Result};
+
+use super::{BitmapBytes, Group, Groups};
+use crate::transaction::Transaction;
+
+/// What becomes of blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Use {
+    Used,
+    Free,
+}
+
+impl Groups {
+    /// Notes that `range` is referred to from now on.
+    ///
+    /// # Errors
+    /// `Corrupt` when some of it is in use already; nothing is changed in that group then.
+    pub(crate) fn use_blocks(
+        &self,
+        transaction: &Transaction<'_>,
+        range: BlockRange,
+    ) -> Result<()> {
+        self.mark(transaction, range, Use::Used)
+    }
+
+    /// Notes that nobody refers to `range` any more.
+    ///
+    /// # Errors
+    /// `Corrupt` when some of it is not in use; nothing is changed in that group then.
+    pub(crate) fn free_blocks(
+        &self,
+        transaction: &Transaction<'_>,
+        range: BlockRange,
+    ) -> Result<()> {
+        self.mark(transaction, range, Use::Free)
+    }
+
+    /// Whether nobody refers to any block of `range`.
+    ///
+    /// # Errors
+    /// Those of reading a bitmap.
+    pub(crate) fn are_free(&self, range: Range<u64>) -> Result<bool> {
+        let layout = self.layout();
+        let mut at = range.start;
+        while at < range.end {
+            let Some((number, start)) = layout.locate(PhysicalBlock(at)) else {
+                return Ok(false);
+            };
+            let in_group = u64::from(layout.blocks_in(number) - start);
+            let count = in_group.min(range.end - at) as u32;
+            let group = self.group_with_blocks(number)?;
+            let bitmap = group.block_bitmap.as_ref().expect("just read");
+            if !bitmap.is_all(start..start + count, false) {
+                return Ok(false);
+            }
+            at += u64::from(count);
+        }
+        Ok(true)
+    }
+
+    /// A block near `goal` to which nobody refers and that `is_kept` does not keep. Takes nothing; past the
+    /// allocator, for use before there is one.
+    ///
+    /// # Errors
+    /// `NoSpace`; those of reading a bitmap.
+    pub(crate) fn find_free(
+        &self,
+        goal: PhysicalBlock,
+        mut is_kept: impl FnMut(PhysicalBlock) -> bool,
+    ) -> Result<PhysicalBlock> {
+        let layout = self.layout();
+        let count = layout.groups();
+        let (home, from) = layout.locate(goal).unwrap_or((GroupNumber(0), 0));
+        // The first group twice: from the goal on, and at last from its start.
+        for step in 0..=count {
+            let number = GroupNumber((home.0 + step) % count);
+            let mut at = if step == 0 { from } else { 0 };
+            if self.descriptor(number)?.free_blocks() == 0 {
+                continue;
+            }
+            let group = self.group_with_blocks(number)?;
+            let bitmap = group.block_bitmap.as_ref().expect("just read");
+            while let Some(bit) = bitmap.first_unset(at..layout.blocks_in(number)) {
+                let block = PhysicalBlock(layout.first_block(number).0 + u64::from(bit));
+                if !is_kept(block) {
+                    return Ok(block);
+                }
+                at = bit + 1;
+            }
+        }
+        Err(Error::new(ErrorKind::NoSpace).detail("no block is free"))
+    }
+
+    fn mark(&self, transaction: &Transaction<'_>, range: BlockRange, to: Use) -> Result<()> {
+        let layout = self.layout();
+        let mut at = range.start().0;
+        while at < range.end().0 {
+            let Some((number, start)) = layout.locate(PhysicalBlock(at)) else {
+                return Err(Error::new(ErrorKind::Corrupt)
+                    .detail(format!("{range} outside the file system"))
+                    .advice("check the file system"));
+            };
+            let in_group = u64::from(layout.blocks_in(number) - start);
+            let count = in_group.min(range.end().0 - at) as u32;
+            let mut group = self.group_with_blocks(number)?;
+            let bits = start..start + count;
+            group.join(transaction, Bitmap::Blocks);
+            let bitmap = group.block_bitmap.as_mut().expect("just read");
+            if !bitmap.flip(bits, to == Use::Used) {
+                let is = if to == Use::Free { "free" } else { "in use" };
+                return Err(Error::new(ErrorKind::Corrupt)
+                    .detail(format!(
+                        "blocks {at} to {}: some are {is} already",
+                        at + u64::from(count)
+                    ))
+                    .advice("check the file system"));
+            }
+            let free = group.descriptor.free_blocks();
+            let free = match to {
+                Use::Used => free.checked_sub(count),
+                Use::Free => free.checked_add(count),
+            };
+            group
+                .descriptor
+                .set_free_blocks(free.expect("the count follows the bitmap"));
+            group.clear_flag(GroupFlags::BLOCK_UNINIT, layout);
+            at += u64::from(count);
+        }
+        Ok(())
+    }
+
+    /// The group with its block bitmap, read now if it was not.
+    pub(super) fn group_with_blocks(&self, number: GroupNumber) -> Result<MutexGuard<'_, Group>> {
+        let mut group = self.group(number)?;
+        if group.block_bitmap.is_none() {
+            group.block_bitmap = Some(self.block_bitmap(&group)?);
+        }
+        Ok(group)
+    }
+
+    /// The block bitmap as of now. It is not kept, unless somebody uses the group.
+    pub(crate) fn block_bitmap_now(&self, number: GroupNumber) -> Result<BitmapBytes> {
+        let group = self.group(number)?;
+        match &group.block_bitmap {
+            Some(bitmap) => Ok(bitmap.clone()),
+            None => self.block_bitmap(&group),
+        }
+    }
+
+    fn block_bitmap(&self, group: &Group) -> Result<BitmapBytes> {
+        let layout = self.layout();
+        let number = group.number;
+        let blocks = layout.blocks_in(number);
+        let bitmap = if group.flags(layout).contains(GroupFlags::BLOCK_UNINIT) {
+            self.fixed_blocks(group)
+        } else {
+            let place = group.descriptor.block_bitmap();
+            let block = self.cache.read(place, &|bytes| {
+                Bitmap::Blocks.verify(bytes, number, &group.descriptor, &self.superblock)
+            })?;
+            BitmapBytes::from_block(&block)
+        };
+        let (free, promised) = (bitmap.count_unset(blocks), group.descriptor.free_blocks());
+        if free != promised {
+            return Err(Error::new(ErrorKind::Corrupt)
+                .detail(format!(
+                    "block bitmap of group {number}: {free} free blocks, where its descriptor says {promised}"
+                ))
+                .advice("check the file system"));
+        }
+        Ok(bitmap)
+    }
+
+    /// What a bitmap that was never written stands for: only metadata of the group itself is in use.
+    fn fixed_blocks(&self, group: &Group) -> BitmapBytes {
+        let layout = self.layout();
+        let (number, descriptor) = (group.number, &group.descriptor);
+        let block_bytes = layout.block_bytes() as usize;
+        let mut bitmap = BitmapBytes::unused(block_bytes, layout.blocks_in(number));
+        bitmap.set(0..layout.fixed_blocks(number), true);
+        for (start, count) in [
+            (descriptor.block_bitmap(), 1),
+            (descriptor.inode_bitmap(), 1),
+            (descriptor.inode_table(), layout.inode_table_blocks()),
+        ] {
+            for block in (start.0..start.0 + u64::from(count)).map(PhysicalBlock) {
+                if let Some((at, bit)) = layout.locate(block)
+                    && at == number
+                {
+                    bitmap.set(bit..bit + 1, true);
+                }
+            }
+        }
+        bitmap
+    }
+}

@@ -1,0 +1,192 @@
+//! Inodes in memory.
+//!
+//! Model: a cell holds what the inode's slot in the table will hold with the next commit. It is changed inside
+//! a transaction, under the cell's lock, and encoded into its block when the transaction is frozen.
+//!
+//! Two locks, as the kernel has them:
+//! - `operation` orders operations on the file as a whole: writers of data, truncations, names in a directory.
+//!   It is taken before a transaction is begun, and may be held while one is waited for and while data is read or
+//!   written;
+//! - `state` guards what is in memory. It is taken inside a transaction (for reading also without one) and held
+//!   for memory and metadata alone: a freeze waits for it.
+//!
+//! Invariants:
+//! - a changed cell is in the list of the running transaction, once;
+//! - there is one cell for a number as long as anybody holds it.
+//!
+//! Lock order: operation (of a directory before that of its entries, else lower numbers first), transaction,
+//! state, allocator, group, block.
+
+mod table;
+
+use std::ops::Range;
+use std::sync::{Arc, OnceLock, RwLock};
+
+use extant_mballoc::Owner;
+use extant_ondisk::ext4::extent::ROOT_BYTES;
+use extant_ondisk::ext4::inode::InodeFlags;
+use extant_ondisk::ext4::{Inode, InodeNumber, InodeSeed, Layout, Seed};
+use extant_space::{Error, ErrorKind, Result};
+
+use crate::cache::{Block, BlockCache, Changing};
+use crate::fast_commit::Ranges;
+use crate::file::End;
+use crate::sync::{read, write};
+use crate::transaction::{Epoch, Transaction, TransactionId};
+
+pub(crate) use table::InodeTable;
+
+/// One inode.
+pub(crate) struct InodeCell {
+    pub(crate) number: InodeNumber,
+    pub(crate) operation: RwLock<()>,
+    pub(crate) state: RwLock<InodeState>,
+    /// Its blocks, as far as the allocator is concerned; made when it first needs some.
+    owner: OnceLock<Owner>,
+    /// Where its slot lies.
+    pub(crate) place: SlotPlace,
+}
+
+/// Where an inode lies in its table.
+#[derive(Clone)]
+pub(crate) struct SlotPlace {
+    /// Held, so that a freeze need not read it.
+    pub(crate) block: Arc<Block>,
+    pub(crate) byte: usize,
+}
+
+/// What an inode is now.
+pub(crate) struct InodeState {
+    pub(crate) inode: Inode,
+    /// Where checksums of what belongs to it begin. It follows from the number and the generation, which never change.
+    pub(crate) seed: Option<InodeSeed>,
+    /// Where the file ends, for appends; what is changed in the tree otherwise goes through
+    /// [`tree_area`](Self::tree_area).
+    pub(crate) end: Option<End>,
+    /// The whole slot as it was read: fields nobody knows, and the attributes behind the fields.
+    pub(crate) slot: Box<[u8]>,
+    /// The last transaction that changed anything.
+    changed_in: Option<TransactionId>,
+    /// What the last change becomes durable with.
+    changed: Option<Epoch>,
+    /// The same of the last change of size or blocks: what a sync of data waits for.
+    pub(crate) data_changed_in: Option<Epoch>,
+    /// Where blocks have changed since the last commit, for a fast one.
+    pub(crate) touched: Ranges,
+    /// Handles that are open; the last one frees a file without a name.
+    pub(crate) handles: u32,
+}
+
+impl InodeCell {
+    /// A cell for an inode whose slot was read, or is to be made.
+    pub(crate) fn new(
+        number: InodeNumber,
+        inode: Inode,
+        slot: &[u8],
+        place: SlotPlace,
+        seed: Option<Seed>,
+    ) -> Self {
+        Self {
+            number,
+            operation: RwLock::new(()),
+            state: RwLock::new(InodeState {
+                seed: seed.map(|seed| inode.seed(seed, number)),
+                end: None,
+                inode,
+                slot: slot.into(),
+                changed_in: None,
+                changed: None,
+                data_changed_in: None,
+                touched: Ranges::default(),
+                handles: 0,
+            }),
+            owner: OnceLock::new(),
+            place,
+        }
+    }
+
+    /// The owner of its blocks; `make` is given what it has.
+    pub(crate) fn owner(&self, make: impl FnOnce() -> Owner) -> &Owner {
+        self.owner.get_or_init(make)
+    }
+
+    /// The owner of its blocks, where it has needed one.
+    pub(crate) fn made_owner(&self) -> Option<&Owner> {
+        self.owner.get()
+    }
+
+    /// Gives back blocks that are kept for it to grow.
+    pub(crate) fn release_windows(&self) {
+        if let Some(owner) = self.owner.get() {
+            owner.release_windows();
+        }
+    }
+
+    /// Writes the inode into its slot, when the transaction is frozen.
+    pub(crate) fn freeze(
+        &self,
+        cache: &BlockCache,
+        by: &impl Changing,
+        layout: &Layout,
+        seed: Option<Seed>,
+    ) {
+        let state = read(&self.state);
+        let mut slot = state.slot.clone();
+        state.inode.write(&mut slot, self.number, layout, seed);
+        cache.change_held(by, &self.place.block, |bytes| {
+            bytes[self.place.byte..][..slot.len()].copy_from_slice(&slot);
+        });
+    }
+
+    /// What is in memory, to be changed by `transaction`.
+    pub(crate) fn change<T>(
+        self: &Arc<Self>,
+        transaction: &Transaction<'_>,
+        change: impl FnOnce(&mut InodeState) -> T,
+    ) -> T {
+        let mut state = write(&self.state);
+        state.join(self, transaction);
+        change(&mut state)
+    }
+}
+
+impl InodeState {
+    /// Notes the inode in the running transaction; before it is changed.
+    pub(crate) fn join(&mut self, cell: &Arc<InodeCell>, transaction: &Transaction<'_>) {
+        if self.changed_in != Some(transaction.id()) {
+            self.changed_in = Some(transaction.id());
+            transaction.joined_inode(cell);
+        }
+        if self.changed != Some(transaction.epoch()) {
+            self.changed = Some(transaction.epoch());
+            transaction.note_inode(cell);
+        }
+    }
+
+    /// Notes that the blocks of `range` are others now.
+    pub(crate) fn touch(&mut self, transaction: &Transaction<'_>, range: Range<u64>) {
+        if transaction.notes_ranges() {
+            self.touched.add(range);
+        }
+    }
+
+    /// The root of the extent tree, to be changed.
+    pub(crate) fn tree_area(&mut self) -> &mut [u8; ROOT_BYTES] {
+        self.end = None;
+        self.inode.block_area_mut()
+    }
+
+    /// What the last change becomes durable with.
+    pub(crate) fn changed(&self) -> Option<Epoch> {
+        self.changed
+    }
+
+    /// Refuses what nothing may change.
+    pub(crate) fn check_mutable(&self) -> Result<()> {
+        let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
+        if self.inode.flags().intersects(fixed) {
+            return Err(Error::new(ErrorKind::Immutable));
+        }
+        Ok(())
+    }
+}

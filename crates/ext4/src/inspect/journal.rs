@@ -1,0 +1,74 @@
+//! The journal, as it lies there.
+
+use extant_jbd2::{Place, Recovery, RecoveryReport, Run};
+use extant_ondisk::ext4::superblock::JournalPlace;
+use extant_ondisk::ext4::{Access, InodeNumber, PhysicalBlock};
+use extant_ondisk::jbd2::JournalSuperblock;
+use extant_space::{ByteRange, Error, ErrorKind, Result, SpaceFile};
+
+use crate::filesystem::Filesystem;
+
+/// What is there of a journal.
+#[derive(Clone, Debug)]
+pub struct JournalLook {
+    /// The file it lies in.
+    pub inode: InodeNumber,
+    /// Where that file lies.
+    pub runs: Vec<Run>,
+    /// Its superblock.
+    pub superblock: JournalSuperblock,
+    /// What the log has that is not home. `None` of a file system that is being changed.
+    pub recovery: Option<RecoveryReport>,
+}
+
+impl Filesystem {
+    /// Looks at the journal; `None` where there is none.
+    ///
+    /// # Errors
+    /// `Corrupt` for what cannot be; `Unsupported` for a journal on a device of its own.
+    pub fn journal(&self) -> Result<Option<JournalLook>> {
+        self.core.judged(self.look_at_journal())
+    }
+
+    fn look_at_journal(&self) -> Result<Option<JournalLook>> {
+        let parts = &self.core.parts;
+        let superblock = self.superblock();
+        let inode = match superblock.journal() {
+            None => return Ok(None),
+            Some(JournalPlace::Inode(inode)) => inode,
+            Some(JournalPlace::Device { .. }) => {
+                return Err(Error::new(ErrorKind::Unsupported)
+                    .detail("the journal is on a device of its own"));
+            }
+        };
+        let (block_bytes, bits) = (parts.layout.block_bytes(), parts.layout.block_bits());
+        let file = self.node(inode)?.file()?;
+        let mut runs: Vec<Run> = Vec::new();
+        for extent in file.extents(ByteRange::new(0, file.size()?))? {
+            let first = PhysicalBlock(extent.physical.unwrap_or_default() >> bits);
+            let blocks = (extent.logical.len() >> bits) as u32;
+            match runs.last_mut() {
+                Some(last) if last.first.0 + u64::from(last.blocks) == first.0 => {
+                    last.blocks += blocks;
+                }
+                _ => runs.push(Run { first, blocks }),
+            }
+        }
+        let place = Place::new(block_bytes, &runs)?;
+        let mut block = vec![0; block_bytes as usize];
+        file.read_at(&mut block, 0)?;
+        let recovery = match self.access() {
+            Access::ReadOnly => {
+                let recovery = Recovery::read(self.device(), place)?;
+                Some(*recovery.report())
+            }
+            Access::ReadWrite => None,
+        };
+        Ok(Some(JournalLook {
+            inode,
+            runs,
+            superblock: JournalSuperblock::parse(&block)?,
+            recovery,
+        }))
+    }
+}

@@ -1,0 +1,234 @@
+//! Names: what directories of the file system map to which inodes, and changing that.
+//!
+//! Model: `directory` knows how names lie in the blocks of one directory; here are those blocks as the cache and
+//! the running transaction have them, and the operations on names, each in one transaction: after a crash it
+//! was done or it was not.
+//!
+//! Lock order: `inode.rs`. Who needs the operation locks of several directories takes that of an ancestor
+//! first, and of directories that are not related that with the lower number; only who holds the lock of
+//! [`Parts::moving`] needs two that are not parent and child, so that what is whose ancestor cannot change meanwhile.
+
+mod blocks;
+mod create;
+mod link;
+mod rename;
+mod unlink;
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use extant_ondisk::ext4::inode::{FileType, InodeFlags, TimeField};
+use extant_ondisk::ext4::{InodeNumber, RoCompat};
+use extant_space::{Error, ErrorKind, Result};
+
+use crate::directory::{After, Directory, DirectoryContext, DirectoryEntry, Listed};
+use crate::filesystem::{Core, Parts};
+use crate::inode::{InodeCell, InodeState};
+use crate::sync::read;
+use crate::time;
+use crate::transaction::Transaction;
+
+pub(crate) use blocks::Blocks;
+pub use create::{NewKind, NewNode};
+pub(crate) use rename::Name;
+pub use rename::RenameMode;
+
+/// Most names of an inode, as in the kernel.
+pub(crate) const LINKS_MAX: u16 = 65_000;
+
+/// A name of a directory, as it is listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListedName<'a> {
+    /// The name, `.` and `..` among them.
+    pub name: &'a [u8],
+    /// The inode it stands for.
+    pub inode: InodeNumber,
+    /// Its type, where the directory says it.
+    pub file_type: Option<FileType>,
+    /// To go on behind it; fits 63 bits.
+    pub cookie: u64,
+}
+
+impl Parts {
+    /// The names of a directory, to be read, or with a transaction to be changed.
+    pub(crate) fn directory<'a>(
+        &'a self,
+        cell: &'a Arc<InodeCell>,
+        transaction: Option<&'a Transaction<'a>>,
+    ) -> Result<Directory<Blocks<'a>>> {
+        let state = read(&cell.state);
+        check_directory(&state)?;
+        let context = DirectoryContext::of(self.groups.superblock(), cell.number, &state.inode)?;
+        let bytes = state.inode.size_bytes(&self.layout);
+        let count = bytes >> self.layout.block_bits();
+        let count = u32::try_from(count.min(self.layout.blocks() + 1)).ok();
+        let count = count.filter(|&count| u64::from(count) <= self.layout.blocks());
+        let count = count.ok_or_else(|| {
+            Error::new(ErrorKind::Corrupt).detail(format!("a directory of {bytes} bytes"))
+        })?;
+        let is_removed = state.inode.links() == 0 && count == 0;
+        if is_removed {
+            return Err(Error::new(ErrorKind::NotFound).detail("the directory was removed"));
+        }
+        drop(state);
+        Directory::new(context, Blocks::new(self, cell, count, transaction))
+            .map_err(|error| in_directory(error, cell.number))
+    }
+
+    /// What `name` stands for in a directory whose operation lock is held.
+    pub(crate) fn find_name(
+        &self,
+        cell: &Arc<InodeCell>,
+        name: &[u8],
+    ) -> Result<Option<DirectoryEntry>> {
+        let directory = self.directory(cell, None)?;
+        directory
+            .lookup(name)
+            .map_err(|error| in_directory(error, cell.number))
+    }
+
+    /// The inode that an entry of a directory refers to.
+    pub(crate) fn entry_cell(
+        &self,
+        entry: DirectoryEntry,
+        directory: InodeNumber,
+    ) -> Result<Arc<InodeCell>> {
+        let number = entry.inode;
+        let wrong = |what: &str| {
+            Error::new(ErrorKind::Corrupt)
+                .detail(format!(
+                    "directory inode {directory}: an entry refers to inode {number}, {what}"
+                ))
+                .advice("check the file system")
+        };
+        if number < self.layout.first_inode() && number != InodeNumber::ROOT {
+            return Err(wrong("which is reserved"));
+        }
+        match self.inodes.get(number) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(wrong("which is not in use")),
+            found => found,
+        }
+    }
+
+    /// Gives out names of a directory behind `after`.
+    pub(crate) fn list(
+        &self,
+        cell: &Arc<InodeCell>,
+        after: After<'_>,
+        visit: &mut dyn FnMut(ListedName<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let _shared = read(&cell.operation);
+        let directory = self.directory(cell, None)?;
+        let mut give = |listed: Listed<'_>| {
+            visit(ListedName {
+                name: listed.name,
+                inode: listed.entry.inode,
+                file_type: listed.entry.file_type,
+                cookie: listed.cookie,
+            })
+        };
+        directory
+            .for_each(after, &mut give)
+            .map_err(|error| in_directory(error, cell.number))
+    }
+
+    /// Stamps a directory whose names have changed.
+    pub(crate) fn names_changed(&self, transaction: &Transaction<'_>, cell: &Arc<InodeCell>) {
+        let now = time::now();
+        cell.change(transaction, |state| {
+            state.inode.set_time(TimeField::Modification, now);
+            state.inode.set_time(TimeField::Change, now);
+            let version = state.inode.version();
+            state.inode.set_version(version.wrapping_add(1));
+            state.data_changed_in = Some(transaction.epoch());
+        });
+    }
+
+    /// A directory has one more directory in it.
+    pub(crate) fn add_subdirectory(&self, transaction: &Transaction<'_>, cell: &Arc<InodeCell>) {
+        cell.change(transaction, |state| {
+            let links = state.inode.links();
+            // More than can be counted: 1, as the feature has it; `check_room_for_subdirectory` comes before.
+            let counted = match links {
+                1 => 1,
+                links if links + 1 >= LINKS_MAX => 1,
+                links => links + 1,
+            };
+            state.inode.set_links(counted);
+        });
+    }
+
+    /// A directory has one directory less in it.
+    pub(crate) fn remove_subdirectory(&self, transaction: &Transaction<'_>, cell: &Arc<InodeCell>) {
+        cell.change(transaction, |state| {
+            let links = state.inode.links();
+            if links > 2 {
+                state.inode.set_links(links - 1);
+            }
+        });
+    }
+
+    /// Refuses a directory that cannot count one more directory.
+    fn check_room_for_subdirectory(&self, state: &InodeState) -> Result<()> {
+        let features = self.layout.features();
+        // As the kernel: only what is hashed may count no more.
+        let counts_no_more = features.ro_compat.contains(RoCompat::DIR_NLINK)
+            && state.inode.flags().contains(InodeFlags::INDEX);
+        if state.inode.links() >= LINKS_MAX - 1 && !counts_no_more {
+            return Err(Error::new(ErrorKind::TooManyLinks).detail(format!(
+                "a directory has at most {} others in it",
+                LINKS_MAX - 2
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Blocks of metadata that inserting a name touches at most, the directory's inode among them.
+    fn insert_credits(&self, cell: &Arc<InodeCell>) -> Result<u32> {
+        let parts = &*self.parts;
+        let context = {
+            let state = read(&cell.state);
+            DirectoryContext::of(parts.groups.superblock(), cell.number, &state.inode)?
+        };
+        let bound = context.insert_bound();
+        let appended = bound.appended_blocks * parts.append_credits(cell)?;
+        Ok(bound.changed_blocks + appended)
+    }
+}
+
+/// Refuses everything but directories that still have a name.
+fn check_directory(state: &InodeState) -> Result<()> {
+    if state.inode.mode().file_type() != Some(FileType::Directory) {
+        return Err(Error::new(ErrorKind::NotDirectory));
+    }
+    Ok(())
+}
+
+/// Refuses a directory to which no name can be added. One that may only grow takes names.
+fn check_addable(state: &InodeState) -> Result<()> {
+    check_directory(state)?;
+    if state.inode.links() == 0 {
+        return Err(Error::new(ErrorKind::NotFound).detail("the directory was removed"));
+    }
+    if state.inode.flags().contains(InodeFlags::IMMUTABLE) {
+        return Err(Error::new(ErrorKind::Immutable));
+    }
+    Ok(())
+}
+
+/// Refuses a directory from which no name can be taken.
+fn check_takeable(state: &InodeState) -> Result<()> {
+    check_addable(state)?;
+    state.check_mutable()
+}
+
+fn in_directory(error: Error, number: InodeNumber) -> Error {
+    match error.kind() {
+        ErrorKind::Corrupt => error.advice(format!(
+            "check the file system; the directory is inode {number}"
+        )),
+        _ => error,
+    }
+}

@@ -1,0 +1,361 @@
+//! New inodes.
+
+use std::sync::Arc;
+
+use extant_ondisk::ext4::directory::check_name;
+use extant_ondisk::ext4::extent::{ExtentKind, LeafEntry};
+use extant_ondisk::ext4::fast_commit::NameChange;
+use extant_ondisk::ext4::inode::{DeviceNumber, FileType, InodeFlags, Mode, TimeField};
+use extant_ondisk::ext4::{Incompat, Inode, LogicalBlock, PhysicalBlock};
+use extant_space::{Error, ErrorKind, Result};
+
+use super::{check_addable, in_directory};
+use crate::file::Stamp;
+use crate::filesystem::{Core, Parts};
+use crate::groups::{self, NewInode};
+use crate::inode::{InodeCell, InodeState};
+use crate::orphan;
+use crate::sync::{read, write};
+use crate::time;
+use crate::transaction::Transaction;
+use crate::tree;
+
+/// Bytes of a target that fit into the inode itself, without the zero behind it.
+const SHORT_TARGET_MAX: usize = 59;
+const SETGID: u16 = 0o2000;
+
+/// What a new inode is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewKind<'a> {
+    /// A file without data.
+    Regular,
+    /// A directory.
+    Directory,
+    /// A symbolic link to this, of 1 byte up to a block less one.
+    SymbolicLink(&'a [u8]),
+    /// A named pipe.
+    Fifo,
+    /// The name of a socket.
+    Socket,
+    /// A device of characters.
+    CharacterDevice(DeviceNumber),
+    /// A device of blocks.
+    BlockDevice(DeviceNumber),
+}
+
+/// A new inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NewNode<'a> {
+    /// What it is.
+    pub kind: NewKind<'a>,
+    /// Permissions: the lowest 12 bits of the mode. In a directory with the setgid bit, directories get that bit as well.
+    pub permissions: u16,
+    /// The user it belongs to.
+    pub uid: u32,
+    /// The group it belongs to; in a directory with the setgid bit that of the directory instead.
+    pub gid: u32,
+}
+
+impl NewKind<'_> {
+    fn file_type(&self) -> FileType {
+        match self {
+            Self::Regular => FileType::Regular,
+            Self::Directory => FileType::Directory,
+            Self::SymbolicLink(_) => FileType::SymbolicLink,
+            Self::Fifo => FileType::Fifo,
+            Self::Socket => FileType::Socket,
+            Self::CharacterDevice(_) => FileType::CharacterDevice,
+            Self::BlockDevice(_) => FileType::BlockDevice,
+        }
+    }
+}
+
+impl Core {
+    /// Makes an inode and gives it a name. The inode has a handle, which the caller must close.
+    pub(crate) fn create(
+        &self,
+        parent: &Arc<InodeCell>,
+        name: &[u8],
+        new: &NewNode<'_>,
+    ) -> Result<Arc<InodeCell>> {
+        check_name(name)?;
+        let parts = &*self.parts;
+        let is_directory = new.kind == NewKind::Directory;
+        let alone = write(&parent.operation);
+        if parts.find_name(parent, name)?.is_some() {
+            return Err(Error::new(ErrorKind::AlreadyExists));
+        }
+        {
+            let state = read(&parent.state);
+            check_addable(&state)?;
+            if is_directory {
+                parts.check_room_for_subdirectory(&state)?;
+            }
+        }
+        parts.check_kind(&new.kind)?;
+        let credits = self.insert_credits(parent)? + parts.new_inode_credits();
+        let transaction = match new.kind {
+            NewKind::Regular => self.begin_recorded(credits)?,
+            // Others replay these without what i_block holds, or with too few links.
+            _ => self.begin(credits)?,
+        };
+        let cell = parts.make_inode(&transaction, parent, new)?;
+        let done = parts
+            .fill_inode(&transaction, parent, &cell, &new.kind)
+            .and_then(|()| {
+                let mut directory = parts.directory(parent, Some(&transaction))?;
+                let inserted = directory.insert(name, cell.number, new.kind.file_type());
+                inserted.map_err(|error| in_directory(error, parent.number))
+            });
+        if let Err(error) = done {
+            // The inode goes the way of one that has lost its last name.
+            cell.change(&transaction, |state| state.inode.set_links(0));
+            let noted = parts.add_orphan(&transaction, &cell);
+            drop(transaction);
+            drop(alone);
+            self.close_handle(&cell);
+            return Err(noted.err().unwrap_or(error));
+        }
+        if is_directory {
+            parts.add_subdirectory(&transaction, parent);
+        }
+        parts.names_changed(&transaction, parent);
+        transaction.note_name(NameChange::Create, parent.number, cell.number, name);
+        Ok(cell)
+    }
+
+    /// Makes a file without a name, which goes with its last handle unless it is given one before. It has
+    /// a handle, which the caller must close.
+    pub(crate) fn create_unnamed(
+        &self,
+        parent: &Arc<InodeCell>,
+        new: &NewNode<'_>,
+    ) -> Result<Arc<InodeCell>> {
+        let parts = &*self.parts;
+        if new.kind != NewKind::Regular {
+            return Err(Error::new(ErrorKind::InvalidArgument)
+                .detail("only regular files can be without a name"));
+        }
+        parts.check_kind(&new.kind)?;
+        check_addable(&read(&parent.state))?;
+        let transaction = self.begin(parts.new_inode_credits())?;
+        let cell = parts.make_inode(&transaction, parent, new)?;
+        cell.change(&transaction, |state| state.inode.set_links(0));
+        let noted = parts.add_orphan(&transaction, &cell);
+        drop(transaction);
+        if let Err(error) = noted {
+            self.close_handle(&cell);
+            return Err(error);
+        }
+        Ok(cell)
+    }
+}
+
+impl Parts {
+    /// Refuses what this file system cannot have.
+    fn check_kind(&self, kind: &NewKind<'_>) -> Result<()> {
+        let has_extents = self.layout.features().incompat.contains(Incompat::EXTENTS);
+        if !has_extents {
+            return Err(Error::new(ErrorKind::Unsupported)
+                .detail("the file system keeps blocks as ext2 does, without extents")
+                .advice("convert it with tune2fs -O extents"));
+        }
+        let NewKind::SymbolicLink(target) = kind else {
+            return Ok(());
+        };
+        if target.is_empty() || target.contains(&0) {
+            return Err(Error::new(ErrorKind::InvalidArgument)
+                .detail("the target of a symbolic link is at least a byte, and none is zero"));
+        }
+        if target.len() >= self.layout.block_bytes() as usize {
+            return Err(Error::new(ErrorKind::NameTooLong).detail(format!(
+                "a target of {} bytes, where {} fit",
+                target.len(),
+                self.layout.block_bytes() - 1
+            )));
+        }
+        Ok(())
+    }
+
+    /// Blocks of metadata for a new inode, its first block, and noting it as an orphan.
+    fn new_inode_credits(&self) -> u32 {
+        let first_block = 1 + self.tree_credits_at(0);
+        groups::INODE_CREDITS + first_block + 2 + orphan::CREDITS
+    }
+
+    /// Takes a number and makes an inode of the kind without content; it has a handle.
+    fn make_inode(
+        &self,
+        transaction: &Transaction<'_>,
+        parent: &Arc<InodeCell>,
+        new: &NewNode<'_>,
+    ) -> Result<Arc<InodeCell>> {
+        let file_type = new.kind.file_type();
+        let number = self.groups.take_inode(
+            transaction,
+            NewInode {
+                parent: parent.number,
+                file_type,
+            },
+        )?;
+        let inode = {
+            let parent = read(&parent.state);
+            self.new_inode(&parent, new)
+        };
+        let made = self.inodes.create(number, inode);
+        let cell = match made {
+            Ok(cell) => cell,
+            Err(error) => {
+                self.groups
+                    .free_inode(transaction, number, Some(file_type))?;
+                return Err(error);
+            }
+        };
+        cell.change(transaction, |state| {
+            state.handles = 1;
+            // A sync of data finds an empty file again as well.
+            state.data_changed_in = Some(transaction.epoch());
+        });
+        Ok(cell)
+    }
+
+    fn new_inode(&self, parent: &InodeState, new: &NewNode<'_>) -> Inode {
+        let superblock = self.groups.superblock();
+        let mut inode = Inode::zeroed(superblock.extra_isize_for_new_inodes());
+        let file_type = new.kind.file_type();
+        let is_directory = file_type == FileType::Directory;
+        let parent_mode = parent.inode.mode().permissions();
+        let (mut permissions, mut gid) = (new.permissions & 0o7777, new.gid);
+        if parent_mode & SETGID != 0 {
+            gid = parent.inode.gid();
+            if is_directory {
+                permissions |= SETGID;
+            }
+        }
+        inode.set_mode(Mode::new(file_type, permissions));
+        inode.set_uid(new.uid);
+        inode.set_gid(gid);
+        inode.set_links(if is_directory { 2 } else { 1 });
+        inode.set_generation(fastrand::u32(..));
+        let now = time::now();
+        for field in [
+            TimeField::Access,
+            TimeField::Modification,
+            TimeField::Change,
+            TimeField::Creation,
+        ] {
+            inode.set_time(field, now);
+        }
+        let mut flags = parent.inode.flags() & inherited(file_type);
+        match new.kind {
+            NewKind::Regular | NewKind::Directory => flags |= InodeFlags::EXTENTS,
+            NewKind::SymbolicLink(target) if target.len() > SHORT_TARGET_MAX => {
+                flags |= InodeFlags::EXTENTS;
+            }
+            NewKind::CharacterDevice(device) | NewKind::BlockDevice(device) => {
+                inode.set_device(device);
+            }
+            _ => {}
+        }
+        if flags.contains(InodeFlags::EXTENTS) {
+            tree::init(inode.block_area_mut());
+        }
+        inode.set_flags(flags);
+        if parent.inode.flags().contains(InodeFlags::PROJINHERIT)
+            && let Some(project) = parent.inode.project()
+        {
+            inode.set_project(project);
+        }
+        inode
+    }
+
+    /// Gives a new inode what belongs to its kind.
+    fn fill_inode(
+        &self,
+        transaction: &Transaction<'_>,
+        parent: &Arc<InodeCell>,
+        cell: &Arc<InodeCell>,
+        kind: &NewKind<'_>,
+    ) -> Result<()> {
+        match *kind {
+            NewKind::Directory => {
+                let mut directory = self.directory(cell, Some(transaction))?;
+                directory.init(cell.number, parent.number)
+            }
+            NewKind::SymbolicLink(target) if target.len() <= SHORT_TARGET_MAX => {
+                cell.change(transaction, |state| {
+                    let area = state.inode.block_area_mut();
+                    area[..target.len()].copy_from_slice(target);
+                    state
+                        .inode
+                        .set_size_bytes(target.len() as u64, &self.layout);
+                });
+                Ok(())
+            }
+            NewKind::SymbolicLink(target) => self.write_target(transaction, cell, target),
+            _ => Ok(()),
+        }
+    }
+
+    /// Writes a target that does not fit into the inode, into a block of its own.
+    fn write_target(
+        &self,
+        transaction: &Transaction<'_>,
+        cell: &Arc<InodeCell>,
+        target: &[u8],
+    ) -> Result<()> {
+        let first = LogicalBlock(0);
+        let spot = self.spot(cell, first)?;
+        let allocation = self.take(cell, spot.goal, 1, ExtentKind::Written, Some(transaction))?;
+        let physical = PhysicalBlock(allocation.range().start().0);
+        self.write_blocks(physical, target, 0)?;
+        let extent = LeafEntry {
+            logical: first,
+            physical,
+            blocks: 1,
+            kind: ExtentKind::Written,
+        };
+        let stamp = Stamp {
+            size_at_least: target.len() as u64,
+        };
+        self.insert_extent(transaction, cell, extent, allocation, stamp)
+    }
+
+    /// The target of a symbolic link.
+    pub(crate) fn read_target(&self, cell: &InodeCell) -> Result<Vec<u8>> {
+        let size = {
+            let state = read(&cell.state);
+            if state.inode.mode().file_type() != Some(FileType::SymbolicLink) {
+                return Err(Error::new(ErrorKind::InvalidArgument).detail("not a symbolic link"));
+            }
+            if let Some(target) = state.inode.short_link_target() {
+                return Ok(target.to_vec());
+            }
+            state.inode.size_bytes(&self.layout)
+        };
+        if size == 0 || size > self.layout.block_bytes().into() {
+            return Err(Error::new(ErrorKind::Corrupt).detail(format!(
+                "inode {}: a symbolic link of {size} bytes",
+                cell.number
+            )));
+        }
+        let mut target = vec![0; size as usize];
+        self.read_data(cell, &mut target, 0)?;
+        // The kernel ends it with a zero as well.
+        let end = target.iter().position(|&byte| byte == 0);
+        target.truncate(end.unwrap_or(target.len()));
+        Ok(target)
+    }
+}
+
+/// Flags that a new inode has from its directory.
+fn inherited(file_type: FileType) -> InodeFlags {
+    let any = InodeFlags::NODUMP | InodeFlags::NOATIME;
+    match file_type {
+        FileType::Directory => {
+            any | InodeFlags::SYNC | InodeFlags::DIRSYNC | InodeFlags::PROJINHERIT
+        }
+        FileType::Regular => any | InodeFlags::SYNC,
+        _ => any,
+    }
+}

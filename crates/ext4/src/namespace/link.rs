@@ -1,0 +1,79 @@
+//! More names for an inode.
+
+use std::sync::Arc;
+
+use extant_ondisk::ext4::directory::check_name;
+use extant_ondisk::ext4::fast_commit::NameChange;
+use extant_ondisk::ext4::inode::{FileType, TimeField};
+use extant_space::{Error, ErrorKind, Result};
+
+use super::{LINKS_MAX, check_addable, in_directory};
+use crate::filesystem::Core;
+use crate::inode::InodeCell;
+use crate::orphan;
+use crate::sync::{read, write};
+use crate::time;
+
+impl Core {
+    /// Gives an inode that is no directory, and has a handle, one more name.
+    pub(crate) fn link(
+        &self,
+        cell: &Arc<InodeCell>,
+        parent: &Arc<InodeCell>,
+        name: &[u8],
+    ) -> Result<()> {
+        check_name(name)?;
+        let parts = &*self.parts;
+        let _alone = write(&parent.operation);
+        if parts.find_name(parent, name)?.is_some() {
+            return Err(Error::new(ErrorKind::AlreadyExists));
+        }
+        check_addable(&read(&parent.state))?;
+        let file_type = {
+            let state = read(&cell.state);
+            state.check_mutable()?;
+            match state.inode.mode().file_type() {
+                None => {
+                    return Err(Error::new(ErrorKind::Corrupt).detail("an inode without a type"));
+                }
+                Some(FileType::Directory) => {
+                    return Err(Error::new(ErrorKind::Immutable).detail("a directory has one name"));
+                }
+                Some(file_type) => file_type,
+            }
+        };
+        let credits = self.insert_credits(parent)? + 1 + orphan::CREDITS;
+        let transaction = self.begin_recorded(credits)?;
+        // Counted first, so that no two names together go past the limit.
+        let before = cell.change(&transaction, |state| {
+            let links = state.inode.links();
+            if links < LINKS_MAX {
+                state.inode.set_links(links + 1);
+            }
+            links
+        });
+        if before >= LINKS_MAX {
+            return Err(Error::new(ErrorKind::TooManyLinks));
+        }
+        let inserted =
+            parts
+                .directory(parent, Some(&transaction))?
+                .insert(name, cell.number, file_type);
+        if let Err(error) = inserted {
+            cell.change(&transaction, |state| {
+                let links = state.inode.links();
+                state.inode.set_links(links - 1);
+            });
+            return Err(in_directory(error, parent.number));
+        }
+        if before == 0 {
+            parts.remove_orphan(&transaction, cell, 0)?;
+        }
+        cell.change(&transaction, |state| {
+            state.inode.set_time(TimeField::Change, time::now());
+        });
+        parts.names_changed(&transaction, parent);
+        transaction.note_name(NameChange::Link, parent.number, cell.number, name);
+        Ok(())
+    }
+}

@@ -1,0 +1,166 @@
+//! Taking names away.
+
+use std::sync::Arc;
+
+use extant_ondisk::ext4::directory::check_name;
+use extant_ondisk::ext4::fast_commit::NameChange;
+use extant_ondisk::ext4::inode::{FileType, InodeFlags, TimeField};
+use extant_space::{Error, ErrorKind, Result};
+
+use super::{check_takeable, in_directory};
+use crate::filesystem::{Core, Parts};
+use crate::inode::{InodeCell, InodeState};
+use crate::orphan;
+use crate::sync::{read, write};
+use crate::time;
+use crate::transaction::Transaction;
+
+/// A block of the directory, its inode, the inode that loses a name, and noting it as an orphan.
+const UNLINK_CREDITS: u32 = 3 + orphan::CREDITS;
+
+impl Core {
+    /// Takes away a name of something that is no directory.
+    pub(crate) fn unlink(&self, parent: &Arc<InodeCell>, name: &[u8]) -> Result<()> {
+        check_name(name)?;
+        let parts = &*self.parts;
+        let alone = write(&parent.operation);
+        let victim = self.victim(parent, name)?;
+        let done = (|| {
+            {
+                check_takeable(&read(&parent.state))?;
+                let state = read(&victim.state);
+                state.check_mutable()?;
+                if state.inode.mode().file_type() == Some(FileType::Directory) {
+                    return Err(Error::new(ErrorKind::IsDirectory));
+                }
+                check_removable(&state)?;
+            }
+            let transaction = self.begin_recorded(UNLINK_CREDITS)?;
+            parts.remove_name(&transaction, parent, name)?;
+            transaction.note_name(NameChange::Unlink, parent.number, victim.number, name);
+            parts.lose_name(&transaction, &victim)
+        })();
+        drop(alone);
+        self.close_handle(&victim);
+        done
+    }
+
+    /// Takes away an empty directory.
+    pub(crate) fn remove_directory(&self, parent: &Arc<InodeCell>, name: &[u8]) -> Result<()> {
+        match name {
+            b"." => return Err(Error::new(ErrorKind::InvalidArgument).detail("the name is \".\"")),
+            b".." => return Err(Error::new(ErrorKind::NotEmpty)),
+            _ => check_name(name)?,
+        }
+        let parts = &*self.parts;
+        let alone = write(&parent.operation);
+        let victim = self.victim(parent, name)?;
+        let done = (|| {
+            if Arc::ptr_eq(&victim, parent) {
+                return Err(loops(parent));
+            }
+            check_takeable(&read(&parent.state))?;
+            let _victim_alone = write(&victim.operation);
+            parts.check_empty(&victim)?;
+            let transaction = self.begin(UNLINK_CREDITS)?;
+            parts.remove_name(&transaction, parent, name)?;
+            parts.remove_subdirectory(&transaction, parent);
+            parts.lose_directory(&transaction, &victim)
+        })();
+        drop(alone);
+        self.close_handle(&victim);
+        done
+    }
+
+    /// What a name that is to be taken away stands for, with a handle.
+    pub(super) fn victim(&self, parent: &Arc<InodeCell>, name: &[u8]) -> Result<Arc<InodeCell>> {
+        let entry = self.parts.find_name(parent, name)?;
+        let entry = entry.ok_or_else(|| Error::new(ErrorKind::NotFound))?;
+        self.open_entry(entry, parent.number)
+    }
+}
+
+impl Parts {
+    pub(super) fn remove_name(
+        &self,
+        transaction: &Transaction<'_>,
+        parent: &Arc<InodeCell>,
+        name: &[u8],
+    ) -> Result<()> {
+        let mut directory = self.directory(parent, Some(transaction))?;
+        directory
+            .remove(name)
+            .map_err(|error| in_directory(error, parent.number))?;
+        self.names_changed(transaction, parent);
+        Ok(())
+    }
+
+    /// Something that is no directory has one name less.
+    pub(super) fn lose_name(
+        &self,
+        transaction: &Transaction<'_>,
+        victim: &Arc<InodeCell>,
+    ) -> Result<()> {
+        let left = victim.change(transaction, |state| {
+            let left = state.inode.links().saturating_sub(1);
+            state.inode.set_links(left);
+            state.inode.set_time(TimeField::Change, time::now());
+            left
+        });
+        match left {
+            0 => self.add_orphan(transaction, victim),
+            _ => Ok(()),
+        }
+    }
+
+    /// An empty directory has no name any more.
+    pub(super) fn lose_directory(
+        &self,
+        transaction: &Transaction<'_>,
+        victim: &Arc<InodeCell>,
+    ) -> Result<()> {
+        victim.change(transaction, |state| {
+            state.inode.set_links(0);
+            state.inode.set_size_bytes(0, &self.layout);
+            state.inode.set_time(TimeField::Change, time::now());
+        });
+        self.add_orphan(transaction, victim)
+    }
+
+    /// Refuses what is no directory, has names in it, or may not go. Its operation lock is held.
+    pub(super) fn check_empty(&self, victim: &Arc<InodeCell>) -> Result<()> {
+        check_removable(&read(&victim.state))?;
+        let directory = self.directory(victim, None)?;
+        let is_empty = directory
+            .is_empty()
+            .map_err(|error| in_directory(error, victim.number))?;
+        match is_empty {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::NotEmpty)),
+        }
+    }
+}
+
+/// Refuses to take a name from what may not lose it.
+pub(super) fn check_removable(state: &InodeState) -> Result<()> {
+    state.check_mutable()?;
+    let flags = state.inode.flags();
+    let is_mapped = matches!(
+        state.inode.mode().file_type(),
+        Some(FileType::Regular | FileType::Directory)
+    ) || state.inode.short_link_target().is_none()
+        && state.inode.mode().file_type() == Some(FileType::SymbolicLink);
+    if state.inode.links() <= 1 && is_mapped && !flags.contains(InodeFlags::EXTENTS) {
+        return Err(Error::new(ErrorKind::Unsupported).detail(
+            "it keeps its blocks as ext2 does, without extents; giving them back is not offered",
+        ));
+    }
+    Ok(())
+}
+
+/// A directory that contains itself or what it lies in.
+pub(super) fn loops(cell: &InodeCell) -> Error {
+    Error::new(ErrorKind::Corrupt)
+        .detail(format!("directory inode {} lies in itself", cell.number))
+        .advice("check the file system")
+}

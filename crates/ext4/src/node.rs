@@ -1,0 +1,191 @@
+//! Inodes that somebody uses: the engine as its users see it.
+//!
+//! Model: a [`Node`] is a handle. As long as there is one, the inode stays, also when it has lost its last name; the
+//! last handle of an inode without a name frees it. A [`File`] is a node with data, and the `SpaceFile` of this
+//! file system.
+//!
+//! Errors of the structures themselves pass through [`Core::judged`], which notes them in the superblock and stops
+//! further changes where the file system is set to.
+
+mod attributes;
+mod file;
+mod names;
+mod path;
+mod xattr;
+
+use std::fmt;
+use std::sync::Arc;
+
+use extant_ondisk::ext4::InodeNumber;
+use extant_ondisk::ext4::inode::FileType;
+use extant_space::{Error, ErrorKind, Result, SyncMode};
+
+use crate::directory::DirectoryEntry;
+use crate::filesystem::{Core, Filesystem};
+use crate::inode::InodeCell;
+use crate::sync::{read, write};
+
+pub use attributes::{AttributeChange, Attributes};
+pub use file::File;
+pub use path::FollowLast;
+
+/// An inode that somebody uses.
+pub struct Node {
+    pub(crate) core: Arc<Core>,
+    pub(crate) cell: Arc<InodeCell>,
+}
+
+impl Filesystem {
+    /// The root directory.
+    ///
+    /// # Errors
+    /// `Corrupt` when there is none.
+    pub fn root(&self) -> Result<Node> {
+        self.node(InodeNumber::ROOT)
+    }
+
+    /// An inode by its number.
+    ///
+    /// # Errors
+    /// `NotFound` when it is not in use; `Corrupt` when what is stored cannot be right.
+    pub fn node(&self, number: InodeNumber) -> Result<Node> {
+        let core = &self.core;
+        core.judged(core.open_inode(number))
+            .map(|cell| Node::from_open(core, cell))
+    }
+}
+
+impl Node {
+    /// A node for a handle that was opened.
+    fn from_open(core: &Arc<Core>, cell: Arc<InodeCell>) -> Self {
+        Self {
+            core: Arc::clone(core),
+            cell,
+        }
+    }
+
+    /// The inode's number.
+    pub fn number(&self) -> InodeNumber {
+        self.cell.number
+    }
+
+    /// What it is.
+    pub fn file_type(&self) -> FileType {
+        let mode = read(&self.cell.state).inode.mode();
+        mode.file_type()
+            .expect("an inode without a type is not opened")
+    }
+
+    /// Makes it durable: data and size, or everything about it. Commits only what it needs: nothing at all
+    /// for the data of a file that was overwritten in place.
+    ///
+    /// # Errors
+    /// Those of the device, also of earlier writes that nobody was told about.
+    pub fn sync(&self, mode: SyncMode) -> Result<()> {
+        self.core.judged(self.core.sync_inode(&self.cell, mode))
+    }
+}
+
+impl Clone for Node {
+    fn clone(&self) -> Self {
+        write(&self.cell.state).handles += 1;
+        Self::from_open(&self.core, Arc::clone(&self.cell))
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.core.close_handle(&self.cell);
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Node(inode {})", self.cell.number)
+    }
+}
+
+impl Core {
+    /// Opens a handle on an inode that has a name, or another handle.
+    fn open_inode(&self, number: InodeNumber) -> Result<Arc<InodeCell>> {
+        let cell = self.parts.inodes.get(number)?;
+        {
+            let mut state = write(&cell.state);
+            let is_gone = state.inode.links() == 0 && state.handles == 0;
+            if is_gone {
+                return Err(
+                    Error::new(ErrorKind::NotFound).detail(format!("inode {number} is not in use"))
+                );
+            }
+            if state.inode.mode().file_type().is_none() {
+                return Err(
+                    Error::new(ErrorKind::Corrupt).detail(format!("inode {number} has no type"))
+                );
+            }
+            state.handles += 1;
+        }
+        Ok(cell)
+    }
+
+    /// Opens a handle on what a directory, whose operation lock is held, has an entry for.
+    pub(crate) fn open_entry(
+        &self,
+        entry: DirectoryEntry,
+        directory: InodeNumber,
+    ) -> Result<Arc<InodeCell>> {
+        // Judges the number.
+        let cell = self.parts.entry_cell(entry, directory)?;
+        match self.open_inode(cell.number) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::new(
+                ErrorKind::Corrupt,
+            )
+            .detail(format!(
+                "directory inode {directory}: an entry refers to inode {}, which is not in use",
+                cell.number
+            ))
+            .advice("check the file system")),
+            opened => opened,
+        }
+    }
+
+    /// Closes a handle. The thread has no transaction open.
+    pub(crate) fn close_handle(&self, cell: &Arc<InodeCell>) {
+        let (is_last, has_name) = {
+            let mut state = write(&cell.state);
+            state.handles -= 1;
+            (state.handles == 0, state.inode.links() > 0)
+        };
+        if !is_last {
+            return;
+        }
+        cell.release_windows();
+        if !has_name {
+            // Nobody is there to be told: who opens the file system next finds the orphan.
+            let _ = self.judged(self.delete(cell));
+        }
+    }
+
+    /// Makes an inode durable: what it refers to by a commit, and its data by a flush where the commit was made
+    /// before.
+    fn sync_inode(&self, cell: &InodeCell, mode: SyncMode) -> Result<()> {
+        let changed_in = {
+            let state = read(&cell.state);
+            match mode {
+                SyncMode::Data => state.data_changed_in,
+                SyncMode::All => state.changed(),
+            }
+        };
+        match changed_in {
+            Some(epoch) if !self.is_durable(epoch) => {
+                // One that is on its way may have had its flush before the last data was written.
+                let will_flush = self.is_present(epoch);
+                self.wait_durable(epoch)?;
+                match will_flush {
+                    true => Ok(()),
+                    false => self.parts.device.flush(),
+                }
+            }
+            _ => self.parts.device.flush(),
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What an inode says about its file: `stat` and its changes.
+
+use extant_ondisk::ext4::InodeNumber;
+use extant_ondisk::ext4::inode::{DeviceNumber, FileType, InodeFlags, Mode, TimeField, Timestamp};
+use extant_space::{Error, ErrorKind, Result};
+
+use super::Node;
+use crate::file::INODE_CREDITS;
+use crate::sync::{read, write};
+use crate::{time, xattr};
+
+/// What an inode says about its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// The inode's number.
+    pub inode: InodeNumber,
+    /// What it is.
+    pub file_type: FileType,
+    /// The lowest 12 bits of the mode.
+    pub permissions: u16,
+    /// Names; of a directory also those in it. 1 for a directory that has too many to count.
+    pub links: u16,
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Bytes of data.
+    pub size_bytes: u64,
+    /// Bytes on the device, with metadata of the file's own.
+    pub allocated_bytes: u64,
+    /// Of a device file.
+    pub device: Option<DeviceNumber>,
+    /// When data was last read.
+    pub accessed: Timestamp,
+    /// When data was last changed.
+    pub modified: Timestamp,
+    /// When data or attributes were last changed.
+    pub changed: Timestamp,
+    /// When it was made, where the inode has room for that.
+    pub created: Option<Timestamp>,
+    /// What is special about it.
+    pub flags: InodeFlags,
+    /// Tells apart files that had the same number.
+    pub generation: u32,
+}
+
+/// Attributes to change; `None` leaves one as it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AttributeChange {
+    /// The lowest 12 bits of the mode.
+    pub permissions: Option<u16>,
+    /// User.
+    pub uid: Option<u32>,
+    /// Group.
+    pub gid: Option<u32>,
+    /// When data was last read.
+    pub accessed: Option<Timestamp>,
+    /// When data was last changed.
+    pub modified: Option<Timestamp>,
+    /// Those of `chattr`: NODUMP, NOATIME; of regular files and directories SYNC, IMMUTABLE, APPEND; of directories
+    /// DIRSYNC, TOPDIR, PROJINHERIT. The others stay.
+    pub flags: Option<InodeFlags>,
+}
+
+/// Flags that users set.
+const USER_FLAGS: InodeFlags = InodeFlags::SYNC
+    .union(InodeFlags::IMMUTABLE)
+    .union(InodeFlags::APPEND)
+    .union(InodeFlags::NODUMP)
+    .union(InodeFlags::NOATIME)
+    .union(InodeFlags::DIRSYNC)
+    .union(InodeFlags::TOPDIR)
+    .union(InodeFlags::PROJINHERIT);
+
+/// Those of them that a file of a type can have, as in the kernel.
+fn settable_flags(file_type: FileType) -> InodeFlags {
+    let of_directories = InodeFlags::DIRSYNC | InodeFlags::TOPDIR | InodeFlags::PROJINHERIT;
+    match file_type {
+        FileType::Directory => USER_FLAGS,
+        FileType::Regular => USER_FLAGS.difference(of_directories),
+        _ => InodeFlags::NODUMP | InodeFlags::NOATIME,
+    }
+}
+
+impl Node {
+    /// What the inode says about its file.
+    pub fn attributes(&self) -> Attributes {
+        let layout = &self.core.parts.layout;
+        let state = read(&self.cell.state);
+        let inode = &state.inode;
+        let time = |field| inode.time(field).unwrap_or_default();
+        Attributes {
+            inode: self.cell.number,
+            file_type: inode
+                .mode()
+                .file_type()
+                .expect("an inode without a type is not opened"),
+            permissions: inode.mode().permissions(),
+            links: inode.links(),
+            uid: inode.uid(),
+            gid: inode.gid(),
+            size_bytes: inode.size_bytes(layout),
+            allocated_bytes: inode.sectors(layout) << 9,
+            device: inode.device(),
+            accessed: time(TimeField::Access),
+            modified: time(TimeField::Modification),
+            changed: time(TimeField::Change),
+            created: inode.time(TimeField::Creation),
+            flags: inode.flags(),
+            generation: inode.generation(),
+        }
+    }
+
+    /// Changes attributes, and with them the time of the last change. New permissions change an access control list as
+    /// well.
+    ///
+    /// # Errors
+    /// `Unsupported` for flags that a file of this type cannot have; `Immutable`, unless the flag that says so is taken away at the same time; `ReadOnly`; `NoSpace`
+    /// for a list that was shared.
+    pub fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
+        self.core.judged(self.set_attributes_now(change))
+    }
+
+    fn set_attributes_now(&self, change: &AttributeChange) -> Result<()> {
+        let settable = settable_flags(self.file_type());
+        if let Some(flags) = change.flags
+            && !settable.contains(flags & USER_FLAGS)
+        {
+            let refused = (flags & USER_FLAGS).difference(settable);
+            return Err(Error::new(ErrorKind::Unsupported).detail(format!(
+                "flags that a file of this type cannot have: {refused:?}"
+            )));
+        }
+        let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
+        let stays_fixed = |flags: InodeFlags| {
+            let after = change.flags.unwrap_or(flags);
+            flags.intersects(fixed) && after.intersects(fixed)
+        };
+        if stays_fixed(read(&self.cell.state).inode.flags()) {
+            return Err(Error::new(ErrorKind::Immutable));
+        }
+        let parts = &self.core.parts;
+        // A list may have to change together with the permissions.
+        let _alone = change.permissions.map(|_| write(&self.cell.operation));
+        let list = match change.permissions {
+            Some(permissions) => parts.change_access_list(&self.cell, permissions)?,
+            None => None,
+        };
+        let transaction = self.core.begin(INODE_CREDITS + xattr::CHANGE_CREDITS)?;
+        if let Some(list) = &list {
+            parts.change_xattrs(&transaction, &self.cell, list)?;
+        }
+        self.cell.change(&transaction, |state| {
+            let inode = &mut state.inode;
+            if let Some(permissions) = change.permissions
+                && let Some(file_type) = inode.mode().file_type()
+            {
+                inode.set_mode(Mode::new(file_type, permissions & 0o7777));
+            }
+            if let Some(uid) = change.uid {
+                inode.set_uid(uid);
+            }
+            if let Some(gid) = change.gid {
+                inode.set_gid(gid);
+            }
+            if let Some(time) = change.accessed {
+                inode.set_time(TimeField::Access, time);
+            }
+            if let Some(time) = change.modified {
+                inode.set_time(TimeField::Modification, time);
+            }
+            if let Some(flags) = change.flags {
+                let others = inode.flags().difference(USER_FLAGS);
+                inode.set_flags(others | (flags & USER_FLAGS));
+            }
+            inode.set_time(TimeField::Change, time::now());
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,85 @@
+//! A file that is open, as the project's layers above see files.
+
+use std::fmt;
+use std::ops::ControlFlow;
+
+use extant_ondisk::ext4::inode::FileType;
+use extant_space::{
+    ByteRange, Error, ErrorKind, Extent, FallocateMode, Result, SpaceFile, SyncMode,
+};
+
+use super::Node;
+use crate::sync::read;
+
+/// The data of a regular file.
+pub struct File {
+    node: Node,
+}
+
+impl Node {
+    /// The data of a regular file.
+    ///
+    /// # Errors
+    /// `WrongType` when it is none, `IsDirectory` for a directory.
+    pub fn file(&self) -> Result<File> {
+        match self.file_type() {
+            FileType::Regular => Ok(File { node: self.clone() }),
+            FileType::Directory => Err(Error::new(ErrorKind::IsDirectory)),
+            _ => Err(Error::new(ErrorKind::WrongType)),
+        }
+    }
+}
+
+impl File {
+    /// The inode.
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+}
+
+impl SpaceFile for File {
+    fn size(&self) -> Result<u64> {
+        let state = read(&self.node.cell.state);
+        Ok(state.inode.size_bytes(&self.node.core.parts.layout))
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let core = &self.node.core;
+        core.judged(core.parts.read_file(&self.node.cell, buffer, offset))
+    }
+
+    fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
+        let core = &self.node.core;
+        core.judged(core.write_file(&self.node.cell, buffer, offset))
+    }
+
+    fn resize(&self, size_bytes: u64) -> Result<()> {
+        let core = &self.node.core;
+        core.judged(core.resize(&self.node.cell, size_bytes))
+    }
+
+    fn fallocate(&self, mode: FallocateMode, range: ByteRange) -> Result<()> {
+        let core = &self.node.core;
+        core.judged(core.fallocate(&self.node.cell, mode, range))
+            .map_err(|error| error.during(mode.name()).in_range(range))
+    }
+
+    fn for_each_extent(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let core = &self.node.core;
+        core.judged(core.parts.for_each_extent(&self.node.cell, range, visit))
+    }
+
+    fn sync(&self, mode: SyncMode) -> Result<()> {
+        self.node.sync(mode)
+    }
+}
+
+impl fmt::Debug for File {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "File(inode {})", self.node.number())
+    }
+}

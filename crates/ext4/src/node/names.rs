@@ -1,0 +1,133 @@
+//! Nodes as directories: names.
+
+use std::ops::ControlFlow;
+
+use extant_space::{Error, ErrorKind, Result};
+
+use super::Node;
+use crate::directory::After;
+use crate::namespace::{ListedName, Name, NewNode, RenameMode};
+use crate::sync::read;
+
+impl Node {
+    /// What `name` stands for in this directory; `.` and `..` are names too.
+    ///
+    /// # Errors
+    /// `NotFound`; `NotDirectory`; `InvalidArgument` for what cannot be a name; `Corrupt`.
+    pub fn lookup(&self, name: &[u8]) -> Result<Node> {
+        let core = &self.core;
+        let found = (|| {
+            let _shared = read(&self.cell.operation);
+            let entry = core.parts.find_name(&self.cell, name)?;
+            let entry = entry.ok_or_else(|| Error::new(ErrorKind::NotFound))?;
+            core.open_entry(entry, self.cell.number)
+        })();
+        core.judged(found).map(|cell| Node::from_open(core, cell))
+    }
+
+    /// Gives out the names of this directory behind `cookie` (0: all), until `visit` breaks. Names that are there all the
+    /// time are given out exactly once, whatever else changes between two calls.
+    ///
+    /// # Errors
+    /// `NotDirectory`; `Corrupt`.
+    pub fn list(
+        &self,
+        cookie: u64,
+        visit: &mut dyn FnMut(ListedName<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let after = After { cookie, name: None };
+        self.core
+            .judged(self.core.parts.list(&self.cell, after, visit))
+    }
+
+    /// The same, behind a name: names may have the same cookie when they are made for it, and then none is missed.
+    ///
+    /// # Errors
+    /// As [`list`](Self::list).
+    pub fn list_behind(
+        &self,
+        cookie: u64,
+        name: &[u8],
+        visit: &mut dyn FnMut(ListedName<'_>) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let after = After {
+            cookie,
+            name: Some(name),
+        };
+        self.core
+            .judged(self.core.parts.list(&self.cell, after, visit))
+    }
+
+    /// Makes something new in this directory.
+    ///
+    /// # Errors
+    /// `AlreadyExists`; `NoSpace` for want of blocks or inodes; `TooManyLinks` for a directory too many; `Unsupported` on a file
+    /// system without extents; `Immutable`, `ReadOnly`.
+    pub fn create(&self, name: &[u8], new: &NewNode<'_>) -> Result<Node> {
+        let core = &self.core;
+        core.judged(core.create(&self.cell, name, new))
+            .map(|cell| Node::from_open(core, cell))
+    }
+
+    /// Makes a regular file without a name, near this directory. It goes with its last node, unless
+    /// [`link`](Self::link) gives it a name before.
+    ///
+    /// # Errors
+    /// As [`create`](Self::create).
+    pub fn create_unnamed(&self, new: &NewNode<'_>) -> Result<Node> {
+        let core = &self.core;
+        core.judged(core.create_unnamed(&self.cell, new))
+            .map(|cell| Node::from_open(core, cell))
+    }
+
+    /// Gives `node`, which is no directory, one more name in this directory.
+    ///
+    /// # Errors
+    /// `AlreadyExists`; `TooManyLinks`; `Immutable`, also for directories; `NoSpace`.
+    pub fn link(&self, name: &[u8], node: &Node) -> Result<()> {
+        self.core
+            .judged(self.core.link(&node.cell, &self.cell, name))
+    }
+
+    /// Takes a name away, of anything but a directory. Data goes with the last name and the last node.
+    ///
+    /// # Errors
+    /// `NotFound`; `IsDirectory`; `Immutable`.
+    pub fn unlink(&self, name: &[u8]) -> Result<()> {
+        self.core.judged(self.core.unlink(&self.cell, name))
+    }
+
+    /// Takes an empty directory away.
+    ///
+    /// # Errors
+    /// `NotFound`; `NotDirectory`; `NotEmpty`; `Immutable`.
+    pub fn remove_directory(&self, name: &[u8]) -> Result<()> {
+        self.core
+            .judged(self.core.remove_directory(&self.cell, name))
+    }
+
+    /// Gives what is called `name` here the name `to_name` in `to`.
+    ///
+    /// # Errors
+    /// `NotFound`; `AlreadyExists` where replacing is not wanted; `InvalidArgument` for a directory into itself; `IsDirectory`,
+    /// `NotDirectory` and `NotEmpty` for what cannot be replaced; `TooManyLinks`, `NoSpace`.
+    pub fn rename(&self, name: &[u8], to: &Node, to_name: &[u8], mode: RenameMode) -> Result<()> {
+        let from = Name {
+            directory: &self.cell,
+            name,
+        };
+        let to = Name {
+            directory: &to.cell,
+            name: to_name,
+        };
+        self.core.judged(self.core.rename(from, to, mode))
+    }
+
+    /// The target of a symbolic link.
+    ///
+    /// # Errors
+    /// `InvalidArgument` when it is none; `Corrupt`.
+    pub fn read_link(&self) -> Result<Vec<u8>> {
+        self.core.judged(self.core.parts.read_target(&self.cell))
+    }
+}

@@ -1,0 +1,101 @@
+//! How a file system is opened.
+
+use std::time::Duration;
+
+use extant_ondisk::ext4::{Access, Features, Incompat};
+
+/// How a file system is opened.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Whether anything is written.
+    pub access: Access,
+    /// What to do when metadata turns out wrong; by default what the superblock says.
+    pub on_error: Option<OnError>,
+    /// How long a change may wait for its commit.
+    pub commit_interval: Duration,
+    /// Whether the device is told about blocks that a commit has freed.
+    pub discard: Discard,
+    /// Whether new blocks are given their place on the device.
+    pub assign: Assign,
+    /// How the device is told to make zeros where written zeros are asked for.
+    pub zeroes: DeviceZeroes,
+    /// Whether blocks kept for root may be taken.
+    pub reserve: Reserve,
+    /// Blocks of metadata kept in memory.
+    pub cached_blocks: usize,
+    /// Inodes kept in memory.
+    pub cached_inodes: usize,
+}
+
+/// What to do when metadata turns out wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnError {
+    /// Note it in the superblock and go on.
+    Continue,
+    /// Note it, and change nothing more.
+    ReadOnly,
+}
+
+/// Whether freed blocks are discarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Discard {
+    /// Not.
+    Off,
+    /// When the transaction that freed them has committed.
+    OnCommit,
+}
+
+/// Whether `fallocate` passes its request on to the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Assign {
+    /// Not.
+    Off,
+    /// Where the device takes it; a refusal is no error.
+    Try,
+    /// Always: what the device refuses or has no space for is an error of `fallocate`.
+    Require,
+}
+
+/// Whether the blocks may be taken that the file system keeps for root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reserve {
+    /// Not, as for all users but root.
+    Keep,
+    /// They may.
+    Take,
+}
+
+/// How the device is told to make zeros.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceZeroes {
+    /// With their place on the device: no later write fails for lack of space below.
+    Allocated,
+    /// It may give the space back, so that an image stays sparse.
+    MayUnmap,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            access: Access::ReadWrite,
+            on_error: None,
+            commit_interval: Duration::from_secs(5),
+            discard: Discard::Off,
+            assign: Assign::Try,
+            zeroes: DeviceZeroes::Allocated,
+            reserve: Reserve::Keep,
+            cached_blocks: 16 * 1024,
+            cached_inodes: 64 * 1024,
+        }
+    }
+}
+
+/// The features that the engine carries out.
+pub(crate) fn supported(access: Access) -> Features {
+    let mut features = Features::UNDERSTOOD;
+    // Values in inodes of their own are read; nothing here counts who uses them.
+    if access == Access::ReadWrite {
+        features.incompat = features.incompat.difference(Incompat::EA_INODE);
+    }
+    features
+}

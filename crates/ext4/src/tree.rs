@@ -1,0 +1,182 @@
+//! The extent tree of one file: which blocks of the device are which blocks of the file.
+//!
+//! Model: the root is the inode's `i_block`; the other nodes are blocks of a store ([`Nodes`]), which is the cache
+//! and the journal in the engine and a map in the tests. A change is made in *steps*. A step changes one leaf
+//! and what lies above it, so that its cost has a bound ([`step_cost`]), and what is longer (a truncate of a
+//! hundred thousand extents) is a series of steps that the caller may spread over transactions: after each of them
+//! the tree is valid.
+//!
+//! Invariants, after every step:
+//! - those of the format (`extant_ondisk::ext4::extent`): above all, the key of a node in its parent is its first
+//!   logical block, so that the leaf alone says where a hole ends;
+//! - every block that was changed is sealed;
+//! - no step leaves a node empty but the root; an empty leaf, as older kernels left behind, is a hole.
+//!
+//! A step reads and creates all that it needs before its first change: it fails with nothing done, or is done whole.
+//! The one exception takes an image made to do harm, in which two files share a node and are changed at once: a step
+//! that finds a node changed under it fails with `Corrupt` and may leave blocks without a reference.
+//!
+//! What comes from the disk is judged by the store once; entries are checked again when they are used, as such
+//! an image may use a block for two things.
+//!
+//! Nothing locks here: the caller holds the inode's lock, shared for [`Tree`] and exclusive for [`TreeMut`].
+//! Format: docs/formats/ext4.md, "Extent tree".
+
+mod convert;
+mod entry;
+mod insert;
+mod lookup;
+mod path;
+mod pieces;
+mod remove;
+mod shift;
+mod splice;
+#[cfg(test)]
+mod tests;
+mod tidy;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use extant_ondisk::ext4::extent::{ExtentNodeMut, LeafEntry, ROOT_BYTES};
+use extant_ondisk::ext4::{InodeSeed, Layout, PhysicalBlock};
+use extant_space::{Error, ErrorKind, Result};
+
+pub(crate) use shift::Direction;
+
+/// Where nodes are read.
+pub(crate) trait Nodes {
+    /// The bytes of a block, as last changed; `judge` sees them when they come from the disk.
+    ///
+    /// # Errors
+    /// What the device or `judge` says.
+    fn read(&self, block: PhysicalBlock, judge: Judge<'_>) -> Result<Arc<[u8]>>;
+}
+
+/// Where nodes are changed, as part of one transaction.
+pub(crate) trait NodesMut: Nodes {
+    /// As [`read`](Nodes::read), of a block that may be changed: it stays at hand, so that
+    /// [`change`](Self::change) cannot fail.
+    ///
+    /// # Errors
+    /// As [`read`](Nodes::read).
+    fn hold(&mut self, block: PhysicalBlock, judge: Judge<'_>) -> Result<Arc<[u8]>>;
+
+    /// Changes a block that is held or was created. Nobody here holds its bytes then.
+    fn change(&mut self, block: PhysicalBlock, change: &mut dyn FnMut(&mut [u8]));
+
+    /// Takes a free block, near `goal`, and fills it with zeros.
+    ///
+    /// # Errors
+    /// `NoSpace`, or what reading a bitmap says.
+    fn create(&mut self, goal: PhysicalBlock) -> Result<PhysicalBlock>;
+
+    /// Gives back a block to which nothing refers any more. What goes wrong with the bitmap is the store's to report: for
+    /// the tree it is done.
+    fn remove(&mut self, block: PhysicalBlock);
+}
+
+/// Finds what is wrong with bytes that come from the disk.
+pub(crate) type Judge<'a> = &'a dyn Fn(&[u8]) -> Result<()>;
+
+/// What all nodes of a tree have to obey.
+#[derive(Clone, Copy)]
+pub(crate) struct TreeFormat<'a> {
+    /// The file system's geometry: blocks outside are refused.
+    pub layout: &'a Layout,
+    /// Where checksums of the inode's nodes begin.
+    pub seed: Option<InodeSeed>,
+}
+
+/// A tree to be read.
+pub(crate) struct Tree<'a, N> {
+    root: &'a [u8; ROOT_BYTES],
+    nodes: &'a N,
+    format: TreeFormat<'a>,
+}
+
+/// A tree to be changed. The root changes in place; the inode is the caller's to write.
+pub(crate) struct TreeMut<'a, N> {
+    root: &'a mut [u8; ROOT_BYTES],
+    nodes: &'a mut N,
+    format: TreeFormat<'a>,
+}
+
+/// What a part of a file is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Mapping {
+    /// Blocks of the device.
+    Extent(LeafEntry),
+    /// No blocks; the range is of logical blocks.
+    Hole(Range<u64>),
+}
+
+/// The most that a step does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct StepCost {
+    /// Node blocks that it changes, creates or removes, each counted once; the inode is not among them.
+    pub touched: u32,
+    /// Node blocks among them that it creates.
+    pub created: u32,
+}
+
+/// The most that a step does to a tree of `depth`, as long as it has that depth.
+pub(crate) fn step_cost(depth: u16) -> StepCost {
+    let depth = u32::from(depth);
+    StepCost {
+        // Growing splits a node on every level, which adds one to each and one below the root. Shrinking touches the
+        // way down, joins a neighbour on every level, and may pull up what then hangs below the root alone.
+        touched: 3 * depth + 1,
+        created: depth + 1,
+    }
+}
+
+/// Makes `root` that of a file without blocks.
+pub(crate) fn init(root: &mut [u8; ROOT_BYTES]) {
+    ExtentNodeMut::init(root, 0);
+}
+
+impl<'a, N: Nodes> Tree<'a, N> {
+    /// The tree below `root`.
+    pub(crate) fn new(root: &'a [u8; ROOT_BYTES], nodes: &'a N, format: TreeFormat<'a>) -> Self {
+        Self {
+            root,
+            nodes,
+            format,
+        }
+    }
+}
+
+impl<'a, N: NodesMut> TreeMut<'a, N> {
+    /// The tree below `root`.
+    pub(crate) fn new(
+        root: &'a mut [u8; ROOT_BYTES],
+        nodes: &'a mut N,
+        format: TreeFormat<'a>,
+    ) -> Self {
+        Self {
+            root,
+            nodes,
+            format,
+        }
+    }
+
+    /// To look something up between changes.
+    pub(crate) fn as_tree(&self) -> Tree<'_, N> {
+        Tree::new(self.root, self.nodes, self.format)
+    }
+}
+
+impl Mapping {
+    /// The logical blocks.
+    pub(crate) fn logical(&self) -> Range<u64> {
+        match self {
+            Self::Extent(extent) => u64::from(extent.logical.0)..extent.logical_end(),
+            Self::Hole(range) => range.clone(),
+        }
+    }
+}
+
+fn corrupt(problem: impl Into<String>) -> Error {
+    Error::new(ErrorKind::Corrupt).detail(problem)
+}

@@ -1,0 +1,190 @@
+//! The way from the root to a leaf.
+//!
+//! Invariant: every node on it was judged by the store, and is where its parent says. Its entries are checked one by
+//! one as they are taken out ([`Level::extent`], [`Level::reference`]): a panic must not depend on the promise that a
+//! block is used for one thing only.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use extant_ondisk::ext4::extent::{
+    ExtentNode, IndexEntry, LOGICAL_END, LeafEntry, NodePlace, ROOT_BYTES,
+};
+use extant_ondisk::ext4::{LogicalBlock, PhysicalBlock};
+use extant_space::{Error, Result};
+use smallvec::SmallVec;
+
+use super::{Judge, TreeFormat, corrupt};
+
+/// The root first, the leaf last.
+pub(super) type Path<'r> = SmallVec<[Level<'r>; 2]>;
+
+/// A node on the way. Who changes the tree gives it a copy of the root.
+pub(super) struct Level<'r> {
+    bytes: Bytes<'r>,
+    pub(super) place: NodePlace,
+    /// The reference that the way takes; in a leaf nothing.
+    pub(super) index: usize,
+}
+
+enum Bytes<'r> {
+    Root(&'r [u8; ROOT_BYTES]),
+    Block(Arc<[u8]>),
+}
+
+impl<'r> Level<'r> {
+    /// The root.
+    #[inline]
+    pub(super) fn root(bytes: &'r [u8; ROOT_BYTES], format: TreeFormat<'_>) -> Result<Self> {
+        let node = ExtentNode::parse_root(bytes, format.layout)?;
+        let first = match (node.is_empty(), node.depth()) {
+            (true, _) => LogicalBlock(0),
+            (false, 0) => node.leaf(0).logical,
+            (false, _) => node.index(0).logical,
+        };
+        Ok(Self {
+            place: NodePlace {
+                block: PhysicalBlock(0),
+                depth: node.depth(),
+                logical: first.0.into()..LOGICAL_END,
+            },
+            bytes: Bytes::Root(bytes),
+            index: 0,
+        })
+    }
+
+    /// The node below reference `index`, by way of `read`.
+    pub(super) fn child(
+        &self,
+        index: usize,
+        format: TreeFormat<'_>,
+        read: impl FnOnce(PhysicalBlock, Judge<'_>) -> Result<Arc<[u8]>>,
+    ) -> Result<Level<'static>> {
+        self.reference(index, format)?;
+        let place = self.node().child(index);
+        let bytes = read(place.block, &|bytes| {
+            ExtentNode::parse_block(bytes, &place, format.layout, format.seed).map(drop)
+        })?;
+        ExtentNode::trusted(&bytes, &place)?;
+        Ok(Level {
+            bytes: Bytes::Block(bytes),
+            place,
+            index: 0,
+        })
+    }
+
+    /// The reference behind which `logical` lies, if anywhere. The next one lies behind `logical`, so that whoever
+    /// goes on there comes to an end.
+    pub(super) fn way_to(&self, logical: LogicalBlock) -> Result<usize> {
+        let node = self.node();
+        let index = node.find(logical).unwrap_or(0);
+        let next = index + 1;
+        match next < node.len() && node.index(next).logical <= logical {
+            true => Err(self.unsound(next)),
+            false => Ok(index),
+        }
+    }
+
+    #[inline]
+    pub(super) fn node(&self) -> ExtentNode<'_> {
+        ExtentNode::again(self.bytes(), &self.place)
+    }
+
+    #[inline]
+    pub(super) fn bytes(&self) -> &[u8] {
+        match &self.bytes {
+            Bytes::Root(bytes) => *bytes,
+            Bytes::Block(bytes) => bytes,
+        }
+    }
+
+    pub(super) fn is_root(&self) -> bool {
+        matches!(self.bytes, Bytes::Root(_))
+    }
+
+    pub(super) fn depth(&self) -> u16 {
+        self.place.depth
+    }
+
+    /// Extent `index` of a leaf.
+    #[inline]
+    pub(super) fn extent(&self, index: usize, format: TreeFormat<'_>) -> Result<LeafEntry> {
+        let extent = self.node().leaf(index);
+        let sound = extent.blocks > 0
+            && extent.physical.0 > 0
+            && extent.logical_end() <= self.place.logical.end
+            && format.layout.holds(extent.physical, extent.blocks.into());
+        match sound {
+            true => Ok(extent),
+            false => Err(self.unsound(index)),
+        }
+    }
+
+    /// Reference `index` of a node above.
+    pub(super) fn reference(&self, index: usize, format: TreeFormat<'_>) -> Result<IndexEntry> {
+        let reference = self.node().index(index);
+        match format.layout.holds(reference.child, 1) {
+            true => Ok(reference),
+            false => Err(self.unsound(index)),
+        }
+    }
+
+    /// Checks all entries, for somebody who copies them.
+    pub(super) fn check(&self, format: TreeFormat<'_>) -> Result<()> {
+        (0..self.node().len()).try_for_each(|index| match self.depth() {
+            0 => self.extent(index, format).map(drop),
+            _ => self.reference(index, format).map(drop),
+        })
+    }
+
+    /// Those extents of a leaf, of which the first and the last may reach out, that have blocks in `range`.
+    pub(super) fn extents_in(
+        &self,
+        range: &Range<u64>,
+        format: TreeFormat<'_>,
+    ) -> Result<Range<usize>> {
+        let node = self.node();
+        let end = match range.end.checked_sub(1) {
+            Some(last) => node.find(last_logical(last)).map_or(0, |index| index + 1),
+            None => 0,
+        };
+        let start = match node.find(last_logical(range.start)) {
+            Some(index) if self.extent(index, format)?.logical_end() > range.start => index,
+            Some(index) => index + 1,
+            None => 0,
+        };
+        Ok(start.min(end)..end)
+    }
+
+    #[cold]
+    pub(super) fn unsound(&self, index: usize) -> Error {
+        corrupt(format!(
+            "extent node in block {}: entry {index} is not one that was judged; something else uses the block as well",
+            self.place.block
+        ))
+    }
+}
+
+/// The block of that number, or the last that there can be.
+pub(super) fn last_logical(number: u64) -> LogicalBlock {
+    LogicalBlock(number.min(LOGICAL_END - 1) as u32)
+}
+
+/// Follows the references to the leaf for `logical`.
+pub(super) fn descend<'r>(
+    root: &'r [u8; ROOT_BYTES],
+    logical: LogicalBlock,
+    format: TreeFormat<'_>,
+    mut read: impl FnMut(PhysicalBlock, Judge<'_>) -> Result<Arc<[u8]>>,
+) -> Result<Path<'r>> {
+    let mut path = Path::new();
+    let mut level = Level::root(root, format)?;
+    while level.depth() > 0 {
+        level.index = level.way_to(logical)?;
+        let child = level.child(level.index, format, &mut read)?;
+        path.push(level);
+        level = child;
+    }
+    path.push(level);
+    Ok(path)
+}

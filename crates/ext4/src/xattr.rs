@@ -1,0 +1,363 @@
+//! Extended attributes of an inode: in its slot and in a block of their own.
+//!
+//! Model: an attribute is put into the inode where there is room, else into the block. A block that several
+//! inodes name (as the kernel makes them) is never changed: who changes an attribute takes a copy. Blocks are not
+//! shared anew here.
+//!
+//! What is read was judged; each change rewrites one list as a whole, in one transaction.
+//!
+//! Access control lists are stored in a shorter form than programs see them in: `acl`.
+
+mod acl;
+
+use std::sync::Arc;
+
+use extant_ondisk::ext4::inode::{Mode, TimeField};
+use extant_ondisk::ext4::xattr::{self as disk, Attributes, XattrBlock, XattrName, XattrValue};
+use extant_ondisk::ext4::{PhysicalBlock, Seed};
+use extant_space::{Error, ErrorKind, Result};
+
+use crate::file::INODE_CREDITS;
+use crate::filesystem::{Core, Parts};
+use crate::groups::group_credits;
+use crate::inode::{InodeCell, InodeState};
+use crate::store::Store;
+use crate::sync::{read, write};
+use crate::time;
+use crate::transaction::Transaction;
+use crate::tree::NodesMut;
+
+/// Most bytes of a value, as in the kernel's calls.
+const VALUE_BYTES_MAX: usize = 64 << 10;
+/// Blocks of metadata that giving back a block of attributes touches at most, or a reference to it.
+pub(crate) const RELEASE_CREDITS: u32 = 2 + group_credits(1);
+/// The same for taking one.
+const TAKE_CREDITS: u32 = 1 + group_credits(1);
+
+/// The same for changing attributes, without the inode.
+pub(crate) const CHANGE_CREDITS: u32 = TAKE_CREDITS + RELEASE_CREDITS;
+
+/// Whether an attribute may be there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum XattrMode {
+    /// It may or may not.
+    Set,
+    /// It must not.
+    Create,
+    /// It must.
+    Replace,
+}
+
+/// A change of the attributes of an inode that was prepared.
+pub(crate) struct XattrChange {
+    before: Lists,
+    after: Lists,
+}
+
+/// All attributes of an inode, by where they are.
+#[derive(Clone, PartialEq, Eq)]
+struct Lists {
+    inode: Attributes<'static>,
+    block: Attributes<'static>,
+}
+
+impl Parts {
+    /// The value of an attribute.
+    pub(crate) fn xattr(&self, cell: &InodeCell, name: &[u8]) -> Result<Vec<u8>> {
+        let name = parse_name(name)?;
+        let lists = self.xattr_lists(&read(&cell.state))?;
+        let found = lists.inode.get(&name).or_else(|| lists.block.get(&name));
+        match found {
+            None => Err(Error::new(ErrorKind::NoAttribute)),
+            Some(XattrValue::Bytes(bytes)) => match acl::is_list(&name) {
+                true => acl::from_disk(bytes),
+                false => Ok(bytes.to_vec()),
+            },
+            Some(XattrValue::Inode { inode, bytes }) => {
+                let cell = self.inodes.get(*inode)?;
+                let mut value = vec![0; (*bytes as usize).min(VALUE_BYTES_MAX)];
+                let read = self.read_file(&cell, &mut value, 0)?;
+                value.truncate(read);
+                Ok(value)
+            }
+        }
+    }
+
+    /// The names of all attributes.
+    pub(crate) fn xattr_names(&self, cell: &InodeCell) -> Result<Vec<Vec<u8>>> {
+        let lists = self.xattr_lists(&read(&cell.state))?;
+        let all = lists.inode.iter().chain(lists.block.iter());
+        Ok(all.map(|attribute| attribute.name.full()).collect())
+    }
+
+    /// What new permissions make of the list that decides about access: both must say the same. `None` without a list.
+    /// The inode's operation lock is held until the change is made.
+    pub(crate) fn change_access_list(
+        &self,
+        cell: &InodeCell,
+        permissions: u16,
+    ) -> Result<Option<XattrChange>> {
+        let name = acl::access_name();
+        let state = read(&cell.state);
+        let before = self.xattr_lists(&state)?;
+        let found = before.inode.get(&name).or_else(|| before.block.get(&name));
+        let Some(XattrValue::Bytes(stored)) = found else {
+            return Ok(None);
+        };
+        let mut list = acl::parse(&acl::from_disk(stored)?)
+            .map_err(|error| error.with_kind(ErrorKind::Corrupt))?;
+        list.set_permissions(permissions);
+        let after = self.placed(&state, &before, &name, Some(&list.to_disk()))?;
+        Ok(Some(XattrChange { before, after }))
+    }
+
+    /// Makes a change, in a transaction that has [`CHANGE_CREDITS`] left.
+    pub(crate) fn change_xattrs(
+        &self,
+        transaction: &Transaction<'_>,
+        cell: &Arc<InodeCell>,
+        change: &XattrChange,
+    ) -> Result<()> {
+        self.write_xattr_lists(transaction, cell, &change.before, &change.after)
+    }
+
+    fn xattr_lists(&self, state: &InodeState) -> Result<Lists> {
+        let inode = Attributes::parse_inode(&state.slot, &state.inode, &self.layout)?;
+        let inode = inode.into_owned();
+        let block = match state.inode.xattr_block(&self.layout) {
+            None => Attributes::default(),
+            Some(place) => {
+                let bytes = self.cache.read(place, &judge(place, self.seed))?;
+                let block = XattrBlock::parse(&bytes, place, None)?;
+                block.attributes.into_owned()
+            }
+        };
+        Ok(Lists { inode, block })
+    }
+
+    /// Takes one reference away from the block of attributes, and the block with the last.
+    pub(crate) fn release_xattr_block(
+        &self,
+        transaction: &Transaction<'_>,
+        cell: &InodeCell,
+        state: &mut InodeState,
+    ) -> Result<()> {
+        let mut store = Store::new(self, transaction, self.owner(cell, state));
+        let released = self.drop_reference(&mut store, state);
+        store.settle(state)?;
+        released
+    }
+
+    fn drop_reference(&self, store: &mut Store<'_>, state: &mut InodeState) -> Result<()> {
+        let Some(place) = state.inode.xattr_block(&self.layout) else {
+            return Ok(());
+        };
+        store.hold(place, &judge(place, self.seed))?;
+        let mut is_last = true;
+        store.change(place, &mut |bytes| {
+            let references =
+                XattrBlock::parse(bytes, place, None).map_or(1, |block| block.references);
+            is_last = references <= 1;
+            if !is_last {
+                disk::set_references(bytes, references - 1, place, self.seed);
+            }
+        });
+        match is_last {
+            true => store.remove(place),
+            // It counts for every inode that names it.
+            false => store.uncount(1),
+        }
+        state.inode.set_xattr_block(None);
+        Ok(())
+    }
+
+    /// Writes what differs from `before`.
+    fn write_xattr_lists(
+        &self,
+        transaction: &Transaction<'_>,
+        cell: &Arc<InodeCell>,
+        before: &Lists,
+        after: &Lists,
+    ) -> Result<()> {
+        let mut state = write(&cell.state);
+        state.join(cell, transaction);
+        let mut store = Store::new(self, transaction, self.owner(cell, &state));
+        let written = self.write_xattr_block(&mut store, &mut state, before, after);
+        store.settle(&mut state)?;
+        written?;
+        let state = &mut *state;
+        after
+            .inode
+            .write_inode(&mut state.slot, &state.inode, &self.layout)?;
+        state.inode.set_time(TimeField::Change, time::now());
+        Ok(())
+    }
+
+    fn write_xattr_block(
+        &self,
+        store: &mut Store<'_>,
+        state: &mut InodeState,
+        before: &Lists,
+        after: &Lists,
+    ) -> Result<()> {
+        if before.block == after.block {
+            return Ok(());
+        }
+        if after.block.is_empty() {
+            return self.drop_reference(store, state);
+        }
+        let own = match state.inode.xattr_block(&self.layout) {
+            Some(place) => {
+                let bytes = store.hold(place, &judge(place, self.seed))?;
+                let references = XattrBlock::parse(&bytes, place, None)?.references;
+                (references == 1).then_some(place)
+            }
+            None => None,
+        };
+        let place = match own {
+            Some(place) => place,
+            None => {
+                let place = store.create(PhysicalBlock(0))?;
+                self.drop_reference(store, state)?;
+                state.inode.set_xattr_block(Some(place));
+                place
+            }
+        };
+        store.change(place, &mut |bytes| {
+            after
+                .block
+                .write_block(bytes, 1, place, self.seed)
+                .expect("they fit, as was looked at before");
+        });
+        Ok(())
+    }
+}
+
+impl Core {
+    /// Sets an attribute.
+    pub(crate) fn set_xattr(
+        &self,
+        cell: &Arc<InodeCell>,
+        name: &[u8],
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<()> {
+        let name = parse_name(name)?;
+        if value.len() > VALUE_BYTES_MAX {
+            return Err(Error::new(ErrorKind::TooLarge).detail(format!(
+                "a value of {} bytes, where an attribute has at most {VALUE_BYTES_MAX}",
+                value.len()
+            )));
+        }
+        let _alone = write(&cell.operation);
+        let list = match acl::is_list(&name) {
+            true => Some(acl::parse(value)?),
+            false => None,
+        };
+        let stored = list
+            .as_ref()
+            .map_or_else(|| value.to_vec(), acl::Acl::to_disk);
+        let new = match &list {
+            // Says no more than the mode does.
+            Some(list) if list.is_minimal() && acl::is_access(&name) => None,
+            _ => Some(stored.as_slice()),
+        };
+        self.change_xattr(cell, &name, new, mode, list.as_ref())
+    }
+
+    /// Removes an attribute.
+    pub(crate) fn remove_xattr(&self, cell: &Arc<InodeCell>, name: &[u8]) -> Result<()> {
+        let name = parse_name(name)?;
+        let _alone = write(&cell.operation);
+        self.change_xattr(cell, &name, None, XattrMode::Replace, None)
+    }
+
+    fn change_xattr(
+        &self,
+        cell: &Arc<InodeCell>,
+        name: &XattrName<'_>,
+        value: Option<&[u8]>,
+        mode: XattrMode,
+        list: Option<&acl::Acl>,
+    ) -> Result<()> {
+        let parts = &*self.parts;
+        let (before, after) = {
+            let state = read(&cell.state);
+            state.check_mutable()?;
+            let before = parts.xattr_lists(&state)?;
+            let is_there = before.inode.get(name).is_some() || before.block.get(name).is_some();
+            match (mode, is_there) {
+                (XattrMode::Create, true) => return Err(Error::new(ErrorKind::AlreadyExists)),
+                (XattrMode::Replace, false) => return Err(Error::new(ErrorKind::NoAttribute)),
+                _ => {}
+            }
+            let after = parts.placed(&state, &before, name, value)?;
+            (before, after)
+        };
+        let credits = INODE_CREDITS + CHANGE_CREDITS;
+        let transaction = self.begin(credits)?;
+        parts.write_xattr_lists(&transaction, cell, &before, &after)?;
+        if let Some(list) = list
+            && acl::is_access(name)
+        {
+            cell.change(&transaction, |state| {
+                let mode = state.inode.mode();
+                let permissions = mode.permissions() & !0o777 | list.permissions();
+                if let Some(file_type) = mode.file_type() {
+                    let mode = Mode::new(file_type, permissions);
+                    state.inode.set_mode(mode);
+                }
+            });
+        }
+        Ok(())
+    }
+}
+
+impl Parts {
+    /// The lists with an attribute changed or removed: in the inode where it fits, else in the block.
+    fn placed(
+        &self,
+        state: &InodeState,
+        before: &Lists,
+        name: &XattrName<'_>,
+        value: Option<&[u8]>,
+    ) -> Result<Lists> {
+        let mut lists = before.clone();
+        lists.inode.remove(name);
+        lists.block.remove(name);
+        let Some(value) = value else {
+            return Ok(lists);
+        };
+        let (name, value) = (name.clone().into_owned(), value.to_vec());
+        let mut inode = lists.inode.clone();
+        inode.set(name.clone(), value.clone());
+        if inode.inode_bytes() <= Attributes::inode_room(&state.inode, &self.layout) {
+            lists.inode = inode;
+            return Ok(lists);
+        }
+        lists.block.set(name, value);
+        let room = self.layout.block_bytes() as usize;
+        if lists.block.block_bytes() > room {
+            return Err(Error::new(ErrorKind::NoSpace).detail(format!(
+                "the attributes of the inode take {} bytes, where a block has {room}",
+                lists.block.block_bytes()
+            )));
+        }
+        Ok(lists)
+    }
+}
+
+fn judge(place: PhysicalBlock, seed: Option<Seed>) -> impl Fn(&[u8]) -> Result<()> {
+    move |bytes| XattrBlock::parse(bytes, place, seed).map(|_| ())
+}
+
+fn parse_name(full: &[u8]) -> Result<XattrName<'_>> {
+    // Without a namespace that is known, nobody else would see it.
+    let name = XattrName::new(full).filter(|name| name.index.0 != 0);
+    name.ok_or_else(|| {
+        Error::new(ErrorKind::Unsupported).detail(format!(
+            "no attribute can be called {}",
+            full.escape_ascii()
+        ))
+    })
+}

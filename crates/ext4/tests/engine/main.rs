@@ -1,0 +1,8 @@
+//! The engine on images of mke2fs, judged by our check and by e2fsck.
+
+mod attributes;
+mod data;
+mod image;
+mod names;
+mod open;
+mod space;

@@ -1,0 +1,163 @@
+//! Opening: features, access, errors that are noted.
+
+use std::sync::Arc;
+
+use extant_blockdev::{Device, MemoryDevice, Persistence};
+use extant_ext4::{Access, Filesystem, OnError, Options};
+use extant_space::{ErrorKind, SpaceFile};
+use extant_testkit::{require, requires};
+
+use crate::image::{Image, create, mkdir};
+
+const READ_ONLY: Access = Access::ReadOnly;
+
+fn open(image: &Image, access: Access) -> extant_space::Result<Filesystem> {
+    let options = Options {
+        access,
+        ..Options::default()
+    };
+    Filesystem::open(image.device.clone(), options)
+}
+
+#[test]
+fn features_that_are_not_offered_are_refused_by_name() {
+    require!(requires::tool("mke2fs"));
+    for (options, name, read_only) in [
+        ("-t ext4 -O bigalloc -C 65536", "bigalloc", false),
+        ("-t ext4 -O inline_data", "inline_data", false),
+        ("-t ext4 -O casefold", "casefold", false),
+        ("-t ext4 -O encrypt", "encrypt", false),
+        ("-t ext4 -O ea_inode", "ea_inode", true),
+        ("-t ext4 -O quota", "quota", true),
+        ("-t ext4 -O verity", "verity", true),
+    ] {
+        let image = Image::new(options, 64);
+        let error = open(&image, Access::ReadWrite).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{options}: {error}");
+        assert!(error.to_string().contains(name), "{error}");
+        let opened = open(&image, READ_ONLY);
+        // Where bigalloc is only about what is free, it is the format's choice.
+        if name != "bigalloc" {
+            assert_eq!(opened.is_ok(), read_only, "{options}");
+        }
+    }
+    let image = Image::new("-t ext4 -O ^has_journal", 16);
+    let error = open(&image, Access::ReadWrite).unwrap_err();
+    assert!(error.to_string().contains("no journal"), "{error}");
+    open(&image, READ_ONLY).unwrap();
+}
+
+#[test]
+fn read_only_file_system_is_read_and_stays_as_it_is() {
+    require!(requires::tool("mke2fs"));
+    let image = Image::new("-t ext4", 16);
+    let fs = image.open();
+    let root = fs.root().unwrap();
+    create(&mkdir(&root, "dir"), "file")
+        .file()
+        .unwrap()
+        .write_at(b"data", 0)
+        .unwrap();
+    fs.sync().unwrap();
+    // As a crash leaves it: what was synced is in the journal alone.
+    let crashed = Image {
+        device: Arc::new(image.device.snapshot()),
+    };
+    let before = crashed.bytes();
+    let seen = open(&crashed, READ_ONLY).unwrap();
+    let file = seen
+        .resolve(b"dir/file", extant_ext4::FollowLast::Yes)
+        .unwrap();
+    let mut bytes = [0; 4];
+    file.file().unwrap().read_at(&mut bytes, 0).unwrap();
+    assert_eq!(&bytes, b"data");
+    let kind = |error: extant_space::Error| error.kind();
+    assert_eq!(
+        kind(file.file().unwrap().write_at(b"x", 0).unwrap_err()),
+        ErrorKind::ReadOnly
+    );
+    assert_eq!(
+        kind(seen.root().unwrap().unlink(b"dir").unwrap_err()),
+        ErrorKind::IsDirectory
+    );
+    assert_eq!(
+        kind(
+            seen.root()
+                .unwrap()
+                .remove_directory(b"lost+found")
+                .unwrap_err()
+        ),
+        ErrorKind::ReadOnly
+    );
+    drop(file);
+    seen.close().unwrap();
+    assert!(before == crashed.bytes(), "something was written");
+}
+
+#[test]
+fn closed_file_system_takes_no_changes() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    let image = Image::new("-t ext4", 16);
+    let fs = image.open();
+    let node = create(&fs.root().unwrap(), "file");
+    fs.clone().close().unwrap();
+    let error = node.file().unwrap().write_at(b"x", 0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ReadOnly);
+    fs.close().unwrap();
+    image.assert_clean();
+}
+
+#[test]
+fn dropped_file_system_is_closed() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    let image = Image::new("-t ext4", 16);
+    let node = create(&image.open().root().unwrap(), "file");
+    drop(node);
+    image.assert_clean();
+}
+
+/// Damages the block bitmap of the first group.
+fn damage(device: &MemoryDevice) {
+    let mut bytes = vec![0; device.geometry().size as usize];
+    device.read_at(&mut bytes, 0).unwrap();
+    // bg_block_bitmap_lo of the first descriptor, with blocks of 4 KiB.
+    let block = u32::from_le_bytes(bytes[4096..4100].try_into().unwrap());
+    let at = u64::from(block) * 4096;
+    let wrong = [bytes[at as usize] ^ 1; 512];
+    device.write_at(&wrong, at, Persistence::Cached).unwrap();
+}
+
+#[test]
+fn damage_is_noted_and_stops_changes_where_the_file_system_says_so() {
+    require!(requires::tool("mke2fs"));
+    for (on_error, after) in [
+        (Some(OnError::ReadOnly), Some(ErrorKind::ReadOnly)),
+        (Some(OnError::Continue), None),
+        (None, None),
+    ] {
+        let image = Image::new("-t ext4 -b 4096 -e continue", 16);
+        damage(&image.device);
+        let fs = image.open_with(Options {
+            on_error,
+            ..Options::default()
+        });
+        let root = fs.root().unwrap();
+        let error = root
+            .create(b"dir", &crate::image::new(extant_ext4::NewKind::Directory))
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert!(error.to_string().contains("bitmap of group 0"), "{error}");
+        let change = root.set_attributes(&extant_ext4::AttributeChange::default());
+        assert_eq!(change.err().map(|error| error.kind()), after);
+        drop((root, fs));
+        let bytes = image.bytes();
+        let errors = u32::from_le_bytes(bytes[1024 + 0x194..1024 + 0x198].try_into().unwrap());
+        assert!(errors > 0, "no error is counted in the superblock");
+        let state = u16::from_le_bytes(bytes[1024 + 0x3A..1024 + 0x3C].try_into().unwrap());
+        assert_eq!(
+            state & 2,
+            2,
+            "the superblock does not say that there are errors"
+        );
+    }
+}

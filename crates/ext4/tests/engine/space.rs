@@ -1,0 +1,220 @@
+//! Space: what is free, what is kept, what the device is told.
+
+use std::sync::Arc;
+
+use extant_blockdev::{Device, MemoryDevice, RangeStatus};
+use extant_ext4::{Assign, DeviceZeroes, Discard, Filesystem, Options, Reserve};
+use extant_space::{ByteRange, ErrorKind, ExtentState, FallocateMode, SpaceFile, SyncMode};
+use extant_testkit::command::{text, tool};
+use extant_testkit::workdir::Workdir;
+use extant_testkit::{require, requires};
+
+use crate::image::{Image, create};
+
+const MIB: u64 = 1 << 20;
+
+/// Bytes of the device in each status: hole, zero, data.
+fn bytes_by_status(device: &MemoryDevice) -> [u64; 3] {
+    let mut sums = [0; 3];
+    device
+        .status(device.geometry().range(), &mut |range, status| {
+            let at = match status {
+                RangeStatus::Hole => 0,
+                RangeStatus::Zero => 1,
+                RangeStatus::Data => 2,
+            };
+            sums[at] += range.len();
+            std::ops::ControlFlow::Continue(())
+        })
+        .unwrap();
+    sums
+}
+
+#[test]
+fn statistics_are_those_of_dumpe2fs() {
+    require!(requires::tool("mke2fs"), requires::tool("dumpe2fs"));
+    let image = Image::new("-t ext4 -L label", 64);
+    let fs = image.open();
+    let file = create(&fs.root().unwrap(), "file").file().unwrap();
+    file.fallocate(FallocateMode::Allocate, ByteRange::new(0, 10 * MIB))
+        .unwrap();
+    let statistics = fs.statistics();
+    fs.sync().unwrap();
+    assert_eq!(&statistics.label[..5], b"label");
+    drop(file);
+    fs.close().unwrap();
+    let work = Workdir::new();
+    let path = work.path().join("image");
+    std::fs::write(&path, image.bytes()).unwrap();
+    let dump = text(tool("dumpe2fs").arg("-h").arg(&path)).unwrap();
+    let value = |label: &str| -> u64 {
+        let line = dump.lines().find_map(|line| line.strip_prefix(label));
+        line.unwrap().trim().parse().unwrap()
+    };
+    assert_eq!(statistics.free_blocks, value("Free blocks:"));
+    assert_eq!(
+        statistics.free_blocks - statistics.available_blocks,
+        value("Reserved block count:")
+    );
+    assert_eq!(u64::from(statistics.inodes), value("Inode count:"));
+    assert_eq!(
+        value("Block count:") - statistics.blocks,
+        value("Overhead clusters:")
+    );
+}
+
+#[test]
+fn reserve_is_kept_unless_it_may_be_taken() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    let image = Image::new("-t ext4 -b 4096 -m 20", 32);
+    let left = |reserve| {
+        let fs = image.open_with(Options {
+            reserve,
+            ..Options::default()
+        });
+        let root = fs.root().unwrap();
+        let file = create(&root, "file").file().unwrap();
+        let error = file
+            .fallocate(FallocateMode::Allocate, ByteRange::new(0, 64 * MIB))
+            .unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        let statistics = fs.statistics();
+        drop(file);
+        root.unlink(b"file").unwrap();
+        drop(root);
+        fs.close().unwrap();
+        image.assert_clean();
+        statistics.free_blocks
+    };
+    let reserved = 32 * MIB / 4096 / 5;
+    let kept = left(Reserve::Keep);
+    assert!(
+        (reserved..reserved + 8).contains(&kept),
+        "{kept} of {reserved}"
+    );
+    assert!(left(Reserve::Take) < 8);
+}
+
+#[test]
+fn freed_blocks_are_discarded_after_the_commit() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    let image = Image::new("-t ext4", 64);
+    let fs = image.open_with(Options {
+        discard: Discard::OnCommit,
+        ..Options::default()
+    });
+    let root = fs.root().unwrap();
+    let file = create(&root, "file").file().unwrap();
+    let before = bytes_by_status(&image.device)[2];
+    file.write_at(&vec![7; 20 << 20], 0).unwrap();
+    fs.sync().unwrap();
+    let with = bytes_by_status(&image.device)[2];
+    assert!(with >= before + 20 * MIB);
+    drop(file);
+    root.unlink(b"file").unwrap();
+    assert!(bytes_by_status(&image.device)[2] >= with);
+    fs.sync().unwrap();
+    assert!(bytes_by_status(&image.device)[2] < before + MIB);
+    drop(root);
+    fs.close().unwrap();
+    image.assert_clean();
+}
+
+#[test]
+fn write_zeroes_give_written_extents_with_or_without_space_below() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    for (zeroes, least) in [
+        (DeviceZeroes::Allocated, 20 * MIB),
+        (DeviceZeroes::MayUnmap, 0),
+    ] {
+        let image = Image::new("-t ext4", 64);
+        let fs = image.open_with(Options {
+            zeroes,
+            assign: Assign::Off,
+            ..Options::default()
+        });
+        let file = create(&fs.root().unwrap(), "file").file().unwrap();
+        let before = bytes_by_status(&image.device);
+        file.fallocate(FallocateMode::WriteZeroes, ByteRange::new(0, 20 * MIB))
+            .unwrap();
+        file.sync(SyncMode::All).unwrap();
+        let after = bytes_by_status(&image.device);
+        let allocated = (after[1] + after[2]) - (before[1] + before[2]);
+        assert!(
+            (least..least + 2 * MIB).contains(&allocated),
+            "{zeroes:?}: {allocated}"
+        );
+        let extents = file.extents(ByteRange::new(0, 20 * MIB)).unwrap();
+        assert!(
+            extents
+                .iter()
+                .all(|extent| extent.state == ExtentState::Written)
+        );
+        let mut bytes = vec![1; 20 << 20];
+        file.read_at(&mut bytes, 0).unwrap();
+        assert!(bytes.iter().all(|&byte| byte == 0));
+        drop(file);
+        fs.close().unwrap();
+        image.assert_clean();
+    }
+}
+
+#[test]
+fn fallocate_passes_its_blocks_to_the_device_as_wanted() {
+    require!(requires::tool("mke2fs"));
+    for (assign, is_assigned) in [
+        (Assign::Off, false),
+        (Assign::Try, true),
+        (Assign::Require, true),
+    ] {
+        let image = Image::new("-t ext4", 64);
+        let fs = image.open_with(Options {
+            assign,
+            ..Options::default()
+        });
+        let file = create(&fs.root().unwrap(), "file").file().unwrap();
+        let before = bytes_by_status(&image.device)[0];
+        file.fallocate(FallocateMode::Allocate, ByteRange::new(0, 20 * MIB))
+            .unwrap();
+        let taken = before - bytes_by_status(&image.device)[0];
+        assert_eq!(taken >= 19 * MIB, is_assigned, "{assign:?}: {taken}");
+    }
+}
+
+#[test]
+fn fallocate_says_when_the_device_has_no_space_where_that_is_required() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    let full = Image::new("-t ext4", 64);
+    // The same image on a device that has room for little more than what it holds.
+    let limited = || {
+        let options = extant_blockdev::MemoryOptions {
+            capacity: Some(12 * MIB),
+            ..extant_blockdev::MemoryOptions::new(64 * MIB)
+        };
+        let device = MemoryDevice::with_options(options);
+        for (at, page) in full.bytes().chunks(4096).enumerate() {
+            if page.iter().any(|&byte| byte != 0) {
+                let cached = extant_blockdev::Persistence::Cached;
+                device.write_at(page, at as u64 * 4096, cached).unwrap();
+            }
+        }
+        Arc::new(device)
+    };
+    for (assign, kind) in [
+        (Assign::Try, None),
+        (Assign::Require, Some(ErrorKind::NoSpace)),
+    ] {
+        let image = Image { device: limited() };
+        let options = Options {
+            assign,
+            ..Options::default()
+        };
+        let fs = Filesystem::open(image.device.clone(), options).unwrap();
+        let file = create(&fs.root().unwrap(), "file").file().unwrap();
+        let done = file.fallocate(FallocateMode::Allocate, ByteRange::new(0, 30 * MIB));
+        assert_eq!(done.err().map(|error| error.kind()), kind);
+        drop(file);
+        fs.close().unwrap();
+        image.assert_clean();
+    }
+}
