@@ -1,7 +1,7 @@
 //! `cargo xtask instructions`: counts the instructions of hot paths and compares them with a baseline.
 //!
 //! Unlike time, instructions are the same on a busy machine. A crate that has hot paths lists and runs them in its
-//! example `hot_paths`, and keeps the baseline beside its manifest, in `instructions.json`. Each path runs under
+//! example, and keeps the baseline beside its manifest, in `instructions.json`. Each path runs under
 //! callgrind for two counts; the difference leaves out what comes before and after.
 //!
 //! Another compiler makes other code: the baseline names its own, and with another the margin is wider.
@@ -17,8 +17,11 @@ use serde_json::{Value, json};
 use crate::step;
 use crate::workspace::Workspace;
 
-/// Crates with hot paths, by package and folder.
-const CRATES: [(&str, &str); 1] = [("extant-mballoc", "crates/mballoc")];
+/// Crates with hot paths, by package and folder, and the example that runs them.
+const CRATES: [(&str, &str, &str); 2] = [
+    ("extant-mballoc", "crates/mballoc", "hot_paths"),
+    ("extant-ext4", "crates/ext4", "ext4_hot_paths"),
+];
 /// The two counts that a path is run for.
 const COUNTS: [u64; 2] = [1_000, 5_000];
 /// Growth that fails, in percent: with the compiler of the baseline, and with another.
@@ -41,19 +44,12 @@ type Counts = BTreeMap<String, u64>;
 pub fn run(workspace: &Workspace, then: Then) -> Result<()> {
     let compiler = step::output(Command::new("rustc").arg("--version"))?;
     let mut grown = Vec::new();
-    for (package, folder) in CRATES {
+    for (package, folder, example) in CRATES {
         step::heading(&format!("instructions of {package}"));
-        let build = [
-            "build",
-            "--release",
-            "--locked",
-            "--example",
-            "hot_paths",
-            "-p",
-        ];
+        let build = ["build", "--release", "--locked", "--example", example, "-p"];
         step::run(workspace.cargo(&build).arg(package))?;
-        let program = workspace.target_dir()?.join("release/examples/hot_paths");
-        let counts = count(&program)?;
+        let examples = workspace.target_dir()?.join("release/examples");
+        let counts = count(&examples.join(example))?;
         let file = workspace.root().join(folder).join(BASELINE);
         if then == Then::Update {
             let text = json!({ "compiler": compiler.trim(), "instructions": counts });

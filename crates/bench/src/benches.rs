@@ -5,6 +5,7 @@
 
 mod assign;
 mod cancel;
+mod ext4;
 mod mballoc;
 mod neighbour;
 mod sync4k;
@@ -20,6 +21,7 @@ pub const ALL: &[&dyn Bench] = &[
     &cancel::Cancel,
     &mballoc::Mballoc,
     &assign::Assign,
+    &ext4::Ext4,
 ];
 
 /// The bench called `name`.
