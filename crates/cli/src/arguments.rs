@@ -17,7 +17,7 @@ pub struct PaceArgs {
     pub rate: Option<NonZeroU64>,
 
     /// Give way to everybody else who uses the disk
-    #[arg(long)]
+    #[arg(long, conflicts_with = "image")]
     pub background: bool,
 }
 

@@ -1,16 +1,17 @@
 //! `extant create`: a new file whose space is really there.
 
 use std::num::NonZeroU64;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use extant_hostfs::{
     CopyOnWrite, CreateOptions, CreateReport, Existing, OnFailure, Plan, Verified,
 };
-use extant_space::{ByteSize, CancelToken, Control, Preallocation};
+use extant_space::{ByteSize, CancelToken, Control, MapSummary, Preallocation};
 
 use crate::arguments::{OutputArgs, PaceArgs, parse_mode, parse_size};
+use crate::inside::{self, InsideArgs};
 use crate::{exit, print};
 
 /// Make a new file of SIZE bytes whose space is really there.
@@ -25,6 +26,7 @@ Examples:
   extant create vm.raw 20GiB --background            the same, behind everybody else
   extant create vm.raw 20GiB --preallocation falloc  reserved, unwritten (as fallocate -l)
   extant create vm.raw 1TiB --allocation 20GiB       the first 20 GiB written, the rest sparse
+  extant create --in disk.img /var/swap 1GiB         a file inside an ext4 image
 
 Sizes: 4096, 512k, 10G and 10GiB (1024), 10GB (1000).
 Exit status: see extant --help.")]
@@ -48,11 +50,11 @@ pub struct CreateArgs {
     pub pace: PaceArgs,
 
     /// Turn copy-on-write off for the file (as chattr +C; btrfs)
-    #[arg(long)]
+    #[arg(long, conflicts_with = "image")]
     pub nocow: bool,
 
     /// Keep the partial file after a cancel or an error, for the next run
-    #[arg(long)]
+    #[arg(long, conflicts_with = "image")]
     pub keep_partial: bool,
 
     /// Replace PATH if it is a file, in one step, when the new one is complete
@@ -62,6 +64,9 @@ pub struct CreateArgs {
     /// Permissions of the file [default: 0666 without the umask]
     #[arg(long, value_name = "OCTAL", value_parser = parse_mode)]
     pub mode: Option<u32>,
+
+    #[command(flatten)]
+    pub inside: InsideArgs,
 
     #[command(flatten)]
     pub output: OutputArgs,
@@ -89,7 +94,8 @@ impl From<Mode> for Preallocation {
 }
 
 impl CreateArgs {
-    fn options(&self) -> CreateOptions {
+    /// The same for the library.
+    pub fn options(&self) -> CreateOptions {
         let mut options = CreateOptions::new(self.size.0);
         options.allocation_bytes = self.allocation.map(|size| size.0);
         options.preallocation = self.preallocation.into();
@@ -111,19 +117,65 @@ impl CreateArgs {
 /// Creates the file and tells what was done.
 pub fn run(args: &CreateArgs, cancel: &CancelToken) -> ExitCode {
     let display = args.output.progress.display();
-    let result = extant_hostfs::create(&args.path, &args.options(), Control::new(cancel, &display));
+    let control = Control::new(cancel, &display);
+    let result = match &args.inside.image {
+        None => {
+            extant_hostfs::create(&args.path, &args.options(), control).map(|report| {
+                match args.output.json {
+                    true => print::json(&report),
+                    false => print::text(describe(&Told::from(&report), args.output.verbose)),
+                }
+            })
+        }
+        Some(image) => inside::create(args, image, control).map(|report| match args.output.json {
+            true => print::json(&report),
+            false => print::text(describe(&report.told(), args.output.verbose)),
+        }),
+    };
     drop(display);
     match result {
-        Ok(report) if args.output.json => print::json(&report),
-        Ok(report) => print::text(describe(&report, args.output.verbose)),
+        Ok(status) => status,
         Err(error) => exit::report(&error, args.output.progress.error_style()),
     }
 }
 
-fn describe(report: &CreateReport, verbose: bool) -> String {
+/// What is told of a file that was made, wherever it is.
+pub struct Told<'a> {
+    pub path: &'a Path,
+    pub size_bytes: u64,
+    pub allocation_bytes: u64,
+    pub preallocation: Preallocation,
+    pub written_bytes: u64,
+    pub resumed_bytes: u64,
+    pub plan: Option<&'a Plan>,
+    pub verified: Verified,
+    pub map: &'a MapSummary,
+    pub notes: &'a [String],
+    pub elapsed_seconds: f64,
+}
+
+impl<'a> From<&'a CreateReport> for Told<'a> {
+    fn from(report: &'a CreateReport) -> Self {
+        Self {
+            path: &report.path,
+            size_bytes: report.size_bytes,
+            allocation_bytes: report.allocation_bytes,
+            preallocation: report.preallocation,
+            written_bytes: report.written_bytes,
+            resumed_bytes: report.resumed_bytes,
+            plan: report.plan.as_ref(),
+            verified: report.verified,
+            map: &report.map,
+            notes: &report.notes,
+            elapsed_seconds: report.elapsed_seconds,
+        }
+    }
+}
+
+fn describe(report: &Told<'_>, verbose: bool) -> String {
     let mut out = format!(
         "{}: {}, {}",
-        print::path(&report.path),
+        print::path(report.path),
         ByteSize(report.size_bytes),
         what(report)
     );
@@ -145,7 +197,7 @@ fn describe(report: &CreateReport, verbose: bool) -> String {
             ),
         );
     }
-    if let Some(plan) = &report.plan {
+    if let Some(plan) = report.plan {
         print::row(&mut out, "how", &plan.reason);
         if verbose {
             describe_plan(&mut out, plan);
@@ -171,13 +223,13 @@ fn describe(report: &CreateReport, verbose: bool) -> String {
     if report.allocation_bytes > 0 {
         print::row(&mut out, "checked", checked(report));
     }
-    for note in &report.notes {
+    for note in report.notes {
         print::row(&mut out, "note", note);
     }
     out
 }
 
-fn what(report: &CreateReport) -> String {
+fn what(report: &Told<'_>) -> String {
     let part = if report.allocation_bytes == report.size_bytes {
         "all of it".to_owned()
     } else {
@@ -191,7 +243,7 @@ fn what(report: &CreateReport) -> String {
 }
 
 /// Bytes a second, where bytes were written.
-fn rate(report: &CreateReport) -> Option<NonZeroU64> {
+fn rate(report: &Told<'_>) -> Option<NonZeroU64> {
     let rate = report.written_bytes as f64 / report.elapsed_seconds.max(1e-9);
     NonZeroU64::new(rate as u64)
 }
@@ -214,7 +266,7 @@ pub fn describe_plan(out: &mut String, plan: &Plan) {
     }
 }
 
-fn checked(report: &CreateReport) -> String {
+fn checked(report: &Told<'_>) -> String {
     let state = report.preallocation.state();
     match report.verified {
         Verified::ExtentMap => format!("the extent map shows every byte {state}"),

@@ -13,10 +13,12 @@
 //! - fractions are exact ([`number`]);
 //! - past `ulimit -f` there is a message where a signal kills the real one;
 //! - fifos, sockets and character devices are refused when opened;
-//! - an interrupted run ends with 130, as the shell tells it of the real one.
+//! - an interrupted run ends with 130, as the shell tells it of the real one;
+//! - `--in` is not short for `--insert-range`: it names the image that the file is in.
 
 mod arguments;
 mod holes;
+mod inside;
 mod number;
 mod operation;
 mod words;
@@ -98,6 +100,9 @@ fn execute(args: &FallocateArgs, cancel: &CancelToken) -> Result<(), Failure> {
         _ => return Err(message("unexpected number of arguments")),
     };
     let (offset, length) = numbers(args, operation)?;
+    if let Some(image) = &args.image {
+        return inside::execute(args, operation, image, path, (offset, length), cancel);
+    }
     let access = match operation {
         Operation::Report => Access::Read,
         _ if operation.creates() => Access::ReadWriteCreate,
@@ -117,6 +122,11 @@ fn execute(args: &FallocateArgs, cancel: &CancelToken) -> Result<(), Failure> {
     let range = range.ok_or_else(|| message("no length argument specified"))?;
     let done = change(&file, operation, range, args, cancel).map_err(|error| failed(&error))?;
     sync(&file)?;
+    tell(args, path, range, done)
+}
+
+/// What `-v` says of what was done.
+fn tell(args: &FallocateArgs, path: &Path, range: ByteRange, done: &str) -> Result<(), Failure> {
     if args.verbose {
         let human = words::Human(range.len());
         let line = format!(": {human} ({} bytes) {done}.", range.len());
@@ -199,13 +209,8 @@ fn look_for_holes(
         _ => failed(&error),
     };
     if operation == Operation::Report {
-        let detail = if args.verbose {
-            Detail::Holes
-        } else {
-            Detail::Summary
-        };
         let mut out = BufWriter::new(io::stdout().lock());
-        return holes::report(file, range, detail, cancel, &mut out)
+        return holes::report(file, range, detail(args), cancel, &mut out)
             .map_err(fail)?
             .and_then(|()| out.flush())
             .map_err(Failure::Output);
@@ -216,6 +221,13 @@ fn look_for_holes(
         print(&[file.path().as_os_str().as_bytes(), b": ", line.as_bytes()])?;
     }
     Ok(())
+}
+
+fn detail(args: &FallocateArgs) -> Detail {
+    match args.verbose {
+        true => Detail::Holes,
+        false => Detail::Summary,
+    }
 }
 
 fn sync(file: &HostFile) -> Result<(), Failure> {

@@ -1,7 +1,7 @@
 //! `extant`: disk space that is really there.
 //!
-//! The command adds arguments and words to the library; what is done, and how, is
-//! in `extant-hostfs`. One file per subcommand. Results go to stdout, progress and
+//! The command adds arguments and words to the libraries; what is done, and how, is
+//! in `extant-hostfs` and, for files inside of images, in `extant-ext4`. One file per subcommand. Results go to stdout, progress and
 //! errors to stderr, and the exit status is told by `exit.rs`.
 
 #![forbid(unsafe_code)]
@@ -10,7 +10,10 @@ mod arguments;
 mod create;
 mod exit;
 mod fallocate;
+mod fs;
 mod generate;
+mod image;
+mod inside;
 mod map;
 mod materialize;
 mod print;
@@ -44,6 +47,7 @@ enum Command {
     Fallocate(fallocate::FallocateArgs),
     Materialize(materialize::MaterializeArgs),
     Map(map::MapArgs),
+    Fs(fs::FsArgs),
     Probe(probe::ProbeArgs),
     Completions(generate::CompletionsArgs),
     Man(generate::ManArgs),
@@ -70,6 +74,7 @@ fn main() -> ExitCode {
             Ok(code) => code,
             Err(error) => exit::report(&error, exit::Style::Line),
         },
+        Command::Fs(args) => fs::run(&args, &cancel),
         Command::Probe(args) => probe::run(&args),
         Command::Completions(args) => generate::completions(&args),
         Command::Man(args) => generate::man(&args),

@@ -22,6 +22,7 @@ mod png;
 #[cfg(test)]
 mod samples;
 mod scan;
+mod source;
 mod svg;
 mod table;
 mod terminal;
@@ -32,18 +33,20 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use extant_hostfs::HostFile;
-use extant_space::{Error, MapSummary, Result, SpaceFile};
+use extant_space::{Error, MapSummary, Result};
 use unicode_width::UnicodeWidthStr;
 
-use self::geometry::Geometry;
 use self::json::Json;
 use self::listing::{Listing, Mapped, Opened};
 use self::output::write_atomically;
 use self::picture::Picture;
 use self::scan::{Stopped, scan};
+use self::source::{HostSource, ImageSource, Source};
 use self::terminal::{Detail, Paint, Terminal};
-use self::walk::{Boundary, Walk};
+use self::walk::Boundary;
+use crate::image::Image;
+
+pub use self::names::column;
 
 const COLUMNS_DEFAULT: usize = 80;
 /// Wider bars tell no more and are hard to follow.
@@ -57,6 +60,7 @@ Examples:
   extant map -v disk.raw               every extent as well
   extant map --png map.png images/     a picture of every file below images/
   extant map --json disk.raw | jq .total.fragmentation_score
+  extant map --in disk.img /var/lib    files inside an ext4 image
 
 A file is extant where it is written and not shared: there an overwrite changes no
 metadata of the file system. Exit status: 0; 1 when a file could not be mapped.")]
@@ -90,8 +94,12 @@ pub struct MapArgs {
     pub color: ColorChoice,
 
     /// Stay on the file systems of the directories named
-    #[arg(long, short = 'x')]
+    #[arg(long, short = 'x', conflicts_with = "image")]
     pub one_file_system: bool,
+
+    /// The files are inside this ext4 image or disk
+    #[arg(long = "in", value_name = "IMAGE")]
+    pub image: Option<PathBuf>,
 }
 
 /// When to use colours.
@@ -110,20 +118,25 @@ pub fn run(args: &MapArgs) -> Result<ExitCode> {
     let stdout = io::stdout();
     let paint = paint(args.color, &stdout);
     let is_terminal = stdout.is_terminal();
+    let source = source(args)?;
     let out = BufWriter::with_capacity(64 << 10, stdout.lock());
     let done = if args.json {
-        map_files(args, &mut Json::new(out), 1)
+        map_files(args, &*source, &mut Json::new(out), 1)
     } else {
         let detail = if args.extents {
             Detail::Extents
         } else {
             Detail::Bars
         };
-        let longest = longest_name(&args.paths);
+        let longest = match args.image {
+            None => longest_name(&args.paths),
+            // Which of them are directories is not known yet.
+            Some(_) => None,
+        };
         let columns = columns(args.width, is_terminal);
         let mut terminal = Terminal::new(out, columns, longest, paint, detail);
         let cells = terminal.bar_columns();
-        map_files(args, &mut terminal, cells)
+        map_files(args, &*source, &mut terminal, cells)
     };
     match done {
         Ok(status) => Ok(status),
@@ -139,6 +152,7 @@ pub fn run(args: &MapArgs) -> Result<ExitCode> {
 /// The whole command but its output. `Stopped::Map` is a picture that could not be written.
 fn map_files(
     args: &MapArgs,
+    source: &dyn Source,
     listing: &mut dyn Listing,
     cells: usize,
 ) -> std::result::Result<ExitCode, Stopped> {
@@ -148,20 +162,14 @@ fn map_files(
     } else {
         cells
     };
-    let boundary = if args.one_file_system {
-        Boundary::Stay
-    } else {
-        Boundary::Cross
-    };
-    let mut geometry = Geometry::default();
     let mut total = MapSummary::default();
     let mut drawn = Vec::new();
     let mut files = 0;
     let mut status = ExitCode::SUCCESS;
-    for path in Walk::new(&args.paths, boundary) {
+    for path in source.files(&args.paths) {
         let mapped = path
             .map_err(Stopped::Map)
-            .and_then(|path| map_file(&path, listing, cells, &mut geometry));
+            .and_then(|path| map_file(&path, source, listing, cells));
         match mapped {
             Ok(mapped) => {
                 files += 1;
@@ -188,15 +196,15 @@ fn map_files(
 
 fn map_file(
     path: &Path,
+    source: &dyn Source,
     listing: &mut dyn Listing,
     cells: usize,
-    geometry: &mut Geometry,
 ) -> std::result::Result<Mapped, Stopped> {
-    let file = open(path).map_err(Stopped::Map)?;
+    let file = source.open(path).map_err(Stopped::Map)?;
     let size_bytes = file.size().map_err(Stopped::Map)?;
     let opened = Opened::new(path, size_bytes);
     listing.begin(&opened).map_err(Stopped::Output)?;
-    let summary = geometry.summary_for(path);
+    let summary = source.summary_for(path);
     let scanned = scan(
         &*file,
         size_bytes,
@@ -219,8 +227,16 @@ fn map_file(
     }
 }
 
-fn open(path: &Path) -> Result<Box<dyn SpaceFile>> {
-    Ok(Box::new(HostFile::open_read(path)?))
+fn source(args: &MapArgs) -> Result<Box<dyn Source>> {
+    if let Some(image) = &args.image {
+        return Ok(Box::new(ImageSource(Image::look(image)?)));
+    }
+    let boundary = if args.one_file_system {
+        Boundary::Stay
+    } else {
+        Boundary::Cross
+    };
+    Ok(Box::new(HostSource::new(boundary)))
 }
 
 fn write_pictures(args: &MapArgs, picture: &Picture) -> Result<()> {

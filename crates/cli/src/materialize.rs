@@ -9,6 +9,7 @@ use extant_space::{ByteRange, ByteSize, CancelToken, Control, Error, ErrorKind, 
 
 use crate::arguments::{OutputArgs, PaceArgs, parse_size};
 use crate::create::describe_plan;
+use crate::inside::{self, InsideArgs};
 use crate::{exit, print};
 
 /// Make the holes and unwritten parts of a file written, and keep all its data.
@@ -22,6 +23,7 @@ Examples:
   extant materialize thin.raw                 the whole file
   extant materialize -o 1GiB -l 512MiB db     a part of it
   extant materialize --background --rate 50M thin.raw
+  extant materialize --in disk.img /var/db    a file inside an ext4 image
 
 Exit status: see extant --help.")]
 pub struct MaterializeArgs {
@@ -39,15 +41,18 @@ pub struct MaterializeArgs {
     pub length: Option<ByteSize>,
 
     /// Do not keep others out: for when nobody writes to the holes
-    #[arg(long)]
+    #[arg(long, conflicts_with = "image")]
     pub shared: bool,
 
     /// Give parts shared with other files (reflinks) space of their own
-    #[arg(long)]
+    #[arg(long, conflicts_with = "image")]
     pub unshare: bool,
 
     #[command(flatten)]
     pub pace: PaceArgs,
+
+    #[command(flatten)]
+    pub inside: InsideArgs,
 
     #[command(flatten)]
     pub output: OutputArgs,
@@ -82,7 +87,11 @@ impl MaterializeArgs {
 pub fn run(args: &MaterializeArgs, cancel: &CancelToken) -> ExitCode {
     let display = args.output.progress.display();
     let result = args.options().and_then(|options| {
-        extant_hostfs::materialize(&args.file, &options, Control::new(cancel, &display))
+        let control = Control::new(cancel, &display);
+        match &args.inside.image {
+            None => extant_hostfs::materialize(&args.file, &options, control),
+            Some(image) => inside::materialize(args, image, options.range, control),
+        }
     });
     drop(display);
     match result {
@@ -95,7 +104,10 @@ pub fn run(args: &MaterializeArgs, cancel: &CancelToken) -> ExitCode {
 fn describe(args: &MaterializeArgs, report: &MaterializeReport) -> String {
     let mut out = format!(
         "{}: {} zeroed and written, {} were written already",
-        print::path(&args.file),
+        match &args.inside.image {
+            None => print::path(&args.file),
+            Some(image) => format!("{}:{}", print::path(image), print::path(&args.file)),
+        },
         ByteSize(report.zeroed_bytes),
         ByteSize(report.already_written_bytes)
     );

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
+use extant_space::Error;
 use serde::Serialize;
 
 /// Prints `value` as it is.
@@ -44,4 +45,9 @@ pub fn path(path: &Path) -> String {
 pub fn row(out: &mut String, name: &str, value: impl Display) {
     use std::fmt::Write;
     let _ = write!(out, "\n  {name:<9} {value}");
+}
+
+/// Standard output took no more.
+pub fn output_error(source: io::Error) -> Error {
+    Error::from(source).during("write to stdout")
 }

@@ -48,6 +48,13 @@ impl ProgressMode {
     }
 }
 
+impl Display {
+    /// Nobody is told.
+    pub fn is_silent(&self) -> bool {
+        matches!(self, Self::None)
+    }
+}
+
 /// A progress display; gone when dropped.
 pub enum Display {
     Bar(ProgressBar),

@@ -17,15 +17,29 @@ use extant_testkit::{command, require, requires};
 
 use support::{Answer, MIB, create, extant, run};
 
-const COMMANDS: [&str; 7] = [
+const COMMANDS: [&str; 8] = [
     "create",
     "fallocate",
     "materialize",
     "map",
+    "fs",
     "probe",
     "completions",
     "man",
 ];
+
+/// Those of `extant fs`.
+const FS_COMMANDS: [&str; 18] = [
+    "ls", "tree", "stat", "cat", "put", "get", "mkdir", "rm", "mv", "ln", "chmod", "chown", "df",
+    "freefrag", "frag", "dump", "check", "mkfs",
+];
+
+/// The words of every command, also of those below another.
+fn all_commands() -> Vec<Vec<&'static str>> {
+    let first = COMMANDS.iter().map(|name| vec![*name]);
+    let below = FS_COMMANDS.iter().map(|name| vec!["fs", *name]);
+    first.chain(below).collect()
+}
 
 /// The lines of the README that are run.
 fn commands_of(markdown: &str) -> Vec<&str> {
@@ -63,7 +77,7 @@ fn commands_are_found_in_sh_blocks_only() {
 
 #[test]
 fn commands_of_the_readme_succeed() {
-    require!(requires::tool("sh"));
+    require!(requires::tool("sh"), requires::tool("mke2fs"));
     let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
     let readme = fs::read_to_string(readme).expect("README.md");
     let commands = commands_of(&readme);
@@ -89,13 +103,18 @@ fn examples_of(help: &str) -> Vec<String> {
 
 #[test]
 fn every_command_has_help_with_examples_in_100_columns() {
-    for name in COMMANDS {
-        let long = run(extant().args([name, "--help"])).success();
+    for words in all_commands() {
+        let long = run(extant().args(&words).arg("--help")).success();
         assert!(!examples_of(&long.stdout).is_empty(), "{long}");
-        for help in [run(extant().args([name, "-h"])).success(), long] {
+        let mut helps = vec![long];
+        // There -h is what it is in df(1).
+        if words != ["fs", "df"] {
+            helps.push(run(extant().args(&words).arg("-h")).success());
+        }
+        for help in helps {
             for line in help.stdout.lines() {
-                assert!(line.chars().count() <= 100, "{name}: {line}");
-                assert!(!line.contains('\t'), "{name}: {line}");
+                assert!(line.chars().count() <= 100, "{words:?}: {line}");
+                assert!(!line.contains('\t'), "{words:?}: {line}");
             }
         }
     }
@@ -103,8 +122,8 @@ fn every_command_has_help_with_examples_in_100_columns() {
 
 #[test]
 fn options_of_examples_exist() {
-    for name in COMMANDS {
-        let help = run(extant().args([name, "--help"])).success().stdout;
+    for command in all_commands() {
+        let help = run(extant().args(&command).arg("--help")).success().stdout;
         for example in examples_of(&help) {
             // Redirections and pipes are the shell's.
             let words = example.split(['|', '>', '&']).next().unwrap_or_default();
@@ -132,6 +151,10 @@ fn examples_of_create_and_materialize_succeed() {
             for file in ["vm.raw", "thin.raw", "db"] {
                 let _ = fs::remove_file(scratch.path().join(file));
             }
+            // Those inside of images are tested in tests/fs/inside.rs.
+            if line.contains(" --in ") {
+                continue;
+            }
             if name == "materialize" {
                 for file in ["thin.raw", "db"] {
                     let sparse = ["--preallocation", "off"];
@@ -154,6 +177,10 @@ fn help_documents_every_exit_code() {
         assert!(is_listed, "{code} is not in {help}");
     }
     for name in COMMANDS {
+        assert!(help.contains(&format!("\n  {name} ")), "{name}: {help}");
+    }
+    let help = run(extant().args(["fs", "--help"])).success().stdout;
+    for name in FS_COMMANDS {
         assert!(help.contains(&format!("\n  {name} ")), "{name}: {help}");
     }
 }

@@ -85,7 +85,11 @@ impl CreateOptions {
         }
     }
 
-    fn allocation(&self) -> Result<u64> {
+    /// How many of the first bytes are to be made real.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a size or an allocation that makes no sense.
+    pub fn allocation(&self) -> Result<u64> {
         let invalid = |detail: String| Err(Error::new(ErrorKind::InvalidArgument).detail(detail));
         if self.size_bytes == 0 {
             return invalid("the size must be at least 1 byte".to_owned());

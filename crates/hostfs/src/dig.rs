@@ -22,7 +22,7 @@ mod tests;
 
 use std::ops::ControlFlow;
 
-use extant_space::{ByteRange, Control, FallocateMode, Result, SpaceFile};
+use extant_space::{ByteRange, Control, ExtentState, FallocateMode, Result, SpaceFile};
 use extant_sys::extents::{self, MapSource};
 use serde::Serialize;
 
@@ -96,6 +96,31 @@ pub fn report_holes(
 ) -> Result<HoleReport> {
     let map = SeekData::new(file, range)?;
     let scan = Scan::new(file, &map, block_bytes(file)?, range, control)?;
+    report(&scan, visit)
+}
+
+/// [`dig_holes`] in any file, with blocks of `block_bytes`: what its map calls written is data.
+pub fn dig_holes_in(
+    file: &dyn SpaceFile,
+    block_bytes: u64,
+    range: Option<ByteRange>,
+    control: Control<'_>,
+) -> Result<HoleReport> {
+    let map = WrittenParts(file);
+    let scan = Scan::new(file, &map, block_bytes, range, control)?;
+    dig(file, &scan)
+}
+
+/// [`report_holes`] of any file, with blocks of `block_bytes`: what its map calls written is data.
+pub fn report_holes_in(
+    file: &dyn SpaceFile,
+    block_bytes: u64,
+    range: Option<ByteRange>,
+    control: Control<'_>,
+    visit: &mut dyn FnMut(Span) -> ControlFlow<()>,
+) -> Result<HoleReport> {
+    let map = WrittenParts(file);
+    let scan = Scan::new(file, &map, block_bytes, range, control)?;
     report(&scan, visit)
 }
 
@@ -195,13 +220,33 @@ impl DataMap for SeekData<'_> {
     fn next_data(&self, range: ByteRange) -> Result<Option<ByteRange>> {
         let mut found = None;
         extents::for_each(self.0.as_file(), MapSource::Seek, range, &mut |extent| {
-            if extent.state == extant_space::ExtentState::Hole {
+            if extent.state == ExtentState::Hole {
                 return ControlFlow::Continue(());
             }
             found = Some(extent.logical);
             ControlFlow::Break(())
         })
         .map_err(|source| self.0.error(source).during("seek"))?;
+        Ok(found)
+    }
+}
+
+/// What the extent map calls written, of files that have one which is always true.
+struct WrittenParts<'a>(&'a dyn SpaceFile);
+
+impl DataMap for WrittenParts<'_> {
+    fn next_data(&self, range: ByteRange) -> Result<Option<ByteRange>> {
+        let mut found: Option<ByteRange> = None;
+        self.0.for_each_extent(range, &mut |extent| {
+            let is_data = extent.state == ExtentState::Written;
+            found = match (found, is_data) {
+                (None, false) => return ControlFlow::Continue(()),
+                (Some(_), false) => return ControlFlow::Break(()),
+                (None, true) => Some(extent.logical),
+                (Some(data), true) => Some(ByteRange::new(data.start(), extent.logical.end())),
+            };
+            ControlFlow::Continue(())
+        })?;
         Ok(found)
     }
 }

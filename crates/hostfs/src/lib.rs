@@ -39,7 +39,7 @@ mod zero_writer;
 
 pub use create::{CopyOnWrite, CreateOptions, CreateReport, OnFailure, create};
 pub use destination::Existing;
-pub use dig::{HoleReport, Span, SpanKind, dig_holes, report_holes};
+pub use dig::{HoleReport, Span, SpanKind, dig_holes, dig_holes_in, report_holes, report_holes_in};
 pub use disk::DiskLimits;
 pub use exclusion::Exclusion;
 pub use extant_sys::direct::DirectIo;

@@ -2,10 +2,12 @@
 //! shortened as far as they stay unique, the last of two winning.
 
 use std::ffi::OsString;
+use std::path::PathBuf;
 
 use clap::{Args, FromArgMatches};
 
 use super::{Failure, operation};
+use crate::image::AssignMode;
 
 /// Allocate, zero or free a range of a file, as fallocate(1) of util-linux does.
 #[derive(Args, Clone, Debug)]
@@ -23,6 +25,7 @@ Examples:
   extant fallocate -w -l 10G disk.raw           zeros that are really written
   extant fallocate -p -o 1M -l 64K disk.raw     give a range back
   extant fallocate -d -v disk.raw               turn zeros into holes
+  extant fallocate --in disk.img -w -l 1G /db   zeros in a file inside an ext4 image
 
 Exit status: 0 done; 1 failed, also for wrong arguments; 130 interrupted."
 )]
@@ -83,6 +86,14 @@ pub struct FallocateArgs {
     /// Zero the range and have it allocated, probably unwritten
     #[arg(long, short = 'z')]
     pub zero_range: bool,
+
+    /// FILE is inside this ext4 image or disk, which nobody else may use meanwhile
+    #[arg(long = "in", value_name = "IMAGE")]
+    pub image: Option<PathBuf>,
+
+    /// With --in: whether new space gets its place on the device below at once
+    #[arg(long, value_name = "WHEN", default_value = "try", requires = "image")]
+    pub assign: AssignMode,
 
     /// The file
     #[arg(value_name = "FILE")]

@@ -7,8 +7,10 @@
 use std::io::{self, Write};
 use std::ops::ControlFlow;
 
-use extant_hostfs::{HoleReport, HostFile, Span, SpanKind, dig_holes, report_holes};
-use extant_space::{ByteRange, CancelToken, Control, Result, Silent};
+use extant_hostfs::{
+    HoleReport, HostFile, Span, SpanKind, dig_holes, dig_holes_in, report_holes, report_holes_in,
+};
+use extant_space::{ByteRange, CancelToken, Control, Result, Silent, SpaceFile};
 
 use super::words::Share;
 
@@ -23,9 +25,23 @@ pub enum Detail {
 
 /// Digs; the line for `-v`, which begins behind the file's name.
 pub fn dig(file: &HostFile, range: Option<ByteRange>, cancel: &CancelToken) -> Result<String> {
-    let report = dig_holes(file, range, Control::new(cancel, &Silent))?;
+    dig_holes(file, range, Control::new(cancel, &Silent)).map(|report| dug(&report))
+}
+
+/// The same for a file inside an image, with blocks of `block_bytes`.
+pub fn dig_inside(
+    file: &dyn SpaceFile,
+    block_bytes: u64,
+    range: Option<ByteRange>,
+    cancel: &CancelToken,
+) -> Result<String> {
+    let control = Control::new(cancel, &Silent);
+    dig_holes_in(file, block_bytes, range, control).map(|report| dug(&report))
+}
+
+fn dug(report: &HoleReport) -> String {
     let share = share(report.zero_runs, report.zero_bytes, report.size_bytes);
-    Ok(format!("{share} converted to sparse holes."))
+    format!("{share} converted to sparse holes.")
 }
 
 /// Reports to `out`; the inner result is that of writing there.
@@ -36,17 +52,25 @@ pub fn report(
     cancel: &CancelToken,
     out: &mut impl Write,
 ) -> Result<io::Result<()>> {
-    let mut told = Told {
-        out,
-        detail,
-        data_end: 0,
-        holes: 0,
-        hole_bytes: 0,
-        result: Ok(()),
-    };
-    let report = report_holes(file, range, Control::new(cancel, &Silent), &mut |span| {
-        told.span(span)
-    })?;
+    let mut told = Told::new(out, detail);
+    let control = Control::new(cancel, &Silent);
+    let report = report_holes(file, range, control, &mut |span| told.span(span))?;
+    Ok(told.summary(&report))
+}
+
+/// The same for a file inside an image, with blocks of `block_bytes`.
+pub fn report_inside(
+    file: &dyn SpaceFile,
+    block_bytes: u64,
+    range: Option<ByteRange>,
+    detail: Detail,
+    cancel: &CancelToken,
+    out: &mut impl Write,
+) -> Result<io::Result<()>> {
+    let mut told = Told::new(out, detail);
+    let control = Control::new(cancel, &Silent);
+    let visit = &mut |span| told.span(span);
+    let report = report_holes_in(file, block_bytes, range, control, visit)?;
     Ok(told.summary(&report))
 }
 
@@ -60,7 +84,18 @@ struct Told<'a, W> {
     result: io::Result<()>,
 }
 
-impl<W: Write> Told<'_, W> {
+impl<'a, W: Write> Told<'a, W> {
+    fn new(out: &'a mut W, detail: Detail) -> Self {
+        Self {
+            out,
+            detail,
+            data_end: 0,
+            holes: 0,
+            hole_bytes: 0,
+            result: Ok(()),
+        }
+    }
+
     fn span(&mut self, span: Span) -> ControlFlow<()> {
         let result = self.tell(span);
         self.result = result;

@@ -37,7 +37,7 @@ pub(super) fn shortened(text: &str, columns: usize) -> String {
 }
 
 /// `text` shortened, and padded with spaces on the right to `columns`.
-pub(super) fn column(text: &str, columns: usize) -> String {
+pub fn column(text: &str, columns: usize) -> String {
     let mut text = shortened(text, columns);
     let pad = columns.saturating_sub(text.width());
     text.extend(std::iter::repeat_n(' ', pad));

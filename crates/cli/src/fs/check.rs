@@ -1,0 +1,91 @@
+//! `extant fs check`: the consistency check, with the exit status of `e2fsck -n`.
+//!
+//! What a crash left in the journal is replayed in memory first. Where the file system is too damaged for that,
+//! the device is checked as it is.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use extant_ext4::check::{CheckOptions, Report, Totals, check};
+use extant_space::{CancelToken, Control, ErrorKind, Result};
+
+use crate::exit;
+use crate::image::Image;
+use crate::print;
+use crate::progress::{Display, ProgressMode};
+
+/// Errors were found.
+const FOUND: u8 = 4;
+/// The check itself failed.
+const FAILED: u8 = 8;
+
+/// Check whether a file system is what it says, without changing it.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant fs check disk.img
+  extant fs check --json disk.img | jq .findings_by_kind
+
+What is in the journal is replayed in memory, as for all commands that only look.
+Exit status, as e2fsck -n: 0 clean, 4 errors were found, 8 the check could not be made; 130 cancelled.")]
+pub struct CheckArgs {
+    /// The image or disk
+    pub image: PathBuf,
+
+    /// Show so many findings; more are counted
+    #[arg(long, value_name = "COUNT", default_value_t = 1000)]
+    pub findings: usize,
+
+    /// Where progress goes, on stderr
+    #[arg(long, value_name = "HOW", default_value = "auto")]
+    pub progress: ProgressMode,
+
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Checks.
+pub(super) fn run(args: &CheckArgs, cancel: &CancelToken) -> ExitCode {
+    let display = args.progress.display();
+    let result = report(args, cancel, &display);
+    drop(display);
+    match result {
+        Ok(report) => {
+            match args.json {
+                true => print::json(&report),
+                false => print::text(format!("{}: {report}", print::path(&args.image))),
+            };
+            match report.is_clean() {
+                true => ExitCode::SUCCESS,
+                false => ExitCode::from(FOUND),
+            }
+        }
+        Err(error) => {
+            let status = exit::report(&error, args.progress.error_style());
+            match error.kind() {
+                ErrorKind::Cancelled => status,
+                _ => ExitCode::from(FAILED),
+            }
+        }
+    }
+}
+
+fn report(args: &CheckArgs, cancel: &CancelToken, display: &Display) -> Result<Report> {
+    let control = Control::new(cancel, display);
+    let device = match Image::look(&args.image) {
+        Ok(image) => image.filesystem().device(),
+        Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => {
+            Image::look_at_device(&args.image)?
+        }
+        Err(error) => return Err(error),
+    };
+    let options = CheckOptions {
+        findings_max: args.findings,
+        // Linux writes them at unmount; who copies a mounted disk has old ones.
+        totals: Totals::Ignore,
+        ..CheckOptions::default()
+    };
+    check(&*device, &options, control).map_err(|error| error.at(&args.image))
+}

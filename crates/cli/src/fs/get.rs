@@ -1,0 +1,288 @@
+//! `extant fs get`: files and trees of an image come to the host.
+//!
+//! Model: everything is made under a name of its own and renamed when it is complete. Directories are held open, and
+//! no symbolic link below the destination is followed, so that an image, whatever is in it, reaches nothing else.
+//!
+//! Kept: data with its holes, permissions, times, extended attributes as far as the user may set them, links, special
+//! files; owners if root copies, else the files are the user's and lose their set-ID bits.
+
+mod host;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use extant_ext4::{Attributes, FileType, FollowLast, InodeNumber, Node};
+use extant_space::{
+    ByteRange, CancelToken, Control, Error, ErrorKind, ExtentState, Result, SpaceFile,
+};
+
+use self::host::{HostDirectory, Owners};
+use super::copy::{Meter, PIECE, Tally};
+use crate::arguments::OutputArgs;
+use crate::image::walk::{Enter, Stage, Step, walk};
+use crate::image::{At, Image, names};
+use crate::print;
+
+/// Copy files of an image to this machine.
+///
+/// Holes stay holes; permissions, times, extended attributes and links are kept, and owners when
+/// root copies. Nothing outside of the destination is touched, whatever the image says.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant fs get disk.img /etc/fstab .
+  extant fs get disk.img /boot/vmlinuz kernel
+  extant fs get -r disk.img / rootfs
+
+Exit status: see extant --help.")]
+pub struct GetArgs {
+    /// The image or disk
+    pub image: PathBuf,
+
+    /// Files in it, and last their path on this machine, or a directory there
+    #[arg(required = true, num_args = 2.., value_names = ["PATH", "DEST"])]
+    pub paths: Vec<PathBuf>,
+
+    /// Directories with everything in them; symbolic links stay links
+    #[arg(long, short)]
+    pub recursive: bool,
+
+    /// Files are the user's, also when root copies
+    #[arg(long)]
+    pub no_same_owner: bool,
+
+    /// Refuse where there is something
+    #[arg(long, short)]
+    pub no_clobber: bool,
+
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Copies.
+pub(super) fn run(args: &GetArgs, cancel: &CancelToken) -> Result<ExitCode> {
+    let (to, sources) = args.paths.split_last().expect("clap wants two");
+    let image = Image::look(&args.image)?;
+    let follow = match args.recursive {
+        true => FollowLast::No,
+        false => FollowLast::Yes,
+    };
+    let nodes: Vec<Node> = sources
+        .iter()
+        .map(|path| image.resolve(path, follow))
+        .collect::<Result<_>>()?;
+    let display = args.output.progress.display();
+    let total = match display.is_silent() {
+        true => 0,
+        false => data_bytes(&image, &nodes, sources)?,
+    };
+    let mut get = Get {
+        image: &image,
+        args,
+        owners: match args.no_same_owner || !rustix::process::geteuid().is_root() {
+            true => Owners::Ours,
+            false => Owners::Kept,
+        },
+        meter: Meter::new(Control::new(cancel, &display), total),
+        linked: HashMap::new(),
+        tally: Tally::default(),
+        buffer: vec![0; PIECE],
+        open: Vec::new(),
+    };
+    let done = get.all(sources, &nodes, to);
+    let mut tally = std::mem::take(&mut get.tally);
+    tally.elapsed_seconds = get.meter.elapsed_seconds();
+    drop(get);
+    drop(display);
+    done?;
+    Ok(match args.output.json {
+        true => print::json(&tally),
+        false => print::text(tally.describe(&print::path(to))),
+    })
+}
+
+fn data_bytes(image: &Image, nodes: &[Node], sources: &[PathBuf]) -> Result<u64> {
+    let mut sum = 0;
+    for (node, path) in nodes.iter().zip(sources) {
+        walk(
+            image,
+            node,
+            path.as_os_str().as_encoded_bytes(),
+            &mut |step| {
+                if step.stage == Stage::Before && step.node.file_type() == FileType::Regular {
+                    let found = step.node.attributes();
+                    sum += found.size_bytes.min(found.allocated_bytes);
+                }
+                Ok(Enter::Yes)
+            },
+        )?;
+    }
+    Ok(sum)
+}
+
+struct Get<'a> {
+    image: &'a Image,
+    args: &'a GetArgs,
+    owners: Owners,
+    meter: Meter<'a>,
+    /// Where the first name of a file with several is.
+    linked: HashMap<InodeNumber, PathBuf>,
+    tally: Tally,
+    buffer: Vec<u8>,
+    /// Directories of the host on the way down.
+    open: Vec<HostDirectory>,
+}
+
+impl Get<'_> {
+    fn all(&mut self, sources: &[PathBuf], nodes: &[Node], to: &Path) -> Result<()> {
+        let into = HostDirectory::open_if_there(to)?;
+        let ends_in_slash = to.as_os_str().as_encoded_bytes().ends_with(b"/");
+        if into.is_none() && (sources.len() > 1 || ends_in_slash && !self.args.recursive) {
+            return Err(Error::new(ErrorKind::NotDirectory).at(to));
+        }
+        for (path, node) in sources.iter().zip(nodes) {
+            let bytes = path.as_os_str().as_encoded_bytes();
+            let is_contents = matches!(names::last(bytes), b"" | b"." | b"..");
+            let (top, name) = match &into {
+                Some(directory) if is_contents => (directory.try_clone()?, None),
+                Some(directory) => (directory.try_clone()?, Some(names::last(bytes).to_vec())),
+                None => {
+                    let (directory, name) = HostDirectory::above(to)?;
+                    (directory, Some(name))
+                }
+            };
+            self.open = vec![top];
+            self.tree(node, bytes, name.as_deref())?;
+        }
+        Ok(())
+    }
+
+    /// What is in the image at `path` is called `name` on the host; `None`: it is the open directory itself.
+    fn tree(&mut self, root: &Node, path: &[u8], name: Option<&[u8]>) -> Result<()> {
+        if root.file_type() == FileType::Directory && !self.args.recursive {
+            return Err(Error::new(ErrorKind::IsDirectory)
+                .at(self.image.place(path))
+                .advice("-r copies it with everything in it"));
+        }
+        let image = self.image;
+        walk(image, root, path, &mut |step| {
+            self.meter.check()?;
+            let name = match step.depth {
+                0 => name,
+                _ => Some(step.name),
+            };
+            match (step.node.file_type(), step.stage) {
+                (FileType::Directory, Stage::Before) => self.enter(name)?,
+                (FileType::Directory, Stage::After) => self.leave(step)?,
+                _ => self.get(step, name.unwrap_or(b"."))?,
+            }
+            Ok(Enter::Yes)
+        })
+    }
+
+    fn here(&self) -> &HostDirectory {
+        self.open.last().expect("the destination is open")
+    }
+
+    fn enter(&mut self, name: Option<&[u8]>) -> Result<()> {
+        let below = match name {
+            None => self.here().try_clone()?,
+            Some(name) => self.here().make_directory(name)?,
+        };
+        self.open.push(below);
+        Ok(())
+    }
+
+    fn leave(&mut self, step: &Step<'_>) -> Result<()> {
+        let done = self.open.pop().expect("what was entered");
+        let left_out = done
+            .describe(step.node, self.owners)
+            .at_inner(self.image, step.path)?;
+        self.note(left_out, step);
+        self.tally.directories += 1;
+        Ok(())
+    }
+
+    fn get(&mut self, step: &Step<'_>, name: &[u8]) -> Result<()> {
+        let found = step.node.attributes();
+        if self.args.output.verbose {
+            let place = self.here().place(name);
+            eprintln!("{} -> {}", names::escaped(step.path), print::path(&place));
+        }
+        let target = self.here().place(name);
+        if found.links > 1
+            && let Some(first) = self.linked.get(&found.inode)
+        {
+            self.here().hard_link(first, name, self.args.no_clobber)?;
+            self.tally.hard_links += 1;
+            return Ok(());
+        }
+        match found.file_type {
+            FileType::Regular => self.get_file(step, name)?,
+            _ => self.get_special(step, name, &found)?,
+        }
+        if found.links > 1 {
+            self.linked.insert(found.inode, target);
+        }
+        Ok(())
+    }
+
+    fn get_file(&mut self, step: &Step<'_>, name: &[u8]) -> Result<()> {
+        let file = step.node.file().at_inner(self.image, step.path)?;
+        let size = file.size().at_inner(self.image, step.path)?;
+        // By the field, so that the others stay free to be changed.
+        let here = self.open.last().expect("the destination is open");
+        let out = here.new_file()?;
+        out.resize(size)?;
+        let extents = file
+            .extents(ByteRange::new(0, size))
+            .at_inner(self.image, step.path)?;
+        for extent in extents
+            .iter()
+            .filter(|extent| extent.state == ExtentState::Written)
+        {
+            for piece in extent.logical.chunks(PIECE as u64) {
+                self.meter.check()?;
+                let buffer = &mut self.buffer[..piece.len() as usize];
+                let read = file
+                    .read_at(buffer, piece.start())
+                    .at_inner(self.image, step.path)?;
+                out.write_at(&buffer[..read], piece.start())?;
+                self.tally.data_bytes += read as u64;
+                self.meter.add(read as u64);
+            }
+        }
+        let left_out = out
+            .describe(step.node, self.owners)
+            .at_inner(self.image, step.path)?;
+        out.name(name, self.args.no_clobber)?;
+        self.note(left_out, step);
+        self.tally.files += 1;
+        Ok(())
+    }
+
+    fn get_special(&mut self, step: &Step<'_>, name: &[u8], found: &Attributes) -> Result<()> {
+        let target = match found.file_type {
+            FileType::SymbolicLink => Some(step.node.read_link().at_inner(self.image, step.path)?),
+            _ => None,
+        };
+        let made = self.here().new_special(found, target.as_deref())?;
+        made.describe(found, self.owners)?;
+        made.name(name, self.args.no_clobber)?;
+        match target {
+            Some(_) => self.tally.symlinks += 1,
+            None => self.tally.special += 1,
+        }
+        Ok(())
+    }
+
+    fn note(&mut self, left_out: Vec<String>, step: &Step<'_>) {
+        for name in left_out {
+            let path = names::escaped(step.path);
+            self.tally
+                .note(format!("{path}: attribute {name} left out"));
+        }
+    }
+}

@@ -1,0 +1,313 @@
+//! The destination of `get`: directories that are held open, and what is made in them before it has its name.
+//!
+//! Nothing here follows a symbolic link below the destination. What was made and not named is removed.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use extant_ext4::{Attributes, FileType, Node, Timestamp};
+use extant_space::{Error, ErrorKind, Result};
+use rustix::fs::{
+    AtFlags, CWD, FileType as HostType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid,
+    XattrFlags,
+};
+use rustix::io::Errno;
+
+use crate::image::names;
+
+/// Whose copied files are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Owners {
+    /// Those of the image's.
+    Kept,
+    /// Those who copy.
+    Ours,
+}
+
+/// A directory of the host, open.
+pub(super) struct HostDirectory {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+const OPEN: OFlags = OFlags::RDONLY
+    .union(OFlags::DIRECTORY)
+    .union(OFlags::CLOEXEC);
+
+impl HostDirectory {
+    /// The directory at `path`, which the user has named; `None` where there is nothing, or something else.
+    pub(super) fn open_if_there(path: &Path) -> Result<Option<Self>> {
+        match rustix::fs::openat(CWD, path, OPEN, Mode::empty()) {
+            Ok(fd) => Ok(Some(Self {
+                fd,
+                path: path.to_path_buf(),
+            })),
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            Err(errno) => Err(failed(errno, path)),
+        }
+    }
+
+    /// The directory that `path` is in, and its last name.
+    pub(super) fn above(path: &Path) -> Result<(Self, Vec<u8>)> {
+        let name = names::last(path.as_os_str().as_bytes());
+        if matches!(name, b"" | b"." | b"..") {
+            return Err(Error::new(ErrorKind::NotFound).at(path));
+        }
+        let above = match path.parent() {
+            Some(above) if !above.as_os_str().is_empty() => above,
+            _ => Path::new("."),
+        };
+        let fd = rustix::fs::openat(CWD, above, OPEN, Mode::empty())
+            .map_err(|errno| failed(errno, above))?;
+        let directory = Self {
+            fd,
+            path: above.to_path_buf(),
+        };
+        Ok((directory, name.to_vec()))
+    }
+
+    pub(super) fn try_clone(&self) -> Result<Self> {
+        let fd = self
+            .fd
+            .try_clone()
+            .map_err(|error| Error::from(error).at(&self.path))?;
+        Ok(Self {
+            fd,
+            path: self.path.clone(),
+        })
+    }
+
+    /// The path of a name in it.
+    pub(super) fn place(&self, name: &[u8]) -> PathBuf {
+        self.path.join(OsStr::from_bytes(name))
+    }
+
+    /// A directory in it, made if it is missing.
+    pub(super) fn make_directory(&self, name: &[u8]) -> Result<Self> {
+        let path = self.place(name);
+        match rustix::fs::mkdirat(&self.fd, name, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => {}
+            Err(errno) => return Err(failed(errno, &path)),
+        }
+        let flags = OPEN.union(OFlags::NOFOLLOW);
+        let fd =
+            rustix::fs::openat(&self.fd, name, flags, Mode::empty()).map_err(
+                |errno| match errno {
+                    Errno::NOTDIR | Errno::LOOP => Error::new(ErrorKind::NotDirectory).at(&path),
+                    errno => failed(errno, &path),
+                },
+            )?;
+        Ok(Self { fd, path })
+    }
+
+    /// Makes it as the directory `node` is; the names of attributes that were left out.
+    pub(super) fn describe(&self, node: &Node, owners: Owners) -> Result<Vec<String>> {
+        describe(&self.fd, &self.path, node, owners)
+    }
+
+    /// An empty file without its name.
+    pub(super) fn new_file(&self) -> Result<NewFile<'_>> {
+        let flags = OFlags::WRONLY
+            .union(OFlags::CREATE)
+            .union(OFlags::EXCL)
+            .union(OFlags::NOFOLLOW)
+            .union(OFlags::CLOEXEC);
+        let (name, fd) = self.with_new_name(|name| {
+            rustix::fs::openat(&self.fd, name, flags, Mode::RUSR.union(Mode::WUSR))
+        })?;
+        Ok(NewFile {
+            file: File::from(fd),
+            made: Made {
+                directory: self,
+                name: Some(name),
+            },
+        })
+    }
+
+    /// A symbolic link to `target`, or what else `found` is that has no data, without its name.
+    pub(super) fn new_special(
+        &self,
+        found: &Attributes,
+        target: Option<&[u8]>,
+    ) -> Result<Made<'_>> {
+        let device = found
+            .device
+            .map_or(0, |device| rustix::fs::makedev(device.major, device.minor));
+        let kind = match found.file_type {
+            FileType::CharacterDevice => HostType::CharacterDevice,
+            FileType::BlockDevice => HostType::BlockDevice,
+            FileType::Socket => HostType::Socket,
+            _ => HostType::Fifo,
+        };
+        let (name, ()) = self.with_new_name(|name| match target {
+            Some(target) => rustix::fs::symlinkat(target, &self.fd, name),
+            None => rustix::fs::mknodat(&self.fd, name, kind, Mode::RUSR, device),
+        })?;
+        Ok(Made {
+            directory: self,
+            name: Some(name),
+        })
+    }
+
+    /// One more name for the file at `first`.
+    pub(super) fn hard_link(&self, first: &Path, name: &[u8], no_clobber: bool) -> Result<()> {
+        let (temporary, ()) = self.with_new_name(|name| {
+            rustix::fs::linkat(CWD, first, &self.fd, name, AtFlags::empty())
+        })?;
+        let made = Made {
+            directory: self,
+            name: Some(temporary),
+        };
+        made.name(name, no_clobber)
+    }
+
+    fn with_new_name<T>(
+        &self,
+        mut make: impl FnMut(&str) -> rustix::io::Result<T>,
+    ) -> Result<(String, T)> {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        loop {
+            let number = COUNT.fetch_add(1, Ordering::Relaxed);
+            let name = format!(".extant-partial-{}-{number}", std::process::id());
+            match make(&name) {
+                Ok(made) => return Ok((name, made)),
+                Err(Errno::EXIST) => {}
+                Err(errno) => return Err(failed(errno, &self.path)),
+            }
+        }
+    }
+}
+
+/// Something that has no name yet that anybody knows; removed unless it gets one.
+pub(super) struct Made<'d> {
+    directory: &'d HostDirectory,
+    name: Option<String>,
+}
+
+impl Made<'_> {
+    /// Gives it its name, which it takes from what has it.
+    pub(super) fn name(mut self, name: &[u8], no_clobber: bool) -> Result<()> {
+        let temporary = self.name.take().expect("named once");
+        let directory = &self.directory.fd;
+        let flags = match no_clobber {
+            true => RenameFlags::NOREPLACE,
+            false => RenameFlags::empty(),
+        };
+        let done = rustix::fs::renameat_with(directory, &temporary, directory, name, flags);
+        // Also where two names of one file made the rename do nothing.
+        let _ = rustix::fs::unlinkat(directory, &temporary, AtFlags::empty());
+        done.map_err(|errno| failed(errno, &self.directory.place(name)))
+    }
+
+    /// Owner, permissions and times.
+    pub(super) fn describe(&self, found: &Attributes, owners: Owners) -> Result<()> {
+        let (directory, name) = (&self.directory.fd, self.name.as_deref().unwrap_or_default());
+        let fail = |errno| failed(errno, &self.directory.path);
+        if owners == Owners::Kept {
+            let (uid, gid) = (Uid::from_raw(found.uid), Gid::from_raw(found.gid));
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            rustix::fs::chownat(directory, name, Some(uid), Some(gid), flags).map_err(fail)?;
+        }
+        if found.file_type != FileType::SymbolicLink {
+            let mode = permissions(found, owners);
+            rustix::fs::chmodat(directory, name, mode, AtFlags::empty()).map_err(fail)?;
+        }
+        rustix::fs::utimensat(directory, name, &times(found), AtFlags::SYMLINK_NOFOLLOW)
+            .map_err(fail)
+    }
+}
+
+impl Drop for Made<'_> {
+    fn drop(&mut self) {
+        if let Some(name) = self.name.take() {
+            // What failed before is what is told.
+            let _ = rustix::fs::unlinkat(&self.directory.fd, name, AtFlags::empty());
+        }
+    }
+}
+
+/// A file without its name.
+pub(super) struct NewFile<'d> {
+    file: File,
+    made: Made<'d>,
+}
+
+impl NewFile<'_> {
+    pub(super) fn resize(&self, size: u64) -> Result<()> {
+        self.file.set_len(size).map_err(|error| self.failed(error))
+    }
+
+    pub(super) fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        self.file
+            .write_all_at(bytes, offset)
+            .map_err(|error| self.failed(error))
+    }
+
+    /// Makes it as the file `node` is; the names of attributes that were left out.
+    pub(super) fn describe(&self, node: &Node, owners: Owners) -> Result<Vec<String>> {
+        describe(&self.file, &self.made.directory.path, node, owners)
+    }
+
+    pub(super) fn name(self, name: &[u8], no_clobber: bool) -> Result<()> {
+        self.made.name(name, no_clobber)
+    }
+
+    fn failed(&self, error: std::io::Error) -> Error {
+        Error::from(error)
+            .during("write")
+            .at(&self.made.directory.path)
+    }
+}
+
+fn describe(fd: impl AsFd, path: &Path, node: &Node, owners: Owners) -> Result<Vec<String>> {
+    let found = node.attributes();
+    let fail = |errno| failed(errno, path);
+    if owners == Owners::Kept {
+        let (uid, gid) = (Uid::from_raw(found.uid), Gid::from_raw(found.gid));
+        rustix::fs::fchown(&fd, Some(uid), Some(gid)).map_err(fail)?;
+    }
+    let mut left_out = Vec::new();
+    for name in node.xattr_names()? {
+        let value = node.xattr(&name)?;
+        match rustix::fs::fsetxattr(&fd, &name[..], &value, XattrFlags::empty()) {
+            Ok(()) => {}
+            Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::INVAL) => {
+                left_out.push(names::escaped(&name));
+            }
+            Err(errno) => return Err(fail(errno)),
+        }
+    }
+    rustix::fs::fchmod(&fd, permissions(&found, owners)).map_err(fail)?;
+    rustix::fs::futimens(&fd, &times(&found)).map_err(fail)?;
+    Ok(left_out)
+}
+
+/// Set-ID bits are for the owner they were given by.
+fn permissions(found: &Attributes, owners: Owners) -> Mode {
+    let kept = match owners {
+        Owners::Kept => 0o7777,
+        Owners::Ours => 0o1777,
+    };
+    Mode::from_raw_mode((found.permissions & kept).into())
+}
+
+fn times(found: &Attributes) -> Timestamps {
+    let time = |time: Timestamp| Timespec {
+        tv_sec: time.seconds,
+        tv_nsec: time.nanoseconds.into(),
+    };
+    Timestamps {
+        last_access: time(found.accessed),
+        last_modification: time(found.modified),
+    }
+}
+
+fn failed(errno: Errno, path: &Path) -> Error {
+    let error: std::io::Error = errno.into();
+    Error::from(error).at(path)
+}

@@ -1,0 +1,120 @@
+//! `extant fs mkfs`: a call of mke2fs(8), which knows best how to lay out a file system.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+
+use clap::Args;
+use extant_blockdev::{HostDevice, HostOptions};
+use extant_space::{ByteSize, Error, ErrorKind, Result};
+
+use crate::arguments::parse_size;
+
+/// Make an ext4 file system, by mke2fs.
+///
+/// Runs `mke2fs -t ext4 [OPTIONS] IMAGE` after it has made IMAGE, sparse and of SIZE bytes, if there
+/// was none. mke2fs asks before it overwrites a file system (-F forces it), and its words and errors
+/// are passed on. What it makes by default, this program can use.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant fs mkfs disk.img 20GiB
+  extant fs mkfs disk.img 1GiB -- -L root -b 4096
+  extant fs mkfs disk.img 512MiB -- -d rootfs -O ^metadata_csum
+  extant fs mkfs /dev/vdb -- -F
+
+mke2fs is part of e2fsprogs; it is looked for in PATH, /usr/sbin and /sbin.")]
+pub struct MkfsArgs {
+    /// The image, made if missing, or the disk
+    pub image: PathBuf,
+
+    /// Size of a new image; an old one stays as large as it is
+    #[arg(value_parser = parse_size)]
+    pub size: Option<ByteSize>,
+
+    /// Options of mke2fs, after --
+    #[arg(last = true, value_name = "OPTIONS")]
+    pub options: Vec<OsString>,
+}
+
+/// Makes.
+pub(super) fn run(args: &MkfsArgs) -> Result<ExitCode> {
+    let mke2fs = find_mke2fs()?;
+    let made = prepare(&args.image, args.size)?;
+    let done = call(&mke2fs, args);
+    if done.is_err() && made == Made::New {
+        // Nothing of use is in it; the error of mke2fs is what is told.
+        let _ = fs::remove_file(&args.image);
+    }
+    done.map(|()| ExitCode::SUCCESS)
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Made {
+    New,
+    Old,
+}
+
+fn prepare(image: &Path, size: Option<ByteSize>) -> Result<Made> {
+    let fail = |source| Error::from(source).at(image);
+    match (fs::metadata(image), size) {
+        (Ok(found), Some(size)) if found.is_file() && found.len() != size.0 => {
+            Err(Error::new(ErrorKind::AlreadyExists)
+                .at(image)
+                .detail(format!(
+                    "the image is there and has {}, not {size}",
+                    ByteSize(found.len())
+                )))
+        }
+        (Ok(_), _) => {
+            // Whether somebody uses it: mke2fs sees mounts, not the locks of this program.
+            drop(HostDevice::open(image, &HostOptions::default())?);
+            Ok(Made::Old)
+        }
+        (Err(error), None) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(fail(error).advice("a new image needs a SIZE"))
+        }
+        (Err(error), Some(size)) if error.kind() == std::io::ErrorKind::NotFound => {
+            let file = File::create_new(image).map_err(fail)?;
+            file.set_len(size.0).map_err(|error| {
+                let _ = fs::remove_file(image);
+                fail(error)
+            })?;
+            Ok(Made::New)
+        }
+        (Err(error), _) => Err(fail(error)),
+    }
+}
+
+fn call(mke2fs: &Path, args: &MkfsArgs) -> Result<()> {
+    let status = Command::new(mke2fs)
+        .args(["-q", "-t", "ext4"])
+        .args(&args.options)
+        .arg("--")
+        .arg(&args.image)
+        .stdin(Stdio::inherit())
+        .status()
+        .map_err(|error| Error::from(error).at(mke2fs))?;
+    match status.success() {
+        true => Ok(()),
+        false => Err(Error::new(ErrorKind::Io)
+            .at(&args.image)
+            .detail(format!("mke2fs failed: {status}"))),
+    }
+}
+
+/// Most users do not have the folders of the system's tools in their PATH.
+fn find_mke2fs() -> Result<PathBuf> {
+    let path = env::var_os("PATH").unwrap_or_default();
+    let folders = env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    folders
+        .map(|folder| folder.join("mke2fs"))
+        .find(|program| program.is_file())
+        .ok_or_else(|| {
+            Error::new(ErrorKind::NotFound)
+                .at("mke2fs")
+                .advice("it is part of e2fsprogs")
+        })
+}

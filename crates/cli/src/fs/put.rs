@@ -1,0 +1,506 @@
+//! `extant fs put`: files and trees of the host go into an image.
+//!
+//! Model: a file is made without a name, filled, and gets its name when it is complete; what had the name is
+//! replaced in the same step. After a crash or a cancel there is the old file or the new one, and whoever opens the
+//! image next frees what had no name yet. Directories are merged with those that are there.
+//!
+//! Kept: data with its holes, permissions, times of reading and writing, extended attributes, symbolic links, special
+//! files, and that several names of one put are one file. Not kept: owners, unless asked for.
+
+mod host;
+
+use std::collections::HashMap;
+use std::fs::{self, File, Metadata};
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::Args;
+use extant_ext4::{
+    AttributeChange, DeviceNumber, FileType, NewKind, NewNode, Node, RenameMode, Timestamp,
+    XattrMode,
+};
+use extant_space::{CancelToken, Control, Error, ErrorKind, Result, SpaceFile};
+
+use super::copy::{Meter, PIECE, Tally};
+use super::links::Target;
+use super::owner::CopyOwner;
+use crate::arguments::{OutputArgs, parse_mode};
+use crate::image::{AssignMode, At, Image, changing, names};
+use crate::print;
+
+/// Copy files of this machine into an image.
+///
+/// Holes stay holes; permissions, times, extended attributes and links are kept. Files are root's
+/// whoever runs this, so that an image comes out the same for everybody; --owner says otherwise.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant fs put disk.img vmlinuz /boot
+  extant fs put -r disk.img rootfs/. /                 the tree in rootfs becomes the root
+  extant fs put -r --owner host disk.img /etc /backup
+  echo node7 | extant fs put disk.img - /etc/hostname
+
+A file that is there is replaced, in one step, when the new one is complete; directories are merged.
+Exit status: see extant --help.")]
+pub struct PutArgs {
+    /// The image or disk
+    pub image: PathBuf,
+
+    /// Files of this machine (- for stdin), and last their path in the image, or a directory there
+    #[arg(required = true, num_args = 2.., value_names = ["FILE", "PATH"])]
+    pub paths: Vec<PathBuf>,
+
+    /// Directories with everything in them; symbolic links stay links
+    #[arg(long, short)]
+    pub recursive: bool,
+
+    /// Whose the files are: UID:GID, or host for those that they have here [default: 0:0]
+    #[arg(long, value_name = "OWNER")]
+    pub owner: Option<CopyOwner>,
+
+    /// Permissions of files, instead of those that they have here (stdin: 0644)
+    #[arg(long, value_name = "OCTAL", value_parser = parse_mode)]
+    pub mode: Option<u32>,
+
+    /// Refuse where there is something
+    #[arg(long, short)]
+    pub no_clobber: bool,
+
+    /// Give new space its place on the device below at once
+    #[arg(long, value_name = "WHEN", default_value = "try")]
+    pub assign: AssignMode,
+
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Copies.
+pub(super) fn run(args: &PutArgs, cancel: &CancelToken) -> Result<ExitCode> {
+    let (to, sources) = args.paths.split_last().expect("clap wants two");
+    let display = args.output.progress.display();
+    let total = match display.is_silent() {
+        true => 0,
+        false => host::data_bytes(sources),
+    };
+    let put = changing(&args.image, args.assign, |image| {
+        let mut put = Put {
+            image,
+            args,
+            itself: fs::metadata(&args.image).ok(),
+            meter: Meter::new(Control::new(cancel, &display), total),
+            linked: HashMap::new(),
+            tally: Tally::default(),
+            buffer: vec![0; PIECE],
+        };
+        put.all(sources, to)?;
+        put.tally.elapsed_seconds = put.meter.elapsed_seconds();
+        Ok(put.tally)
+    });
+    drop(display);
+    let tally = put?;
+    Ok(match args.output.json {
+        true => print::json(&tally),
+        false => print::text(tally.describe(&print::path(&args.image))),
+    })
+}
+
+struct Put<'a> {
+    image: &'a Image,
+    args: &'a PutArgs,
+    /// The image as a file of the host, which cannot be put into itself.
+    itself: Option<Metadata>,
+    meter: Meter<'a>,
+    /// Files with several names, by device and inode on the host.
+    linked: HashMap<(u64, u64), Node>,
+    tally: Tally,
+    buffer: Vec<u8>,
+}
+
+/// Where a file goes.
+struct Place<'a> {
+    directory: &'a Node,
+    name: &'a [u8],
+    /// For errors and notes.
+    path: &'a [u8],
+}
+
+impl Put<'_> {
+    fn all(&mut self, sources: &[PathBuf], to: &Path) -> Result<()> {
+        let target = Target::of(self.image, to, sources.len())?;
+        for source in sources {
+            self.meter.check()?;
+            if source.as_os_str() == "-" {
+                self.put_stdin(&target, to)?;
+                continue;
+            }
+            let metadata = match self.args.recursive {
+                true => fs::symlink_metadata(source),
+                false => fs::metadata(source),
+            };
+            let metadata = metadata.map_err(|error| Error::from(error).at(source))?;
+            // `tree/.` stands for what is in the tree.
+            let is_contents = matches!(
+                names::last(source.as_os_str().as_bytes()),
+                b"" | b"." | b".."
+            );
+            match &target {
+                Target::Into(directory, path) if is_contents && metadata.is_dir() => {
+                    self.fill_directory(source, &metadata, directory, path.as_os_str().as_bytes())?;
+                }
+                target => {
+                    let (directory, name, path) = target.name_for(self.image, source)?;
+                    let place = Place {
+                        directory: &directory,
+                        name: &name,
+                        path: &path,
+                    };
+                    self.put(source, &metadata, &place)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, source: &Path, metadata: &Metadata, place: &Place<'_>) -> Result<()> {
+        self.meter.check()?;
+        if self.args.output.verbose {
+            eprintln!("{} -> {}", print::path(source), names::escaped(place.path));
+        }
+        if metadata.is_dir() {
+            return self.put_directory(source, metadata, place);
+        }
+        if self
+            .itself
+            .as_ref()
+            .is_some_and(|image| is_same(image, metadata))
+        {
+            self.tally.note(format!(
+                "{}: left out, it is the image",
+                print::path(source)
+            ));
+            return Ok(());
+        }
+        let key = (metadata.dev(), metadata.ino());
+        if let Some(first) = self.linked.get(&key).filter(|_| metadata.nlink() > 1) {
+            let first = first.clone();
+            self.name(&first, place).at_inner(self.image, place.path)?;
+            self.tally.hard_links += 1;
+            return Ok(());
+        }
+        let node = match metadata.is_file() {
+            true => self.put_file(source, metadata, place)?,
+            false => self.put_special(source, metadata, place)?,
+        };
+        if metadata.nlink() > 1 {
+            self.linked.insert(key, node);
+        }
+        Ok(())
+    }
+
+    fn put_directory(
+        &mut self,
+        source: &Path,
+        metadata: &Metadata,
+        place: &Place<'_>,
+    ) -> Result<()> {
+        if !self.args.recursive {
+            return Err(Error::new(ErrorKind::IsDirectory)
+                .at(source)
+                .advice("-r copies it with everything in it"));
+        }
+        let directory = match place.directory.lookup(place.name) {
+            Ok(node) if node.file_type() == FileType::Directory => node,
+            Ok(_) => {
+                return Err(Error::new(ErrorKind::NotDirectory).at(self.image.place(place.path)));
+            }
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let made = place
+                    .directory
+                    .create(place.name, &unfinished(NewKind::Directory));
+                made.at_inner(self.image, place.path)?
+            }
+            Err(error) => return Err(error.at(self.image.place(place.path))),
+        };
+        self.fill_directory(source, metadata, &directory, place.path)
+    }
+
+    /// What is in `source` goes into `directory`, which is then as `source` is.
+    fn fill_directory(
+        &mut self,
+        source: &Path,
+        metadata: &Metadata,
+        directory: &Node,
+        path: &[u8],
+    ) -> Result<()> {
+        if !self.args.recursive {
+            return Err(Error::new(ErrorKind::IsDirectory)
+                .at(source)
+                .advice("-r copies it with everything in it"));
+        }
+        for entry in host::entries(source)? {
+            let below = source.join(&entry);
+            let metadata =
+                fs::symlink_metadata(&below).map_err(|error| Error::from(error).at(&below))?;
+            let path = names::join(path, entry.as_bytes());
+            let place = Place {
+                directory,
+                name: entry.as_bytes(),
+                path: &path,
+            };
+            self.put(&below, &metadata, &place)?;
+        }
+        self.tally.directories += 1;
+        self.describe(source, metadata, directory, path)
+    }
+
+    fn put_file(&mut self, source: &Path, metadata: &Metadata, place: &Place<'_>) -> Result<Node> {
+        let mut options = File::options();
+        options.read(true).custom_flags(match self.args.recursive {
+            true => libc::O_NOFOLLOW,
+            // A link that was named is followed.
+            false => 0,
+        });
+        let from = options
+            .open(source)
+            .map_err(|error| Error::from(error).during("open").at(source))?;
+        let node = self.unnamed(place)?;
+        let file = node.file().at_inner(self.image, place.path)?;
+        for piece in host::DataPieces::new(&from, metadata.len(), PIECE as u64) {
+            let piece = piece.map_err(|error| Error::from(error).during("read").at(source))?;
+            self.meter.check()?;
+            let buffer = &mut self.buffer[..piece.len() as usize];
+            let read = host::read_at(&from, buffer, piece.start())
+                .map_err(|error| Error::from(error).during("read").at(source))?;
+            let written = file.write_at(&buffer[..read], piece.start());
+            written.at_inner(self.image, place.path)?;
+            self.tally.data_bytes += read as u64;
+            self.meter.add(read as u64);
+        }
+        if file.size().at_inner(self.image, place.path)? < metadata.len() {
+            file.resize(metadata.len())
+                .at_inner(self.image, place.path)?;
+        }
+        self.describe(source, metadata, &node, place.path)?;
+        self.name(&node, place).at_inner(self.image, place.path)?;
+        self.tally.files += 1;
+        Ok(node)
+    }
+
+    fn put_stdin(&mut self, target: &Target<'_>, to: &Path) -> Result<()> {
+        let Target::Name(path) = target else {
+            return Err(Error::new(ErrorKind::IsDirectory)
+                .at(self.image.place(to.as_os_str().as_bytes()))
+                .detail("what comes from stdin needs a name"));
+        };
+        let (directory, name) = self.image.resolve_parent(path)?;
+        let place = Place {
+            directory: &directory,
+            name,
+            path: path.as_os_str().as_bytes(),
+        };
+        let node = self.unnamed(&place)?;
+        let file = node.file().at_inner(self.image, place.path)?;
+        let mut input = std::io::stdin().lock();
+        let mut at = 0;
+        loop {
+            self.meter.check()?;
+            let mut filled = 0;
+            while filled < self.buffer.len() {
+                match input.read(&mut self.buffer[filled..]) {
+                    Ok(0) => break,
+                    Ok(count) => filled += count,
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {
+                        self.meter.check()?;
+                    }
+                    Err(error) => return Err(Error::from(error).during("read stdin")),
+                }
+            }
+            if filled == 0 {
+                break;
+            }
+            file.write_at(&self.buffer[..filled], at)
+                .at_inner(self.image, place.path)?;
+            at += filled as u64;
+            self.tally.data_bytes = at;
+            self.meter.add(filled as u64);
+        }
+        let (uid, gid) = match self.args.owner {
+            Some(CopyOwner::Fixed { uid, gid }) => (uid, gid),
+            _ => (0, 0),
+        };
+        node.set_attributes(&AttributeChange {
+            permissions: Some(self.args.mode.unwrap_or(0o644) as u16),
+            uid: Some(uid),
+            gid: Some(gid),
+            ..AttributeChange::default()
+        })
+        .and_then(|()| self.name(&node, &place))
+        .at_inner(self.image, place.path)?;
+        self.tally.files += 1;
+        Ok(())
+    }
+
+    fn put_special(
+        &mut self,
+        source: &Path,
+        metadata: &Metadata,
+        place: &Place<'_>,
+    ) -> Result<Node> {
+        let kind = metadata.file_type();
+        let target;
+        let device = DeviceNumber {
+            major: libc::major(metadata.rdev()),
+            minor: libc::minor(metadata.rdev()),
+        };
+        let new = if kind.is_symlink() {
+            target = fs::read_link(source).map_err(|error| Error::from(error).at(source))?;
+            NewKind::SymbolicLink(target.as_os_str().as_bytes())
+        } else if kind.is_fifo() {
+            NewKind::Fifo
+        } else if kind.is_socket() {
+            NewKind::Socket
+        } else if kind.is_char_device() {
+            NewKind::CharacterDevice(device)
+        } else {
+            NewKind::BlockDevice(device)
+        };
+        let new = unfinished(new);
+        let made = match self.is_taken(place) {
+            false => place.directory.create(place.name, &new),
+            true => {
+                let name = temporary_name(place);
+                let made = place.directory.create(&name, &new);
+                made.and_then(|node| self.replace(&name, place).map(|()| node))
+            }
+        };
+        let node = made.at_inner(self.image, place.path)?;
+        self.describe(source, metadata, &node, place.path)?;
+        match kind.is_symlink() {
+            true => self.tally.symlinks += 1,
+            false => self.tally.special += 1,
+        }
+        Ok(node)
+    }
+
+    /// A file without a name yet.
+    fn unnamed(&self, place: &Place<'_>) -> Result<Node> {
+        // Before any work.
+        if self.args.no_clobber && self.is_taken(place) {
+            return Err(Error::new(ErrorKind::AlreadyExists).at(self.image.place(place.path)));
+        }
+        let made = place
+            .directory
+            .create_unnamed(&unfinished(NewKind::Regular));
+        made.at_inner(self.image, place.path)
+    }
+
+    fn is_taken(&self, place: &Place<'_>) -> bool {
+        place.directory.lookup(place.name).is_ok()
+    }
+
+    /// Gives a file its name, which it takes from what has it.
+    fn name(&self, node: &Node, place: &Place<'_>) -> Result<()> {
+        match place.directory.link(place.name, node) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists && !self.args.no_clobber => {}
+            done => return done,
+        }
+        let name = temporary_name(place);
+        place.directory.link(&name, node)?;
+        self.replace(&name, place)
+    }
+
+    /// What is called `name` takes the place; it loses that name also where it cannot.
+    fn replace(&self, name: &[u8], place: &Place<'_>) -> Result<()> {
+        let mode = match self.args.no_clobber {
+            true => RenameMode::NoReplace,
+            false => RenameMode::Replace,
+        };
+        let done = place
+            .directory
+            .rename(name, place.directory, place.name, mode);
+        // Two names of one file: a rename does nothing then.
+        match place.directory.unlink(name) {
+            Err(error) if error.kind() != ErrorKind::NotFound => done.and(Err(error)),
+            _ => done,
+        }
+    }
+
+    /// Owner, attributes, permissions, times.
+    fn describe(
+        &mut self,
+        source: &Path,
+        metadata: &Metadata,
+        node: &Node,
+        path: &[u8],
+    ) -> Result<()> {
+        let (uid, gid) = match self.args.owner {
+            None => (0, 0),
+            Some(CopyOwner::Source) => (metadata.uid(), metadata.gid()),
+            Some(CopyOwner::Fixed { uid, gid }) => (uid, gid),
+        };
+        for (name, value) in host::xattrs(source).map_err(|error| Error::from(error).at(source))? {
+            match node.set_xattr(&name, &value, XattrMode::Set) {
+                Err(error) if error.kind() == ErrorKind::Unsupported => self.tally.note(format!(
+                    "{}: attribute {} left out",
+                    print::path(source),
+                    names::escaped(&name)
+                )),
+                done => done.at_inner(self.image, path)?,
+            }
+        }
+        let own = (metadata.mode() & 0o7777) as u16;
+        let permissions = match (node.file_type(), self.args.mode) {
+            (FileType::SymbolicLink, _) => 0o777,
+            (FileType::Regular, Some(mode)) => mode as u16,
+            _ => own,
+        };
+        node.set_attributes(&AttributeChange {
+            permissions: Some(permissions),
+            uid: Some(uid),
+            gid: Some(gid),
+            accessed: Some(time(metadata.atime(), metadata.atime_nsec())),
+            modified: Some(time(metadata.mtime(), metadata.mtime_nsec())),
+            ..AttributeChange::default()
+        })
+        .at_inner(self.image, path)
+    }
+}
+
+/// Something new, for nobody's eyes until it is as it shall be.
+fn unfinished(kind: NewKind<'_>) -> NewNode<'_> {
+    NewNode {
+        kind,
+        permissions: match kind {
+            NewKind::SymbolicLink(_) => 0o777,
+            _ => 0o700,
+        },
+        uid: 0,
+        gid: 0,
+    }
+}
+
+fn is_same(one: &Metadata, other: &Metadata) -> bool {
+    (one.dev(), one.ino()) == (other.dev(), other.ino())
+}
+
+fn time(seconds: i64, nanoseconds: i64) -> Timestamp {
+    Timestamp {
+        seconds,
+        nanoseconds: nanoseconds as u32,
+    }
+}
+
+/// A name that is free in the directory, for a moment.
+fn temporary_name(place: &Place<'_>) -> Vec<u8> {
+    let mut number = 0;
+    loop {
+        let name = format!(".extant-partial-{number}").into_bytes();
+        if place.directory.lookup(&name).is_err() {
+            return name;
+        }
+        number += 1;
+    }
+}

@@ -1,0 +1,182 @@
+//! Images and disks with an ext4 file system: opening them for a command, and closing them again.
+//!
+//! Who only looks opens read-only: nothing is written, and what a crash left in the journal is seen as if it were
+//! replayed. Who changes something keeps everybody else out: a disk is claimed, a file is locked, and refused while a
+//! loop device or another process may write to it.
+//!
+//! Errors name the place as `IMAGE:/path`.
+
+mod busy;
+pub mod names;
+pub mod walk;
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use clap::ValueEnum;
+use extant_blockdev::{Device, HostAccess, HostDevice, HostOptions};
+use extant_ext4::{Access, Assign, Filesystem, FollowLast, Node, Options, Reserve};
+use extant_space::{Error, MapSummary, Result};
+
+/// Whether new space is given its place on the device below at once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum AssignMode {
+    /// No
+    Off,
+    /// Where the device below takes it
+    #[default]
+    Try,
+    /// Yes, and what the device refuses is an error
+    Require,
+}
+
+impl From<AssignMode> for Assign {
+    fn from(mode: AssignMode) -> Self {
+        match mode {
+            AssignMode::Off => Self::Off,
+            AssignMode::Try => Self::Try,
+            AssignMode::Require => Self::Require,
+        }
+    }
+}
+
+/// An ext4 file system in a file or on a disk, open.
+pub struct Image {
+    path: PathBuf,
+    filesystem: Filesystem,
+}
+
+impl Image {
+    /// Opens it for looking. A file system that is mounted is read as it is on the disk, and a line on stderr says so.
+    pub fn look(path: &Path) -> Result<Self> {
+        let device = Self::look_at_device(path)?;
+        let options = Options {
+            access: Access::ReadOnly,
+            ..Options::default()
+        };
+        Self::open(path, device, options)
+    }
+
+    /// The device alone, for looking.
+    pub fn look_at_device(path: &Path) -> Result<Arc<dyn Device>> {
+        if let Some(place) = busy::mounted_at(path) {
+            eprintln!(
+                "extant: {}: mounted at {}; what is not written to the disk yet is not seen",
+                names::shown_path(path),
+                names::shown_path(&place)
+            );
+        }
+        let options = HostOptions {
+            access: HostAccess::ReadOnly,
+            ..HostOptions::default()
+        };
+        Ok(Arc::new(HostDevice::open(path, &options)?))
+    }
+
+    /// Opens it for changes, and keeps everybody else out.
+    pub fn change(path: &Path, assign: AssignMode) -> Result<Self> {
+        // Locked first: who comes later sees the lock.
+        let device = Arc::new(HostDevice::open(path, &HostOptions::default())?);
+        busy::check(path)?;
+        let options = Options {
+            assign: assign.into(),
+            // Who may change the image may do what root may.
+            reserve: Reserve::Take,
+            ..Options::default()
+        };
+        Self::open(path, device, options)
+    }
+
+    fn open(path: &Path, device: Arc<dyn Device>, options: Options) -> Result<Self> {
+        let filesystem = Filesystem::open(device, options).map_err(|error| error.at(path))?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            filesystem,
+        })
+    }
+
+    /// The file system.
+    pub fn filesystem(&self) -> &Filesystem {
+        &self.filesystem
+    }
+
+    /// The image itself.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// `IMAGE:/inner`, as errors name it.
+    pub fn place(&self, inner: &[u8]) -> PathBuf {
+        let mut place = self.path.as_os_str().to_owned();
+        place.push(":");
+        if inner.first() != Some(&b'/') {
+            place.push("/");
+        }
+        place.push(OsStr::from_bytes(inner));
+        PathBuf::from(place)
+    }
+
+    /// What a path inside stands for.
+    pub fn resolve(&self, inner: &Path, last: FollowLast) -> Result<Node> {
+        let bytes = inner.as_os_str().as_bytes();
+        self.filesystem
+            .resolve(bytes, last)
+            .map_err(|error| error.at(self.place(bytes)))
+    }
+
+    /// The directory that a path inside is in, and its last name.
+    pub fn resolve_parent<'p>(&self, inner: &'p Path) -> Result<(Node, &'p [u8])> {
+        let bytes = inner.as_os_str().as_bytes();
+        self.filesystem
+            .resolve_parent(bytes)
+            .map_err(|error| error.at(self.place(bytes)))
+    }
+
+    /// The empty summary that scores files of this file system, by its groups.
+    pub fn summary(&self) -> MapSummary {
+        let superblock = self.filesystem.superblock();
+        let layout = superblock.layout();
+        let groups = u64::from(layout.groups_per_flex());
+        let run_blocks = u64::from(layout.blocks_per_group()).saturating_mul(groups);
+        MapSummary::new(layout.block_bytes().into(), run_blocks)
+    }
+
+    /// Closes it after `result`, whose error comes first. Everything is durable when this succeeds.
+    pub fn finish<T>(self, result: Result<T>) -> Result<T> {
+        let Self { path, filesystem } = self;
+        let closed = filesystem.close().map_err(|error| error.at(path));
+        let value = result?;
+        closed?;
+        Ok(value)
+    }
+}
+
+/// Opens an image for changes, runs `work` on it and closes it, whatever came out.
+pub fn changing<T>(
+    path: &Path,
+    assign: AssignMode,
+    work: impl FnOnce(&Image) -> Result<T>,
+) -> Result<T> {
+    let image = Image::change(path, assign)?;
+    let result = work(&image);
+    image.finish(result)
+}
+
+/// The bytes of a path as one.
+pub fn path_of(bytes: Vec<u8>) -> PathBuf {
+    PathBuf::from(OsString::from_vec(bytes))
+}
+
+/// Passes on errors of a place inside an image.
+pub trait At<T> {
+    /// Names the place, unless a more exact one is known.
+    fn at_inner(self, image: &Image, inner: &[u8]) -> Result<T>;
+}
+
+impl<T> At<T> for Result<T> {
+    fn at_inner(self, image: &Image, inner: &[u8]) -> Result<T> {
+        self.map_err(|error: Error| error.at(image.place(inner)))
+    }
+}

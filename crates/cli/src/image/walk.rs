@@ -1,0 +1,213 @@
+//! Trees of an image: the names of a directory in order, and everything below it.
+//!
+//! What a damaged or hostile image says is not trusted: a name must be one, and a directory is entered once, so that a
+//! walk ends and no name leads out of where it is. The walk needs memory for the names of the directories on the way
+//! down, and none of the stack.
+
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+
+use extant_ext4::{FileType, InodeNumber, Node};
+use extant_space::{Error, ErrorKind, Result};
+
+use super::{At, Image, names};
+
+/// Names of a directory, sorted, without `.` and `..`.
+pub fn names_of(directory: &Node) -> Result<Vec<Vec<u8>>> {
+    let mut found: Vec<Vec<u8>> = Vec::new();
+    let mut bad = None;
+    directory.list(0, &mut |listed| {
+        match listed.name {
+            b"." | b".." => {}
+            name if name.is_empty() || name.iter().any(|byte| matches!(byte, b'/' | 0)) => {
+                bad = Some(names::escaped(name));
+                return ControlFlow::Break(());
+            }
+            name => found.push(name.to_vec()),
+        }
+        ControlFlow::Continue(())
+    })?;
+    if let Some(name) = bad {
+        return Err(Error::new(ErrorKind::Corrupt).detail(format!(
+            "directory inode {}: '{name}' cannot be a name",
+            directory.number()
+        )));
+    }
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// When something is visited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stage {
+    /// Before what is in it.
+    Before,
+    /// A directory again, after everything in it.
+    After,
+}
+
+/// What a walk has come to.
+pub struct Step<'a> {
+    /// Its path, which begins with the path of where the walk began.
+    pub path: &'a [u8],
+    /// Itself.
+    pub node: &'a Node,
+    /// The directory that names it; `None` where the walk began.
+    pub parent: Option<&'a Node>,
+    /// Its name there.
+    pub name: &'a [u8],
+    /// Directories above it in this walk.
+    pub depth: usize,
+    /// No other name follows in its directory.
+    pub is_last: bool,
+    /// Whether what is in it comes first.
+    pub stage: Stage,
+}
+
+/// Whether a walk enters a directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Enter {
+    Yes,
+    No,
+}
+
+struct Level {
+    node: Node,
+    path: Vec<u8>,
+    names: std::vec::IntoIter<Vec<u8>>,
+    /// Its own place in the level above.
+    is_last: bool,
+}
+
+/// Visits `root`, called `path`, and everything below it, names in order.
+pub fn walk(
+    image: &Image,
+    root: &Node,
+    path: &[u8],
+    visit: &mut dyn FnMut(&Step<'_>) -> Result<Enter>,
+) -> Result<()> {
+    let mut entered: HashSet<InodeNumber> = HashSet::new();
+    let mut levels: Vec<Level> = Vec::new();
+    let first = Step {
+        path,
+        node: root,
+        parent: None,
+        name: names::last(path),
+        depth: 0,
+        is_last: true,
+        stage: Stage::Before,
+    };
+    if visit(&first)? == Enter::Yes && root.file_type() == FileType::Directory {
+        levels.push(enter(image, root, path.to_vec(), true, &mut entered)?);
+    }
+    while let Some(level) = levels.last_mut() {
+        let Some(name) = level.names.next() else {
+            let done = levels.pop().expect("there is a last one");
+            let parent = levels.last().map(|level| &level.node);
+            visit(&Step {
+                path: &done.path,
+                node: &done.node,
+                parent,
+                name: names::last(&done.path),
+                depth: levels.len(),
+                is_last: done.is_last,
+                stage: Stage::After,
+            })?;
+            continue;
+        };
+        let path = names::join(&level.path, &name);
+        let node = level.node.lookup(&name).at_inner(image, &path)?;
+        let is_last = level.names.len() == 0;
+        let depth = levels.len();
+        let decided = visit(&Step {
+            path: &path,
+            node: &node,
+            parent: levels.last().map(|level| &level.node),
+            name: &name,
+            depth,
+            is_last,
+            stage: Stage::Before,
+        })?;
+        if decided == Enter::Yes && node.file_type() == FileType::Directory {
+            levels.push(enter(image, &node, path, is_last, &mut entered)?);
+        }
+    }
+    Ok(())
+}
+
+fn enter(
+    image: &Image,
+    node: &Node,
+    path: Vec<u8>,
+    is_last: bool,
+    entered: &mut HashSet<InodeNumber>,
+) -> Result<Level> {
+    if !entered.insert(node.number()) {
+        return Err(Error::new(ErrorKind::Corrupt)
+            .at(image.place(&path))
+            .detail(format!(
+                "directory inode {} has more than one name",
+                node.number()
+            ))
+            .advice("check the file system"));
+    }
+    let names = names_of(node).at_inner(image, &path)?;
+    Ok(Level {
+        node: node.clone(),
+        path,
+        names: names.into_iter(),
+        is_last,
+    })
+}
+
+/// Is shown the inode and the path of a name.
+type VisitName<'v> = dyn FnMut(InodeNumber, &[u8]) -> Result<ControlFlow<()>> + 'v;
+
+/// Visits the inode and the path of every name below `root`, called `path`, itself first, until `visit` breaks. Only
+/// directories are opened, so that this costs no more than reading them.
+pub fn scan_names(
+    image: &Image,
+    root: &Node,
+    path: &[u8],
+    visit: &mut VisitName<'_>,
+) -> Result<()> {
+    if visit(root.number(), path)?.is_break() || root.file_type() != FileType::Directory {
+        return Ok(());
+    }
+    let mut entered: HashSet<InodeNumber> = HashSet::from([root.number()]);
+    let mut pending = vec![(root.clone(), path.to_vec())];
+    while let Some((directory, path)) = pending.pop() {
+        let mut below = Vec::new();
+        let mut stopped: Result<ControlFlow<()>> = Ok(ControlFlow::Continue(()));
+        let listed = directory.list(0, &mut |listed| {
+            if matches!(listed.name, b"." | b"..") {
+                return ControlFlow::Continue(());
+            }
+            let name = names::join(&path, listed.name);
+            stopped = visit(listed.inode, &name);
+            match stopped {
+                Ok(ControlFlow::Continue(())) => {}
+                _ => return ControlFlow::Break(()),
+            }
+            // A file system without `filetype` does not say here what it is.
+            if matches!(listed.file_type, Some(FileType::Directory) | None) {
+                below.push((listed.inode, name));
+            }
+            ControlFlow::Continue(())
+        });
+        listed.at_inner(image, &path)?;
+        if stopped?.is_break() {
+            return Ok(());
+        }
+        for (inode, name) in below {
+            if !entered.insert(inode) {
+                continue;
+            }
+            let node = image.filesystem().node(inode).at_inner(image, &name)?;
+            if node.file_type() == FileType::Directory {
+                pending.push((node, name));
+            }
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,162 @@
+//! `extant create --in IMAGE`.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use extant_ext4::{FileType, NewKind, NewNode, Node, RenameMode};
+use extant_hostfs::Verified;
+use extant_space::{
+    ByteRange, Control, Error, ErrorKind, MapSummary, Preallocation, Result, SpaceFile,
+};
+use serde::Serialize;
+
+use super::pieces::Pieces;
+use super::{check_space, verify};
+use crate::create::{CreateArgs, Told};
+use crate::image::{At, Image, changing};
+
+/// What was made.
+#[derive(Debug, Serialize)]
+pub struct Created {
+    image: String,
+    path: String,
+    size_bytes: u64,
+    allocation_bytes: u64,
+    preallocation: Preallocation,
+    written_bytes: u64,
+    resumed_bytes: u64,
+    verified: Verified,
+    map: MapSummary,
+    elapsed_seconds: f64,
+    #[serde(skip)]
+    place: PathBuf,
+}
+
+impl Created {
+    /// In the words for all files.
+    pub fn told(&self) -> Told<'_> {
+        Told {
+            path: &self.place,
+            size_bytes: self.size_bytes,
+            allocation_bytes: self.allocation_bytes,
+            preallocation: self.preallocation,
+            written_bytes: self.written_bytes,
+            resumed_bytes: self.resumed_bytes,
+            plan: None,
+            verified: self.verified,
+            map: &self.map,
+            notes: &[],
+            elapsed_seconds: self.elapsed_seconds,
+        }
+    }
+}
+
+/// Makes the file, which has its name when it is complete.
+pub fn create(args: &CreateArgs, image: &Path, control: Control<'_>) -> Result<Created> {
+    let started = Instant::now();
+    let allocation_bytes = args.options().allocation()?;
+    let mut created = changing(image, args.inside.assign, |image| {
+        let inner = args.path.as_os_str().as_encoded_bytes();
+        make(args, image, allocation_bytes, control)
+            .map_err(|error| explain(error, args))
+            .at_inner(image, inner)
+    })?;
+    created.elapsed_seconds = started.elapsed().as_secs_f64();
+    Ok(created)
+}
+
+fn make(
+    args: &CreateArgs,
+    image: &Image,
+    allocation_bytes: u64,
+    control: Control<'_>,
+) -> Result<Created> {
+    let (directory, name) = image.resolve_parent(&args.path)?;
+    check_name(&directory, name, args)?;
+    let node = directory.create_unnamed(&NewNode {
+        kind: NewKind::Regular,
+        permissions: args.mode.unwrap_or(0o644) as u16,
+        uid: 0,
+        gid: 0,
+    })?;
+    let file = node.file()?;
+    file.resize(args.size.0)?;
+    let range = ByteRange::new(0, allocation_bytes);
+    let preallocation = Preallocation::from(args.preallocation);
+    check_space(image, allocation_bytes)?;
+    let mut pieces = Pieces::new(&file, args.pace.rate, control);
+    pieces.allocate(range)?;
+    let written_bytes = match preallocation {
+        Preallocation::Full => {
+            pieces.expect(range.len(), range.len());
+            pieces.write_zeroes(range)?;
+            allocation_bytes
+        }
+        _ => 0,
+    };
+    pieces.sync()?;
+    verify(&file, range, preallocation.state())?;
+    let mut map = image.summary();
+    file.for_each_extent(ByteRange::new(0, args.size.0), &mut |extent| {
+        map.add(&extent);
+        ControlFlow::Continue(())
+    })?;
+    control.cancel.check()?;
+    give_name(&directory, name, &node, args)?;
+    let inner = args.path.as_os_str().as_encoded_bytes();
+    Ok(Created {
+        image: image.path().to_string_lossy().into_owned(),
+        path: args.path.to_string_lossy().into_owned(),
+        size_bytes: args.size.0,
+        allocation_bytes,
+        preallocation,
+        written_bytes,
+        resumed_bytes: 0,
+        verified: Verified::ExtentMap,
+        map,
+        elapsed_seconds: 0.0,
+        place: image.place(inner),
+    })
+}
+
+/// Before any work: whether the name can be had.
+fn check_name(directory: &Node, name: &[u8], args: &CreateArgs) -> Result<()> {
+    let found = match directory.lookup(name) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        found => found?,
+    };
+    match found.file_type() {
+        FileType::Regular if args.force => Ok(()),
+        FileType::Regular => Err(Error::new(ErrorKind::AlreadyExists)
+            .advice("--force replaces it when the new one is complete")),
+        FileType::Directory => Err(Error::new(ErrorKind::IsDirectory)),
+        _ if args.force => Err(Error::new(ErrorKind::WrongType)),
+        _ => Err(Error::new(ErrorKind::AlreadyExists)),
+    }
+}
+
+fn give_name(directory: &Node, name: &[u8], node: &Node, args: &CreateArgs) -> Result<()> {
+    match directory.link(name, node) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists && args.force => {}
+        done => return done,
+    }
+    let temporary = format!(".extant-partial-{}", node.number());
+    directory.link(temporary.as_bytes(), node)?;
+    let done = directory.rename(temporary.as_bytes(), directory, name, RenameMode::Replace);
+    if done.is_err() {
+        directory.unlink(temporary.as_bytes())?;
+    }
+    done
+}
+
+fn explain(error: Error, args: &CreateArgs) -> Error {
+    match (error.kind(), args.allocation) {
+        (ErrorKind::NoSpace, None) => error
+            .advice("free some, choose a smaller SIZE, or make only a part real (--allocation)"),
+        (ErrorKind::NoSpace, Some(_)) => {
+            error.advice("free some, or choose a smaller --allocation")
+        }
+        _ => error,
+    }
+}

@@ -1,0 +1,105 @@
+//! `extant fs check` and e2fsck agree; `extant fs mkfs` makes what both like.
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use extant_testkit::{command, oracle, require, requires};
+
+use crate::image::{FORMATS, Image, tree};
+use crate::support::{extant, run};
+
+#[test]
+fn clean_images_end_with_0() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    for format in FORMATS {
+        let image = Image::of(format, 32);
+        let source = tree(image.work.path());
+        image
+            .fs(&["put", "-r", "IMAGE", source.to_str().unwrap(), "/"])
+            .success();
+        let answer = image.fs(&["check", "IMAGE"]).success();
+        assert!(answer.stdout.contains("clean"), "{answer}");
+        oracle::assert_e2fsck_clean(&image.path);
+    }
+}
+
+#[test]
+fn damage_ends_with_4_for_both() {
+    require!(
+        requires::tool("mke2fs"),
+        requires::tool("e2fsck"),
+        requires::tool("debugfs")
+    );
+    for request in [
+        "set_inode_field /file links_count 7",
+        "clri /file",
+        "set_bg 0 free_blocks_count 1",
+        "freeb 1 1",
+    ] {
+        let image = Image::new(32);
+        fs::write(image.work.path().join("file"), "x").unwrap();
+        image.fs(&["put", "IMAGE", "file", "/"]).success();
+        let debugfs = command::tool("debugfs")
+            .args(["-w", "-R", request])
+            .arg(&image.path)
+            .output()
+            .unwrap();
+        assert!(debugfs.status.success());
+        let e2fsck = command::tool("e2fsck")
+            .arg("-fn")
+            .arg(&image.path)
+            .output()
+            .unwrap();
+        assert_eq!(e2fsck.status.code(), Some(4), "{request}");
+        let answer = image.fs(&["check", "IMAGE"]);
+        assert_eq!(answer.code, Some(4), "{request}: {answer}");
+        let json = image.fs(&["check", "--json", "IMAGE"]);
+        assert_eq!(json.code, Some(4));
+        assert!(
+            !json.json()["findings"].as_array().unwrap().is_empty(),
+            "{json}"
+        );
+    }
+}
+
+#[test]
+fn broken_superblock_is_found_and_nothing_at_all_is_8() {
+    require!(requires::tool("mke2fs"));
+    let image = Image::new(32);
+    let file = fs::File::options().write(true).open(&image.path).unwrap();
+    file.write_all_at(&[0xff; 4], 1024 + 0x20).unwrap();
+    let answer = image.fs(&["check", "IMAGE"]);
+    assert_eq!(answer.code, Some(4), "{answer}");
+    image
+        .fs(&["ls", "IMAGE"])
+        .refused(1, &["disk.img", "superblock"]);
+    image
+        .fs(&["check", "nothing"])
+        .refused(8, &["nothing", "no such file"]);
+}
+
+#[test]
+fn mkfs_makes_a_sparse_image_that_everybody_accepts() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    let image = Image::new(16);
+    let made = image.work.path().join("new.img");
+    let words = ["mkfs", "new.img", "2GiB", "--", "-L", "label", "-b", "4096"];
+    image.fs(&words).success();
+    oracle::assert_e2fsck_clean(&made);
+    let found = fs::metadata(&made).unwrap();
+    assert_eq!(found.len(), 2 << 30);
+    assert!(found.blocks() * 512 < 128 << 20);
+    let df = image.fs(&["df", "--json", "new.img"]).success();
+    assert_eq!(df.text("/0/label"), "label");
+    image
+        .fs(&["mkfs", "new.img", "1GiB"])
+        .refused(4, &["new.img", "2 GiB"]);
+    image
+        .fs(&["mkfs", "none.img"])
+        .refused(4, &["none.img", "SIZE"]);
+    // What mke2fs refuses leaves nothing.
+    let answer = image.fs(&["mkfs", "bad.img", "1GiB", "--", "-b", "77"]);
+    assert_eq!(answer.code, Some(1), "{answer}");
+    assert!(!image.work.path().join("bad.img").exists());
+    run(extant().args(["fs", "mkfs", "--help"])).success();
+}

@@ -1,0 +1,185 @@
+//! What the kernel wrote comes out as it is, and nowhere else.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt, symlink};
+
+use extant_testkit::{command, require, requires};
+
+use crate::image::{FORMATS, Image, Owners, assert_same_trees, must, tree};
+use crate::support::{MIB, as_nobody, noise, run};
+
+#[test]
+fn tree_of_the_kernel_comes_out_the_same_in_every_format() {
+    require!(
+        requires::root(),
+        requires::tool("mke2fs"),
+        requires::tool("cp")
+    );
+    for format in FORMATS {
+        let image = Image::of(format, 64);
+        let source = tree(image.work.path());
+        must(
+            command::tool("chown")
+                .arg("-hR")
+                .arg("7:8")
+                .arg(source.join("b")),
+        );
+        must(
+            command::tool("mknod")
+                .arg(source.join("node"))
+                .args(["b", "259", "70000"]),
+        );
+        let mounted = image.mount();
+        must(
+            command::tool("cp")
+                .arg("-a")
+                .arg(source.join("."))
+                .arg(&mounted.place),
+        );
+        drop(mounted);
+        let before = fs::read(&image.path).unwrap();
+        image.fs(&["get", "-r", "IMAGE", "/", "out"]).success();
+        assert_same_trees(&source, &image.work.path().join("out"), Owners::Compared);
+        let sparse = fs::metadata(image.work.path().join("out/sparse")).unwrap();
+        assert!(
+            sparse.blocks() * 512 < MIB,
+            "{format}: {} blocks",
+            sparse.blocks()
+        );
+        assert!(
+            fs::read(&image.path).unwrap() == before,
+            "{format}: the image was changed"
+        );
+    }
+}
+
+#[test]
+fn tree_that_went_in_comes_out_the_same() {
+    require!(requires::tool("mke2fs"));
+    let image = Image::new(64);
+    let source = tree(image.work.path());
+    image.fs(&["put", "-r", "IMAGE", "tree", "/"]).success();
+    // Into a directory that is there, under its own name.
+    let out = image.work.folder("out");
+    image.fs(&["get", "-r", "IMAGE", "/tree", "out"]).success();
+    assert_same_trees(&source, &out.join("tree"), Owners::Left);
+    // Again, over what is there; and refused when that is not wanted.
+    image.fs(&["get", "-r", "IMAGE", "/tree", "out"]).success();
+    assert_same_trees(&source, &out.join("tree"), Owners::Left);
+    image
+        .fs(&["get", "-rn", "IMAGE", "/tree", "out"])
+        .refused(4, &["file exists"]);
+}
+
+#[test]
+fn user_gets_files_of_his_own_without_set_id_bits() {
+    require!(
+        requires::root(),
+        requires::tool("mke2fs"),
+        requires::tool("setpriv")
+    );
+    let image = Image::new(32);
+    tree(image.work.path());
+    image
+        .fs(&["put", "-r", "--owner", "1:2", "IMAGE", "tree", "/"])
+        .success();
+    let out = image.work.folder("user");
+    must(command::tool("chown").arg("65534:65534").arg(&out));
+    for path in [image.work.path(), &image.path] {
+        must(command::tool("chmod").arg("a+rwX").arg(path));
+    }
+    let mut get = image.command("fs", &["get", "-r", "IMAGE", "/tree/a", "user"]);
+    run(as_nobody(&get, &image.work).current_dir(image.work.path())).success();
+    let small = fs::metadata(out.join("a/small")).unwrap();
+    assert_eq!((small.uid(), small.mode() & 0o7777), (65534, 0o751));
+    // Devices are root's to make.
+    get = image.command("fs", &["stat", "IMAGE", "/tree/b/fifo"]);
+    run(&mut get).success();
+}
+
+#[test]
+fn nothing_outside_the_destination_is_reached() {
+    require!(requires::tool("mke2fs"));
+    let image = Image::new(32);
+    let outside = image.work.folder("outside");
+    fs::write(outside.join("kept"), "kept").unwrap();
+    // In the image a directory, in the destination a link to elsewhere.
+    fs::create_dir_all(image.work.path().join("source/dir")).unwrap();
+    fs::write(image.work.path().join("source/dir/kept"), "overwritten").unwrap();
+    image.fs(&["put", "-r", "IMAGE", "source/.", "/"]).success();
+    let out = image.work.folder("out");
+    symlink(&outside, out.join("dir")).unwrap();
+    image
+        .fs(&["get", "-r", "IMAGE", "/dir", "out"])
+        .refused(4, &["out/dir", "not a directory"]);
+    assert_eq!(fs::read(outside.join("kept")).unwrap(), b"kept");
+    // A link with the name of a file is replaced, not followed.
+    fs::remove_file(out.join("dir")).unwrap();
+    fs::create_dir(out.join("dir")).unwrap();
+    symlink(outside.join("kept"), out.join("dir/kept")).unwrap();
+    image.fs(&["get", "-r", "IMAGE", "/dir", "out"]).success();
+    assert_eq!(fs::read(outside.join("kept")).unwrap(), b"kept");
+    assert_eq!(fs::read(out.join("dir/kept")).unwrap(), b"overwritten");
+    assert!(
+        !fs::symlink_metadata(out.join("dir/kept"))
+            .unwrap()
+            .is_symlink()
+    );
+}
+
+#[test]
+fn directory_in_a_circle_ends_with_an_error() {
+    require!(requires::tool("mke2fs"), requires::tool("debugfs"));
+    let image = Image::new(32);
+    image.fs(&["mkdir", "-p", "IMAGE", "/a/b"]).success();
+    let link = command::tool("debugfs")
+        .args(["-w", "-R", "link /a /a/b/again"])
+        .arg(&image.path)
+        .output()
+        .unwrap();
+    assert!(link.status.success());
+    for words in [
+        &["get", "-r", "IMAGE", "/", "out"][..],
+        &["tree", "IMAGE"],
+        &["ls", "-R", "IMAGE"],
+        &["rm", "-r", "IMAGE", "/a"],
+    ] {
+        let answer = image.fs(words);
+        assert_eq!(answer.code, Some(1), "{answer}");
+        assert!(answer.stderr.contains("more than one name"), "{answer}");
+    }
+    image.fs(&["frag", "IMAGE"]).success();
+}
+
+#[test]
+fn cat_writes_holes_as_zeros_and_leaves_them_out_of_files() {
+    require!(requires::tool("mke2fs"), requires::tool("sh"));
+    let image = Image::new(64);
+    let source = tree(image.work.path());
+    fs::write(image.work.path().join("more"), noise(9, 5000)).unwrap();
+    image
+        .fs(&["put", "IMAGE", "tree/sparse", "more", "/"])
+        .success();
+    let wanted = [
+        fs::read(source.join("sparse")).unwrap(),
+        fs::read(image.work.path().join("more")).unwrap(),
+    ]
+    .concat();
+    let words = &["cat", "IMAGE", "/sparse", "/more", "/sparse"];
+    let wanted = [&wanted[..], &fs::read(source.join("sparse")).unwrap()].concat();
+    for (redirect, is_sparse) in [("> out", true), (">> out", false), ("| cat > out", false)] {
+        let out = image.work.path().join("out");
+        let _ = fs::remove_file(&out);
+        let cat = image.command("fs", words);
+        let script = format!("\"$@\" {redirect}");
+        let mut shell = command::tool("sh");
+        shell
+            .args(["-c", &script, "sh"])
+            .arg(cat.get_program())
+            .args(cat.get_args());
+        run(shell.current_dir(image.work.path())).success();
+        assert!(fs::read(&out).unwrap() == wanted, "{redirect}");
+        let taken = fs::metadata(&out).unwrap().blocks() * 512;
+        assert_eq!(taken < 2 * MIB, is_sparse, "{redirect}: {taken}");
+    }
+}
