@@ -5,6 +5,9 @@
 /// What runs inside the guest, QEMU included, is not among them: [`guest`](crate::guest)
 /// fetches it into a folder of its own.
 pub const PACKAGES: &[&str] = &[
+    // extended attributes and access lists, as others set them
+    "acl",
+    "attr",
     // scratch, oracle
     "btrfs-progs",
     "coreutils",
