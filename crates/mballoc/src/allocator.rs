@@ -62,7 +62,8 @@ impl Allocator {
         }
     }
 
-    /// Blocks that can be allocated now, those in windows and the reserve among them.
+    /// Blocks that can be allocated now, those in windows and the reserve among them. While windows are opened or
+    /// given back, what moves may be counted twice or not at all.
     pub fn free_blocks(&self) -> u64 {
         self.shared.free.sum() + self.shared.owners.window_blocks()
     }

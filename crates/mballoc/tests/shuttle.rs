@@ -284,8 +284,10 @@ fn owner_that_is_dropped_while_windows_are_taken_back_gives_them_once() {
         thread::scope(|scope| {
             scope.spawn(move || drop(owner));
             scope.spawn(|| allocator.release_windows());
-            assert!(allocator.free_blocks() < 2 * PER_GROUP);
+            // Told without a lock: a window on its way back may be counted twice, and no more often.
+            assert!(allocator.free_blocks() < 4 * PER_GROUP);
         });
+        assert_eq!(allocator.free_blocks(), 2 * PER_GROUP - 1);
         settle(&allocator, &[kept]);
     });
 }
