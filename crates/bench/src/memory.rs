@@ -1,4 +1,4 @@
-//! Makes free memory warm or cold, for peers that write through the page cache.
+//! Makes free memory warm or cold, for peers that write through the page cache; and counts that of this process.
 //!
 //! On many virtual machines the guest tells the host which pages are free (free page
 //! reporting), and the host takes them back. The first touch of such a page is a fault on
@@ -35,6 +35,16 @@ pub fn touch(bytes: u64) -> Result<f64> {
     command.arg(WORD).arg(bytes.to_string());
     let text = command::text(&mut command)?;
     text.trim().parse().context("the toucher's answer")
+}
+
+/// Memory of this process, as the kernel counts it.
+pub fn resident_bytes() -> Result<f64> {
+    let text = fs::read_to_string("/proc/self/statm")?;
+    let pages = text
+        .split(' ')
+        .nth(1)
+        .context("statm has no second field")?;
+    Ok(pages.parse::<f64>()? * rustix::param::page_size() as f64)
 }
 
 /// The toucher itself.

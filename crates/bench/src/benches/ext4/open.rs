@@ -2,15 +2,15 @@
 //!
 //! Has to come first in a run: freed memory that is used again is not counted.
 
-use std::fs;
 use std::time::Instant;
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use extant_ext4::{Access, Filesystem, Options};
 
 use super::image::Image;
 use crate::bench::{Context, Outcome};
 use crate::measured::mib;
+use crate::memory::resident_bytes;
 use crate::table::{Table, number};
 
 /// Milliseconds.
@@ -61,14 +61,4 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
     outcome.goals.insert(TIME, read_write.into());
     outcome.goals.insert(MEMORY, memory.into());
     Ok(())
-}
-
-/// Memory of this process, as the kernel counts it.
-fn resident_bytes() -> Result<f64> {
-    let text = fs::read_to_string("/proc/self/statm")?;
-    let pages = text
-        .split(' ')
-        .nth(1)
-        .context("statm has no second field")?;
-    Ok(pages.parse::<f64>()? * rustix::param::page_size() as f64)
 }

@@ -4,13 +4,12 @@
 //! a million groups, beside which what else the process allocates does not show. Has to
 //! come first in a run: freed memory that is used again is not counted.
 
-use std::fs;
-
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use extant_mballoc::Goal;
 
 use super::growth::{LARGEST, SIZES, block_in, open, request};
 use crate::bench::{Context, Outcome};
+use crate::memory::resident_bytes;
 use crate::table::{Table, number};
 
 /// Goal: memory of a group that nobody has looked into.
@@ -44,14 +43,4 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
     outcome.tables.push(table);
     outcome.goals.insert(UNTOUCHED, untouched_bytes.into());
     Ok(())
-}
-
-/// Memory of this process, as the kernel counts it.
-fn resident_bytes() -> Result<f64> {
-    let text = fs::read_to_string("/proc/self/statm")?;
-    let pages = text
-        .split(' ')
-        .nth(1)
-        .context("statm has no second field")?;
-    Ok(pages.parse::<f64>()? * rustix::param::page_size() as f64)
 }
