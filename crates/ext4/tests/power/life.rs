@@ -1,0 +1,187 @@
+//! A life: steps of one actor or several on a disk that records them, and what was seen after each.
+//!
+//! Model: nothing is known here of how the engine works but this. A step that may not be divided is in one
+//! transaction, transactions become durable in their order, and each actor goes one step after the other. So after a cut
+//! an actor's directory is as it was after some step of its own, not before the last one that a sync has promised.
+//! Data is written past the journal: it may be older than that, back to the last sync of the file, and newer.
+
+mod player;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use extant_blockdev::simulation::{CrashDevice, Event, WriteLog};
+use extant_ext4::{Filesystem, NewKind, NewNode, Options};
+use extant_space::{Error, SyncMode};
+
+use crate::image::{Commits, Format};
+use crate::step::Step;
+use crate::view::{Id, Meta, Seen, View};
+use player::Player;
+
+/// What one actor did.
+pub struct Actor {
+    /// The directory it has for itself; `` for all.
+    pub home: String,
+    pub commits: Commits,
+    pub steps: Vec<Step>,
+    /// Before the first step and after each.
+    pub states: Vec<View>,
+    /// Steps that failed, as some of a random life do.
+    pub failed: Vec<(Step, Error)>,
+    /// Whose data each step changed.
+    pub targets: Vec<Option<Id>>,
+    /// After each number of steps: the first state that may be left.
+    pub floors: Vec<usize>,
+    /// The same for data of one file.
+    pub data_floors: Vec<Arc<DataFloors>>,
+    /// Where in the log each step had ended.
+    ends: Vec<usize>,
+}
+
+/// What was promised of data.
+#[derive(Clone, Default)]
+pub struct DataFloors {
+    all: usize,
+    files: HashMap<Id, usize>,
+}
+
+pub struct Life {
+    pub name: String,
+    pub log: WriteLog,
+    pub actors: Vec<Actor>,
+}
+
+/// Lives without commits that nobody asks for.
+pub fn options() -> Options {
+    Options {
+        commit_interval: Duration::from_secs(100_000),
+        ..Options::default()
+    }
+}
+
+impl Life {
+    /// One actor, to whom all belongs.
+    pub fn alone(name: impl Into<String>, format: Format, steps: Vec<Step>) -> Self {
+        Self::of(name.into(), format, vec![(String::new(), steps)])
+    }
+
+    /// Several actors at the same time, in directories of their own. None of them reopens the file system.
+    pub fn together(name: impl Into<String>, format: Format, scripts: Vec<Vec<Step>>) -> Self {
+        let homes = (0..).map(|number| format!("/actor{number}"));
+        Self::of(name.into(), format, homes.zip(scripts).collect())
+    }
+
+    fn of(name: String, format: Format, scripts: Vec<(String, Vec<Step>)>) -> Self {
+        let disk = Arc::new(CrashDevice::new(format.make()));
+        let filesystem = Filesystem::open(disk.clone(), options()).unwrap();
+        for (home, _) in scripts.iter().filter(|(home, _)| !home.is_empty()) {
+            let root = filesystem.root().unwrap();
+            let new = NewNode {
+                kind: NewKind::Directory,
+                permissions: 0o755,
+                uid: 0,
+                gid: 0,
+            };
+            root.create(&home.as_bytes()[1..], &new).unwrap();
+        }
+        filesystem.sync().unwrap();
+        disk.settle();
+        let alone = scripts.len() == 1;
+        let mut players: Vec<_> = scripts
+            .iter()
+            .enumerate()
+            .map(|(number, (home, _))| {
+                Player::new(&disk, number, home, format.commits, filesystem.clone())
+            })
+            .collect();
+        drop(filesystem);
+        let mut actors: Vec<Actor> = match alone {
+            true => vec![players[0].play(&scripts[0].1)],
+            false => std::thread::scope(|scope| {
+                let running: Vec<_> = players
+                    .iter_mut()
+                    .zip(&scripts)
+                    .map(|(player, (_, steps))| scope.spawn(|| player.play(steps)))
+                    .collect();
+                running
+                    .into_iter()
+                    .map(|player| player.join().unwrap())
+                    .collect()
+            }),
+        };
+        drop(players);
+        let log = Arc::into_inner(disk).expect("closed").into_log();
+        for (number, actor) in actors.iter_mut().enumerate() {
+            actor.ends = ends(&log, number);
+        }
+        Self { name, log, actors }
+    }
+}
+
+/// Positions behind the marks of an actor.
+fn ends(log: &WriteLog, actor: usize) -> Vec<usize> {
+    let prefix = format!("{actor}:");
+    let events = log.events().iter().enumerate();
+    events
+        .filter(|(_, event)| matches!(event, Event::Mark(name) if name.starts_with(&prefix)))
+        .map(|(position, _)| position + 1)
+        .collect()
+}
+
+impl Actor {
+    /// What a step that was done has promised, `reached` being the state after it.
+    fn promise(
+        &self,
+        reached: usize,
+        step: &Step,
+        synced: Option<(Id, SyncMode)>,
+    ) -> Option<(usize, Arc<DataFloors>)> {
+        if matches!(step, Step::SyncAll | Step::Reopen) {
+            let floors = DataFloors {
+                all: reached,
+                files: HashMap::new(),
+            };
+            return Some((reached, Arc::new(floors)));
+        }
+        let (id, mode) = synced?;
+        let is_changed = |at: usize| {
+            let seen = |at: usize| self.states[at].inodes.get(&id);
+            match (seen(at - 1), seen(at)) {
+                (Some(before), Some(after)) => differ(before, after, mode),
+                (before, after) => before.is_some() != after.is_some(),
+            }
+        };
+        let floor = (1..=reached).rev().find(|&at| is_changed(at)).unwrap_or(0);
+        let mut floors = DataFloors::clone(&self.data_floors[reached - 1]);
+        floors.files.insert(id, reached);
+        Some((floor, Arc::new(floors)))
+    }
+
+    /// How many steps had ended at a position of the log.
+    pub fn ended(&self, position: usize) -> usize {
+        self.ends.partition_point(|end| *end <= position)
+    }
+}
+
+/// Whether there is something between the two for a sync.
+fn differ(before: &Arc<Seen>, after: &Arc<Seen>, mode: SyncMode) -> bool {
+    if Arc::ptr_eq(before, after) {
+        return false;
+    }
+    let needed = |meta: &Meta| (meta.attributes.size_bytes, meta.extents.clone());
+    match mode {
+        SyncMode::Data => needed(&before.meta) != needed(&after.meta),
+        SyncMode::All => before.meta != after.meta || before.children != after.children,
+    }
+}
+
+impl DataFloors {
+    /// The first state whose data may be left of a file.
+    pub fn of(&self, id: &Id) -> usize {
+        self.files
+            .get(id)
+            .map_or(self.all, |floor| self.all.max(*floor))
+    }
+}

@@ -1,0 +1,174 @@
+//! Errors of the device at every request.
+
+use std::sync::Arc;
+
+use extant_blockdev::simulation::{CrashDevice, Done, Fault, FaultRule, FaultyDevice, When};
+use extant_blockdev::{MemoryDevice, OperationKind};
+use extant_ext4::Filesystem;
+use extant_space::ErrorKind;
+use extant_testkit::{require, requires};
+
+use crate::image::{Judge, OLD, PLAIN, assert_usable, forgetful, open, used};
+use crate::scenario::{self, Outcome};
+use crate::watch::Watch;
+
+/// Runs the scenario on a device that fails once, or from there on; whether it did.
+fn fails(base: &MemoryDevice, rule: FaultRule, judge: &mut Judge, what: &str) -> bool {
+    let device = Arc::new(FaultyDevice::new(
+        CrashDevice::new(base.snapshot()),
+        1,
+        vec![rule],
+    ));
+    let outcome = match Filesystem::open(device.clone(), forgetful()) {
+        Err(error) => {
+            assert_is_told(&error, what);
+            Outcome::default()
+        }
+        Ok(filesystem) => {
+            let outcome = scenario::run(&filesystem, "d");
+            let closed = filesystem.close();
+            for error in outcome.errors.iter().chain(closed.as_ref().err()) {
+                assert_is_told(error, what);
+            }
+            let is_struck = device.strikes()[0] > 0;
+            let was_told = !outcome.errors.is_empty() || closed.is_err();
+            assert!(
+                !was_told || is_struck,
+                "{what}: {:?}",
+                outcome.errors.first()
+            );
+            outcome
+        }
+    };
+    let is_struck = device.strikes()[0] > 0;
+    let image = Arc::new(device.inner().snapshot());
+    assert_usable(&image, judge, what);
+    let filesystem = open(image).unwrap();
+    outcome.assert_kept(&filesystem, what);
+    is_struck
+}
+
+/// An error that the device made, or that follows from it.
+#[track_caller]
+fn assert_is_told(error: &extant_space::Error, what: &str) {
+    let follows = [
+        ErrorKind::NotFound,
+        ErrorKind::NotEmpty,
+        ErrorKind::InvalidArgument,
+        ErrorKind::NoAttribute,
+    ];
+    let text = error.to_string();
+    let is_told = text.contains("injected fault") || follows.contains(&error.kind());
+    assert!(is_told, "{what}: {text}");
+}
+
+fn every(
+    options: &str,
+    kinds: &[OperationKind],
+    kind: ErrorKind,
+    done: Done,
+    step: u64,
+    when: fn(u64) -> When,
+) -> u64 {
+    let base = used(options);
+    let mut judge = Judge::new();
+    let watch = Watch::new();
+    let mut number = 1;
+    loop {
+        let what = format!("{kinds:?} {:?} {done:?}", when(number));
+        watch.tell(what.clone());
+        let rule = FaultRule::new(Fault::Fail { kind, done })
+            .on(kinds)
+            .when(when(number));
+        if !fails(&base, rule, &mut judge, &what) {
+            return number;
+        }
+        number += step;
+    }
+}
+
+#[test]
+fn error_of_any_read_is_told_and_leaves_a_good_file_system() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    for options in [PLAIN, OLD] {
+        let reads = every(
+            options,
+            &[OperationKind::Read],
+            ErrorKind::Io,
+            Done::Nothing,
+            1,
+            When::Nth,
+        );
+        assert!(reads > 100, "{reads} reads");
+    }
+}
+
+#[test]
+fn error_of_any_write_is_told_and_keeps_what_was_synced() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    let kinds = [OperationKind::Write, OperationKind::WriteZeroes];
+    for (number, done) in [Done::Nothing, Done::Part, Done::All]
+        .into_iter()
+        .enumerate()
+    {
+        let options = [PLAIN, OLD][number % 2];
+        let writes = every(options, &kinds, ErrorKind::Io, done, 1, When::Nth);
+        assert!(writes > 100, "{writes} writes");
+    }
+}
+
+#[test]
+fn error_of_any_flush_is_told_and_keeps_what_was_synced() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    let flushes = every(
+        PLAIN,
+        &[OperationKind::Flush],
+        ErrorKind::Io,
+        Done::Nothing,
+        1,
+        When::Nth,
+    );
+    assert!(flushes > 10, "{flushes} flushes");
+}
+
+#[test]
+fn device_that_is_gone_from_some_request_on_keeps_what_was_synced() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    every(
+        PLAIN,
+        &OperationKind::ALL,
+        ErrorKind::Io,
+        Done::Nothing,
+        3,
+        When::From,
+    );
+}
+
+#[test]
+fn thin_device_without_space_from_some_write_on_keeps_what_was_synced() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    let kinds = [
+        OperationKind::Write,
+        OperationKind::WriteZeroes,
+        OperationKind::Assign,
+    ];
+    every(OLD, &kinds, ErrorKind::NoSpace, Done::Part, 3, When::From);
+}
+
+#[test]
+fn device_that_becomes_read_only_keeps_what_was_synced() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    let kinds = [
+        OperationKind::Write,
+        OperationKind::WriteZeroes,
+        OperationKind::Discard,
+    ];
+    every(
+        PLAIN,
+        &kinds,
+        ErrorKind::ReadOnly,
+        Done::Nothing,
+        3,
+        When::From,
+    );
+}

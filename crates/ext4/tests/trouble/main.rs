@@ -1,0 +1,18 @@
+//! Devices that fail, file systems that are full, images that are wrong.
+//!
+//! - `failing`: errors of the device at every request of a scenario; `reads`: reads that are wrong;
+//! - `full`: no space at every allocation; `policy`: what is noted, and what happens then;
+//! - `device`: devices that are short or read-only;
+//! - `corrupt`: damaged images, under a watch (`watch`) for time, and a bound of memory.
+//!
+//! `EXTANT_TROUBLE_SEEDS=A..B` runs those seeds of damage instead of the few of every day.
+
+mod corrupt;
+mod device;
+mod failing;
+mod full;
+mod image;
+mod policy;
+mod reads;
+mod scenario;
+mod watch;

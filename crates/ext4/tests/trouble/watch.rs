@@ -1,0 +1,36 @@
+//! A watch over things that must come to an end.
+
+use std::sync::mpsc::{Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+/// Generous: the machine may be busy.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// Ends the process when it is told nothing new for too long.
+pub struct Watch(Sender<String>);
+
+impl Watch {
+    pub fn new() -> Self {
+        let (tell, told) = channel();
+        thread::spawn(move || {
+            let mut last = String::new();
+            loop {
+                match told.recv_timeout(LONGEST) {
+                    Ok(next) => last = next,
+                    Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return,
+                    Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
+                        eprintln!("no end of: {last}");
+                        std::process::abort();
+                    }
+                }
+            }
+        });
+        Self(tell)
+    }
+
+    /// What comes next.
+    pub fn tell(&self, what: String) {
+        self.0.send(what).expect("the watch lives as long as this");
+    }
+}
