@@ -31,6 +31,8 @@ use extant_space::{Error, ErrorKind, Result};
 use crate::cache::{Block, BlockCache, Changing};
 use crate::fast_commit::Ranges;
 use crate::file::End;
+use crate::groups::Groups;
+use crate::store::Unmarked;
 use crate::sync::{read, write};
 use crate::transaction::{Epoch, Transaction, TransactionId};
 
@@ -71,6 +73,8 @@ pub(crate) struct InodeState {
     changed: Option<Epoch>,
     /// The same of the last change of size or blocks: what a sync of data waits for.
     pub(crate) data_changed_in: Option<Epoch>,
+    /// Its blocks that are not set in their bitmap yet.
+    pub(crate) unmarked: Option<Unmarked>,
     /// Where blocks have changed since the last commit, for a fast one.
     pub(crate) touched: Ranges,
     /// Handles that are open; the last one frees a file without a name.
@@ -97,6 +101,7 @@ impl InodeCell {
                 changed_in: None,
                 changed: None,
                 data_changed_in: None,
+                unmarked: None,
                 touched: Ranges::default(),
                 handles: 0,
             }),
@@ -119,6 +124,17 @@ impl InodeCell {
     pub(crate) fn release_windows(&self) {
         if let Some(owner) = self.owner.get() {
             owner.release_windows();
+        }
+    }
+
+    /// Sets what is not set yet of its blocks, when the transaction is frozen; before the groups are.
+    ///
+    /// # Errors
+    /// As those of [`Groups::use_blocks`].
+    pub(crate) fn mark_blocks(&self, groups: &Groups) -> Result<()> {
+        match write(&self.state).unmarked.take() {
+            Some(unmarked) => groups.use_joined(&unmarked.blocks),
+            None => Ok(()),
         }
     }
 

@@ -2,7 +2,12 @@
 //!
 //! What an operation takes and gives back is counted here and added to the inode's `i_blocks` at its end
 //! ([`Store::settle`]).
+//!
+//! Blocks that only make a file's last piece longer are set in their bitmap when the transaction is frozen, or when they
+//! would otherwise be cleared again ([`Unmarked`]): files that grow at the same time may share a group, and its lock would
+//! go from processor to processor with every block.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use extant_mballoc::{
@@ -19,6 +24,15 @@ use crate::options::Reserve;
 use crate::transaction::Transaction;
 use crate::tree::{Judge, Nodes, NodesMut};
 
+/// Blocks that an inode has been given in the running transaction, behind one that was set in its bitmap in the same
+/// transaction; theirs are clear. A freeze sets them ([`InodeCell::freeze`](crate::inode::InodeCell::freeze)).
+#[derive(Clone, Debug)]
+pub(crate) struct Unmarked {
+    pub(crate) blocks: Range<u64>,
+    /// Where the group ends that they are in, and that has joined the transaction.
+    group_end: u64,
+}
+
 pub(crate) struct Store<'a> {
     parts: &'a Parts,
     transaction: &'a Transaction<'a>,
@@ -27,6 +41,8 @@ pub(crate) struct Store<'a> {
     held: Vec<(PhysicalBlock, Arc<Block>)>,
     /// Blocks taken, less blocks given back.
     taken: i64,
+    /// The inode's, until [`settle`](Self::settle) gives them back to it.
+    unmarked: Option<Unmarked>,
 }
 
 impl<'a> Store<'a> {
@@ -34,6 +50,7 @@ impl<'a> Store<'a> {
         parts: &'a Parts,
         transaction: &'a Transaction<'a>,
         owner: &'a Owner,
+        unmarked: Option<Unmarked>,
     ) -> Self {
         Self {
             parts,
@@ -41,6 +58,7 @@ impl<'a> Store<'a> {
             owner,
             held: Vec::new(),
             taken: 0,
+            unmarked,
         }
     }
 
@@ -49,11 +67,47 @@ impl<'a> Store<'a> {
     /// # Errors
     /// `Corrupt` when somebody refers to them already; they are not kept then.
     pub(crate) fn attach(&mut self, blocks: Allocation<'_>) -> Result<BlockRange> {
+        let range = blocks.range();
         self.parts
             .groups
-            .use_blocks(self.transaction, blocks.range())?;
-        self.taken += i64::from(blocks.range().count());
+            .use_blocks(self.transaction, range.start().0..range.end().0)?;
+        self.taken += i64::from(range.count());
         Ok(blocks.keep())
+    }
+
+    /// The same for data that may go on where the last piece ended.
+    ///
+    /// # Errors
+    /// As [`attach`](Self::attach).
+    pub(crate) fn attach_data(&mut self, blocks: Allocation<'_>) -> Result<BlockRange> {
+        let range = blocks.range();
+        if let Some(unmarked) = &mut self.unmarked
+            && unmarked.blocks.end == range.start().0
+            && range.end().0 <= unmarked.group_end
+        {
+            unmarked.blocks.end = range.end().0;
+            self.taken += i64::from(range.count());
+            return Ok(blocks.keep());
+        }
+        self.mark()?;
+        let range = self.attach(blocks)?;
+        let end = range.end().0;
+        let layout = &self.parts.layout;
+        self.unmarked = layout
+            .locate(PhysicalBlock(end - 1))
+            .map(|(group, at)| Unmarked {
+                blocks: end..end,
+                group_end: end - 1 + u64::from(layout.blocks_in(group) - at),
+            });
+        Ok(range)
+    }
+
+    /// Sets what is not set yet.
+    fn mark(&mut self) -> Result<()> {
+        match self.unmarked.take() {
+            Some(unmarked) => self.parts.groups.use_joined(&unmarked.blocks),
+            None => Ok(()),
+        }
     }
 
     /// The inode does not refer to blocks any more.
@@ -61,7 +115,20 @@ impl<'a> Store<'a> {
     /// # Errors
     /// `Corrupt` when they were not in use.
     pub(crate) fn detach(&mut self, range: BlockRange) -> Result<()> {
-        self.parts.free(self.transaction, self.owner, range)?;
+        let (start, end) = (range.start().0, range.end().0);
+        let mut unset = end..end;
+        if let Some(unmarked) = &self.unmarked
+            && unmarked.blocks.start < end
+            && start < unmarked.blocks.end
+        {
+            match start <= unmarked.blocks.start && unmarked.blocks.end <= end {
+                // Given and taken back in one transaction: their bits stay as they are.
+                true => unset = self.unmarked.take().expect("just seen").blocks,
+                false => self.mark()?,
+            }
+        }
+        self.parts
+            .free(self.transaction, self.owner, range, unset)?;
         self.taken -= i64::from(range.count());
         Ok(())
     }
@@ -87,12 +154,22 @@ impl<'a> Store<'a> {
     ///
     /// # Errors
     /// `TooLarge` when it cannot count so many.
-    pub(crate) fn settle(self, state: &mut InodeState) -> Result<()> {
+    pub(crate) fn settle(mut self, state: &mut InodeState) -> Result<()> {
+        state.unmarked = self.unmarked.take();
         let layout = &self.parts.layout;
         let sectors = self.taken << (layout.block_bits() - 9);
         let before = state.inode.sectors(layout);
         let after = before.saturating_add_signed(sectors);
         state.inode.set_sectors(after, layout)
+    }
+}
+
+impl Drop for Store<'_> {
+    /// After an error, before it was settled.
+    fn drop(&mut self) {
+        if let Err(error) = self.mark() {
+            self.parts.note_error(&error);
+        }
     }
 }
 
@@ -150,16 +227,21 @@ impl NodesMut for Store<'_> {
 
 impl Parts {
     /// Gives back blocks to which nothing refers any more; they can be used again when the transaction has
-    /// committed.
-    pub(crate) fn free(
+    /// committed. Those of `unset`, which are some of them, are clear in their bitmap.
+    fn free(
         &self,
         transaction: &Transaction<'_>,
         owner: &Owner,
         range: BlockRange,
+        unset: Range<u64>,
     ) -> Result<()> {
         // The allocator reads a bitmap once, and it must be the one from before the change.
         self.hand_over(range)?;
-        self.groups.free_blocks(transaction, range)?;
+        for set in [range.start().0..unset.start, unset.end..range.end().0] {
+            if !set.is_empty() {
+                self.groups.free_blocks(transaction, set)?;
+            }
+        }
         owner.free(range, Free::AfterCommit(allocator_id(transaction.id())))
     }
 

@@ -142,7 +142,12 @@ impl Parts {
         cell: &InodeCell,
         state: &mut InodeState,
     ) -> Result<()> {
-        let mut store = Store::new(self, transaction, self.owner(cell, state));
+        let mut store = Store::new(
+            self,
+            transaction,
+            self.owner(cell, state),
+            state.unmarked.take(),
+        );
         let released = self.drop_reference(&mut store, state);
         store.settle(state)?;
         released
@@ -181,7 +186,12 @@ impl Parts {
     ) -> Result<()> {
         let mut state = write(&cell.state);
         state.join(cell, transaction);
-        let mut store = Store::new(self, transaction, self.owner(cell, &state));
+        let mut store = Store::new(
+            self,
+            transaction,
+            self.owner(cell, &state),
+            state.unmarked.take(),
+        );
         let written = self.write_xattr_block(&mut store, &mut state, before, after);
         store.settle(&mut state)?;
         written?;

@@ -13,7 +13,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use extant_jbd2::Extension;
-use extant_mballoc::{Block as AllocatorBlock, BlockRange};
 use extant_ondisk::ext4::PhysicalBlock;
 use extant_space::{Error, ErrorKind, Result};
 
@@ -110,10 +109,9 @@ impl<'a> Space<'a> {
             // At most the end of one group and the start of another, or one whole small one and parts of two.
             let most = 2 + count / self.parts.layout.blocks_per_group();
             self.reserve(group_credits(most))?;
-            let blocks = BlockRange::new(AllocatorBlock(range.start), count);
             match change {
-                1 => groups.use_blocks(self.transaction, blocks)?,
-                -1 => groups.free_blocks(self.transaction, blocks)?,
+                1 => groups.use_blocks(self.transaction, range)?,
+                -1 => groups.free_blocks(self.transaction, range)?,
                 _ => {
                     let (start, end) = (range.start, range.end);
                     return Err(Error::new(ErrorKind::Corrupt)

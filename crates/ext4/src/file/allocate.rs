@@ -303,7 +303,12 @@ impl Core {
             let mut state = write(&cell.state);
             state.join(cell, &transaction);
             let format = parts.tree_format(&state);
-            let mut store = Store::new(parts, &transaction, parts.owner(cell, &state));
+            let mut store = Store::new(
+                parts,
+                &transaction,
+                parts.owner(cell, &state),
+                state.unmarked.take(),
+            );
             let mut tree = TreeMut::new(state.tree_area(), &mut store, format);
             let is_first = !begun;
             if is_first {

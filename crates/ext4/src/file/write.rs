@@ -167,7 +167,12 @@ impl Core {
             let mut state = write(&cell.state);
             state.join(cell, &transaction);
             let format = parts.tree_format(&state);
-            let mut store = Store::new(parts, &transaction, parts.owner(cell, &state));
+            let mut store = Store::new(
+                parts,
+                &transaction,
+                parts.owner(cell, &state),
+                state.unmarked.take(),
+            );
             let mut tree = TreeMut::new(state.tree_area(), &mut store, format);
             rest = tree.convert_next(range.clone(), kind)?;
             store.settle(&mut state)?;
@@ -272,9 +277,14 @@ impl Parts {
     ) -> Result<()> {
         let mut state = write(&cell.state);
         state.join(cell, transaction);
-        let mut store = Store::new(self, transaction, self.owner(cell, &state));
+        let mut store = Store::new(
+            self,
+            transaction,
+            self.owner(cell, &state),
+            state.unmarked.take(),
+        );
         // Refused when the bitmap has them in use; the tree must not refer to them then.
-        let range = store.attach(allocation)?;
+        let range = store.attach_data(allocation)?;
         if !state.extend_last(&extent) {
             let format = self.tree_format(&state);
             let mut tree = TreeMut::new(state.tree_area(), &mut store, format);

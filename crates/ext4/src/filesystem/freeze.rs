@@ -40,6 +40,9 @@ impl Client for Parts {
             blocks: RefCell::new(changes.blocks),
         };
         for inode in changes.inodes {
+            if let Err(error) = inode.mark_blocks(&self.groups) {
+                self.note_error(&error);
+            }
             // Its number may have been given to another one since.
             if !self.inodes.is_current(&inode) {
                 continue;

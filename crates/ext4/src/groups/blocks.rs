@@ -3,7 +3,6 @@
 use std::ops::Range;
 use std::sync::MutexGuard;
 
-use extant_mballoc::BlockRange;
 use extant_ondisk::ext4::bitmap::Bitmap;
 use extant_ondisk::ext4::group_descriptor::GroupFlags;
 use extant_ondisk::ext4::{GroupNumber, PhysicalBlock};
@@ -27,9 +26,17 @@ impl Groups {
     pub(crate) fn use_blocks(
         &self,
         transaction: &Transaction<'_>,
-        range: BlockRange,
+        range: Range<u64>,
     ) -> Result<()> {
-        self.mark(transaction, range, Use::Used)
+        self.mark(Some(transaction), range, Use::Used)
+    }
+
+    /// The same for blocks of a group that the running transaction has changed already.
+    ///
+    /// # Errors
+    /// As [`use_blocks`](Self::use_blocks).
+    pub(crate) fn use_joined(&self, range: &Range<u64>) -> Result<()> {
+        self.mark(None, range.clone(), Use::Used)
     }
 
     /// Notes that nobody refers to `range` any more.
@@ -39,9 +46,9 @@ impl Groups {
     pub(crate) fn free_blocks(
         &self,
         transaction: &Transaction<'_>,
-        range: BlockRange,
+        range: Range<u64>,
     ) -> Result<()> {
-        self.mark(transaction, range, Use::Free)
+        self.mark(Some(transaction), range, Use::Free)
     }
 
     /// Whether nobody refers to any block of `range`.
@@ -100,20 +107,31 @@ impl Groups {
         Err(Error::new(ErrorKind::NoSpace).detail("no block is free"))
     }
 
-    fn mark(&self, transaction: &Transaction<'_>, range: BlockRange, to: Use) -> Result<()> {
+    fn mark(
+        &self,
+        transaction: Option<&Transaction<'_>>,
+        range: Range<u64>,
+        to: Use,
+    ) -> Result<()> {
         let layout = self.layout();
-        let mut at = range.start().0;
-        while at < range.end().0 {
+        let mut at = range.start;
+        while at < range.end {
             let Some((number, start)) = layout.locate(PhysicalBlock(at)) else {
                 return Err(Error::new(ErrorKind::Corrupt)
-                    .detail(format!("{range} outside the file system"))
+                    .detail(format!(
+                        "blocks {at} to {}: outside the file system",
+                        range.end
+                    ))
                     .advice("check the file system"));
             };
             let in_group = u64::from(layout.blocks_in(number) - start);
-            let count = in_group.min(range.end().0 - at) as u32;
+            let count = in_group.min(range.end - at) as u32;
             let mut group = self.group_with_blocks(number)?;
             let bits = start..start + count;
-            group.join(transaction, Bitmap::Blocks);
+            match transaction {
+                Some(transaction) => group.join(transaction, Bitmap::Blocks),
+                None => debug_assert!(group.blocks_changed, "a group that has joined"),
+            }
             let bitmap = group.block_bitmap.as_mut().expect("just read");
             if !bitmap.flip(bits, to == Use::Used) {
                 let is = if to == Use::Free { "free" } else { "in use" };

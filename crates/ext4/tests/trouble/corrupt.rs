@@ -24,7 +24,7 @@ use walk::{Walk, assert_named};
 
 /// What files hold, and metadata does not.
 const FILL: u8 = 0x5A;
-const MEMORY_MAX: usize = 64 << 20;
+const MEMORY_MAX: u64 = 64 << 20;
 
 const WITH_SUMS: &str = "-t ext4 -b 1024 -J size=1 -N 128";
 const WITHOUT_SUMS: [&str; 3] = [
