@@ -203,6 +203,11 @@ impl BlockCache {
 }
 
 impl Block {
+    /// Its number.
+    pub(crate) fn number(&self) -> PhysicalBlock {
+        self.number
+    }
+
     /// Its number and its bytes as they are now; `None` when it was freed.
     pub(crate) fn freeze(&self) -> Option<(PhysicalBlock, Arc<[u8]>)> {
         let state = lock(&self.state);

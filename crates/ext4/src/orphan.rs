@@ -10,10 +10,11 @@
 //! Format: docs/formats/ext4.md, "Orphan file". Lock order: this lock comes after transaction and before state.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use extant_ondisk::ext4::orphan as disk;
-use extant_ondisk::ext4::{InodeNumber, InodeSeed, PhysicalBlock};
+use extant_ondisk::ext4::{InodeNumber, InodeSeed, PhysicalBlock, Superblock};
 use extant_space::{Error, ErrorKind, Result};
 
 use crate::filesystem::{Core, Parts};
@@ -28,6 +29,8 @@ pub(crate) const CREDITS: u32 = 2;
 #[derive(Default)]
 pub(crate) struct Orphans {
     inner: Mutex<Inner>,
+    /// The first of the list has changed since the superblock was last brought home.
+    head_changed: AtomicBool,
 }
 
 #[derive(Default)]
@@ -62,7 +65,14 @@ impl Orphans {
                 seed,
                 ..Inner::default()
             }),
+            head_changed: AtomicBool::new(false),
         }
+    }
+
+    /// Whether the first of the list may be another one in the log than in the superblock's own place; it is not from
+    /// now on.
+    pub(crate) fn take_head_changed(&self) -> bool {
+        self.head_changed.swap(false, Ordering::Relaxed)
     }
 
     /// Whether nothing is noted.
@@ -105,7 +115,7 @@ impl Parts {
         let mut superblock = lock(&self.superblock);
         let next = superblock.last_orphan().map_or(0, |number| number.0);
         cell.change(transaction, |state| state.inode.set_deletion_word(next));
-        superblock.edit(|raw| raw.s_last_orphan.set(cell.number.0))?;
+        self.set_first_orphan(&mut superblock, cell.number.0)?;
         inner.list.push(Arc::clone(cell));
         inner.places.insert(cell.number, Place::List);
         Ok(())
@@ -171,12 +181,17 @@ impl Parts {
                     Some(before) => before.change(transaction, |state| {
                         state.inode.set_deletion_word(next);
                     }),
-                    None => lock(&self.superblock).edit(|raw| raw.s_last_orphan.set(next))?,
+                    None => self.set_first_orphan(&mut lock(&self.superblock), next)?,
                 }
             }
         }
         cell.change(transaction, |state| state.inode.set_deletion_word(deletion));
         Ok(())
+    }
+
+    fn set_first_orphan(&self, superblock: &mut Superblock, number: u32) -> Result<()> {
+        self.orphans.head_changed.store(true, Ordering::Relaxed);
+        superblock.edit(|raw| raw.s_last_orphan.set(number))
     }
 
     fn change_orphan_block<T>(

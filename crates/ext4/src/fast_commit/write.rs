@@ -11,6 +11,8 @@
 //! e2fsck 1.47.0 replays with bitmaps that do not know the blocks that records give to files: it would take them for
 //! nodes of trees. So no transaction has fast commits with both. And it has read the journal's inode before the log,
 //! and writes other inodes of that block back beside old neighbours: so that block comes home before it is said.
+//! The same goes for the superblock when its list of orphans has changed: e2fsck writes back what the records change
+//! of it and a sum over the list as it stood at home before the log was replayed.
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
@@ -93,6 +95,9 @@ impl Parts {
         }
         if let Some(block) = commit.beside_journal {
             self.cache.bring_home(block).ok()?;
+        }
+        if !commit.is_empty && self.orphans.take_head_changed() {
+            self.cache.bring_home(self.superblock_place()).ok()?;
         }
         Some(match commit.is_empty {
             true => Vec::new(),

@@ -13,6 +13,11 @@ use crate::sync::lock;
 use crate::time;
 
 impl Parts {
+    /// The block that the superblock is in.
+    pub(crate) fn superblock_place(&self) -> PhysicalBlock {
+        self.superblock_block.number()
+    }
+
     /// Brings the counts up to date and puts the superblock into its block.
     pub(super) fn freeze_superblock(&self, by: &impl Changing) {
         let free = self.groups.frozen_free();
