@@ -123,6 +123,7 @@ impl Parts {
             state.inode.set_links(0);
             state.inode.set_size_bytes(0, &self.layout);
             state.inode.set_time(TimeField::Change, time::now());
+            state.data_changed_in = Some(transaction.epoch());
         });
         self.add_orphan(transaction, victim)
     }
