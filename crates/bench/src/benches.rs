@@ -8,6 +8,7 @@ mod cancel;
 mod ext4;
 mod mballoc;
 mod neighbour;
+mod stack;
 mod sync4k;
 mod written;
 
@@ -22,6 +23,7 @@ pub const ALL: &[&dyn Bench] = &[
     &mballoc::Mballoc,
     &assign::Assign,
     &ext4::Ext4,
+    &stack::Stack,
 ];
 
 /// The bench called `name`.

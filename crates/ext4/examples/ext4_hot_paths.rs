@@ -92,6 +92,7 @@ fn create(parent: &Node, name: &str) -> Result<Node> {
         permissions: 0o644,
         uid: 0,
         gid: 0,
+        umask: 0,
     };
     parent.create(name.as_bytes(), &new)
 }

@@ -16,7 +16,8 @@ use extant_ondisk::ext4::extent::{ExtentKind, LOGICAL_END, LeafEntry, WRITTEN_BL
 use extant_ondisk::ext4::{Layout, LogicalBlock, PhysicalBlock};
 use extant_space::{Error, ErrorKind, Result};
 
-use crate::tree::{Mapping, Nodes};
+use crate::system_zone::OffLimits;
+use crate::tree::{Mapping, Nodes, TreeFormat};
 
 /// Numbers of data blocks in `i_block`; those of indirect blocks follow.
 const DIRECT: u32 = 12;
@@ -26,15 +27,17 @@ pub(crate) struct BlockMap<'a, N> {
     i_block: &'a [u8; 60],
     nodes: &'a N,
     layout: &'a Layout,
+    off_limits: Option<OffLimits<'a>>,
 }
 
 impl<'a, N: Nodes> BlockMap<'a, N> {
     /// The map that begins in `i_block`.
-    pub(crate) fn new(i_block: &'a [u8; 60], nodes: &'a N, layout: &'a Layout) -> Self {
+    pub(crate) fn new(i_block: &'a [u8; 60], nodes: &'a N, format: TreeFormat<'a>) -> Self {
         Self {
             i_block,
             nodes,
-            layout,
+            layout: format.layout,
+            off_limits: format.off_limits,
         }
     }
 
@@ -55,7 +58,10 @@ impl<'a, N: Nodes> BlockMap<'a, N> {
         let mut block: Option<(PhysicalBlock, Arc<[u8]>)> = None;
         for (depth, &step) in above.iter().enumerate() {
             match self.number(block.as_ref(), step)? {
-                Some(next) => block = Some((next, self.nodes.read(next, &|_| Ok(()))?)),
+                Some(next) => {
+                    self.check(next, 1)?;
+                    block = Some((next, self.nodes.read(next, &|_| Ok(()))?));
+                }
                 None => {
                     let span = path.blocks_below(depth, self.layout);
                     let before: u64 = (depth + 1..path.steps().len())
@@ -121,6 +127,9 @@ impl<'a, N: Nodes> BlockMap<'a, N> {
                 _ => break,
             }
         }
+        if let Some(first) = first {
+            self.check(first, blocks)?;
+        }
         Ok(match first {
             None => Mapping::Hole(start..start + blocks),
             Some(physical) => Mapping::Extent(LeafEntry {
@@ -130,6 +139,13 @@ impl<'a, N: Nodes> BlockMap<'a, N> {
                 kind: ExtentKind::Written,
             }),
         })
+    }
+
+    fn check(&self, start: PhysicalBlock, blocks: u64) -> Result<()> {
+        match self.off_limits {
+            Some(off_limits) => off_limits.check(start, blocks),
+            None => Ok(()),
+        }
     }
 
     fn number(

@@ -53,6 +53,7 @@ impl Parts {
         TreeFormat {
             layout: &self.layout,
             seed: state.seed,
+            off_limits: self.groups.zone().for_inode(state.number),
         }
     }
 

@@ -56,6 +56,8 @@ pub(crate) struct Parts {
     pub(crate) layout: Layout,
     pub(crate) seed: Option<Seed>,
     pub(crate) superblock: Mutex<Superblock>,
+    /// As it was last given to the device or the journal.
+    superblock_given: Mutex<Superblock>,
     /// The block it lies in, held so that a freeze need not read it.
     superblock_block: Arc<Block>,
     pub(crate) cache: Arc<BlockCache>,
@@ -141,6 +143,14 @@ impl Core {
         }
         let handle = journal.start(blocks)?;
         Ok(Transaction::new(&self.parts.running, handle))
+    }
+
+    /// Whether anything can be changed.
+    pub(crate) fn is_writable(&self) -> bool {
+        let parts = &self.parts;
+        self.journal.is_some()
+            && !parts.closed.load(Ordering::Relaxed)
+            && !parts.stopped.load(Ordering::Relaxed)
     }
 
     /// Waits until `epoch` is durable, by a fast commit where that can be.

@@ -28,6 +28,7 @@ use extant_space::Result;
 
 use crate::cache::{Block, BlockCache, Changing};
 use crate::sync::lock;
+use crate::system_zone::SystemZone;
 use crate::transaction::{First, Transaction, TransactionId};
 
 pub(crate) use bitmap::BitmapBytes;
@@ -41,6 +42,7 @@ pub(crate) struct Groups {
     groups: Box<[OnceLock<Box<Mutex<Group>>>]>,
     /// Sums over the descriptors as they were frozen last: no operation writes them.
     frozen_free: Mutex<FreeSums>,
+    zone: SystemZone,
 }
 
 /// One group. Its lock is held for a few bits at a time.
@@ -62,14 +64,25 @@ pub(crate) struct Group {
 }
 
 impl Groups {
-    pub(crate) fn new(cache: Arc<BlockCache>, superblock: Superblock, free: FreeSums) -> Self {
+    pub(crate) fn new(
+        cache: Arc<BlockCache>,
+        superblock: Superblock,
+        free: FreeSums,
+        zone: SystemZone,
+    ) -> Self {
         let count = superblock.layout().groups() as usize;
         Self {
             cache,
             superblock,
             groups: (0..count).map(|_| OnceLock::new()).collect(),
             frozen_free: Mutex::new(free),
+            zone,
         }
+    }
+
+    /// The blocks that no file can have.
+    pub(crate) fn zone(&self) -> &SystemZone {
+        &self.zone
     }
 
     pub(crate) fn layout(&self) -> &Layout {

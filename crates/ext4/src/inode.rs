@@ -59,6 +59,8 @@ pub(crate) struct SlotPlace {
 
 /// What an inode is now.
 pub(crate) struct InodeState {
+    /// As that of its cell.
+    pub(crate) number: InodeNumber,
     pub(crate) inode: Inode,
     /// Where checksums of what belongs to it begin. It follows from the number and the generation, which never change.
     pub(crate) seed: Option<InodeSeed>,
@@ -77,6 +79,9 @@ pub(crate) struct InodeState {
     pub(crate) unmarked: Option<Unmarked>,
     /// Where blocks have changed since the last commit, for a fast one.
     pub(crate) touched: Ranges,
+    /// The time of the last access was changed without a transaction; it is kept with the next change, or when the last
+    /// handle is closed.
+    pub(crate) has_late_access: bool,
     /// Handles that are open; the last one frees a file without a name.
     pub(crate) handles: u32,
 }
@@ -94,6 +99,7 @@ impl InodeCell {
             number,
             operation: RwLock::new(()),
             state: RwLock::new(InodeState {
+                number,
                 seed: seed.map(|seed| inode.seed(seed, number)),
                 end: None,
                 inode,
@@ -103,6 +109,7 @@ impl InodeCell {
                 data_changed_in: None,
                 unmarked: None,
                 touched: Ranges::default(),
+                has_late_access: false,
                 handles: 0,
             }),
             owner: OnceLock::new(),
@@ -169,6 +176,7 @@ impl InodeCell {
 impl InodeState {
     /// Notes the inode in the running transaction; before it is changed.
     pub(crate) fn join(&mut self, cell: &Arc<InodeCell>, transaction: &Transaction<'_>) {
+        self.has_late_access = false;
         if self.changed_in != Some(transaction.id()) {
             self.changed_in = Some(transaction.id());
             transaction.joined_inode(cell);
@@ -197,12 +205,28 @@ impl InodeState {
         self.changed
     }
 
-    /// Refuses what nothing may change.
+    /// Refuses what nothing may change, or what may only grow.
     pub(crate) fn check_mutable(&self) -> Result<()> {
-        let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
-        if self.inode.flags().intersects(fixed) {
-            return Err(Error::new(ErrorKind::Immutable));
+        self.check_without(InodeFlags::IMMUTABLE | InodeFlags::APPEND)
+    }
+
+    /// Refuses what nothing may change. What may only grow can.
+    pub(crate) fn check_growable(&self) -> Result<()> {
+        self.check_without(InodeFlags::IMMUTABLE)
+    }
+
+    /// Refuses data at byte `offset` of what nothing may change, or before the end of what may only grow.
+    pub(crate) fn check_writable(&self, offset: u64, layout: &Layout) -> Result<()> {
+        match offset < self.inode.size_bytes(layout) {
+            true => self.check_mutable(),
+            false => self.check_growable(),
         }
-        Ok(())
+    }
+
+    fn check_without(&self, refused: InodeFlags) -> Result<()> {
+        match self.inode.flags().intersects(refused) {
+            true => Err(Error::new(ErrorKind::Immutable)),
+            false => Ok(()),
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use extant_ondisk::ext4::inode::InodeFlags;
-use extant_ondisk::ext4::{Inode, InodeSeed, Layout, LogicalBlock, PhysicalBlock};
+use extant_ondisk::ext4::{Inode, LogicalBlock, PhysicalBlock};
 use extant_space::Result;
 
 use crate::block_map::BlockMap;
@@ -21,13 +21,12 @@ impl Nodes for BlockCache {
 pub(crate) fn find(
     inode: &Inode,
     cache: &BlockCache,
-    layout: &Layout,
-    seed: Option<InodeSeed>,
+    format: TreeFormat<'_>,
     logical: LogicalBlock,
 ) -> Result<Mapping> {
     match inode.flags().contains(InodeFlags::EXTENTS) {
-        true => Tree::new(inode.block_area(), cache, TreeFormat { layout, seed }).find(logical),
-        false => BlockMap::new(inode.block_area(), cache, layout).find(logical),
+        true => Tree::new(inode.block_area(), cache, format).find(logical),
+        false => BlockMap::new(inode.block_area(), cache, format).find(logical),
     }
 }
 
@@ -35,15 +34,12 @@ pub(crate) fn find(
 pub(crate) fn walk<B>(
     inode: &Inode,
     cache: &BlockCache,
-    layout: &Layout,
-    seed: Option<InodeSeed>,
+    format: TreeFormat<'_>,
     range: Range<u64>,
     visit: impl FnMut(Mapping) -> ControlFlow<B>,
 ) -> Result<ControlFlow<B>> {
     match inode.flags().contains(InodeFlags::EXTENTS) {
-        true => {
-            Tree::new(inode.block_area(), cache, TreeFormat { layout, seed }).walk(range, visit)
-        }
-        false => BlockMap::new(inode.block_area(), cache, layout).walk(range, visit),
+        true => Tree::new(inode.block_area(), cache, format).walk(range, visit),
+        false => BlockMap::new(inode.block_area(), cache, format).walk(range, visit),
     }
 }

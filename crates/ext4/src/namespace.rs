@@ -212,10 +212,7 @@ fn check_addable(state: &InodeState) -> Result<()> {
     if state.inode.links() == 0 {
         return Err(Error::new(ErrorKind::NotFound).detail("the directory was removed"));
     }
-    if state.inode.flags().contains(InodeFlags::IMMUTABLE) {
-        return Err(Error::new(ErrorKind::Immutable));
-    }
-    Ok(())
+    state.check_growable()
 }
 
 /// Refuses a directory from which no name can be taken.

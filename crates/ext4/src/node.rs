@@ -7,10 +7,12 @@
 //! Errors of the structures themselves pass through [`Core::judged`], which notes them in the superblock and stops
 //! further changes where the file system is set to.
 
+mod access_time;
 mod attributes;
 mod file;
 mod names;
 mod path;
+mod privileges;
 mod xattr;
 
 use std::fmt;
@@ -25,6 +27,7 @@ use crate::filesystem::{Core, Filesystem};
 use crate::inode::InodeCell;
 use crate::sync::{read, write};
 
+pub use access_time::AccessTime;
 pub use attributes::{AttributeChange, Attributes};
 pub use file::File;
 pub use path::FollowLast;
@@ -150,10 +153,14 @@ impl Core {
 
     /// Closes a handle. The thread has no transaction open.
     pub(crate) fn close_handle(&self, cell: &Arc<InodeCell>) {
-        let (is_last, has_name) = {
+        let (is_last, has_name, has_late_access) = {
             let mut state = write(&cell.state);
             state.handles -= 1;
-            (state.handles == 0, state.inode.links() > 0)
+            (
+                state.handles == 0,
+                state.inode.links() > 0,
+                state.has_late_access,
+            )
         };
         if !is_last {
             return;
@@ -162,6 +169,8 @@ impl Core {
         if !has_name {
             // Nobody is there to be told: who opens the file system next finds the orphan.
             let _ = self.judged(self.delete(cell));
+        } else if has_late_access {
+            self.keep_late_access(cell);
         }
     }
 

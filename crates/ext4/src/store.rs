@@ -14,7 +14,7 @@ use extant_mballoc::{
     Alignment, Allocation, Block as AllocatorBlock, BlockRange, Free, Goal, Owner, Request,
     RequestFlags,
 };
-use extant_ondisk::ext4::PhysicalBlock;
+use extant_ondisk::ext4::{InodeNumber, PhysicalBlock};
 use extant_space::Result;
 
 use crate::cache::{Block, Changing};
@@ -235,6 +235,14 @@ impl Parts {
         range: BlockRange,
         unset: Range<u64>,
     ) -> Result<()> {
+        let start = PhysicalBlock(range.start().0);
+        if let Some(off_limits) = self
+            .groups
+            .zone()
+            .for_inode(InodeNumber(owner.number() as u32))
+        {
+            off_limits.check(start, range.count().into())?;
+        }
         // The allocator reads a bitmap once, and it must be the one from before the change.
         self.hand_over(range)?;
         for set in [range.start().0..unset.start, unset.end..range.end().0] {

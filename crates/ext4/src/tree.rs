@@ -42,6 +42,8 @@ use extant_ondisk::ext4::extent::{ExtentNodeMut, LeafEntry, ROOT_BYTES};
 use extant_ondisk::ext4::{InodeSeed, Layout, PhysicalBlock};
 use extant_space::{Error, ErrorKind, Result};
 
+use crate::system_zone::OffLimits;
+
 pub(crate) use shift::Direction;
 
 /// Where nodes are read.
@@ -86,6 +88,8 @@ pub(crate) struct TreeFormat<'a> {
     pub layout: &'a Layout,
     /// Where checksums of the inode's nodes begin.
     pub seed: Option<InodeSeed>,
+    /// Blocks that the inode cannot have, as far as they are known.
+    pub off_limits: Option<OffLimits<'a>>,
 }
 
 /// A tree to be read.

@@ -9,6 +9,7 @@
 //! Access control lists are stored in a shorter form than programs see them in: `acl`.
 
 mod acl;
+mod inherit;
 
 use std::sync::Arc;
 
@@ -27,12 +28,14 @@ use crate::time;
 use crate::transaction::Transaction;
 use crate::tree::NodesMut;
 
+pub(crate) use inherit::InheritedAccess;
+
 /// Most bytes of a value, as in the kernel's calls.
 const VALUE_BYTES_MAX: usize = 64 << 10;
 /// Blocks of metadata that giving back a block of attributes touches at most, or a reference to it.
 pub(crate) const RELEASE_CREDITS: u32 = 2 + group_credits(1);
 /// The same for taking one.
-const TAKE_CREDITS: u32 = 1 + group_credits(1);
+pub(crate) const TAKE_CREDITS: u32 = 1 + group_credits(1);
 
 /// The same for changing attributes, without the inode.
 pub(crate) const CHANGE_CREDITS: u32 = TAKE_CREDITS + RELEASE_CREDITS;
@@ -55,7 +58,7 @@ pub(crate) struct XattrChange {
 }
 
 /// All attributes of an inode, by where they are.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, Default, PartialEq, Eq)]
 struct Lists {
     inode: Attributes<'static>,
     block: Attributes<'static>,
@@ -109,6 +112,19 @@ impl Parts {
         list.set_permissions(permissions);
         let after = self.placed(&state, &before, &name, Some(&list.to_disk()))?;
         Ok(Some(XattrChange { before, after }))
+    }
+
+    /// What is left without the attribute `name`; `None` when it is not there. The inode's operation lock is held until the
+    /// change is made.
+    pub(crate) fn without_xattr(
+        &self,
+        state: &InodeState,
+        name: &[u8],
+    ) -> Result<Option<XattrChange>> {
+        let name = parse_name(name)?;
+        let before = self.xattr_lists(state)?;
+        let after = self.placed(state, &before, &name, None)?;
+        Ok((before != after).then_some(XattrChange { before, after }))
     }
 
     /// Makes a change, in a transaction that has [`CHANGE_CREDITS`] left.

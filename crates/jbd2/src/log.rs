@@ -4,6 +4,10 @@
 //! All but the last are written side by side; a flush makes them, and the data that was written before,
 //! durable, and only then goes the commit block. What a power cut leaves of the first part counts for nothing.
 //!
+//! A disk may write some sectors of the commit block alone. What says something lies in the first; the others must be
+//! zeros then, for the checksum, so zeros are written in its place together with the first part. Else others take the
+//! journal for damaged (e2fsck 1.47, older kernels), though it is only a commit that has not happened.
+//!
 //! The superblock says where the log begins. It is written when the first transaction comes into an empty
 //! log, before it, and when the tail moves, after what lay there is durable at home.
 
@@ -163,11 +167,14 @@ impl Log {
         self.start()?;
 
         let written = Written::new(transaction, self.next, &self.format);
-        let parts = written.parts();
+        let mut parts = written.parts();
         debug_assert_eq!(parts.len() as u32, space - 1);
+        let commit = written.commit(&parts);
+        let uncommitted = vec![0; commit.len()];
+        parts.push(&uncommitted);
         let mut requests = Vec::new();
         let mut rest = &parts[..];
-        for part in self.ring.parts(self.head, space - 1) {
+        for part in self.ring.parts(self.head, space) {
             let (these, others) = rest.split_at(part.len());
             rest = others;
             let cached = Persistence::Cached;
@@ -177,7 +184,6 @@ impl Log {
         self.disk.submit(requests)?;
         self.disk.flush()?;
 
-        let commit = written.commit(&parts);
         let at = self.ring.after(self.head, space - 1);
         let mut requests = Vec::new();
         self.disk

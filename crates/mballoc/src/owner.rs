@@ -318,6 +318,15 @@ impl Owner {
         rest.map_or(Ok(()), |rest| self.shared.give_after(rest, transaction))
     }
 
+    /// Frees blocks of an allocation that nothing refers to.
+    fn take_back(&self, range: BlockRange) {
+        let mut state = self.lock();
+        let _ = state.fresh.remove(range, None);
+        let freed = self.give_back(&mut state, range, Possession::Known);
+        freed.expect("blocks that were just taken are in use");
+        state.freed(range);
+    }
+
     /// Blocks that can be used at once: joined to a window beside them, else free for all.
     fn give_back(
         &self,
@@ -420,6 +429,23 @@ impl Allocation<'_> {
         self.range
     }
 
+    /// Gives back all but `count` blocks behind the first `skip`. The others are free for whoever asks for them by
+    /// their place.
+    ///
+    /// # Panics
+    /// When there are not so many.
+    pub fn narrow(&mut self, skip: u32, count: u32) {
+        let start = self.range.start().0 + u64::from(skip);
+        let kept = BlockRange::new(Block(start), count);
+        assert!(kept.end() <= self.range.end(), "{kept} of {}", self.range);
+        let (front, _) = self.range.split_at(kept.start());
+        let (_, back) = self.range.split_at(kept.end());
+        self.range = kept;
+        for range in [front, back].into_iter().flatten() {
+            self.owner.take_back(range);
+        }
+    }
+
     /// Keeps the blocks: something refers to them now, and who owns them frees them.
     pub fn keep(mut self) -> BlockRange {
         self.kept = true;
@@ -430,11 +456,7 @@ impl Allocation<'_> {
 impl Drop for Allocation<'_> {
     fn drop(&mut self) {
         if !self.kept {
-            let mut state = self.owner.lock();
-            let _ = state.fresh.remove(self.range, None);
-            let freed = (self.owner).give_back(&mut state, self.range, Possession::Known);
-            freed.expect("blocks that were just taken are in use");
-            state.freed(self.range);
+            self.owner.take_back(self.range);
         }
     }
 }

@@ -19,6 +19,29 @@ pub(crate) fn crc32c(before: u32, bytes: &[u8]) -> u32 {
     !::crc32c::crc32c_append(!before, bytes)
 }
 
+/// The polynomial of crc32c, low bit first.
+const CRC32C: u32 = 0x82F6_3B78;
+
+/// The word, little-endian on the disk, that makes a crc32c `wanted` that was `before` and goes on with the word and then
+/// `behind`. There is exactly one.
+pub(crate) fn crc32c_fitting_word(before: u32, behind: &[u8], wanted: u32) -> u32 {
+    let at_word_end = behind
+        .iter()
+        .rev()
+        .fold(wanted, |sum, &byte| crc32c_undone(sum, 8) ^ u32::from(byte));
+    // A word changes a sum as it would change the sum's own 32 bits, followed by 32 zeros.
+    crc32c_undone(at_word_end, 32) ^ before
+}
+
+/// What a crc32c was before `bits` zeros.
+fn crc32c_undone(sum: u32, bits: u32) -> u32 {
+    // A step shifts a bit out, and sets the highest one just when that was set.
+    (0..bits).fold(sum, |sum, _| match sum >> 31 {
+        0 => sum << 1,
+        _ => (sum ^ CRC32C) << 1 | 1,
+    })
+}
+
 const CRC16: Crc<u16, Table<16>> = Crc::<u16, Table<16>>::new(&crc::CRC_16_ARC);
 
 /// Continues a crc16 (polynomial 0x8005, low bit first) over `bytes`; begin with `!0`.
@@ -50,6 +73,16 @@ mod tests {
         assert_eq!(!crc32c(START, CHECK), 0xE306_9283);
         assert_eq!(crc16(!0, CHECK), 0x4B37);
         assert_eq!(crc32_high_first(START, CHECK), 0x0376_E6E7);
+    }
+
+    #[test]
+    fn fitting_word_gives_any_sum() {
+        for (number, behind) in [&[][..], CHECK, &[0; 500]].into_iter().enumerate() {
+            let (before, wanted) = (0x1234_5678 + number as u32, 0x9ABC_DEF0 ^ number as u32);
+            let word = crc32c_fitting_word(before, behind, wanted);
+            let sum = crc32c(crc32c(before, &word.to_le_bytes()), behind);
+            assert_eq!(sum, wanted);
+        }
     }
 
     #[test]

@@ -111,6 +111,7 @@ fn make_directory(parent: &Node, name: &[u8], permissions: u16) -> Result<Node> 
         permissions,
         uid: 0,
         gid: 0,
+        umask: 0,
     };
     parent.create(name, &new)
 }
@@ -208,6 +209,7 @@ fn symbolic_link(directory: &Node, name: &[u8], target: &[u8]) -> Result<()> {
         permissions: 0o777,
         uid: 0,
         gid: 0,
+        umask: 0,
     };
     let node = directory.create(name, &new)?;
     // Not the group of a directory with the setgid bit: root's, as documented.

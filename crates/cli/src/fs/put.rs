@@ -479,6 +479,7 @@ fn unfinished(kind: NewKind<'_>) -> NewNode<'_> {
         },
         uid: 0,
         gid: 0,
+        umask: 0,
     }
 }
 

@@ -79,6 +79,7 @@ fn make(
         permissions: args.mode.unwrap_or(0o644) as u16,
         uid: 0,
         gid: 0,
+        umask: 0,
     })?;
     let file = node.file()?;
     file.resize(args.size.0)?;

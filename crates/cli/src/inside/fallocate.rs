@@ -51,6 +51,7 @@ fn make(image: &Image, path: &Path) -> Result<Node> {
         permissions: 0o644,
         uid: 0,
         gid: 0,
+        umask: 0,
     };
     let made = directory.create(name, &new);
     made.at_inner(image, path.as_os_str().as_encoded_bytes())

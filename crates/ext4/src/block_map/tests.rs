@@ -74,7 +74,12 @@ impl File {
     }
 
     fn map(&self) -> BlockMap<'_, Self> {
-        BlockMap::new(&self.i_block, self, &self.layout)
+        let format = TreeFormat {
+            layout: &self.layout,
+            seed: None,
+            off_limits: None,
+        };
+        BlockMap::new(&self.i_block, self, format)
     }
 
     fn find(&self, logical: u64) -> Mapping {

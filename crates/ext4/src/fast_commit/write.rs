@@ -185,8 +185,7 @@ impl Commit<'_> {
         let walked = mapping::walk(
             &state.inode,
             &parts.cache,
-            &parts.layout,
-            state.seed,
+            parts.tree_format(&state),
             range,
             |part| {
                 let said = match part {

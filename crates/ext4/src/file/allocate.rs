@@ -8,8 +8,9 @@
 //! | write zeroes | become zeros, written | written ones: zeros inside the range; others: zeros as a whole, written |
 //! | collapse, insert | removed, inserted | refused: only whole blocks |
 //!
-//! Each piece is a transaction of its own, so that a long request holds nobody up; after an error or a crash a part
-//! from the start is done.
+//! Each piece is a transaction of its own, so that a long request holds nobody up. After an error or a crash a part of it
+//! is done: from the start of the range, but blocks are given back from its end. What collapse and insert move begins
+//! at the hole that is closed, or at the end of the file.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -48,7 +49,12 @@ impl Core {
         let parts = &*self.parts;
         let (size, first) = {
             let state = read(&cell.state);
-            state.check_mutable()?;
+            match mode {
+                FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
+                    state.check_growable()?;
+                }
+                _ => state.check_mutable()?,
+            }
             check_extents(&state)?;
             parts.check_size(&state, range.end())?;
             let first = match mode {
@@ -130,12 +136,11 @@ impl Core {
                     at = extent.logical_end();
                     is_stamped = false;
                 }
-                Mapping::Hole(hole) => {
+                Mapping::Hole(ref hole) => {
                     let logical = LogicalBlock(at as u32);
                     let wanted = hole.end.min(blocks.end) - at;
                     let kind = ExtentKind::Unwritten;
-                    let allocation =
-                        parts.take(cell, spot.goal, wanted, kind, Some(&transaction))?;
+                    let allocation = parts.take(cell, &spot, wanted, kind, Some(&transaction))?;
                     let count = allocation.range().count();
                     let physical = PhysicalBlock(allocation.range().start().0);
                     parts.assign(physical, count.into())?;
@@ -352,7 +357,12 @@ impl Parts {
         }
         let bits = self.layout.block_bits();
         let range = ByteRange::new(first.0 << bits, (first.0 + blocks) << bits);
-        match (self.options.assign, self.device.assign(range)) {
+        let assigned = self.device.assign(range);
+        if assigned.is_err() {
+            // What it did get before it failed is space that others below need. Nothing refers to these blocks yet.
+            let _ = self.device.discard(range);
+        }
+        match (self.options.assign, assigned) {
             (Assign::Require, Err(error)) => Err(error),
             (Assign::Require, Ok(Assigned::Refused)) => Err(Error::new(ErrorKind::Unsupported)
                 .detail("the device does not assign")

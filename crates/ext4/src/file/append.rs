@@ -28,6 +28,7 @@ impl InodeState {
         (end == u64::from(logical.0)).then(|| Spot {
             mapping: Mapping::Hole(end..LOGICAL_END),
             goal: Goal::Follow(AllocatorBlock(last.physical.0 + u64::from(last.blocks))),
+            room: None,
             depth: 0,
         })
     }

@@ -25,12 +25,10 @@ impl Parts {
         let bits = self.layout.block_bits();
         let size = state.inode.size_bytes(&self.layout);
         let blocks = range.start() >> bits..self.block_after(range.end()).min(LOGICAL_END);
-        let seed = state.seed;
         let _ = mapping::walk(
             &state.inode,
             &self.cache,
-            &self.layout,
-            seed,
+            self.tree_format(&state),
             blocks,
             |part| {
                 let logical = part.logical();

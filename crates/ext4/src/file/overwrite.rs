@@ -44,34 +44,32 @@ impl Core {
         let mut pieces: SmallVec<[(u64, usize); 4]> = SmallVec::new();
         {
             let state = read(&cell.state);
-            state.check_mutable()?;
+            state.check_writable(offset, &parts.layout)?;
             if end > state.inode.size_bytes(&parts.layout) {
                 return Ok(Done::No);
             }
             let bits = parts.layout.block_bits();
             let blocks = offset >> bits..parts.block_after(end);
-            let (cache, layout) = (&parts.cache, &parts.layout);
-            let found =
-                mapping::walk(
-                    &state.inode,
-                    cache,
-                    layout,
-                    state.seed,
-                    blocks,
-                    |part| match part {
-                        Mapping::Extent(extent)
-                            if extent.kind == ExtentKind::Written && pieces.len() < PIECES_MAX =>
-                        {
-                            let start = u64::from(extent.logical.0) << bits;
-                            let (from, to) =
-                                (start.max(offset), (extent.logical_end() << bits).min(end));
-                            let place = (extent.physical.0 << bits) + (from - start);
-                            pieces.push((place, (to - from) as usize));
-                            ControlFlow::Continue(())
-                        }
-                        _ => ControlFlow::Break(()),
-                    },
-                )?;
+            let format = parts.tree_format(&state);
+            let found = mapping::walk(
+                &state.inode,
+                &parts.cache,
+                format,
+                blocks,
+                |part| match part {
+                    Mapping::Extent(extent)
+                        if extent.kind == ExtentKind::Written && pieces.len() < PIECES_MAX =>
+                    {
+                        let start = u64::from(extent.logical.0) << bits;
+                        let (from, to) =
+                            (start.max(offset), (extent.logical_end() << bits).min(end));
+                        let place = (extent.physical.0 << bits) + (from - start);
+                        pieces.push((place, (to - from) as usize));
+                        ControlFlow::Continue(())
+                    }
+                    _ => ControlFlow::Break(()),
+                },
+            )?;
             if found.is_break() {
                 return Ok(Done::No);
             }

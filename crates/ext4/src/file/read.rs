@@ -45,13 +45,11 @@ impl Parts {
             let end = offset + length;
             let bits = self.layout.block_bits();
             let mut pieces = Vec::new();
-            let seed = state.seed;
             let blocks = offset >> bits..self.block_after(end);
             let _ = mapping::walk(
                 &state.inode,
                 &self.cache,
-                &self.layout,
-                seed,
+                self.tree_format(&state),
                 blocks,
                 |part| {
                     let range = part.logical();

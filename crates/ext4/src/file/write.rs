@@ -4,6 +4,7 @@
 //! its data first, in whole blocks with zeros around it, and then the inode says in one transaction that it is there. So
 //! a crash shows the old state of a piece or the new one, never what the blocks held before.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use extant_blockdev::{Device, Operation, Persistence, WriteBuffers};
@@ -28,6 +29,8 @@ use crate::{io, mapping};
 
 /// Blocks of metadata for an inode alone.
 pub(crate) const INODE_CREDITS: u32 = 1;
+/// What is written out of order gathers in pieces of so many blocks.
+const PIECE: u64 = 512;
 
 /// What else a change of data does to the inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,10 +43,20 @@ pub(crate) struct Stamp {
 pub(crate) struct Spot {
     /// What lies there.
     pub(crate) mapping: Mapping,
-    /// Where blocks for a hole that begins there should be: behind what lies before it in the file.
+    /// Where blocks for a hole that begins there should be, by what lies beside it in the file.
     pub(crate) goal: Goal,
+    /// What is left free around them.
+    pub(crate) room: Option<Room>,
     /// Levels of the tree below its root.
     pub(crate) depth: u16,
+}
+
+/// Blocks around the first one of a piece of a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    before: u32,
+    /// With the block itself.
+    behind: u32,
 }
 
 impl Core {
@@ -66,7 +79,7 @@ impl Core {
             .ok_or_else(|| Error::new(ErrorKind::TooLarge))?;
         let size = {
             let state = read(&cell.state);
-            state.check_mutable()?;
+            state.check_writable(offset, &self.parts.layout)?;
             self.parts.check_size(&state, end)?;
             state.inode.size_bytes(&self.parts.layout)
         };
@@ -104,12 +117,12 @@ impl Core {
                 self.make_written(cell, blocks, Stamp { size_at_least: end })?;
                 Ok(length)
             }
-            Mapping::Hole(hole) => {
+            Mapping::Hole(ref hole) => {
                 check_extents(&read(&cell.state))?;
                 let first = at >> bits;
                 let wanted = parts.block_after(end) - first;
                 let wanted = wanted.min(hole.end - first);
-                let allocation = parts.take(cell, spot.goal, wanted, ExtentKind::Written, None)?;
+                let allocation = parts.take(cell, &spot, wanted, ExtentKind::Written, None)?;
                 let blocks = allocation.range().count() as u16;
                 let length = length.min(((first + u64::from(blocks)) << bits) - at);
                 let physical = PhysicalBlock(allocation.range().start().0);
@@ -227,43 +240,96 @@ impl Parts {
         if let Some(spot) = state.spot_at_end(logical) {
             return Ok(spot);
         }
-        let seed = state.seed;
-        let find = |logical| mapping::find(&state.inode, &self.cache, &self.layout, seed, logical);
+        let format = self.tree_format(state);
+        let find = |logical| mapping::find(&state.inode, &self.cache, format, logical);
         let mapping = find(logical)?;
-        let goal = match (&mapping, logical.0.checked_sub(1)) {
-            (Mapping::Hole(_), Some(before)) => match find(LogicalBlock(before))? {
-                Mapping::Extent(extent) => {
-                    Goal::Follow(AllocatorBlock(extent.physical.0 + u64::from(extent.blocks)))
-                }
-                Mapping::Hole(_) => Goal::Anywhere,
-            },
-            _ => Goal::Anywhere,
+        let (goal, room) = match &mapping {
+            Mapping::Hole(hole) => self.goal_in(hole, logical, find)?,
+            Mapping::Extent(_) => (Goal::Anywhere, None),
         };
         Ok(Spot {
             mapping,
             goal,
+            room,
             depth: self.depth(state)?,
         })
+    }
+
+    /// Where a block of a hole should lie. What is written in order follows what is before it. What is not gathers in
+    /// pieces of [`PIECE`] blocks, aligned in the file, each with room for all of it from its first block on.
+    fn goal_in(
+        &self,
+        hole: &Range<u64>,
+        logical: LogicalBlock,
+        find: impl Fn(LogicalBlock) -> Result<Mapping>,
+    ) -> Result<(Goal, Option<Room>)> {
+        let at = u64::from(logical.0);
+        let piece = at / PIECE * PIECE..(at / PIECE + 1) * PIECE;
+        let room = Room {
+            before: (at - piece.start.max(hole.start)) as u32,
+            behind: (piece.end.min(hole.end) - at) as u32,
+        };
+        if hole.start > 0
+            && (hole.start == at || hole.start > piece.start)
+            && let Mapping::Extent(before) = find(LogicalBlock((hole.start - 1) as u32))?
+        {
+            let end = before.physical.0 + u64::from(before.blocks);
+            return Ok(match hole.start == at {
+                true => (Goal::Follow(AllocatorBlock(end)), None),
+                false => (self.near(Some(end + at - hole.start)), Some(room)),
+            });
+        }
+        if hole.end < piece.end
+            && let Mapping::Extent(after) = find(LogicalBlock(hole.end as u32))?
+        {
+            let place = after.physical.0.checked_sub(hole.end - at);
+            return Ok((self.near(place), Some(room)));
+        }
+        Ok((Goal::Anywhere, (room.before > 0).then_some(room)))
+    }
+
+    fn near(&self, block: Option<u64>) -> Goal {
+        match block.filter(|&block| self.layout.locate(PhysicalBlock(block)).is_some()) {
+            Some(block) => Goal::Near(AllocatorBlock(block)),
+            None => Goal::Anywhere,
+        }
     }
 
     /// Blocks for a file: as many of `wanted` as can be had in one piece.
     pub(crate) fn take<'c>(
         &self,
         cell: &'c InodeCell,
-        goal: Goal,
+        spot: &Spot,
         wanted: u64,
         kind: ExtentKind,
         transaction: Option<&Transaction<'_>>,
     ) -> Result<Allocation<'c>> {
-        self.owner_of(cell).allocate(&Request {
+        let wanted = wanted.min(kind.blocks_max().into()) as u32;
+        let request = |goal, wanted| Request {
             goal,
-            wanted: wanted.min(kind.blocks_max().into()) as u32,
+            wanted,
             minimum: 1,
             alignment: Alignment::Any,
             limit: None,
             flags: RequestFlags::STREAM | self.reserve_flag(),
             transaction: transaction.map(|transaction| allocator_id(transaction.id())),
-        })
+        };
+        let owner = self.owner_of(cell);
+        let Some(room) = spot.room else {
+            return owner.allocate(&request(spot.goal, wanted));
+        };
+        if let Goal::Near(block) = spot.goal {
+            let found = owner.allocate(&request(spot.goal, wanted))?;
+            if found.range().start() == block {
+                return Ok(found);
+            }
+        }
+        let all = room.before + room.behind.max(wanted);
+        let mut found = owner.allocate(&request(Goal::Anywhere, all))?;
+        let count = found.range().count();
+        let skip = room.before.min(count.saturating_sub(wanted));
+        found.narrow(skip, wanted.min(count - skip));
+        Ok(found)
     }
 
     /// The inode has an extent from now on, in a transaction that has [`Core::tree_credits`] left.
@@ -328,8 +394,8 @@ impl Parts {
     /// What block `logical` belongs to.
     pub(crate) fn find(&self, cell: &InodeCell, logical: LogicalBlock) -> Result<Mapping> {
         let state = read(&cell.state);
-        let seed = state.seed;
-        mapping::find(&state.inode, &self.cache, &self.layout, seed, logical)
+        let format = self.tree_format(&state);
+        mapping::find(&state.inode, &self.cache, format, logical)
     }
 
     pub(crate) fn stamp_state(

@@ -30,8 +30,9 @@ use crate::mapping;
 use crate::options::{Options, supported};
 use crate::orphan::Orphans;
 use crate::sync::{lock, read};
+use crate::system_zone::{SystemZone, ZoneBuilder};
 use crate::transaction::Running;
-use crate::tree::Mapping;
+use crate::tree::{Mapping, TreeFormat};
 
 /// Bytes of the descriptor table that are read at a time.
 const TABLE_WINDOW: usize = 1 << 20;
@@ -180,7 +181,10 @@ pub(super) fn journal_place(
         layout.block_bytes() as usize,
         FEW,
     ));
-    let groups = Groups::new(Arc::clone(&cache), superblock.clone(), FreeSums::default());
+    // Nothing is known yet of what lies where.
+    let zone = SystemZone::default();
+    let sums = FreeSums::default();
+    let groups = Groups::new(Arc::clone(&cache), superblock.clone(), sums, zone);
     let inodes = InodeTable::new(Arc::clone(&cache), Arc::new(groups), superblock.seed(), FEW);
     let runs = journal_runs(&cache, &inodes, superblock, number)
         .map_err(|error| error.advice("check the file system"))?;
@@ -197,10 +201,14 @@ fn journal_runs(
     let cell = inodes.get(number)?;
     let state = read(&cell.state);
     let blocks = state.inode.size_bytes(layout) >> layout.block_bits();
-    let seed = state.seed;
+    let format = TreeFormat {
+        layout,
+        seed: state.seed,
+        off_limits: None,
+    };
     let mut runs: Vec<Run> = Vec::new();
     let mut hole = None;
-    let _ = mapping::walk(&state.inode, cache, layout, seed, 0..blocks, |part| {
+    let _ = mapping::walk(&state.inode, cache, format, 0..blocks, |part| {
         match part {
             Mapping::Hole(range) => hole = Some(range.start),
             Mapping::Extent(extent) => match runs.last_mut() {
@@ -243,9 +251,16 @@ impl Parts {
             block_bytes,
             options.cached_blocks,
         ));
-        let (free, sums) = read_free(&*device, &superblock)?;
-        let groups = Arc::new(Groups::new(Arc::clone(&cache), superblock.clone(), sums));
-        let at_start = Arc::new(Mutex::new(free));
+        let table = read_descriptors(&*device, &superblock)?;
+        let place = journal_place(&device, &superblock)?;
+        let zone = table.zone.finish(&superblock, place.as_ref())?;
+        let groups = Arc::new(Groups::new(
+            Arc::clone(&cache),
+            superblock.clone(),
+            table.sums,
+            zone,
+        ));
+        let at_start = Arc::new(Mutex::new(table.free));
         let allocator = Allocator::open(
             mballoc::Geometry {
                 first: AllocatorBlock(layout.first_data_block().0),
@@ -274,12 +289,13 @@ impl Parts {
             seed,
             options.cached_inodes,
         );
-        let orphans = orphans(&cache, &inodes, &superblock)?;
+        let orphans = orphans(&cache, &inodes, &superblock, groups.zone())?;
         Ok(Self {
             orphans,
             device,
             layout,
             seed,
+            superblock_given: Mutex::new(superblock.clone()),
             superblock: Mutex::new(superblock),
             superblock_block: held,
             cache,
@@ -298,7 +314,12 @@ impl Parts {
 }
 
 /// The orphan file, where there is one.
-fn orphans(cache: &BlockCache, inodes: &InodeTable, superblock: &Superblock) -> Result<Orphans> {
+fn orphans(
+    cache: &BlockCache,
+    inodes: &InodeTable,
+    superblock: &Superblock,
+    zone: &SystemZone,
+) -> Result<Orphans> {
     let Some(number) = superblock.orphan_file() else {
         return Ok(Orphans::default());
     };
@@ -311,8 +332,11 @@ fn orphans(cache: &BlockCache, inodes: &InodeTable, superblock: &Superblock) -> 
     let walked = mapping::walk(
         &state.inode,
         cache,
-        layout,
-        seed,
+        TreeFormat {
+            layout,
+            seed,
+            off_limits: zone.for_inode(number),
+        },
         0..count,
         |part| match part {
             Mapping::Hole(range) => ControlFlow::Break(range.start),
@@ -331,14 +355,23 @@ fn orphans(cache: &BlockCache, inodes: &InodeTable, superblock: &Superblock) -> 
     }
 }
 
-/// Free blocks of every group, and the sums of blocks and inodes, in one pass over the descriptors.
-fn read_free(device: &dyn Device, superblock: &Superblock) -> Result<(Vec<u32>, FreeSums)> {
+/// What all descriptors say together.
+struct Table {
+    /// Free blocks of every group.
+    free: Vec<u32>,
+    sums: FreeSums,
+    zone: ZoneBuilder,
+}
+
+/// Reads the descriptors, in one pass.
+fn read_descriptors(device: &dyn Device, superblock: &Superblock) -> Result<Table> {
     let layout = superblock.layout();
     let block_bytes = layout.block_bytes() as usize;
     let per_block = layout.descriptors_per_block();
     let descriptor_bytes = usize::from(layout.descriptor_bytes());
     let mut free = Vec::with_capacity(layout.groups() as usize);
     let mut sums = FreeSums::default();
+    let mut zone = ZoneBuilder::default();
     let mut buffer = Vec::new();
     let mut index = 0;
     while index < layout.descriptor_blocks() {
@@ -363,9 +396,10 @@ fn read_free(device: &dyn Device, superblock: &Superblock) -> Result<(Vec<u32>, 
                 free.push(descriptor.free_blocks());
                 sums.blocks += u64::from(descriptor.free_blocks());
                 sums.inodes += u64::from(descriptor.free_inodes());
+                zone.add_group(group, &descriptor, layout);
             }
         }
         index += count;
     }
-    Ok((free, sums))
+    Ok(Table { free, sums, zone })
 }

@@ -1,4 +1,8 @@
 //! The superblock while the file system is open.
+//!
+//! It is written past the journal, which is not found without it, so a power cut may leave one of its two sectors. All
+//! states that are written fit the one that was found ([`Superblock::fit_sectors`]): any two sectors go together, and
+//! what must come at once lies in the first.
 
 use extant_blockdev::{Device, Persistence};
 use extant_ondisk::ext4::superblock::{ErrorPolicy, RecordedError};
@@ -18,13 +22,15 @@ impl Parts {
         self.superblock_block.number()
     }
 
-    /// Brings the counts up to date and puts the superblock into its block.
+    /// Puts the superblock into its block, where it has changed. The counts are brought up to date when it is closed, as in
+    /// the kernel: until then the descriptors know better.
+    ///
+    /// e2fsck 1.47.0 that carries out fast commits writes back what they change, and a sum over what was there before it
+    /// replayed the log: the fewer superblocks are in the log, the better.
     pub(super) fn freeze_superblock(&self, by: &impl Changing) {
-        let free = self.groups.frozen_free();
-        let mut superblock = lock(&self.superblock);
-        superblock
-            .set_free(free.blocks, free.inodes as u32)
-            .expect("sums of counts that were checked");
+        let Some(superblock) = self.changed_superblock() else {
+            return;
+        };
         let byte = (Superblock::OFFSET % u64::from(self.layout.block_bytes())) as usize;
         self.cache.change_held(by, &self.superblock_block, |bytes| {
             bytes[byte..byte + Superblock::BYTES].copy_from_slice(superblock.as_bytes());
@@ -85,15 +91,32 @@ impl Parts {
 
     /// Writes the superblock past the journal.
     fn write_superblock(&self) -> Result<()> {
-        write_superblock(&*self.device, &lock(&self.superblock))
+        match self.changed_superblock() {
+            Some(superblock) => write_superblock(&*self.device, &superblock),
+            None => Ok(()),
+        }
+    }
+
+    /// The superblock, if it is not as it was last given away; from now on it is.
+    fn changed_superblock(&self) -> Option<Superblock> {
+        let mut superblock = lock(&self.superblock);
+        superblock.fit_sectors(self.groups.superblock());
+        let mut given = lock(&self.superblock_given);
+        let is_changed = *given != *superblock;
+        is_changed.then(|| {
+            given.clone_from(&superblock);
+            superblock.clone()
+        })
     }
 }
 
 /// Notes an error in the superblock as it is on the device: what the running transaction has changed of it must not
 /// be there before the rest of that.
 pub(super) fn note_on_device(device: &dyn Device, error: &Error) -> Result<()> {
-    let mut superblock = read_superblock(device)?;
+    let before = read_superblock(device)?;
+    let mut superblock = before.clone();
     superblock.record_error(&recorded(error));
+    superblock.fit_sectors(&before);
     write_superblock(device, &superblock)
 }
 

@@ -195,7 +195,27 @@ impl Groups {
                 ))
                 .advice("check the file system"));
         }
+        self.check_zone(number, &bitmap)?;
         Ok(bitmap)
+    }
+
+    /// Refuses a bitmap by which metadata of the file system itself would be given away.
+    fn check_zone(&self, number: GroupNumber, bitmap: &BitmapBytes) -> Result<()> {
+        let layout = self.layout();
+        let first = layout.first_block(number).0;
+        let all = first..first + u64::from(layout.blocks_in(number));
+        for range in self.zone.within(all) {
+            let bits = (range.start - first) as u32..(range.end - first) as u32;
+            if let Some(bit) = bitmap.first_unset(bits) {
+                let block = first + u64::from(bit);
+                return Err(Error::new(ErrorKind::Corrupt)
+                    .detail(format!(
+                        "block bitmap of group {number}: block {block} is free, which holds metadata of the file system itself"
+                    ))
+                    .advice("check the file system"));
+            }
+        }
+        Ok(())
     }
 
     /// What a bitmap that was never written stands for: only metadata of the group itself is in use.

@@ -74,6 +74,9 @@ impl InodeTable {
                 Error::new(ErrorKind::NotFound).detail(format!("inode {number} is not in use"))
             );
         }
+        self.groups
+            .zone()
+            .check_inode(number, &inode, self.layout())?;
         Ok(Arc::new(InodeCell::new(
             number, inode, slot, place, self.seed,
         )))

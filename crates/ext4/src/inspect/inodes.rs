@@ -9,7 +9,7 @@ use extant_space::{ByteRange, Extent, ExtentFlags, ExtentState, Result};
 
 use crate::filesystem::{Filesystem, Parts};
 use crate::mapping;
-use crate::tree::Mapping;
+use crate::tree::{Mapping, TreeFormat};
 
 /// Bytes of a table that are read at a time.
 const TABLE_WINDOW: u32 = 1 << 20;
@@ -61,28 +61,26 @@ impl FoundInode<'_> {
         let seed = parts.seed.map(|seed| inode.seed(seed, self.number));
         let bits = parts.layout.block_bits();
         let all = 0..LOGICAL_END;
-        let _ = mapping::walk(
-            inode,
-            &parts.cache,
-            &parts.layout,
+        let format = TreeFormat {
+            layout: &parts.layout,
             seed,
-            all,
-            |part| match part {
-                Mapping::Hole(_) => ControlFlow::Continue(()),
-                Mapping::Extent(found) => visit(Extent {
-                    logical: ByteRange::new(
-                        u64::from(found.logical.0) << bits,
-                        found.logical_end() << bits,
-                    ),
-                    physical: Some(found.physical.0 << bits),
-                    state: match found.kind {
-                        ExtentKind::Written => ExtentState::Written,
-                        ExtentKind::Unwritten => ExtentState::Unwritten,
-                    },
-                    flags: ExtentFlags::empty(),
-                }),
-            },
-        )?;
+            off_limits: parts.groups.zone().for_inode(self.number),
+        };
+        let _ = mapping::walk(inode, &parts.cache, format, all, |part| match part {
+            Mapping::Hole(_) => ControlFlow::Continue(()),
+            Mapping::Extent(found) => visit(Extent {
+                logical: ByteRange::new(
+                    u64::from(found.logical.0) << bits,
+                    found.logical_end() << bits,
+                ),
+                physical: Some(found.physical.0 << bits),
+                state: match found.kind {
+                    ExtentKind::Written => ExtentState::Written,
+                    ExtentKind::Unwritten => ExtentState::Unwritten,
+                },
+                flags: ExtentFlags::empty(),
+            }),
+        })?;
         Ok(())
     }
 }

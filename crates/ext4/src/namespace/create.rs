@@ -19,6 +19,7 @@ use crate::sync::{read, write};
 use crate::time;
 use crate::transaction::Transaction;
 use crate::tree;
+use crate::xattr::{self, InheritedAccess};
 
 /// Bytes of a target that fit into the inode itself, without the zero behind it.
 const SHORT_TARGET_MAX: usize = 59;
@@ -49,11 +50,15 @@ pub struct NewNode<'a> {
     /// What it is.
     pub kind: NewKind<'a>,
     /// Permissions: the lowest 12 bits of the mode. In a directory with the setgid bit, directories get that bit as well.
+    /// In a directory with a default access control list they limit what that list gives.
     pub permissions: u16,
     /// The user it belongs to.
     pub uid: u32,
     /// The group it belongs to; in a directory with the setgid bit that of the directory instead.
     pub gid: u32,
+    /// Permissions that are taken away: of the lowest 9 bits those that are set here. It says nothing about symbolic links,
+    /// nor in a directory with a default access control list, which decides instead.
+    pub umask: u16,
 }
 
 impl NewKind<'_> {
@@ -93,24 +98,24 @@ impl Core {
             }
         }
         parts.check_kind(&new.kind)?;
+        let inherited = parts.inherited_access(&read(&parent.state), new)?;
         let credits = self.insert_credits(parent)? + parts.new_inode_credits();
         let transaction = match new.kind {
             NewKind::Regular => self.begin_recorded(credits)?,
             // Others replay these without what i_block holds, or with too few links.
             _ => self.begin(credits)?,
         };
-        let cell = parts.make_inode(&transaction, parent, new)?;
+        let cell = parts.make_inode(&transaction, parent, new, &inherited)?;
         let done = parts
             .fill_inode(&transaction, parent, &cell, &new.kind)
+            .and_then(|()| parts.inherit_access(&transaction, &cell, &inherited))
             .and_then(|()| {
                 let mut directory = parts.directory(parent, Some(&transaction))?;
                 let inserted = directory.insert(name, cell.number, new.kind.file_type());
                 inserted.map_err(|error| in_directory(error, parent.number))
             });
         if let Err(error) = done {
-            // The inode goes the way of one that has lost its last name.
-            cell.change(&transaction, |state| state.inode.set_links(0));
-            let noted = parts.add_orphan(&transaction, &cell);
+            let noted = parts.give_up_inode(&transaction, &cell);
             drop(transaction);
             drop(alone);
             self.close_handle(&cell);
@@ -138,12 +143,14 @@ impl Core {
         }
         parts.check_kind(&new.kind)?;
         check_addable(&read(&parent.state))?;
+        let inherited = parts.inherited_access(&read(&parent.state), new)?;
         let transaction = self.begin(parts.new_inode_credits())?;
-        let cell = parts.make_inode(&transaction, parent, new)?;
-        cell.change(&transaction, |state| state.inode.set_links(0));
-        let noted = parts.add_orphan(&transaction, &cell);
+        let cell = parts.make_inode(&transaction, parent, new, &inherited)?;
+        let done = parts
+            .give_up_inode(&transaction, &cell)
+            .and_then(|()| parts.inherit_access(&transaction, &cell, &inherited));
         drop(transaction);
-        if let Err(error) = noted {
+        if let Err(error) = done {
             self.close_handle(&cell);
             return Err(error);
         }
@@ -153,7 +160,7 @@ impl Core {
 
 impl Parts {
     /// Refuses what this file system cannot have.
-    fn check_kind(&self, kind: &NewKind<'_>) -> Result<()> {
+    pub(super) fn check_kind(&self, kind: &NewKind<'_>) -> Result<()> {
         let has_extents = self.layout.features().incompat.contains(Incompat::EXTENTS);
         if !has_extents {
             return Err(Error::new(ErrorKind::Unsupported)
@@ -177,18 +184,29 @@ impl Parts {
         Ok(())
     }
 
-    /// Blocks of metadata for a new inode, its first block, and noting it as an orphan.
-    fn new_inode_credits(&self) -> u32 {
+    /// Blocks of metadata for a new inode, its first block, its attributes, and noting it as an orphan.
+    pub(super) fn new_inode_credits(&self) -> u32 {
         let first_block = 1 + self.tree_credits_at(0);
-        groups::INODE_CREDITS + first_block + 2 + orphan::CREDITS
+        groups::INODE_CREDITS + first_block + 2 + xattr::TAKE_CREDITS + orphan::CREDITS
+    }
+
+    /// An inode without a name goes the way of one that has lost its last one.
+    pub(super) fn give_up_inode(
+        &self,
+        transaction: &Transaction<'_>,
+        cell: &Arc<InodeCell>,
+    ) -> Result<()> {
+        cell.change(transaction, |state| state.inode.set_links(0));
+        self.add_orphan(transaction, cell)
     }
 
     /// Takes a number and makes an inode of the kind without content; it has a handle.
-    fn make_inode(
+    pub(super) fn make_inode(
         &self,
         transaction: &Transaction<'_>,
         parent: &Arc<InodeCell>,
         new: &NewNode<'_>,
+        inherited: &InheritedAccess,
     ) -> Result<Arc<InodeCell>> {
         let file_type = new.kind.file_type();
         let number = self.groups.take_inode(
@@ -200,7 +218,7 @@ impl Parts {
         )?;
         let inode = {
             let parent = read(&parent.state);
-            self.new_inode(&parent, new)
+            self.new_inode(&parent, new, inherited.permissions)
         };
         let made = self.inodes.create(number, inode);
         let cell = match made {
@@ -219,13 +237,13 @@ impl Parts {
         Ok(cell)
     }
 
-    fn new_inode(&self, parent: &InodeState, new: &NewNode<'_>) -> Inode {
+    fn new_inode(&self, parent: &InodeState, new: &NewNode<'_>, permissions: u16) -> Inode {
         let superblock = self.groups.superblock();
         let mut inode = Inode::zeroed(superblock.extra_isize_for_new_inodes());
         let file_type = new.kind.file_type();
         let is_directory = file_type == FileType::Directory;
         let parent_mode = parent.inode.mode().permissions();
-        let (mut permissions, mut gid) = (new.permissions & 0o7777, new.gid);
+        let (mut permissions, mut gid) = (permissions, new.gid);
         if parent_mode & SETGID != 0 {
             gid = parent.inode.gid();
             if is_directory {
@@ -306,7 +324,7 @@ impl Parts {
     ) -> Result<()> {
         let first = LogicalBlock(0);
         let spot = self.spot(cell, first)?;
-        let allocation = self.take(cell, spot.goal, 1, ExtentKind::Written, Some(transaction))?;
+        let allocation = self.take(cell, &spot, 1, ExtentKind::Written, Some(transaction))?;
         let physical = PhysicalBlock(allocation.range().start().0);
         self.write_blocks(physical, target, 0)?;
         let extent = LeafEntry {

@@ -42,6 +42,9 @@ impl Core {
                 Some(file_type) => file_type,
             }
         };
+        // A cut of several transactions ends before: one that is under way needs the orphan's entry. It is no directory, so
+        // the order of locks is kept.
+        let _uncut = read(&cell.operation);
         let credits = self.insert_credits(parent)? + 1 + orphan::CREDITS;
         let transaction = self.begin_recorded(credits)?;
         // Counted first, so that no two names together go past the limit.

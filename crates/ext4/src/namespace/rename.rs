@@ -5,11 +5,11 @@ use std::sync::Arc;
 use extant_ondisk::ext4::InodeNumber;
 use extant_ondisk::ext4::directory::check_name;
 use extant_ondisk::ext4::fast_commit::NameChange;
-use extant_ondisk::ext4::inode::{FileType, TimeField};
+use extant_ondisk::ext4::inode::{DeviceNumber, FileType, TimeField};
 use extant_space::{Error, ErrorKind, Result};
 
 use super::unlink::{check_removable, loops};
-use super::{check_addable, check_takeable, in_directory};
+use super::{NewKind, NewNode, check_addable, check_takeable, in_directory};
 use crate::filesystem::{Core, Parts};
 use crate::inode::InodeCell;
 use crate::orphan;
@@ -26,6 +26,14 @@ pub enum RenameMode {
     NoReplace,
     /// Give what it stood for the old name; it must be there.
     Exchange,
+    /// Replace it, and leave a whiteout under the old name: a device of characters with the number 0, by which overlays
+    /// know that a name is gone. It is a new inode of this user and group.
+    Whiteout {
+        /// User.
+        uid: u32,
+        /// Group; in a directory with the setgid bit that of the directory instead.
+        gid: u32,
+    },
 }
 
 /// A name in a directory.
@@ -135,7 +143,7 @@ impl Core {
             children.push(&moved.source);
         }
         if let Some((target, FileType::Directory)) = &moved.target
-            && (above.is_some() || moved.mode == RenameMode::Replace)
+            && (above.is_some() || moved.mode != RenameMode::Exchange)
         {
             children.push(target);
         }
@@ -146,15 +154,41 @@ impl Core {
             .collect();
         self.parts.check_move(moved)?;
         let credits = self.insert_credits(moved.to.directory)? + OTHERS + orphan::CREDITS;
+        if let Some(new) = moved.whiteout() {
+            return self.move_with_whiteout(moved, &new, credits);
+        }
         let transaction = match moved.is_recorded() {
             true => self.begin_recorded(credits)?,
             false => self.begin(credits)?,
         };
-        match self.parts.change_names(&transaction, moved) {
+        match self.parts.change_names(&transaction, moved, None) {
             Ok(()) => Ok(()),
             Err(NotMoved::Untouched(error)) => Err(error),
             Err(NotMoved::Halfway(error)) => Err(self.fail(error)),
         }
+    }
+
+    fn move_with_whiteout(&self, moved: &Move<'_>, new: &NewNode<'_>, credits: u32) -> Result<()> {
+        let parts = &*self.parts;
+        let directory = moved.from.directory;
+        parts.check_kind(&new.kind)?;
+        let inherited = parts.inherited_access(&read(&directory.state), new)?;
+        let transaction = self.begin(credits + parts.new_inode_credits())?;
+        let whiteout = parts.make_inode(&transaction, directory, new, &inherited)?;
+        let done = parts
+            .inherit_access(&transaction, &whiteout, &inherited)
+            .map_err(NotMoved::Untouched)
+            .and_then(|()| parts.change_names(&transaction, moved, Some(&whiteout)));
+        let done = match done {
+            Ok(()) => Ok(()),
+            Err(NotMoved::Untouched(error)) => {
+                parts.give_up_inode(&transaction, &whiteout).and(Err(error))
+            }
+            Err(NotMoved::Halfway(error)) => Err(self.fail(error)),
+        };
+        drop(transaction);
+        self.close_handle(&whiteout);
+        done
     }
 }
 
@@ -235,7 +269,7 @@ impl Move<'_> {
     /// Whether a fast commit can say it.
     fn is_recorded(&self) -> bool {
         let directory = FileType::Directory;
-        self.mode != RenameMode::Exchange
+        matches!(self.mode, RenameMode::Replace | RenameMode::NoReplace)
             && self.source_type != directory
             && self.target_type() != Some(directory)
     }
@@ -249,6 +283,20 @@ impl Move<'_> {
         }
         transaction.note_name(NameChange::Link, to.directory.number, source, to.name);
         transaction.note_name(NameChange::Unlink, from.directory.number, source, from.name);
+    }
+
+    /// What takes the place of the old name.
+    fn whiteout(&self) -> Option<NewNode<'static>> {
+        let RenameMode::Whiteout { uid, gid } = self.mode else {
+            return None;
+        };
+        Some(NewNode {
+            kind: NewKind::CharacterDevice(DeviceNumber { major: 0, minor: 0 }),
+            permissions: 0,
+            uid,
+            gid,
+            umask: 0,
+        })
     }
 
     fn crosses(&self) -> bool {
@@ -309,6 +357,7 @@ impl Parts {
         &self,
         transaction: &Transaction<'_>,
         moved: &Move<'_>,
+        whiteout: Option<&Arc<InodeCell>>,
     ) -> Result<(), NotMoved> {
         let (from, to) = (moved.from, moved.to);
         let source = moved.source.number;
@@ -323,7 +372,7 @@ impl Parts {
                 .map(|_| ()),
         };
         first.map_err(|error| NotMoved::Untouched(in_directory(error, to.directory.number)))?;
-        self.finish_move(transaction, moved)
+        self.finish_move(transaction, moved, whiteout)
             .map_err(|error| NotMoved::Halfway(in_directory(error, from.directory.number)))
     }
 
@@ -336,7 +385,12 @@ impl Parts {
             .map_err(NotMoved::Untouched)
     }
 
-    fn finish_move(&self, transaction: &Transaction<'_>, moved: &Move<'_>) -> Result<()> {
+    fn finish_move(
+        &self,
+        transaction: &Transaction<'_>,
+        moved: &Move<'_>,
+        whiteout: Option<&Arc<InodeCell>>,
+    ) -> Result<()> {
         let (from, to) = (moved.from, moved.to);
         let directory = Some(FileType::Directory);
         let mut old = self.directory(from.directory, Some(transaction))?;
@@ -351,7 +405,14 @@ impl Parts {
                 touch(transaction, target);
             }
             (target, _) => {
-                old.remove(from.name)?;
+                match whiteout {
+                    Some(cell) => {
+                        old.retarget(from.name, cell.number, FileType::CharacterDevice)?;
+                    }
+                    None => {
+                        old.remove(from.name)?;
+                    }
+                }
                 match target {
                     Some((target, FileType::Directory)) => {
                         self.remove_subdirectory(transaction, to.directory);

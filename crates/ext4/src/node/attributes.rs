@@ -57,6 +57,8 @@ pub struct AttributeChange {
     pub accessed: Option<Timestamp>,
     /// When data was last changed.
     pub modified: Option<Timestamp>,
+    /// When data or attributes were last changed; without it, that is now.
+    pub changed: Option<Timestamp>,
     /// Those of `chattr`: NODUMP, NOATIME; of regular files and directories SYNC, IMMUTABLE, APPEND; of directories
     /// DIRSYNC, TOPDIR, PROJINHERIT. The others stay.
     pub flags: Option<InodeFlags>,
@@ -173,7 +175,7 @@ impl Node {
                 let others = inode.flags().difference(USER_FLAGS);
                 inode.set_flags(others | (flags & USER_FLAGS));
             }
-            inode.set_time(TimeField::Change, time::now());
+            inode.set_time(TimeField::Change, change.changed.unwrap_or_else(time::now));
         });
         Ok(())
     }

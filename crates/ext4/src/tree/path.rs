@@ -63,7 +63,11 @@ impl<'r> Level<'r> {
         self.reference(index, format)?;
         let place = self.node().child(index);
         let bytes = read(place.block, &|bytes| {
-            ExtentNode::parse_block(bytes, &place, format.layout, format.seed).map(drop)
+            let node = ExtentNode::parse_block(bytes, &place, format.layout, format.seed)?;
+            match format.off_limits {
+                Some(off_limits) => off_limits.check_node(&node),
+                None => Ok(()),
+            }
         })?;
         ExtentNode::trusted(&bytes, &place)?;
         Ok(Level {

@@ -37,8 +37,8 @@ impl<N: NodesMut> TreeMut<'_, N> {
     /// step. There is something to move unless it returns `None`.
     ///
     /// # Errors
-    /// `InvalidArgument` when what moves left would not move into a hole; `TooLarge` when what moves right would leave
-    /// the file; `NoSpace` when a node is needed for the split. Nothing has changed then.
+    /// `InvalidArgument` when what moves left would not move into a hole, and when what moves right would leave the
+    /// file; `NoSpace` when a node is needed for the split. Nothing has changed then.
     pub(crate) fn shift(
         &mut self,
         from: u64,
@@ -52,7 +52,9 @@ impl<N: NodesMut> TreeMut<'_, N> {
             // From the start of the hole on, as an empty leaf there would be in the way.
             Direction::Left => self.check_hole(from, by)?,
             Direction::Right if by > LOGICAL_END - end => {
-                return Err(Error::new(ErrorKind::TooLarge));
+                // The kernel's word for it as well.
+                return Err(Error::new(ErrorKind::InvalidArgument)
+                    .detail("what is allocated behind would leave the file"));
             }
             Direction::Right => {
                 self.split(from)?;

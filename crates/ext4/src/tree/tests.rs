@@ -74,6 +74,7 @@ impl File {
         let format = TreeFormat {
             layout: &self.layout,
             seed: self.seed,
+            off_limits: None,
         };
         Tree::new(&self.root, &self.memory, format)
     }
@@ -83,6 +84,7 @@ impl File {
         let format = TreeFormat {
             layout: &self.layout,
             seed: self.seed,
+            off_limits: None,
         };
         TreeMut::new(&mut self.root, &mut self.memory, format)
     }

@@ -53,6 +53,24 @@ pub(super) fn access_name() -> XattrName<'static> {
     }
 }
 
+/// The name of the list that what is made in a directory begins with.
+pub(super) fn default_name() -> XattrName<'static> {
+    XattrName {
+        index: NameIndex(DEFAULT),
+        rest: [].as_slice().into(),
+    }
+}
+
+/// A list that is stored; `None` for one without entries, which is as good as none.
+pub(super) fn read(stored: &[u8]) -> Result<Option<Acl>> {
+    let seen = from_disk(stored)?;
+    if seen == PROGRAM_VERSION.to_le_bytes() {
+        return Ok(None);
+    }
+    let list = parse(&seen).map_err(|error| error.with_kind(ErrorKind::Corrupt))?;
+    Ok(Some(list))
+}
+
 /// A list as programs give it.
 pub(super) fn parse(value: &[u8]) -> Result<Acl> {
     let entries = parse_entries(value).ok_or_else(|| {
@@ -157,6 +175,13 @@ impl Acl {
                 entry.permissions = permissions >> shift & 7;
             }
         }
+    }
+
+    /// The list that a new file has for access, of a default list: the lowest 9 bits of `permissions` take away from the
+    /// owner, the group (from the mask, where there is one) and the others.
+    pub(super) fn limited_to(mut self, permissions: u16) -> Self {
+        self.set_permissions(self.permissions() & permissions);
+        self
     }
 
     /// Whether the permissions of the mode say the same.

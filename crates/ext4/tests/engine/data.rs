@@ -42,3 +42,43 @@ fn data_and_every_mode_of_fallocate_survive_in_every_format() {
         assert_eq!(&bytes, b"\0hello\0");
     }
 }
+
+#[test]
+fn file_written_out_of_order_is_in_few_pieces() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    const BLOCKS: u64 = 4096;
+    let orders: [fn(u64) -> u64; 2] = [
+        // From the end on, at a stride; in pairs.
+        |step| (BLOCKS - 16) - step % 256 * 16 + step / 256,
+        |step| step ^ 1,
+    ];
+    for order in orders {
+        let image = Image::new("-t ext4 -b 4096", 64);
+        let fs = image.open();
+        let file = create(&fs.root().unwrap(), "file").file().unwrap();
+        for at in (0..BLOCKS).map(order) {
+            file.write_at(&[1; 4096], at * 4096).unwrap();
+        }
+        let mut places: Vec<u64> = file
+            .extents(ByteRange::new(0, BLOCKS * 4096))
+            .unwrap()
+            .iter()
+            .flat_map(|extent| {
+                let first = extent.physical.unwrap() / 4096;
+                first..first + extent.logical.len() / 4096
+            })
+            .collect();
+        assert_eq!(places.len() as u64, BLOCKS);
+        let pieces = 1 + places
+            .windows(2)
+            .filter(|pair| pair[1] != pair[0] + 1)
+            .count();
+        assert!(pieces <= 256, "{pieces} pieces");
+        places.sort_unstable();
+        places.dedup();
+        assert_eq!(places.len() as u64, BLOCKS);
+        drop(file);
+        fs.close().unwrap();
+        image.assert_clean();
+    }
+}

@@ -87,6 +87,7 @@ pub fn new(kind: NewKind<'_>) -> NewNode<'_> {
         },
         uid: 0,
         gid: 0,
+        umask: 0,
     }
 }
 

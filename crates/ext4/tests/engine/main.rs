@@ -1,6 +1,8 @@
 //! The engine on images of mke2fs, judged by our check and by e2fsck.
 
+mod access;
 mod attributes;
+mod cut;
 mod data;
 mod image;
 mod names;

@@ -34,6 +34,7 @@ pub fn node(kind: NewKind<'_>) -> NewNode<'_> {
         permissions: 0o755,
         uid: 0,
         gid: 0,
+        umask: 0,
     }
 }
 

@@ -14,7 +14,7 @@ use extant_ondisk::ext4::{Inode, LogicalBlock, PhysicalBlock};
 use extant_space::{ErrorKind, ExtentState, Result};
 use extant_testkit::{require, requires};
 
-use crate::made::{Made, extent, file, in_blocks_of, name, node};
+use crate::made::{Made, extent, file, name, node};
 use crate::snapshot::{Snapshot, assert_clean};
 use crate::tree::{assert_same, tree};
 
@@ -442,7 +442,7 @@ fn power_cut_during_replay_leaves_records_or_what_they_say() {
     );
     let made = everything();
     let expected = Snapshot::of_device(&made.device).ours();
-    let disk = Arc::new(CrashDevice::new(in_blocks_of(1024, &made.device)));
+    let disk = Arc::new(CrashDevice::new(made.device.snapshot()));
     let fs = Filesystem::open(disk.clone(), Options::default()).unwrap();
     fs.close().unwrap();
     let disk = Arc::into_inner(disk).expect("the file system let go of it");

@@ -39,6 +39,7 @@ fn create(directory: &Node, name: &str) -> Node {
         permissions: 0o644,
         uid: 0,
         gid: 0,
+        umask: 0,
     };
     directory.create(name.as_bytes(), &new).unwrap()
 }

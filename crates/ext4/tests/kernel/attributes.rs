@@ -67,6 +67,7 @@ fn alike(number: usize) -> Vec<Operation> {
         permissions: 0o664,
         uid: 0,
         gid: 0,
+        umask: 0,
     };
     let name = Name::new(Place::At(Path::default()), number.to_string().as_bytes());
     let set =

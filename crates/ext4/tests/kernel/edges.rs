@@ -98,6 +98,7 @@ impl Pair {
             permissions: 0o644,
             uid: 0,
             gid: 0,
+            umask: 0,
         };
         let write = |from: u64, to: u64| {
             let data = Data {

@@ -25,7 +25,8 @@ use crate::tree::{Content, Seen, Tree, USER_FLAGS, push_state, settle_first_path
 
 type Result<T> = std::result::Result<T, Errno>;
 
-const SETGID: u32 = 0o2000;
+/// What `mkdir` makes nothing of.
+const HIGH_BITS: u32 = 0o6000;
 
 /// A mounted file system.
 pub struct System {
@@ -73,6 +74,7 @@ impl System {
                     RenameMode::Replace => RenameFlags::empty(),
                     RenameMode::NoReplace => RenameFlags::NOREPLACE,
                     RenameMode::Exchange => RenameFlags::EXCHANGE,
+                    RenameMode::Whiteout { .. } => RenameFlags::WHITEOUT,
                 };
                 let (old, new) = (self.find(&from.directory)?, self.find(&to.directory)?);
                 sys::renameat_with(old, from.name.as_slice(), new, to.name.as_slice(), flags)?;
@@ -90,7 +92,7 @@ impl System {
                 return Ok(Outcome::Bytes(bytes));
             }
             Operation::Resize(place, size) => {
-                sys::ftruncate(open(&self.find(place)?, OFlags::WRONLY)?, *size)?;
+                sys::ftruncate(open_to_change(&self.find(place)?)?, *size)?;
             }
             Operation::Fallocate(place, mode, range) => {
                 fallocate(&self.find(place)?, *mode, *range)?;
@@ -173,8 +175,8 @@ impl System {
                 sys::mkdirat(&directory, bytes, mode)?;
                 // Which makes no use of all bits, but hands down one.
                 let new = sys::openat(&directory, bytes, OFlags::PATH, Mode::empty())?;
-                let inherited = stat(&new)?.st_mode & SETGID;
-                let mode = u32::from(owner.permissions) | inherited;
+                let mode = stat(&new)?.st_mode & 0o7777;
+                let mode = u32::from(owner.permissions) & HIGH_BITS | mode;
                 sys::chmod(path_of(&new), Mode::from_raw_mode(mode))?;
             }
             Made::Link { .. } => {
@@ -199,7 +201,12 @@ impl System {
     }
 
     fn write(&self, file: &OwnedFd, offset: u64, data: Data) -> Result<()> {
-        let file = File::from(open(file, OFlags::WRONLY)?);
+        // To what was opened for that, everything is written at the end.
+        let is_at_end = offset == stat(file)?.st_size as u64;
+        let file = File::from(match is_at_end {
+            true => open_to_change(file)?,
+            false => open(file, OFlags::WRONLY)?,
+        });
         file.write_all_at(&data.bytes(), offset)
             .map_err(|error| Errno::from_io_error(&error).expect("an error of the system"))
     }
@@ -320,6 +327,14 @@ fn open(file: &OwnedFd, flags: OFlags) -> Result<OwnedFd> {
     sys::open(path_of(file), flags, Mode::empty())
 }
 
+/// For changes, as far as there can be any.
+fn open_to_change(file: &OwnedFd) -> Result<OwnedFd> {
+    match open(file, OFlags::WRONLY) {
+        Err(Errno::PERM) => open(file, OFlags::WRONLY | OFlags::APPEND),
+        opened => opened,
+    }
+}
+
 fn stat(file: &OwnedFd) -> Result<sys::Stat> {
     sys::statat(file, "", AtFlags::EMPTY_PATH)
 }
@@ -347,12 +362,7 @@ fn fallocate(file: &OwnedFd, mode: FallocateMode, range: ByteRange) -> Result<()
         FallocateMode::InsertRange => FallocateFlags::INSERT_RANGE,
         mode => panic!("the kernel has no {mode} for ext4 on a loop device"),
     };
-    sys::fallocate(
-        open(file, OFlags::WRONLY)?,
-        flags,
-        range.start(),
-        range.len(),
-    )
+    sys::fallocate(open_to_change(file)?, flags, range.start(), range.len())
 }
 
 fn states(file: &OwnedFd) -> Vec<(ByteRange, ExtentState)> {

@@ -144,6 +144,7 @@ impl Engine {
                     gid: change.gid,
                     accessed: None,
                     modified: change.modified,
+                    changed: None,
                     flags: change.flags.map(InodeFlags::from_bits_retain),
                 })?;
             }
@@ -371,6 +372,7 @@ impl Made {
             permissions: owner.permissions,
             uid: owner.uid,
             gid: owner.gid,
+            umask: owner.umask,
         }
     }
 }

@@ -13,6 +13,7 @@ const MINE: Owner = Owner {
     permissions: 0o755,
     uid: 0,
     gid: 0,
+    umask: 0,
 };
 
 fn run(format: &str, steps: Vec<Operation>) {

@@ -134,6 +134,7 @@ impl Generator {
                     RenameMode::Replace,
                     RenameMode::NoReplace,
                     RenameMode::Exchange,
+                    RenameMode::Whiteout { uid: 0, gid: 0 },
                 ]);
                 let from = self.taken_name(reference);
                 let to = match self.chance(50) {
@@ -235,6 +236,7 @@ impl Generator {
                 permissions: 0o777,
                 uid: 0,
                 gid: 0,
+                umask: 0,
             };
         }
         let is_own = self.dialect == Dialect::Kernel || self.chance(60);
@@ -242,6 +244,11 @@ impl Generator {
             permissions: *self.pick(&[0o644, 0o755, 0o2755, 0o7777, 0]),
             uid: if is_own { 0 } else { self.rng.u32(..) },
             gid: if is_own { 0 } else { self.rng.u32(0..100_000) },
+            // Of the kernel it is one for all threads.
+            umask: match self.dialect {
+                Dialect::Engine => *self.pick(&[0, 0, 0o022, 0o7077]),
+                Dialect::Kernel => 0,
+            },
         }
     }
 

@@ -49,6 +49,7 @@ pub struct Owner {
     pub permissions: u16,
     pub uid: u32,
     pub gid: u32,
+    pub umask: u16,
 }
 
 /// Bytes that follow from a seed.

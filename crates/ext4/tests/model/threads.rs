@@ -186,6 +186,7 @@ fn make_directory(root: &Node, name: &str) -> Node {
             permissions: 0o755,
             uid: 0,
             gid: 0,
+            umask: 0,
         },
     )
     .unwrap()

@@ -83,6 +83,7 @@ impl Life {
                 permissions: 0o755,
                 uid: 0,
                 gid: 0,
+                umask: 0,
             };
             root.create(&home.as_bytes()[1..], &new).unwrap();
         }

@@ -94,6 +94,7 @@ impl Kind {
             },
             uid: 1000,
             gid: 70_000,
+            umask: 0,
         }
     }
 }

@@ -63,6 +63,7 @@ pub fn new(kind: NewKind<'_>) -> NewNode<'_> {
         permissions: 0o755,
         uid: 0,
         gid: 0,
+        umask: 0,
     }
 }
 

@@ -12,8 +12,13 @@ use extant_blockdev::simulation::{CacheMode, CrashDevice, CrashOptions, CrashSta
 use extant_blockdev::{Device, MemoryDevice, Persistence};
 use extant_jbd2::{Frozen, LogFormat};
 use extant_ondisk::ext4::PhysicalBlock;
+use extant_ondisk::jbd2::JournalSuperblock;
+use extant_ondisk::jbd2::commit::Commit;
+use extant_ondisk::jbd2::header::{BlockType, Header};
 
-use crate::device::{BLOCK, FORMATS, HOMES, V3, contents, device, home, open, recover};
+use crate::device::{
+    BLOCK, FORMATS, HOMES, V3, contents, device, home, offset, open, place, recover,
+};
 
 /// Holds the number of the last transaction.
 const COUNTER: u64 = 0;
@@ -210,6 +215,41 @@ fn every_format_survives_every_power_cut() {
         let cuts = live(seed, 60, format, 12, CacheMode::Volatile).survive(few_states(seed));
         assert!(cuts > 200, "{cuts} power cuts");
     }
+}
+
+/// The commit blocks of the newest transaction in the log, of which the checksum is wrong.
+fn torn_commits(image: &MemoryDevice, blocks: u32) -> usize {
+    let place = place(blocks);
+    let log: Vec<_> = (0..blocks)
+        .map(|block| {
+            let mut bytes = vec![0; BLOCK];
+            image.read_at(&mut bytes, offset(&place, block)).unwrap();
+            bytes
+        })
+        .collect();
+    let superblock = JournalSuperblock::parse(&log[0]).unwrap();
+    let headers = || log[1..].iter().filter_map(|block| Header::read(block));
+    let newest = headers().map(|header| header.sequence.0).max();
+    log[1..]
+        .iter()
+        .filter(|block| {
+            Header::read(block).is_some_and(|header| {
+                header.kind == BlockType::Commit && Some(header.sequence.0) == newest
+            })
+        })
+        .filter(|block| Commit::parse(block, superblock.format()).is_err())
+        .count()
+}
+
+#[test]
+fn commit_block_is_there_or_not_when_the_disk_wrote_half_of_it() {
+    let life = live(40, 60, V3, 40, CacheMode::Volatile);
+    let mut last = 0;
+    for crash in life.log.crashes(few_states(40)) {
+        assert_eq!(torn_commits(&crash.image, life.blocks), 0, "{crash}");
+        last = crash.position();
+    }
+    assert!(last > 100, "{last} positions");
 }
 
 #[test]

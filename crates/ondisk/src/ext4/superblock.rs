@@ -15,6 +15,7 @@
 
 mod check;
 mod raw;
+mod sectors;
 mod values;
 
 use extant_space::Result;
@@ -81,6 +82,17 @@ impl Superblock {
         }
         *self = Self::from_raw(raw)?;
         Ok(())
+    }
+
+    /// Makes each of the two sectors go with the other one of `older`, an earlier state of this superblock: a disk that
+    /// writes only one of them in a power cut leaves a superblock whose checksum is right. That holds between all states
+    /// that were fitted to the same one.
+    ///
+    /// Nothing changes where there is no checksum, or no room for that.
+    pub fn fit_sectors(&mut self, older: &Self) {
+        if self.features().has_metadata_checksums() {
+            sectors::fit(&mut self.raw, &older.raw);
+        }
     }
 
     /// The copy that belongs into `group`.

@@ -68,4 +68,5 @@ pub(super) const REGULAR: NewNode<'static> = NewNode {
     permissions: 0o644,
     uid: 0,
     gid: 0,
+    umask: 0,
 };

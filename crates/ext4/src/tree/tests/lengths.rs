@@ -60,7 +60,7 @@ fn extent_past_the_last_block_is_refused() {
     assert_eq!(error.kind(), ErrorKind::TooLarge);
     file.insert(extent(u32::MAX - 2)).unwrap();
     let error = file.shift(0, 1, Direction::Right).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::TooLarge);
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     file.remove(LOGICAL_END - 1..LOGICAL_END).unwrap();
     file.shift(0, 1, Direction::Right).unwrap();
     assert_eq!(file.lengths(), [(u32::MAX - 1, 1)]);

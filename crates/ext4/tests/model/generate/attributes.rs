@@ -107,7 +107,7 @@ impl Generator {
         let takes_all = is_plain || self.dialect == Dialect::Engine;
         match kind {
             0..3 if takes_all => return (ACL_ACCESS.into(), Value::Acl(self.list())),
-            3 if file_type == FileType::Directory && self.dialect == Dialect::Engine => {
+            3 if file_type == FileType::Directory => {
                 return (ACL_DEFAULT.into(), Value::Acl(self.list()));
             }
             _ => {}

@@ -1,5 +1,6 @@
 //! Steps that are about data.
 
+use extant_ext4::InodeFlags;
 use extant_space::{ByteRange, FallocateMode};
 
 use super::{Dialect, Generator, Taste};
@@ -18,6 +19,12 @@ impl Generator {
             0..30 => {
                 let length = self.length() as usize;
                 let offset = self.offset(size, block);
+                // There, what may only grow is written to at its end.
+                let offset =
+                    match self.dialect == Dialect::Kernel && may_only_grow(reference, &place) {
+                        true => offset.min(size),
+                        false => offset,
+                    };
                 let seed = self.rng.u8(..);
                 Operation::Write(place, offset, Data { length, seed })
             }
@@ -27,6 +34,9 @@ impl Generator {
             }
             42..52 => Operation::Resize(place, self.offset(size, block)),
             52..57 => Operation::Extents(place, self.range(size, block)),
+            57..62 if self.dialect == Dialect::Kernel && may_only_grow(reference, &place) => {
+                Operation::Extents(place, self.range(size, block))
+            }
             57..62 => self.comb_step(place, size / block),
             _ => {
                 let mode = self.mode();
@@ -146,4 +156,9 @@ impl Generator {
             Dialect::Kernel => most - self.rng.u64((1 << 20)..(2 << 20)),
         }
     }
+}
+
+fn may_only_grow(reference: &Reference, place: &Place) -> bool {
+    let found = reference.find(place);
+    found.is_ok_and(|id| reference.object(id).flags.contains(InodeFlags::APPEND))
 }

@@ -3,7 +3,7 @@
 use extant_ext4::{InodeFlags, XattrMode};
 use extant_space::ErrorKind;
 
-use super::{Body, Reference, Result};
+use super::{Body, Object, Reference, Result};
 use crate::operation::{Change, Place, Value};
 use crate::tree::USER_FLAGS;
 
@@ -117,6 +117,31 @@ impl Reference {
             .sum();
         let header = 32 + 4;
         taken + entry(name.len(), value.bytes().len()) + header > self.format.block_bytes as usize
+    }
+}
+
+impl Object {
+    /// What a new object has of a directory's default list, or else loses to the umask.
+    pub(super) fn inherit_access(&mut self, above: &Object, umask: u16) {
+        if matches!(self.body, Body::Link(_)) {
+            return;
+        }
+        let Some(default) = above.xattrs.get(ACL_DEFAULT.as_bytes()) else {
+            self.permissions &= !(umask & 0o777);
+            return;
+        };
+        let mut list = default.clone();
+        let given = parse_list(&list)
+            .expect("a list that was set")
+            .permissions();
+        chmod_list(&mut list, given & self.permissions);
+        self.permissions = self.permissions & !0o777 | given & self.permissions;
+        if self.is_directory() {
+            self.xattrs.insert(ACL_DEFAULT.into(), default.clone());
+        }
+        if list.len() > 4 + 3 * 8 {
+            self.xattrs.insert(ACL_ACCESS.into(), list);
+        }
     }
 }
 

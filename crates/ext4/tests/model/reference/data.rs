@@ -1,18 +1,32 @@
 //! Data of the reference.
 
+use extant_ext4::InodeFlags;
 use extant_space::{ByteRange, ErrorKind, ExtentState, FallocateMode};
 
 use super::{Body, FileData, Id, Reference, Result};
 use crate::operation::{Data, Outcome, Place, Tooth};
 use crate::tree::{Content, push_state};
 
+/// What a change does to what was there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Changing {
+    /// It stays: what may only grow takes that.
+    Growing,
+    Inside,
+}
+
 impl Reference {
     pub(super) fn write(&mut self, place: &Place, offset: u64, bytes: &[u8]) -> Result<()> {
-        self.change_file(place, |file| file.write(offset, bytes))
+        let size = self.file(place)?.1.size;
+        let change = match offset < size {
+            true => Changing::Inside,
+            false => Changing::Growing,
+        };
+        self.change_file(place, change, |file| file.write(offset, bytes))
     }
 
     pub(super) fn resize(&mut self, place: &Place, size: u64) -> Result<()> {
-        self.change_file(place, |file| file.resize(size))
+        self.change_file(place, Changing::Inside, |file| file.resize(size))
     }
 
     pub(super) fn fallocate(
@@ -25,7 +39,11 @@ impl Reference {
         if range.is_empty() {
             return Err(ErrorKind::InvalidArgument);
         }
-        self.change_file(place, |file| file.fallocate(mode, range))
+        let change = match mode {
+            FallocateMode::Allocate | FallocateMode::AllocateKeepSize => Changing::Growing,
+            _ => Changing::Inside,
+        };
+        self.change_file(place, change, |file| file.fallocate(mode, range))
     }
 
     pub(super) fn comb(
@@ -87,11 +105,18 @@ impl Reference {
     fn change_file(
         &mut self,
         place: &Place,
+        changing: Changing,
         change: impl FnOnce(&mut FileData) -> Result<()>,
     ) -> Result<()> {
         let (id, _) = self.file(place)?;
         let object = self.object_mut(id);
-        object.check_mutable()?;
+        match changing {
+            Changing::Inside => object.check_mutable()?,
+            Changing::Growing if object.flags.contains(InodeFlags::IMMUTABLE) => {
+                return Err(ErrorKind::Immutable);
+            }
+            Changing::Growing => {}
+        }
         if let Body::Regular(file) = &mut object.body {
             change(file)?;
         }

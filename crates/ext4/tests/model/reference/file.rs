@@ -214,7 +214,7 @@ impl FileData {
             return Err(ErrorKind::InvalidArgument);
         }
         if self.blocks_end() + count > u32::MAX.into() {
-            return Err(ErrorKind::TooLarge);
+            return Err(ErrorKind::InvalidArgument);
         }
         let behind = self.blocks.split_off(&first);
         let moved = behind

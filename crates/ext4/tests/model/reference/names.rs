@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use extant_ext4::{FileType, InodeFlags, RenameMode};
+use extant_ext4::{DeviceNumber, FileType, InodeFlags, RenameMode};
 use extant_space::ErrorKind;
 
 use super::{Body, Directory, FileData, Id, Object, ROOT, Reference, Result};
@@ -67,6 +67,7 @@ impl Reference {
         };
         let above = self.object(parent);
         let mut object = Object::new(body, owner.permissions);
+        object.inherit_access(above, owner.umask);
         object.uid = owner.uid;
         object.gid = owner.gid;
         if above.permissions & SETGID != 0 {
@@ -187,8 +188,24 @@ impl Reference {
             (None, _) => {}
         }
         self.move_in(from_parent, to_parent, &to.name, source);
+        if let RenameMode::Whiteout { uid, gid } = mode {
+            self.leave_whiteout(from_parent, &from.name, uid, gid);
+        }
         self.drop_unused();
         Ok(())
+    }
+
+    fn leave_whiteout(&mut self, parent: Id, name: &[u8], uid: u32, gid: u32) {
+        let made = Made::Character(DeviceNumber { major: 0, minor: 0 });
+        let owner = Owner {
+            permissions: 0,
+            uid,
+            gid,
+            umask: 0,
+        };
+        let object = self.new_object(parent, &made, owner);
+        let id = self.add(object);
+        self.insert(parent, name, id);
     }
 
     fn check_replaceable(

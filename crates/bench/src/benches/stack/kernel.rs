@@ -1,0 +1,105 @@
+//! The same in the kernel: ext4 on a loop device over memory, and ext4 on a loop device over a file in it.
+
+use std::fs::{File, OpenOptions};
+use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+use anyhow::Result;
+use extant_hostfs::{Access, HostFile};
+use extant_space::{ByteRange, FallocateMode, SpaceFile};
+use extant_testkit::command::{run, tool};
+use extant_testkit::scratch::{DirectIo, Filesystem, LoopDevice, Mount, Scratch};
+use rustix::fs::{FallocateFlags, OFlags};
+
+use super::MKFS;
+use super::places::places;
+use super::program::{Block, Target};
+
+/// Whether the program's space is made known to the file system below.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Passing {
+    /// Not, as the kernel does.
+    Off,
+    /// By hand, from the extent map.
+    ByHand,
+}
+
+/// The stack. Dropped from above.
+pub(super) struct Stack {
+    file: File,
+    passing: Passing,
+    path: PathBuf,
+    _inner: Mount,
+    _device: LoopDevice,
+    backing: PathBuf,
+    _outer: Scratch,
+}
+
+impl Stack {
+    /// File systems of these sizes; the outer one takes `memory` at most.
+    pub(super) fn new(outer: u64, inner: u64, memory: u64, passing: Passing) -> Result<Self> {
+        let outer = Scratch::builder(Filesystem::Ext4, outer)
+            .mkfs_options(MKFS)
+            .memory(memory)
+            .build();
+        let backing = outer.path().join("file");
+        File::create_new(&backing)?.set_len(inner)?;
+        // Past the page cache, as in the seeds.
+        let device = LoopDevice::attach_with(&backing, DirectIo::On, 512);
+        run(tool("mkfs.ext4").args(MKFS).arg(device.path()))?;
+        let place = outer.folder_beside("inner");
+        let inner = Mount::new("ext4", device.path(), &place, "");
+        let path = inner.path().join("file");
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .custom_flags(OFlags::DIRECT.bits() as i32)
+            .open(&path)?;
+        rustix::fs::sync();
+        Ok(Self {
+            file,
+            passing,
+            path,
+            _inner: inner,
+            _device: device,
+            backing,
+            _outer: outer,
+        })
+    }
+
+    /// The files, from the top one down.
+    pub(super) fn files(&self) -> Result<[HostFile; 2]> {
+        rustix::fs::sync();
+        Ok([
+            HostFile::open_read(&self.path)?,
+            HostFile::open_read(&self.backing)?,
+        ])
+    }
+}
+
+impl Target for Stack {
+    fn allocate(&self, bytes: u64) -> Result<()> {
+        rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes)?;
+        if self.passing == Passing::Off {
+            return Ok(());
+        }
+        let file = HostFile::open_read(&self.path)?;
+        let backing = HostFile::open(&self.backing, Access::ReadWrite)?;
+        for place in places(&file, &[ByteRange::new(0, bytes)])? {
+            backing.fallocate(FallocateMode::AllocateKeepSize, place)?;
+        }
+        Ok(())
+    }
+
+    fn write(&self, block: &Block, offset: u64) -> Result<()> {
+        // Direct writes of a block are done as a whole or fail.
+        rustix::io::pwrite(&self.file, block.bytes(), offset)?;
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        Ok(rustix::fs::fsync(self.file.as_fd())?)
+    }
+}

@@ -1,0 +1,79 @@
+//! The time of the last access, which reading alone does not change: who shows files to programs says when it does.
+//!
+//! Model: it is changed in memory, without a transaction, so that reading waits for no commit. The inode's next
+//! change takes it along, else the close of its last handle does; a crash before that loses it.
+
+use std::sync::Arc;
+
+use extant_ondisk::ext4::Inode;
+use extant_ondisk::ext4::inode::{InodeFlags, TimeField, Timestamp};
+
+use super::Node;
+use crate::file::INODE_CREDITS;
+use crate::filesystem::Core;
+use crate::inode::InodeCell;
+use crate::sync::{read, write};
+use crate::time;
+
+/// Seconds after which a relative access time moves on in any case: a day.
+const RELATIVE_SECONDS: i64 = 24 * 60 * 60;
+
+/// When a time of access moves on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessTime {
+    /// When it is not after the last change, or a day old: `relatime`, what the kernel does by default.
+    Relative,
+    /// With each access: `strictatime`.
+    Strict,
+    /// Not at all: `noatime`.
+    Never,
+}
+
+impl Node {
+    /// Notes that data, names or the target of a link were read, as `policy` wants it; nothing for a file with the flag
+    /// NOATIME, or where nothing is written. Cheap: it is kept with the next change, or when the last node of this
+    /// inode goes.
+    pub fn touch_accessed(&self, policy: AccessTime) {
+        if !self.core.is_writable() {
+            return;
+        }
+        let now = time::now();
+        if !is_due(&read(&self.cell.state).inode, policy, now) {
+            return;
+        }
+        let mut state = write(&self.cell.state);
+        state.inode.set_time(TimeField::Access, now);
+        state.has_late_access = true;
+    }
+}
+
+impl Core {
+    /// Has the next commit keep a time of access. The thread has no transaction open.
+    pub(super) fn keep_late_access(&self, cell: &Arc<InodeCell>) {
+        // Where nothing can be changed any more it is lost, and nobody is there to be told.
+        if let Ok(transaction) = self.begin_recorded(INODE_CREDITS) {
+            cell.change(&transaction, |_| ());
+        }
+    }
+}
+
+fn is_due(inode: &Inode, policy: AccessTime, now: Timestamp) -> bool {
+    let time = |field| inode.time(field).unwrap_or_default();
+    let accessed = time(TimeField::Access);
+    if inode.flags().contains(InodeFlags::NOATIME) || accessed == now {
+        return false;
+    }
+    match policy {
+        AccessTime::Never => false,
+        AccessTime::Strict => true,
+        AccessTime::Relative => {
+            let is_before = |field| {
+                let other = time(field);
+                (accessed.seconds, accessed.nanoseconds) <= (other.seconds, other.nanoseconds)
+            };
+            is_before(TimeField::Modification)
+                || is_before(TimeField::Change)
+                || now.seconds - accessed.seconds >= RELATIVE_SECONDS
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Privileges that a program file has, and loses when somebody writes to it.
+
+use extant_ondisk::ext4::inode::{FileType, Mode, TimeField};
+use extant_space::Result;
+
+use super::Node;
+use crate::file::INODE_CREDITS;
+use crate::sync::{read, write};
+use crate::{time, xattr};
+
+const SETUID: u16 = 0o4000;
+const SETGID: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o0010;
+const CAPABILITY: &[u8] = b"security.capability";
+
+impl Node {
+    /// Takes away what a regular file must not keep when somebody without privileges changes its data or its owner: the
+    /// setuid bit, the setgid bit where the group may execute it, and `security.capability`. Cheap where there is
+    /// none of them.
+    ///
+    /// # Errors
+    /// `Immutable`, `ReadOnly`; `Corrupt`; those of the device.
+    pub fn drop_privileges(&self) -> Result<()> {
+        self.core.judged(self.drop_privileges_now())
+    }
+
+    fn drop_privileges_now(&self) -> Result<()> {
+        let parts = &self.core.parts;
+        {
+            let state = read(&self.cell.state);
+            if state.inode.mode().file_type() != Some(FileType::Regular) {
+                return Ok(());
+            }
+            let kept = kept(state.inode.mode());
+            if kept == state.inode.mode() && parts.without_xattr(&state, CAPABILITY)?.is_none() {
+                return Ok(());
+            }
+        }
+        let _alone = write(&self.cell.operation);
+        let change = {
+            let state = read(&self.cell.state);
+            state.check_growable()?;
+            parts.without_xattr(&state, CAPABILITY)?
+        };
+        let transaction = self.core.begin(INODE_CREDITS + xattr::CHANGE_CREDITS)?;
+        if let Some(change) = &change {
+            parts.change_xattrs(&transaction, &self.cell, change)?;
+        }
+        self.cell.change(&transaction, |state| {
+            let mode = kept(state.inode.mode());
+            state.inode.set_mode(mode);
+            state.inode.set_time(TimeField::Change, time::now());
+        });
+        Ok(())
+    }
+}
+
+/// A mode without privileges.
+fn kept(mode: Mode) -> Mode {
+    let permissions = mode.permissions();
+    let lost = match permissions & GROUP_EXECUTE {
+        0 => SETUID,
+        _ => SETUID | SETGID,
+    };
+    match mode.file_type() {
+        Some(file_type) => Mode::new(file_type, permissions & !lost),
+        None => mode,
+    }
+}
