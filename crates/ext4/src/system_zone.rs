@@ -62,6 +62,13 @@ impl ZoneBuilder {
         }
     }
 
+    /// Adds what was made from the groups right behind these.
+    pub(crate) fn append(&mut self, next: Self) {
+        for (sort, more) in self.sorts.iter_mut().zip(next.sorts) {
+            more.into_iter().for_each(|range| push(sort, range));
+        }
+    }
+
     /// The zone, with the journal.
     ///
     /// # Errors

@@ -39,6 +39,9 @@ impl Layout {
     /// When there is no such group.
     pub fn fixed_blocks(&self, group: GroupNumber) -> u32 {
         let superblock = u32::from(self.has_superblock(group));
+        if superblock == 0 && !self.features.incompat.contains(Incompat::META_BG) {
+            return 0;
+        }
         let end = self.table_base(group).0 - self.first_block(group).0;
         if !self.is_in_meta_group(group) {
             let table = self.table_blocks() + u32::from(self.reserved_descriptor_blocks);
