@@ -42,6 +42,9 @@ pub struct Filesystem {
     pub(crate) core: Arc<Core>,
 }
 
+/// How often a change waits for blocks to come free, which others may take first; as in the kernel.
+const COMMITS_FOR_SPACE: u32 = 3;
+
 /// The parts and the journal.
 pub(crate) struct Core {
     pub(crate) parts: Arc<Parts>,
@@ -143,6 +146,22 @@ impl Core {
         }
         let handle = journal.start(blocks)?;
         Ok(Transaction::new(&self.parts.running, handle))
+    }
+
+    /// Makes a change again that failed for want of space, when a commit gives back blocks that were freed before.
+    /// What fails so must leave everything in a state from which it can be made again.
+    pub(crate) fn with_space<T>(&self, mut change: impl FnMut() -> Result<T>) -> Result<T> {
+        let mut result = change();
+        for _ in 0..COMMITS_FOR_SPACE {
+            let Some(journal) = &self.journal else { break };
+            let is_full = matches!(&result, Err(error) if error.kind() == ErrorKind::NoSpace);
+            if !is_full || self.parts.allocator.pending_blocks() == 0 {
+                break;
+            }
+            journal.commit(journal.running())?;
+            result = change();
+        }
+        result
     }
 
     /// Whether anything can be changed.

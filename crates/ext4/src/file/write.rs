@@ -88,7 +88,8 @@ impl Core {
         }
         let mut at = offset;
         while at < end {
-            at += self.write_piece(cell, &from[(at - offset) as usize..], at)?;
+            let rest = &from[(at - offset) as usize..];
+            at += self.with_space(|| self.write_piece(cell, rest, at))?;
         }
         Ok(())
     }

@@ -120,7 +120,8 @@ impl Node {
     /// `Unsupported` for flags that a file of this type cannot have; `Immutable`, unless the flag that says so is taken away at the same time; `ReadOnly`; `NoSpace`
     /// for a list that was shared.
     pub fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
-        self.core.judged(self.set_attributes_now(change))
+        let core = &self.core;
+        core.judged(core.with_space(|| self.set_attributes_now(change)))
     }
 
     fn set_attributes_now(&self, change: &AttributeChange) -> Result<()> {

@@ -60,7 +60,7 @@ impl SpaceFile for File {
 
     fn fallocate(&self, mode: FallocateMode, range: ByteRange) -> Result<()> {
         let core = &self.node.core;
-        core.judged(core.fallocate(&self.node.cell, mode, range))
+        core.judged(core.with_space(|| core.fallocate(&self.node.cell, mode, range)))
             .map_err(|error| error.during(mode.name()).in_range(range))
     }
 

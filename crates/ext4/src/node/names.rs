@@ -65,7 +65,7 @@ impl Node {
     /// system without extents; `Immutable`, `ReadOnly`.
     pub fn create(&self, name: &[u8], new: &NewNode<'_>) -> Result<Node> {
         let core = &self.core;
-        core.judged(core.create(&self.cell, name, new))
+        core.judged(core.with_space(|| core.create(&self.cell, name, new)))
             .map(|cell| Node::from_open(core, cell))
     }
 
@@ -76,7 +76,7 @@ impl Node {
     /// As [`create`](Self::create).
     pub fn create_unnamed(&self, new: &NewNode<'_>) -> Result<Node> {
         let core = &self.core;
-        core.judged(core.create_unnamed(&self.cell, new))
+        core.judged(core.with_space(|| core.create_unnamed(&self.cell, new)))
             .map(|cell| Node::from_open(core, cell))
     }
 
@@ -85,8 +85,8 @@ impl Node {
     /// # Errors
     /// `AlreadyExists`; `TooManyLinks`; `Immutable`, also for directories; `NoSpace`.
     pub fn link(&self, name: &[u8], node: &Node) -> Result<()> {
-        self.core
-            .judged(self.core.link(&node.cell, &self.cell, name))
+        let core = &self.core;
+        core.judged(core.with_space(|| core.link(&node.cell, &self.cell, name)))
     }
 
     /// Takes a name away, of anything but a directory. Data goes with the last name and the last node.
@@ -120,7 +120,8 @@ impl Node {
             directory: &to.cell,
             name: to_name,
         };
-        self.core.judged(self.core.rename(from, to, mode))
+        let core = &self.core;
+        core.judged(core.with_space(|| core.rename(from, to, mode)))
     }
 
     /// The target of a symbolic link.

@@ -29,8 +29,8 @@ impl Node {
     /// `AlreadyExists` and `NoAttribute` by the mode; `NoSpace` when it does not fit; `TooLarge`; `InvalidArgument` for a list
     /// that makes no sense; `Unsupported` for a name that no attribute can have; `Immutable`, `ReadOnly`.
     pub fn set_xattr(&self, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        self.core
-            .judged(self.core.set_xattr(&self.cell, name, value, mode))
+        let core = &self.core;
+        core.judged(core.with_space(|| core.set_xattr(&self.cell, name, value, mode)))
     }
 
     /// Removes an attribute.

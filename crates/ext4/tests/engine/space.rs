@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use extant_blockdev::{Device, MemoryDevice, RangeStatus};
-use extant_ext4::{Assign, DeviceZeroes, Discard, Filesystem, Options, Reserve};
+use extant_ext4::{Assign, DeviceZeroes, Discard, Filesystem, Options, Reserve, XattrMode};
 use extant_space::{ByteRange, ErrorKind, ExtentState, FallocateMode, SpaceFile, SyncMode};
 use extant_testkit::command::{text, tool};
 use extant_testkit::workdir::Workdir;
 use extant_testkit::{require, requires};
 
-use crate::image::{Image, create};
+use crate::image::{Image, create, mkdir};
 
 const MIB: u64 = 1 << 20;
 
@@ -93,6 +93,39 @@ fn reserve_is_kept_unless_it_may_be_taken() {
         "{kept} of {reserved}"
     );
     assert!(left(Reserve::Take) < 8);
+}
+
+#[test]
+fn blocks_of_a_removed_file_can_be_had_at_once() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    let image = Image::new("-t ext4 -b 1024 -m 0", 16);
+    let fs = image.open();
+    let root = fs.root().unwrap();
+    let kept = create(&root, "kept");
+    let name = "x".repeat(200);
+    for needs in 0..5 {
+        let all = ByteRange::new(0, fs.statistics().available_blocks * 1024 + MIB);
+        let file = create(&root, "full").file().unwrap();
+        let error = file.fallocate(FallocateMode::AllocateKeepSize, all);
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::NoSpace);
+        fs.sync().unwrap();
+        drop(file);
+        root.unlink(b"full").unwrap();
+        match needs {
+            0 => drop(mkdir(&root, "directory")),
+            1 => kept.file().unwrap().write_at(&[7; 100_000], 0).unwrap(),
+            2 => (kept.file().unwrap())
+                .fallocate(FallocateMode::Allocate, ByteRange::new(MIB, 9 * MIB))
+                .unwrap(),
+            3 => (kept.set_xattr(b"user.long", &[1; 900], XattrMode::Set)).unwrap(),
+            _ => (0..100).for_each(|n| {
+                root.link(format!("{name}{n}").as_bytes(), &kept).unwrap();
+            }),
+        }
+    }
+    drop((kept, root));
+    fs.close().unwrap();
+    image.assert_clean();
 }
 
 #[test]
