@@ -11,10 +11,9 @@ use extant_space::{
 };
 use extant_sys::direct;
 use extant_sys::extents::{self, MapSource};
+use extant_sys::mounted;
 use rustix::fs::{FallocateFlags, IFlags, OFlags};
-
-/// Bit 7 of the mode of `fallocate(2)`, since Linux 6.17 (linux/falloc.h).
-const WRITE_ZEROES: FallocateFlags = FallocateFlags::from_bits_retain(0x80);
+use rustix::io::Errno;
 
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -101,11 +100,15 @@ impl HostFile {
         Ok(self.metadata()?.blocks() * 512)
     }
 
-    /// Runs `fallocate(2)` with a mode of the kernel's own bits.
-    pub fn fallocate_raw(&self, mode_bits: u32, range: ByteRange) -> Result<()> {
-        let flags = FallocateFlags::from_bits_retain(mode_bits);
-        rustix::fs::fallocate(&self.file, flags, range.start(), range.len())
-            .map_err(|errno| self.error(errno).during("fallocate").in_range(range))
+    /// Runs `fallocate(2)`. On our own mounts, modes that the kernel does not carry go another way.
+    fn fallocate_bits(&self, bits: u32, range: ByteRange) -> io::Result<()> {
+        let flags = FallocateFlags::from_bits_retain(bits);
+        match rustix::fs::fallocate(&self.file, flags, range.start(), range.len()) {
+            Err(Errno::OPNOTSUPP) if self.map_source == MapSource::ExtantMount => {
+                mounted::fallocate(&self.file, bits, range)
+            }
+            done => Ok(done?),
+        }
     }
 
     /// glibc's `posix_fallocate(3)`: writes where the file system cannot allocate.
@@ -147,22 +150,6 @@ impl HostFile {
     }
 }
 
-/// The bits of `fallocate(2)` that stand for `mode`.
-pub(crate) fn mode_flags(mode: FallocateMode) -> Option<FallocateFlags> {
-    Some(match mode {
-        FallocateMode::Allocate => FallocateFlags::empty(),
-        FallocateMode::AllocateKeepSize => FallocateFlags::KEEP_SIZE,
-        FallocateMode::PunchHole => FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-        FallocateMode::ZeroRange => FallocateFlags::ZERO_RANGE,
-        FallocateMode::ZeroRangeKeepSize => FallocateFlags::ZERO_RANGE | FallocateFlags::KEEP_SIZE,
-        FallocateMode::CollapseRange => FallocateFlags::COLLAPSE_RANGE,
-        FallocateMode::InsertRange => FallocateFlags::INSERT_RANGE,
-        FallocateMode::UnshareRange => FallocateFlags::UNSHARE_RANGE,
-        FallocateMode::WriteZeroes => WRITE_ZEROES,
-        _ => return None,
-    })
-}
-
 impl SpaceFile for HostFile {
     fn size(&self) -> Result<u64> {
         Ok(self.metadata()?.len())
@@ -201,9 +188,10 @@ impl SpaceFile for HostFile {
     }
 
     fn fallocate(&self, mode: FallocateMode, range: ByteRange) -> Result<()> {
-        let flags = mode_flags(mode).ok_or_else(|| Error::new(ErrorKind::Unsupported))?;
-        rustix::fs::fallocate(&self.file, flags, range.start(), range.len())
-            .map_err(|errno| self.error(errno).during(mode.name()).in_range(range))
+        let bits =
+            mounted::fallocate_bits(mode).ok_or_else(|| Error::new(ErrorKind::Unsupported))?;
+        self.fallocate_bits(bits, range)
+            .map_err(|source| self.error(source).during(mode.name()).in_range(range))
     }
 
     fn for_each_extent(

@@ -9,11 +9,11 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use extant_space::{Error, ErrorKind, Result};
+use extant_sys::mounts::Mount;
 use rustix::fs::IFlags;
 use serde::{Serialize, Serializer};
 
 use crate::file::HostFile;
-use crate::mounts::Mount;
 use crate::scratch::Scratch;
 
 /// A file system by what written space means on it.
@@ -104,7 +104,7 @@ impl FileSystem {
         };
         let device = match stat.st_dev {
             // btrfs has a number of its own for each subvolume; the mount names a device.
-            own if rustix::fs::major(own) == 0 => mount.as_ref().and_then(Mount::device),
+            own if rustix::fs::major(own) == 0 => mount.as_ref().and_then(Mount::block_device),
             own => Some(own),
         };
         let (mount_point, options) = mount

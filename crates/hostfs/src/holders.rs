@@ -8,6 +8,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use extant_sys::identity::Identity;
 use serde::Serialize;
 
 /// A process that has a file open or mapped.
@@ -23,7 +24,7 @@ pub struct Holder {
 
 /// Processes other than this one that have `path` open, as far as they can be seen.
 pub fn holders(path: &Path) -> Vec<Holder> {
-    let Ok(wanted) = fs::metadata(path) else {
+    let Ok(wanted) = Identity::of(path) else {
         return Vec::new();
     };
     let Ok(processes) = fs::read_dir("/proc") else {
@@ -33,13 +34,13 @@ pub fn holders(path: &Path) -> Vec<Holder> {
     let mut found: Vec<Holder> = processes
         .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u32>().ok())
         .filter(|&pid| pid != own)
-        .filter_map(|pid| holder(pid, wanted.dev(), wanted.ino()))
+        .filter_map(|pid| holder(pid, wanted))
         .collect();
     found.sort_by_key(|holder| holder.pid);
     found
 }
 
-fn holder(pid: u32, device: u64, inode: u64) -> Option<Holder> {
+fn holder(pid: u32, wanted: Identity) -> Option<Holder> {
     let process = Path::new("/proc").join(pid.to_string());
     let mut is_holder = false;
     let mut may_write = false;
@@ -48,10 +49,7 @@ fn holder(pid: u32, device: u64, inode: u64) -> Option<Holder> {
             continue;
         };
         for entry in entries.flatten() {
-            let Ok(target) = fs::metadata(entry.path()) else {
-                continue;
-            };
-            if (target.dev(), target.ino()) != (device, inode) {
+            if Identity::of(&entry.path()).ok() != Some(wanted) {
                 continue;
             }
             is_holder = true;

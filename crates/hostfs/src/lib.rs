@@ -23,7 +23,6 @@ mod filesystem;
 mod holders;
 mod materialize;
 mod missing;
-mod mounts;
 mod pace;
 mod partial;
 mod plan;

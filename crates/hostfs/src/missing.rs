@@ -3,7 +3,6 @@
 use std::ops::ControlFlow;
 
 use extant_space::{ByteRange, ExtentFlags, ExtentState, Result, SpaceFile};
-use extant_sys::extents::MapSource;
 
 use crate::file::HostFile;
 use crate::filesystem::{FileSystem, FileSystemKind};
@@ -55,7 +54,7 @@ pub(crate) fn first_unwritten(file: &HostFile, range: ByteRange) -> Result<Optio
 /// Holes and data are all that the map tells, so unwritten space may pass for data. Not in
 /// memory: pages that were never written are holes there.
 pub(crate) fn map_is_blind(file: &HostFile, filesystem: &FileSystem) -> bool {
-    file.map_source() == MapSource::Seek && filesystem.kind != FileSystemKind::Memory
+    !file.map_source().tells_states() && filesystem.kind != FileSystemKind::Memory
 }
 
 /// Visits what is not written. Where the map is blind, what reads as zeros counts as missing:

@@ -8,8 +8,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use extant_space::{Error, ErrorKind, Result};
-
-use crate::mounts::path_of;
+use extant_sys::mounts::path_of;
 
 /// Refuses the file with this device and inode number when the kernel swaps to it; `path` is
 /// for the message.

@@ -10,7 +10,6 @@ use std::ops::ControlFlow;
 use extant_space::{
     ByteRange, Control, Error, ErrorKind, ExtentFlags, ExtentState, Phase, Result, SpaceFile,
 };
-use extant_sys::extents::MapSource;
 use serde::Serialize;
 
 use crate::file::HostFile;
@@ -63,7 +62,7 @@ pub(crate) fn at_least(
         return Ok(Verified::ExtentMap);
     }
     // In memory, allocated pages that were never written look like holes.
-    let by_map = file.map_source() == MapSource::Fiemap
+    let by_map = file.map_source().tells_states()
         || (filesystem.kind == FileSystemKind::Memory && state == ExtentState::Written);
     if by_map {
         by_extent_map(file, range, state)?;

@@ -15,14 +15,17 @@ use rustix::fs::SeekFrom;
 use rustix::io::Errno;
 use serde::Serialize;
 
-use crate::fiemap::{self, Flush};
+use crate::fiemap::{self, Batch, Flush};
+use crate::mounted;
 
 /// Which interface the map of a file was read through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
+#[serde(rename_all = "kebab-case")]
 pub enum MapSource {
     /// `FS_IOC_FIEMAP`: states, flags and places.
     Fiemap,
+    /// The control call of a mount of Extant: states and places.
+    ExtantMount,
     /// `SEEK_DATA` and `SEEK_HOLE`: holes and data, no places.
     Seek,
 }
@@ -34,15 +37,32 @@ impl MapSource {
             Ok(_) => Ok(Self::Fiemap),
             Err(error) => match error.raw_os_error() {
                 Some(libc::EOPNOTSUPP | libc::ENOTTY | libc::ENOSYS | libc::EINVAL) => {
-                    Ok(Self::Seek)
+                    Self::without_fiemap(file)
                 }
                 _ => Err(error),
             },
         }
     }
+
+    fn without_fiemap(file: &File) -> io::Result<Self> {
+        // Drivers of devices have calls of their own.
+        let is_mounted = file.metadata()?.is_file() && mounted::probe(file)?.is_some();
+        Ok(match is_mounted {
+            true => Self::ExtantMount,
+            false => Self::Seek,
+        })
+    }
+
+    /// Unwritten space is told from written space.
+    pub fn tells_states(self) -> bool {
+        match self {
+            Self::Fiemap | Self::ExtantMount => true,
+            Self::Seek => false,
+        }
+    }
 }
 
-/// Visits the extents of `range` in order, holes included, until `visit` breaks. With FIEMAP, data still in
+/// Visits the extents of `range` in order, holes included, until `visit` breaks. Where states are told, data still in
 /// memory is given its place first.
 pub fn for_each(
     file: &File,
@@ -51,21 +71,27 @@ pub fn for_each(
     visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
 ) -> io::Result<()> {
     match source {
-        MapSource::Fiemap => for_each_fiemap(file, range, visit),
+        MapSource::Fiemap => {
+            let mut flush = Flush::First;
+            for_each_batch(range, visit, |rest| {
+                let batch = fiemap::next_batch(file, rest, flush)?;
+                flush = Flush::No;
+                Ok(batch)
+            })
+        }
+        MapSource::ExtantMount => for_each_batch(range, visit, |rest| mounted_batch(file, rest)),
         MapSource::Seek => for_each_seek(file, range, visit),
     }
 }
 
-fn for_each_fiemap(
-    file: &File,
+fn for_each_batch(
     range: ByteRange,
     visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+    mut next_batch: impl FnMut(ByteRange) -> io::Result<Batch>,
 ) -> io::Result<()> {
     let mut at = range.start();
-    let mut flush = Flush::First;
     while at < range.end() {
-        let batch = fiemap::next_batch(file, ByteRange::new(at, range.end()), flush)?;
-        flush = Flush::No;
+        let batch = next_batch(ByteRange::new(at, range.end()))?;
         let before = at;
         for extent in &batch.extents {
             // An extent can move under a map that is read in batches: what was told already
@@ -92,6 +118,18 @@ fn for_each_fiemap(
         let _ = visit(Extent::hole(ByteRange::new(at, range.end())));
     }
     Ok(())
+}
+
+fn mounted_batch(file: &File, range: ByteRange) -> io::Result<Batch> {
+    let page = mounted::extents(file, range)?;
+    let extents = page.extents().iter().map(|extent| {
+        let impossible = || io::Error::other("the mount reported an impossible extent");
+        extent.to_extent().ok_or_else(impossible)
+    });
+    Ok(Batch {
+        extents: extents.collect::<io::Result<_>>()?,
+        is_last: page.length == 0,
+    })
 }
 
 fn for_each_seek(

@@ -7,6 +7,9 @@
 //! | [`direct`] | direct I/O: its alignment, on and off |
 //! | [`disk`] | the queue of a disk in sysfs |
 //! | [`extents`], [`fiemap`] | the extent map of a file |
+//! | [`identity`] | whether two paths lead to the same file or disk |
+//! | [`mounted`] | control calls of a mount of Extant |
+//! | [`mounts`] | the kernel's table of mounts |
 //! | [`ring`] | many calls at a time through io_uring |
 //!
 //! Nothing here decides: which call is made when, and what is done when the kernel refuses, is the business
@@ -18,4 +21,7 @@ pub mod direct;
 pub mod disk;
 pub mod extents;
 pub mod fiemap;
+pub mod identity;
+pub mod mounted;
+pub mod mounts;
 pub mod ring;

@@ -15,8 +15,14 @@ pub const PACKAGES: &[&str] = &[
     "mount",
     "util-linux",
     "xfsprogs",
-    // faulty: the library mounts by itself as root, and through fusermount3 otherwise
+    // faulty, and mounts of our own: by themselves as root, and through fusermount3 otherwise
     "fuse3",
+    // programs at work inside a mount
+    "diffutils",
+    "git",
+    "make",
+    "stress-ng",
+    "tar",
     // cargo xtask instructions
     "valgrind",
     // newer, guest: fetching and unpacking

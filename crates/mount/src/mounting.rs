@@ -1,0 +1,229 @@
+//! How a connection gets its place in the tree of names, and loses it again.
+//!
+//! Who may mount does it with mount(2); everybody else with `fusermount3`, which has the right and opens the device for
+//! us.
+//!
+//! A mount is known by the number of its device, which the kernel gives to no other one as long as it is there; a place
+//! is not unmounted when something else has been mounted there since. Nothing here touches files below a mount that lives, as
+//! that could wait for an answer of this same process.
+
+mod helper;
+mod table;
+mod watcher;
+
+use std::ffi::CString;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::{fs, io};
+
+use extant_ext4::Access;
+use extant_space::{Error, ErrorKind, Result};
+use rustix::fs::statfs;
+use rustix::io::Errno;
+use rustix::mount::{MountFlags, UnmountFlags};
+use rustix::process::{getgid, getuid};
+
+use crate::channel::open_device;
+use crate::options::{AccessTimes, Audience, AutoUnmount, MountOptions};
+use table::DeviceNumber;
+use watcher::Watcher;
+
+/// A place at which something was mounted.
+#[derive(Debug)]
+pub(crate) struct Mounted {
+    directory: PathBuf,
+    device: DeviceNumber,
+    /// The number of the device may be another's by now.
+    is_over: AtomicBool,
+    watcher: Mutex<Option<Watcher>>,
+}
+
+/// What may be in the way of an unmount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manner {
+    /// It fails while somebody uses a file.
+    WhenUnused,
+    /// The place is free at once; files that are open stay usable.
+    Detach,
+    /// As that, and whoever waits for an answer gets an error.
+    Cut,
+}
+
+/// Mounts at `directory`.
+///
+/// # Errors
+/// `NotFound`, `NotDirectory`; `PermissionDenied`; `Unsupported` without FUSE or `fusermount3`; what either of them says.
+pub(crate) fn mount(directory: &Path, options: &MountOptions) -> Result<(OwnedFd, Mounted)> {
+    let directory = place(directory)?;
+    let watcher = match options.auto_unmount {
+        AutoUnmount::On => Some(Watcher::start(&directory)?),
+        AutoUnmount::Off => None,
+    };
+    let connection = match mount_directly(&directory, options) {
+        Err(error) if is_refused(&error) => helper::mount(&directory, options),
+        mounted => mounted,
+    };
+    let connection = connection.map_err(|error| error.at(&directory).during("mount"))?;
+    match device_at(&directory) {
+        Ok(device) => {
+            let mounted = Mounted {
+                directory,
+                device,
+                is_over: AtomicBool::new(false),
+                watcher: Mutex::new(watcher),
+            };
+            Ok((connection, mounted))
+        }
+        Err(error) => {
+            drop(connection);
+            let _ = unmount(&directory, Manner::Detach);
+            Err(error.during("mount"))
+        }
+    }
+}
+
+fn device_at(directory: &Path) -> Result<DeviceNumber> {
+    table::device_at(directory)?.ok_or_else(|| {
+        Error::new(ErrorKind::Io)
+            .at(directory)
+            .detail("it was unmounted at once")
+    })
+}
+
+/// Unmounts what is at `directory`, by its full name, whoever answers for it.
+pub(crate) fn unmount(directory: &Path, manner: Manner) -> Result<()> {
+    let flags = match manner {
+        Manner::WhenUnused => UnmountFlags::empty(),
+        Manner::Detach => UnmountFlags::DETACH,
+        Manner::Cut => UnmountFlags::DETACH | UnmountFlags::FORCE,
+    };
+    match rustix::mount::unmount(directory, flags | UnmountFlags::NOFOLLOW) {
+        // It is no mount any more: somebody was faster.
+        Ok(()) | Err(Errno::INVAL) => Ok(()),
+        Err(Errno::PERM) => helper::unmount(directory, manner),
+        Err(errno) => Err(failed("unmount", errno, directory)),
+    }
+}
+
+impl Mounted {
+    /// Where it is or was.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Unmounts, if it is still there.
+    ///
+    /// # Errors
+    /// `InUse` while somebody uses a file; `PermissionDenied`.
+    pub fn unmount(&self, manner: Manner) -> Result<()> {
+        let directory = &self.directory;
+        if self.is_over.load(Ordering::Acquire) || !self.is_there()? {
+            return Ok(());
+        }
+        if manner == Manner::Cut {
+            self.cut();
+        }
+        unmount(directory, manner)
+    }
+
+    /// The connection has ended: takes away what is left of the mount, which then answers everybody with errors, and
+    /// lets the watcher go.
+    pub fn end(&self) {
+        let is_dead = || statfs(&self.directory).err() == Some(Errno::NOTCONN);
+        if self.is_there().is_ok_and(|is_there| is_there) && is_dead() {
+            let _ = self.unmount(Manner::Detach);
+        }
+        self.is_over.store(true, Ordering::Release);
+        let watcher = self.watcher.lock();
+        drop(watcher.unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    fn is_there(&self) -> Result<bool> {
+        Ok(table::device_at(&self.directory)? == Some(self.device))
+    }
+
+    /// Ends the connection for all who wait. The owner of a mount may, where the control files of FUSE are.
+    fn cut(&self) {
+        let abort = format!("/sys/fs/fuse/connections/{}/abort", self.device.minor);
+        let _ = fs::write(abort, "1");
+    }
+}
+
+/// The directory by the name that the list of mounts has for it.
+fn place(directory: &Path) -> Result<PathBuf> {
+    let look = || -> io::Result<_> {
+        let path = fs::canonicalize(directory)?;
+        let metadata = fs::metadata(&path)?;
+        Ok((path, metadata))
+    };
+    let (path, metadata) = look().map_err(|error| {
+        let is_dead = error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error());
+        let error = Error::from(error).at(directory).during("mount");
+        match is_dead {
+            true => error.advice("the server of a mount there is gone; unmount it first"),
+            false => error,
+        }
+    })?;
+    match metadata.is_dir() {
+        true => Ok(path),
+        false => Err(Error::new(ErrorKind::NotDirectory)
+            .at(directory)
+            .during("mount")),
+    }
+}
+
+/// Whether somebody else may be allowed to do it.
+fn is_refused(error: &Error) -> bool {
+    let refusals = [Errno::PERM, Errno::ACCESS].map(Errno::raw_os_error);
+    error
+        .os_errno()
+        .is_some_and(|errno| refusals.contains(&errno))
+}
+
+fn mount_directly(directory: &Path, options: &MountOptions) -> Result<OwnedFd> {
+    let connection = open_device()?;
+    let mode = fs::metadata(directory).map_or(0o40000, |metadata| metadata.mode());
+    let mut data = format!(
+        "fd={},rootmode={:o},user_id={},group_id={},default_permissions",
+        connection.as_raw_fd(),
+        mode & 0o170000,
+        getuid().as_raw(),
+        getgid().as_raw(),
+    );
+    if options.audience == Audience::Everyone {
+        data += ",allow_other";
+    }
+    if let Some(max) = options.read_length_max {
+        data += &format!(",max_read={max}");
+    }
+    let source = options.source.as_ref().unwrap_or(&options.subtype);
+    let kind = format!("fuse.{}", options.subtype);
+    let data = CString::new(data).expect("numbers and words hold no zero byte");
+    let flags = kernel_flags(options);
+    rustix::mount::mount(source, directory, kind, flags, data.as_c_str())
+        .map_err(|errno| Error::from_errno(errno.raw_os_error()))?;
+    Ok(connection)
+}
+
+fn kernel_flags(options: &MountOptions) -> MountFlags {
+    let times = match options.access_times {
+        AccessTimes::Relative => MountFlags::RELATIME,
+        AccessTimes::FilesOnly => MountFlags::RELATIME | MountFlags::NODIRATIME,
+        AccessTimes::Strict => MountFlags::STRICTATIME,
+        AccessTimes::Never => MountFlags::NOATIME,
+    };
+    let access = match options.access {
+        Access::ReadOnly => MountFlags::RDONLY,
+        Access::ReadWrite => MountFlags::empty(),
+    };
+    options.flags | times | access
+}
+
+fn failed(what: &'static str, errno: Errno, directory: &Path) -> Error {
+    Error::from_errno(errno.raw_os_error())
+        .at(directory)
+        .during(what)
+}

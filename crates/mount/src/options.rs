@@ -1,0 +1,368 @@
+//! What stands behind `-o`.
+//!
+//! Three kinds of options meet in one list: those of every mount, which the kernel is given; those of FUSE; and those of this
+//! file system, which are handed on. Words are those of mount(8), mount.fuse3(8) and ext4(5). Of two that contradict each
+//! other the later one counts. What nobody knows is refused by its name, but for what mount(8) keeps in `fstab` for itself.
+//!
+//! A list is printed as it is read, so that a mount can be made again by another process.
+
+mod list;
+
+use std::fmt;
+use std::num::NonZero;
+use std::str::FromStr;
+use std::time::Duration;
+
+use extant_ext4::{Access, Discard, OnError};
+use extant_space::{Error, ErrorKind, Result};
+use rustix::mount::MountFlags;
+
+pub(crate) use list::{join, of_every_mount};
+
+pub use crate::protocol::connection::WriteCache;
+pub use crate::serve::placement::Placement;
+
+/// How a file system is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountOptions {
+    /// Whether anything is written (`ro`, `rw`).
+    pub access: Access,
+    /// `nodev` and `nosuid`, which are set unless it is said otherwise; `noexec`, `sync`, `dirsync`.
+    pub flags: MountFlags,
+    /// Who sees the files (`allow_other`).
+    pub audience: Audience,
+    /// When the time of the last access is noted (`relatime`, `noatime`, `strictatime`, `nodiratime`).
+    pub access_times: AccessTimes,
+    /// What is mounted, as lists of mounts show it (`fsname=`).
+    pub source: Option<String>,
+    /// What kind it is, behind `fuse.` (`subtype=`).
+    pub subtype: String,
+    /// Whether the mount goes when the process is killed (`auto_unmount`).
+    pub auto_unmount: AutoUnmount,
+    /// Most bytes of one read (`max_read=`).
+    pub read_length_max: Option<NonZero<u32>>,
+    /// Who holds what was written (`writeback`, `no_writeback`).
+    pub write_cache: WriteCache,
+    /// How many threads answer (`threads=`); by default one for each CPU, from 2 to 8.
+    pub threads: Option<NonZero<usize>>,
+    /// On which CPUs they run (`pin`, `no_pin`).
+    pub placement: Placement,
+    /// Whether freed blocks are discarded (`discard`, `nodiscard`).
+    pub discard: Discard,
+    /// What to do when metadata turns out wrong (`errors=continue`, `errors=remount-ro`); by default what the superblock says.
+    pub on_error: Option<OnError>,
+    /// How long a change may wait for its commit (`commit=`, in seconds).
+    pub commit_interval: Option<Duration>,
+    /// The user that files of the image's user 0 belong to outside (`uid=`).
+    pub uid: Option<u32>,
+    /// The same of groups (`gid=`).
+    pub gid: Option<u32>,
+}
+
+/// Who sees the files of a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Audience {
+    /// The user who mounted it.
+    Owner,
+    /// Everybody, as permissions allow.
+    Everyone,
+}
+
+/// When the time of the last access is noted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AccessTimes {
+    /// When it is older than the last change, or than a day.
+    Relative,
+    /// The same, for anything but directories.
+    FilesOnly,
+    /// Always.
+    Strict,
+    /// Never.
+    Never,
+}
+
+/// Whether a mount goes together with its process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AutoUnmount {
+    /// After a kill it stays, and answers with errors.
+    Off,
+    /// A process of its own waits for the end and unmounts.
+    On,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            access: Access::ReadWrite,
+            flags: MountFlags::NODEV | MountFlags::NOSUID,
+            audience: Audience::Owner,
+            access_times: AccessTimes::Relative,
+            source: None,
+            subtype: "extant".to_owned(),
+            auto_unmount: AutoUnmount::Off,
+            read_length_max: None,
+            write_cache: WriteCache::Back,
+            threads: None,
+            placement: Placement::OnePerCpu,
+            discard: Discard::Off,
+            on_error: None,
+            commit_interval: None,
+            uid: None,
+            gid: None,
+        }
+    }
+}
+
+impl MountOptions {
+    /// Adds a list of options, separated by commas; `\,` is a comma in a value.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with the name of what is not known, or has a wrong value.
+    pub fn add(&mut self, list: &str) -> Result<()> {
+        for option in list::split(list) {
+            let (name, value) = match option.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (option.as_str(), None),
+            };
+            if self.add_one(name, value)? == Known::No && !is_for_fstab(name) {
+                return Err(Error::new(ErrorKind::InvalidArgument)
+                    .detail(format!("mount option `{option}` is not known")));
+            }
+        }
+        Ok(())
+    }
+
+    fn add_one(&mut self, name: &str, value: Option<&str>) -> Result<Known> {
+        match value {
+            None => Ok(self.add_word(name)),
+            Some(value) => self.add_value(name, value),
+        }
+    }
+
+    fn add_word(&mut self, name: &str) -> Known {
+        match name {
+            "" | "default_permissions" => {}
+            "rw" => self.access = Access::ReadWrite,
+            "ro" => self.access = Access::ReadOnly,
+            "dev" => self.flags.remove(MountFlags::NODEV),
+            "nodev" => self.flags.insert(MountFlags::NODEV),
+            "suid" => self.flags.remove(MountFlags::NOSUID),
+            "nosuid" => self.flags.insert(MountFlags::NOSUID),
+            "exec" => self.flags.remove(MountFlags::NOEXEC),
+            "noexec" => self.flags.insert(MountFlags::NOEXEC),
+            "sync" => self.flags.insert(MountFlags::SYNCHRONOUS),
+            "async" => self.flags.remove(MountFlags::SYNCHRONOUS),
+            "dirsync" => self.flags.insert(MountFlags::DIRSYNC),
+            "relatime" | "atime" => self.access_times = AccessTimes::Relative,
+            "strictatime" => self.access_times = AccessTimes::Strict,
+            "noatime" => self.access_times = AccessTimes::Never,
+            "nodiratime" if self.access_times == AccessTimes::Never => {}
+            "nodiratime" => self.access_times = AccessTimes::FilesOnly,
+            "allow_other" => self.audience = Audience::Everyone,
+            "auto_unmount" => self.auto_unmount = AutoUnmount::On,
+            "writeback" => self.write_cache = WriteCache::Back,
+            "no_writeback" => self.write_cache = WriteCache::Through,
+            "pin" => self.placement = Placement::OnePerCpu,
+            "no_pin" => self.placement = Placement::Free,
+            "discard" => self.discard = Discard::OnCommit,
+            "nodiscard" => self.discard = Discard::Off,
+            _ => return Known::No,
+        }
+        Known::Yes
+    }
+
+    fn add_value(&mut self, name: &str, value: &str) -> Result<Known> {
+        match name {
+            "fsname" => self.source = Some(text(name, value)?),
+            "subtype" => self.subtype = text(name, value)?,
+            "max_read" => self.read_length_max = Some(number(name, value, "bytes, 4096 or more")?),
+            "threads" => self.threads = Some(number(name, value, "how many, 1 or more")?),
+            "commit" => {
+                let seconds = number(name, value, "seconds")?;
+                // 0 is the default, as in ext4(5).
+                self.commit_interval = (seconds > 0).then(|| Duration::from_secs(seconds));
+            }
+            "uid" => self.uid = Some(number(name, value, "a number")?),
+            "gid" => self.gid = Some(number(name, value, "a number")?),
+            "errors" => {
+                self.on_error = Some(match value {
+                    "continue" => OnError::Continue,
+                    "remount-ro" => OnError::ReadOnly,
+                    _ => return Err(wrong_value(name, value, "continue or remount-ro")),
+                });
+            }
+            _ => return Ok(Known::No),
+        }
+        if let Some(max) = self.read_length_max
+            && max.get() < 4096
+        {
+            return Err(wrong_value(name, value, "bytes, 4096 or more"));
+        }
+        Ok(Known::Yes)
+    }
+}
+
+impl FromStr for MountOptions {
+    type Err = Error;
+
+    fn from_str(list: &str) -> Result<Self> {
+        let mut options = Self::default();
+        options.add(list)?;
+        Ok(options)
+    }
+}
+
+impl fmt::Display for MountOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&list::join(&list::words(self)))
+    }
+}
+
+/// Whether an option was found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Known {
+    Yes,
+    No,
+}
+
+/// Options that tell mount(8) when and by whom to mount, and nothing to a file system.
+fn is_for_fstab(name: &str) -> bool {
+    let words = [
+        "_netdev", "nofail", "noauto", "auto", "user", "nouser", "users", "owner", "group",
+        "defaults", "comment",
+    ];
+    words.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
+}
+
+fn number<T: FromStr>(name: &str, value: &str, wanted: &str) -> Result<T> {
+    value.parse().map_err(|_| wrong_value(name, value, wanted))
+}
+
+/// A word that the kernel and the lists of mounts can hold.
+fn text(name: &str, value: &str) -> Result<String> {
+    match value.is_empty() || value.contains(char::is_control) {
+        true => Err(wrong_value(name, value, "a name")),
+        false => Ok(value.to_owned()),
+    }
+}
+
+fn wrong_value(name: &str, value: &str, wanted: &str) -> Error {
+    Error::new(ErrorKind::InvalidArgument)
+        .detail(format!("mount option `{name}={value}` is wrong"))
+        .advice(format!("it takes {wanted}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn parsed(list: &str) -> MountOptions {
+        list.parse().unwrap()
+    }
+
+    #[test]
+    fn later_option_counts() {
+        assert_eq!(parsed("ro,rw").access, Access::ReadWrite);
+        assert_eq!(parsed("dev,nodev,suid").flags, MountFlags::NODEV);
+        assert_eq!(
+            parsed("noatime,nodiratime").access_times,
+            AccessTimes::Never
+        );
+        assert_eq!(
+            parsed("nodiratime,noatime").access_times,
+            AccessTimes::Never
+        );
+        assert_eq!(parsed("errors=continue").on_error, Some(OnError::Continue));
+        assert_eq!(parsed("commit=9,commit=0").commit_interval, None);
+    }
+
+    #[test]
+    fn unknown_option_and_wrong_value_are_refused_by_name() {
+        for wrong in [
+            "nosuchthing",
+            "nosuch=thing",
+            "allow_root",
+            "ro=1",
+            "fsname",
+            "fsname=",
+            "threads=0",
+            "threads=-1",
+            "max_read=4095",
+            "max_read=0",
+            "errors=panic",
+            "commit=x",
+            "uid=4294967296",
+        ] {
+            let list = format!("ro,{wrong},rw");
+            let error = list.parse::<MountOptions>().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+            assert!(error.to_string().contains(&format!("`{wrong}`")), "{error}");
+        }
+    }
+
+    #[test]
+    fn options_of_fstab_are_taken_and_mean_nothing() {
+        let list =
+            "defaults,_netdev,nofail,noauto,auto,user,users,user=me,x-systemd.automount,X-a=b,,";
+        assert_eq!(parsed(list), MountOptions::default());
+    }
+
+    #[test]
+    fn comma_in_a_value_is_escaped() {
+        let options = parsed(r"fsname=a\,b\\c,ro");
+        assert_eq!(options.source.as_deref(), Some(r"a,b\c"));
+        assert_eq!(options.access, Access::ReadOnly);
+    }
+
+    const WORDS: &[&str] = &[
+        "rw",
+        "ro",
+        "dev",
+        "nodev",
+        "suid",
+        "nosuid",
+        "exec",
+        "noexec",
+        "sync",
+        "async",
+        "dirsync",
+        "relatime",
+        "strictatime",
+        "noatime",
+        "nodiratime",
+        "allow_other",
+        "auto_unmount",
+        "writeback",
+        "no_writeback",
+        "pin",
+        "no_pin",
+        "discard",
+        "nodiscard",
+        "errors=continue",
+        "errors=remount-ro",
+        "commit=7",
+        "uid=1",
+        "gid=0",
+        "threads=3",
+        "max_read=65536",
+        "subtype=x",
+        r"fsname=a b\,c\\",
+    ];
+
+    proptest! {
+        #[test]
+        fn what_is_printed_reads_the_same(words in prop::collection::vec(prop::sample::select(WORDS), 0..12)) {
+            let options = parsed(&words.join(","));
+            prop_assert_eq!(parsed(&options.to_string()), options);
+        }
+
+        #[test]
+        fn any_text_is_read_or_refused(list in ".{0,40}") {
+            if let Ok(options) = list.parse::<MountOptions>() {
+                prop_assert_eq!(parsed(&options.to_string()), options);
+            }
+        }
+    }
+}

@@ -1,0 +1,355 @@
+//! The threads that answer.
+//!
+//! Model: all threads do the same: take a request, answer it, again, until the connection ends. A request may take long, as a
+//! sync does, or even wait for other requests: a notice to the kernel makes it write back what it holds. So whoever waits for
+//! the end ([`Crew::wait`]) looks after the threads meanwhile. When each is still at the same request as a moment ago, one more is
+//! started, so that nobody stops everybody and signals arrive; when some are idle for long, it goes again.
+//!
+//! A failure is a panic of the file system or an error of the device. The threads go on to answer, with errors, so that nobody
+//! hangs; whoever waits for the end is told and unmounts.
+//!
+//! Locks: `state` is held for moments and alone.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use extant_space::{Error, ErrorKind, Result};
+use extant_sys::buffer::AlignedBuffer;
+
+use super::placement::Placement;
+use super::{Server, Slot};
+use crate::Notifier;
+use crate::channel::{Channel, End, Received};
+use crate::protocol::WRITE_PREFIX;
+use crate::protocol::answer::Answer;
+use crate::protocol::connection::DATA_LENGTH_MAX;
+
+/// What data in a request is aligned to, in bytes.
+const ALIGNMENT: usize = 4096;
+/// Behind the data of an ioctl or a list there may be a structure more.
+const ANSWER_LENGTH_MAX: usize = DATA_LENGTH_MAX as usize + ALIGNMENT;
+
+/// How often the threads are looked at, and how often when nobody asks for anything.
+const PATROL_INTERVAL: Duration = Duration::from_millis(20);
+const PATROL_INTERVAL_IDLE: Duration = Duration::from_millis(200);
+/// How many looks in a row must find an idle thread before one goes.
+const IDLE_ROUNDS: u32 = 50;
+/// How many threads there are at most beyond the usual.
+const ADDED_MAX: usize = 64;
+
+/// The threads of a connection.
+pub(crate) struct Crew {
+    channel: Channel,
+    server: Server,
+    placement: Placement,
+    state: Mutex<State>,
+    changed: Condvar,
+    /// A hint: there are more threads than wanted.
+    too_many: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Threads that answer when nothing special happens.
+    usual: usize,
+    /// More of them, as all were busy.
+    added: usize,
+    live: usize,
+    /// How many there ever were.
+    started: usize,
+    end: Option<End>,
+    failure: Option<Error>,
+}
+
+/// What the threads were at when they were looked at last.
+#[derive(Debug, Default)]
+struct Patrol {
+    before: Vec<u64>,
+    idle_rounds: u32,
+}
+
+/// How the threads are doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    /// All are at what they were at the last time.
+    AllBusy,
+    /// Some had nothing to do, for long.
+    SomeIdle,
+    /// Neither.
+    Fine,
+}
+
+/// The memory of a thread.
+struct Desk {
+    request: AlignedBuffer,
+    answer: Answer,
+    scratch: Vec<u8>,
+    slot: Slot,
+}
+
+impl Crew {
+    /// A crew without threads yet. The file system begins.
+    pub fn new(channel: Channel, server: Server, placement: Placement) -> Arc<Self> {
+        let crew = Arc::new(Self {
+            channel,
+            server,
+            placement,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+            too_many: AtomicBool::new(false),
+        });
+        crew.server.start(Notifier::new(&crew));
+        crew
+    }
+
+    /// Starts the threads.
+    ///
+    /// # Errors
+    /// Those of the operating system; threads that were started go on until the connection ends.
+    pub fn start(self: &Arc<Self>, threads: usize) -> Result<()> {
+        let mut state = self.state();
+        state.usual = threads;
+        for _ in 0..threads {
+            self.start_one(&mut state)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the last thread has ended, or something failed, and looks after the threads meanwhile.
+    pub fn wait(self: &Arc<Self>) -> Result<End> {
+        let mut patrol = Patrol::default();
+        let mut state = self.state();
+        loop {
+            if let Some(failure) = state.failure.take() {
+                return Err(failure);
+            }
+            if state.live == 0 {
+                return Ok(state.end.unwrap_or(End::Unmounted));
+            }
+            let current = self.server.current();
+            let interval = patrol.interval(&current);
+            match patrol.judge(current) {
+                Verdict::AllBusy => self.add_one(&mut state),
+                Verdict::SomeIdle => {
+                    state.added = state.added.saturating_sub(1);
+                    self.note_surplus(&state);
+                }
+                Verdict::Fine => {}
+            }
+            let waited = self.changed.wait_timeout(state, interval);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Waits until the last thread has ended, or `patience` has. True when they have.
+    pub fn wait_for_last(&self, patience: Duration) -> bool {
+        let deadline = Instant::now() + patience;
+        let mut state = self.state();
+        while state.live > 0 {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.changed.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// The file system is told that nobody will ask any more.
+    pub fn finish(&self) {
+        self.server.finish();
+        if let Some(failure) = self.panicked() {
+            self.state().failure = Some(failure);
+        }
+    }
+
+    /// Tells the kernel something.
+    pub fn notify(&self, notice: &[u8]) -> rustix::io::Result<()> {
+        self.channel.notify(notice)
+    }
+
+    /// Starts a thread beyond the usual ones. If that fails, the next look is another chance.
+    fn add_one(self: &Arc<Self>, state: &mut State) {
+        let may_have_more = state.added < ADDED_MAX && state.end.is_none();
+        if may_have_more && self.start_one(state).is_ok() {
+            state.added += 1;
+        }
+    }
+
+    fn start_one(self: &Arc<Self>, state: &mut State) -> Result<()> {
+        let mut desk = Desk::new(&self.server)?;
+        let number = state.started;
+        let crew = Arc::clone(self);
+        thread::Builder::new()
+            .name(format!("extant-fuse-{number}"))
+            .spawn(move || {
+                let leaving = Leaving(&crew);
+                crew.placement.settle(number);
+                match crew.work(&mut desk) {
+                    Ok(Some(end)) => crew.state().end = Some(end),
+                    Ok(None) => {
+                        // It was counted out when it was told to go.
+                        std::mem::forget(leaving);
+                        return;
+                    }
+                    Err(error) => crew.fail(error),
+                }
+                drop(leaving);
+            })
+            .map_err(|error| Error::from(error).during("start a thread"))?;
+        state.started += 1;
+        state.live += 1;
+        Ok(())
+    }
+
+    /// Answers until the connection ends, or there are too many threads (`None`).
+    fn work(&self, desk: &mut Desk) -> Result<Option<End>> {
+        let mut is_failed = false;
+        loop {
+            // Behind the headers of a write, its data is aligned.
+            let buffer = &mut desk.request.as_mut_slice()[ALIGNMENT - WRITE_PREFIX..];
+            let len = match self.channel.receive(buffer)? {
+                Received::Request(len) => len,
+                Received::End(end) => return Ok(Some(end)),
+            };
+            let request = &buffer[..len];
+            let answer =
+                self.server
+                    .answer(request, &desk.slot, &mut desk.answer, &mut desk.scratch);
+            if let Some(answer) = answer {
+                self.channel.send(answer)?;
+            }
+            if !is_failed && let Some(failure) = self.panicked() {
+                is_failed = true;
+                self.fail(failure);
+            }
+            if self.too_many.load(Ordering::Relaxed) && self.may_leave() {
+                return Ok(None);
+            }
+        }
+    }
+
+    /// Counts the calling thread out if there are more than are wanted.
+    fn may_leave(&self) -> bool {
+        let mut state = self.state();
+        let is_surplus = state.live > state.wanted();
+        if is_surplus {
+            state.live -= 1;
+        }
+        self.note_surplus(&state);
+        is_surplus
+    }
+
+    fn note_surplus(&self, state: &State) {
+        let is_surplus = state.live > state.wanted();
+        self.too_many.store(is_surplus, Ordering::Relaxed);
+    }
+
+    fn panicked(&self) -> Option<Error> {
+        let message = self.server.panic_message()?;
+        Some(Error::new(ErrorKind::Io).detail(format!("the file system gave up: {message}")))
+    }
+
+    fn fail(&self, error: Error) {
+        self.state().failure.get_or_insert(error);
+        self.changed.notify_all();
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing is left half done under this lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn wanted(&self) -> usize {
+        self.usual + self.added
+    }
+}
+
+impl Patrol {
+    /// When the threads are looked at again.
+    fn interval(&self, current: &[u64]) -> Duration {
+        match current.iter().all(|&request| request == 0) {
+            true => PATROL_INTERVAL_IDLE,
+            false => PATROL_INTERVAL,
+        }
+    }
+
+    fn judge(&mut self, current: Vec<u64>) -> Verdict {
+        let has_idle = current.contains(&0);
+        let is_stuck = !has_idle && current == self.before;
+        self.before = current;
+        self.idle_rounds = if has_idle { self.idle_rounds + 1 } else { 0 };
+        if is_stuck {
+            Verdict::AllBusy
+        } else if self.idle_rounds >= IDLE_ROUNDS {
+            self.idle_rounds = 0;
+            Verdict::SomeIdle
+        } else {
+            Verdict::Fine
+        }
+    }
+}
+
+impl Desk {
+    fn new(server: &Server) -> Result<Self> {
+        let request_len = ALIGNMENT + DATA_LENGTH_MAX as usize;
+        let memory = || -> std::io::Result<_> {
+            let request = AlignedBuffer::new(request_len.next_power_of_two())?;
+            Ok((request, Answer::new(ANSWER_LENGTH_MAX)?))
+        };
+        let (request, answer) =
+            memory().map_err(|error| Error::from(error).during("get memory for a thread"))?;
+        Ok(Self {
+            request,
+            answer,
+            scratch: Vec::new(),
+            slot: server.slot(),
+        })
+    }
+}
+
+/// A thread that is counted; it is no more when this is dropped, also by a panic.
+struct Leaving<'a>(&'a Crew);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            let error = Error::new(ErrorKind::Io).detail("a thread of the server panicked");
+            self.0.fail(error);
+        }
+        self.0.state().live -= 1;
+        self.0.changed.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_are_too_few_when_all_are_at_the_same_requests_twice() {
+        let mut patrol = Patrol::default();
+        assert_eq!(patrol.judge(vec![2, 4]), Verdict::Fine);
+        assert_eq!(patrol.judge(vec![2, 6]), Verdict::Fine);
+        assert_eq!(patrol.judge(vec![2, 6]), Verdict::AllBusy);
+        // There is a third one, that waits.
+        assert_eq!(patrol.judge(vec![2, 6, 0]), Verdict::Fine);
+        assert_eq!(patrol.judge(vec![2, 6, 0]), Verdict::Fine);
+        assert_eq!(patrol.judge(vec![2, 6, 8]), Verdict::Fine);
+    }
+
+    #[test]
+    fn threads_are_too_many_when_some_wait_for_long() {
+        let mut patrol = Patrol::default();
+        for _ in 1..IDLE_ROUNDS {
+            assert_eq!(patrol.judge(vec![2, 0]), Verdict::Fine);
+        }
+        assert_eq!(patrol.judge(vec![0, 4]), Verdict::SomeIdle);
+        assert_eq!(patrol.judge(vec![0, 4]), Verdict::Fine);
+    }
+}

@@ -1,0 +1,194 @@
+//! A mount from its beginning to its end.
+//!
+//! [`Session::mount`] mounts and agrees with the kernel on the protocol; [`Session::run`] answers until somebody unmounts: a
+//! user with `umount` or `fusermount3 -u`, or another thread with an [`Unmounter`]. Between the two, whoever uses the mount
+//! waits. A session that is dropped without being run takes its mount away.
+//!
+//! Linux does not wait at `umount` until a server has ended (but for mounts of block devices): whoever needs the image
+//! afterwards waits for the process.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use extant_space::{Error, ErrorKind, Result};
+use extant_sys::buffer::AlignedBuffer;
+
+use crate::channel::{Channel, End, Received};
+use crate::mounting::{self, Manner, Mounted};
+use crate::operations::Operations;
+use crate::options::MountOptions;
+use crate::protocol::answer::Answer;
+use crate::protocol::connection::{Agreement, Offer, Wish};
+use crate::protocol::opcode::Opcode;
+use crate::protocol::split;
+use crate::serve::Server;
+use crate::serve::crew::Crew;
+use crate::serve::placement::threads_by_default;
+
+/// Room for the first request.
+const FIRST_REQUEST_LENGTH: usize = 8192;
+/// How long a failed session waits for threads that may hang.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A mount and those who answer for it.
+pub struct Session {
+    crew: Arc<Crew>,
+    threads: usize,
+    mounted: Arc<Mounted>,
+}
+
+/// Takes a mount away, from any thread.
+#[derive(Clone, Debug)]
+pub struct Unmounter(Arc<Mounted>);
+
+/// What is done about files in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Busy {
+    /// The files stay mounted.
+    Refuse,
+    /// They are gone from the tree of names, and stay usable for whoever has them.
+    Detach,
+}
+
+/// Unmounts what a process, another one as a rule, has mounted at `directory`, given by its full name.
+///
+/// # Errors
+/// `InUse`; `PermissionDenied`; `Unsupported` without `fusermount3` where that is needed.
+pub fn unmount(directory: &Path, busy: Busy) -> Result<()> {
+    let manner = match busy {
+        Busy::Refuse => Manner::WhenUnused,
+        Busy::Detach => Manner::Detach,
+    };
+    mounting::unmount(directory, manner)
+}
+
+impl Session {
+    /// Mounts at `directory`.
+    ///
+    /// # Errors
+    /// `NotFound`, `NotDirectory`; `PermissionDenied`; `Unsupported` where FUSE is missing or too old, or `fusermount3` is
+    /// missing and needed.
+    pub fn mount(
+        operations: Arc<dyn Operations>,
+        directory: &Path,
+        options: &MountOptions,
+    ) -> Result<Self> {
+        let (connection, mounted) = mounting::mount(directory, options)?;
+        let channel = Channel::new(connection);
+        let wish = Wish {
+            write_cache: options.write_cache,
+            export: operations.export(),
+        };
+        let agreement = match agree(&channel, wish) {
+            Ok(agreement) => agreement,
+            Err(error) => {
+                let _ = mounted.unmount(Manner::Cut);
+                return Err(error.at(directory).during("mount"));
+            }
+        };
+        let server = Server::new(operations, &agreement);
+        let crew = Crew::new(channel, server, options.placement);
+        let threads = options.threads.unwrap_or_else(threads_by_default);
+        Ok(Self {
+            crew,
+            threads: threads.get(),
+            mounted: Arc::new(mounted),
+        })
+    }
+
+    /// Where it is, by its full name.
+    pub fn directory(&self) -> &Path {
+        self.mounted.directory()
+    }
+
+    /// Takes the mount away while it runs.
+    pub fn unmounter(&self) -> Unmounter {
+        Unmounter(Arc::clone(&self.mounted))
+    }
+
+    /// Answers until it is unmounted and the last file is closed, then ends the file system.
+    ///
+    /// # Errors
+    /// `Io` when the file system panicked or the connection was cut; those of starting threads. The mount is gone then as
+    /// well. After a panic a thread that hangs may still hold the file system.
+    pub fn run(self) -> Result<()> {
+        let ended = match self.crew.start(self.threads) {
+            Ok(()) => self.crew.wait(),
+            Err(error) => Err(error),
+        };
+        let end = match ended {
+            Ok(end) => end,
+            Err(error) => {
+                let _ = self.mounted.unmount(Manner::Cut);
+                self.crew.wait_for_last(PATIENCE);
+                self.mounted.end();
+                return Err(error);
+            }
+        };
+        self.mounted.end();
+        self.crew.finish();
+        // A panic of the end.
+        self.crew.wait()?;
+        match end {
+            End::Unmounted => Ok(()),
+            End::Aborted => Err(Error::new(ErrorKind::Io)
+                .at(self.directory())
+                .detail("the connection was cut: what the kernel had not written back is lost")),
+        }
+    }
+}
+
+impl Unmounter {
+    /// Unmounts when nobody uses a file.
+    ///
+    /// # Errors
+    /// `InUse`; `PermissionDenied`; `Unsupported` without `fusermount3` where that is needed.
+    pub fn unmount(&self) -> Result<()> {
+        self.0.unmount(Manner::WhenUnused)
+    }
+
+    /// Frees the place at once. Files that are open stay usable, and the session ends with the last of them.
+    ///
+    /// # Errors
+    /// As [`unmount`](Self::unmount), but for `InUse`.
+    pub fn detach(&self) -> Result<()> {
+        self.0.unmount(Manner::Detach)
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.mounted.unmount(Manner::Cut);
+    }
+}
+
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Session({})", self.directory().display())
+    }
+}
+
+/// Answers the first request, in which the kernel offers what it can do.
+fn agree(channel: &Channel, wish: Wish) -> Result<Agreement> {
+    let mut buffer = AlignedBuffer::new(FIRST_REQUEST_LENGTH)?;
+    let mut answer = Answer::new(FIRST_REQUEST_LENGTH)?;
+    let unexpected =
+        || Error::new(ErrorKind::Unsupported).detail("the kernel does not begin with INIT");
+    let len = match channel.receive(buffer.as_mut_slice())? {
+        Received::Request(len) => len,
+        Received::End(_) => {
+            return Err(Error::new(ErrorKind::Io).detail("it was unmounted at once"));
+        }
+    };
+    let (header, body) = split(&buffer.as_slice()[..len]).map_err(|_| unexpected())?;
+    if Opcode::new(header.opcode) != Some(Opcode::Init) {
+        return Err(unexpected());
+    }
+    let offer = Offer::read(body).map_err(|_| unexpected())?;
+    let agreement = wish.agree(&offer)?;
+    let len = answer.put(&agreement.answer);
+    channel.send(answer.finish(header.unique, Ok(len)))?;
+    Ok(agreement)
+}

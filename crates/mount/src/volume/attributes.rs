@@ -1,0 +1,143 @@
+//! Attributes of files, and how full the file system is.
+
+use extant_ext4::{self as ext4, FileType};
+use extant_space::SpaceFile;
+use rustix::fs::makedev;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::Volume;
+use super::nodes::Entry;
+use crate::operations::{
+    AttributeChange, Attributes, Caller, NodeId, Request, Result, SetTime, Statistics, Timestamp,
+};
+
+/// Bytes of a name at most.
+const NAME_BYTES_MAX: u32 = 255;
+
+impl Volume {
+    /// An inode's attributes as programs see them.
+    pub(super) fn shown(&self, attributes: &ext4::Attributes) -> Attributes {
+        let owners = self.options.owners;
+        Attributes {
+            inode: attributes.inode.0.into(),
+            mode: type_bits(attributes.file_type) | u32::from(attributes.permissions),
+            links: attributes.links.into(),
+            uid: owners.users.other(attributes.uid),
+            gid: owners.groups.other(attributes.gid),
+            device: attributes
+                .device
+                .map_or(0, |device| makedev(device.major, device.minor)),
+            size: attributes.size_bytes,
+            sectors: attributes.allocated_bytes >> 9,
+            block_size: self.filesystem.block_bytes(),
+            accessed: shown_time(attributes.accessed),
+            modified: shown_time(attributes.modified),
+            changed: shown_time(attributes.changed),
+            created: attributes.created.map(shown_time),
+        }
+    }
+
+    pub(super) fn attributes_of(&self, node: NodeId) -> Result<Attributes> {
+        let known = self.nodes.get(node)?;
+        Ok(self.shown(&known.node().attributes()))
+    }
+
+    pub(super) fn change_attributes(
+        &self,
+        request: &Request<'_>,
+        node: NodeId,
+        change: &AttributeChange,
+    ) -> Result<Attributes> {
+        let known = self.nodes.get(node)?;
+        if let Some(size) = change.size {
+            self.resize(request.caller, &known, size, change)?;
+        }
+        // Whoever gives a file away takes its privileges, also root.
+        if change.uid.is_some() || change.gid.is_some() {
+            self.drop_privileges(&known, request.caller)?;
+        }
+        let owners = self.options.owners;
+        let engine = ext4::AttributeChange {
+            permissions: change.permissions.map(|mode| (mode & 0o7777) as u16),
+            uid: change.uid.map(|id| owners.users.other(id)),
+            gid: change.gid.map(|id| owners.groups.other(id)),
+            accessed: change.accessed.map(engine_time),
+            modified: change.modified.map(engine_time),
+            changed: change.changed.map(|time| engine_time(SetTime::To(time))),
+            flags: None,
+        };
+        let wants_nothing = engine == ext4::AttributeChange::default();
+        if !wants_nothing || change.size.is_none() {
+            self.told(known.node().set_attributes(&engine))?;
+        }
+        Ok(self.shown(&known.node().attributes()))
+    }
+
+    /// Cuts a file or makes it longer.
+    fn resize(
+        &self,
+        caller: Caller,
+        known: &Entry,
+        size: u64,
+        change: &AttributeChange,
+    ) -> Result<()> {
+        let file = known.file()?;
+        // The same size once more would give back what is kept behind the end.
+        if !known.take_untold_size(size) || self.told(file.size())? != size {
+            self.told(file.resize(size))?;
+        }
+        self.before_change(known, caller, change.privileges)
+    }
+
+    pub(super) fn statistics_now(&self) -> Statistics {
+        let statistics = self.filesystem.statistics();
+        Statistics {
+            blocks: statistics.blocks,
+            blocks_free: statistics.free_blocks,
+            blocks_available: statistics.available_blocks,
+            files: statistics.inodes.into(),
+            files_free: statistics.free_inodes.into(),
+            block_size: statistics.block_bytes,
+            name_length_max: NAME_BYTES_MAX,
+        }
+    }
+}
+
+/// The type, as the upper bits of a mode.
+pub(super) fn type_bits(file_type: FileType) -> u32 {
+    use rustix::fs::FileType as Raw;
+    let raw = match file_type {
+        FileType::Regular => Raw::RegularFile,
+        FileType::Directory => Raw::Directory,
+        FileType::SymbolicLink => Raw::Symlink,
+        FileType::Fifo => Raw::Fifo,
+        FileType::Socket => Raw::Socket,
+        FileType::CharacterDevice => Raw::CharacterDevice,
+        FileType::BlockDevice => Raw::BlockDevice,
+    };
+    raw.as_raw_mode()
+}
+
+fn shown_time(time: ext4::Timestamp) -> Timestamp {
+    Timestamp {
+        seconds: time.seconds,
+        nanoseconds: time.nanoseconds,
+    }
+}
+
+fn engine_time(time: SetTime) -> ext4::Timestamp {
+    match time {
+        SetTime::To(time) => ext4::Timestamp {
+            seconds: time.seconds,
+            nanoseconds: time.nanoseconds,
+        },
+        // That of the last tick, as all changes here have: no time may lie before that of an earlier change.
+        SetTime::Now => {
+            let now = clock_gettime(ClockId::RealtimeCoarse);
+            ext4::Timestamp {
+                seconds: now.tv_sec,
+                nanoseconds: now.tv_nsec as u32,
+            }
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! `ioctl` on open files: our own calls (`ioctl`), and those of the kernel's file systems that come through.
+//!
+//! | call | answer |
+//! |---|---|
+//! | `FS_IOC_GETFLAGS`, `FS_IOC_SETFLAGS` | what `lsattr` shows and `chattr` changes; the kernel has judged who may |
+//! | `FS_IOC_FSGETXATTR`, `FS_IOC_FSSETXATTR` | the same in other words (`flags`); the kernel asks for the first before it sets |
+//! | `FS_IOC_GETVERSION` | the generation of the inode |
+//! | `FS_IOC_GETFSLABEL` | the label of the file system |
+//! | `PROBE`, `FALLOCATE`, `EXTENTS` | docs/formats/ioctl.md |
+//!
+//! `FS_IOC_FIEMAP` never gets here: the kernel answers it itself, and has no way to ask. `FITRIM` needs the engine to keep others
+//! from the space that it discards, which it does not offer. The project of a file is always told to be 0.
+
+use std::ops::ControlFlow;
+
+use extant_ext4::{Access, AttributeChange, InodeFlags};
+use extant_space::{ByteRange, Extent, FallocateMode, SpaceFile};
+use rustix::io::Errno;
+use rustix::ioctl::opcode;
+use zerocopy::{FromBytes, IntoBytes};
+
+use super::Volume;
+use super::caller::file_size_limit;
+use super::flags::ExtendedFlags;
+use super::handles::FileHandle;
+use super::nodes::Entry;
+use super::space::range_of;
+use crate::ioctl::{self, ExtentsPage, MappedExtent, Probe};
+use crate::operations::{FileKind, Ioctl, IoctlAnswer, NodeId, Request, Result};
+use crate::options::WriteCache;
+
+// The sizes are those of the numbers, which say `long`; the flags themselves have 4 bytes.
+const GET_FLAGS: u32 = opcode::read::<u64>(b'f', 1) as u32;
+const SET_FLAGS: u32 = opcode::write::<u64>(b'f', 2) as u32;
+const GET_VERSION: u32 = opcode::read::<u64>(b'v', 1) as u32;
+const GET_LABEL: u32 = opcode::read::<[u8; LABEL_BYTES]>(0x94, 49) as u32;
+const LABEL_BYTES: usize = 256;
+
+const GET_EXTENDED: u32 = opcode::read::<ExtendedFlags>(b'X', 31) as u32;
+const SET_EXTENDED: u32 = opcode::write::<ExtendedFlags>(b'X', 32) as u32;
+
+/// Flags that `chattr` may change and the engine knows to obey.
+const CHANGEABLE: InodeFlags = InodeFlags::SYNC
+    .union(InodeFlags::IMMUTABLE)
+    .union(InodeFlags::APPEND)
+    .union(InodeFlags::NODUMP)
+    .union(InodeFlags::NOATIME)
+    .union(InodeFlags::DIRSYNC)
+    .union(InodeFlags::TOPDIR)
+    .union(InodeFlags::PROJINHERIT);
+
+impl Volume {
+    pub(super) fn control(
+        &self,
+        request: &Request<'_>,
+        node: NodeId,
+        ioctl: &Ioctl<'_>,
+        output: &mut [u8],
+    ) -> Result<IoctlAnswer> {
+        let known = self.nodes.get(node)?;
+        match ioctl.command {
+            GET_FLAGS => {
+                let flags = known.node().attributes().flags & InodeFlags::USER_VISIBLE;
+                answer(&flags.bits().to_ne_bytes(), output)
+            }
+            SET_FLAGS => {
+                let bits = ioctl.input.first_chunk().ok_or(Errno::INVAL)?;
+                let flags = InodeFlags::from_bits_retain(u32::from_ne_bytes(*bits));
+                self.set_flags(node, &known, flags)?;
+                answer(&[], output)
+            }
+            GET_EXTENDED => {
+                let flags = known.node().attributes().flags;
+                answer(ExtendedFlags::of(flags).as_bytes(), output)
+            }
+            SET_EXTENDED => {
+                let wanted = parse::<ExtendedFlags>(ioctl.input)?;
+                let now = known.node().attributes().flags & InodeFlags::USER_VISIBLE;
+                self.set_flags(node, &known, wanted.applied_to(now)?)?;
+                answer(&[], output)
+            }
+            GET_VERSION => {
+                let generation = known.node().attributes().generation;
+                answer(&generation.to_ne_bytes(), output)
+            }
+            GET_LABEL => {
+                let mut label = [0; LABEL_BYTES];
+                let stored = self.filesystem.statistics().label;
+                label[..stored.len()].copy_from_slice(&stored);
+                answer(&label, output)
+            }
+            ioctl::PROBE => answer(self.probe().as_bytes(), output),
+            ioctl::FALLOCATE => {
+                let mut call = parse::<ioctl::Fallocate>(ioctl.input)?;
+                self.fallocate_call(request, node, &known, ioctl, &mut call)?;
+                answer(call.as_bytes(), output)
+            }
+            ioctl::EXTENTS => {
+                let mut page = parse::<ExtentsPage>(ioctl.input)?;
+                self.fill_page(node, &known, &mut page)?;
+                answer(page.as_bytes(), output)
+            }
+            _ => Err(Errno::NOTTY),
+        }
+    }
+
+    fn probe(&self) -> Probe {
+        let mut flags = 0;
+        if self.options.write_cache == WriteCache::Back {
+            flags |= ioctl::probe_flags::WRITEBACK;
+        }
+        if self.filesystem.access() == Access::ReadOnly {
+            flags |= ioctl::probe_flags::READ_ONLY;
+        }
+        Probe {
+            magic: ioctl::MAGIC,
+            version: ioctl::VERSION,
+            block_bytes: self.filesystem.block_bytes(),
+            flags,
+            reserved: [0; 5],
+        }
+    }
+
+    fn set_flags(&self, node: NodeId, known: &Entry, flags: InodeFlags) -> Result<()> {
+        let now = known.node().attributes().flags & InodeFlags::USER_VISIBLE;
+        let changed = flags ^ now;
+        if !(CHANGEABLE | InodeFlags::EXTENTS).contains(changed) {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let flags = flags & !InodeFlags::EXTENTS | now & InodeFlags::EXTENTS;
+        // What was written before must not meet a file that takes no more.
+        let takes_less = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
+        if flags.intersects(takes_less) && known.may_be_ahead() {
+            self.empty_cache(node, 0, None)?;
+        }
+        self.told(known.node().set_attributes(&AttributeChange {
+            flags: Some(flags),
+            ..AttributeChange::default()
+        }))?;
+        // As in ext4, the others have changed by then: who sets all to nothing may remove the file.
+        match changed.contains(InodeFlags::EXTENTS) {
+            true => Err(Errno::OPNOTSUPP),
+            false => Ok(()),
+        }
+    }
+
+    /// Checks what the kernel checks before `fallocate(2)`, in its order.
+    fn fallocate_call(
+        &self,
+        request: &Request<'_>,
+        node: NodeId,
+        known: &Entry,
+        ioctl: &Ioctl<'_>,
+        call: &mut ioctl::Fallocate,
+    ) -> Result<()> {
+        let range = range_of(call.offset, call.length)?;
+        let mode = ioctl::fallocate_mode(call.mode).ok_or(Errno::OPNOTSUPP)?;
+        if call.reserved != 0 {
+            return Err(Errno::INVAL);
+        }
+        let may_write = ioctl.kind == FileKind::File
+            && FileHandle::parse(ioctl.handle).contains(FileHandle::WRITE);
+        if !may_write {
+            return Err(Errno::BADF);
+        }
+        // Data on its way must not land where other data has moved to.
+        if known.may_be_ahead() {
+            self.empty_cache(node, 0, None)?;
+        }
+        let before = self.told(known.file()?.size())?;
+        let after = size_after(mode, range, before)?;
+        if after > before && after > file_size_limit(request.caller) {
+            return Err(Errno::FBIG);
+        }
+        self.fallocate_range(request.caller, known, mode, range)?;
+        call.size = self.told(known.file()?.size())?;
+        // Without a writeback cache the kernel asks by itself.
+        if call.size != before && self.options.write_cache == WriteCache::Back {
+            known.note_untold_size(call.size);
+        }
+        match Changed::by(mode) {
+            Changed::Nothing => Ok(()),
+            Changed::Range => self.empty_cache(node, range.start(), Some(range.len())),
+            Changed::AllBehind => self.empty_cache(node, range.start(), None),
+        }
+    }
+
+    fn fill_page(&self, node: NodeId, known: &Entry, page: &mut ExtentsPage) -> Result<()> {
+        let file = known.file()?;
+        if known.may_be_ahead() {
+            self.empty_cache(node, 0, None)?;
+        }
+        if page.offset > i64::MAX as u64 {
+            return Err(Errno::INVAL);
+        }
+        let end = page.offset.saturating_add(page.length).min(i64::MAX as u64);
+        let range = ByteRange::new(page.offset, end);
+        let mut filled = ExtentsPage::new(end, 0);
+        filled.size = self.told(file.size())?;
+        let mut visit = |extent: Extent| {
+            let Some(mapped) = MappedExtent::of(&extent) else {
+                return ControlFlow::Continue(());
+            };
+            if filled.count as usize == ioctl::EXTENTS_MAX {
+                filled.offset = extent.logical.start();
+                filled.length = end - filled.offset;
+                return ControlFlow::Break(());
+            }
+            filled.extents[filled.count as usize] = mapped;
+            filled.count += 1;
+            ControlFlow::Continue(())
+        };
+        if !range.is_empty() {
+            self.told(file.for_each_extent(range, &mut visit))?;
+        }
+        *page = filled;
+        Ok(())
+    }
+}
+
+/// Which of the data that programs see is another afterwards.
+enum Changed {
+    Nothing,
+    Range,
+    AllBehind,
+}
+
+impl Changed {
+    fn by(mode: FallocateMode) -> Self {
+        match mode {
+            FallocateMode::Allocate
+            | FallocateMode::AllocateKeepSize
+            | FallocateMode::UnshareRange => Self::Nothing,
+            FallocateMode::CollapseRange | FallocateMode::InsertRange => Self::AllBehind,
+            _ => Self::Range,
+        }
+    }
+}
+
+/// Bytes of the file afterwards.
+fn size_after(mode: FallocateMode, range: ByteRange, before: u64) -> Result<u64> {
+    Ok(match mode {
+        FallocateMode::Allocate
+        | FallocateMode::UnshareRange
+        | FallocateMode::ZeroRange
+        | FallocateMode::WriteZeroes => before.max(range.end()),
+        FallocateMode::InsertRange => before.checked_add(range.len()).ok_or(Errno::FBIG)?,
+        _ => before,
+    })
+}
+
+fn parse<T: FromBytes>(input: &[u8]) -> Result<T> {
+    T::read_from_bytes(input).map_err(|_| Errno::INVAL)
+}
+
+/// Gives out what there is room for: callers say less than a number where it says more than there is.
+fn answer(bytes: &[u8], output: &mut [u8]) -> Result<IoctlAnswer> {
+    let length = bytes.len().min(output.len());
+    output[..length].copy_from_slice(&bytes[..length]);
+    Ok(IoctlAnswer {
+        result: 0,
+        output_length: length,
+    })
+}

@@ -1,0 +1,194 @@
+//! Data of files: opening, reading, writing, syncing, copying.
+
+use extant_ext4::{InodeFlags, Node};
+use extant_space::{ErrorKind, SpaceFile, SyncMode};
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+
+use super::Volume;
+use super::handles::FileHandle;
+use super::nodes::Entry;
+use crate::operations::{
+    Copy, Handle, NodeId, Opened, OpenedFlags, Privileges, Request, Result, SyncScope, Write,
+    WriteOrigin,
+};
+
+/// Bytes that are copied at a time.
+const COPIED_BYTES: usize = 1 << 20;
+/// Bytes of one request to copy: the caller asks again for the rest.
+const COPIED_BYTES_MAX: u64 = 128 << 20;
+
+impl Volume {
+    pub(super) fn open_file(
+        &self,
+        request: &Request<'_>,
+        node: NodeId,
+        flags: OFlags,
+        privileges: Privileges,
+    ) -> Result<Opened> {
+        let known = self.nodes.get(node)?;
+        self.open_known(request, &known, flags, privileges)
+    }
+
+    pub(super) fn open_known(
+        &self,
+        request: &Request<'_>,
+        known: &Entry,
+        flags: OFlags,
+        privileges: Privileges,
+    ) -> Result<Opened> {
+        let file = known.file()?;
+        let inode_flags = known.node().attributes().flags;
+        let writes = FileHandle::of(flags).contains(FileHandle::WRITE);
+        if writes && inode_flags.contains(InodeFlags::IMMUTABLE) {
+            return Err(Errno::PERM);
+        }
+        let cuts = flags.contains(OFlags::TRUNC);
+        let only_appends = flags.contains(OFlags::APPEND) && !cuts;
+        if (writes || cuts) && inode_flags.contains(InodeFlags::APPEND) && !only_appends {
+            return Err(Errno::PERM);
+        }
+        if cuts {
+            self.told(file.resize(0))?;
+            self.before_change(known, request.caller, privileges)?;
+        }
+        Ok(opened(known, flags, inode_flags))
+    }
+
+    pub(super) fn close_file(&self, node: NodeId, handle: Handle) {
+        let writes = FileHandle::parse(handle).contains(FileHandle::WRITE);
+        if writes && let Ok(known) = self.nodes.get(node) {
+            known.remove_writer();
+        }
+    }
+
+    pub(super) fn read_data(
+        &self,
+        node: NodeId,
+        handle: Handle,
+        offset: u64,
+        data: &mut [u8],
+    ) -> Result<usize> {
+        let known = self.nodes.get(node)?;
+        let file = known.file()?;
+        let mut read = self.told(file.read_at(data, offset))?;
+        // A short answer is the end of the file for who reads past the cache; for the cache it is a hole.
+        let is_direct = FileHandle::parse(handle).contains(FileHandle::DIRECT);
+        if read < data.len() && is_direct && known.may_be_ahead() {
+            self.empty_cache(node, 0, None)?;
+            read = self.told(file.read_at(data, offset))?;
+        }
+        self.touch(known.node());
+        Ok(read)
+    }
+
+    pub(super) fn write_data(
+        &self,
+        request: &Request<'_>,
+        node: NodeId,
+        write: &Write<'_>,
+    ) -> Result<usize> {
+        let known = self.nodes.get(node)?;
+        let file = known.file()?;
+        if write.origin == WriteOrigin::Caller {
+            self.before_change(&known, request.caller, write.privileges)?;
+        }
+        let before = self.told(file.size())?;
+        let written = match file.write_at(write.data, write.offset) {
+            Ok(()) => write.data.len(),
+            Err(error) => {
+                // What was appended until the space ran out counts.
+                let grown = file.size().unwrap_or(before).saturating_sub(write.offset);
+                let appended = before <= write.offset && grown > 0;
+                match error.kind() {
+                    ErrorKind::NoSpace if appended => grown.min(write.data.len() as u64) as usize,
+                    _ => return self.told(Err(error)),
+                }
+            }
+        };
+        self.sync_written(known.node(), FileHandle::parse(write.handle))?;
+        Ok(written)
+    }
+
+    /// Makes a write durable where the kernel does not.
+    fn sync_written(&self, node: &Node, handle: FileHandle) -> Result<()> {
+        if handle.contains(FileHandle::SYNC_ALL) {
+            return self.told(node.sync(SyncMode::All));
+        }
+        if handle.contains(FileHandle::SYNC_DATA) {
+            return self.told(node.sync(SyncMode::Data));
+        }
+        Ok(())
+    }
+
+    pub(super) fn sync_node(&self, node: NodeId, scope: SyncScope) -> Result<()> {
+        let known = self.nodes.get(node)?;
+        let mode = match scope {
+            SyncScope::Data => SyncMode::Data,
+            SyncScope::All => SyncMode::All,
+        };
+        self.told(known.node().sync(mode))
+    }
+
+    pub(super) fn copy_data(&self, request: &Request<'_>, copy: &Copy) -> Result<u64> {
+        let (from, to) = (
+            self.nodes.get(copy.from.node)?,
+            self.nodes.get(copy.to.node)?,
+        );
+        let (source, target) = (from.file()?, to.file()?);
+        // The kernel has written back what is to be copied, but nothing behind it: a hole there may seem to be the end.
+        if from.may_be_ahead() {
+            self.empty_cache(copy.from.node, 0, None)?;
+        }
+        self.before_change_by(&to, request.caller)?;
+        let wanted = copy.length.min(COPIED_BYTES_MAX);
+        let mut buffer = vec![0; wanted.min(COPIED_BYTES as u64) as usize];
+        let mut done = 0;
+        while done < wanted {
+            let length = (wanted - done).min(buffer.len() as u64) as usize;
+            let piece = &mut buffer[..length];
+            let copied = source
+                .read_at(piece, copy.from.offset + done)
+                .and_then(|read| {
+                    target.write_at(&piece[..read], copy.to.offset + done)?;
+                    Ok(read)
+                });
+            match copied {
+                Ok(0) => break,
+                Ok(read) => done += read as u64,
+                // What was copied counts; the next request tells.
+                Err(_) if done > 0 => break,
+                Err(error) => return self.told(Err(error)),
+            }
+            if request.cancel.is_cancelled() {
+                break;
+            }
+        }
+        self.touch(from.node());
+        Ok(done)
+    }
+}
+
+/// How the kernel treats a file that was opened with `flags`.
+pub(super) fn opened(known: &Entry, flags: OFlags, inode_flags: InodeFlags) -> Opened {
+    // Nobody but the kernel changes files, and what `control` changes is told.
+    let mut treated = OpenedFlags::KEEP_CACHE;
+    let mut handle = FileHandle::of(flags);
+    let syncs = inode_flags.contains(InodeFlags::SYNC);
+    // A cache would write whole pages, also before the end, and later.
+    let past_cache = inode_flags.contains(InodeFlags::APPEND) || syncs;
+    if flags.contains(OFlags::DIRECT) || past_cache {
+        treated |= OpenedFlags::DIRECT_IO | OpenedFlags::PARALLEL_DIRECT_WRITES;
+        handle |= FileHandle::DIRECT;
+        let all = flags.contains(OFlags::SYNC) || syncs;
+        handle.set(FileHandle::SYNC_ALL, all);
+        handle.set(FileHandle::SYNC_DATA, flags.contains(OFlags::DSYNC) && !all);
+    }
+    if handle.contains(FileHandle::WRITE) {
+        known.add_writer();
+    }
+    Opened {
+        handle: handle.handle(),
+        flags: treated,
+    }
+}

@@ -1,0 +1,134 @@
+//! Listing directories.
+//!
+//! Names are taken from the engine in batches, as a name is looked up, for those who want more than names, only when the
+//! engine's lock on the directory is free again. Who goes on where the last listing of the same handle stopped misses none of several
+//! names with one cookie.
+
+use std::ops::ControlFlow;
+use std::ops::Range;
+
+use extant_ext4::{FileType, Node};
+
+use super::Volume;
+use super::attributes::type_bits;
+use super::handles::{LastName, lock};
+use crate::operations::{DirectorySink, Handle, Listed, NodeId, Opened, OpenedFlags, Result};
+
+/// Names of a batch: those of a block of names, or a few.
+const BATCH: usize = 512;
+
+/// Names on their way.
+#[derive(Default)]
+struct Batch {
+    bytes: Vec<u8>,
+    names: Vec<Name>,
+}
+
+struct Name {
+    bytes: Range<usize>,
+    inode: u64,
+    file_type: Option<FileType>,
+    cookie: u64,
+}
+
+impl Volume {
+    pub(super) fn open_names(&self, node: NodeId) -> Result<Opened> {
+        self.nodes.get(node)?;
+        Ok(Opened {
+            handle: self.directories.open(),
+            flags: OpenedFlags::KEEP_CACHE | OpenedFlags::CACHE_DIRECTORY,
+        })
+    }
+
+    pub(super) fn list_names(
+        &self,
+        node: NodeId,
+        handle: Handle,
+        cookie: u64,
+        sink: &mut dyn DirectorySink,
+    ) -> Result<()> {
+        let known = self.nodes.get(node)?;
+        let directory = known.node();
+        let open = self.directories.get(handle);
+        let mut at = match &open {
+            Some(open) => std::mem::take(&mut *lock(&open.last)),
+            None => LastName::default(),
+        };
+        if at.cookie != cookie {
+            at = LastName {
+                cookie,
+                name: Vec::new(),
+            };
+        }
+        let mut batch = Batch::default();
+        loop {
+            self.told(batch.fill(directory, &at))?;
+            let is_full = self.give_out(directory, &batch, sink, &mut at);
+            if is_full || batch.names.len() < BATCH {
+                break;
+            }
+        }
+        if let Some(open) = open {
+            *lock(&open.last) = at;
+        }
+        self.touch(directory);
+        Ok(())
+    }
+
+    /// Gives out a batch; true when the sink took no more.
+    fn give_out(
+        &self,
+        directory: &Node,
+        batch: &Batch,
+        sink: &mut dyn DirectorySink,
+        at: &mut LastName,
+    ) -> bool {
+        for name in &batch.names {
+            let bytes = &batch.bytes[name.bytes.clone()];
+            let listed = Listed {
+                name: bytes,
+                inode: name.inode,
+                file_type: name.file_type.map_or(0, type_bits),
+                cookie: name.cookie,
+            };
+            // By its name, not its number: that may have been given to another file meanwhile.
+            let mut look_up = || {
+                let found = self.told(directory.lookup(bytes))?;
+                self.enter(found)
+            };
+            if sink.take(&listed, &mut look_up).is_break() {
+                return true;
+            }
+            at.cookie = name.cookie;
+            at.name.clear();
+            at.name.extend_from_slice(bytes);
+        }
+        false
+    }
+}
+
+impl Batch {
+    /// The names behind `at`.
+    fn fill(&mut self, directory: &Node, at: &LastName) -> extant_space::Result<()> {
+        self.bytes.clear();
+        self.names.clear();
+        let mut visit = |listed: extant_ext4::ListedName<'_>| {
+            let start = self.bytes.len();
+            self.bytes.extend_from_slice(listed.name);
+            self.names.push(Name {
+                bytes: start..self.bytes.len(),
+                inode: listed.inode.0.into(),
+                file_type: listed.file_type,
+                cookie: listed.cookie,
+            });
+            match self.names.len() {
+                BATCH => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            }
+        };
+        match at.name.is_empty() {
+            true => directory.list(at.cookie, &mut visit),
+            false => directory.list_behind(at.cookie, &at.name, &mut visit),
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! From the engine's errors to the numbers that programs get: the one place where that is decided.
+
+use extant_space::{Error, ErrorKind};
+use rustix::io::Errno;
+
+use super::Volume;
+use crate::operations::Result;
+
+/// The number that a program gets for an error.
+pub fn errno(error: &Error) -> Errno {
+    Errno::from_raw_os_error(error.kind().errno())
+}
+
+impl Volume {
+    /// Passes a result of the engine on; what went wrong below is reported, as a number tells nobody where.
+    pub(super) fn told<T>(&self, result: extant_space::Result<T>) -> Result<T> {
+        result.map_err(|error| {
+            if matches!(
+                error.kind(),
+                ErrorKind::Corrupt | ErrorKind::Io | ErrorKind::NotKept
+            ) {
+                (self.report)(&error);
+            }
+            errno(&error)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errno_of_every_kind_is_that_of_ext4() {
+        use ErrorKind::*;
+        for (kind, expected) in [
+            (NotFound, Errno::NOENT),
+            (AlreadyExists, Errno::EXIST),
+            (WrongType, Errno::INVAL),
+            (NotDirectory, Errno::NOTDIR),
+            (IsDirectory, Errno::ISDIR),
+            (NotEmpty, Errno::NOTEMPTY),
+            (TooManyLinks, Errno::MLINK),
+            (TooManySymlinks, Errno::LOOP),
+            (NameTooLong, Errno::NAMETOOLONG),
+            (NoAttribute, Errno::NODATA),
+            (ReadOnly, Errno::ROFS),
+            (PermissionDenied, Errno::ACCESS),
+            (Immutable, Errno::PERM),
+            (InUse, Errno::BUSY),
+            (NoSpace, Errno::NOSPC),
+            (QuotaExceeded, Errno::DQUOT),
+            (TooLarge, Errno::FBIG),
+            (InvalidArgument, Errno::INVAL),
+            (Unsupported, Errno::OPNOTSUPP),
+            (CopyOnWrite, Errno::OPNOTSUPP),
+            (NotKept, Errno::IO),
+            (Cancelled, Errno::INTR),
+            (Corrupt, Errno::UCLEAN),
+            (Io, Errno::IO),
+        ] {
+            assert_eq!(errno(&Error::new(kind)), expected, "{kind:?}");
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! What the kernel calls open files and directories.
+//!
+//! The handle of a file is not looked up anywhere: its bits say how the file was opened, and the node that comes with every
+//! request says which one it is. The handle of a directory leads to where its last listing stopped.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bitflags::bitflags;
+use rustix::fs::OFlags;
+
+use crate::operations::Handle;
+
+bitflags! {
+    /// How a file was opened.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) struct FileHandle: u64 {
+        const WRITE = 1 << 0;
+        /// Each write becomes durable, data and what is needed to read it; the kernel does not see to that.
+        const SYNC_DATA = 1 << 1;
+        /// The same, with everything.
+        const SYNC_ALL = 1 << 2;
+        /// Reads and writes go past the kernel's cache.
+        const DIRECT = 1 << 3;
+    }
+}
+
+impl FileHandle {
+    pub(super) fn of(flags: OFlags) -> Self {
+        let access = flags & OFlags::RWMODE;
+        let mut handle = Self::empty();
+        handle.set(
+            Self::WRITE,
+            access == OFlags::WRONLY || access == OFlags::RDWR,
+        );
+        handle
+    }
+
+    pub(super) fn parse(handle: Handle) -> Self {
+        Self::from_bits_truncate(handle.0)
+    }
+
+    pub(super) fn handle(self) -> Handle {
+        Handle(self.bits())
+    }
+}
+
+const SHARDS: u64 = 16;
+
+type Shard = Mutex<HashMap<u64, Arc<OpenDirectory>>>;
+
+/// Open directories.
+pub(super) struct Directories {
+    shards: Box<[Shard]>,
+    next: AtomicU64,
+}
+
+/// An open directory.
+#[derive(Default)]
+pub(super) struct OpenDirectory {
+    /// The last name that was given out.
+    pub(super) last: Mutex<LastName>,
+}
+
+/// Where a listing stopped: names may share a cookie.
+#[derive(Default)]
+pub(super) struct LastName {
+    pub(super) cookie: u64,
+    pub(super) name: Vec<u8>,
+}
+
+impl Directories {
+    pub(super) fn open(&self) -> Handle {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        lock(self.shard(number)).insert(number, Arc::default());
+        Handle(number)
+    }
+
+    pub(super) fn get(&self, handle: Handle) -> Option<Arc<OpenDirectory>> {
+        lock(self.shard(handle.0)).get(&handle.0).cloned()
+    }
+
+    pub(super) fn close(&self, handle: Handle) {
+        lock(self.shard(handle.0)).remove(&handle.0);
+    }
+
+    fn shard(&self, number: u64) -> &Shard {
+        &self.shards[(number % SHARDS) as usize]
+    }
+}
+
+impl Default for Directories {
+    fn default() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            // 0 is what the kernel uses where there is no handle.
+            next: AtomicU64::new(1),
+        }
+    }
+}
+
+/// What is guarded stays usable whatever a thread that held it did.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

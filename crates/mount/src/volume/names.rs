@@ -1,0 +1,196 @@
+//! Names: looking up, making, linking, renaming, removing.
+
+use std::sync::Arc;
+
+use extant_ext4::{DeviceNumber, NewKind, Node, RenameMode};
+use extant_space::ErrorKind;
+use rustix::fs::{FileType, OFlags, RenameFlags, major, minor};
+use rustix::io::Errno;
+
+use super::Volume;
+use super::data::opened;
+use super::nodes::Entry as Known;
+use crate::operations::{Caller, Entry, NewNode, NodeId, Opened, Privileges, Request, Result};
+
+/// Majors and minors that an inode has room for.
+const MAJOR_MAX: u32 = 0xFFF;
+const MINOR_MAX: u32 = 0xF_FFFF;
+
+impl Volume {
+    pub(super) fn lookup_name(&self, parent: NodeId, name: &[u8]) -> Result<Entry> {
+        // So the kernel finds files by their number, also those that it has given back, or is about to.
+        if name == b"." {
+            let known = self.nodes.get_or_open(parent, &self.filesystem)?;
+            if known.node().attributes().links == 0 {
+                return Err(Errno::STALE);
+            }
+            return self.enter(known.node().clone());
+        }
+        let directory = match name {
+            b".." => self.nodes.get_or_open(parent, &self.filesystem)?,
+            _ => self.nodes.get(parent)?,
+        };
+        let found = self.told(directory.node().lookup(name))?;
+        self.enter(found)
+    }
+
+    /// Gives out a use of a node.
+    pub(super) fn enter(&self, node: Node) -> Result<Entry> {
+        self.enter_known(node).map(|(entry, _)| entry)
+    }
+
+    fn enter_known(&self, node: Node) -> Result<(Entry, Arc<Known>)> {
+        let attributes = node.attributes();
+        let (id, known) = self.told(self.nodes.enter(node))?;
+        let entry = Entry {
+            node: id,
+            generation: attributes.generation.into(),
+            attributes: self.shown(&attributes),
+        };
+        Ok((entry, known))
+    }
+
+    pub(super) fn make(
+        &self,
+        request: &Request<'_>,
+        parent: NodeId,
+        name: &[u8],
+        kind: NewKind<'_>,
+        new: &NewNode,
+    ) -> Result<Entry> {
+        let directory = self.nodes.get(parent)?;
+        let new = self.new_node(request.caller, kind, new);
+        let made = self.told(directory.node().create(name, &new))?;
+        self.names_changed(directory.node())?;
+        self.enter(made)
+    }
+
+    pub(super) fn create_file(
+        &self,
+        request: &Request<'_>,
+        parent: NodeId,
+        name: &[u8],
+        new: &NewNode,
+        flags: OFlags,
+        privileges: Privileges,
+    ) -> Result<(Entry, Opened)> {
+        let directory = self.nodes.get(parent)?;
+        let kind = NewKind::Regular;
+        let made = directory
+            .node()
+            .create(name, &self.new_node(request.caller, kind, new));
+        let node = match made {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                if flags.contains(OFlags::EXCL) {
+                    return Err(Errno::EXIST);
+                }
+                let (entry, known) = self.enter_known(self.told(directory.node().lookup(name))?)?;
+                let opened = self.open_known(request, &known, flags, privileges);
+                let opened = opened.inspect_err(|_| self.nodes.forget(entry.node, 1))?;
+                return Ok((entry, opened));
+            }
+            made => self.told(made)?,
+        };
+        self.names_changed(directory.node())?;
+        self.enter_opened(node, flags)
+    }
+
+    pub(super) fn create_file_unnamed(
+        &self,
+        request: &Request<'_>,
+        parent: NodeId,
+        new: &NewNode,
+        flags: OFlags,
+    ) -> Result<(Entry, Opened)> {
+        let directory = self.nodes.get(parent)?;
+        let new = self.new_node(request.caller, NewKind::Regular, new);
+        let node = self.told(directory.node().create_unnamed(&new))?;
+        self.enter_opened(node, flags)
+    }
+
+    /// Gives out a use of a new file, and opens it: whoever makes a file may do with it what it wants.
+    fn enter_opened(&self, node: Node, flags: OFlags) -> Result<(Entry, Opened)> {
+        let inode_flags = node.attributes().flags;
+        let (entry, known) = self.enter_known(node)?;
+        Ok((entry, opened(&known, flags, inode_flags)))
+    }
+
+    fn new_node<'a>(
+        &self,
+        caller: Caller,
+        kind: NewKind<'a>,
+        new: &NewNode,
+    ) -> extant_ext4::NewNode<'a> {
+        let owners = self.options.owners;
+        extant_ext4::NewNode {
+            kind,
+            permissions: (new.mode & 0o7777) as u16,
+            uid: owners.users.other(caller.uid),
+            gid: owners.groups.other(caller.gid),
+            umask: (new.umask & 0o777) as u16,
+        }
+    }
+
+    pub(super) fn link_name(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry> {
+        let known = self.nodes.get(node)?;
+        let directory = self.nodes.get(parent)?;
+        self.told(directory.node().link(name, known.node()))?;
+        self.names_changed(directory.node())?;
+        self.enter(known.node().clone())
+    }
+
+    pub(super) fn rename_name(
+        &self,
+        request: &Request<'_>,
+        from: (NodeId, &[u8]),
+        to: (NodeId, &[u8]),
+        flags: RenameFlags,
+    ) -> Result<()> {
+        let mode = self.rename_mode(request.caller, flags)?;
+        let (from_directory, to_directory) = (self.nodes.get(from.0)?, self.nodes.get(to.0)?);
+        let renamed = from_directory
+            .node()
+            .rename(from.1, to_directory.node(), to.1, mode);
+        self.told(renamed)?;
+        if from.0 != to.0 {
+            self.names_changed(to_directory.node())?;
+        }
+        self.names_changed(from_directory.node())
+    }
+
+    fn rename_mode(&self, caller: Caller, flags: RenameFlags) -> Result<RenameMode> {
+        let owners = self.options.owners;
+        match flags {
+            flags if flags.is_empty() => Ok(RenameMode::Replace),
+            RenameFlags::NOREPLACE => Ok(RenameMode::NoReplace),
+            RenameFlags::EXCHANGE => Ok(RenameMode::Exchange),
+            // With NOREPLACE, the kernel has looked at the new name, and holds its directory.
+            flags if flags & !RenameFlags::NOREPLACE == RenameFlags::WHITEOUT => {
+                Ok(RenameMode::Whiteout {
+                    uid: owners.users.other(caller.uid),
+                    gid: owners.groups.other(caller.gid),
+                })
+            }
+            _ => Err(Errno::INVAL),
+        }
+    }
+}
+
+/// What a mode says about a new file that is no directory and no link.
+pub(super) fn kind_of(new: &NewNode) -> Result<NewKind<'static>> {
+    let device = || {
+        let (major, minor) = (major(new.device), minor(new.device));
+        match major <= MAJOR_MAX && minor <= MINOR_MAX {
+            true => Ok(DeviceNumber { major, minor }),
+            false => Err(Errno::INVAL),
+        }
+    };
+    Ok(match FileType::from_raw_mode(new.mode) {
+        FileType::RegularFile => NewKind::Regular,
+        FileType::Fifo => NewKind::Fifo,
+        FileType::Socket => NewKind::Socket,
+        FileType::CharacterDevice => NewKind::CharacterDevice(device()?),
+        FileType::BlockDevice => NewKind::BlockDevice(device()?),
+        _ => return Err(Errno::INVAL),
+    })
+}

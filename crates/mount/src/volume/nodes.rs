@@ -1,0 +1,279 @@
+//! The nodes that the kernel knows.
+//!
+//! Model: an entry holds the inode, and counts how often it was given out; the kernel gives those uses back in one or several
+//! requests. With the last one the entry goes, and with it the inode, if it has no name.
+//!
+//! Invariants:
+//! - there is one entry for a number: an inode cannot get the number of one that an entry holds;
+//! - a use is added under the lock of the shard, so that an entry with uses is in the table.
+//!
+//! The table is in shards by number, and finding an entry locks one shared: requests about different files share no
+//! line of memory that is written. An entry is dropped outside the locks, as that may free a file.
+
+use std::collections::HashMap;
+use std::collections::hash_map;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use extant_ext4::{File, FileType, Filesystem, InodeNumber, Node};
+use rustix::io::Errno;
+
+use crate::operations::{NodeId, Result};
+
+const SHARDS: usize = 64;
+/// The first inode that is not reserved.
+const FIRST_INODE: u32 = 11;
+
+/// Nodes by number.
+pub(super) struct NodeTable {
+    shards: Box<[Shard]>,
+    root: Arc<Entry>,
+}
+
+/// On lines of memory of its own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Shard(RwLock<HashMap<u64, Arc<Entry>, BuildHasherDefault<NumberHasher>>>);
+
+/// A node that the kernel knows.
+pub(super) struct Entry {
+    content: Content,
+    uses: AtomicU64,
+    /// Open handles that data can be written through.
+    writers: AtomicU32,
+    capability: AtomicU8,
+    /// What the kernel was not told yet, or [`NO_SIZE`].
+    untold_size: AtomicU64,
+}
+
+/// No file is that long.
+const NO_SIZE: u64 = u64::MAX;
+
+enum Content {
+    File(File),
+    Other(Node),
+}
+
+/// Whether a file has `security.capability`, as far as that is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Capability {
+    Unknown,
+    None,
+    Some,
+}
+
+impl NodeTable {
+    pub(super) fn new(root: Node) -> extant_space::Result<Self> {
+        Ok(Self {
+            shards: (0..SHARDS).map(|_| Shard::default()).collect(),
+            root: Arc::new(Entry::new(root)?),
+        })
+    }
+
+    /// The node behind a number that the kernel uses.
+    ///
+    /// # Errors
+    /// `STALE` when it was not given out, or given back.
+    pub(super) fn get(&self, id: NodeId) -> Result<Arc<Entry>> {
+        if id == NodeId::ROOT {
+            return Ok(Arc::clone(&self.root));
+        }
+        let shard = read(self.shard(id));
+        shard.get(&id.0).cloned().ok_or(Errno::STALE)
+    }
+
+    /// The same, also for one that the kernel has given back and knows from elsewhere, as from a file handle.
+    ///
+    /// # Errors
+    /// `STALE` when it is not in use.
+    pub(super) fn get_or_open(&self, id: NodeId, filesystem: &Filesystem) -> Result<Arc<Entry>> {
+        if let Ok(entry) = self.get(id) {
+            return Ok(entry);
+        }
+        let number = u32::try_from(id.0).map_err(|_| Errno::STALE)?;
+        // The journal and others, which are no files.
+        if number < FIRST_INODE {
+            return Err(Errno::STALE);
+        }
+        let node = filesystem.node(InodeNumber(number));
+        let entry = node.and_then(Entry::new).map_err(|_| Errno::STALE)?;
+        Ok(Arc::new(entry))
+    }
+
+    /// Adds a use of `node`.
+    pub(super) fn enter(&self, node: Node) -> extant_space::Result<(NodeId, Arc<Entry>)> {
+        let id = number(&node);
+        if id == NodeId::ROOT {
+            return Ok((id, Arc::clone(&self.root)));
+        }
+        if let Some(entry) = read(self.shard(id)).get(&id.0) {
+            entry.uses.fetch_add(1, Ordering::Relaxed);
+            let entry = Arc::clone(entry);
+            return Ok((id, entry));
+        }
+        let new = Arc::new(Entry::new(node)?);
+        let mut shard = write(self.shard(id));
+        let entry = match shard.entry(id.0) {
+            hash_map::Entry::Occupied(there) => Arc::clone(there.get()),
+            hash_map::Entry::Vacant(place) => Arc::clone(place.insert(Arc::clone(&new))),
+        };
+        entry.uses.fetch_add(1, Ordering::Relaxed);
+        drop(shard);
+        Ok((id, entry))
+    }
+
+    /// Takes back `uses` of a node.
+    pub(super) fn forget(&self, id: NodeId, uses: u64) {
+        if id == NodeId::ROOT {
+            return;
+        }
+        let gone = {
+            let mut shard = write(self.shard(id));
+            let Some(entry) = shard.get(&id.0) else {
+                return;
+            };
+            let before = entry.uses.load(Ordering::Relaxed);
+            let left = before.saturating_sub(uses);
+            entry.uses.store(left, Ordering::Relaxed);
+            match left {
+                0 => shard.remove(&id.0),
+                _ => None,
+            }
+        };
+        drop(gone);
+    }
+
+    /// Takes back everything.
+    pub(super) fn clear(&self) {
+        for shard in &self.shards {
+            let gone = std::mem::take(&mut *write(shard));
+            drop(gone);
+        }
+    }
+
+    /// How many nodes the kernel knows, besides the root.
+    pub(super) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| read(shard).len()).sum()
+    }
+
+    fn shard(&self, id: NodeId) -> &Shard {
+        &self.shards[id.0 as usize % SHARDS]
+    }
+}
+
+impl Entry {
+    fn new(node: Node) -> extant_space::Result<Self> {
+        let content = match node.file_type() {
+            FileType::Regular => Content::File(node.file()?),
+            _ => Content::Other(node),
+        };
+        Ok(Self {
+            content,
+            uses: AtomicU64::new(0),
+            writers: AtomicU32::new(0),
+            capability: AtomicU8::new(Capability::Unknown as u8),
+            untold_size: AtomicU64::new(NO_SIZE),
+        })
+    }
+
+    pub(super) fn node(&self) -> &Node {
+        match &self.content {
+            Content::File(file) => file.node(),
+            Content::Other(node) => node,
+        }
+    }
+
+    /// Its data.
+    ///
+    /// # Errors
+    /// `ISDIR` for a directory, `INVAL` for other files without data.
+    pub(super) fn file(&self) -> Result<&File> {
+        match &self.content {
+            Content::File(file) => Ok(file),
+            Content::Other(node) if node.file_type() == FileType::Directory => Err(Errno::ISDIR),
+            Content::Other(_) => Err(Errno::INVAL),
+        }
+    }
+
+    pub(super) fn add_writer(&self) {
+        self.writers.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn remove_writer(&self) {
+        let counted_down = |writers: u32| writers.checked_sub(1);
+        // Nobody closes what was not opened; if so, nothing is.
+        let _ = self
+            .writers
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted_down);
+    }
+
+    /// Whether the kernel may hold data that was not written back, in its writeback cache or a shared mapping: it does until
+    /// the last of those who could write has let go of the file.
+    pub(super) fn may_be_ahead(&self) -> bool {
+        self.writers.load(Ordering::Relaxed) > 0
+    }
+
+    /// Notes the size that a control call gave the file, which the caller is to tell the kernel.
+    pub(super) fn note_untold_size(&self, size: u64) {
+        self.untold_size.store(size, Ordering::Relaxed);
+    }
+
+    /// Whether a change to this size only tells the kernel what is so already. Asked once, it is forgotten.
+    pub(super) fn take_untold_size(&self, size: u64) -> bool {
+        self.untold_size.swap(NO_SIZE, Ordering::Relaxed) == size
+    }
+
+    pub(super) fn capability(&self) -> Capability {
+        match self.capability.load(Ordering::Relaxed) {
+            value if value == Capability::None as u8 => Capability::None,
+            value if value == Capability::Some as u8 => Capability::Some,
+            _ => Capability::Unknown,
+        }
+    }
+
+    pub(super) fn note_capability(&self, capability: Capability) {
+        self.capability.store(capability as u8, Ordering::Relaxed);
+    }
+}
+
+/// The kernel's number for a node.
+pub(super) fn number(node: &Node) -> NodeId {
+    match node.number() {
+        InodeNumber::ROOT => NodeId::ROOT,
+        number => NodeId(number.0.into()),
+    }
+}
+
+/// Numbers of inodes are handed out one after the other: they need to be spread, not hidden.
+#[derive(Default)]
+struct NumberHasher(u64);
+
+impl Hasher for NumberHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(byte.into());
+        }
+    }
+
+    fn write_u64(&mut self, number: u64) {
+        let mixed = (self.0 ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        self.0 = mixed ^ (mixed >> 32);
+    }
+}
+
+type Nodes = HashMap<u64, Arc<Entry>, BuildHasherDefault<NumberHasher>>;
+
+// Nothing that can panic is done under these locks.
+fn read(shard: &Shard) -> RwLockReadGuard<'_, Nodes> {
+    shard.0.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn write(shard: &Shard) -> RwLockWriteGuard<'_, Nodes> {
+    shard.0.write().unwrap_or_else(PoisonError::into_inner)
+}

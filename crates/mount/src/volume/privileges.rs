@@ -1,0 +1,89 @@
+//! Privileges that a file loses when its data or its owner changes: setuid, setgid, `security.capability`.
+//!
+//! The kernel says with a request whether the caller lacks `CAP_FSETID`; then all of them go. It says nothing with `fallocate` and copies,
+//! where anybody but root counts as such a caller. Capabilities go whoever writes; the kernel removes them itself before
+//! writes to its cache, but not before direct ones, so every write looks here. That costs nothing, as the
+//! entry knows whether there are any.
+
+use extant_ext4::{AttributeChange, FileType};
+use rustix::io::Errno;
+
+use super::Volume;
+use super::caller::{is_member, is_privileged};
+use super::nodes::{Capability, Entry, number};
+use crate::operations::{Caller, Privileges, Result};
+
+const SETUID: u16 = 0o4000;
+const SETGID: u16 = 0o2000;
+pub(super) const CAPABILITY: &[u8] = b"security.capability";
+
+impl Volume {
+    /// Before data changes.
+    pub(super) fn before_change(
+        &self,
+        entry: &Entry,
+        caller: Caller,
+        privileges: Privileges,
+    ) -> Result<()> {
+        match privileges {
+            Privileges::Drop => self.drop_privileges(entry, caller),
+            Privileges::Keep => self.drop_capability(entry),
+        }
+    }
+
+    /// Before data changes, where the kernel does not say what the caller may.
+    pub(super) fn before_change_by(&self, entry: &Entry, caller: Caller) -> Result<()> {
+        let privileges = match is_privileged(caller) {
+            true => Privileges::Keep,
+            false => Privileges::Drop,
+        };
+        self.before_change(entry, caller, privileges)
+    }
+
+    /// Takes all of them away.
+    pub(super) fn drop_privileges(&self, entry: &Entry, caller: Caller) -> Result<()> {
+        let node = entry.node();
+        let before = node.attributes().permissions;
+        // As with every write of everybody but root.
+        if before & (SETUID | SETGID) == 0 {
+            return self.drop_capability(entry);
+        }
+        self.told(node.drop_privileges())?;
+        entry.note_capability(Capability::None);
+        let now = node.attributes();
+        // Left where the group may not execute the file; but it goes if the caller is not of the group.
+        let has_setgid = now.permissions & SETGID != 0 && now.file_type == FileType::Regular;
+        if has_setgid
+            && !is_privileged(caller)
+            && !is_member(caller, self.options.owners.groups.other(now.gid))
+        {
+            self.told(node.set_attributes(&AttributeChange {
+                permissions: Some(now.permissions & !SETGID),
+                ..AttributeChange::default()
+            }))?;
+        }
+        if node.attributes().permissions != before {
+            // It believes the old mode otherwise: answers to most requests do not carry a new one.
+            self.attributes_changed(number(node))?;
+        }
+        Ok(())
+    }
+
+    fn drop_capability(&self, entry: &Entry) -> Result<()> {
+        let known = match entry.capability() {
+            Capability::Unknown => match entry.node().xattr(CAPABILITY) {
+                Ok(_) => Capability::Some,
+                Err(_) => Capability::None,
+            },
+            known => known,
+        };
+        if known == Capability::Some {
+            match self.told(entry.node().remove_xattr(CAPABILITY)) {
+                Ok(()) | Err(Errno::NODATA) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        entry.note_capability(Capability::None);
+        Ok(())
+    }
+}

@@ -1,0 +1,97 @@
+//! The space of files: `fallocate`, data and holes.
+//!
+//! What is unwritten counts as a hole. Data that the kernel has not written back yet is not known here, and whoever copies a file
+//! must not pass it over as a hole: so the kernel is made to write it back before it gets an answer.
+
+use std::ops::ControlFlow;
+
+use extant_space::{ByteRange, Extent, ExtentState, FallocateMode, SpaceFile};
+use rustix::io::Errno;
+
+use super::Volume;
+use super::nodes::Entry;
+use crate::ioctl;
+use crate::operations::{Caller, Fallocate, NodeId, Request, Result, Seek};
+
+impl Volume {
+    pub(super) fn change_space(
+        &self,
+        request: &Request<'_>,
+        node: NodeId,
+        fallocate: &Fallocate,
+    ) -> Result<()> {
+        let known = self.nodes.get(node)?;
+        let mode = ioctl::fallocate_mode(fallocate.mode.bits()).ok_or(Errno::OPNOTSUPP)?;
+        let range = range_of(fallocate.offset, fallocate.length)?;
+        // The kernel has written back what lies in the range, but the file may be longer than is known here.
+        if mode == FallocateMode::PunchHole && known.may_be_ahead() {
+            self.empty_cache(node, 0, None)?;
+        }
+        self.fallocate_range(request.caller, &known, mode, range)
+    }
+
+    pub(super) fn fallocate_range(
+        &self,
+        caller: Caller,
+        known: &Entry,
+        mode: FallocateMode,
+        range: ByteRange,
+    ) -> Result<()> {
+        let file = known.file()?;
+        self.before_change_by(known, caller)?;
+        if mode == FallocateMode::PunchHole {
+            return self.punch(known, range);
+        }
+        self.told(file.fallocate(mode, range))
+    }
+
+    /// As in the kernel's ext4, space that was kept behind the end of a file stays: a cut gives it back.
+    fn punch(&self, known: &Entry, range: ByteRange) -> Result<()> {
+        let file = known.file()?;
+        let size = self.told(file.size())?;
+        let block = u64::from(self.filesystem.block_bytes());
+        let inside = ByteRange::new(0, size.next_multiple_of(block));
+        match range.intersection(inside) {
+            Some(range) => self.told(file.fallocate(FallocateMode::PunchHole, range)),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn seek_from(&self, node: NodeId, offset: u64, what: Seek) -> Result<u64> {
+        let known = self.nodes.get(node)?;
+        let file = known.file()?;
+        if known.may_be_ahead() {
+            self.empty_cache(node, 0, None)?;
+        }
+        let size = self.told(file.size())?;
+        if offset >= size {
+            return Err(Errno::NXIO);
+        }
+        let mut found = None;
+        let mut visit = |extent: Extent| {
+            let is_data = extent.state == ExtentState::Written;
+            match is_data == (what == Seek::Data) {
+                true => {
+                    found = Some(extent.logical.start());
+                    ControlFlow::Break(())
+                }
+                false => ControlFlow::Continue(()),
+            }
+        };
+        let range = ByteRange::new(offset, size);
+        self.told(file.for_each_extent(range, &mut visit))?;
+        match (found, what) {
+            (Some(at), _) => Ok(at),
+            (None, Seek::Hole) => Ok(size),
+            (None, Seek::Data) => Err(Errno::NXIO),
+        }
+    }
+}
+
+/// A range that comes from outside.
+pub(super) fn range_of(offset: u64, length: u64) -> Result<ByteRange> {
+    if length == 0 || offset > i64::MAX as u64 || length > i64::MAX as u64 {
+        return Err(Errno::INVAL);
+    }
+    ByteRange::at(offset, length).ok_or(Errno::FBIG)
+}

@@ -1,0 +1,64 @@
+//! Random reads, writes and changes of space on files of a real mount, beside models in memory.
+//!
+//! The idea is that of fsx, with every mode of `fallocate`, extent maps, direct I/O and mappings in one sequence: what one
+//! way of access leaves in the kernel's cache must not surprise another. Each of several workers has files of its own. Every
+//! so often all is unmounted and mounted again. At the end our check and e2fsck judge.
+//!
+//!     EXTANT_EXERCISE_SEEDS=A..B EXTANT_EXERCISE_OPERATIONS=N cargo test -p extant-mount --test exercise
+//!
+//! plays N steps for each seed and each kind of mount; `EXTANT_EXERCISE_WORKERS=1` leaves all to one worker. A failure
+//! prints the line that repeats it and the last steps.
+
+mod companion;
+mod generate;
+mod model;
+mod mounted;
+mod operation;
+mod player;
+mod run;
+
+use extant_testkit::{require, requires};
+
+use run::{Kind, exercise};
+
+/// Runs a kind of mount, with so many steps on usual days.
+fn run(kind: &Kind, operations: u64) {
+    require!(
+        requires::root(),
+        requires::device("/dev/fuse"),
+        requires::tool("mke2fs"),
+        requires::tool("e2fsck"),
+        requires::tool("cc")
+    );
+    exercise(kind, operations);
+}
+
+#[test]
+fn files_are_as_the_model_with_a_writeback_cache() {
+    let kind = Kind {
+        name: "files_are_as_the_model_with_a_writeback_cache",
+        mount: "writeback",
+        format: "-b 4096",
+    };
+    run(&kind, 9000);
+}
+
+#[test]
+fn files_are_as_the_model_without_a_writeback_cache() {
+    let kind = Kind {
+        name: "files_are_as_the_model_without_a_writeback_cache",
+        mount: "no_writeback",
+        format: "-b 4096",
+    };
+    run(&kind, 6000);
+}
+
+#[test]
+fn files_are_as_the_model_with_blocks_smaller_than_pages() {
+    let kind = Kind {
+        name: "files_are_as_the_model_with_blocks_smaller_than_pages",
+        mount: "writeback,threads=1",
+        format: "-b 1024",
+    };
+    run(&kind, 5000);
+}

@@ -1,0 +1,172 @@
+//! The same image mounted twice: through our server, and by the kernel.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use extant_blockdev::simulation::{Fault, FaultRule, FaultyDevice};
+use extant_blockdev::{MemoryDevice, OperationKind};
+use extant_ext4::Filesystem;
+use extant_mount::volume::{Volume, VolumeOptions, filesystem_options};
+use extant_mount::{MountOptions, Session, Unmounter};
+use extant_testkit::command::{run, tool};
+use extant_testkit::oracle::assert_e2fsck_clean;
+use extant_testkit::requires::{self, Requirement};
+use extant_testkit::scratch::{LoopDevice, Mount};
+use extant_testkit::workdir::Workdir;
+
+/// What all tests here need.
+pub fn needs() -> [Requirement; 6] {
+    [
+        requires::root(),
+        requires::device("/dev/fuse"),
+        requires::tool("mke2fs"),
+        requires::tool("e2fsck"),
+        requires::tool("losetup"),
+        requires::kernel_filesystem("ext4"),
+    ]
+}
+
+/// A new file system of so many MiB.
+#[track_caller]
+pub fn make_image(path: &Path, mebibytes: u64) {
+    let file = fs::File::create(path).unwrap();
+    file.set_len(mebibytes << 20).unwrap();
+    run(tool("mke2fs")
+        .args(["-q", "-F", "-t", "ext4", "-b", "4096", "-L", "compared"])
+        .arg(path))
+    .unwrap_or_else(|failure| panic!("{failure}"));
+}
+
+/// A mount that our server answers, on an image in memory. Unmounted and checked when dropped.
+pub struct Ours {
+    directory: PathBuf,
+    device: Arc<FaultyDevice<MemoryDevice>>,
+    unmounter: Unmounter,
+    server: Option<JoinHandle<extant_space::Result<()>>>,
+    work: Workdir,
+}
+
+impl Ours {
+    /// A new file system of so many MiB, mounted with `options`, as `mount -o` takes them.
+    #[track_caller]
+    pub fn new(mebibytes: u64, options: &str) -> Self {
+        let work = Workdir::new();
+        let image = work.path().join("image");
+        make_image(&image, mebibytes);
+        let memory = MemoryDevice::from_bytes(&fs::read(&image).unwrap());
+        let device = Arc::new(FaultyDevice::new(memory, 0, Vec::new()));
+        let directory = work.folder("mount");
+        let options: MountOptions = options.parse().unwrap();
+        let engine = filesystem_options(&options);
+        let filesystem = Filesystem::open(device.clone(), engine).unwrap();
+        let volume = Volume::new(filesystem, VolumeOptions::from(&options)).unwrap();
+        let session = Session::mount(Arc::new(volume), &directory, &options).unwrap();
+        let unmounter = session.unmounter();
+        let server = std::thread::spawn(move || session.run());
+        Self {
+            directory,
+            device,
+            unmounter,
+            server: Some(server),
+            work,
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Has the kernel keep what was written as long as it does for a disk, where it trusts a server with little.
+    #[track_caller]
+    pub fn trust(&self) {
+        let device = fs::metadata(&self.directory).unwrap().dev();
+        let number = format!(
+            "{}:{}",
+            rustix::fs::major(device),
+            rustix::fs::minor(device)
+        );
+        let settings = Path::new("/sys/class/bdi").join(number);
+        fs::write(settings.join("strict_limit"), "0").unwrap();
+        fs::write(settings.join("max_ratio"), "100").unwrap();
+    }
+
+    /// Has every write to the device take so long from now on.
+    pub fn slow_writes(&self, delay: Duration) {
+        let delay = Fault::Delay {
+            least: delay,
+            most: delay,
+        };
+        let rule = FaultRule::new(delay).on(&[OperationKind::Write]);
+        self.device.set_rules(vec![rule]);
+    }
+
+    /// Has the device do what it can from now on.
+    pub fn quick_writes(&self) {
+        self.device.set_rules(Vec::new());
+    }
+
+    /// Unmounts, and returns what is on the device then; e2fsck finds nothing. Nobody has a file open.
+    #[track_caller]
+    pub fn end(mut self) -> Arc<MemoryDevice> {
+        self.unmount();
+        let image = self.work.path().join("after");
+        let bytes = self.device.inner().to_vec();
+        fs::write(&image, &bytes).unwrap();
+        assert_e2fsck_clean(&image);
+        Arc::new(MemoryDevice::from_bytes(&bytes))
+    }
+
+    #[track_caller]
+    fn unmount(&mut self) {
+        let Some(server) = self.server.take() else {
+            return;
+        };
+        let unmounted = self.unmounter.unmount();
+        if let Err(error) = unmounted {
+            let _ = self.unmounter.detach();
+            panic!("{error}");
+        }
+        server.join().unwrap().unwrap();
+    }
+}
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.take() {
+            let _ = self.unmounter.detach();
+            let _ = server.join();
+        }
+    }
+}
+
+/// A mount of the kernel's ext4, on an image of the same kind.
+pub struct Theirs {
+    // Dropped in this order.
+    mount: Mount,
+    _device: LoopDevice,
+    _work: Workdir,
+}
+
+impl Theirs {
+    #[track_caller]
+    pub fn new(mebibytes: u64) -> Self {
+        let work = Workdir::new();
+        let image = work.path().join("image");
+        make_image(&image, mebibytes);
+        let device = LoopDevice::attach(&image);
+        let mount = Mount::new("ext4", device.path(), &work.folder("mount"), "");
+        Self {
+            mount,
+            _device: device,
+            _work: work,
+        }
+    }
+
+    pub fn path(&self) -> &Path {
+        self.mount.path()
+    }
+}

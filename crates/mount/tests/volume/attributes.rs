@@ -1,0 +1,205 @@
+//! Attributes, and whom files belong to.
+
+use extant_mount::AccessTimes;
+use extant_mount::Operations;
+use extant_mount::operations::{AttributeChange, Privileges, SetTime, Timestamp};
+use extant_mount::volume::{IdMap, Owners, VolumeOptions};
+use extant_testkit::require;
+use rustix::io::Errno;
+
+use crate::image::needs;
+use crate::kernel::{Kernel, ROOT};
+
+const THEN: Timestamp = Timestamp {
+    seconds: 1_000_000_000,
+    nanoseconds: 123_456_789,
+};
+
+fn times(time: Timestamp) -> AttributeChange {
+    AttributeChange {
+        accessed: Some(SetTime::To(time)),
+        modified: Some(SetTime::To(time)),
+        ..AttributeChange::default()
+    }
+}
+
+#[test]
+fn times_are_kept_to_the_nanosecond() {
+    let [a, b] = needs();
+    require!(a, b);
+    let kernel = Kernel::new(16);
+    let (file, _) = kernel.create(ROOT, "a", 0o644).unwrap();
+    let before = file.attributes;
+    assert_eq!(before.created, Some(before.changed));
+    let after = kernel.change(file.node, times(THEN)).unwrap();
+    assert_eq!((after.accessed, after.modified), (THEN, THEN));
+    assert!(after.changed >= before.changed);
+    assert_eq!(after.created, before.created);
+    let change = AttributeChange {
+        changed: Some(THEN),
+        ..times(THEN)
+    };
+    assert_eq!(kernel.change(file.node, change).unwrap().changed, THEN);
+    let now = AttributeChange {
+        modified: Some(SetTime::Now),
+        ..AttributeChange::default()
+    };
+    let after = kernel.change(file.node, now).unwrap();
+    assert!(after.modified >= before.modified && after.accessed == THEN);
+    kernel.end();
+}
+
+#[test]
+fn size_is_changed_within_what_a_file_can_have() {
+    let [a, b] = needs();
+    require!(a, b);
+    let kernel = Kernel::new(16);
+    let (file, _) = kernel.create(ROOT, "a", 0o644).unwrap();
+    kernel.write(file.node, 0, b"12345").unwrap();
+    kernel.change(file.node, times(THEN)).unwrap();
+    let resize = |size| AttributeChange {
+        size: Some(size),
+        ..AttributeChange::default()
+    };
+    for size in [5, 4, 10_000] {
+        let after = kernel.change(file.node, resize(size)).unwrap();
+        assert_eq!(after.size, size);
+        assert!(after.modified > THEN && after.accessed == THEN);
+    }
+    let both = AttributeChange {
+        size: Some(3),
+        ..times(THEN)
+    };
+    let after = kernel.change(file.node, both).unwrap();
+    assert_eq!((after.size, after.modified), (3, THEN));
+    assert_eq!(kernel.change(ROOT, resize(0)), Err(Errno::ISDIR));
+    let most = kernel.change(file.node, resize(1 << 50));
+    assert_eq!(most, Err(Errno::FBIG));
+    kernel.end();
+}
+
+#[test]
+fn owner_change_takes_privileges_also_by_root() {
+    let [a, b] = needs();
+    require!(a, b);
+    let kernel = Kernel::new(16);
+    let give = |uid| AttributeChange {
+        uid: Some(uid),
+        ..AttributeChange::default()
+    };
+    for (before, after) in [(0o6755, 0o755), (0o6745, 0o2745), (0o1777, 0o1777)] {
+        let name = format!("{before:o}");
+        let (file, _) = kernel.create(ROOT, &name, 0o644).unwrap();
+        kernel.chmod(file.node, before);
+        let changed = kernel.change(file.node, give(5)).unwrap();
+        assert_eq!((changed.mode & 0o7777, changed.uid), (after, 5));
+    }
+    let directory = kernel.mkdir(ROOT, "d", 0o755).unwrap();
+    kernel.chmod(directory.node, 0o6755);
+    let changed = kernel.change(directory.node, give(5)).unwrap();
+    assert_eq!(changed.mode & 0o7777, 0o6755);
+    kernel.end();
+}
+
+#[test]
+fn truncation_takes_privileges_where_the_kernel_says_so() {
+    let [a, b] = needs();
+    require!(a, b);
+    let mut kernel = Kernel::new(16);
+    let (file, _) = kernel.create(ROOT, "a", 0o644).unwrap();
+    kernel.user(1000, 1000);
+    for (privileges, before, after) in [
+        (Privileges::Keep, 0o6777, 0o6777),
+        (Privileges::Drop, 0o6777, 0o777),
+        // Not executable by the group, and the caller is not of it.
+        (Privileges::Drop, 0o2767, 0o767),
+    ] {
+        kernel.chmod(file.node, before);
+        let cut = AttributeChange {
+            size: Some(0),
+            privileges,
+            ..AttributeChange::default()
+        };
+        assert_eq!(kernel.change(file.node, cut).unwrap().mode & 0o7777, after);
+    }
+    kernel.end();
+}
+
+#[test]
+fn map_shows_the_image_root_as_the_builder() {
+    let [a, b] = needs();
+    require!(a, b);
+    let options = VolumeOptions {
+        owners: Owners {
+            users: IdMap::root_as(1000),
+            groups: IdMap::root_as(100),
+        },
+        ..VolumeOptions::default()
+    };
+    let mut kernel = Kernel::with(16, options);
+    assert_eq!(kernel.attributes(ROOT).uid, 1000);
+    kernel.user(1000, 100);
+    let (file, _) = kernel.create(ROOT, "mine", 0o644).unwrap();
+    assert_eq!((file.attributes.uid, file.attributes.gid), (1000, 100));
+    let give = AttributeChange {
+        uid: Some(5),
+        gid: Some(0),
+        ..AttributeChange::default()
+    };
+    let (other, _) = kernel.create(ROOT, "other", 0o644).unwrap();
+    let shown = kernel.change(other.node, give).unwrap();
+    assert_eq!((shown.uid, shown.gid), (5, 0));
+    kernel.volume.destroy();
+    drop(kernel.volume);
+    let image = crate::image::open(&kernel.device);
+    let root = image.root().unwrap();
+    let owner = |name: &[u8]| {
+        let attributes = root.lookup(name).unwrap().attributes();
+        (attributes.uid, attributes.gid)
+    };
+    assert_eq!(owner(b"mine"), (0, 0));
+    assert_eq!(owner(b"other"), (5, 100));
+}
+
+#[test]
+fn reading_moves_the_time_of_access_as_the_options_say() {
+    let [a, b] = needs();
+    require!(a, b);
+    for (access_times, moves) in [(AccessTimes::Relative, true), (AccessTimes::Never, false)] {
+        let options = VolumeOptions {
+            access_times,
+            ..VolumeOptions::default()
+        };
+        let kernel = Kernel::with(16, options);
+        let (file, _) = kernel.create(ROOT, "a", 0o644).unwrap();
+        kernel.write(file.node, 0, b"data").unwrap();
+        let then = AttributeChange {
+            accessed: Some(SetTime::To(THEN)),
+            ..AttributeChange::default()
+        };
+        kernel.change(file.node, then).unwrap();
+        kernel.read(file.node, 0, 4);
+        assert_eq!(kernel.attributes(file.node).accessed > THEN, moves);
+        kernel.change(ROOT, then).unwrap();
+        kernel.names(ROOT);
+        assert_eq!(kernel.attributes(ROOT).accessed > THEN, moves);
+        kernel.end();
+    }
+}
+
+#[test]
+fn statistics_are_those_of_the_engine() {
+    let [a, b] = needs();
+    require!(a, b);
+    let kernel = Kernel::new(16);
+    let shown = kernel.volume.statistics(&kernel.request(), ROOT).unwrap();
+    let engine = kernel.volume.filesystem().statistics();
+    assert_eq!(shown.blocks, engine.blocks);
+    assert!(shown.blocks_available < shown.blocks_free && shown.blocks_free < shown.blocks);
+    assert_eq!(
+        (shown.block_size, shown.name_length_max),
+        (engine.block_bytes, 255)
+    );
+    assert_eq!(shown.files, engine.inodes.into());
+    kernel.end();
+}

@@ -1,0 +1,260 @@
+//! Control calls.
+
+use std::io::Read;
+use std::process::{Command, Stdio};
+
+use extant_mount::Operations;
+use extant_mount::ioctl::{self, ExtentsPage, Fallocate, Probe};
+use extant_mount::operations::{Caller, Handle, NodeId, Result};
+use extant_space::{Extent, ExtentState, FallocateMode};
+use extant_testkit::require;
+use rustix::fs::OFlags;
+use rustix::io::Errno;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::image::needs;
+use crate::kernel::{Kernel, ROOT};
+
+const GET_FLAGS: u32 = 0x8008_6601;
+const SET_FLAGS: u32 = 0x4008_6602;
+const GET_VERSION: u32 = 0x8008_7601;
+const GET_LABEL: u32 = 0x8100_9431;
+
+fn fallocate(
+    kernel: &Kernel,
+    node: NodeId,
+    mode: FallocateMode,
+    offset: u64,
+    length: u64,
+) -> Result<u64> {
+    let call = Fallocate::new(mode, offset, length).unwrap();
+    let answer = kernel.ioctl(node, ioctl::FALLOCATE, call.as_bytes(), 32)?;
+    Ok(Fallocate::read_from_bytes(&answer).unwrap().size)
+}
+
+fn page(kernel: &Kernel, node: NodeId, offset: u64, length: u64) -> ExtentsPage {
+    let call = ExtentsPage::new(offset, length);
+    let answer = kernel
+        .ioctl(node, ioctl::EXTENTS, call.as_bytes(), 8192)
+        .unwrap();
+    ExtentsPage::read_from_bytes(&answer).unwrap()
+}
+
+fn states(kernel: &Kernel, node: NodeId) -> Vec<(u64, u64, ExtentState)> {
+    let page = page(kernel, node, 0, u64::MAX);
+    assert_eq!(page.length, 0);
+    let extents = page
+        .extents()
+        .iter()
+        .map(|extent| extent.to_extent().unwrap());
+    let tell = |extent: Extent| (extent.logical.start(), extent.logical.end(), extent.state);
+    extents.map(tell).collect()
+}
+
+#[test]
+fn probe_tells_that_this_is_a_mount_of_extant() {
+    let [a, b] = needs();
+    require!(a, b);
+    let kernel = Kernel::new(16);
+    let request = kernel.request();
+    let directory = kernel
+        .volume
+        .open_directory(&request, ROOT, OFlags::RDONLY)
+        .unwrap();
+    let answer = kernel
+        .ioctl_on(ROOT, directory.handle, ioctl::PROBE, &[], 64)
+        .unwrap();
+    let probe = Probe::read_from_bytes(&answer).unwrap();
+    assert_eq!((probe.magic, probe.version), (ioctl::MAGIC, ioctl::VERSION));
+    assert_eq!((probe.block_bytes, probe.flags), (4096, 0));
+    let unknown = kernel.ioctl_on(ROOT, directory.handle, 0x8040_E4FF, &[], 64);
+    assert_eq!(unknown, Err(Errno::NOTTY));
+    kernel.end();
+}
+
+#[test]
+fn fallocate_call_takes_every_mode() {
+    let [a, b] = needs();
+    require!(a, b);
+    use ExtentState::{Unwritten, Written};
+    let kernel = Kernel::new(16);
+    let (file, _) = kernel.create(ROOT, "a", 0o644).unwrap();
+    let node = file.node;
+    kernel.write(node, 0, &[1; 4096]).unwrap();
+    kernel.write(node, 4096, &[2; 4096]).unwrap();
+    let run = |mode, offset, length| fallocate(&kernel, node, mode, offset, length);
+    assert_eq!(run(FallocateMode::WriteZeroes, 8192, 4096), Ok(12_288));
+    assert_eq!(states(&kernel, node), [(0, 12_288, Written)]);
+    assert_eq!(run(FallocateMode::CollapseRange, 0, 4096), Ok(8192));
+    assert_eq!(kernel.read(node, 0, 1), [2]);
+    assert_eq!(run(FallocateMode::InsertRange, 4096, 4096), Ok(12_288));
+    assert_eq!(
+        states(&kernel, node),
+        [(0, 4096, Written), (8192, 12_288, Written)]
+    );
+    assert_eq!(run(FallocateMode::ZeroRange, 0, 4096), Ok(12_288));
+    assert_eq!(run(FallocateMode::PunchHole, 8192, 4096), Ok(12_288));
+    assert_eq!(states(&kernel, node), [(0, 4096, Unwritten)]);
+    assert_eq!(run(FallocateMode::Allocate, 4096, 20_000), Ok(24_096));
+    assert_eq!(run(FallocateMode::AllocateKeepSize, 0, 40_960), Ok(24_096));
+    assert_eq!(run(FallocateMode::UnshareRange, 0, 4096), Ok(24_096));
+    assert_eq!(run(FallocateMode::CollapseRange, 0, 100), Err(Errno::INVAL));
+    assert_eq!(
+        run(FallocateMode::CollapseRange, 0, 1 << 20),
+        Err(Errno::INVAL)
+    );
+    assert_eq!(run(FallocateMode::Allocate, u64::MAX, 1), Err(Errno::INVAL));
+    assert_eq!(run(FallocateMode::Allocate, 1 << 50, 1), Err(Errno::FBIG));
+    kernel.end();
+}
+
+#[test]
+fn fallocate_call_wants_a_file_that_is_open_for_writing() {
+    let [a, b] = needs();
+    require!(a, b);
+    let kernel = Kernel::new(16);
+    let (file, opened) = kernel.create(ROOT, "a", 0o644).unwrap();
+    let call = Fallocate::new(FallocateMode::WriteZeroes, 0, 4096).unwrap();
+    let run = |handle, input: &[u8]| {
+        let answer = kernel.ioctl_on(file.node, handle, ioctl::FALLOCATE, input, 32);
+        answer.map(|_| ())
+    };
+    let read = kernel.open(file.node, OFlags::RDONLY).unwrap();
+    assert_eq!(run(read.handle, call.as_bytes()), Err(Errno::BADF));
+    let write = kernel.open(file.node, OFlags::WRONLY).unwrap();
+    assert_eq!(run(write.handle, call.as_bytes()), Ok(()));
+    assert_eq!(run(opened.handle, &call.as_bytes()[1..]), Err(Errno::INVAL));
+    let unknown = Fallocate {
+        mode: 0x400,
+        ..call
+    };
+    assert_eq!(
+        run(opened.handle, unknown.as_bytes()),
+        Err(Errno::OPNOTSUPP)
+    );
+    let reserved = Fallocate {
+        reserved: 1,
+        ..call
+    };
+    assert_eq!(run(opened.handle, reserved.as_bytes()), Err(Errno::INVAL));
+    kernel.end();
+}
+
+#[test]
+fn fallocate_call_obeys_the_limit_of_the_caller() {
+    let [a, b] = needs();
+    require!(a, b);
+    let mut kernel = Kernel::new(16);
+    let (file, _) = kernel.create(ROOT, "a", 0o644).unwrap();
+    // Blocks of 1024 bytes in bash, of 512 in dash: at most 64 KiB.
+    let mut child = Command::new("sh")
+        .args(["-c", "ulimit -f 64; echo ready; read line"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut ready = [0; 6];
+    child
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut ready)
+        .unwrap();
+    kernel.caller = Caller {
+        pid: child.id(),
+        ..kernel.caller
+    };
+    let mode = FallocateMode::WriteZeroes;
+    let run = |kernel: &Kernel, length| fallocate(kernel, file.node, mode, 0, length);
+    assert_eq!(run(&kernel, 1 << 20), Err(Errno::FBIG));
+    assert_eq!(run(&kernel, 16 << 10), Ok(16 << 10));
+    kernel.caller = Caller::default();
+    assert_eq!(run(&kernel, 1 << 20), Ok(1 << 20));
+    drop(child.stdin.take());
+    child.wait().unwrap();
+    kernel.end();
+}
+
+#[test]
+fn extent_map_goes_on_from_page_to_page() {
+    let [a, b] = needs();
+    require!(a, b);
+    let kernel = Kernel::new(32);
+    let (file, _) = kernel.create(ROOT, "a", 0o644).unwrap();
+    let blocks = 600u64;
+    for block in 0..blocks {
+        kernel.write(file.node, block * 8192, &[1; 4096]).unwrap();
+    }
+    let (mut offset, mut length, mut found, mut pages) = (0, u64::MAX, Vec::new(), 0);
+    while length > 0 {
+        let page = page(&kernel, file.node, offset, length);
+        found.extend(page.extents().iter().map(|extent| extent.logical));
+        assert_eq!(page.size, (blocks - 1) * 8192 + 4096);
+        (offset, length) = (page.offset, page.length);
+        pages += 1;
+    }
+    assert_eq!(pages, 3);
+    assert_eq!(
+        found,
+        (0..blocks).map(|block| block * 8192).collect::<Vec<_>>()
+    );
+    let cut = page(&kernel, file.node, 8192 + 100, 200);
+    let one = cut.extents()[0];
+    assert_eq!((cut.count, one.logical, one.length), (1, 8292, 200));
+    assert_eq!(page(&kernel, file.node, 4096, 4096).count, 0);
+    assert_eq!(page(&kernel, file.node, 0, 0).count, 0);
+    kernel.end();
+}
+
+#[test]
+fn flags_are_those_of_chattr() {
+    let [a, b] = needs();
+    require!(a, b);
+    let kernel = Kernel::new(16);
+    let (file, opened) = kernel.create(ROOT, "a", 0o644).unwrap();
+    let get = |room| {
+        let answer = kernel
+            .ioctl_on(file.node, opened.handle, GET_FLAGS, &[], room)
+            .unwrap();
+        assert_eq!(answer.len(), 4);
+        u32::from_ne_bytes(answer.try_into().unwrap())
+    };
+    let set = |flags: u32| {
+        let (handle, bytes) = (opened.handle, flags.to_ne_bytes());
+        kernel
+            .ioctl_on(file.node, handle, SET_FLAGS, &bytes, 0)
+            .map(|_| ())
+    };
+    let (extents, immutable, nodump) = (0x8_0000, 0x10, 0x40);
+    assert_eq!(get(4), extents);
+    assert_eq!(get(8), extents);
+    assert_eq!(set(extents | nodump), Ok(()));
+    assert_eq!(get(4), extents | nodump);
+    assert_eq!(set(nodump), Err(Errno::OPNOTSUPP));
+    assert_eq!(set(extents | immutable), Ok(()));
+    let open = kernel.open(file.node, OFlags::WRONLY);
+    assert_eq!(open, Err(Errno::PERM));
+    assert_eq!(set(extents), Ok(()));
+    let short = kernel.ioctl_on(file.node, opened.handle, SET_FLAGS, &[1], 0);
+    assert_eq!(short, Err(Errno::INVAL));
+    kernel.end();
+}
+
+#[test]
+fn version_and_label_are_told() {
+    let [a, b] = needs();
+    require!(a, b);
+    let kernel = Kernel::new(16);
+    let (file, _) = kernel.create(ROOT, "a", 0o644).unwrap();
+    let version = kernel
+        .ioctl_on(file.node, Handle(1), GET_VERSION, &[], 8)
+        .unwrap();
+    let version = u32::from_ne_bytes(version.try_into().unwrap());
+    assert_eq!(u64::from(version), file.generation);
+    let label = kernel
+        .ioctl_on(file.node, Handle(1), GET_LABEL, &[], 256)
+        .unwrap();
+    assert_eq!(label.len(), 256);
+    assert!(label.starts_with(b"volume\0"));
+    kernel.end();
+}

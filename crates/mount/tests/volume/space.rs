@@ -1,0 +1,103 @@
+//! `fallocate` and holes.
+
+use extant_mount::Operations;
+use extant_mount::operations::{Fallocate, Handle, NodeId, Result, Seek};
+use extant_testkit::require;
+use rustix::fs::FallocateFlags;
+use rustix::io::Errno;
+
+use crate::image::needs;
+use crate::kernel::{Kernel, ROOT};
+
+fn fallocate(kernel: &Kernel, node: NodeId, mode: u32, offset: u64, length: u64) -> Result<()> {
+    let fallocate = Fallocate {
+        handle: Handle(1),
+        mode: FallocateFlags::from_bits_retain(mode),
+        offset,
+        length,
+    };
+    kernel.volume.fallocate(&kernel.request(), node, &fallocate)
+}
+
+fn seek(kernel: &Kernel, node: NodeId, offset: u64, what: Seek) -> Result<u64> {
+    kernel
+        .volume
+        .seek(&kernel.request(), node, Handle(1), offset, what)
+}
+
+#[test]
+fn fallocate_takes_the_modes_that_the_kernel_passes_on() {
+    let [a, b] = needs();
+    require!(a, b);
+    let kernel = Kernel::new(16);
+    let (file, _) = kernel.create(ROOT, "a", 0o644).unwrap();
+    let node = file.node;
+    let state = |kernel: &Kernel| {
+        let attributes = kernel.attributes(node);
+        (attributes.size, attributes.sectors)
+    };
+    fallocate(&kernel, node, 0, 0, 8192).unwrap();
+    assert_eq!(state(&kernel), (8192, 16));
+    fallocate(&kernel, node, 1, 8192, 8192).unwrap();
+    assert_eq!(state(&kernel), (8192, 32));
+    kernel.write(node, 0, &[7; 8192]).unwrap();
+    fallocate(&kernel, node, 3, 0, 4096).unwrap();
+    assert_eq!(state(&kernel), (8192, 24));
+    assert_eq!(kernel.read(node, 4095, 2), [0, 7]);
+    fallocate(&kernel, node, 0x11, 4096, 1_000_000).unwrap();
+    assert_eq!(state(&kernel).0, 8192);
+    assert_eq!(kernel.read(node, 0, 10_000), [0; 8192]);
+    fallocate(&kernel, node, 0x10, 0, 100_000).unwrap();
+    assert_eq!(state(&kernel).0, 100_000);
+    assert_eq!(fallocate(&kernel, node, 2, 0, 4096), Err(Errno::OPNOTSUPP));
+    assert_eq!(
+        fallocate(&kernel, node, 0x100, 0, 4096),
+        Err(Errno::OPNOTSUPP)
+    );
+    assert_eq!(fallocate(&kernel, node, 0, 0, 0), Err(Errno::INVAL));
+    assert_eq!(fallocate(&kernel, node, 0, 1 << 50, 1), Err(Errno::FBIG));
+    assert_eq!(fallocate(&kernel, node, 0, 0, 1 << 30), Err(Errno::NOSPC));
+    assert_eq!(fallocate(&kernel, ROOT, 0, 0, 4096), Err(Errno::ISDIR));
+    kernel.end();
+}
+
+#[test]
+fn fallocate_by_others_than_root_takes_privileges() {
+    let [a, b] = needs();
+    require!(a, b);
+    let mut kernel = Kernel::new(16);
+    let (file, _) = kernel.create(ROOT, "a", 0o644).unwrap();
+    kernel.chmod(file.node, 0o6777);
+    fallocate(&kernel, file.node, 0, 0, 4096).unwrap();
+    assert_eq!(kernel.attributes(file.node).mode & 0o7777, 0o6777);
+    kernel.user(1000, 1000);
+    fallocate(&kernel, file.node, 0, 0, 4096).unwrap();
+    assert_eq!(kernel.attributes(file.node).mode & 0o7777, 0o777);
+    kernel.end();
+}
+
+#[test]
+fn seek_finds_data_and_holes_and_counts_unwritten_as_hole() {
+    let [a, b] = needs();
+    require!(a, b);
+    let kernel = Kernel::new(16);
+    let (file, _) = kernel.create(ROOT, "a", 0o644).unwrap();
+    let node = file.node;
+    assert_eq!(seek(&kernel, node, 0, Seek::Hole), Err(Errno::NXIO));
+    // Hole, data, unwritten, data of half a block, and unwritten behind the end.
+    kernel.write(node, 4096, &[1; 4096]).unwrap();
+    fallocate(&kernel, node, 0, 8192, 4096).unwrap();
+    kernel.write(node, 12_288, &[1; 100]).unwrap();
+    fallocate(&kernel, node, 1, 16_384, 65_536).unwrap();
+    let data = |at| seek(&kernel, node, at, Seek::Data);
+    let hole = |at| seek(&kernel, node, at, Seek::Hole);
+    assert_eq!((data(0), hole(0)), (Ok(4096), Ok(0)));
+    assert_eq!((data(5000), hole(5000)), (Ok(5000), Ok(8192)));
+    assert_eq!((data(8192), hole(9000)), (Ok(12_288), Ok(9000)));
+    assert_eq!((data(12_387), hole(12_387)), (Ok(12_387), Ok(12_388)));
+    assert_eq!(
+        (data(12_388), hole(12_388)),
+        (Err(Errno::NXIO), Err(Errno::NXIO))
+    );
+    kernel.end();
+}

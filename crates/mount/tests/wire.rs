@@ -1,0 +1,16 @@
+//! The FUSE server with a small file system in memory, mounted for real.
+//!
+//! What the file system does is trivial; that every call gets there and back is what is tested. `shelf` is the file system,
+//! `stand` mounts it.
+
+#[path = "wire/shelf.rs"]
+mod shelf;
+#[path = "wire/stand.rs"]
+mod stand;
+
+#[path = "wire/calls.rs"]
+mod calls;
+#[path = "wire/lives.rs"]
+mod lives;
+#[path = "wire/users.rs"]
+mod users;

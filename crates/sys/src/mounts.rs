@@ -1,0 +1,146 @@
+//! The kernel's table of mounts, as this process sees it: `/proc/self/mountinfo`.
+//!
+//! Format: proc_pid_mountinfo(5).
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::PathBuf;
+
+use rustix::fs::{AtFlags, StatxFlags};
+
+const TABLE: &str = "/proc/self/mountinfo";
+
+/// One line of the table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    id: u64,
+    /// What `stat` shows as the device of its files, on most file systems.
+    pub device: u64,
+    /// Where it is.
+    pub point: PathBuf,
+    /// Options of the mount and of the file system, in mount(8)'s order.
+    pub options: Vec<String>,
+    /// Name of the file system.
+    pub fs_type: String,
+    /// What is mounted: a device, or any word.
+    pub source: PathBuf,
+}
+
+impl Mount {
+    /// All of them; of two at the same place the later one is seen.
+    ///
+    /// # Errors
+    /// Where there is no `/proc`.
+    pub fn all() -> io::Result<Vec<Self>> {
+        let table = fs::read(TABLE)?;
+        let lines = table.split(|&byte| byte == b'\n');
+        Ok(lines.filter_map(Self::parse).collect())
+    }
+
+    /// The one that an open file is on. By mount id: device numbers of btrfs and overlayfs do not match those in the table.
+    pub fn of(file: &impl AsFd) -> Option<Self> {
+        let answer = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
+        if answer.stx_mask & StatxFlags::MNT_ID.bits() == 0 {
+            return None;
+        }
+        let mut all = Self::all().ok()?.into_iter();
+        all.find(|mount| mount.id == answer.stx_mnt_id)
+    }
+
+    /// The block device that is mounted.
+    pub fn block_device(&self) -> Option<u64> {
+        let source = fs::metadata(&self.source).ok()?;
+        source.file_type().is_block_device().then(|| source.rdev())
+    }
+
+    /// `36 35 98:0 /root /point rw,noatime shared:1 - ext4 /dev/x rw,errors=continue`
+    fn parse(line: &[u8]) -> Option<Self> {
+        let mut fields = line.split(|&byte| byte == b' ');
+        let id = str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+        let (major, minor) = str::from_utf8(fields.nth(1)?).ok()?.split_once(':')?;
+        let point = path_of(fields.nth(1)?);
+        let own = fields.next()?;
+        let mut rest = fields.skip_while(|field| *field != b"-").skip(1);
+        let fs_type = String::from_utf8_lossy(rest.next()?).into_owned();
+        let source = path_of(rest.next()?);
+        let of_fs = rest.next().unwrap_or_default();
+        let mut options: Vec<String> = Vec::new();
+        for option in own.split(|&b| b == b',').chain(of_fs.split(|&b| b == b',')) {
+            let option = String::from_utf8_lossy(option).into_owned();
+            if !option.is_empty() && !options.contains(&option) {
+                options.push(option);
+            }
+        }
+        Some(Self {
+            id,
+            device: rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?),
+            point,
+            options,
+            fs_type,
+            source,
+        })
+    }
+}
+
+/// Undoes the octal escapes of the tables in /proc (`\040` is a space).
+pub fn path_of(field: &[u8]) -> PathBuf {
+    let mut out = Vec::with_capacity(field.len());
+    let mut at = 0;
+    while at < field.len() {
+        let octal = field
+            .get(at + 1..at + 4)
+            .filter(|_| field[at] == b'\\')
+            .and_then(|digits| u8::from_str_radix(str::from_utf8(digits).ok()?, 8).ok());
+        match octal {
+            Some(byte) => {
+                out.push(byte);
+                at += 4;
+            }
+            None => {
+                out.push(field[at]);
+                at += 1;
+            }
+        }
+    }
+    PathBuf::from(OsString::from_vec(out))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn line_gives_type_point_and_both_kinds_of_options() {
+        let line =
+            b"36 35 98:1 /sub /mnt/a\\040b rw,noatime master:1 - ext4 /dev/x\\011y rw,discard";
+        let mount = Mount::parse(line).unwrap();
+        assert_eq!((mount.id, mount.fs_type.as_str()), (36, "ext4"));
+        assert_eq!(mount.device, rustix::fs::makedev(98, 1));
+        assert_eq!(mount.source, Path::new("/dev/x\ty"));
+        assert_eq!(mount.point, Path::new("/mnt/a b"));
+        assert_eq!(mount.options, ["rw", "noatime", "discard"]);
+        assert!(Mount::parse(b"36 35 98:0").is_none());
+        assert!(Mount::parse(b"").is_none());
+    }
+
+    #[test]
+    fn escapes_are_undone_and_other_backslashes_stay() {
+        assert_eq!(path_of(b"/a\\040b\\134c"), Path::new("/a b\\c"));
+        assert_eq!(path_of(b"\\04"), Path::new("\\04"));
+        assert_eq!(path_of(b"\\999"), Path::new("\\999"));
+    }
+
+    #[test]
+    fn mount_of_a_file_is_one_of_all() {
+        let file = fs::File::open("/proc/self/stat").unwrap();
+        let mount = Mount::of(&file).unwrap();
+        assert_eq!(mount.fs_type, "proc");
+        assert!(Mount::all().unwrap().contains(&mount));
+    }
+}
