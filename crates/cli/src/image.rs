@@ -68,18 +68,34 @@ impl Image {
                 names::shown_path(&place)
             );
         }
+        Self::open_device(path, HostAccess::ReadOnly)
+    }
+
+    /// The device alone, to be used for long: nobody else changes it meanwhile, nor looks at it if it is written here.
+    pub fn hold_device(path: &Path, access: HostAccess) -> Result<Arc<dyn Device>> {
+        // Locked first: who comes later sees the lock.
+        let device = Self::open_device(path, access)?;
+        match access {
+            HostAccess::ReadWrite => busy::check(path)?,
+            HostAccess::ReadOnly => busy::check_is_still(path)?,
+        }
+        Ok(device)
+    }
+
+    fn open_device(path: &Path, access: HostAccess) -> Result<Arc<dyn Device>> {
         let options = HostOptions {
-            access: HostAccess::ReadOnly,
+            access,
             ..HostOptions::default()
         };
-        Ok(Arc::new(HostDevice::open(path, &options)?))
+        let device = HostDevice::open(path, &options);
+        Ok(Arc::new(
+            device.map_err(|error| busy::explain(error, path))?,
+        ))
     }
 
     /// Opens it for changes, and keeps everybody else out.
     pub fn change(path: &Path, assign: AssignMode) -> Result<Self> {
-        // Locked first: who comes later sees the lock.
-        let device = Arc::new(HostDevice::open(path, &HostOptions::default())?);
-        busy::check(path)?;
+        let device = Self::hold_device(path, HostAccess::ReadWrite)?;
         let options = Options {
             assign: assign.into(),
             // Who may change the image may do what root may.

@@ -16,10 +16,12 @@ mod image;
 mod inside;
 mod map;
 mod materialize;
+mod mount;
 mod print;
 mod probe;
 mod progress;
 mod signals;
+mod umount;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -48,6 +50,8 @@ enum Command {
     Materialize(materialize::MaterializeArgs),
     Map(map::MapArgs),
     Fs(fs::FsArgs),
+    Mount(mount::MountArgs),
+    Umount(umount::UmountArgs),
     Probe(probe::ProbeArgs),
     Completions(generate::CompletionsArgs),
     Man(generate::ManArgs),
@@ -59,6 +63,11 @@ fn main() -> ExitCode {
         Ok(cancel) => cancel,
         Err(error) => return exit::report(&error, exit::Style::Line),
     };
+    match called_as(&arguments) {
+        Some("mount.fuse.extant") => return mount::mount_helper(&arguments, &cancel),
+        Some("umount.fuse.extant") => return mount::umount_helper(&arguments, &cancel),
+        _ => {}
+    }
     // fallocate(1) has exit codes and usage messages of its own, also under its own name.
     if let Some(rest) = fallocate_arguments(&arguments) {
         return fallocate::run(rest, &cancel);
@@ -75,6 +84,8 @@ fn main() -> ExitCode {
             Err(error) => exit::report(&error, exit::Style::Line),
         },
         Command::Fs(args) => fs::run(&args, &cancel),
+        Command::Mount(args) => mount::run(&args, &cancel),
+        Command::Umount(args) => umount::run(&args, &cancel),
         Command::Probe(args) => probe::run(&args),
         Command::Completions(args) => generate::completions(&args),
         Command::Man(args) => generate::man(&args),
@@ -82,10 +93,14 @@ fn main() -> ExitCode {
     }
 }
 
+/// The name of the link that the program was started by.
+fn called_as(arguments: &[OsString]) -> Option<&str> {
+    Path::new(arguments.first()?).file_name()?.to_str()
+}
+
 /// What follows `extant fallocate`, or the name of a link called `fallocate`.
 fn fallocate_arguments(arguments: &[OsString]) -> Option<Vec<OsString>> {
-    let name = Path::new(arguments.first()?).file_name()?;
-    if name == "fallocate" {
+    if called_as(arguments) == Some("fallocate") {
         return Some(arguments[1..].to_vec());
     }
     (arguments.get(1)? == "fallocate").then(|| arguments[2..].to_vec())

@@ -17,12 +17,14 @@ use extant_testkit::{command, require, requires};
 
 use support::{Answer, MIB, create, extant, run};
 
-const COMMANDS: [&str; 8] = [
+const COMMANDS: [&str; 10] = [
     "create",
     "fallocate",
     "materialize",
     "map",
     "fs",
+    "mount",
+    "umount",
     "probe",
     "completions",
     "man",

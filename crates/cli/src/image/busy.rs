@@ -1,4 +1,4 @@
-//! Who else uses an image: mounts, loop devices, processes.
+//! Who else uses an image: mounts, ours and the kernel's, loop devices, processes.
 //!
 //! The locks of `HostDevice` keep out what respects them. The kernel's loop devices and other programs do not, so they are
 //! looked for; somebody who comes after the look is not seen.
@@ -10,6 +10,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use extant_space::{Error, ErrorKind, Result};
+use extant_sys::identity::Identity;
+use extant_sys::mounts::Mount;
+
+use crate::mount;
 
 /// A process just started holds what its parent had open for a moment.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -23,8 +27,8 @@ pub(super) fn check(path: &Path) -> Result<()> {
         return Ok(());
     }
     let in_use = |detail: String| Error::new(ErrorKind::InUse).at(path).detail(detail);
-    if let Some(device) = loop_device(&metadata) {
-        let detail = match mount_point(&device.number) {
+    if let Some(device) = loop_device(path) {
+        let detail = match mount_point(device.number) {
             Some(place) => format!("mounted at {}", place.display()),
             None => format!("attached to {}", device.path.display()),
         };
@@ -47,45 +51,66 @@ pub(super) fn check(path: &Path) -> Result<()> {
     }
 }
 
+/// Refuses a disk that is mounted, and a file as [`check`] does: for who only reads, and does not want it to change.
+pub(super) fn check_is_still(path: &Path) -> Result<()> {
+    check(path)?;
+    match mounted_at(path) {
+        None => Ok(()),
+        Some(place) => Err(Error::new(ErrorKind::InUse)
+            .at(path)
+            .detail(format!("mounted at {}", place.display()))),
+    }
+}
+
+/// Says by which of our mounts an image is held, where it is.
+pub(super) fn explain(error: Error, path: &Path) -> Error {
+    if error.kind() != ErrorKind::InUse {
+        return error;
+    }
+    match mount::mounts_of(path).next() {
+        None => error,
+        Some(mount) => {
+            let place = mount.point.display();
+            error
+                .detail(format!("mounted at {place} by extant mount"))
+                .advice(format!("use the files there, or: extant umount {place}"))
+        }
+    }
+}
+
 /// Where the file system of a disk, or of a file below a loop device, is mounted.
 pub(super) fn mounted_at(path: &Path) -> Option<PathBuf> {
     let metadata = fs::metadata(path).ok()?;
     if metadata.file_type().is_block_device() {
-        let number = metadata.rdev();
-        return mount_point(&format!("{}:{}", libc::major(number), libc::minor(number)));
+        return mount_point(metadata.rdev());
     }
-    mount_point(&loop_device(&metadata)?.number)
+    mount_point(loop_device(path)?.number)
 }
 
 struct LoopDevice {
     path: PathBuf,
-    /// `major:minor`.
-    number: String,
+    number: u64,
 }
 
-fn loop_device(file: &fs::Metadata) -> Option<LoopDevice> {
+fn loop_device(file: &Path) -> Option<LoopDevice> {
+    let wanted = Identity::of(file).ok()?;
     let entries = fs::read_dir("/sys/block").ok()?;
     entries.flatten().find_map(|entry| {
         let backing = fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
-        let below = fs::metadata(backing.trim_end_matches('\n')).ok()?;
-        ((below.dev(), below.ino()) == (file.dev(), file.ino())).then_some(())?;
+        let below = Identity::of(Path::new(backing.trim_end_matches('\n'))).ok()?;
+        (below == wanted).then_some(())?;
+        let number = fs::read_to_string(entry.path().join("dev")).ok()?;
+        let (major, minor) = number.trim().split_once(':')?;
         Some(LoopDevice {
             path: Path::new("/dev").join(entry.file_name()),
-            number: fs::read_to_string(entry.path().join("dev"))
-                .ok()?
-                .trim()
-                .to_owned(),
+            number: rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?),
         })
     })
 }
 
-/// Where the device `major:minor` is mounted first.
-fn mount_point(number: &str) -> Option<PathBuf> {
-    let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
-    table.lines().find_map(|line| {
-        let mut fields = line.split(' ').skip(2);
-        let found = fields.next()? == number;
-        let place = fields.nth(1)?;
-        found.then(|| PathBuf::from(place.replace("\\040", " ")))
-    })
+/// Where a device is mounted first.
+fn mount_point(number: u64) -> Option<PathBuf> {
+    let mut mounts = Mount::all().ok()?.into_iter();
+    let mount = mounts.find(|mount| mount.device == number)?;
+    Some(mount.point)
 }

@@ -1,0 +1,231 @@
+//! `extant mount`: an ext4 image or disk as files that any program can use.
+//!
+//! The server is a process of its own unless it stays in the foreground: this program, started again, which
+//! tells on its stdout that it is ready, and only then lets go of the terminal (`background`). What fails before is told
+//! by the server itself, and its exit status is handed on. So there is no fork of a process that has threads.
+//!
+//! The image is locked as long as it is mounted, by the same locks as for `extant fs`.
+
+mod background;
+mod helper;
+mod log;
+mod server;
+
+use std::ffi::OsString;
+use std::num::NonZero;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use extant_ext4::Access;
+use extant_mount::MountOptions;
+use extant_space::{CancelToken, Result};
+use extant_sys::identity::Identity;
+use extant_sys::mounts::Mount;
+use serde::Serialize;
+
+use crate::exit::{self, Style};
+use crate::image::AssignMode;
+use crate::print;
+use background::Started;
+use server::Place;
+
+pub use helper::{mount_helper, umount_helper};
+
+/// Use the files of an ext4 image or disk in any program, through FUSE.
+///
+/// The server goes to the background when the files are there. Without root, `fusermount3` mounts; then
+/// the files are seen by you alone, unless `-o allow_other` is given and /etc/fuse.conf allows it. A
+/// journal that needs recovery is replayed; an image that may not be written is mounted read-only.
+/// `extant create`, `fallocate`, `materialize` and `map` work on paths inside, all modes included.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant mount disk.img mnt                     in the background
+  extant mount -o ro,allow_other disk.img mnt
+  extant mount -f disk.img mnt                  until Ctrl-C
+  extant umount mnt                             waits until the image is closed and durable
+  mount -t fuse.extant disk.img /mnt            by mount(8) and fstab(5); see below
+
+Options after -o, separated by commas; those that contradict an earlier one count:
+  ro, rw, nodev, dev, nosuid, suid, noexec, exec, sync, async, dirsync
+  relatime, strictatime, noatime, nodiratime    when reading changes times
+  allow_other                                   everybody sees the files, as permissions allow
+  auto_unmount                                  the mount goes when the server is killed
+  uid=UID, gid=GID                              whose the files of root in the image are outside
+  errors=continue|remount-ro                    when metadata turns out wrong; as the image says
+  commit=SECONDS                                how long a change may wait for its commit (5)
+  discard, nodiscard                            tell the disk or file below about freed blocks
+  writeback, no_writeback                       whether the kernel holds back what is written
+  threads=N, pin, no_pin                        threads that answer, and whether each has its CPU
+  max_read=BYTES, fsname=NAME, subtype=NAME     as in mount.fuse3(8)
+Options that fstab(5) keeps for itself (nofail, x-..., user, ...) are taken and mean nothing.
+
+What was written is durable after fsync, and after at most commit=SECONDS; the kernel does not
+pass sync(1) on to a FUSE mount.
+SIGINT, SIGTERM and SIGHUP unmount: at once, or when the last file in use is closed; a second one
+ends the server as a crash would, after which the next mount recovers the image.
+mount(8) finds this program as /sbin/mount.fuse.extant, umount(8) as /sbin/umount.fuse.extant.
+Exit status: see extant --help.")]
+pub struct MountArgs {
+    /// The image or disk
+    pub image: PathBuf,
+
+    /// The directory to show the files at; what is in it is hidden meanwhile
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+
+    /// Options of the mount, as listed below
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub options: Vec<String>,
+
+    /// Stay in the foreground
+    #[arg(long, short)]
+    pub foreground: bool,
+
+    /// Write nothing to the image, not even its journal (-o ro)
+    #[arg(long, short)]
+    pub read_only: bool,
+
+    /// Fail where the image cannot be written, instead of mounting it read-only
+    #[arg(long, short = 'w', conflicts_with = "read_only")]
+    pub read_write: bool,
+
+    /// How many threads answer [default: one for each CPU, from 2 to 8]
+    #[arg(long, value_name = "N")]
+    pub threads: Option<NonZero<usize>>,
+
+    /// Whether new space gets its place on the device below at once
+    #[arg(long, value_name = "WHEN", default_value = "try")]
+    pub assign: AssignMode,
+
+    /// Tell as JSON, on one line, when it is mounted
+    #[arg(long)]
+    pub json: bool,
+
+    /// This process is the server, started by one that waits for its word
+    #[arg(long, hide = true, conflicts_with = "foreground")]
+    pub background_server: bool,
+}
+
+/// What is told when the files are there.
+#[derive(Debug, Serialize)]
+struct Ready {
+    event: &'static str,
+    mountpoint: String,
+    image: String,
+    access: &'static str,
+    pid: u32,
+    block_bytes: u32,
+    options: String,
+}
+
+impl Ready {
+    fn show(&self, style: Style) -> String {
+        match style {
+            Style::Json => serde_json::to_string(self).expect("plain words and numbers"),
+            Style::Line => format!(
+                "{}: mounted at {}, {}, by process {}",
+                print::path(Path::new(&self.image)),
+                print::path(Path::new(&self.mountpoint)),
+                self.access,
+                self.pid
+            ),
+        }
+    }
+}
+
+/// What was asked for, in one place.
+#[derive(Clone, Debug)]
+struct Wish {
+    image: PathBuf,
+    directory: PathBuf,
+    options: MountOptions,
+    on_read_only: OnReadOnly,
+    assign: AssignMode,
+    style: Style,
+}
+
+/// What is done when the image cannot be written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OnReadOnly {
+    /// It is mounted read-only, with a word on stderr.
+    Fallback,
+    Fail,
+}
+
+impl Wish {
+    fn of(args: &MountArgs) -> Result<Self> {
+        let mut options = MountOptions::default();
+        for list in &args.options {
+            options.add(list)?;
+        }
+        if args.read_only {
+            options.access = Access::ReadOnly;
+        }
+        if args.read_write {
+            options.access = Access::ReadWrite;
+        }
+        options.threads = args.threads.or(options.threads);
+        Ok(Self {
+            image: args.image.clone(),
+            directory: args.directory.clone(),
+            options,
+            on_read_only: match args.read_write {
+                true => OnReadOnly::Fail,
+                false => OnReadOnly::Fallback,
+            },
+            assign: args.assign,
+            style: match args.json {
+                true => Style::Json,
+                false => Style::Line,
+            },
+        })
+    }
+
+    /// The arguments of a process that is to be the server.
+    fn to_server_arguments(&self) -> Vec<OsString> {
+        let assign = self.assign.to_possible_value().expect("a value of its own");
+        let mut arguments: Vec<OsString> = ["mount", "--background-server", "-o"]
+            .map(OsString::from)
+            .into();
+        arguments.push(self.options.to_string().into());
+        arguments.push(format!("--assign={}", assign.get_name()).into());
+        if self.on_read_only == OnReadOnly::Fail && self.options.access == Access::ReadWrite {
+            arguments.push("--read-write".into());
+        }
+        if self.style == Style::Json {
+            arguments.push("--json".into());
+        }
+        arguments.push("--".into());
+        arguments.push(self.image.clone().into());
+        arguments.push(self.directory.clone().into());
+        arguments
+    }
+}
+
+/// Mounts.
+pub fn run(args: &MountArgs, cancel: &CancelToken) -> ExitCode {
+    let done = Wish::of(args).and_then(|wish| match (args.foreground, args.background_server) {
+        (true, _) => server::run(&wish, Place::Foreground, cancel),
+        (_, true) => server::run(&wish, Place::Background, cancel),
+        _ => {
+            let started = background::start(&wish, cancel)?;
+            Ok(match started {
+                Started::Ready(line) => print::text(line),
+                Started::Failed(status) => status,
+            })
+        }
+    });
+    done.unwrap_or_else(|error| exit::report(&error, Style::Line))
+}
+
+/// The mounts of an image or disk by this program, as far as they can be seen. A `fsname` of the user's own hides one.
+pub fn mounts_of(image: &Path) -> impl Iterator<Item = Mount> {
+    let wanted = Identity::of(image).ok();
+    let ours = Mount::all().unwrap_or_default().into_iter();
+    ours.filter(move |mount| {
+        let is_fuse = mount.fs_type.starts_with("fuse.");
+        is_fuse && wanted.is_some() && Identity::of(&mount.source).ok() == wanted
+    })
+}

@@ -1,0 +1,133 @@
+//! The two halves of going to the background: the process that waits, and the server that lets go of the terminal.
+//!
+//! The server has a session of its own from the beginning, so that Ctrl-C reaches the one that waits alone, which hands
+//! it on. What the server says on stdout is its word that the files are there; it fails by ending without one.
+
+use std::env;
+use std::fs::OpenOptions;
+use std::io::{self, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ChildStdout, Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use extant_space::{CancelToken, Error, ErrorKind, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::process::{Pid, Signal, kill_process, setsid};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
+
+use super::Wish;
+
+/// A signal that comes just before a wait is noticed so much later.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// What became of a server.
+pub(super) enum Started {
+    /// The files are there; what it told.
+    Ready(String),
+    /// It has said why, and ended with this status.
+    Failed(ExitCode),
+}
+
+/// Starts a server and waits for its word. A cancel is handed on to it.
+pub(super) fn start(wish: &Wish, cancel: &CancelToken) -> Result<Started> {
+    let fail = |error: io::Error| Error::from(error).during("start the server");
+    let mut server = Command::new(env::current_exe().map_err(fail)?)
+        .args(wish.to_server_arguments())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .spawn()
+        .map_err(fail)?;
+    let pipe = server.stdout.take().expect("its stdout is a pipe");
+    let mut stop = Stop::new(&server, cancel);
+    let said = listen(pipe, &mut stop).map_err(fail)?;
+    if !said.is_empty() && !stop.is_wanted().map_err(fail)? {
+        return Ok(Started::Ready(said));
+    }
+    let status = server.wait().map_err(fail)?;
+    match status.code() {
+        // It was told to stop when it had just begun, and has unmounted.
+        Some(0) => Err(Error::new(ErrorKind::Cancelled)),
+        Some(code) => Ok(Started::Failed(ExitCode::from(code as u8))),
+        // It did not catch signals yet, and had touched nothing.
+        None if stop.was_told && status.signal() == Some(Signal::TERM.as_raw()) => {
+            Err(Error::new(ErrorKind::Cancelled))
+        }
+        None => Err(Error::new(ErrorKind::Io).detail(format!(
+            "the server was ended by signal {}",
+            status.signal().unwrap_or_default()
+        ))),
+    }
+}
+
+/// Hands a cancel on to the server, once: a second signal would end it without unmounting.
+struct Stop<'c> {
+    server: Pid,
+    cancel: &'c CancelToken,
+    was_told: bool,
+}
+
+impl<'c> Stop<'c> {
+    /// For a server that is not waited for before the value is used for the last time: its number is its own till then.
+    fn new(server: &Child, cancel: &'c CancelToken) -> Self {
+        Self {
+            server: Pid::from_child(server),
+            cancel,
+            was_told: false,
+        }
+    }
+
+    /// Whether the server is to stop, of which it knows then.
+    fn is_wanted(&mut self) -> io::Result<bool> {
+        if self.cancel.is_cancelled() && !self.was_told {
+            self.was_told = true;
+            kill_process(self.server, Signal::TERM)?;
+        }
+        Ok(self.was_told)
+    }
+}
+
+/// All that the server says until it lets go of the pipe.
+fn listen(mut pipe: ChildStdout, stop: &mut Stop<'_>) -> io::Result<String> {
+    let look = Timespec::try_from(LOOK).expect("a short time");
+    let mut said = Vec::new();
+    loop {
+        stop.is_wanted()?;
+        match poll(&mut [PollFd::new(&pipe, PollFlags::IN)], Some(&look)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => continue,
+            Ok(_) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        let mut buffer = [0; 4096];
+        match pipe.read(&mut buffer)? {
+            0 => break,
+            count => said.extend_from_slice(&buffer[..count]),
+        }
+    }
+    Ok(String::from_utf8_lossy(&said).trim_end().to_owned())
+}
+
+/// The server's first step.
+pub(super) fn leave_terminal() {
+    // It fails for who leads a group of processes, and has none to leave then.
+    let _ = setsid();
+}
+
+/// The server's word that it is ready. After it, nobody hears it any more.
+pub(super) fn let_go(ready: &str) -> Result<()> {
+    let let_go = || -> io::Result<()> {
+        // A directory in use could not be unmounted, nor removed.
+        env::set_current_dir("/")?;
+        let null = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open("/dev/null")?;
+        dup2_stdin(&null)?;
+        dup2_stderr(&null)?;
+        let mut out = io::stdout().lock();
+        // Whoever waited may be gone; the files are there all the same.
+        let _ = writeln!(out, "{ready}").and_then(|()| out.flush());
+        dup2_stdout(&null)?;
+        Ok(())
+    };
+    let_go().map_err(|error| Error::from(error).during("go to the background"))
+}

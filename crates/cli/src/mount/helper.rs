@@ -1,0 +1,151 @@
+//! This program as mount(8) and umount(8) call it: `mount.fuse.extant` and `umount.fuse.extant`.
+//!
+//! Their exit status is that of mount(8): 1 for wrong arguments, 32 for a failure.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use extant_space::{CancelToken, Error, ErrorKind};
+
+use super::background::{self, Started};
+use super::{MountArgs, Wish};
+use crate::exit::{self, Style};
+use crate::image::AssignMode;
+use crate::umount::{self, UmountArgs};
+
+const USAGE: u8 = 1;
+const FAILURE: u8 = 32;
+
+/// Mount an ext4 image or disk; called by mount(8).
+#[derive(Debug, Parser)]
+#[command(name = "mount.fuse.extant", version)]
+struct MountHelper {
+    /// The image or disk
+    image: PathBuf,
+
+    /// The directory
+    #[arg(value_name = "DIR")]
+    directory: PathBuf,
+
+    /// Options of the mount, as for `extant mount`
+    #[arg(short, value_name = "OPTIONS")]
+    options: Vec<String>,
+
+    /// Check the arguments, and mount nothing
+    #[arg(short)]
+    fake: bool,
+
+    /// Taken, and means nothing: unknown options are refused
+    #[arg(short)]
+    sloppy: bool,
+
+    /// Taken, and means nothing: nothing is written to /etc/mtab
+    #[arg(short)]
+    no_mtab: bool,
+
+    /// Tell what was mounted
+    #[arg(short)]
+    verbose: bool,
+
+    /// The type that mount(8) was given
+    #[arg(short = 't', value_name = "TYPE")]
+    fs_type: Option<String>,
+}
+
+/// Unmount an ext4 image or disk; called by umount(8).
+#[derive(Debug, Parser)]
+#[command(name = "umount.fuse.extant", version)]
+struct UmountHelper {
+    /// The directory, image or disk
+    place: PathBuf,
+
+    /// Also while files are in use
+    #[arg(short)]
+    lazy: bool,
+
+    /// Taken, and means nothing
+    #[arg(short)]
+    force: bool,
+
+    /// Taken, and means nothing
+    #[arg(short)]
+    no_mtab: bool,
+
+    /// Taken, and means nothing
+    #[arg(short)]
+    read_only: bool,
+
+    /// Taken, and means nothing
+    #[arg(short)]
+    verbose: bool,
+
+    /// The type that umount(8) found
+    #[arg(short = 't', value_name = "TYPE")]
+    fs_type: Option<String>,
+}
+
+/// Mounts as mount(8) wants it.
+pub fn mount_helper(arguments: &[OsString], cancel: &CancelToken) -> ExitCode {
+    let args = match MountHelper::try_parse_from(arguments) {
+        Ok(args) => args,
+        Err(error) => return usage(&error),
+    };
+    let done = Wish::of(&args.to_mount_args()).and_then(|wish| match args.fake {
+        true => Ok(None),
+        false => background::start(&wish, cancel).map(Some),
+    });
+    match done {
+        Ok(Some(Started::Failed(_))) => ExitCode::from(FAILURE),
+        Ok(Some(Started::Ready(line))) if args.verbose => crate::print::text(line),
+        Ok(_) => ExitCode::SUCCESS,
+        Err(error) => failed(&error),
+    }
+}
+
+/// Unmounts as umount(8) wants it.
+pub fn umount_helper(arguments: &[OsString], cancel: &CancelToken) -> ExitCode {
+    let args = match UmountHelper::try_parse_from(arguments) {
+        Ok(args) => args,
+        Err(error) => return usage(&error),
+    };
+    let args = UmountArgs {
+        place: args.place,
+        lazy: args.lazy,
+    };
+    match umount::umount(&args, cancel) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => failed(&error),
+    }
+}
+
+impl MountHelper {
+    fn to_mount_args(&self) -> MountArgs {
+        MountArgs {
+            image: self.image.clone(),
+            directory: self.directory.clone(),
+            options: self.options.clone(),
+            foreground: false,
+            read_only: false,
+            read_write: false,
+            threads: None,
+            assign: AssignMode::default(),
+            json: false,
+            background_server: false,
+        }
+    }
+}
+
+fn usage(error: &clap::Error) -> ExitCode {
+    let _ = exit::usage(error);
+    ExitCode::from(USAGE)
+}
+
+fn failed(error: &Error) -> ExitCode {
+    let _ = exit::report(error, Style::Line);
+    ExitCode::from(match error.kind() {
+        ErrorKind::InvalidArgument => USAGE,
+        _ => FAILURE,
+    })
+}

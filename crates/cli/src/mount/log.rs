@@ -1,0 +1,67 @@
+//! Where a server says what went wrong: on stderr, and in the background to the system's log as well.
+//!
+//! Format of the log: RFC 3164, in the short form that `/dev/log` takes.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::os::unix::net::UnixDatagram;
+use std::process;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::server::Place;
+
+const SOCKET: &str = "/dev/log";
+/// Facility 3, programs in the background.
+const DAEMON: u8 = 3 << 3;
+const PRIORITY_ERROR: u8 = DAEMON | 3;
+const PRIORITY_NOTICE: u8 = DAEMON | 5;
+
+/// Takes messages from any thread.
+pub(super) struct Log {
+    socket: Option<UnixDatagram>,
+    had_error: AtomicBool,
+}
+
+impl Log {
+    pub(super) fn new(place: Place) -> Self {
+        Self {
+            socket: match place {
+                Place::Foreground => None,
+                Place::Background => connect(),
+            },
+            had_error: AtomicBool::new(false),
+        }
+    }
+
+    /// An error of the device or of the file system.
+    pub(super) fn error(&self, error: impl Display) {
+        self.had_error.store(true, Ordering::Relaxed);
+        self.tell(PRIORITY_ERROR, error);
+    }
+
+    /// Something the user should know.
+    pub(super) fn notice(&self, line: impl Display) {
+        self.tell(PRIORITY_NOTICE, line);
+    }
+
+    pub(super) fn had_error(&self) -> bool {
+        self.had_error.load(Ordering::Relaxed)
+    }
+
+    fn tell(&self, priority: u8, line: impl Display) {
+        // There is nobody to tell that nobody can be told.
+        let _ = writeln!(io::stderr(), "extant: {line}");
+        if let Some(socket) = &self.socket {
+            let _ =
+                socket.send(format!("<{priority}>extant[{}]: {line}", process::id()).as_bytes());
+        }
+    }
+}
+
+fn connect() -> Option<UnixDatagram> {
+    let socket = UnixDatagram::unbound().ok()?;
+    // A log that does not read must not hold up the server.
+    socket.set_nonblocking(true).ok()?;
+    socket.connect(SOCKET).ok()?;
+    Some(socket)
+}

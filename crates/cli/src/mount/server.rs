@@ -1,0 +1,198 @@
+//! The process that answers for a mount.
+//!
+//! It ends when the files are unmounted, by whomever, or by a signal: it then unmounts itself. Where a file is in use, its
+//! place in the tree of names is freed at once, and the server goes on until the last file is closed.
+//!
+//! Order at the beginning: what can be wrong with the arguments, the image, the mount, and only then the word that all is well.
+//! Whatever fails in between, the image is closed again.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+
+use extant_blockdev::HostAccess;
+use extant_ext4::{Access, Filesystem};
+use extant_mount::volume::{Volume, VolumeOptions, filesystem_options};
+use extant_mount::{MountOptions, Session, Unmounter};
+use extant_space::{CancelToken, Error, ErrorKind, Result};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::log::Log;
+use super::{OnReadOnly, Ready, Wish, background};
+use crate::image::{Image, names};
+use crate::print;
+
+/// Where a server runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    Foreground,
+    /// Started by a process that waits for its word.
+    Background,
+}
+
+/// Mounts, and answers until it is unmounted. The status is that of the image: whether an error of the device was met.
+pub(super) fn run(wish: &Wish, place: Place, cancel: &CancelToken) -> Result<ExitCode> {
+    if place == Place::Background {
+        background::leave_terminal();
+    }
+    check_directory(&wish.directory)?;
+    let mut options = wish.options.clone();
+    let filesystem = open(wish, &mut options)?;
+    let log = Arc::new(Log::new(place));
+    let begun = begin(wish, &options, &filesystem, &log, place, cancel);
+    let (session, signals) = match begun {
+        Ok(begun) => begun,
+        Err(error) => {
+            // The first error is the one to tell.
+            let _ = filesystem.close();
+            return Err(error);
+        }
+    };
+    let handle = signals.handle();
+    let waiting = unmount_on_signals(signals, &session, &log);
+    let ended = session.run();
+    handle.close();
+    // Its panic would have been told.
+    let _ = waiting.join();
+    if let Err(error) = ended {
+        log.error(error.at(&wish.image));
+    }
+    Ok(match log.had_error() {
+        true => ExitCode::FAILURE,
+        false => ExitCode::SUCCESS,
+    })
+}
+
+/// Before the image is touched.
+fn check_directory(directory: &Path) -> Result<()> {
+    let error = match fs::metadata(directory) {
+        Ok(metadata) if metadata.is_dir() => return Ok(()),
+        Ok(_) => Error::new(ErrorKind::NotDirectory),
+        Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
+            let place = names::shown_path(directory);
+            Error::new(ErrorKind::InUse)
+                .detail("a mount whose server is gone is in the way")
+                .advice(format!("extant umount {place}"))
+        }
+        Err(error) => Error::from(error),
+    };
+    Err(error.at(directory))
+}
+
+/// Opens the image, read-only where it cannot be written and that will do.
+fn open(wish: &Wish, options: &mut MountOptions) -> Result<Filesystem> {
+    let path = &wish.image;
+    let wanted = match options.access {
+        Access::ReadOnly => HostAccess::ReadOnly,
+        Access::ReadWrite => HostAccess::ReadWrite,
+    };
+    let device = match Image::hold_device(path, wanted) {
+        Err(error) if may_fall_back(wish, wanted, &error) => {
+            let device = Image::hold_device(path, HostAccess::ReadOnly)?;
+            eprintln!(
+                "extant: {}: cannot be written ({}), mounted read-only",
+                names::shown_path(path),
+                error.kind().description()
+            );
+            options.access = Access::ReadOnly;
+            device
+        }
+        held => held?,
+    };
+    if options.source.is_none() {
+        // By its full name, so that it is found again: from where it is mounted to what is mounted.
+        let full = fs::canonicalize(path).map_err(|error| Error::from(error).at(path))?;
+        options.source = Some(full.to_string_lossy().into_owned());
+    }
+    let engine = extant_ext4::Options {
+        assign: wish.assign.into(),
+        ..filesystem_options(options)
+    };
+    Filesystem::open(device, engine).map_err(|error| error.at(path))
+}
+
+fn may_fall_back(wish: &Wish, wanted: HostAccess, error: &Error) -> bool {
+    wanted == HostAccess::ReadWrite
+        && wish.on_read_only == OnReadOnly::Fallback
+        && matches!(
+            error.kind(),
+            ErrorKind::ReadOnly | ErrorKind::PermissionDenied | ErrorKind::Immutable
+        )
+}
+
+/// Mounts and says so. From the first signal on that is not missed, they are the session's.
+fn begin(
+    wish: &Wish,
+    options: &MountOptions,
+    filesystem: &Filesystem,
+    log: &Arc<Log>,
+    place: Place,
+    cancel: &CancelToken,
+) -> Result<(Session, Signals)> {
+    let volume = Volume::new(filesystem.clone(), VolumeOptions::from(options))
+        .map_err(|error| error.at(&wish.image))?;
+    let (reporter, image) = (Arc::clone(log), wish.image.clone());
+    let volume = volume.reporting(move |error| {
+        reporter.error(format_args!("{}: {error}", names::shown_path(&image)));
+    });
+    let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
+        .map_err(|error| Error::from(error).during("catch signals"))?;
+    cancel.check()?;
+    let session = Session::mount(Arc::new(volume), &wish.directory, options)?;
+    let ready = Ready {
+        event: "mounted",
+        mountpoint: session.directory().to_string_lossy().into_owned(),
+        image: wish.image.to_string_lossy().into_owned(),
+        access: match options.access {
+            Access::ReadOnly => "read-only",
+            Access::ReadWrite => "read-write",
+        },
+        pid: std::process::id(),
+        block_bytes: filesystem.block_bytes(),
+        options: options.to_string(),
+    };
+    let line = ready.show(wish.style);
+    match place {
+        Place::Foreground => {
+            // Whoever read the output may have seen enough.
+            print::text(line);
+        }
+        Place::Background => background::let_go(&line)?,
+    }
+    Ok((session, signals))
+}
+
+fn unmount_on_signals(
+    mut signals: Signals,
+    session: &Session,
+    log: &Arc<Log>,
+) -> thread::JoinHandle<()> {
+    let unmounter = session.unmounter();
+    let place = names::shown_path(session.directory()).to_string();
+    let log = Arc::clone(log);
+    thread::spawn(move || {
+        // The second one ends the process; see `crate::signals`.
+        for _ in signals.forever() {
+            if let Err(error) = unmount(&unmounter, &place, &log) {
+                log.error(error);
+            }
+        }
+    })
+}
+
+fn unmount(unmounter: &Unmounter, place: &str, log: &Log) -> Result<()> {
+    match unmounter.unmount() {
+        Err(error) if error.kind() == ErrorKind::InUse => {
+            unmounter.detach()?;
+            log.notice(format_args!(
+                "{place}: in use; unmounted there, and closed when the last file is; \
+                 a second signal ends the server at once, as a crash would"
+            ));
+            Ok(())
+        }
+        done => done,
+    }
+}

@@ -1,0 +1,150 @@
+//! `extant umount`: unmounts, and waits until the image is closed.
+//!
+//! umount(8) and fusermount3 return when the files are gone from the tree of names; the server then still writes its journal
+//! home. It holds the lock of the image until it has: that is what is waited for. Afterwards the image itself says whether it
+//! was closed in order.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use extant_mount::Busy;
+use extant_ondisk::ext4::Incompat;
+use extant_space::{CancelToken, Error, ErrorKind, Result};
+use extant_sys::mounted;
+use extant_sys::mounts::Mount;
+use rustix::fs::FlockOperation;
+
+use crate::exit::{self, Style};
+use crate::image::Image;
+use crate::mount::mounts_of;
+
+const FS_TYPE: &str = "fuse.extant";
+/// How often is looked whether the server has let go.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Unmount what `extant mount` has mounted, and wait until the image is closed and durable.
+///
+/// umount(8) and `fusermount3 -u` unmount as well, but return while the server is still writing:
+/// who copies the image or starts a machine from it then finds one that needs recovery.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant umount mnt
+  extant umount disk.img                wherever it is mounted
+  extant umount --lazy mnt              also while files are in use, without waiting
+
+Exit status: see extant --help; 4 while a file is in use.")]
+pub struct UmountArgs {
+    /// Where it is mounted, or what is
+    #[arg(value_name = "DIR|IMAGE")]
+    pub place: PathBuf,
+
+    /// Also while files are in use: they stay usable, and the image is closed with the last one
+    #[arg(long, short)]
+    pub lazy: bool,
+}
+
+/// Unmounts.
+pub fn run(args: &UmountArgs, cancel: &CancelToken) -> ExitCode {
+    match umount(args, cancel) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => exit::report(&error, Style::Line),
+    }
+}
+
+/// Unmounts and waits, without a word.
+pub fn umount(args: &UmountArgs, cancel: &CancelToken) -> Result<()> {
+    let mount = find(&args.place)?;
+    let busy = match args.lazy {
+        true => Busy::Detach,
+        false => Busy::Refuse,
+    };
+    extant_mount::unmount(&mount.point, busy).map_err(|error| match error.kind() {
+        ErrorKind::InUse => error.advice("see who with fuser -vm, or take --lazy"),
+        _ => error,
+    })?;
+    match busy {
+        // It may last until tomorrow.
+        Busy::Detach => Ok(()),
+        Busy::Refuse => wait_for_image(&mount, cancel),
+    }
+}
+
+/// The mount at a directory, or of an image; of several the one that is seen.
+fn find(place: &Path) -> Result<Mount> {
+    // A mount whose server is gone is no place to go to; its name will do.
+    let point = fs::canonicalize(place).or_else(|_| std::path::absolute(place));
+    let point = point.map_err(|error| Error::from(error).at(place))?;
+    let table = Mount::all().map_err(|error| Error::from(error).during("read mounts"))?;
+    let at_point = table.into_iter().rfind(|mount| mount.point == point);
+    match at_point.or_else(|| mounts_of(place).last()) {
+        Some(mount) if is_ours(&mount) => Ok(mount),
+        Some(mount) => Err(Error::new(ErrorKind::Unsupported)
+            .at(place)
+            .detail(format!("{} is mounted there", mount.fs_type))
+            .advice("use umount(8)")),
+        None => Err(Error::new(ErrorKind::NotFound)
+            .at(place)
+            .detail("not mounted")),
+    }
+}
+
+/// Whether it is a mount of this program, whatever its subtype is said to be.
+fn is_ours(mount: &Mount) -> bool {
+    let probe = || mounted::probe(&File::open(&mount.point).ok()?).ok()?;
+    mount.fs_type == FS_TYPE || (mount.fs_type.starts_with("fuse.") && probe().is_some())
+}
+
+/// Waits until the server has let go of the image, and sees to it that it is closed in order.
+fn wait_for_image(mount: &Mount, cancel: &CancelToken) -> Result<()> {
+    let image = &mount.source;
+    // Another mount of the same image, by somebody who was fast, is nothing to wait for.
+    while is_held(image) && mounts_of(image).next().is_none() {
+        thread::sleep(LOOK);
+        cancel.check().map_err(|error| {
+            error
+                .at(image)
+                .detail("unmounted; the image is not closed yet")
+        })?;
+    }
+    let was_written = mount.options.iter().any(|option| option == "rw");
+    let Ok(found) = Image::look(image) else {
+        // Somebody has it already, or it is not ours to read.
+        return Ok(());
+    };
+    let superblock = found.filesystem().superblock();
+    let needs_recovery = superblock.features().incompat.contains(Incompat::RECOVER);
+    match was_written && needs_recovery {
+        false => Ok(()),
+        true => Err(Error::new(ErrorKind::Io)
+            .at(image)
+            .detail("the server has not closed it in order")
+            .advice("the next mount recovers what was synced")),
+    }
+}
+
+/// Whether the server, or somebody else, has the image for itself. What cannot be seen is not waited for.
+fn is_held(image: &Path) -> bool {
+    let Ok(metadata) = fs::metadata(image) else {
+        return false;
+    };
+    let is_disk = metadata.file_type().is_block_device();
+    let claim = if is_disk { libc::O_EXCL } else { 0 };
+    let opened = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | claim)
+        .open(image);
+    match opened {
+        Ok(file) => {
+            let lock = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared);
+            !is_disk && lock == Err(rustix::io::Errno::WOULDBLOCK)
+        }
+        Err(error) => error.kind() == io::ErrorKind::ResourceBusy,
+    }
+}

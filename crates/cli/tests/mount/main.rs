@@ -1,0 +1,18 @@
+//! `extant mount` and `extant umount` as a user runs them, and the other commands on paths inside a mount.
+//!
+//! The judges are the kernel's table of mounts, e2fsck, and what the kernel's ext4 and the commands on images see afterwards.
+
+#[allow(dead_code)]
+#[path = "../fs/image.rs"]
+mod image;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod end;
+mod errors;
+mod mount8;
+mod options;
+mod space;
+mod stand;
+mod start;
+mod users;

@@ -1,0 +1,142 @@
+//! mount(8), umount(8) and fstab(5): the program under its names in /sbin, where they look for it.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard};
+
+use extant_testkit::command;
+use extant_testkit::{require, requires};
+
+use crate::image::must;
+use crate::stand::{Stand, can_mount};
+use crate::support::{Answer, run};
+
+/// Two tests at once would take away each other's links.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// The links, as long as the value lives.
+struct Installed {
+    links: Vec<PathBuf>,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl Installed {
+    fn new() -> Self {
+        let turn = ONE_AT_A_TIME
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner);
+        let links = ["mount.fuse.extant", "umount.fuse.extant"];
+        let links = links.map(|name| Path::new("/sbin").join(name)).to_vec();
+        for link in &links {
+            // Of a test that was killed.
+            let is_ours = fs::symlink_metadata(link).is_ok_and(|found| found.is_symlink());
+            if is_ours {
+                fs::remove_file(link).unwrap();
+            }
+            symlink(env!("CARGO_BIN_EXE_extant"), link).unwrap();
+        }
+        Self { links, _turn: turn }
+    }
+}
+
+impl Drop for Installed {
+    fn drop(&mut self) {
+        for link in &self.links {
+            let _ = fs::remove_file(link);
+        }
+    }
+}
+
+fn mount(words: &[&str], stand: &Stand) -> Answer {
+    let mut command = command::tool("mount");
+    command
+        .args(words)
+        .arg(&stand.image.path)
+        .arg(&stand.directory);
+    run(&mut command)
+}
+
+#[test]
+fn mount_and_umount_of_the_system_find_the_program() {
+    require!(
+        can_mount(),
+        requires::tool("mount"),
+        requires::tool("umount")
+    );
+    let _installed = Installed::new();
+    let stand = Stand::new(64);
+    let silent = mount(&["-t", "fuse.extant"], &stand).success();
+    assert_eq!(silent.stdout, "");
+    assert_eq!(stand.seen().unwrap().fs_type, "fuse.extant");
+    fs::write(stand.path("file"), "data").unwrap();
+    // It goes through our own, and so waits for the image.
+    must(command::tool("umount").arg(&stand.directory));
+    assert!(!stand.is_mounted());
+    stand.assert_closed();
+
+    let words = ["-t", "fuse.extant", "-o", "ro,noatime,allow_other,x-test=1"];
+    mount(&words, &stand).success();
+    let options = stand.seen().unwrap().options;
+    for word in ["ro", "noatime", "allow_other"] {
+        assert!(options.iter().any(|option| option == word), "{options:?}");
+    }
+    assert_eq!(fs::read(stand.path("file")).unwrap(), b"data");
+    must(command::tool("umount").arg("-l").arg(&stand.directory));
+    assert!(!stand.is_mounted());
+}
+
+#[test]
+fn line_of_fstab_is_mounted() {
+    require!(can_mount(), requires::tool("mount"));
+    let _installed = Installed::new();
+    let stand = Stand::new(64);
+    let fstab = stand.image.work.path().join("fstab");
+    let line = format!(
+        "{} {} fuse.extant rw,nofail,noatime,commit=30,x-systemd.automount 0 0\n",
+        stand.image.path.display(),
+        stand.directory.display()
+    );
+    fs::write(&fstab, line).unwrap();
+    let mut command = command::tool("mount");
+    command.arg("--fstab").arg(&fstab).arg(&stand.directory);
+    must(&mut command);
+    let seen = stand.seen().unwrap();
+    assert!(seen.options.iter().any(|option| option == "noatime"));
+    stand.end();
+}
+
+#[test]
+fn failure_has_the_exit_status_of_mount() {
+    require!(can_mount(), requires::tool("mount"));
+    let _installed = Installed::new();
+    let stand = Stand::new(32);
+    let call = |words: &[&str]| {
+        let mut command = std::process::Command::new("/sbin/mount.fuse.extant");
+        run(command
+            .arg(&stand.image.path)
+            .arg(&stand.directory)
+            .args(words))
+    };
+    call(&["-o", "nosuch"]).refused(1, &["`nosuch`"]);
+    call(&["-x"]).refused(1, &["-x"]);
+    call(&["-f"]).success();
+    assert!(!stand.is_mounted(), "-f mounts nothing");
+    call(&["-sn", "-t", "fuse.extant", "-o", "rw,dev", "-o", "nodev"]).success();
+    assert!(stand.is_mounted());
+    call(&[]).refused(32, &["mounted at"]);
+    let answer = mount(&["-t", "fuse.extant"], &stand);
+    assert_eq!(answer.code, Some(32), "{answer}");
+    let held = fs::File::open(stand.path("lost+found")).unwrap();
+    let umount = |words: &[&str]| {
+        let mut command = std::process::Command::new("/sbin/umount.fuse.extant");
+        run(command.arg(&stand.directory).args(words))
+    };
+    umount(&[]).refused(32, &["in use"]);
+    drop(held);
+    umount(&["-nv"]).success();
+    umount(&[]).refused(32, &["not mounted"]);
+    let shown = call(&["-v"]).success();
+    assert!(shown.stdout.contains("mounted at"), "{shown}");
+    stand.end();
+}

@@ -1,0 +1,150 @@
+//! An image and the place that it is mounted at.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use extant_sys::mounts::Mount;
+use extant_testkit::requires::{self, Requirement};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::image::Image;
+use crate::support::{Answer, Running, extant, run, wait_until};
+
+/// What mounting needs.
+pub fn can_mount() -> Requirement {
+    let needs = [
+        requires::root(),
+        requires::device("/dev/fuse"),
+        requires::tool("mke2fs"),
+    ];
+    Requirement::new(
+        "root, /dev/fuse and mke2fs",
+        needs.iter().all(Requirement::is_met),
+    )
+}
+
+/// An image of its own. Whatever is mounted goes with the value.
+pub struct Stand {
+    pub image: Image,
+    pub directory: PathBuf,
+}
+
+impl Stand {
+    pub fn new(mebibytes: u64) -> Self {
+        let image = Image::new(mebibytes);
+        let directory = image.work.folder("mount");
+        Self { image, directory }
+    }
+
+    /// One that is mounted in the background with further arguments.
+    #[track_caller]
+    pub fn mounted(mebibytes: u64, words: &[&str]) -> Self {
+        let stand = Self::new(mebibytes);
+        stand.mount(words).success();
+        stand
+    }
+
+    /// `extant mount IMAGE DIR` with further arguments.
+    pub fn command(&self, words: &[&str]) -> Command {
+        let mut command = extant();
+        command.arg("mount").args(words);
+        command.arg(&self.image.path).arg(&self.directory);
+        command
+    }
+
+    /// Mounts in the background.
+    #[track_caller]
+    pub fn mount(&self, words: &[&str]) -> Answer {
+        run(&mut self.command(words))
+    }
+
+    /// Mounts in the foreground, and waits until it is.
+    #[track_caller]
+    pub fn mount_in_foreground(&self) -> Running {
+        let server = Running::start(&mut self.command(&["-f"]));
+        wait_until("mounted", || self.is_mounted());
+        server
+    }
+
+    #[track_caller]
+    pub fn umount(&self) -> Answer {
+        run(extant().arg("umount").arg(&self.directory))
+    }
+
+    /// Unmounts, and nobody finds anything wrong.
+    #[track_caller]
+    pub fn end(self) {
+        self.umount().success();
+        assert!(!self.is_mounted());
+        self.assert_closed();
+    }
+
+    /// The image is clean, and its journal empty.
+    #[track_caller]
+    pub fn assert_closed(&self) {
+        assert!(!self.needs_recovery());
+        self.image.assert_clean();
+    }
+
+    #[track_caller]
+    pub fn needs_recovery(&self) -> bool {
+        let dump = self.image.fs(&["dump", "--journal", "--json", "IMAGE"]);
+        dump.success().json()["journal"]["needs_recovery"] == true
+    }
+
+    pub fn path(&self, name: impl AsRef<OsStr>) -> PathBuf {
+        self.directory.join(name.as_ref())
+    }
+
+    /// What the kernel has at the place.
+    pub fn seen(&self) -> Option<Mount> {
+        mount_at(&self.directory)
+    }
+
+    pub fn is_mounted(&self) -> bool {
+        self.seen().is_some()
+    }
+
+    /// `extant COMMAND WORDS` on a file inside the mount, which is named last.
+    #[track_caller]
+    pub fn extant(&self, words: &[&str], name: &str) -> Answer {
+        run(extant().args(words).arg(self.path(name)))
+    }
+}
+
+impl Drop for Stand {
+    fn drop(&mut self) {
+        while let Some(mount) = self.seen() {
+            if extant_mount::unmount(&mount.point, extant_mount::Busy::Detach).is_err() {
+                break;
+            }
+        }
+    }
+}
+
+pub fn mount_at(directory: &Path) -> Option<Mount> {
+    let mut all = Mount::all().unwrap().into_iter();
+    all.rfind(|mount| mount.point == directory)
+}
+
+/// Sends a signal to a server that is no child.
+#[track_caller]
+pub fn send(pid: u64, signal: Signal) {
+    kill_process(Pid::from_raw(pid as i32).unwrap(), signal).unwrap();
+}
+
+/// Waits until a process that is no child has ended.
+#[track_caller]
+pub fn wait_for_end(pid: u64) {
+    let process = format!("/proc/{pid}");
+    let threads = || fs::read_dir(format!("{process}/task")).map_or(0, Iterator::count);
+    let stat = || fs::read_to_string(format!("{process}/stat")).unwrap_or_default();
+    // One that nobody has waited for counts as ended, with the last of its threads.
+    wait_until("the end of the server", || match threads() {
+        0 => true,
+        1 => stat().contains(") Z "),
+        _ => false,
+    });
+}

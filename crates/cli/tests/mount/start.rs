@@ -1,0 +1,234 @@
+//! How a mount begins, and what is told of it.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use extant_testkit::{command, require, requires};
+
+use crate::stand::{Stand, can_mount, mount_at, wait_for_end};
+use crate::support::{Running, extant, noise, run};
+
+#[test]
+fn background_server_is_told_of_and_lets_go_of_everything() {
+    require!(can_mount());
+    let stand = Stand::new(64);
+    // Whoever reads all that is said gets to its end: nobody keeps stdout or stderr open.
+    let answer = stand.mount(&["--json"]).success();
+    assert_eq!(answer.stdout.lines().count(), 1, "{answer}");
+    assert_eq!(answer.text("/event"), "mounted");
+    assert_eq!(
+        answer.text("/mountpoint"),
+        stand.directory.to_str().unwrap()
+    );
+    assert_eq!(answer.text("/image"), stand.image.path.to_str().unwrap());
+    assert_eq!(answer.text("/access"), "read-write");
+    assert_eq!(answer.number("/block_bytes"), 4096);
+    let pid = answer.number("/pid");
+    let link = |name: &str| fs::read_link(format!("/proc/{pid}/{name}")).unwrap();
+    for name in ["fd/0", "fd/1", "fd/2"] {
+        assert_eq!(link(name).to_str(), Some("/dev/null"), "{name}");
+    }
+    assert_eq!(link("cwd").to_str(), Some("/"));
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+    // Its session, and its terminal.
+    assert_eq!((fields[3], fields[4]), (&*pid.to_string(), "0"), "{stat}");
+    fs::write(stand.path("file"), "data").unwrap();
+    stand.umount().success();
+    wait_for_end(pid);
+    assert_eq!(
+        stand.image.fs(&["cat", "IMAGE", "/file"]).success().stdout,
+        "data"
+    );
+    stand.assert_closed();
+}
+
+#[test]
+fn foreground_server_stays_and_tells_when_it_is_mounted() {
+    require!(can_mount());
+    let stand = Stand::new(64);
+    let server = stand.mount_in_foreground();
+    let pid = server.pid();
+    fs::write(stand.path("file"), "data").unwrap();
+    stand.umount().success();
+    let answer = server.wait().success();
+    let place = stand.directory.display();
+    assert!(
+        answer.stdout.ends_with(&format!(
+            "mounted at {place}, read-write, by process {pid}\n"
+        )),
+        "{answer}"
+    );
+    stand.assert_closed();
+}
+
+#[test]
+fn tree_written_through_the_mount_is_the_same_to_the_kernel() {
+    require!(
+        can_mount(),
+        requires::tool("cp"),
+        requires::kernel_filesystem("ext4")
+    );
+    let stand = Stand::mounted(128, &[]);
+    let tree = crate::image::tree(stand.image.work.path());
+    let copy = stand.path("copy");
+    crate::image::must(command::tool("cp").arg("-a").arg(&tree).arg(&copy));
+    let owners = crate::image::Owners::Compared;
+    crate::image::assert_same_trees(&tree, &copy, owners);
+    stand.umount().success();
+    let mounted = stand.image.mount();
+    crate::image::assert_same_trees(&tree, &mounted.place.join("copy"), owners);
+    drop(mounted);
+    stand.assert_closed();
+}
+
+#[test]
+fn names_with_spaces_commas_and_backslashes_are_found_again() {
+    require!(can_mount());
+    let mut stand = Stand::new(32);
+    let odd = stand.image.work.path().join("a b,c\\d\te.img");
+    fs::rename(&stand.image.path, &odd).unwrap();
+    stand.image.path = odd;
+    stand.directory = stand.image.work.folder("m n,\\o");
+    stand.mount(&[]).success();
+    assert_eq!(stand.seen().unwrap().source, stand.image.path);
+    // By what is mounted, from where it is.
+    let mut umount = extant();
+    umount.arg("umount").arg("a b,c\\d\te.img");
+    run(umount.current_dir(stand.image.work.path())).success();
+    assert!(!stand.is_mounted());
+    stand.assert_closed();
+}
+
+#[test]
+fn relative_names_are_those_of_the_place_of_the_call() {
+    require!(can_mount());
+    let stand = Stand::new(32);
+    let mut mount = extant();
+    mount.args(["mount", "disk.img", "mount"]);
+    let answer = run(mount.current_dir(stand.image.work.path())).success();
+    assert!(
+        answer.stdout.starts_with("disk.img: mounted at /"),
+        "{answer}"
+    );
+    assert_eq!(stand.seen().unwrap().source, stand.image.path);
+    stand.end();
+}
+
+#[test]
+fn directory_that_is_not_empty_is_hidden_meanwhile() {
+    require!(can_mount());
+    let stand = Stand::new(32);
+    fs::write(stand.path("hidden"), "").unwrap();
+    stand.mount(&[]).success();
+    assert!(!stand.path("hidden").exists());
+    assert!(stand.path("lost+found").is_dir());
+    stand.umount().success();
+    assert!(stand.path("hidden").exists());
+}
+
+#[test]
+fn disk_is_mounted_like_an_image() {
+    require!(can_mount());
+    let stand = Stand::new(32);
+    let device = extant_testkit::scratch::LoopDevice::attach(&stand.image.path);
+    let mut mount = extant();
+    mount.arg("mount").arg(device.path()).arg(&stand.directory);
+    run(&mut mount).success();
+    fs::write(stand.path("file"), noise(5, 100_000)).unwrap();
+    // The claim keeps others out, and is waited for.
+    let mut mkdir = extant();
+    mkdir.args(["fs", "mkdir"]).arg(device.path()).arg("/no");
+    run(&mut mkdir).refused(4, &["mounted at", "extant umount"]);
+    stand.umount().success();
+    run(extant()
+        .arg("fs")
+        .arg("mkdir")
+        .arg(device.path())
+        .arg("/yes"))
+    .success();
+    drop(device);
+    stand.assert_closed();
+}
+
+#[test]
+fn image_that_needs_recovery_is_recovered_and_left_alone_when_read_only() {
+    require!(can_mount());
+    let stand = Stand::new(64);
+    let pid = stand.mount(&["--json"]).success().number("/pid");
+    fs::create_dir(stand.path("new")).unwrap();
+    let file = fs::File::create(stand.path("new/file")).unwrap();
+    std::io::Write::write_all(&mut &file, b"synced").unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    crate::stand::send(pid, rustix::process::Signal::KILL);
+    wait_for_end(pid);
+    let answer = stand.umount();
+    assert_eq!(answer.code, Some(1), "{answer}");
+    assert!(answer.stderr.contains("closed it in order"), "{answer}");
+    assert!(stand.needs_recovery());
+    let before = fs::read(&stand.image.path).unwrap();
+    stand.mount(&["-r"]).success();
+    assert_eq!(fs::read(stand.path("new/file")).unwrap(), b"synced");
+    stand.umount().success();
+    assert!(
+        fs::read(&stand.image.path).unwrap() == before,
+        "a read-only mount has written"
+    );
+    stand.mount(&[]).success();
+    assert_eq!(fs::read(stand.path("new/file")).unwrap(), b"synced");
+    stand.end();
+}
+
+#[test]
+fn mount_in_a_mount_is_seen_and_unmounted_on_its_own() {
+    require!(can_mount());
+    let outer = Stand::mounted(128, &[]);
+    let inner = Stand::new(32);
+    fs::copy(&inner.image.path, outer.path("inner.img")).unwrap();
+    fs::create_dir(outer.path("m")).unwrap();
+    let mut mount = extant();
+    mount.arg("mount").arg(outer.path("inner.img"));
+    run(mount.arg(outer.path("m"))).success();
+    fs::write(outer.path("m/file"), noise(6, 200_000)).unwrap();
+    assert!(mount_at(&outer.path("m")).is_some());
+    outer.umount().refused(4, &["--lazy"]);
+    run(extant().arg("umount").arg(outer.path("m"))).success();
+    assert_eq!(
+        fs::metadata(outer.path("inner.img")).unwrap().size(),
+        32 << 20
+    );
+    outer.image.fs(&["ls", "IMAGE"]).refused(4, &["mounted at"]);
+    outer.umount().success();
+    outer
+        .image
+        .fs(&["get", "IMAGE", "/inner.img", "inner.img"])
+        .success();
+    let copy = outer.image.work.path().join("inner.img");
+    extant_testkit::oracle::assert_e2fsck_clean(&copy);
+    let mut cat = extant();
+    cat.args(["fs", "ls"]).arg(&copy);
+    assert_eq!(run(&mut cat).success().stdout, "file\nlost+found\n");
+}
+
+#[test]
+fn one_that_is_told_to_stop_before_it_is_mounted_leaves_nothing() {
+    require!(can_mount());
+    let stand = Stand::new(32);
+    for _ in 0..20 {
+        let starting = Running::start(&mut stand.command(&[]));
+        let (answer, _) = starting.stop(rustix::process::Signal::INT);
+        match answer.code {
+            // It was faster.
+            Some(0) => {
+                stand.umount().success();
+            }
+            // Before the signal was caught, it ends by it.
+            None => {}
+            code => assert_eq!(code, Some(130), "{answer}"),
+        }
+        assert!(!stand.is_mounted(), "{answer}");
+        assert!(!stand.needs_recovery());
+    }
+    stand.assert_closed();
+}

@@ -1,0 +1,166 @@
+//! Mounting without root, through `fusermount3`.
+//!
+//! In a namespace of mounts of its own, where `/dev/fuse` is open to all users, as on most systems.
+
+use std::fs::{self, Permissions};
+use std::io::Read;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+use extant_testkit::requires::Requirement;
+use extant_testkit::{command, require, requires};
+
+use crate::stand::{Stand, can_mount};
+use crate::support::{Answer, NOBODY, run};
+
+struct Room {
+    process: Child,
+    program: PathBuf,
+    stand: Stand,
+}
+
+fn can_make_rooms() -> Requirement {
+    let tools = ["fusermount3", "unshare", "nsenter", "setpriv"];
+    let missing = tools
+        .into_iter()
+        .find(|name| !requires::tool(name).is_met());
+    Requirement::new(missing.unwrap_or("tools"), missing.is_none())
+}
+
+impl Room {
+    /// With an image and a directory of nobody's.
+    fn new() -> Self {
+        let stand = Stand::new(64);
+        for path in [&stand.image.path, &stand.directory] {
+            chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+        }
+        // Where it was built not everybody may go.
+        let program = stand.image.work.path().join("extant");
+        fs::copy(env!("CARGO_BIN_EXE_extant"), &program).unwrap();
+        fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+        let process = Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-euc"])
+            .arg(
+                "mknod $device c 10 229; chmod 666 $device; mount --bind $device /dev/fuse; echo; \
+                 exec sleep 1000",
+            )
+            .env("device", stand.image.work.path().join("fuse"))
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut room = Self {
+            process,
+            program,
+            stand,
+        };
+        let mut ready = [0];
+        let output = room.process.stdout.as_mut().unwrap();
+        output.read_exact(&mut ready).unwrap();
+        room
+    }
+
+    fn as_nobody(&self, program: &str) -> Command {
+        let mut command = command::tool("nsenter");
+        command
+            .arg(format!("--mount=/proc/{}/ns/mnt", self.process.id()))
+            // A directory of before would be one outside.
+            .arg("env")
+            .arg(format!(
+                "--chdir={}",
+                self.stand.image.work.path().display()
+            ))
+            .args(["setpriv", "--clear-groups"])
+            .arg(format!("--reuid={NOBODY}"))
+            .arg(format!("--regid={NOBODY}"))
+            .arg(program)
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// `extant WORDS`, run by nobody beside the image.
+    fn extant(&self, words: &[&str]) -> Answer {
+        let program = self.program.to_str().unwrap();
+        run(self.as_nobody(program).args(words))
+    }
+
+    fn sh(&self, script: &str) -> Answer {
+        run(self.as_nobody("sh").args(["-euc", script]))
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        // What is mounted in it goes with its last process.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn user_mounts_uses_and_unmounts_an_image() {
+    require!(can_mount(), can_make_rooms());
+    let room = Room::new();
+    let words = [
+        "mount",
+        "-o",
+        "uid=65534,gid=65534,noatime",
+        "disk.img",
+        "mount",
+    ];
+    room.extant(&words).success();
+    let script = "mountpoint -q mount; echo hello > mount/file; cat mount/file; stat -c %u mount/file; mkdir mount/d";
+    assert_eq!(room.sh(script).success().stdout, "hello\n65534\n");
+    room.extant(&["create", "mount/vm.raw", "4MiB"]).success();
+    room.extant(&["fallocate", "-c", "-o", "0", "-l", "4KiB", "mount/vm.raw"])
+        .success();
+    let map = room.extant(&["map", "--json", "mount/vm.raw"]).success();
+    assert_eq!(
+        map.number("/total/extant_bytes"),
+        (4 << 20) - (4 << 10),
+        "{map}"
+    );
+    room.extant(&["mount", "disk.img", "mount"])
+        .refused(4, &["mounted at"]);
+    room.extant(&["umount", "mount"]).success();
+    room.stand.assert_closed();
+    room.extant(&words).success();
+    room.sh("fusermount3 -u mount").success();
+    room.sh("while ! flock -n disk.img true; do sleep 0.01; done")
+        .success();
+    room.stand.assert_closed();
+}
+
+#[test]
+fn image_that_a_user_may_not_write_is_mounted_read_only_with_a_word() {
+    require!(can_mount(), can_make_rooms());
+    let room = Room::new();
+    let image = &room.stand.image.path;
+    chown(image, Some(0), Some(0)).unwrap();
+    fs::set_permissions(image, Permissions::from_mode(0o644)).unwrap();
+    let answer = room.extant(&["mount", "disk.img", "mount"]);
+    assert_eq!(answer.code, Some(0), "{answer}");
+    for word in ["disk.img", "permission denied", "mounted read-only"] {
+        assert!(answer.stderr.contains(word), "{answer}");
+    }
+    room.sh("mountpoint -q mount; test -d mount/lost+found; ! touch mount/file 2>/dev/null")
+        .success();
+    room.extant(&["umount", "mount"]).success();
+    room.extant(&["mount", "-w", "disk.img", "mount"])
+        .refused(4, &["disk.img", "permission denied"]);
+    fs::set_permissions(image, Permissions::from_mode(0o600)).unwrap();
+    room.extant(&["mount", "disk.img", "mount"])
+        .refused(4, &["disk.img", "permission denied"]);
+}
+
+#[test]
+fn what_only_root_may_is_refused_to_a_user() {
+    require!(can_mount(), can_make_rooms());
+    let room = Room::new();
+    room.extant(&["mount", "-o", "suid", "disk.img", "mount"])
+        .refused(4, &["root", "suid"]);
+    chown(&room.stand.directory, Some(0), Some(0)).unwrap();
+    room.extant(&["mount", "disk.img", "mount"])
+        .refused(4, &["mount", "fusermount3"]);
+    room.stand.assert_closed();
+}
