@@ -13,6 +13,7 @@ mod errors;
 mod mount8;
 mod options;
 mod space;
+mod stack;
 mod stand;
 mod start;
 mod users;
