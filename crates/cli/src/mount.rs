@@ -16,7 +16,7 @@ use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use extant_ext4::Access;
 use extant_mount::MountOptions;
 use extant_space::{CancelToken, Result};
@@ -55,6 +55,7 @@ Options after -o, separated by commas; those that contradict an earlier one coun
   uid=UID, gid=GID                              whose the files of root in the image are outside
   errors=continue|remount-ro                    when metadata turns out wrong; as the image says
   commit=SECONDS                                how long a change may wait for its commit (5)
+  assign=off|try|require                        give new space its place on the device below at once
   discard, nodiscard                            tell the disk or file below about freed blocks
   writeback, no_writeback                       whether the kernel holds back what is written
   threads=N, pin, no_pin                        threads that answer, and whether each has its CPU
@@ -95,9 +96,9 @@ pub struct MountArgs {
     #[arg(long, value_name = "N")]
     pub threads: Option<NonZero<usize>>,
 
-    /// Whether new space gets its place on the device below at once
-    #[arg(long, value_name = "WHEN", default_value = "try")]
-    pub assign: AssignMode,
+    /// Whether new space gets its place on the device below at once (-o assign=WHEN) [default: try]
+    #[arg(long, value_name = "WHEN")]
+    pub assign: Option<AssignMode>,
 
     /// Tell as JSON, on one line, when it is mounted
     #[arg(long)]
@@ -142,7 +143,6 @@ struct Wish {
     directory: PathBuf,
     options: MountOptions,
     on_read_only: OnReadOnly,
-    assign: AssignMode,
     style: Style,
 }
 
@@ -167,6 +167,7 @@ impl Wish {
             options.access = Access::ReadWrite;
         }
         options.threads = args.threads.or(options.threads);
+        options.assign = args.assign.map_or(options.assign, Into::into);
         Ok(Self {
             image: args.image.clone(),
             directory: args.directory.clone(),
@@ -175,7 +176,6 @@ impl Wish {
                 true => OnReadOnly::Fail,
                 false => OnReadOnly::Fallback,
             },
-            assign: args.assign,
             style: match args.json {
                 true => Style::Json,
                 false => Style::Line,
@@ -185,12 +185,10 @@ impl Wish {
 
     /// The arguments of a process that is to be the server.
     fn to_server_arguments(&self) -> Vec<OsString> {
-        let assign = self.assign.to_possible_value().expect("a value of its own");
         let mut arguments: Vec<OsString> = ["mount", "--background-server", "-o"]
             .map(OsString::from)
             .into();
         arguments.push(self.options.to_string().into());
-        arguments.push(format!("--assign={}", assign.get_name()).into());
         if self.on_read_only == OnReadOnly::Fail && self.options.access == Access::ReadWrite {
             arguments.push("--read-write".into());
         }

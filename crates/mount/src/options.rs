@@ -13,7 +13,7 @@ use std::num::NonZero;
 use std::str::FromStr;
 use std::time::Duration;
 
-use extant_ext4::{Access, Discard, OnError};
+use extant_ext4::{Access, Assign, Discard, OnError};
 use extant_space::{Error, ErrorKind, Result};
 use rustix::mount::MountFlags;
 
@@ -49,6 +49,8 @@ pub struct MountOptions {
     pub placement: Placement,
     /// Whether freed blocks are discarded (`discard`, `nodiscard`).
     pub discard: Discard,
+    /// Whether new space gets its place on the device below at once (`assign=off`, `assign=try`, `assign=require`).
+    pub assign: Assign,
     /// What to do when metadata turns out wrong (`errors=continue`, `errors=remount-ro`); by default what the superblock says.
     pub on_error: Option<OnError>,
     /// How long a change may wait for its commit (`commit=`, in seconds).
@@ -105,6 +107,7 @@ impl Default for MountOptions {
             threads: None,
             placement: Placement::OnePerCpu,
             discard: Discard::Off,
+            assign: Assign::Try,
             on_error: None,
             commit_interval: None,
             uid: None,
@@ -190,6 +193,14 @@ impl MountOptions {
                     "remount-ro" => OnError::ReadOnly,
                     _ => return Err(wrong_value(name, value, "continue or remount-ro")),
                 });
+            }
+            "assign" => {
+                self.assign = match value {
+                    "off" => Assign::Off,
+                    "try" => Assign::Try,
+                    "require" => Assign::Require,
+                    _ => return Err(wrong_value(name, value, "off, try or require")),
+                };
             }
             _ => return Ok(Known::No),
         }
@@ -292,6 +303,7 @@ mod tests {
             "max_read=4095",
             "max_read=0",
             "errors=panic",
+            "assign=maybe",
             "commit=x",
             "uid=4294967296",
         ] {
@@ -342,6 +354,9 @@ mod tests {
         "nodiscard",
         "errors=continue",
         "errors=remount-ro",
+        "assign=off",
+        "assign=require",
+        "assign=try",
         "commit=7",
         "uid=1",
         "gid=0",

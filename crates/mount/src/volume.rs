@@ -120,6 +120,7 @@ pub fn filesystem_options(options: &MountOptions) -> Options {
         on_error: options.on_error,
         commit_interval: options.commit_interval.unwrap_or(default.commit_interval),
         discard: options.discard,
+        assign: options.assign,
         ..default
     }
 }

@@ -12,7 +12,6 @@ use extant_space::{CancelToken, Error, ErrorKind};
 use super::background::{self, Started};
 use super::{MountArgs, Wish};
 use crate::exit::{self, Style};
-use crate::image::AssignMode;
 use crate::umount::{self, UmountArgs};
 
 const USAGE: u8 = 1;
@@ -130,7 +129,7 @@ impl MountHelper {
             read_only: false,
             read_write: false,
             threads: None,
-            assign: AssignMode::default(),
+            assign: None,
             json: false,
             background_server: false,
         }

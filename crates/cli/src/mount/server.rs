@@ -107,11 +107,7 @@ fn open(wish: &Wish, options: &mut MountOptions) -> Result<Filesystem> {
         let full = fs::canonicalize(path).map_err(|error| Error::from(error).at(path))?;
         options.source = Some(full.to_string_lossy().into_owned());
     }
-    let engine = extant_ext4::Options {
-        assign: wish.assign.into(),
-        ..filesystem_options(options)
-    };
-    Filesystem::open(device, engine).map_err(|error| error.at(path))
+    Filesystem::open(device, filesystem_options(options)).map_err(|error| error.at(path))
 }
 
 fn may_fall_back(wish: &Wish, wanted: HostAccess, error: &Error) -> bool {

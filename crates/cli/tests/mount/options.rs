@@ -306,15 +306,22 @@ fn error_of_the_structures_is_met_as_asked_for() {
 #[test]
 fn space_below_is_asked_for_as_the_option_says() {
     require!(can_mount());
-    for (assign, is_assigned) in [("off", false), ("try", true), ("require", true)] {
+    let cases: [(&[&str], bool); 5] = [
+        (&["--assign", "off"], false),
+        (&["--assign", "try", "-o", "assign=off"], true),
+        (&["-o", "assign=off"], false),
+        (&["-o", "assign=require"], true),
+        (&[], true),
+    ];
+    for (assign, is_assigned) in cases {
         let stand = Stand::new(64);
-        stand.mount(&["--assign", assign]).success();
+        stand.mount(assign).success();
         let before = fs::metadata(&stand.image.path).unwrap().blocks();
         let mut fallocate = Command::new("fallocate");
         fallocate.args(["-l", "32MiB"]).stdin(Stdio::null());
         must(fallocate.arg(stand.path("file")));
         let more = fs::metadata(&stand.image.path).unwrap().blocks() - before;
-        assert_eq!(more >= 65_536, is_assigned, "{assign}: {more} sectors");
+        assert_eq!(more >= 65_536, is_assigned, "{assign:?}: {more} sectors");
         stand.end();
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! As in libfuse, a backslash takes the meaning from the character after it.
 
-use extant_ext4::{Access, Discard, OnError};
+use extant_ext4::{Access, Assign, Discard, OnError};
 use rustix::mount::MountFlags;
 
 use super::{AccessTimes, Audience, AutoUnmount, MountOptions, Placement, WriteCache};
@@ -54,6 +54,11 @@ pub(super) fn words(options: &MountOptions) -> Vec<String> {
     }
     if options.discard == Discard::OnCommit {
         add("discard");
+    }
+    match options.assign {
+        Assign::Off => add("assign=off"),
+        Assign::Try => {}
+        Assign::Require => add("assign=require"),
     }
     match options.on_error {
         Some(OnError::Continue) => add("errors=continue"),
