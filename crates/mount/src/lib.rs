@@ -27,4 +27,4 @@ pub mod volume;
 pub use notifier::Notifier;
 pub use operations::Operations;
 pub use options::{AccessTimes, Audience, AutoUnmount, MountOptions, Placement, WriteCache};
-pub use session::{Busy, Session, Unmounter, unmount};
+pub use session::{Busy, Session, Unmounter, remount, unmount};

@@ -108,6 +108,12 @@ pub(crate) fn unmount(directory: &Path, manner: Manner) -> Result<()> {
     }
 }
 
+/// Changes the options of every mount at `directory`, by its full name.
+pub(crate) fn remount(directory: &Path, options: &MountOptions) -> Result<()> {
+    rustix::mount::mount_remount(directory, kernel_flags(options), c"")
+        .map_err(|errno| failed("remount", errno, directory))
+}
+
 impl Mounted {
     /// Where it is or was.
     pub fn directory(&self) -> &Path {

@@ -135,6 +135,18 @@ impl MountOptions {
         Ok(())
     }
 
+    /// What `-o remount` can change: the options of every mount. All others of the list are passed over, as mount(8) repeats
+    /// those that are in force.
+    pub fn for_remount(list: &str) -> Self {
+        let mut options = Self::default();
+        for word in list::split(list) {
+            if OF_EVERY_MOUNT.contains(&word.as_str()) {
+                options.add_word(&word);
+            }
+        }
+        options
+    }
+
     fn add_one(&mut self, name: &str, value: Option<&str>) -> Result<Known> {
         match value {
             None => Ok(self.add_word(name)),
@@ -228,6 +240,26 @@ impl fmt::Display for MountOptions {
         f.write_str(&list::join(&list::words(self)))
     }
 }
+
+/// Words that say something of a mount, of whatever kind.
+const OF_EVERY_MOUNT: [&str; 16] = [
+    "rw",
+    "ro",
+    "dev",
+    "nodev",
+    "suid",
+    "nosuid",
+    "exec",
+    "noexec",
+    "sync",
+    "async",
+    "dirsync",
+    "relatime",
+    "atime",
+    "strictatime",
+    "noatime",
+    "nodiratime",
+];
 
 /// Whether an option was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

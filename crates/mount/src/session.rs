@@ -8,10 +8,12 @@
 //! afterwards waits for the process.
 
 use std::fmt;
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use extant_ext4::Access;
 use extant_space::{Error, ErrorKind, Result};
 use extant_sys::buffer::AlignedBuffer;
 
@@ -62,6 +64,21 @@ pub fn unmount(directory: &Path, busy: Busy) -> Result<()> {
         Busy::Detach => Manner::Detach,
     };
     mounting::unmount(directory, manner)
+}
+
+/// Changes what every mount has (`ro`, `rw`, `nodev`, `noexec` and the like) of the one at `directory`, given by its full
+/// name. Whatever was written is durable before nothing can be written any more.
+///
+/// # Errors
+/// `InUse` when a file is open for writing that may not be written any more; `PermissionDenied`; `InvalidArgument` when it
+/// is no mount.
+pub fn remount(directory: &Path, options: &MountOptions) -> Result<()> {
+    let synced = match options.access {
+        Access::ReadOnly => File::open(directory).and_then(|directory| directory.sync_all()),
+        Access::ReadWrite => Ok(()),
+    };
+    synced.map_err(|error| Error::from(error).at(directory).during("remount"))?;
+    mounting::remount(directory, options)
 }
 
 impl Session {

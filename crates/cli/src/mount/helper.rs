@@ -3,11 +3,13 @@
 //! Their exit status is that of mount(8): 1 for wrong arguments, 32 for a failure.
 
 use std::ffi::OsString;
+use std::fs;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
-use extant_space::{CancelToken, Error, ErrorKind};
+use extant_mount::MountOptions;
+use extant_space::{CancelToken, Error, ErrorKind, Result};
 
 use super::background::{self, Started};
 use super::{MountArgs, Wish};
@@ -91,6 +93,12 @@ pub fn mount_helper(arguments: &[OsString], cancel: &CancelToken) -> ExitCode {
         Ok(args) => args,
         Err(error) => return usage(&error),
     };
+    if let Some(done) = args.remount() {
+        return match done {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => failed(&error),
+        };
+    }
     let done = Wish::of(&args.to_mount_args()).and_then(|wish| match args.fake {
         true => Ok(None),
         false => background::start(&wish, cancel).map(Some),
@@ -120,6 +128,23 @@ pub fn umount_helper(arguments: &[OsString], cancel: &CancelToken) -> ExitCode {
 }
 
 impl MountHelper {
+    /// What came of `-o remount`, if that is what is wanted.
+    fn remount(&self) -> Option<Result<()>> {
+        let list = self.options.join(",");
+        if !list.split(',').any(|word| word == "remount") {
+            return None;
+        }
+        let remount = || {
+            let directory = fs::canonicalize(&self.directory)
+                .map_err(|error| Error::from(error).at(&self.directory))?;
+            match self.fake {
+                true => Ok(()),
+                false => extant_mount::remount(&directory, &MountOptions::for_remount(&list)),
+            }
+        };
+        Some(remount())
+    }
+
     fn to_mount_args(&self) -> MountArgs {
         MountArgs {
             image: self.image.clone(),

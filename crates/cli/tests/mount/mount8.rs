@@ -87,6 +87,43 @@ fn mount_and_umount_of_the_system_find_the_program() {
 }
 
 #[test]
+fn mount_is_made_read_only_and_writable_again() {
+    require!(can_mount(), requires::tool("mount"));
+    let _installed = Installed::new();
+    let stand = Stand::mounted(64, &["-o", "dev,allow_other"]);
+    let remount = |words: &str| {
+        let mut mount = command::tool("mount");
+        mount.arg("-o").arg(format!("remount,{words}"));
+        run(mount.arg(&stand.directory))
+    };
+    let has = |word: &str| {
+        let options = stand.seen().unwrap().options;
+        options.iter().any(|option| option == word)
+    };
+    fs::write(stand.path("file"), "one").unwrap();
+    remount("ro,noexec").success();
+    assert!(has("ro") && has("noexec") && has("allow_other"));
+    let refused = fs::write(stand.path("file"), "two").unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+    // The server may be gone now as in a crash.
+    let copy = stand.image.work.path().join("copy.img");
+    fs::copy(&stand.image.path, &copy).unwrap();
+    let cat = |image: &Path| {
+        let mut get = crate::support::extant();
+        get.args(["fs", "cat"]).arg(image).arg("/file");
+        run(&mut get).success().stdout
+    };
+    assert_eq!(cat(&copy), "one");
+    remount("rw").success();
+    assert!(has("rw"));
+    let open = fs::File::create(stand.path("file")).unwrap();
+    remount("ro").refused(32, &["in use"]);
+    drop(open);
+    fs::write(stand.path("file"), "three").unwrap();
+    stand.end();
+}
+
+#[test]
 fn line_of_fstab_is_mounted() {
     require!(can_mount(), requires::tool("mount"));
     let _installed = Installed::new();
