@@ -7,12 +7,14 @@
 
 #![forbid(unsafe_code)]
 
+mod cargo_tool;
 mod ci;
 mod deny;
 mod dist;
 mod instructions;
 mod setup;
 mod step;
+mod suites;
 mod test;
 mod tidy;
 mod workspace;
@@ -42,6 +44,8 @@ enum Command {
     Tidy,
     /// Count the instructions of hot paths and compare them with the baseline
     Instructions(InstructionsArgs),
+    /// Run test suites of others against a mount
+    Suites,
     /// Everything that CI runs, in its order
     Ci,
     /// Write the release binary, man pages and shell completions to target/dist
@@ -85,6 +89,7 @@ fn main() -> ExitCode {
                 false => instructions::Then::Compare,
             },
         ),
+        Command::Suites => suites::run(&workspace),
         Command::Ci => ci::run(&workspace),
         Command::Dist => dist::run(&workspace),
     });

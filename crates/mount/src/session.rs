@@ -11,7 +11,8 @@ use std::fmt;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use extant_ext4::Access;
 use extant_space::{Error, ErrorKind, Result};
@@ -33,6 +34,8 @@ use crate::serve::placement::threads_by_default;
 const FIRST_REQUEST_LENGTH: usize = 8192;
 /// How long a failed session waits for threads that may hang.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// A file that was closed and has no name counts as one in use until the kernel has told the server, which it does later.
+const PATIENCE_WITH_CLOSES: Duration = Duration::from_secs(1);
 
 /// A mount and those who answer for it.
 pub struct Session {
@@ -78,7 +81,15 @@ pub fn remount(directory: &Path, options: &MountOptions) -> Result<()> {
         Access::ReadWrite => Ok(()),
     };
     synced.map_err(|error| Error::from(error).at(directory).during("remount"))?;
-    mounting::remount(directory, options)
+    let deadline = Instant::now() + PATIENCE_WITH_CLOSES;
+    loop {
+        match mounting::remount(directory, options) {
+            Err(error) if error.kind() == ErrorKind::InUse && Instant::now() < deadline => {
+                thread::sleep(PATIENCE_WITH_CLOSES / 50);
+            }
+            done => return done,
+        }
+    }
 }
 
 impl Session {
