@@ -8,16 +8,6 @@ use extant_space::{Error, ErrorKind, Result};
 use super::blocks::changed_meanwhile;
 use super::{Directory, DirectoryBlocksMut, Shape};
 
-/// Room for one more entry in a leaf.
-enum Room {
-    /// A record has it.
-    InOnePlace,
-    /// All records have it together.
-    Scattered,
-    /// There is none.
-    None,
-}
-
 impl<B: DirectoryBlocksMut> Directory<B> {
     /// Inserts `name`. Changes no more than
     /// [`insert_bound`](super::DirectoryContext::insert_bound) says.
@@ -28,6 +18,22 @@ impl<B: DirectoryBlocksMut> Directory<B> {
     /// block; what the store says. The name is not there then; the tree may have been split for
     /// it.
     pub(crate) fn insert(
+        &mut self,
+        name: &[u8],
+        inode: InodeNumber,
+        file_type: FileType,
+    ) -> Result<()> {
+        match self.find(name)? {
+            Some(_) => Err(Error::new(ErrorKind::AlreadyExists)),
+            None => self.insert_absent(name, inode, file_type),
+        }
+    }
+
+    /// The same for a name that was looked for and not found, without a change since.
+    ///
+    /// # Errors
+    /// As [`insert`](Self::insert), but for `AlreadyExists`.
+    pub(crate) fn insert_absent(
         &mut self,
         name: &[u8],
         inode: InodeNumber,
@@ -52,12 +58,10 @@ impl<B: DirectoryBlocksMut> Directory<B> {
         let blocks = self.blocks.blocks();
         for index in (0..blocks).map(LogicalBlock) {
             let block = self.leaf(index)?;
-            if self.find_among(index, &block, new.name)?.is_some() {
-                return Err(Error::new(ErrorKind::AlreadyExists));
-            }
             let has_room = disk::has_room(&block, &format, new.name.len());
-            if room.is_none() && has_room.map_err(|error| self.at(index, error))? {
+            if has_room.map_err(|error| self.at(index, error))? {
                 room = Some(index);
+                break;
             }
         }
         self.forget_stale_tree();
@@ -79,49 +83,46 @@ impl<B: DirectoryBlocksMut> Directory<B> {
         let root = self.root()?;
         let hash = root.hash(new.name);
         let mut path = self.descend(&root, hash.major)?;
-        let mut leaf = self.leaf(path.leaf())?;
-        if self.find_from(&path, &leaf, new.name, hash)?.is_some() {
-            return Err(Error::new(ErrorKind::AlreadyExists));
-        }
-        // A leaf is split once, and on each level a node or none.
-        let mut splits_left = self.context.insert_bound().appended_blocks;
-        loop {
-            match self.room_in(path.leaf(), &leaf, new.name)? {
-                Room::InOnePlace => break,
-                Room::Scattered => {
-                    self.pack_leaf(path.leaf(), &leaf)?;
-                    break;
-                }
-                Room::None if splits_left == 0 => {
-                    let problem = "a leaf was split, and there is no room";
-                    return Err(self.corrupt(path.leaf(), problem));
-                }
-                Room::None if path.lowest().is_full() => self.split_node(&path)?,
-                Room::None => self.split_leaf(&root, &path, &leaf)?,
+        // A leaf is split once, and on each level a node or none; or the leaf is packed.
+        let mut changes_left = self.context.insert_bound().appended_blocks.max(1);
+        while !self.put_where_room(path.leaf(), new)? {
+            if changes_left == 0 {
+                let problem = "a leaf was split, and there is no room";
+                return Err(self.corrupt(path.leaf(), problem));
             }
-            splits_left -= 1;
+            let leaf = self.leaf(path.leaf())?;
+            match self.is_scattered(path.leaf(), &leaf, new.name)? {
+                true => self.pack_leaf(path.leaf(), &leaf)?,
+                false if path.lowest().is_full() => self.split_node(&path)?,
+                false => self.split_leaf(&root, &path, &leaf)?,
+            }
+            changes_left -= 1;
             path = self.descend(&self.root()?, hash.major)?;
-            leaf = self.leaf(path.leaf())?;
         }
-        // Who holds the old bytes makes the store copy them.
-        drop(leaf);
-        self.put(path.leaf(), new)
+        Ok(())
     }
 
-    fn room_in(&self, index: LogicalBlock, leaf: &[u8], name: &[u8]) -> Result<Room> {
+    /// Whether the records of a leaf, none of which has room for `name`, have it together.
+    fn is_scattered(&self, index: LogicalBlock, leaf: &[u8], name: &[u8]) -> Result<bool> {
         let format = &self.context.format;
-        let here = |error| self.at(index, error);
-        if disk::has_room(leaf, format, name.len()).map_err(here)? {
-            return Ok(Room::InOnePlace);
-        }
         let mut needed = record_bytes(name.len());
         for entry in disk::entries(leaf, format) {
-            needed += record_bytes(entry.map_err(here)?.name.len());
+            let entry = entry.map_err(|error| self.at(index, error))?;
+            needed += record_bytes(entry.name.len());
         }
-        match needed <= format.records_end() {
-            true => Ok(Room::Scattered),
-            false => Ok(Room::None),
-        }
+        Ok(needed <= format.records_end())
+    }
+
+    /// Writes the entry into a block, if that has room in one place; whether it has.
+    fn put_where_room(&mut self, index: LogicalBlock, new: &NewEntry<'_>) -> Result<bool> {
+        let format = self.context.format;
+        self.leaf(index)?;
+        let mut has_room = false;
+        self.change(index, BlockKind::Records, |block| {
+            has_room = disk::insert(block, &format, new)?.is_some();
+            Ok(())
+        })?;
+        Ok(has_room)
     }
 
     /// Writes the entry into a block that has room.

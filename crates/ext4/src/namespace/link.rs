@@ -58,10 +58,11 @@ impl Core {
         if before >= LINKS_MAX {
             return Err(Error::new(ErrorKind::TooManyLinks));
         }
-        let inserted =
-            parts
-                .directory(parent, Some(&transaction))?
-                .insert(name, cell.number, file_type);
+        let inserted = parts.directory(parent, Some(&transaction))?.insert_absent(
+            name,
+            cell.number,
+            file_type,
+        );
         if let Err(error) = inserted {
             cell.change(&transaction, |state| {
                 let links = state.inode.links();

@@ -365,7 +365,7 @@ impl Parts {
         let first = match &moved.target {
             None => self
                 .names(transaction, to)?
-                .insert(to.name, source, moved.source_type),
+                .insert_absent(to.name, source, moved.source_type),
             Some(_) => self
                 .names(transaction, to)?
                 .retarget(to.name, source, moved.source_type)

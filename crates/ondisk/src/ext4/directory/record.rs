@@ -69,7 +69,9 @@ pub fn find<'a>(
 ) -> Result<Option<Entry<'a>>> {
     for record in Records::new(block, format) {
         let record = record?;
-        if record.name == name
+        // Names of a directory often begin alike, and end differently.
+        if record.name.last() == name.last()
+            && record.name == name
             && let Some(entry) = record.entry(format)?
         {
             return Ok(Some(entry));
