@@ -157,6 +157,8 @@ impl<'s> Batch<'s> {
         let is_transfer = |job: &Job<'_>| matches!(job, Job::Read { .. } | Job::Write { .. });
         match (self.waiting.len(), self.assigns.len(), self.flushes.len()) {
             (1, 0, 0) => is_transfer(&self.waiting[0].1),
+            // Its pieces are made one after the other. A ring has a thread of the kernel make each of them.
+            (0, 1, 0) => true,
             (0, 0, flushes) => flushes > 0,
             _ => false,
         }

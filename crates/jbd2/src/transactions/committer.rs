@@ -39,7 +39,7 @@ impl<C: Client> Drop for End<'_, C> {
                 .journal
                 .stop(Error::new(ErrorKind::Io).detail(detail));
         }
-        self.0.update(|_| {});
+        self.0.tell_stopped();
     }
 }
 

@@ -27,8 +27,10 @@ pub(super) struct Shared<C> {
     /// The last transaction whose pool was found half used, so that this is said once.
     half_used: AtomicU64,
     progress: Mutex<Progress>,
-    /// A transaction was frozen or committed, the log emptied, the journal stopped.
+    /// A transaction was committed, an epoch made durable, the log emptied, the journal stopped.
     news: Condvar,
+    /// A transaction began, or the journal stopped. Whoever waits for a commit sleeps on meanwhile.
+    begun: Condvar,
     /// The committer has something to do.
     pub(super) work: Condvar,
 }
@@ -52,6 +54,7 @@ impl<C: Client> Shared<C> {
             half_used: AtomicU64::new(0),
             progress: Mutex::new(Progress::new(FIRST, FIRST_EPOCH)),
             news: Condvar::new(),
+            begun: Condvar::new(),
             work: Condvar::new(),
         }
     }
@@ -70,10 +73,12 @@ impl<C: Client> Shared<C> {
         let next = Epoch(ended.0 + 1);
         self.running.store(transaction.0, Ordering::Relaxed);
         self.epoch.store(next.0, Ordering::Relaxed);
-        self.update(|progress| {
+        {
+            let mut progress = self.progress();
             progress.running = transaction;
             progress.epoch = next;
-        });
+        }
+        self.begun.notify_all();
         ended
     }
 
@@ -85,6 +90,14 @@ impl<C: Client> Shared<C> {
     pub(super) fn update(&self, change: impl FnOnce(&mut Progress)) {
         change(&mut self.progress());
         self.news.notify_all();
+    }
+
+    /// Tells everybody who waits for anything that the journal has stopped.
+    pub(super) fn tell_stopped(&self) {
+        // Under the lock, as whoever is about to wait has looked at the journal under it.
+        let _progress = self.progress();
+        self.news.notify_all();
+        self.begun.notify_all();
     }
 
     /// Changes what is to be done and tells the committer.
@@ -112,7 +125,7 @@ impl<C: Client> Shared<C> {
                 Taken::No => {
                     drop(gate);
                     self.request(transaction);
-                    self.wait_until(|progress| progress.running > transaction)?;
+                    self.wait_until(&self.begun, |progress| progress.running > transaction)?;
                     continue;
                 }
             }
@@ -146,7 +159,7 @@ impl<C: Client> Shared<C> {
     }
 
     pub(super) fn wait_durable(&self, epoch: Epoch) -> Result<()> {
-        self.wait_until(|progress| progress.is_durable(epoch))
+        self.wait_until(&self.news, |progress| progress.is_durable(epoch))
     }
 
     pub(super) fn last_committed(&self) -> Option<TransactionId> {
@@ -154,19 +167,19 @@ impl<C: Client> Shared<C> {
     }
 
     pub(super) fn wait_committed(&self, transaction: TransactionId) -> Result<()> {
-        self.wait_until(|progress| progress.is_committed(transaction))
+        self.wait_until(&self.news, |progress| progress.is_committed(transaction))
     }
 
     pub(super) fn empty(&self) -> Result<()> {
         let wish = self.order(Progress::want_empty);
-        self.wait_until(|progress| progress.is_emptied(wish))
+        self.wait_until(&self.news, |progress| progress.is_emptied(wish))
     }
 
     pub(super) fn abort(&self, error: Error) {
         self.journal.stop(error);
         // The committer finds the error, and tells the client.
         self.request(self.running());
-        self.update(|_| {});
+        self.tell_stopped();
     }
 
     pub(super) fn stop(&self) {
@@ -174,11 +187,11 @@ impl<C: Client> Shared<C> {
     }
 
     /// Waits for the committer to get somewhere. What was reached before it stopped counts.
-    fn wait_until(&self, is_reached: impl Fn(&Progress) -> bool) -> Result<()> {
+    fn wait_until(&self, told: &Condvar, is_reached: impl Fn(&Progress) -> bool) -> Result<()> {
         let mut progress = self.progress();
         while !is_reached(&progress) {
             self.journal.check_failure()?;
-            progress = wait(&self.news, progress);
+            progress = wait(told, progress);
         }
         Ok(())
     }
