@@ -1,9 +1,6 @@
-//! The engine's hot paths, one at a time and a given number of times, for `cargo xtask instructions`.
-//!
-//! Without arguments the names of the paths; with a name and a count, that path so many times, on a file system
-//! that mke2fs has made. What is printed at the end keeps the work from being optimised away.
+//! The engine's hot paths, one at a time and a given number of times, for `cargo xtask instructions`, on a file
+//! system that mke2fs has made.
 
-use std::env;
 use std::error::Error;
 use std::fs::{self, File};
 use std::process::{Command, ExitCode};
@@ -13,6 +10,7 @@ use std::time::Duration;
 use extant_blockdev::MemoryDevice;
 use extant_ext4::{Assign, Filesystem, NewKind, NewNode, Node, Options};
 use extant_space::{ByteRange, FallocateMode, Result, SpaceFile};
+use extant_testkit::hot_paths::run_named;
 
 /// A name, and work that is done so many times on a fresh file system; returns anything that depends on it.
 type Path = (&'static str, fn(&Filesystem, u64) -> Result<u64>);
@@ -30,34 +28,9 @@ const SIZE: u64 = 256 << 20;
 const BLOCK: usize = 4096;
 
 fn main() -> ExitCode {
-    let args: Vec<String> = env::args().skip(1).collect();
-    match args.as_slice() {
-        [] => {
-            PATHS.iter().for_each(|(name, _)| println!("{name}"));
-            ExitCode::SUCCESS
-        }
-        [name, count] => {
-            let path = PATHS.iter().find(|(known, _)| known == name);
-            let (Some((_, work)), Ok(count)) = (path, count.parse()) else {
-                eprintln!("ext4_hot_paths: no path `{name}`, or `{count}` is no number");
-                return ExitCode::FAILURE;
-            };
-            match filesystem().and_then(|filesystem| Ok(work(&filesystem, count)?)) {
-                Ok(result) => {
-                    println!("{result}");
-                    ExitCode::SUCCESS
-                }
-                Err(error) => {
-                    eprintln!("ext4_hot_paths: {error}");
-                    ExitCode::FAILURE
-                }
-            }
-        }
-        _ => {
-            eprintln!("usage: ext4_hot_paths [NAME COUNT]");
-            ExitCode::FAILURE
-        }
-    }
+    run_named(&PATHS, |work, count| {
+        filesystem().and_then(|filesystem| Ok(work(&filesystem, count)?))
+    })
 }
 
 /// A file system in memory, always the same.

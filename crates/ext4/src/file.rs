@@ -72,7 +72,7 @@ impl Parts {
     }
 
     /// The first block at or after byte `offset`.
-    fn block_after(&self, offset: u64) -> u64 {
+    pub(crate) fn block_after(&self, offset: u64) -> u64 {
         offset.div_ceil(u64::from(self.layout.block_bytes()))
     }
 

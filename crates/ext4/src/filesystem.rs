@@ -7,11 +7,14 @@
 //!
 //! Lock order: `inode.rs`.
 
+mod assign;
+mod assigned;
 mod freeze;
 mod open;
 mod recover;
 mod statistics;
 mod superblock;
+mod trim;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,6 +32,8 @@ use crate::inode::InodeTable;
 use crate::options::{OnError, Options};
 use crate::orphan::Orphans;
 use crate::transaction::{Epoch, Running, Transaction, TransactionId};
+
+use assigned::AssignedBlocks;
 
 pub(crate) use freeze::allocator_id;
 pub use statistics::Statistics;
@@ -67,6 +72,7 @@ pub(crate) struct Parts {
     pub(crate) groups: Arc<Groups>,
     pub(crate) inodes: InodeTable,
     pub(crate) allocator: Allocator,
+    assigned: AssignedBlocks,
     pub(crate) running: Running,
     pub(crate) orphans: Orphans,
     /// Held by who changes names of two directories: what is above what stays as it is.

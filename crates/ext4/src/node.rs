@@ -87,6 +87,13 @@ impl Node {
     pub fn sync(&self, mode: SyncMode) -> Result<()> {
         self.core.judged(self.core.sync_inode(&self.cell, mode))
     }
+
+    /// Gives back the blocks that are kept behind its data while it grows, for others. The last handle that is dropped does
+    /// so too; who keeps nodes for long does it when nobody writes the file any more. It grows where it would have all the
+    /// same, as long as nobody else took that place.
+    pub fn release_windows(&self) {
+        self.cell.release_windows();
+    }
 }
 
 impl Clone for Node {

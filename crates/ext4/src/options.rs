@@ -45,14 +45,15 @@ pub enum Discard {
     OnCommit,
 }
 
-/// Whether `fallocate` passes its request on to the device.
+/// Whether blocks are given their place on the device before they are used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Assign {
     /// Not.
     Off,
-    /// Where the device takes it; a refusal is no error.
+    /// Those of `fallocate`, where the device takes it; a refusal is no error.
     Try,
-    /// Always: what the device refuses or has no space for is an error of `fallocate`.
+    /// Those of `fallocate` and all metadata: what the device refuses or has no space for is an error of opening, or of the
+    /// operation that needs the blocks, and nothing that was accepted fails later for lack of space below.
     Require,
 }
 

@@ -19,13 +19,13 @@ use extant_space::Result;
 
 use crate::cache::{Block, Changing};
 use crate::filesystem::{Parts, allocator_id};
-use crate::inode::InodeState;
+use crate::inode::{InodeCell, InodeState};
 use crate::options::Reserve;
 use crate::transaction::Transaction;
 use crate::tree::{Judge, Nodes, NodesMut};
 
 /// Blocks that an inode has been given in the running transaction, behind one that was set in its bitmap in the same
-/// transaction; theirs are clear. A freeze sets them ([`InodeCell::freeze`](crate::inode::InodeCell::freeze)).
+/// transaction; theirs are clear. A freeze sets them ([`InodeCell::mark_blocks`]).
 #[derive(Clone, Debug)]
 pub(crate) struct Unmarked {
     pub(crate) blocks: Range<u64>,
@@ -46,19 +46,20 @@ pub(crate) struct Store<'a> {
 }
 
 impl<'a> Store<'a> {
+    /// For the inode of `cell`, whose state is locked.
     pub(crate) fn new(
         parts: &'a Parts,
         transaction: &'a Transaction<'a>,
-        owner: &'a Owner,
-        unmarked: Option<Unmarked>,
+        cell: &'a InodeCell,
+        state: &mut InodeState,
     ) -> Self {
         Self {
             parts,
             transaction,
-            owner,
+            owner: parts.owner(cell, state),
             held: Vec::new(),
             taken: 0,
-            unmarked,
+            unmarked: state.unmarked.take(),
         }
     }
 
@@ -208,8 +209,10 @@ impl NodesMut for Store<'_> {
             transaction: Some(allocator_id(self.transaction.id())),
         };
         let owner = self.owner;
-        let range = self.attach(owner.allocate(&request)?)?;
-        let number = PhysicalBlock(range.start().0);
+        let block = owner.allocate(&request)?;
+        let number = PhysicalBlock(block.range().start().0);
+        self.parts.assign_metadata(number)?;
+        self.attach(block)?;
         self.parts.cache.create(self.transaction, number, |_| ());
         self.transaction.cancel_revoke(number);
         self.held.push((number, self.parts.cache.hold(number)));

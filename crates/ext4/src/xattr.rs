@@ -158,12 +158,7 @@ impl Parts {
         cell: &InodeCell,
         state: &mut InodeState,
     ) -> Result<()> {
-        let mut store = Store::new(
-            self,
-            transaction,
-            self.owner(cell, state),
-            state.unmarked.take(),
-        );
+        let mut store = Store::new(self, transaction, cell, state);
         let released = self.drop_reference(&mut store, state);
         store.settle(state)?;
         released
@@ -202,12 +197,7 @@ impl Parts {
     ) -> Result<()> {
         let mut state = write(&cell.state);
         state.join(cell, transaction);
-        let mut store = Store::new(
-            self,
-            transaction,
-            self.owner(cell, &state),
-            state.unmarked.take(),
-        );
+        let mut store = Store::new(self, transaction, cell, &mut state);
         let written = self.write_xattr_block(&mut store, &mut state, before, after);
         store.settle(&mut state)?;
         written?;

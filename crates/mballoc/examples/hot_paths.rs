@@ -1,9 +1,6 @@
 //! The allocator's hot paths, one at a time and a given number of times, for `cargo xtask instructions`.
-//!
-//! Without arguments the names of the paths; with a name and a count, that path so many times. What is printed at
-//! the end keeps the work from being optimised away.
 
-use std::env;
+use std::convert::Infallible;
 use std::process::ExitCode;
 
 use extant_mballoc::{
@@ -11,6 +8,7 @@ use extant_mballoc::{
     Request, RequestFlags, TransactionId,
 };
 use extant_space::Result;
+use extant_testkit::hot_paths::run_named;
 
 /// A name, and work that is done so many times on a fresh allocator; returns anything that depends on it.
 type Path = (&'static str, fn(u64) -> u64);
@@ -30,26 +28,7 @@ const PATHS: [Path; 7] = [
 ];
 
 fn main() -> ExitCode {
-    let args: Vec<String> = env::args().skip(1).collect();
-    match args.as_slice() {
-        [] => {
-            PATHS.iter().for_each(|(name, _)| println!("{name}"));
-            ExitCode::SUCCESS
-        }
-        [name, count] => {
-            let path = PATHS.iter().find(|(known, _)| known == name);
-            let (Some((_, work)), Ok(count)) = (path, count.parse()) else {
-                eprintln!("hot_paths: no path `{name}`, or `{count}` is no number");
-                return ExitCode::FAILURE;
-            };
-            println!("{}", work(count));
-            ExitCode::SUCCESS
-        }
-        _ => {
-            eprintln!("usage: hot_paths [NAME COUNT]");
-            ExitCode::FAILURE
-        }
-    }
+    run_named(&PATHS, |work, count| Ok::<_, Infallible>(work(count)))
 }
 
 const WORDS: usize = 512;

@@ -1,16 +1,18 @@
 //! The allocator as its user sees it.
 
 use std::fmt;
-use std::ops::ControlFlow;
+use std::num::NonZeroU32;
+use std::ops::{ControlFlow, Range};
 
 use extant_space::{Error, ErrorKind, Result};
 
 use crate::counters::Count;
 use crate::options::{Options, Policy};
 use crate::owner::{Free, Owner};
+use crate::pending::Withholding;
 use crate::shared::{OutOfUse, Shared};
 use crate::sync::Arc;
-use crate::{BitmapSource, BlockRange, Geometry, GroupNumber, Statistics, TransactionId};
+use crate::{BitmapSource, Block, BlockRange, Geometry, GroupNumber, Statistics, TransactionId};
 
 /// The free space of a file system: finds blocks for owners and takes them back.
 ///
@@ -55,20 +57,51 @@ impl Allocator {
 
     /// What `transaction` freed, now that it has committed. The blocks can be allocated again when the result is
     /// dropped: there is time to discard them.
-    pub fn committed(&self, transaction: TransactionId) -> FreedBlocks<'_> {
-        FreedBlocks {
+    pub fn committed(&self, transaction: TransactionId) -> WithheldBlocks<'_> {
+        WithheldBlocks {
             shared: &self.shared,
             ranges: self.shared.pending.commit(&self.shared, transaction),
+            _withholding: None,
+        }
+    }
+
+    /// Free runs of at least `minimum` blocks between two blocks of one group, in order and `runs_max` at most, which
+    /// nobody gets until the result is dropped: there is time to discard them. Blocks in windows are not among them.
+    ///
+    /// Who asks for space meanwhile and finds none waits. One thread at a time withholds blocks; others wait here. A group
+    /// that has nothing of use is passed over without reading its bitmap.
+    pub fn withhold(
+        &self,
+        group: GroupNumber,
+        between: Range<Block>,
+        minimum: NonZeroU32,
+        runs_max: usize,
+    ) -> WithheldBlocks<'_> {
+        let shared = &*self.shared;
+        let withholding = shared.pending.withhold();
+        let ranges = match group.0 < shared.groups() {
+            true => withholding.take(shared, group.0, between, minimum.get(), runs_max),
+            false => Vec::new(),
+        };
+        WithheldBlocks {
+            shared,
+            ranges,
+            _withholding: Some(withholding),
         }
     }
 
     /// Blocks that can be allocated now, those in windows and the reserve among them. While windows are opened or
     /// given back, what moves may be counted twice or not at all.
     pub fn free_blocks(&self) -> u64 {
-        self.shared.free.sum() + self.shared.owners.window_blocks()
+        self.shared.free.sum() + self.window_blocks()
     }
 
-    /// Blocks that will be free after a commit.
+    /// Of the free blocks, those in windows.
+    pub fn window_blocks(&self) -> u64 {
+        self.shared.counters.window_blocks()
+    }
+
+    /// Blocks that will be free after a commit, or that are withheld.
     pub fn pending_blocks(&self) -> u64 {
         self.shared.pending.blocks()
     }
@@ -102,15 +135,7 @@ impl Allocator {
 
     /// What was done so far.
     pub fn statistics(&self) -> Statistics {
-        let mut sum = self.shared.counters.sum();
-        for counts in self.shared.owners.counts() {
-            sum.requests += counts.window_hits;
-            sum.blocks += counts.blocks;
-            sum.window_hits += counts.window_hits;
-            sum.freed_blocks += counts.freed_blocks;
-            sum.reused_blocks += counts.reused_blocks;
-        }
-        sum
+        self.shared.counters.sum()
     }
 
     /// Switches the policy for requests from now on.
@@ -148,21 +173,23 @@ impl fmt::Debug for Allocator {
     }
 }
 
-/// Blocks that a committed transaction freed. They can be allocated when this is dropped.
+/// Blocks that are free, but that nobody gets before this is dropped.
 #[must_use = "dropping it makes the blocks free"]
-pub struct FreedBlocks<'a> {
+pub struct WithheldBlocks<'a> {
     shared: &'a Shared,
     ranges: Vec<BlockRange>,
+    /// Of free blocks that others may wait for; ends after the blocks are back.
+    _withholding: Option<Withholding<'a>>,
 }
 
-impl FreedBlocks<'_> {
+impl WithheldBlocks<'_> {
     /// The blocks, by group.
     pub fn ranges(&self) -> &[BlockRange] {
         &self.ranges
     }
 }
 
-impl Drop for FreedBlocks<'_> {
+impl Drop for WithheldBlocks<'_> {
     fn drop(&mut self) {
         self.shared.pending.release(self.shared, &self.ranges);
     }

@@ -28,7 +28,7 @@ impl Shared {
                 geometry.groups()
             ));
         }
-        self.check_windows()?;
+        let windows = self.check_windows()?;
         let (mut free, mut pending) = (0, 0);
         for number in 0..self.groups() {
             let header = self.group(number);
@@ -56,6 +56,7 @@ impl Shared {
         for (what, sum, counter) in [
             ("free", free, self.free.sum()),
             ("pending", pending, self.pending.blocks()),
+            ("windows'", windows, self.counters.window_blocks()),
         ] {
             if sum != counter {
                 return Err(format!("{counter} {what} blocks counted, {sum} there"));
@@ -121,18 +122,21 @@ impl Shared {
         Ok(blocks)
     }
 
-    fn check_windows(&self) -> Result<(), String> {
+    /// Returns the blocks of all windows.
+    fn check_windows(&self) -> Result<u64, String> {
         let mut windows = self.owners.windows();
         windows.sort_unstable();
         if let Some(pair) = windows.windows(2).find(|pair| pair[0].overlaps(pair[1])) {
             return Err(format!("windows overlap: {} and {}", pair[0], pair[1]));
         }
+        let mut blocks = 0;
         for window in windows {
+            blocks += u64::from(window.count());
             let in_use = self.in_groups(window, |mut group, start, count| {
                 group.loaded_for_free(start, count).map(|_| ())
             });
             in_use.map_err(|error| format!("window: {error}"))?;
         }
-        Ok(())
+        Ok(blocks)
     }
 }

@@ -17,8 +17,15 @@ pub(crate) enum Count {
     /// Those that no window answered.
     Requests,
     Failures,
-    Blocks,
+    /// Blocks handed out past windows.
+    GroupBlocks,
     WindowHits,
+    /// Blocks that came into windows.
+    WindowBlocksAdded,
+    /// Blocks handed out from them.
+    WindowBlocksTaken,
+    /// Blocks of windows that were given back.
+    WindowBlocksReleased,
     GoalHits,
     StreamGoalHits,
     GroupsBusy,
@@ -105,15 +112,6 @@ impl From<[u64; CRITERIA]> for CriterionCounts {
     }
 }
 
-/// What an owner counts under its own lock, until it goes to a group anyway.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct OwnerCounts {
-    pub(crate) blocks: u64,
-    pub(crate) window_hits: u64,
-    pub(crate) freed_blocks: u64,
-    pub(crate) reused_blocks: u64,
-}
-
 pub(crate) struct Counters {
     slots: Box<[CachePadded<[AtomicU64; COUNTS]>]>,
 }
@@ -146,34 +144,28 @@ impl Counters {
         }
     }
 
-    /// Takes over what an owner has counted.
-    pub(crate) fn fold(&self, owner: &mut OwnerCounts) {
-        let counts = std::mem::take(owner);
-        for (count, more) in [
-            (Count::Blocks, counts.blocks),
-            (Count::WindowHits, counts.window_hits),
-            (Count::FreedBlocks, counts.freed_blocks),
-            (Count::ReusedBlocks, counts.reused_blocks),
-        ] {
-            if more > 0 {
-                self.add(count, more);
-            }
-        }
+    /// A request of `blocks` was answered from a window.
+    pub(crate) fn window_hit(&self, blocks: u32) {
+        let slot = self.slot();
+        slot[Count::WindowHits as usize].fetch_add(1, Ordering::Relaxed);
+        slot[Count::WindowBlocksTaken as usize].fetch_add(blocks.into(), Ordering::Relaxed);
+    }
+
+    /// Blocks in the windows of all owners. Exact when nobody changes them; never below 0.
+    pub(crate) fn window_blocks(&self) -> u64 {
+        let gone = self.get(Count::WindowBlocksTaken) + self.get(Count::WindowBlocksReleased);
+        self.get(Count::WindowBlocksAdded).saturating_sub(gone)
     }
 
     pub(crate) fn sum(&self) -> Statistics {
-        let get = |at: usize| -> u64 {
-            let slots = self.slots.iter();
-            slots.map(|slot| slot[at].load(Ordering::Relaxed)).sum()
-        };
-        let of = |count: Count| get(count as usize);
+        let of = |count: Count| self.get(count);
         let criteria = |first: Count| -> CriterionCounts {
-            std::array::from_fn::<_, CRITERIA, _>(|at| get(first as usize + at)).into()
+            std::array::from_fn::<_, CRITERIA, _>(|at| self.get_at(first as usize + at)).into()
         };
         Statistics {
             requests: of(Count::Requests) + of(Count::WindowHits),
             failures: of(Count::Failures),
-            blocks: of(Count::Blocks),
+            blocks: of(Count::GroupBlocks) + of(Count::WindowBlocksTaken),
             window_hits: of(Count::WindowHits),
             goal_hits: of(Count::GoalHits),
             stream_goal_hits: of(Count::StreamGoalHits),
@@ -189,8 +181,21 @@ impl Counters {
         }
     }
 
+    fn get(&self, count: Count) -> u64 {
+        self.get_at(count as usize)
+    }
+
+    fn get_at(&self, at: usize) -> u64 {
+        let slots = self.slots.iter();
+        slots.map(|slot| slot[at].load(Ordering::Relaxed)).sum()
+    }
+
     fn add_at(&self, at: usize, more: u64) {
-        self.slots[thread_slot() % self.slots.len()][at].fetch_add(more, Ordering::Relaxed);
+        self.slot()[at].fetch_add(more, Ordering::Relaxed);
+    }
+
+    fn slot(&self) -> &[AtomicU64; COUNTS] {
+        &self.slots[thread_slot() % self.slots.len()]
     }
 }
 

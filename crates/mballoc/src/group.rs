@@ -49,13 +49,13 @@ pub(crate) struct Loaded {
     pub(crate) classes: ClassMask,
     /// The classes under which the group is in the index.
     pub(crate) published: ClassMask,
-    /// Freed runs that wait for a commit, by their first block.
+    /// Freed runs that wait for a commit, and withheld ones, by their first block.
     pub(crate) pending: BTreeMap<u32, PendingRun>,
     /// The transactions that have any of those.
     waiting: SmallVec<[TransactionId; 2]>,
 }
 
-/// Blocks that are freed, but not free yet.
+/// Blocks that are freed, but not free yet, or withheld.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PendingRun {
     pub(crate) count: u32,
@@ -226,14 +226,21 @@ impl Loaded {
             .collect()
     }
 
-    /// Forgets a run that was committed; it can be marked free.
+    /// Notes a free run that nobody gets until its release; it is to be marked.
+    pub(crate) fn withhold(&mut self, start: u32, count: u32) {
+        let transaction = None;
+        self.pending
+            .insert(start, PendingRun { count, transaction });
+    }
+
+    /// Forgets a run that was committed or withheld; it can be marked free.
     pub(crate) fn release_pending(&mut self, start: u32, count: u32) {
         let run = self.pending.remove(&start);
         let released = PendingRun {
             count,
             transaction: None,
         };
-        assert_eq!(run, Some(released), "what is released has committed");
+        assert_eq!(run, Some(released), "what is released was given out");
     }
 
     /// Whether any of these blocks waits for a commit.

@@ -35,7 +35,7 @@ mod source;
 mod sync;
 
 pub use address::{Block, BlockRange, GroupNumber};
-pub use allocator::{Allocator, FreedBlocks};
+pub use allocator::{Allocator, WithheldBlocks};
 pub use counters::{CriterionCounts, Statistics};
 pub use geometry::Geometry;
 pub use options::{

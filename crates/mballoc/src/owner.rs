@@ -9,7 +9,6 @@
 //! [`Allocator::free_blocks`](crate::Allocator::free_blocks).
 
 mod fresh;
-mod held;
 mod registry;
 mod windows;
 
@@ -17,16 +16,15 @@ use std::fmt;
 
 use extant_space::{Error, ErrorKind, Result};
 
-use crate::counters::{Count, OwnerCounts};
+use crate::counters::Count;
 use crate::options::{Reservation, Reuse};
 use crate::request::{Alignment, Goal, RequestFlags};
 use crate::search::Plan;
 use crate::shared::Shared;
-use crate::sync::{Arc, Mutex, lock, lock_timed};
+use crate::sync::{Arc, Mutex, MutexGuard, lock, lock_timed};
 use crate::{Block, BlockRange, Request, TransactionId};
 
 use fresh::Fresh;
-use held::{Held, Shown};
 use windows::Windows;
 
 pub(crate) use registry::Owners;
@@ -52,7 +50,6 @@ pub struct Owner {
 pub(crate) struct OwnerShared {
     number: u64,
     state: Mutex<OwnerState>,
-    shown: Shown,
 }
 
 /// What the owner's lock holds.
@@ -63,7 +60,6 @@ struct OwnerState {
     blocks: u64,
     /// Counted among the owners that have windows.
     counted: bool,
-    counts: OwnerCounts,
 }
 
 /// Blocks taken from the free space, to which nothing refers yet. Dropping it frees them at once.
@@ -83,9 +79,7 @@ impl Owner {
                 fresh: Fresh::default(),
                 blocks,
                 counted: false,
-                counts: OwnerCounts::default(),
             }),
-            shown: Shown::default(),
         });
         shared.owners.add(&inner);
         Self {
@@ -116,7 +110,7 @@ impl Owner {
     fn allocate_range(&self, request: &Request) -> Result<BlockRange> {
         let mut state = self.lock();
         if let Some(range) = state.windows.take(request) {
-            state.counts.window_hits += 1;
+            self.shared.counters.window_hit(range.count());
             state.handed_out(request, range);
             return Ok(range);
         }
@@ -131,14 +125,15 @@ impl Owner {
         range
     }
 
-    /// The slow path: a group is needed. Without room, windows are taken back, as often as that brings any.
+    /// The slow path: a group is needed. Without room, windows are taken back, as often as that brings any, and free
+    /// blocks that are withheld are waited for.
     fn allocate_from_groups<'a>(
         &'a self,
-        mut state: Held<'a>,
+        mut state: MutexGuard<'a, OwnerState>,
         request: &Request,
     ) -> Result<BlockRange> {
         loop {
-            self.shared.counters.fold(&mut state.counts);
+            let before = self.shared.pending.before_search();
             let error = match self.refill(&mut state, request) {
                 Ok(range) => {
                     state.handed_out(request, range);
@@ -148,7 +143,7 @@ impl Owner {
             };
             // Owners are locked one at a time: somebody may hold theirs and wait for ours.
             drop(state);
-            if self.shared.owners.reclaim(&self.shared) == 0 {
+            if self.shared.owners.reclaim(&self.shared) == 0 && !self.shared.pending.retry(before) {
                 return Err(error);
             }
             state = self.lock();
@@ -204,7 +199,11 @@ impl Owner {
         if let Some(window) = window {
             self.keep_window(state, window)?;
         }
-        Ok(taken.expect("at least one block was taken"))
+        let taken = taken.expect("at least one block was taken");
+        shared
+            .counters
+            .add(Count::GroupBlocks, taken.count().into());
+        Ok(taken)
     }
 
     /// Makes a window longer in place, where the blocks behind it are free and of its group, then takes from it.
@@ -225,7 +224,9 @@ impl Owner {
         if self.shared.geometry().is_one_group(last, rest.end())
             && let Some(range) = self.shared.take_at(rest.end(), &extension, 1)
         {
-            self.shared.counters.add(Count::GoalHits, 1);
+            let counters = &self.shared.counters;
+            counters.add(Count::GoalHits, 1);
+            counters.add(Count::WindowBlocksAdded, range.count().into());
             state.windows.extend(rest, range);
         }
         // Shorter than wanted where the blocks behind are somebody's, as at any other goal.
@@ -233,10 +234,12 @@ impl Owner {
             wanted: plan.wanted,
             ..request.clone()
         };
-        match state.windows.take_up_to(&short) {
-            Some(range) => Ok(range),
-            None => self.shared.take(plan),
-        }
+        let (range, from) = match state.windows.take_up_to(&short) {
+            Some(range) => (range, Count::WindowBlocksTaken),
+            None => (self.shared.take(plan)?, Count::GroupBlocks),
+        };
+        self.shared.counters.add(from, range.count().into());
+        Ok(range)
     }
 
     /// Blocks to keep behind what a request takes, of `spare` free blocks; `None` for no window.
@@ -266,8 +269,11 @@ impl Owner {
             state.counted = true;
             self.shared.owners.window_opened();
         }
+        let added = window.count().into();
         let old = state.windows.add(window);
-        old.into_iter().try_for_each(|old| self.shared.give(old))
+        self.shared.counters.add(Count::WindowBlocksAdded, added);
+        old.into_iter()
+            .try_for_each(|old| self.shared.give_window(old))
     }
 
     /// Frees blocks.
@@ -282,7 +288,7 @@ impl Owner {
             return Err(in_window(range, window));
         }
         self.free_unless_kept(&mut state, range, when)?;
-        state.freed(range);
+        self.freed(&mut state, range);
         Ok(())
     }
 
@@ -302,7 +308,7 @@ impl Owner {
             Reuse::AfterCommit => fresh::Runs::new(),
         };
         if fresh.as_slice() == [range] {
-            state.counts.reused_blocks += u64::from(range.count());
+            self.reused(range);
             return self.give_back(state, range, Possession::Known);
         }
         let mut rest = Some(range);
@@ -311,7 +317,7 @@ impl Owner {
             if let Some(before) = before {
                 self.shared.give_after(before, transaction)?;
             }
-            state.counts.reused_blocks += u64::from(part.count());
+            self.reused(part);
             self.give_back(state, part, Possession::Known)?;
             rest = BlockRange::between(part.end(), range.end());
         }
@@ -324,7 +330,18 @@ impl Owner {
         let _ = state.fresh.remove(range, None);
         let freed = self.give_back(&mut state, range, Possession::Known);
         freed.expect("blocks that were just taken are in use");
-        state.freed(range);
+        self.freed(&mut state, range);
+    }
+
+    fn freed(&self, state: &mut OwnerState, range: BlockRange) {
+        state.blocks = state.blocks.saturating_sub(range.count().into());
+        let blocks = range.count().into();
+        self.shared.counters.add(Count::FreedBlocks, blocks);
+    }
+
+    fn reused(&self, range: BlockRange) {
+        let blocks = range.count().into();
+        self.shared.counters.add(Count::ReusedBlocks, blocks);
     }
 
     /// Blocks that can be used at once: joined to a window beside them, else free for all.
@@ -343,6 +360,8 @@ impl Owner {
                 self.shared.can_give(range)?;
             }
             state.windows.replace(at, joined);
+            let blocks = range.count().into();
+            self.shared.counters.add(Count::WindowBlocksAdded, blocks);
             return Ok(());
         }
         self.shared.give(range)
@@ -358,31 +377,27 @@ impl Owner {
         self.lock().windows.iter().collect()
     }
 
-    fn lock(&self) -> Held<'_> {
+    fn lock(&self) -> MutexGuard<'_, OwnerState> {
         let (state, waited) = lock_timed(&self.inner.state);
         self.shared.counters.lock_waited(waited);
-        Held::new(state, &self.inner.shown)
+        state
     }
 }
 
 impl OwnerShared {
     /// Gives the windows back; how many blocks that were.
     fn release_windows(&self, shared: &Shared) -> u64 {
-        let mut state = Held::new(lock(&self.state), &self.shown);
-        shared.counters.fold(&mut state.counts);
+        let mut state = lock(&self.state);
         if std::mem::take(&mut state.counted) {
             shared.owners.window_closed();
         }
         let mut blocks = 0;
         for window in state.windows.take_all() {
             blocks += u64::from(window.count());
-            shared.give(window).expect("a window's blocks are in use");
+            let given = shared.give_window(window);
+            given.expect("a window's blocks are in use");
         }
         blocks
-    }
-
-    fn shown(&self) -> &Shown {
-        &self.shown
     }
 }
 
@@ -398,15 +413,9 @@ enum Possession {
 impl OwnerState {
     fn handed_out(&mut self, request: &Request, range: BlockRange) {
         self.blocks += u64::from(range.count());
-        self.counts.blocks += u64::from(range.count());
         if let Some(transaction) = request.transaction {
             self.fresh.add(range, transaction);
         }
-    }
-
-    fn freed(&mut self, range: BlockRange) {
-        self.blocks = self.blocks.saturating_sub(range.count().into());
-        self.counts.freed_blocks += u64::from(range.count());
     }
 }
 
@@ -444,6 +453,22 @@ impl Allocation<'_> {
         for range in [front, back].into_iter().flatten() {
             self.owner.take_back(range);
         }
+    }
+
+    /// Keeps the first `count` blocks in this and returns the rest; `None` when there are no more.
+    ///
+    /// # Panics
+    /// When `count` is 0.
+    pub fn split_off(&mut self, count: u32) -> Option<Self> {
+        assert!(count > 0, "an allocation of no blocks");
+        let at = Block(self.range.start().0 + u64::from(count));
+        let (front, rest) = self.range.split_at(at);
+        self.range = front.expect("a block at least");
+        rest.map(|range| Self {
+            owner: self.owner,
+            range,
+            kept: false,
+        })
     }
 
     /// Keeps the blocks: something refers to them now, and who owns them frees them.

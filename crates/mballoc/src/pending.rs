@@ -1,21 +1,30 @@
-//! Blocks that are free once a transaction has committed.
+//! Blocks that are free once a transaction has committed, and free blocks that are withheld for a while.
 //!
 //! The runs lie in their groups (`Loaded::pending`), joined with their neighbours there; here is only which
 //! groups have some of a transaction, so that the shared lock is taken once for a group and a transaction.
+//!
+//! Who finds no space while free blocks are withheld waits until they are back and looks again ([`PendingList::retry`]).
+//! Lock order: the gate is taken with no other lock held.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 
 use crossbeam_utils::CachePadded;
 
+use crate::index::class_of;
 use crate::options::FreedExtents;
 use crate::shared::Shared;
-use crate::sync::{AtomicU64, Mutex, Ordering, lock_timed};
-use crate::{BlockRange, GroupNumber, TransactionId};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock, lock_timed};
+use crate::{Block, BlockRange, GroupNumber, TransactionId};
 
 pub(crate) struct PendingList {
     freed_extents: FreedExtents,
     blocks: CachePadded<AtomicU64>,
     lists: Mutex<Lists>,
+    /// Held while free blocks are withheld.
+    gate: Mutex<()>,
+    /// How often blocks were withheld, and how often given back: odd while some are.
+    withheld: AtomicU64,
 }
 
 #[derive(Default)]
@@ -31,10 +40,12 @@ impl PendingList {
             freed_extents,
             blocks: CachePadded::new(AtomicU64::new(0)),
             lists: Mutex::default(),
+            gate: Mutex::new(()),
+            withheld: AtomicU64::new(0),
         }
     }
 
-    /// Blocks that wait for a commit, and blocks between a commit and their release.
+    /// Blocks that wait for a commit, and blocks in use until their release.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks.load(Ordering::Relaxed)
     }
@@ -103,5 +114,82 @@ impl PendingList {
         shared.goals.under_lock(&shared.counters, || {
             self.blocks.fetch_sub(blocks, Ordering::Relaxed);
         });
+    }
+
+    /// Begins to withhold free blocks, when nobody does.
+    pub(crate) fn withhold(&self) -> Withholding<'_> {
+        let gate = lock(&self.gate);
+        self.withheld.fetch_add(1, Ordering::AcqRel);
+        Withholding {
+            list: self,
+            _gate: gate,
+        }
+    }
+
+    /// A number for [`retry`](Self::retry), from before a search.
+    pub(crate) fn before_search(&self) -> u64 {
+        self.withheld.load(Ordering::Acquire)
+    }
+
+    /// Whether a search that found nothing may find something now, as free blocks were withheld meanwhile. Waits until
+    /// they are back.
+    pub(crate) fn retry(&self, before: u64) -> bool {
+        let now = self.withheld.load(Ordering::Acquire);
+        if !now.is_multiple_of(2) {
+            drop(lock(&self.gate));
+            return true;
+        }
+        now != before
+    }
+}
+
+/// Free blocks are withheld.
+pub(crate) struct Withholding<'a> {
+    list: &'a PendingList,
+    _gate: MutexGuard<'a, ()>,
+}
+
+impl Withholding<'_> {
+    /// Takes up to `runs_max` free runs of at least `minimum` blocks out of what of a group lies in `between`. They are in use until they are [released](PendingList::release).
+    pub(crate) fn take(
+        &self,
+        shared: &Shared,
+        group: u32,
+        between: Range<Block>,
+        minimum: u32,
+        runs_max: usize,
+    ) -> Vec<BlockRange> {
+        let header = shared.group(group);
+        if header.free() < minimum || !header.reaches(class_of(minimum)) {
+            return Vec::new();
+        }
+        let mut group = shared.wait_group(group);
+        let geometry = shared.geometry();
+        let number = GroupNumber(group.number);
+        let first = geometry.start_of(number).0;
+        let bound = shared.open_length(group.number);
+        let inside = |block: Block| block.0.saturating_sub(first).min(bound.into()) as u32;
+        let (mut at, to) = (inside(between.start), inside(between.end));
+        let mut taken = Vec::new();
+        while taken.len() < runs_max
+            && let Some(loaded) = group.load()
+            && let Some(run) = loaded.bits.next_run(&shared.shape, minimum, at, to)
+        {
+            loaded.withhold(run.start, run.count);
+            group.mark(run.start, run.count, false);
+            taken.push(geometry.range_in(number, run.start, run.count));
+            at = run.end();
+        }
+        let blocks = taken.iter().map(|range| u64::from(range.count())).sum();
+        shared.goals.under_lock(&shared.counters, || {
+            self.list.blocks.fetch_add(blocks, Ordering::Relaxed);
+        });
+        taken
+    }
+}
+
+impl Drop for Withholding<'_> {
+    fn drop(&mut self) {
+        self.list.withheld.fetch_add(1, Ordering::AcqRel);
     }
 }

@@ -203,6 +203,13 @@ impl Shared {
         })
     }
 
+    /// Frees blocks that a window has no more.
+    pub(crate) fn give_window(&self, window: BlockRange) -> Result<()> {
+        let blocks = window.count().into();
+        self.counters.add(Count::WindowBlocksReleased, blocks);
+        self.give(window)
+    }
+
     /// Whether blocks can be freed; errors as those of [`Self::give`].
     pub(crate) fn can_give(&self, range: BlockRange) -> Result<()> {
         self.in_groups(range, |mut group, start, count| {

@@ -543,3 +543,20 @@ fn group_that_another_thread_holds_is_passed_over() {
     assert!(allocator.statistics().groups_busy > 0);
     assert_eq!(allocator.check(), Ok(()));
 }
+
+#[test]
+fn allocation_that_is_split_is_kept_or_freed_in_parts() {
+    let allocator = open(1, alone(), |_| false);
+    let owner = allocator.owner(1, 0);
+    let mut first = owner.allocate(&Request::data(100)).unwrap();
+    let whole = first.range();
+    assert!(first.split_off(100).is_none());
+    let rest = first.split_off(30).unwrap();
+    assert_eq!(first.range(), BlockRange::new(whole.start(), 30));
+    assert_eq!(rest.range(), BlockRange::new(first.range().end(), 70));
+    drop(rest);
+    assert_eq!(allocator.free_blocks(), PER_GROUP - 30);
+    first.keep();
+    assert_eq!(allocator.free_blocks(), PER_GROUP - 30);
+    assert_eq!(allocator.check(), Ok(()));
+}

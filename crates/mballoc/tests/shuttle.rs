@@ -10,11 +10,12 @@
 
 mod disk;
 
+use std::num::NonZeroU32;
 use std::ops::ControlFlow;
 
 use extant_mballoc::{
-    Allocator, Block, BlockRange, Free, FreedExtents, FullGroups, Geometry, IndexKind, Options,
-    Policy, Request, RequestFlags, Reservation, TransactionId,
+    Allocator, Block, BlockRange, Free, FreedExtents, FullGroups, Geometry, GroupNumber, IndexKind,
+    Options, Policy, Request, RequestFlags, Reservation, TransactionId,
 };
 use extant_space::ErrorKind;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
@@ -289,6 +290,23 @@ fn owner_that_is_dropped_while_windows_are_taken_back_gives_them_once() {
         });
         assert_eq!(allocator.free_blocks(), 2 * PER_GROUP - 1);
         settle(&allocator, &[kept]);
+    });
+}
+
+#[test]
+fn thread_that_fills_a_disk_gets_the_blocks_that_were_withheld() {
+    explore(200, |options| {
+        let (allocator, _) = open(2 * PER_GROUP, options);
+        let taken = thread::scope(|scope| {
+            let fills = scope.spawn(|| take(&allocator, 0, usize::MAX, 5));
+            for group in [0, 1, 0] {
+                let all = Block(0)..Block(2 * PER_GROUP);
+                drop(allocator.withhold(GroupNumber(group), all, NonZeroU32::MIN, usize::MAX));
+            }
+            fills.join().unwrap()
+        });
+        assert_eq!(blocks(&taken), 2 * PER_GROUP);
+        settle(&allocator, &taken);
     });
 }
 

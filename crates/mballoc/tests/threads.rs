@@ -5,12 +5,13 @@
 mod claims;
 mod disk;
 
+use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 
 use extant_mballoc::{
-    Alignment, Allocator, Block, BlockRange, Free, Geometry, Goal, Options, Owner, Policy, Request,
-    RequestFlags, TransactionId,
+    Alignment, Allocator, Block, BlockRange, Free, Geometry, Goal, GroupNumber, Options, Owner,
+    Policy, Request, RequestFlags, TransactionId,
 };
 use extant_space::ErrorKind;
 
@@ -112,6 +113,17 @@ fn random_work_of_threads_keeps_every_block_of_one_owner() {
                     drop(allocator.committed(TransactionId(before)));
                     allocator.set_policy(policies[before as usize % 3]);
                     allocator.release_windows();
+                    let group = GroupNumber(before % GEOMETRY.groups());
+                    let all = GEOMETRY.first..GEOMETRY.end;
+                    let withheld = allocator.withhold(group, all, NonZeroU32::MIN, 5);
+                    for range in withheld.ranges() {
+                        claims.take(*range);
+                    }
+                    thread::yield_now();
+                    for range in withheld.ranges() {
+                        claims.give(*range);
+                    }
+                    drop(withheld);
                     assert!(allocator.free_blocks() <= GEOMETRY.blocks());
                     assert!(allocator.statistics().blocks <= u64::from(u32::MAX));
                     thread::yield_now();

@@ -14,7 +14,7 @@
 //! | `space` | `fallocate`, holes |
 //! | `directories` | listing |
 //! | `xattrs` | extended attributes, access control lists |
-//! | `control` | `ioctl` |
+//! | `control`, `trim` | `ioctl` |
 //!
 //! No lock is held while the engine is called, but that of a directory handle. `docs/semantics.md` says what
 //! programs may expect.
@@ -33,6 +33,7 @@ mod operations;
 mod owners;
 mod privileges;
 mod space;
+mod trim;
 mod xattrs;
 
 use std::fmt;

@@ -5,6 +5,8 @@
 //! | [`requires`] | tests that say what they need, and skip or fail without it |
 //! | [`scratch`] | mounted file systems on loop devices, thin devices, quota |
 //! | [`oracle`] | typed answers of filefrag, e2fsck, e4defrag, stat |
+//! | [`hot_paths`] | the `main` of programs whose instructions are counted |
+//! | [`mke2fs()`] | images with file systems to begin with |
 //! | [`newer`] | util-linux's fallocate with `-w`, on a machine whose own is older |
 //! | [`faulty`] | a FUSE file system that refuses, lies, fails or dawdles on demand |
 //! | [`guest`] | a newer kernel in QEMU, with disks that take write zeroes |
@@ -20,7 +22,9 @@ pub mod command;
 mod debian;
 pub mod faulty;
 pub mod guest;
+pub mod hot_paths;
 pub mod lab;
+mod mke2fs;
 pub mod newer;
 pub mod oracle;
 mod packages;
@@ -28,4 +32,5 @@ pub mod requires;
 pub mod scratch;
 pub mod workdir;
 
+pub use mke2fs::mke2fs;
 pub use packages::PACKAGES;

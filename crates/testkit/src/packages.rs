@@ -23,6 +23,9 @@ pub const PACKAGES: &[&str] = &[
     "make",
     "stress-ng",
     "tar",
+    // what a mount of ours is measured beside, and with
+    "fuse2fs",
+    "sqlite3",
     // cargo xtask instructions
     "valgrind",
     // newer, guest: fetching and unpacking

@@ -15,8 +15,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use extant_blockdev::{Assigned, Device, Zeroing};
+use extant_blockdev::{Device, Zeroing};
 use extant_jbd2::Extension;
+use extant_mballoc::Allocation;
 use extant_ondisk::ext4::extent::{ExtentKind, LeafEntry};
 use extant_ondisk::ext4::{LogicalBlock, PhysicalBlock};
 use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, Result};
@@ -26,10 +27,10 @@ use super::write::{Spot, Stamp};
 use crate::filesystem::{Core, Parts};
 use crate::inode::InodeCell;
 use crate::io;
-use crate::options::{Assign, DeviceZeroes};
-use crate::store::Store;
+use crate::options::DeviceZeroes;
 use crate::sync::{read, write};
-use crate::tree::{Direction, Mapping, TreeMut};
+use crate::transaction::Transaction;
+use crate::tree::{Direction, Mapping};
 
 /// Zeros that are written at a time at the edges of a range.
 const PIECES_MAX: u32 = 64;
@@ -137,24 +138,9 @@ impl Core {
                     is_stamped = false;
                 }
                 Mapping::Hole(ref hole) => {
-                    let logical = LogicalBlock(at as u32);
                     let wanted = hole.end.min(blocks.end) - at;
-                    let kind = ExtentKind::Unwritten;
-                    let allocation = parts.take(cell, &spot, wanted, kind, Some(&transaction))?;
-                    let count = allocation.range().count();
-                    let physical = PhysicalBlock(allocation.range().start().0);
-                    parts.assign(physical, count.into())?;
-                    let extent = LeafEntry {
-                        logical,
-                        physical,
-                        blocks: count as u16,
-                        kind,
-                    };
-                    at += u64::from(count);
-                    let reached = Stamp {
-                        size_at_least: stamp.size_at_least.min(at << parts.layout.block_bits()),
-                    };
-                    parts.insert_extent(&transaction, cell, extent, allocation, reached)?;
+                    let allocation = parts.take(cell, &spot, wanted, Some(&transaction))?;
+                    at = parts.fill_hole(&transaction, cell, at, allocation, stamp)?;
                     is_stamped = true;
                 }
             }
@@ -221,11 +207,15 @@ impl Core {
             };
             if !part.is_empty() {
                 let within = part.start - u64::from(extent.logical.0);
-                let start = (extent.physical.0 + within) << bits;
-                let bytes = ByteRange::new(start, start + ((part.end - part.start) << bits));
+                let first = extent.physical.0 + within;
+                let place = first..first + (part.end - part.start);
+                let bytes = ByteRange::new(place.start << bits, place.end << bits);
                 let zeroing = match parts.options.zeroes {
                     DeviceZeroes::Allocated => Zeroing::ALLOCATED,
-                    DeviceZeroes::MayUnmap => Zeroing::ANY,
+                    DeviceZeroes::MayUnmap => {
+                        parts.forget_place(&place);
+                        Zeroing::ANY
+                    }
                 };
                 parts.device.write_zeroes(bytes, zeroing)?;
             }
@@ -307,20 +297,12 @@ impl Core {
             let transaction = self.begin(credits)?;
             let mut state = write(&cell.state);
             state.join(cell, &transaction);
-            let format = parts.tree_format(&state);
-            let mut store = Store::new(
-                parts,
-                &transaction,
-                parts.owner(cell, &state),
-                state.unmarked.take(),
-            );
-            let mut tree = TreeMut::new(state.tree_area(), &mut store, format);
             let is_first = !begun;
-            if is_first {
-                rest = tree.shift(from, by, direction)?;
-                begun = true;
-            }
-            let moved = (|| -> Result<()> {
+            let moved = parts.with_tree(&transaction, cell, &mut state, |tree| {
+                if is_first {
+                    rest = tree.shift(from, by, direction)?;
+                    begun = true;
+                }
                 while let Some(shift) = rest.take() {
                     if transaction.reserve(credits) == Extension::Refused {
                         rest = Some(shift);
@@ -329,8 +311,10 @@ impl Core {
                     rest = tree.shift_next(&shift)?;
                 }
                 Ok(())
-            })();
-            store.settle(&mut state)?;
+            });
+            if !begun {
+                return moved;
+            }
             if is_first {
                 parts.stamp_state(&mut state, &transaction, stamp);
             }
@@ -350,25 +334,44 @@ impl Core {
 }
 
 impl Parts {
-    /// Gives new blocks their place on the device, as the options want it.
-    fn assign(&self, first: PhysicalBlock, blocks: u64) -> Result<()> {
-        if self.options.assign == Assign::Off {
-            return Ok(());
+    /// New blocks become unwritten ones of the file from block `at` on: as many as one extent can have, or more extents where the
+    /// transaction has room. They get their place on the device in one request, as they lie in one piece. Returns where it
+    /// stopped.
+    fn fill_hole(
+        &self,
+        transaction: &Transaction<'_>,
+        cell: &Arc<InodeCell>,
+        mut at: u64,
+        allocation: Allocation<'_>,
+        stamp: Stamp,
+    ) -> Result<u64> {
+        let kind = ExtentKind::Unwritten;
+        let range = allocation.range();
+        self.assign(PhysicalBlock(range.start().0), range.count().into())?;
+        let mut rest = Some(allocation);
+        while let Some(mut piece) = rest {
+            rest = piece.split_off(kind.blocks_max().into());
+            let extent = LeafEntry {
+                logical: LogicalBlock(at as u32),
+                physical: PhysicalBlock(piece.range().start().0),
+                blocks: piece.range().count() as u16,
+                kind,
+            };
+            at = extent.logical_end();
+            let reached = Stamp {
+                size_at_least: stamp.size_at_least.min(at << self.layout.block_bits()),
+            };
+            self.insert_extent(transaction, cell, extent, piece, reached)?;
+            let depth = match rest {
+                Some(_) => self.depth(&read(&cell.state))?,
+                None => break,
+            };
+            if transaction.reserve(self.tree_credits_at(depth)) == Extension::Refused {
+                // The next transaction finds the rest free.
+                break;
+            }
         }
-        let bits = self.layout.block_bits();
-        let range = ByteRange::new(first.0 << bits, (first.0 + blocks) << bits);
-        let assigned = self.device.assign(range);
-        if assigned.is_err() {
-            // What it did get before it failed is space that others below need. Nothing refers to these blocks yet.
-            let _ = self.device.discard(range);
-        }
-        match (self.options.assign, assigned) {
-            (Assign::Require, Err(error)) => Err(error),
-            (Assign::Require, Ok(Assigned::Refused)) => Err(Error::new(ErrorKind::Unsupported)
-                .detail("the device does not assign")
-                .in_range(range)),
-            _ => Ok(()),
-        }
+        Ok(at)
     }
 
     /// Makes zeros of those parts of written blocks at the edges of `range` that lie inside it.

@@ -148,12 +148,7 @@ impl Parts {
         };
         state.touch(transaction, part.clone());
         let mut freed: Vec<LeafEntry> = Vec::new();
-        let mut store = Store::new(
-            self,
-            transaction,
-            self.owner(cell, state),
-            state.unmarked.take(),
-        );
+        let mut store = Store::new(self, transaction, cell, state);
         let mut tree = TreeMut::new(state.tree_area(), &mut store, format);
         let left = tree.remove_last(part.clone(), &mut |extent| freed.push(extent))?;
         for extent in freed {

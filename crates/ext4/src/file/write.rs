@@ -7,12 +7,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use extant_blockdev::{Device, Operation, Persistence, WriteBuffers};
+use extant_blockdev::{Device, Operation, Persistence, WriteBuffers, Zeroing};
 use extant_mballoc::{Alignment, Allocation, Block as AllocatorBlock, Goal, Request, RequestFlags};
 use extant_ondisk::ext4::extent::{ExtentKind, ExtentNode, LeafEntry};
 use extant_ondisk::ext4::inode::{InodeFlags, TimeField};
 use extant_ondisk::ext4::{Inode, LogicalBlock, PhysicalBlock};
-use extant_space::{Error, ErrorKind, Result};
+use extant_space::{ByteRange, Error, ErrorKind, Result};
 
 use super::check_extents;
 use super::overwrite::Done;
@@ -122,8 +122,9 @@ impl Core {
                 check_extents(&read(&cell.state))?;
                 let first = at >> bits;
                 let wanted = parts.block_after(end) - first;
-                let wanted = wanted.min(hole.end - first);
-                let allocation = parts.take(cell, &spot, wanted, ExtentKind::Written, None)?;
+                let most = u64::from(ExtentKind::Written.blocks_max());
+                let wanted = wanted.min(hole.end - first).min(most);
+                let allocation = parts.take(cell, &spot, wanted, None)?;
                 let blocks = allocation.range().count() as u16;
                 let length = length.min(((first + u64::from(blocks)) << bits) - at);
                 let physical = PhysicalBlock(allocation.range().start().0);
@@ -160,17 +161,62 @@ impl Core {
     pub(crate) fn make_written(
         &self,
         cell: &Arc<InodeCell>,
-        blocks: std::ops::Range<u64>,
+        blocks: Range<u64>,
         stamp: Stamp,
     ) -> Result<()> {
-        self.convert(cell, blocks, ExtentKind::Written, stamp)
+        let convert = || self.convert(cell, blocks.clone(), ExtentKind::Written, stamp);
+        match self.with_space(convert) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                self.make_extents_written(cell, blocks, stamp, error)
+            }
+            converted => converted,
+        }
+    }
+
+    /// The same where the tree gets no node for the parts of an extent: what the extents have around `blocks` becomes zeros, so
+    /// that each is converted as a whole. Who has allocated space is promised that writing to it does not fail for lack of
+    /// it. `refused` is the error where an extent reaches past the end of the file: nothing written may lie there.
+    fn make_extents_written(
+        &self,
+        cell: &Arc<InodeCell>,
+        blocks: Range<u64>,
+        stamp: Stamp,
+        refused: Error,
+    ) -> Result<()> {
+        let parts = &*self.parts;
+        let bits = parts.layout.block_bits();
+        let size = read(&cell.state).inode.size_bytes(&parts.layout);
+        let file_end = parts.block_after(size.max(stamp.size_at_least));
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let Mapping::Extent(extent) = parts.find(cell, LogicalBlock(at as u32))? else {
+                return Err(refused);
+            };
+            let whole = u64::from(extent.logical.0)..extent.logical_end();
+            at = whole.end;
+            if extent.kind == ExtentKind::Written {
+                continue;
+            }
+            if whole.end > file_end {
+                return Err(refused);
+            }
+            let before = whole.start..blocks.start.max(whole.start);
+            let behind = blocks.end.min(whole.end)..whole.end;
+            for part in [before, behind].into_iter().filter(|part| !part.is_empty()) {
+                let place = extent.physical.0 + (part.start - whole.start);
+                let bytes = ByteRange::new(place << bits, (place + part.end - part.start) << bits);
+                parts.device.write_zeroes(bytes, Zeroing::ALLOCATED)?;
+            }
+            self.convert(cell, whole, ExtentKind::Written, stamp)?;
+        }
+        Ok(())
     }
 
     /// Extents of `blocks` become ones of `kind`, in as many transactions as it takes; the size changes in the last.
     pub(crate) fn convert(
         &self,
         cell: &Arc<InodeCell>,
-        blocks: std::ops::Range<u64>,
+        blocks: Range<u64>,
         kind: ExtentKind,
         stamp: Stamp,
     ) -> Result<()> {
@@ -180,16 +226,9 @@ impl Core {
             let transaction = self.begin_recorded(self.tree_credits(cell)?)?;
             let mut state = write(&cell.state);
             state.join(cell, &transaction);
-            let format = parts.tree_format(&state);
-            let mut store = Store::new(
-                parts,
-                &transaction,
-                parts.owner(cell, &state),
-                state.unmarked.take(),
-            );
-            let mut tree = TreeMut::new(state.tree_area(), &mut store, format);
-            rest = tree.convert_next(range.clone(), kind)?;
-            store.settle(&mut state)?;
+            rest = parts.with_tree(&transaction, cell, &mut state, |tree| {
+                tree.convert_next(range.clone(), kind)
+            })?;
             state.touch(&transaction, range);
             state.data_changed_in = Some(transaction.epoch());
             if rest.is_none() {
@@ -277,21 +316,22 @@ impl Parts {
             let end = before.physical.0 + u64::from(before.blocks);
             return Ok(match hole.start == at {
                 true => (Goal::Follow(AllocatorBlock(end)), None),
-                false => (self.near(Some(end + at - hole.start)), Some(room)),
+                false => (self.near(end + at - hole.start), Some(room)),
             });
         }
         if hole.end < piece.end
             && let Mapping::Extent(after) = find(LogicalBlock(hole.end as u32))?
         {
             let place = after.physical.0.checked_sub(hole.end - at);
-            return Ok((self.near(place), Some(room)));
+            let goal = place.map_or(Goal::Anywhere, |place| self.near(place));
+            return Ok((goal, Some(room)));
         }
         Ok((Goal::Anywhere, (room.before > 0).then_some(room)))
     }
 
-    fn near(&self, block: Option<u64>) -> Goal {
-        match block.filter(|&block| self.layout.locate(PhysicalBlock(block)).is_some()) {
-            Some(block) => Goal::Near(AllocatorBlock(block)),
+    fn near(&self, block: u64) -> Goal {
+        match self.layout.locate(PhysicalBlock(block)) {
+            Some(_) => Goal::Near(AllocatorBlock(block)),
             None => Goal::Anywhere,
         }
     }
@@ -302,10 +342,9 @@ impl Parts {
         cell: &'c InodeCell,
         spot: &Spot,
         wanted: u64,
-        kind: ExtentKind,
         transaction: Option<&Transaction<'_>>,
     ) -> Result<Allocation<'c>> {
-        let wanted = wanted.min(kind.blocks_max().into()) as u32;
+        let wanted = wanted.min(self.layout.blocks_per_group().into()) as u32;
         let request = |goal, wanted| Request {
             goal,
             wanted,
@@ -344,12 +383,7 @@ impl Parts {
     ) -> Result<()> {
         let mut state = write(&cell.state);
         state.join(cell, transaction);
-        let mut store = Store::new(
-            self,
-            transaction,
-            self.owner(cell, &state),
-            state.unmarked.take(),
-        );
+        let mut store = Store::new(self, transaction, cell, &mut state);
         // Refused when the bitmap has them in use; the tree must not refer to them then.
         let range = store.attach_data(allocation)?;
         if !state.extend_last(&extent) {
@@ -370,8 +404,25 @@ impl Parts {
         Ok(())
     }
 
+    /// Runs steps on the tree of a file, whose state is locked and part of the transaction. What they took and gave back is
+    /// counted, also where one of them has failed.
+    pub(super) fn with_tree<T>(
+        &self,
+        transaction: &Transaction<'_>,
+        cell: &InodeCell,
+        state: &mut InodeState,
+        steps: impl FnOnce(&mut TreeMut<'_, Store<'_>>) -> Result<T>,
+    ) -> Result<T> {
+        let format = self.tree_format(state);
+        let mut store = Store::new(self, transaction, cell, state);
+        let mut tree = TreeMut::new(state.tree_area(), &mut store, format);
+        let done = steps(&mut tree);
+        store.settle(state)?;
+        done
+    }
+
     /// Levels of the inode's tree below its root.
-    fn depth(&self, state: &InodeState) -> Result<u16> {
+    pub(super) fn depth(&self, state: &InodeState) -> Result<u16> {
         if !state.inode.flags().contains(InodeFlags::EXTENTS) {
             return Ok(0);
         }

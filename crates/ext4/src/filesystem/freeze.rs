@@ -3,9 +3,8 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use extant_blockdev::Device;
 use extant_jbd2::{Client, FastCommitSpace, Frozen};
-use extant_space::{ByteRange, Error};
+use extant_space::Error;
 
 use super::Parts;
 use crate::cache::{Block, Changing};
@@ -69,12 +68,8 @@ impl Client for Parts {
         lock(&self.frozen).retain(|(id, _)| *id != transaction);
         let freed = self.allocator.committed(allocator_id(transaction));
         if self.options.discard == Discard::OnCommit {
-            for range in freed.ranges() {
-                let bits = self.layout.block_bits();
-                let bytes = ByteRange::new(range.start().0 << bits, range.end().0 << bits);
-                // A hint: the blocks are free whatever the device says.
-                let _ = self.device.discard(bytes);
-            }
+            // A hint: the blocks are free whatever the device says.
+            let _ = self.discard(freed.ranges());
         }
     }
 

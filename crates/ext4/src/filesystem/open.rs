@@ -22,7 +22,7 @@ use extant_ondisk::ext4::{
 use extant_space::{Error, ErrorKind, Result};
 
 use super::recover::{recover, recovered};
-use super::{Core, Filesystem, Parts};
+use super::{AssignedBlocks, Core, Filesystem, Parts};
 use crate::cache::BlockCache;
 use crate::fast_commit::Writing;
 use crate::groups::{FreeSums, Groups, Source};
@@ -99,6 +99,7 @@ fn open_read_write(
     let interval = options.commit_interval;
     let parts = Parts::new(device, Some(Arc::clone(&journal)), superblock, options)?;
     let parts = Arc::new(parts);
+    parts.assign_system()?;
     parts.mark_open()?;
     let transactions = TransactionOptions {
         interval,
@@ -305,6 +306,7 @@ impl Parts {
             groups,
             inodes,
             allocator,
+            assigned: AssignedBlocks::new(&layout),
             running: Running::new(writing),
             options,
             frozen: Mutex::default(),

@@ -18,6 +18,8 @@ pub struct Statistics {
     pub free_blocks: u64,
     /// Of these, those that are not kept for root.
     pub available_blocks: u64,
+    /// Of the free ones, those kept for files that grow, until nobody has them open or the space is needed.
+    pub kept_blocks: u64,
     /// Inodes.
     pub inodes: u32,
     /// Inodes that are not in use, when the last transaction was committed.
@@ -44,6 +46,7 @@ impl Parts {
             blocks: self.layout.blocks().saturating_sub(self.overhead()),
             free_blocks: free,
             available_blocks: free.saturating_sub(reserved),
+            kept_blocks: self.allocator.window_blocks(),
             inodes: self.layout.inodes(),
             free_inodes: self.groups.frozen_free().inodes as u32,
             uuid: *superblock.uuid(),

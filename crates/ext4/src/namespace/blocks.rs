@@ -128,8 +128,9 @@ impl DirectoryBlocksMut for Blocks<'_> {
         let logical = LogicalBlock(self.count);
         let kind = ExtentKind::Written;
         let spot = parts.spot(self.cell, logical)?;
-        let allocation = parts.take(self.cell, &spot, 1, kind, Some(transaction))?;
+        let allocation = parts.take(self.cell, &spot, 1, Some(transaction))?;
         let physical = PhysicalBlock(allocation.range().start().0);
+        parts.assign_metadata(physical)?;
         let extent = LeafEntry {
             logical,
             physical,

@@ -111,7 +111,7 @@ impl Core {
             .and_then(|()| parts.inherit_access(&transaction, &cell, &inherited))
             .and_then(|()| {
                 let mut directory = parts.directory(parent, Some(&transaction))?;
-                let inserted = directory.insert(name, cell.number, new.kind.file_type());
+                let inserted = directory.insert_absent(name, cell.number, new.kind.file_type());
                 inserted.map_err(|error| in_directory(error, parent.number))
             });
         if let Err(error) = done {
@@ -324,7 +324,7 @@ impl Parts {
     ) -> Result<()> {
         let first = LogicalBlock(0);
         let spot = self.spot(cell, first)?;
-        let allocation = self.take(cell, &spot, 1, ExtentKind::Written, Some(transaction))?;
+        let allocation = self.take(cell, &spot, 1, Some(transaction))?;
         let physical = PhysicalBlock(allocation.range().start().0);
         self.write_blocks(physical, target, 0)?;
         let extent = LeafEntry {

@@ -7,7 +7,7 @@ use extant_blockdev::{Device, MemoryDevice};
 use extant_ext4::check::{CheckOptions, check};
 use extant_ext4::{Filesystem, NewKind, NewNode, Node, Options};
 use extant_space::{CancelToken, Control, Silent};
-use extant_testkit::command::{run, tool};
+use extant_testkit::mke2fs;
 use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::workdir::Workdir;
 
@@ -31,16 +31,7 @@ impl Image {
     /// What mke2fs makes of `options`, with `mebibytes` MiB.
     #[track_caller]
     pub fn new(options: &str, mebibytes: u64) -> Self {
-        let work = Workdir::new();
-        let path = work.path().join("image");
-        let file = fs::File::create(&path).unwrap();
-        file.set_len(mebibytes << 20).unwrap();
-        run(tool("mke2fs")
-            .args(["-q", "-F"])
-            .args(options.split_whitespace())
-            .arg(&path))
-        .unwrap_or_else(|failure| panic!("{failure}"));
-        Self::from_bytes(&fs::read(&path).unwrap())
+        Self::from_bytes(&mke2fs(options, mebibytes << 20))
     }
 
     pub fn from_bytes(bytes: &[u8]) -> Self {

@@ -8,3 +8,4 @@ mod image;
 mod names;
 mod open;
 mod space;
+mod trim;

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use extant_blockdev::{Device, MemoryDevice, RangeStatus};
+use extant_blockdev::{Device, MemoryDevice, OperationKind, RangeStatus, Statistics};
 use extant_ext4::{Assign, DeviceZeroes, Discard, Filesystem, Options, Reserve, XattrMode};
-use extant_space::{ByteRange, ErrorKind, ExtentState, FallocateMode, SpaceFile, SyncMode};
+use extant_space::{
+    ByteRange, CancelToken, ErrorKind, ExtentState, FallocateMode, SpaceFile, SyncMode,
+};
 use extant_testkit::command::{text, tool};
 use extant_testkit::workdir::Workdir;
 use extant_testkit::{require, requires};
@@ -215,6 +217,40 @@ fn fallocate_passes_its_blocks_to_the_device_as_wanted() {
 }
 
 #[test]
+fn device_is_asked_again_for_a_place_only_after_a_discard() {
+    require!(requires::tool("mke2fs"));
+    for (discard, assigns) in [(Discard::Off, 1), (Discard::OnCommit, 5)] {
+        let image = Image::new("-t ext4", 64);
+        let device = Arc::new(Statistics::new(image.device.clone()));
+        let options = Options {
+            discard,
+            ..Options::default()
+        };
+        let fs = Filesystem::open(device.clone(), options).unwrap();
+        let file = create(&fs.root().unwrap(), "file").file().unwrap();
+        for _ in 0..5 {
+            file.fallocate(FallocateMode::Allocate, ByteRange::new(0, 2 * MIB))
+                .unwrap();
+            // What comes and goes in one transaction is not discarded.
+            fs.sync().unwrap();
+            file.resize(0).unwrap();
+            fs.sync().unwrap();
+            file.node().release_windows();
+        }
+        let count = device.snapshot().of(OperationKind::Assign).count();
+        assert_eq!(count, assigns, "{discard:?}");
+        if discard == Discard::Off {
+            let all = image.device.geometry().range();
+            fs.trim(all, 0, &CancelToken::new()).unwrap();
+            file.fallocate(FallocateMode::Allocate, ByteRange::new(0, 2 * MIB))
+                .unwrap();
+            let count = device.snapshot().of(OperationKind::Assign).count();
+            assert_eq!(count, assigns + 1, "after a trim");
+        }
+    }
+}
+
+#[test]
 fn fallocate_says_when_the_device_has_no_space_where_that_is_required() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let full = Image::new("-t ext4", 64);
@@ -250,4 +286,73 @@ fn fallocate_says_when_the_device_has_no_space_where_that_is_required() {
         fs.close().unwrap();
         image.assert_clean();
     }
+}
+
+#[test]
+fn allocated_space_is_written_without_a_free_block_for_the_map() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    let image = Image::new("-t ext4 -b 4096", 32);
+    let fs = image.open_with(Options {
+        reserve: Reserve::Take,
+        ..Options::default()
+    });
+    let root = fs.root().unwrap();
+    let file = create(&root, "file").file().unwrap();
+    let size = 4 * MIB;
+    file.fallocate(FallocateMode::Allocate, ByteRange::new(0, size))
+        .unwrap();
+    let filler = create(&root, "filler").file().unwrap();
+    let mut at = 0;
+    while filler
+        .fallocate(FallocateMode::Allocate, ByteRange::at(at, 4096).unwrap())
+        .is_ok()
+    {
+        at += 4096;
+    }
+    assert_eq!(fs.statistics().free_blocks, 0);
+    // Each is an extent of its own: the tree would need nodes.
+    let written = |block: u64| block % 16 == 7;
+    for block in (0..size / 4096).filter(|block| written(*block)) {
+        file.write_at(&[3; 4096], block * 4096).unwrap();
+    }
+    let mut bytes = [0; 4096];
+    for block in 0..size / 4096 {
+        file.read_at(&mut bytes, block * 4096).unwrap();
+        let expected = if written(block) { 3 } else { 0 };
+        assert!(bytes == [expected; 4096], "block {block}");
+    }
+    drop((file, filler, root));
+    fs.close().unwrap();
+    image.assert_clean();
+}
+
+#[test]
+fn group_that_is_allocated_as_a_whole_is_assigned_in_one_request() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    let image = Image::new("-t ext4 -b 4096", 640);
+    let device = Arc::new(Statistics::new(image.device.clone()));
+    let fs = Filesystem::open(device.clone(), Options::default()).unwrap();
+    let file = create(&fs.root().unwrap(), "file").file().unwrap();
+    let size = 384 * MIB;
+    file.fallocate(FallocateMode::Allocate, ByteRange::new(0, size))
+        .unwrap();
+    let assigns = device.snapshot().of(OperationKind::Assign).count();
+    let mut pieces: Vec<ByteRange> = Vec::new();
+    for extent in file.extents(ByteRange::new(0, size)).unwrap() {
+        let start = extent.physical.unwrap();
+        let end = start + extent.logical.len();
+        match pieces.last_mut() {
+            Some(last) if last.end() == start => *last = ByteRange::new(last.start(), end),
+            _ => pieces.push(ByteRange::new(start, end)),
+        }
+    }
+    // A piece may go on from one group to the next.
+    let groups = size.div_ceil(128 * MIB) + 1;
+    assert!(
+        assigns <= groups + pieces.len() as u64,
+        "{assigns} for {pieces:?}"
+    );
+    drop(file);
+    fs.close().unwrap();
+    image.assert_clean();
 }

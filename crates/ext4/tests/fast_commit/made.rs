@@ -12,7 +12,7 @@ use extant_ondisk::ext4::inode::{InodeFlags, Mode};
 use extant_ondisk::ext4::{Inode, Layout, LogicalBlock, PhysicalBlock, Superblock};
 use extant_ondisk::jbd2::JournalSuperblock;
 use extant_space::SpaceFile;
-use extant_testkit::command::{run, text, tool};
+use extant_testkit::command::{text, tool};
 use extant_testkit::workdir::Workdir;
 
 /// A file system in use, with its journal found.
@@ -40,16 +40,7 @@ pub fn node(kind: NewKind<'_>) -> NewNode<'_> {
 
 /// What mke2fs makes of `options`, with `mebibytes` MiB.
 pub fn mke2fs(options: &str, mebibytes: u64) -> MemoryDevice {
-    let work = Workdir::new();
-    let path = work.path().join("image");
-    fs::File::create(&path)
-        .unwrap()
-        .set_len(mebibytes << 20)
-        .unwrap();
-    let mut command = tool("mke2fs");
-    command.args(["-q", "-F"]).args(options.split_whitespace());
-    run(command.arg(&path)).unwrap_or_else(|failure| panic!("{failure}"));
-    MemoryDevice::from_bytes(&fs::read(&path).unwrap())
+    MemoryDevice::from_bytes(&extant_testkit::mke2fs(options, mebibytes << 20))
 }
 
 /// The same device, which writes so many bytes whole or not at all: superblocks have 1,024.

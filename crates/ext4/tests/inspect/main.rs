@@ -1,7 +1,6 @@
 //! Looking at a whole file system: all inodes, free runs, descriptors, journal, trees, while it is changed and after.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
@@ -9,20 +8,11 @@ use extant_blockdev::MemoryDevice;
 use extant_ext4::{Access, Filesystem, InodeNumber, NewKind, NewNode, Node, Options, TreeEntry};
 use extant_ondisk::ext4::GroupNumber;
 use extant_space::{ByteRange, ErrorKind, FallocateMode, SpaceFile};
-use extant_testkit::command::{run, tool};
-use extant_testkit::workdir::Workdir;
-use extant_testkit::{require, requires};
+use extant_testkit::{mke2fs, require, requires};
 
 fn device(options: &str) -> Arc<MemoryDevice> {
-    let work = Workdir::new();
-    let path = work.path().join("image");
-    fs::File::create(&path).unwrap().set_len(64 << 20).unwrap();
-    run(tool("mke2fs")
-        .args(["-q", "-F", "-t", "ext4"])
-        .args(options.split_whitespace())
-        .arg(&path))
-    .unwrap_or_else(|failure| panic!("{failure}"));
-    Arc::new(MemoryDevice::from_bytes(&fs::read(&path).unwrap()))
+    let bytes = mke2fs(&format!("-t ext4 {options}"), 64 << 20);
+    Arc::new(MemoryDevice::from_bytes(&bytes))
 }
 
 fn open(device: &Arc<MemoryDevice>, access: Access) -> Filesystem {

@@ -9,7 +9,7 @@ use extant_blockdev::MemoryDevice;
 use extant_ext4::check::{CheckOptions, check};
 use extant_ext4::{Filesystem, Options};
 use extant_space::{CancelToken, Control, Silent};
-use extant_testkit::command::{run, tool};
+use extant_testkit::mke2fs;
 use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::workdir::Workdir;
 
@@ -27,16 +27,7 @@ pub const FORMATS: [&str; 7] = [
 /// What mke2fs makes of `options`, with `mebibytes` MiB.
 #[track_caller]
 pub fn make(options: &str, mebibytes: u64) -> Arc<MemoryDevice> {
-    let work = Workdir::new();
-    let path = work.path().join("image");
-    let file = fs::File::create(&path).unwrap();
-    file.set_len(mebibytes << 20).unwrap();
-    run(tool("mke2fs")
-        .args(["-q", "-F"])
-        .args(options.split_whitespace())
-        .arg(&path))
-    .unwrap_or_else(|failure| panic!("{failure}"));
-    Arc::new(MemoryDevice::from_bytes(&fs::read(&path).unwrap()))
+    Arc::new(MemoryDevice::from_bytes(&mke2fs(options, mebibytes << 20)))
 }
 
 /// Writes what is on a device to a new file; where there are zeros it stays a hole.

@@ -30,7 +30,7 @@ fn tower(sizes: &[u64], assign: Assign) -> Tower {
 
 /// Takes all space of a level but `left` bytes.
 #[track_caller]
-fn fill(level: &Level, left: u64) {
+pub fn fill(level: &Level, left: u64) {
     let filesystem = &level.filesystem;
     let available = || filesystem.statistics().available_blocks * BLOCK;
     let filler = create(&filesystem.root().unwrap(), FILLER);

@@ -4,4 +4,5 @@ mod assign;
 mod contents;
 mod full;
 mod program;
+mod required;
 mod tower;

@@ -208,7 +208,8 @@ pub fn assert_clean(device: &dyn Device) {
     assert_e2fsck_clean(&path);
 }
 
-fn loop_over(below: &Level) -> Arc<dyn Device> {
+/// A loop device over the file of a level.
+pub fn loop_over(below: &Level) -> Arc<dyn Device> {
     let device = LoopDevice::new(below.file.clone(), LoopOptions::default());
     Arc::new(device.unwrap())
 }

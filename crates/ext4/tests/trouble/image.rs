@@ -10,6 +10,7 @@ use extant_ext4::check::{CheckOptions, check};
 use extant_ext4::{Filesystem, NewKind, NewNode, Options};
 use extant_space::{CancelToken, Control, Result, Silent};
 use extant_testkit::command::{describe, run, run_any_status, tool};
+use extant_testkit::mke2fs;
 use extant_testkit::workdir::Workdir;
 
 use crate::scenario;
@@ -20,16 +21,7 @@ pub const OLD: &str = "-t ext4 -b 1024 -J size=1 -N 128 -m 0 -O ^orphan_file,^me
 /// What mke2fs makes of `options`.
 #[track_caller]
 pub fn make(options: &str, kibibytes: u64) -> MemoryDevice {
-    let work = Workdir::new();
-    let path = work.path().join("image");
-    let file = fs::File::create(&path).unwrap();
-    file.set_len(kibibytes << 10).unwrap();
-    run(tool("mke2fs")
-        .args(["-q", "-F"])
-        .args(options.split_whitespace())
-        .arg(&path))
-    .unwrap_or_else(|failure| panic!("{failure}"));
-    MemoryDevice::from_bytes(&fs::read(&path).unwrap())
+    MemoryDevice::from_bytes(&mke2fs(options, kibibytes << 10))
 }
 
 /// The same, where the scenario ran before: there is something to be read.

@@ -1,4 +1,4 @@
-//! All owners, so that windows can be found when space runs out and counters summed.
+//! All owners, so that windows can be found when space runs out.
 
 use std::collections::HashMap;
 
@@ -6,7 +6,7 @@ use crossbeam_utils::CachePadded;
 
 use super::OwnerShared;
 use crate::BlockRange;
-use crate::counters::{Count, OwnerCounts};
+use crate::counters::Count;
 use crate::shared::Shared;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Weak, lock};
 
@@ -60,25 +60,11 @@ impl Owners {
         blocks
     }
 
-    /// Blocks in all windows, without waiting for anybody.
-    pub(crate) fn window_blocks(&self) -> u64 {
-        let mut blocks = 0;
-        self.for_each(|owner| blocks += owner.shown().window_blocks());
-        blocks
-    }
-
     /// All windows.
     pub(crate) fn windows(&self) -> Vec<BlockRange> {
         let mut windows = Vec::new();
         self.for_each(|owner| windows.extend(lock(&owner.state).windows.iter()));
         windows
-    }
-
-    /// The counts that owners have not handed on, without waiting for anybody.
-    pub(crate) fn counts(&self) -> Vec<OwnerCounts> {
-        let mut counts = Vec::new();
-        self.for_each(|owner| counts.push(owner.shown().counts()));
-        counts
     }
 
     /// Visits the owners, without a lock of the registry.

@@ -21,11 +21,6 @@ impl Windows {
         self.windows.iter().copied()
     }
 
-    /// Blocks in all of them.
-    pub(super) fn blocks(&self) -> u64 {
-        self.iter().map(|window| u64::from(window.count())).sum()
-    }
-
     /// Answers a request from a window, when it has all that is wanted.
     pub(super) fn take(&mut self, request: &Request) -> Option<BlockRange> {
         let (at, start) = self.find(request)?;

@@ -53,6 +53,14 @@ pub enum Event {
     SetPolicy(Policy),
     /// All free runs are looked at, and with them all bitmaps loaded.
     Walk,
+    /// Free runs between two places of a group are kept from everybody for a moment.
+    Withhold {
+        group: Index,
+        from: Index,
+        to: Index,
+        minimum: u32,
+        runs_max: usize,
+    },
     Grow(u64),
     /// To so many thousandths of the disk, or from 1000 on of what is free at its end.
     Shrink(u64),
@@ -173,6 +181,18 @@ pub fn list(sizes: Sizes) -> impl Strategy<Value = Vec<Event>> {
         ),
         (1, policy.prop_map(Event::SetPolicy).boxed()),
         (1, Just(Event::Walk).boxed()),
+        (
+            2,
+            (index(), index(), index(), 1..30u32, 1..8usize)
+                .prop_map(|(group, from, to, minimum, runs_max)| Event::Withhold {
+                    group,
+                    from,
+                    to,
+                    minimum,
+                    runs_max,
+                })
+                .boxed(),
+        ),
     ];
     if resizes > 0 {
         weighted.push((resizes, (1..3000u64).prop_map(Event::Grow).boxed()));

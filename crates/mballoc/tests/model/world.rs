@@ -9,7 +9,7 @@ use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
 use extant_mballoc::{
-    Allocator, Block, BlockRange, FreedBlocks, Geometry, Options, Owner, TransactionId,
+    Allocator, Block, BlockRange, Geometry, Options, Owner, TransactionId, WithheldBlocks,
 };
 use extant_space::{ErrorKind, Result};
 
@@ -52,7 +52,7 @@ struct World<'a> {
     files: u64,
     running: TransactionId,
     committing: Option<TransactionId>,
-    discarding: Vec<FreedBlocks<'a>>,
+    discarding: Vec<WithheldBlocks<'a>>,
     counts: Counts,
     /// A request was allowed to take the reserve.
     reserve_used: bool,
@@ -158,6 +158,13 @@ impl<'a> World<'a> {
                 assert_eq!(self.allocator.policy(), *policy);
             }
             Event::Walk => self.walk(),
+            Event::Withhold {
+                group,
+                from,
+                to,
+                minimum,
+                runs_max,
+            } => self.withhold(group, [from, to], *minimum, *runs_max),
             Event::Grow(blocks) => self.grow(*blocks),
             Event::Shrink(place) => self.shrink(*place),
         }

@@ -6,10 +6,11 @@
 //! | `FS_IOC_FSGETXATTR`, `FS_IOC_FSSETXATTR` | the same in other words (`flags`); the kernel asks for the first before it sets |
 //! | `FS_IOC_GETVERSION` | the generation of the inode |
 //! | `FS_IOC_GETFSLABEL` | the label of the file system |
+//! | `FITRIM` | free space is discarded; for root, and for the user who serves the mount (`trim`) |
 //! | `PROBE`, `FALLOCATE`, `EXTENTS` | docs/formats/ioctl.md |
 //!
-//! `FS_IOC_FIEMAP` never gets here: the kernel answers it itself, and has no way to ask. `FITRIM` needs the engine to keep others
-//! from the space that it discards, which it does not offer. The project of a file is always told to be 0.
+//! `FS_IOC_FIEMAP` never gets here: the kernel answers it itself, and has no way to ask. The project of a file is always told
+//! to be 0.
 
 use std::ops::ControlFlow;
 
@@ -25,6 +26,7 @@ use super::flags::ExtendedFlags;
 use super::handles::FileHandle;
 use super::nodes::Entry;
 use super::space::range_of;
+use super::trim::{self, TrimRange};
 use crate::ioctl::{self, ExtentsPage, MappedExtent, Probe};
 use crate::operations::{FileKind, Ioctl, IoctlAnswer, NodeId, Request, Result};
 use crate::options::WriteCache;
@@ -88,6 +90,11 @@ impl Volume {
                 let stored = self.filesystem.statistics().label;
                 label[..stored.len()].copy_from_slice(&stored);
                 answer(&label, output)
+            }
+            trim::FITRIM => {
+                let mut range = parse::<TrimRange>(ioctl.input)?;
+                self.trim(request, &mut range)?;
+                answer(range.as_bytes(), output)
             }
             ioctl::PROBE => answer(self.probe().as_bytes(), output),
             ioctl::FALLOCATE => {

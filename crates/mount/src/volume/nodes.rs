@@ -201,12 +201,16 @@ impl Entry {
         self.writers.fetch_add(1, Ordering::Relaxed);
     }
 
+    /// After the last one, space that was kept for the file to grow is free for others.
     pub(super) fn remove_writer(&self) {
         let counted_down = |writers: u32| writers.checked_sub(1);
         // Nobody closes what was not opened; if so, nothing is.
-        let _ = self
+        let before = self
             .writers
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted_down);
+        if before == Ok(1) {
+            self.node().release_windows();
+        }
     }
 
     /// Whether the kernel may hold data that was not written back, in its writeback cache or a shared mapping: it does until

@@ -1,9 +1,10 @@
-//! `fallocate` and holes.
+//! `fallocate` and holes, space kept for files that grow, and `fstrim`.
 
 use extant_mount::Operations;
 use extant_mount::operations::{Fallocate, Handle, NodeId, Result, Seek};
+use extant_space::{ByteRange, SpaceFile};
 use extant_testkit::require;
-use rustix::fs::FallocateFlags;
+use rustix::fs::{FallocateFlags, OFlags};
 use rustix::io::Errno;
 
 use crate::image::needs;
@@ -99,5 +100,103 @@ fn seek_finds_data_and_holes_and_counts_unwritten_as_hole() {
         (data(12_388), hole(12_388)),
         (Err(Errno::NXIO), Err(Errno::NXIO))
     );
+    kernel.end();
+}
+
+fn kept_blocks(kernel: &Kernel) -> u64 {
+    kernel.volume.filesystem().statistics().kept_blocks
+}
+
+#[test]
+fn closed_file_keeps_no_space_to_grow() {
+    let [a, b] = needs();
+    require!(a, b);
+    let kernel = Kernel::new(64);
+    let close = |node, handle| {
+        let request = kernel.request();
+        kernel.volume.release(&request, node, handle, OFlags::RDWR);
+    };
+    let (file, opened) = kernel.create(ROOT, "a", 0o644).unwrap();
+    kernel.write(file.node, 0, &[1; 4096]).unwrap();
+    let kept = kept_blocks(&kernel);
+    assert!(kept > 0);
+    let reader = kernel.open(file.node, OFlags::RDONLY).unwrap();
+    let writer = kernel.open(file.node, OFlags::WRONLY).unwrap();
+    close(file.node, opened.handle);
+    close(file.node, reader.handle);
+    assert_eq!(kept_blocks(&kernel), kept);
+    close(file.node, writer.handle);
+    assert_eq!(kept_blocks(&kernel), 0);
+    for number in 0..500 {
+        let (file, opened) = kernel.create(ROOT, &format!("{number}"), 0o644).unwrap();
+        kernel.write(file.node, 0, &[2; 4096]).unwrap();
+        close(file.node, opened.handle);
+    }
+    assert_eq!(kernel.volume.known_nodes(), 501);
+    // Of the directory, which has grown and is nobody's to close.
+    assert!(kept_blocks(&kernel) < 16, "{}", kept_blocks(&kernel));
+    kernel.end();
+}
+
+#[test]
+fn file_that_is_opened_for_each_append_stays_in_one_piece() {
+    let [a, b] = needs();
+    require!(a, b);
+    let kernel = Kernel::new(64);
+    let (file, opened) = kernel.create(ROOT, "log", 0o644).unwrap();
+    let request = kernel.request();
+    kernel
+        .volume
+        .release(&request, file.node, opened.handle, OFlags::RDWR);
+    for at in 0..1000 {
+        let opened = kernel.open(file.node, OFlags::WRONLY).unwrap();
+        kernel.write(file.node, at * 4096, &[1; 4096]).unwrap();
+        kernel
+            .volume
+            .release(&request, file.node, opened.handle, OFlags::WRONLY);
+    }
+    let number = extant_ext4::InodeNumber(file.node.0 as u32);
+    let node = kernel.volume.filesystem().node(number).unwrap();
+    let file = node.file().unwrap();
+    let extents = file.extents(ByteRange::new(0, 4096 * 1000)).unwrap();
+    assert_eq!(extents.len(), 1, "{extents:?}");
+    drop((file, node));
+    kernel.end();
+}
+
+/// `FITRIM`: start, length, shortest run; the length that was trimmed.
+fn trim(kernel: &Kernel, range: [u64; 3]) -> Result<u64> {
+    const FITRIM: u32 = 0xC018_5879;
+    let input: Vec<u8> = range.iter().flat_map(|word| word.to_ne_bytes()).collect();
+    let answer = kernel.ioctl_on(ROOT, Handle(1), FITRIM, &input, 24)?;
+    let words: Vec<u64> = answer
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|word| u64::from_ne_bytes(*word))
+        .collect();
+    assert_eq!([words[0], words[2]], [range[0], range[2]]);
+    Ok(words[1])
+}
+
+#[test]
+fn trim_discards_free_space_for_those_who_may() {
+    let [a, b] = needs();
+    require!(a, b);
+    let mut kernel = Kernel::new(16);
+    let (file, _) = kernel.create(ROOT, "a", 0o644).unwrap();
+    kernel.write(file.node, 0, &[7; 1 << 20]).unwrap();
+    kernel.unlink(ROOT, "a").unwrap();
+    kernel.volume.forget(file.node, 1);
+    kernel.volume.sync_all(&kernel.request()).unwrap();
+    let before = kernel.device.allocated();
+    let free = kernel.volume.filesystem().statistics().free_blocks * 4096;
+    assert_eq!(trim(&kernel, [0, u64::MAX, 0]), Ok(free));
+    assert!(kernel.device.allocated() <= before - (1 << 20));
+    assert_eq!(trim(&kernel, [0, u64::MAX, 128 << 20]), Ok(0));
+    assert_eq!(trim(&kernel, [16 << 20, 4096, 0]), Err(Errno::INVAL));
+    assert_eq!(trim(&kernel, [0, 100, 0]), Err(Errno::INVAL));
+    kernel.user(54_321, 54_321);
+    assert_eq!(trim(&kernel, [0, u64::MAX, 0]), Err(Errno::PERM));
     kernel.end();
 }

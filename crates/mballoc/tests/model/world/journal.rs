@@ -1,8 +1,9 @@
 //! Freeing: now, after a commit, and what must not be freed.
 
-use std::ops::ControlFlow;
+use std::num::NonZeroU32;
+use std::ops::{ControlFlow, Range};
 
-use extant_mballoc::{Block, BlockRange, Free, Reuse, TransactionId};
+use extant_mballoc::{Block, BlockRange, Free, GroupNumber, Reuse, TransactionId};
 use extant_space::ErrorKind;
 use proptest::sample::Index;
 
@@ -146,28 +147,67 @@ impl World<'_> {
         assert_eq!(self.windows(), []);
     }
 
+    /// Compares what is withheld of a group, and what is told of the disk meanwhile.
+    pub(super) fn withhold(
+        &self,
+        group: &Index,
+        places: [&Index; 2],
+        minimum: u32,
+        runs_max: usize,
+    ) {
+        let group = GroupNumber(group.index(self.geometry.groups() as usize) as u32);
+        let start = self.geometry.start_of(group);
+        let length = self.geometry.length_of(group);
+        let [from, to] =
+            places.map(|place| Block(start.0 + place.index(length as usize + 1) as u64));
+        let mut expected = self.free_runs(from..to);
+        expected.retain(|run| run.count() >= minimum);
+        expected.truncate(runs_max);
+        let blocks: u64 = expected.iter().map(|run| u64::from(run.count())).sum();
+        let told = || {
+            let allocator = self.allocator;
+            (allocator.free_blocks(), allocator.pending_blocks())
+        };
+        let before = told();
+        let minimum = NonZeroU32::new(minimum).unwrap();
+        let withheld = self.allocator.withhold(group, from..to, minimum, runs_max);
+        assert_eq!(withheld.ranges(), expected, "withheld runs");
+        assert_eq!(told(), (before.0 - blocks, before.1 + blocks));
+        assert_eq!(self.allocator.check(), Ok(()));
+        for range in &expected {
+            let error = self.allocator.free(*range, Free::Now).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+        }
+    }
+
     /// Compares the free runs, for which every bitmap is read.
     pub(super) fn walk(&self) {
-        let windows = self.windows();
-        let mut expected: Vec<BlockRange> = Vec::new();
-        for block in (self.geometry.first.0..self.geometry.end.0).map(Block) {
-            let kept = windows.iter().any(|window| window.contains(block));
-            if kept || self.cell(block) != Some(Cell::Free) {
-                continue;
-            }
-            match expected.last_mut() {
-                Some(run) if run.end() == block => {
-                    *run = BlockRange::new(run.start(), run.count() + 1);
-                }
-                _ => expected.push(BlockRange::new(block, 1)),
-            }
-        }
+        let expected = self.free_runs(self.geometry.first..self.geometry.end);
         let mut seen = Vec::new();
         self.allocator.for_each_free(|range| {
             seen.push(range);
             ControlFlow::Continue(())
         });
         assert_eq!(seen, expected, "free runs");
+    }
+
+    /// Runs of blocks that are free and in no window.
+    fn free_runs(&self, within: Range<Block>) -> Vec<BlockRange> {
+        let windows = self.windows();
+        let mut runs: Vec<BlockRange> = Vec::new();
+        for block in (within.start.0..within.end.0).map(Block) {
+            let kept = windows.iter().any(|window| window.contains(block));
+            if kept || self.cell(block) != Some(Cell::Free) {
+                continue;
+            }
+            match runs.last_mut() {
+                Some(run) if run.end() == block => {
+                    *run = BlockRange::new(run.start(), run.count() + 1);
+                }
+                _ => runs.push(BlockRange::new(block, 1)),
+            }
+        }
+        runs
     }
 
     fn when(&self, when: When) -> Free {

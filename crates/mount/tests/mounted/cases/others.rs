@@ -14,6 +14,7 @@ pub const CASES: &[Case] = &[
         "control calls",
         control_calls,
     ),
+    same("FITRIM", "trim", trims),
     same(
         "programs: tar, cp, mv, diff, find, sort, cc",
         "programs at work",
@@ -50,6 +51,21 @@ fn control_calls(notes: &mut Notes) {
     notes.shell(0, &perl("0x80087601", 256, "\"has a version\""));
     notes.shell(0, &perl("0x81009431", 256, "unpack(\"Z*\", $b)"));
     notes.shell(0, &perl("0x80041234", 256, "\"what?\""));
+}
+
+fn trims(notes: &mut Notes) {
+    let trim = |range: &str, show: &str| {
+        format!(
+            "perl -e 'open F, \"<\", \".\"; $b = pack \"Q3\", {range}; print ioctl(F, 0xC0185879, $b) ? {show} : $! + 0'"
+        )
+    };
+    let much = "(unpack \"Q3\", $b)[1] > 1 << 20 ? \"much\" : \"little\"";
+    // In this order: the kernel passes over what it has discarded in runs as short.
+    notes.shell(0, &trim("0, ~0, 1 << 20", much));
+    notes.shell(0, &trim("0, ~0, 0", much));
+    notes.shell(0, &trim("0, 100, 0", much));
+    notes.shell(0, &trim("1 << 60, 4096, 0", much));
+    notes.shell(0, &trim("0, ~0, 1 << 40", much));
 }
 
 fn programs(notes: &mut Notes) {

@@ -1,0 +1,118 @@
+//! Giving blocks their place on the device, as the options want it, and telling it that nobody needs them.
+//!
+//! With [`Assign::Require`] nothing that was accepted fails later for lack of space below. What the file system has from
+//! the start is given its place when it is opened, as a whole: superblocks, descriptors, bitmaps, inode tables, journal. What
+//! it takes later for its own use (nodes of trees, blocks of directories and of attributes) is given its place before anything
+//! refers to it: who needs it is told that there is no space. What other blocks of that kind it has was written once, and so
+//! has a place.
+
+use std::ops::Range;
+
+use extant_blockdev::{Assigned, Device, Operation, Request};
+use extant_mballoc::BlockRange;
+use extant_ondisk::ext4::PhysicalBlock;
+use extant_space::{ByteRange, Error, ErrorKind, Result};
+
+use super::Parts;
+use crate::options::Assign;
+
+/// Ranges of the file system's own that are given their place together.
+const RANGES_MAX: usize = 64;
+
+impl Parts {
+    /// Gives new blocks of a file their place.
+    ///
+    /// # Errors
+    /// With [`Assign::Require`]: `NoSpace` and others of the device, `Unsupported` when it does not assign. Nothing may then refer
+    /// to the blocks.
+    pub(crate) fn assign(&self, first: PhysicalBlock, blocks: u64) -> Result<()> {
+        if self.options.assign == Assign::Off {
+            return Ok(());
+        }
+        let blocks = first.0..first.0 + blocks;
+        if self.assigned.has(&blocks) {
+            return Ok(());
+        }
+        let bits = self.layout.block_bits();
+        let range = ByteRange::new(blocks.start << bits, blocks.end << bits);
+        let assigned = self.device.assign(range);
+        match assigned {
+            Ok(Assigned::Done) => self.assigned.note(&blocks),
+            Ok(Assigned::Refused) => {}
+            Err(_) => {
+                // What it did get before it failed is space that others below need. Nothing refers to these blocks yet.
+                self.assigned.forget(&blocks);
+                let _ = self.device.discard(range);
+            }
+        }
+        match (self.options.assign, assigned) {
+            (Assign::Require, Err(error)) => Err(error),
+            (Assign::Require, Ok(Assigned::Refused)) => Err(refused(range)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same for a block of metadata, which is written later, when nobody can be told.
+    pub(crate) fn assign_metadata(&self, block: PhysicalBlock) -> Result<()> {
+        match self.options.assign {
+            Assign::Require => self.assign(block, 1),
+            Assign::Off | Assign::Try => Ok(()),
+        }
+    }
+
+    /// Notes that the device may take the place of blocks back.
+    pub(crate) fn forget_place(&self, blocks: &Range<u64>) {
+        self.assigned.forget(blocks);
+    }
+
+    /// Gives what is the file system's own from the start its place, where that is required.
+    ///
+    /// # Errors
+    /// As [`assign`](Self::assign).
+    pub(super) fn assign_system(&self) -> Result<()> {
+        if self.options.assign != Assign::Require {
+            return Ok(());
+        }
+        let bits = self.layout.block_bits();
+        let zone = self.groups.zone().within(0..self.layout.blocks());
+        let ranges: Vec<_> = zone
+            .map(|blocks| ByteRange::new(blocks.start << bits, blocks.end << bits))
+            .collect();
+        for together in ranges.chunks(RANGES_MAX) {
+            let assign = |range: &ByteRange| Request::new(Operation::Assign(*range));
+            let mut requests: Vec<_> = together.iter().map(assign).collect();
+            self.device.submit(&mut requests);
+            for (request, range) in requests.into_iter().zip(together) {
+                request.into_result().map_err(|error| match error.kind() {
+                    ErrorKind::Unsupported => refused(*range),
+                    _ => error,
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Discards blocks that nobody has, and returns how many bytes they have.
+    ///
+    /// # Errors
+    /// Those of the device; some are discarded then.
+    pub(super) fn discard(&self, ranges: &[BlockRange]) -> Result<u64> {
+        let bits = self.layout.block_bits();
+        let bytes =
+            |range: &BlockRange| ByteRange::new(range.start().0 << bits, range.end().0 << bits);
+        for range in ranges {
+            self.assigned.forget(&(range.start().0..range.end().0));
+        }
+        let discard = |range| Request::new(Operation::Discard(bytes(range)));
+        let mut requests: Vec<_> = ranges.iter().map(discard).collect();
+        self.device.submit(&mut requests);
+        requests.into_iter().try_for_each(Request::into_result)?;
+        Ok(ranges.iter().map(|range| bytes(range).len()).sum())
+    }
+}
+
+fn refused(range: ByteRange) -> Error {
+    Error::new(ErrorKind::Unsupported)
+        .detail("the device does not assign")
+        .in_range(range)
+}

@@ -1,0 +1,38 @@
+//! `FITRIM`: what `fstrim` asks for.
+//!
+//! The kernel asks nobody whether a caller of a FUSE file system may do this, so it is judged here: root may, and the user who
+//! serves the mount, whose image it is.
+
+use extant_space::ByteRange;
+use rustix::io::Errno;
+use rustix::ioctl::opcode;
+use rustix::process::geteuid;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+use super::Volume;
+use super::caller::is_privileged;
+use crate::operations::{Request, Result};
+
+pub(super) const FITRIM: u32 = opcode::read_write::<TrimRange>(b'X', 121) as u32;
+
+/// `struct fstrim_range`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
+pub(super) struct TrimRange {
+    start: u64,
+    /// Of the range; then of what was discarded.
+    length: u64,
+    run_length_min: u64,
+}
+
+impl Volume {
+    pub(super) fn trim(&self, request: &Request<'_>, range: &mut TrimRange) -> Result<()> {
+        if !is_privileged(request.caller) && request.caller.uid != geteuid().as_raw() {
+            return Err(Errno::PERM);
+        }
+        let wanted = ByteRange::new(range.start, range.start.saturating_add(range.length));
+        let least = range.run_length_min;
+        range.length = self.told(self.filesystem.trim(wanted, least, request.cancel))?;
+        Ok(())
+    }
+}
