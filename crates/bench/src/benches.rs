@@ -7,6 +7,7 @@ mod assign;
 mod cancel;
 mod ext4;
 mod mballoc;
+pub(crate) mod mount;
 mod neighbour;
 mod stack;
 mod sync4k;
@@ -24,6 +25,7 @@ pub const ALL: &[&dyn Bench] = &[
     &assign::Assign,
     &ext4::Ext4,
     &stack::Stack,
+    &mount::Mount,
 ];
 
 /// The bench called `name`.

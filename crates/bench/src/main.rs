@@ -41,6 +41,7 @@ use clap::{Parser, Subcommand};
 use extant_space::ByteSize;
 
 use crate::bench::{Bench, Context, Options};
+use crate::benches::mount::floor;
 use crate::report::Report;
 
 /// A goal is missed, with `--check`.
@@ -108,6 +109,11 @@ enum Inner {
     },
     #[command(name = memory::WORD, hide = true)]
     Touch { bytes: u64 },
+    #[command(name = floor::WORD, hide = true)]
+    Floor {
+        directory: PathBuf,
+        data: Option<PathBuf>,
+    },
 }
 
 fn main() -> ExitCode {
@@ -124,6 +130,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
     match &arguments.inner {
         Some(Inner::Measure { command }) => measured::serve(command)?,
         Some(Inner::Touch { bytes }) => memory::serve(*bytes)?,
+        Some(Inner::Floor { directory, data }) => floor::serve(directory, data.as_deref())?,
         None => return measure(arguments),
     }
     Ok(ExitCode::SUCCESS)

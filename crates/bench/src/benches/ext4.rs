@@ -8,7 +8,7 @@
 
 mod append;
 mod bandwidth;
-mod fallocate2;
+pub(super) mod fallocate2;
 mod image;
 mod open;
 mod sync;

@@ -31,7 +31,7 @@ const THREADS: [usize; 7] = [1, 2, 4, 8, 16, 32, 64];
 const RATE: &str = "k/s in total";
 
 /// A file that is extended and truncated.
-trait Subject: Sync {
+pub(in crate::benches) trait Subject: Sync {
     fn extend(&self, range: ByteRange) -> Result<()>;
     fn truncate(&self) -> Result<()>;
 }
@@ -143,7 +143,7 @@ fn name(who: &str, threads: usize) -> String {
 }
 
 /// Operations a second, of one thread for each file.
-fn run<S: Subject>(files: &[S], window: Duration) -> Result<f64> {
+pub(in crate::benches) fn run<S: Subject>(files: &[S], window: Duration) -> Result<f64> {
     let stop = AtomicBool::new(false);
     let counts: Vec<CachePadded<AtomicU64>> =
         files.iter().map(|_| CachePadded::default()).collect();

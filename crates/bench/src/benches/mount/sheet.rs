@@ -1,0 +1,116 @@
+//! The figures of one part: for each case a rate of every peer, and what they come to beside each other.
+//!
+//! Every unit is a rate, so that ours over another's says how many times as fast we are. A goal is the least of the
+//! cases; a note names the case.
+
+use anyhow::{Context as _, Result};
+
+use super::stand::Peer;
+use crate::bench::Outcome;
+use crate::table::{Table, number, spread};
+
+/// A part's cases and peers.
+pub(super) struct Sheet {
+    /// What is measured, as the heading of the table.
+    pub(super) title: &'static str,
+    pub(super) unit: &'static str,
+    pub(super) peers: &'static [Peer],
+    pub(super) cases: Vec<String>,
+}
+
+impl Sheet {
+    /// Notes the rate of a peer.
+    pub(super) fn record(&self, outcome: &mut Outcome, peer: Peer, case: &str, rate: f64) {
+        let name = self.name(peer, case);
+        outcome.figures.record(&name, self.unit, "", rate);
+    }
+
+    /// Ours over another's, in one case.
+    pub(super) fn ratio(&self, outcome: &Outcome, peer: Peer, case: &str) -> Result<f64> {
+        let (ours, theirs) = (self.name(Peer::Extant, case), self.name(peer, case));
+        outcome.figures.ratio(&ours, &theirs, self.unit)
+    }
+
+    /// The least of them over all cases becomes the value of `goal`.
+    pub(super) fn judge(
+        &self,
+        outcome: &mut Outcome,
+        goal: &'static str,
+        peer: Peer,
+    ) -> Result<()> {
+        let ratios = self.cases.iter().map(|case| {
+            let ratio = self.ratio(outcome, peer, case)?;
+            Ok((ratio, case))
+        });
+        let ratios = ratios.collect::<Result<Vec<_>>>()?;
+        let least = ratios.iter().min_by(|a, b| a.0.total_cmp(&b.0));
+        let &(least, case) = least.context("a part without cases")?;
+        outcome.goals.insert(goal, least.into());
+        let note = format!("{goal}: the least is {}, {case}", self.title);
+        outcome.notes.push(note);
+        Ok(())
+    }
+
+    /// Adds the table: a row for each case.
+    pub(super) fn print(&self, outcome: &mut Outcome) -> Result<()> {
+        let first = format!("{}, {}", self.title, self.unit);
+        let peers: Vec<_> = self.peers.iter().map(ToString::to_string).collect();
+        let others = || self.peers.iter().filter(|peer| **peer != Peer::Extant);
+        let over: Vec<_> = others().map(|peer| format!("/ {peer}")).collect();
+        let mut heading = vec![first.as_str()];
+        for peer in &peers {
+            heading.extend([peer.as_str(), "spread"]);
+        }
+        heading.extend(over.iter().map(String::as_str));
+        let mut table = Table::new(&heading);
+        for case in &self.cases {
+            let mut row = vec![case.clone()];
+            for &peer in self.peers {
+                let figure = outcome.figures.of(&self.name(peer, case), self.unit)?;
+                row.extend([number(figure.median()), spread(Some(figure))]);
+            }
+            for &peer in others() {
+                row.push(number(self.ratio(outcome, peer, case)?));
+            }
+            table.row(row);
+        }
+        outcome.tables.push(table);
+        Ok(())
+    }
+
+    fn name(&self, peer: Peer, case: &str) -> String {
+        format!("{}, {case}, {peer}", self.title)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::goal::Value;
+
+    #[test]
+    fn goal_is_the_worst_case_and_the_note_names_it() {
+        let sheet = Sheet {
+            title: "files",
+            unit: "files/s",
+            peers: &[Peer::Extant, Peer::Fuse2fs],
+            cases: vec!["create".to_owned(), "unlink".to_owned()],
+        };
+        let mut outcome = Outcome::default();
+        for (peer, case, rate) in [
+            (Peer::Extant, "create", 30.0),
+            (Peer::Fuse2fs, "create", 10.0),
+            (Peer::Extant, "unlink", 30.0),
+            (Peer::Fuse2fs, "unlink", 20.0),
+        ] {
+            sheet.record(&mut outcome, peer, case, rate);
+        }
+        sheet.judge(&mut outcome, "goal", Peer::Fuse2fs).unwrap();
+        assert_eq!(outcome.goals["goal"], Value::Measured(1.5));
+        assert_eq!(outcome.notes, ["goal: the least is files, unlink"]);
+        sheet.print(&mut outcome).unwrap();
+        let table = outcome.tables[0].to_string();
+        assert!(table.contains("3.00") && table.contains("1.50"), "{table}");
+        assert!(sheet.judge(&mut outcome, "goal", Peer::Floor).is_err());
+    }
+}

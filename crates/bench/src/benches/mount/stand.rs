@@ -1,0 +1,265 @@
+//! Who is measured: each a mounted file system, with what serves it.
+//!
+//! A stand is taken down in the order of its fields: first the mount, then the process that answers for it (which ends by
+//! itself when it is unmounted, and is killed otherwise), then the memory that its image lies in.
+
+use std::fmt;
+use std::fs::{self, File};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use std::{env, thread};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use extant_space::ByteSize;
+use extant_testkit::command::{run, tool};
+use extant_testkit::scratch::{Filesystem, Mount, Scratch};
+
+use super::floor;
+use crate::bench::Context;
+
+/// Of every image.
+pub(super) const SIZE: ByteSize = ByteSize(4 << 30);
+/// Memory that an image may take.
+const MEMORY: u64 = 3 << 30;
+/// Options of mke2fs: inodes for all files of all parts, and nothing left to do later.
+const MKFS: [&str; 6] = [
+    "-b",
+    "4096",
+    "-N",
+    "65536",
+    "-E",
+    "lazy_itable_init=0,lazy_journal_init=0",
+];
+/// What makes fuse2fs fastest here: its own defaults but for the attributes, which it has the kernel ask for each time; and one
+/// thread, as it has one lock, and more threads only wake each other.
+const FUSE2FS: &str =
+    "no_default_opts,kernel_cache,big_writes,use_ino,attr_timeout=86400,entry_timeout=86400";
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Somebody who is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Peer {
+    /// `extant mount`.
+    Extant,
+    /// Debian's.
+    Fuse2fs,
+    /// The kernel's ext4 on a loop device.
+    Kernel,
+    /// Our transport, and nothing behind it.
+    Floor,
+    /// The same, with the bytes of reads and writes moved from and to memory.
+    FloorWithBytes,
+}
+
+impl Peer {
+    pub(super) const ALL: [Self; 5] = [
+        Self::Extant,
+        Self::Fuse2fs,
+        Self::Kernel,
+        Self::Floor,
+        Self::FloorWithBytes,
+    ];
+
+    /// Those who do the work.
+    pub(super) const FILE_SYSTEMS: [Self; 3] = [Self::Extant, Self::Fuse2fs, Self::Kernel];
+
+    /// Those, and the floor.
+    pub(super) const WITH_FLOOR: [Self; 4] =
+        [Self::Extant, Self::Fuse2fs, Self::Kernel, Self::Floor];
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Extant => "extant",
+            Self::Fuse2fs => "fuse2fs",
+            Self::Kernel => "kernel",
+            Self::Floor => "floor",
+            Self::FloorWithBytes => "floor+bytes",
+        })
+    }
+}
+
+/// A mounted file system.
+pub(super) struct Stand {
+    served: Served,
+    /// As one would type it.
+    command: String,
+}
+
+enum Served {
+    /// By a process.
+    Process {
+        mount: Mount,
+        server: Server,
+        store: Scratch,
+    },
+    /// By the kernel.
+    Kernel(Scratch),
+}
+
+/// All of them.
+pub(super) struct Stands(Vec<(Peer, Stand)>);
+
+impl Stands {
+    pub(super) fn new(context: &Context) -> Result<Self> {
+        let stands = Peer::ALL.into_iter().map(|peer| {
+            context.step(format!("mounting: {peer}"));
+            let stand = Stand::new(peer, context).with_context(|| peer.to_string())?;
+            Ok((peer, stand))
+        });
+        Ok(Self(stands.collect::<Result<_>>()?))
+    }
+
+    /// Where a peer's files are.
+    pub(super) fn path(&self, peer: Peer) -> &Path {
+        let mut stands = self.0.iter();
+        let found = stands.find(|(other, _)| *other == peer);
+        let (_, stand) = found.expect("there is a stand for every peer");
+        stand.path()
+    }
+
+    /// How each was mounted.
+    pub(super) fn commands(&self) -> impl Iterator<Item = String> {
+        let stands = self.0.iter();
+        stands.map(|(peer, stand)| format!("{peer}: {}", stand.command))
+    }
+
+    /// Unmounts all; whoever served ends well, and our image is clean.
+    pub(super) fn end(self) -> Result<()> {
+        for (peer, stand) in self.0 {
+            stand.end(peer).with_context(|| peer.to_string())?;
+        }
+        Ok(())
+    }
+}
+
+impl Stand {
+    fn new(peer: Peer, context: &Context) -> Result<Self> {
+        match peer {
+            Peer::Extant => Self::of_process(context, context.extant(), |command, image, place| {
+                command.args(["mount", "-f"]).arg(image).arg(place);
+                mkfs(image)
+            }),
+            Peer::Fuse2fs => Self::of_process(context, tool("fuse2fs"), |command, image, place| {
+                let options = ["-f", "-s", "-o", FUSE2FS];
+                command.args(options).arg(image).arg(place);
+                mkfs(image)
+            }),
+            Peer::Kernel => {
+                let builder = Scratch::builder(Filesystem::Ext4, SIZE.0).memory(MEMORY);
+                Ok(Self {
+                    served: Served::Kernel(builder.mkfs_options(&MKFS).build()),
+                    command: "mount -o loop IMAGE MOUNT".to_owned(),
+                })
+            }
+            Peer::Floor => {
+                let this = Command::new(env::current_exe()?);
+                Self::of_process(context, this, |command, _, place| {
+                    command.arg(floor::WORD).arg(place);
+                    Ok(())
+                })
+            }
+            Peer::FloorWithBytes => {
+                let this = Command::new(env::current_exe()?);
+                Self::of_process(context, this, |command, image, place| {
+                    command.arg(floor::WORD).arg(place).arg(image);
+                    Ok(())
+                })
+            }
+        }
+    }
+
+    /// One that `command` serves, once `prepare` has told it where and made of the empty image what it needs.
+    fn of_process(
+        context: &Context,
+        mut command: Command,
+        prepare: impl FnOnce(&mut Command, &Path, &Path) -> Result<()>,
+    ) -> Result<Self> {
+        let store = Scratch::new(Filesystem::Tmpfs, MEMORY);
+        let image = image(&store);
+        let place = store.folder_beside("mount");
+        File::create_new(&image)?.set_len(SIZE.0)?;
+        prepare(&mut command, &image, &place)?;
+        let shown = context
+            .shown(&command)
+            .replace(&*image.to_string_lossy(), "IMAGE")
+            .replace(&*place.to_string_lossy(), "MOUNT");
+        let server = Server::start(&mut command, &place)?;
+        Ok(Self {
+            served: Served::Process {
+                mount: Mount::guard(&place),
+                server,
+                store,
+            },
+            command: shown,
+        })
+    }
+
+    fn path(&self) -> &Path {
+        match &self.served {
+            Served::Process { mount, .. } => mount.path(),
+            Served::Kernel(scratch) => scratch.path(),
+        }
+    }
+
+    fn end(self, peer: Peer) -> Result<()> {
+        let Served::Process {
+            mount,
+            mut server,
+            store,
+        } = self.served
+        else {
+            return Ok(());
+        };
+        mount.unmount();
+        let status = server.0.wait()?;
+        ensure!(status.success(), "it ended with {status}");
+        if peer == Peer::Extant {
+            // Figures of a broken file system are worth nothing.
+            run(tool("e2fsck").arg("-fn").arg(image(&store)))?;
+        }
+        Ok(())
+    }
+}
+
+fn mkfs(image: &Path) -> Result<()> {
+    run(tool("mkfs.ext4").args(["-q", "-F"]).args(MKFS).arg(image))?;
+    Ok(())
+}
+
+fn image(store: &Scratch) -> PathBuf {
+    store.path().join("image")
+}
+
+/// A process that answers for a mount; it is killed when this is dropped, if it still runs.
+struct Server(Child);
+
+impl Server {
+    /// Starts it and waits until it has mounted. What it says goes nowhere, but for errors.
+    fn start(command: &mut Command, place: &Path) -> Result<Self> {
+        let before = fs::metadata(place)?.dev();
+        command.stdout(Stdio::null());
+        let mut server = Self(command.spawn()?);
+        let start = Instant::now();
+        // Answers come as soon as it is mounted, from all of them.
+        while fs::metadata(place)?.dev() == before {
+            if let Some(status) = server.0.try_wait()? {
+                bail!("it ended with {status}");
+            }
+            ensure!(start.elapsed() < PATIENCE, "it does not mount");
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
