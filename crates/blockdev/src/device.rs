@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use extant_space::{ByteRange, ErrorKind, Result};
+use extant_space::{ByteRange, ErrorKind, Extent, ExtentFlags, ExtentState, Result};
 
 use crate::{Geometry, Operation, Persistence, Request, Zeroing};
 
@@ -45,6 +45,28 @@ pub trait Device: Send + Sync {
         range: ByteRange,
         visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
     ) -> Result<()>;
+
+    /// Visits the extents behind `range`, in order and without gaps, until `visit` breaks; neighbours may be alike.
+    /// Unwritten space is told from written space where the device says [`Features::EXTENTS`](crate::Features::EXTENTS),
+    /// and flags where what it stands on has some. Places are not told.
+    fn extents(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.status(range, &mut |logical, status| {
+            visit(Extent {
+                logical,
+                physical: None,
+                state: match status {
+                    RangeStatus::Hole => ExtentState::Hole,
+                    RangeStatus::Zero => ExtentState::Unwritten,
+                    RangeStatus::Data => ExtentState::Written,
+                },
+                flags: ExtentFlags::empty(),
+            })
+        })
+    }
 
     /// Runs one operation.
     fn run(&self, operation: Operation<'_>) -> Result<()> {
@@ -111,5 +133,13 @@ impl<D: Device + ?Sized> Device for std::sync::Arc<D> {
         visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
     ) -> Result<()> {
         (**self).status(range, visit)
+    }
+
+    fn extents(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+    ) -> Result<()> {
+        (**self).extents(range, visit)
     }
 }

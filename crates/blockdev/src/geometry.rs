@@ -64,6 +64,8 @@ bitflags! {
         const ASSIGN = 1 << 7;
         /// Status tells holes, and zeros, from data.
         const STATUS = 1 << 8;
+        /// Extents tell unwritten space from written space.
+        const EXTENTS = 1 << 9;
     }
 }
 

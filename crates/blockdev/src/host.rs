@@ -43,7 +43,7 @@ use extant_sys::extents::{self, MapSource};
 use crate::runs::Runs;
 use crate::split::submit_within;
 use crate::traffic::Traffic;
-use crate::{Device, Geometry, RangeStatus, Request};
+use crate::{Device, Features, Geometry, RangeStatus, Request};
 use batch::Batch;
 use bounce::BounceBuffers;
 use engine::Engine;
@@ -88,13 +88,16 @@ impl HostDevice {
         let place = |error: Error| error.during("open").at(path);
         let target = Target::open(path, options)?;
         let queue = Queue::of(&target);
-        let geometry = limits::geometry(&target, &queue, options).map_err(place)?;
+        let mut geometry = limits::geometry(&target, &queue, options).map_err(place)?;
         let map = match target.kind {
             TargetKind::Disk => None,
             TargetKind::File => {
                 Some(MapSource::of(&target.file).map_err(|source| place(source.into()))?)
             }
         };
+        if map.is_some_and(MapSource::tells_states) {
+            geometry.features |= Features::EXTENTS;
+        }
         let device = Self {
             path: path.to_path_buf(),
             kind: target.kind,
@@ -169,26 +172,42 @@ impl HostDevice {
             .advice("what was written since the last flush is in doubt; open the device again")
     }
 
-    fn status_runs(
+    /// The extents of a range, whole blocks of the device or not.
+    fn visit_extents(
         &self,
         map: MapSource,
         range: ByteRange,
-        runs: &mut Runs<'_>,
-    ) -> io::Result<ControlFlow<()>> {
+        visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>> {
         let mut at = range.start();
         let mut flow = ControlFlow::Continue(());
         extents::for_each(&self.file, map, range, &mut |extent| {
             if let Some(extent) = extent.clip(range) {
-                flow = runs.push(extent.logical, status_of(&extent));
+                flow = visit(extent);
                 at = extent.logical.end();
             }
             flow
-        })?;
-        if flow.is_continue() {
+        })
+        .map_err(|source| self.status_error(range, source.into()))?;
+        if flow.is_continue() && at < range.end() {
             // The map of a file that was cut may end early.
-            flow = runs.push(ByteRange::new(at, range.end()), RangeStatus::Hole);
+            flow = visit(Extent::hole(ByteRange::new(at, range.end())));
         }
         Ok(flow)
+    }
+
+    fn admit_status(&self, range: ByteRange) -> Result<()> {
+        let size = self.size.load(Ordering::Relaxed);
+        if range.end() <= size {
+            return Ok(());
+        }
+        let error = Error::new(ErrorKind::InvalidArgument);
+        let error = error.detail(format!("past the end of the device, {size}"));
+        Err(self.status_error(range, error))
+    }
+
+    fn status_error(&self, range: ByteRange, error: Error) -> Error {
+        error.during("status").in_range(range).at(&self.path)
     }
 }
 
@@ -229,28 +248,41 @@ impl Device for HostDevice {
         range: ByteRange,
         visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
     ) -> Result<()> {
-        let size = self.size.load(Ordering::Relaxed);
-        if range.end() > size {
-            return Err(Error::new(ErrorKind::InvalidArgument)
-                .detail(format!("past the end of the device, {size}"))
-                .during("status")
-                .in_range(range)
-                .at(&self.path));
-        }
+        self.admit_status(range)?;
         let _visit = self.traffic.visit();
         let mut runs = Runs::new(visit);
         let flow = match self.map {
             None => runs.push(range, RangeStatus::Data),
-            Some(map) => self.status_runs(map, range, &mut runs).map_err(|source| {
-                Error::from(source)
-                    .during("status")
-                    .in_range(range)
-                    .at(&self.path)
+            Some(map) => self.visit_extents(map, range, &mut |extent| {
+                runs.push(extent.logical, status_of(&extent))
             })?,
         };
         if flow.is_continue() {
             runs.finish();
         }
+        Ok(())
+    }
+
+    fn extents(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.admit_status(range)?;
+        let _visit = self.traffic.visit();
+        let mut visit = |extent| {
+            visit(Extent {
+                physical: None,
+                ..extent
+            })
+        };
+        let _ = match self.map {
+            Some(map) => self.visit_extents(map, range, &mut visit)?,
+            None => visit(Extent {
+                state: ExtentState::Written,
+                ..Extent::hole(range)
+            }),
+        };
         Ok(())
     }
 }

@@ -124,7 +124,7 @@ impl<F: SpaceFile + ?Sized> LoopDevice<F> {
             .for_each_extent(first, &mut |_| ControlFlow::Break(()))
             .is_ok()
         {
-            features |= Features::STATUS;
+            features |= Features::STATUS | Features::EXTENTS;
         }
         let geometry = Geometry {
             size: 0,
@@ -279,7 +279,12 @@ impl<F: SpaceFile + ?Sized> LoopDevice<F> {
         ByteRange::new(range.start() + offset, range.end() + offset)
     }
 
-    fn status_runs(&self, range: ByteRange, runs: &mut Runs<'_>) -> Result<ControlFlow<()>> {
+    /// The extents of a range, at their places on the device.
+    fn visit_extents(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>> {
         let mut at = range.start();
         let mut flow = ControlFlow::Continue(());
         let wanted = self.in_file(range);
@@ -287,17 +292,32 @@ impl<F: SpaceFile + ?Sized> LoopDevice<F> {
             if let Some(extent) = extent.clip(wanted) {
                 let offset = self.options.offset;
                 let (start, end) = (extent.logical.start(), extent.logical.end());
-                let part = ByteRange::new(start - offset, end - offset);
-                flow = runs.push(part, status_of(&extent));
-                at = part.end();
+                let logical = ByteRange::new(start - offset, end - offset);
+                at = logical.end();
+                flow = visit(Extent {
+                    logical,
+                    physical: None,
+                    ..extent
+                });
             }
             flow
         })?;
-        if flow.is_continue() {
+        if flow.is_continue() && at < range.end() {
             // The map of a file that was cut ends early.
-            flow = runs.push(ByteRange::new(at, range.end()), RangeStatus::Hole);
+            flow = visit(Extent::hole(ByteRange::new(at, range.end())));
         }
         Ok(flow)
+    }
+
+    fn admit_status(&self, range: ByteRange) -> Result<()> {
+        let size = self.size.load(Ordering::Relaxed);
+        if range.end() <= size {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::InvalidArgument)
+            .detail(format!("past the end of the device, {size}"))
+            .during("status")
+            .in_range(range))
     }
 }
 
@@ -353,22 +373,36 @@ impl<F: SpaceFile + ?Sized> Device for LoopDevice<F> {
         range: ByteRange,
         visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
     ) -> Result<()> {
-        let size = self.size.load(Ordering::Relaxed);
-        if range.end() > size {
-            return Err(Error::new(ErrorKind::InvalidArgument)
-                .detail(format!("past the end of the device, {size}"))
-                .during("status")
-                .in_range(range));
-        }
+        self.admit_status(range)?;
         if !self.geometry.features.contains(Features::STATUS) {
             let _ = visit(range, RangeStatus::Data);
             return Ok(());
         }
         let _visit = self.traffic.visit();
         let mut runs = Runs::new(visit);
-        if self.status_runs(range, &mut runs)?.is_continue() {
+        let flow = self.visit_extents(range, &mut |extent| {
+            runs.push(extent.logical, status_of(&extent))
+        })?;
+        if flow.is_continue() {
             runs.finish();
         }
         Ok(())
+    }
+
+    fn extents(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.admit_status(range)?;
+        if !self.geometry.features.contains(Features::STATUS) {
+            let _ = visit(Extent {
+                state: ExtentState::Written,
+                ..Extent::hole(range)
+            });
+            return Ok(());
+        }
+        let _visit = self.traffic.visit();
+        self.visit_extents(range, visit).map(drop)
     }
 }

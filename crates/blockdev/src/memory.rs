@@ -121,7 +121,8 @@ impl MemoryDevice {
                 | Features::WRITE_ZEROES_UNMAP
                 | Features::WRITE_ZEROES_ALLOCATE
                 | Features::ASSIGN
-                | Features::STATUS,
+                | Features::STATUS
+                | Features::EXTENTS,
         };
         Self {
             options,

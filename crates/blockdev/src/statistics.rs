@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
-use extant_space::{ByteRange, Result};
+use extant_space::{ByteRange, Extent, Result};
 
 use crate::{Device, Geometry, OperationKind, RangeStatus, Request};
 pub use histogram::Histogram;
@@ -111,6 +111,14 @@ impl<D: Device> Device for Statistics<D> {
         visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
     ) -> Result<()> {
         self.inner.status(range, visit)
+    }
+
+    fn extents(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.inner.extents(range, visit)
     }
 }
 

@@ -15,7 +15,7 @@ use std::ops::ControlFlow;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use extant_space::{ByteRange, Result};
+use extant_space::{ByteRange, Extent, Result};
 
 use crate::{Device, Geometry, Operation, RangeStatus, Request};
 use bucket::Bucket;
@@ -110,6 +110,14 @@ impl<D: Device> Device for Throttle<D> {
         visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
     ) -> Result<()> {
         self.inner.status(range, visit)
+    }
+
+    fn extents(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.inner.extents(range, visit)
     }
 }
 

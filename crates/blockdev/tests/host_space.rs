@@ -44,7 +44,8 @@ fn status_tells_holes_zeros_and_data() {
         for options in every_way() {
             let path = sparse(scratch.path(), "file", 8 * MIB);
             let device = open(&path, &options);
-            assert!(device.geometry().features.contains(Features::STATUS));
+            let features = device.geometry().features;
+            assert!(features.contains(Features::STATUS | Features::EXTENTS));
             device.assign(ByteRange::new(MIB, 4 * MIB)).unwrap();
             device
                 .write_at(&[1; 8192], 2 * MIB, Persistence::Cached)
@@ -83,6 +84,7 @@ fn status_without_fiemap_tells_zeros_from_data() {
     let scratch = scratch(Filesystem::Tmpfs);
     let path = sparse(scratch.path(), "file", 8 * MIB);
     let device = open(&path, &HostOptions::default());
+    assert!(!device.geometry().features.contains(Features::EXTENTS));
     device
         .write_at(&[1; 4096], MIB, Persistence::Cached)
         .unwrap();

@@ -26,6 +26,11 @@ pub const PACKAGES: &[&str] = &[
     // what a mount of ours is measured beside, and with
     "fuse2fs",
     "sqlite3",
+    // clients of NBD
+    "fio",
+    "libnbd-bin",
+    "python3-libnbd",
+    "qemu-utils",
     // cargo xtask instructions
     "valgrind",
     // newer, guest: fetching and unpacking

@@ -9,7 +9,7 @@ use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use extant_space::{ByteRange, Error, ErrorKind, Result};
+use extant_space::{ByteRange, Error, ErrorKind, Extent, Result};
 
 use super::cache::VolatileCache;
 use super::change::Change;
@@ -307,6 +307,17 @@ impl Device for CrashDevice {
     ) -> Result<()> {
         match self.is_powered() {
             true => self.live.status(range, visit),
+            false => Err(no_power().during("status").in_range(range)),
+        }
+    }
+
+    fn extents(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+    ) -> Result<()> {
+        match self.is_powered() {
+            true => self.live.extents(range, visit),
             false => Err(no_power().during("status").in_range(range)),
         }
     }

@@ -15,7 +15,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
-use extant_space::{ByteRange, Error, Result};
+use extant_space::{ByteRange, Error, Extent, Result};
 use fastrand::Rng;
 
 use super::seed::random;
@@ -340,5 +340,13 @@ impl<D: Device> Device for FaultyDevice<D> {
         visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
     ) -> Result<()> {
         self.inner.status(range, visit)
+    }
+
+    fn extents(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.inner.extents(range, visit)
     }
 }

@@ -6,7 +6,7 @@ use extant_blockdev::{
     Device, Operation, Persistence, RangeStatus, ReadBuffers, Request, Speed, Unmap, WriteBuffers,
     Zeroing,
 };
-use extant_space::ByteRange;
+use extant_space::{ByteRange, Extent, ExtentState};
 use proptest::prelude::*;
 
 /// Small enough to be compared whole, large enough for several regions of a memory device.
@@ -86,9 +86,11 @@ pub fn data(length: u64, seed: u8) -> Vec<u8> {
 pub fn compare(device: &dyn Device, steps: &[Step]) {
     let (model, allocated) = compare_contents(device, steps);
     let mut end = 0;
+    let mut told = Vec::new();
     let visit = &mut |part: ByteRange, status| {
         assert_eq!(part.start(), end);
         end = part.end();
+        told.push((part.end(), status));
         let blocks = (part.start() / BLOCK) as usize..(part.end() / BLOCK) as usize;
         match status {
             RangeStatus::Data => {}
@@ -102,6 +104,33 @@ pub fn compare(device: &dyn Device, steps: &[Step]) {
     };
     device.status(ByteRange::new(0, SIZE), visit).unwrap();
     assert_eq!(end, SIZE);
+    assert_eq!(
+        extents(device),
+        told,
+        "the extents say what the status says"
+    );
+}
+
+/// Where each run of extents of a state ends, in the words of the status.
+fn extents(device: &dyn Device) -> Vec<(u64, RangeStatus)> {
+    let mut end = 0;
+    let mut runs: Vec<(u64, RangeStatus)> = Vec::new();
+    let visit = &mut |extent: Extent| {
+        assert_eq!(extent.logical.start(), end);
+        end = extent.logical.end();
+        let status = match extent.state {
+            ExtentState::Hole => RangeStatus::Hole,
+            ExtentState::Unwritten => RangeStatus::Zero,
+            ExtentState::Written => RangeStatus::Data,
+        };
+        match runs.last_mut() {
+            Some(last) if last.1 == status => last.0 = end,
+            _ => runs.push((end, status)),
+        }
+        ControlFlow::Continue(())
+    };
+    device.extents(ByteRange::new(0, SIZE), visit).unwrap();
+    runs
 }
 
 /// As [`compare`], without the status. Returns the contents, and the blocks that must have space: what was

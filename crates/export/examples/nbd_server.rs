@@ -1,0 +1,70 @@
+//! Serves one device, for measurements by hand: `nbd_server null|memory|FILE SIZE SOCKET [direct|buffered]`.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use extant_blockdev::{
+    Device, Features, Geometry, HostCache, HostDevice, HostOptions, Limits, MemoryDevice,
+    RangeStatus, Request,
+};
+use extant_export::{Access, Address, Export, Exports, Server, ServerOptions};
+use extant_space::{ByteRange, Result};
+
+/// Answers at once.
+struct NullDevice(u64);
+
+impl Device for NullDevice {
+    fn geometry(&self) -> Geometry {
+        Geometry {
+            size: self.0,
+            logical_block: 512,
+            physical_block: 4096,
+            limits: Limits::NONE,
+            features: Features::empty(),
+        }
+    }
+
+    fn submit(&self, requests: &mut [Request<'_>]) {
+        for request in requests {
+            request.complete(Ok(()));
+        }
+    }
+
+    fn status(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let _ = visit(range, RangeStatus::Data);
+        Ok(())
+    }
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<_> = std::env::args().collect();
+    let [_, what, size, socket, rest @ ..] = &arguments[..] else {
+        panic!("nbd_server null|memory|FILE SIZE SOCKET [direct|buffered]");
+    };
+    let size: u64 = size.parse().expect("a number of bytes");
+    let device: Arc<dyn Device> = match what.as_str() {
+        "null" => Arc::new(NullDevice(size)),
+        "memory" => Arc::new(MemoryDevice::new(size)),
+        path => {
+            let cache = match rest.first().map(String::as_str) {
+                Some("direct") => HostCache::Direct,
+                _ => HostCache::Buffered,
+            };
+            let options = HostOptions {
+                cache,
+                ..HostOptions::default()
+            };
+            Arc::new(HostDevice::open(path, &options)?)
+        }
+    };
+    let export = Export::new("", "for measurements", device, Access::ReadWrite)?;
+    let server = Server::new(Exports::new(vec![export])?, ServerOptions::default());
+    println!("{}", server.listen(&Address::Unix(socket.into()))?);
+    loop {
+        std::thread::park();
+    }
+}

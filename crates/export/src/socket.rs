@@ -1,0 +1,116 @@
+//! A connected socket, Unix or TCP.
+
+use std::io::{self, IoSlice};
+use std::net::{Shutdown, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg, sockopt};
+
+/// Replies that may wait for a client to take them, where the system allows as much.
+const SEND_BUFFER: usize = 1 << 20;
+/// Parts that the kernel takes at a time.
+const PARTS_MAX: usize = 1024;
+
+/// How long a read waits for the first byte.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wait {
+    /// Not at all: `WouldBlock`.
+    No,
+    /// `TimedOut` afterwards.
+    Until(Instant),
+    Forever,
+}
+
+#[derive(Debug)]
+pub(crate) enum Socket {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Socket {
+    /// Sets it up for requests and replies. What cannot be set is done without.
+    pub(crate) fn prepare(&self) {
+        if let Self::Tcp(stream) = self {
+            let _ = stream.set_nodelay(true);
+            // Ends what a client left that lost its power.
+            let _ = sockopt::set_socket_keepalive(stream, true);
+        }
+        let _ = sockopt::set_socket_send_buffer_size(self, SEND_BUFFER);
+    }
+
+    /// Bounds how long a client may leave a reply lying; `None`: for ever.
+    pub(crate) fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
+        match self {
+            Self::Unix(stream) => stream.set_write_timeout(timeout),
+            Self::Tcp(stream) => stream.set_write_timeout(timeout),
+        }
+    }
+
+    pub(crate) fn shutdown(&self, how: Shutdown) {
+        // The client may have gone before.
+        let _ = match self {
+            Self::Unix(stream) => stream.shutdown(how),
+            Self::Tcp(stream) => stream.shutdown(how),
+        };
+    }
+
+    /// Some bytes; none at the end.
+    pub(crate) fn read(&self, into: &mut [u8], wait: Wait) -> io::Result<usize> {
+        let flags = match wait {
+            Wait::Forever => RecvFlags::empty(),
+            Wait::No => RecvFlags::DONTWAIT,
+            Wait::Until(deadline) => {
+                self.wait_until(deadline)?;
+                RecvFlags::DONTWAIT
+            }
+        };
+        let (bytes, _) = retry_on_intr(|| recv(self, &mut *into, flags))?;
+        Ok(bytes)
+    }
+
+    /// Writes all of `parts`, which are used up.
+    pub(crate) fn write(&self, mut parts: &mut [IoSlice<'_>]) -> io::Result<()> {
+        IoSlice::advance_slices(&mut parts, 0);
+        while !parts.is_empty() {
+            let now = &parts[..parts.len().min(PARTS_MAX)];
+            let sent = retry_on_intr(|| {
+                sendmsg(
+                    self,
+                    now,
+                    &mut SendAncillaryBuffer::default(),
+                    SendFlags::NOSIGNAL,
+                )
+            });
+            match sent {
+                Ok(bytes) => IoSlice::advance_slices(&mut parts, bytes),
+                // The timeout has passed.
+                Err(Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn wait_until(&self, deadline: Instant) -> io::Result<()> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let timeout = Timespec::try_from(left).map_err(io::Error::other)?;
+        let mut events = [PollFd::new(self, PollFlags::IN)];
+        match retry_on_intr(|| poll(&mut events, Some(&timeout)))? {
+            0 => Err(io::ErrorKind::TimedOut.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Unix(stream) => stream.as_fd(),
+            Self::Tcp(stream) => stream.as_fd(),
+        }
+    }
+}

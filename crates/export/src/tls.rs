@@ -1,0 +1,121 @@
+//! Certificates, and whether clients must use and have them.
+//!
+//! Pre-shared keys are refused: rustls has none from outside of a session.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use extant_space::{Error, ErrorKind, Result};
+use rustls::crypto::ring;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig};
+
+/// Whether a client may do without TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsRequirement {
+    /// It learns nothing before TLS is on.
+    Required,
+    /// It may.
+    Optional,
+}
+
+/// Whether a client must show a certificate.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ClientCertificates {
+    /// It is not asked for one.
+    NotAsked,
+    /// It must have one by the authority in `ca-cert.pem`.
+    Required,
+}
+
+/// The server's side of TLS.
+#[derive(Clone)]
+pub struct Tls {
+    pub(crate) config: Arc<ServerConfig>,
+    pub(crate) requirement: TlsRequirement,
+}
+
+impl Tls {
+    /// Takes `server-cert.pem`, `server-key.pem` and, for client certificates, `ca-cert.pem` from `directory`: the
+    /// names that QEMU and libnbd use.
+    ///
+    /// # Errors
+    /// Those of reading; `InvalidArgument` for what is no certificate or key, or where they do not belong together;
+    /// `Unsupported` where there is nothing but pre-shared keys (`keys.psk`).
+    pub fn from_directory(
+        directory: impl AsRef<Path>,
+        clients: ClientCertificates,
+        requirement: TlsRequirement,
+    ) -> Result<Self> {
+        let directory = directory.as_ref();
+        let certificate = directory.join("server-cert.pem");
+        if !certificate.exists() && directory.join("keys.psk").exists() {
+            return Err(Error::new(ErrorKind::Unsupported)
+                .detail("TLS with pre-shared keys is not supported")
+                .advice("use certificates: server-cert.pem, server-key.pem, ca-cert.pem")
+                .at(directory.join("keys.psk")));
+        }
+        let chain = certificates(&certificate)?;
+        let key_path = directory.join("server-key.pem");
+        let key = PrivateKeyDer::from_pem_slice(&read(&key_path)?)
+            .map_err(|error| unusable(&key_path, error))?;
+        let builder = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .map_err(|error| unusable(&certificate, error))?;
+        let builder = match clients {
+            ClientCertificates::NotAsked => builder.with_no_client_auth(),
+            ClientCertificates::Required => {
+                let authority = directory.join("ca-cert.pem");
+                let mut roots = RootCertStore::empty();
+                for certificate in certificates(&authority)? {
+                    roots
+                        .add(certificate)
+                        .map_err(|error| unusable(&authority, error))?;
+                }
+                let provider = Arc::new(ring::default_provider());
+                let verifier =
+                    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
+                        .build()
+                        .map_err(|error| unusable(&authority, error))?;
+                builder.with_client_cert_verifier(verifier)
+            }
+        };
+        let config = builder
+            .with_single_cert(chain, key)
+            .map_err(|error| unusable(&certificate, error))?;
+        Ok(Self {
+            config: Arc::new(config),
+            requirement,
+        })
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tls({:?})", self.requirement)
+    }
+}
+
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>> {
+    let pem = read(path)?;
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(&pem)
+        .collect::<Result<_, _>>()
+        .map_err(|error| unusable(path, error))?;
+    if certificates.is_empty() {
+        return Err(unusable(path, "no certificate in it"));
+    }
+    Ok(certificates)
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|source| Error::from(source).during("read").at(path))
+}
+
+fn unusable(path: &Path, why: impl fmt::Display) -> Error {
+    Error::new(ErrorKind::InvalidArgument)
+        .detail(format!("unusable for TLS: {why}"))
+        .at(path)
+}

@@ -1,0 +1,148 @@
+//! The status of blocks, in each context that was chosen.
+//!
+//! `base:allocation` has the protocol's two flags. `extant:state` is 0 for space that is really there, and else says
+//! what an overwrite will have to do first.
+
+use std::ops::ControlFlow;
+
+use extant_blockdev::RangeStatus;
+use extant_space::{ByteRange, Error, ErrorKind, Extent, ExtentFlags, ExtentState, Result};
+
+use super::command::{Action, Command, Descriptors, Selection, is_inside};
+use crate::export::Export;
+use crate::handshake::{Agreement, Context};
+use crate::wire::reply::Descriptor;
+
+const NBD_STATE_HOLE: u32 = 1 << 0;
+const NBD_STATE_ZERO: u32 = 1 << 1;
+
+const EXTANT_HOLE: u32 = 1 << 0;
+const EXTANT_UNWRITTEN: u32 = 1 << 1;
+const EXTANT_SHARED: u32 = 1 << 2;
+const EXTANT_ENCODED: u32 = 1 << 3;
+const EXTANT_DELAYED: u32 = 1 << 4;
+
+/// Descriptors of one context in a reply; the client asks again for the rest.
+const DESCRIPTORS_MAX: usize = 4096;
+
+/// What a context says of a range, from its start on.
+pub(super) type Found = Vec<(u32, Vec<Descriptor>)>;
+
+/// Looks at what `command` asks for.
+pub(super) fn look(agreement: &Agreement, command: &Command, payload: &[u8]) -> Result<Found> {
+    let Action::BlockStatus {
+        descriptors,
+        selection,
+    } = command.action
+    else {
+        unreachable!("a command of another kind");
+    };
+    let (range, contexts) = match selection {
+        Selection::All => (command.range(), agreement.contexts.clone()),
+        Selection::Payload => select(agreement, command.to.offset, payload)?,
+    };
+    let most = match descriptors {
+        Descriptors::One => 1,
+        Descriptors::Many => DESCRIPTORS_MAX,
+    };
+    let look_at = |context: &Context| {
+        let mut runs = Runs::new(most);
+        match context {
+            Context::Allocation => allocation(&agreement.export, range, &mut runs)?,
+            Context::State => state(&agreement.export, range, &mut runs)?,
+        }
+        if runs.found.is_empty() {
+            return Err(Error::new(ErrorKind::Io)
+                .detail("the device says nothing of the range")
+                .in_range(range));
+        }
+        Ok((context.id(), runs.found))
+    };
+    contexts.iter().map(look_at).collect()
+}
+
+/// The length and the contexts that the client has put into the payload: 64 bits and 32 bits each.
+fn select(agreement: &Agreement, offset: u64, payload: &[u8]) -> Result<(ByteRange, Vec<Context>)> {
+    let invalid = |detail| Error::new(ErrorKind::InvalidArgument).detail(detail);
+    let (length, ids) = payload
+        .split_first_chunk()
+        .expect("judged to be long enough");
+    let length = u64::from_be_bytes(*length);
+    if length == 0 || !is_inside(offset, length, &agreement.export.device().geometry()) {
+        return Err(invalid("no bytes, or some past the end of the export"));
+    }
+    let mut contexts = Vec::new();
+    for id in ids.chunks_exact(4) {
+        let id = u32::from_be_bytes([id[0], id[1], id[2], id[3]]);
+        let context = agreement.contexts.iter().find(|context| context.id() == id);
+        let context = *context.ok_or_else(|| invalid("a context that was not chosen"))?;
+        if contexts.contains(&context) {
+            return Err(invalid("a context is named twice"));
+        }
+        contexts.push(context);
+    }
+    if contexts.is_empty() {
+        return Err(invalid("no context is named"));
+    }
+    Ok((ByteRange::new(offset, offset + length), contexts))
+}
+
+fn allocation(export: &Export, range: ByteRange, runs: &mut Runs) -> Result<()> {
+    export.device().status(range, &mut |part, status| {
+        let flags = match status {
+            RangeStatus::Hole => NBD_STATE_HOLE | NBD_STATE_ZERO,
+            RangeStatus::Zero => NBD_STATE_ZERO,
+            RangeStatus::Data => 0,
+        };
+        runs.push(part.len(), flags)
+    })
+}
+
+fn state(export: &Export, range: ByteRange, runs: &mut Runs) -> Result<()> {
+    export.device().extents(range, &mut |extent| {
+        runs.push(extent.logical.len(), state_of(&extent))
+    })
+}
+
+fn state_of(extent: &Extent) -> u32 {
+    let state = match extent.state {
+        ExtentState::Hole => EXTANT_HOLE,
+        ExtentState::Unwritten => EXTANT_UNWRITTEN,
+        ExtentState::Written => 0,
+    };
+    let flags = [
+        (ExtentFlags::SHARED, EXTANT_SHARED),
+        (ExtentFlags::ENCODED, EXTANT_ENCODED),
+        (ExtentFlags::DELAYED, EXTANT_DELAYED),
+    ];
+    let set = flags
+        .into_iter()
+        .filter(|(flag, _)| extent.flags.contains(*flag));
+    set.fold(state, |state, (_, bit)| state | bit)
+}
+
+/// Descriptors, neighbours of the same flags in one.
+struct Runs {
+    found: Vec<Descriptor>,
+    most: usize,
+}
+
+impl Runs {
+    fn new(most: usize) -> Self {
+        Self {
+            found: Vec::new(),
+            most,
+        }
+    }
+
+    fn push(&mut self, length: u64, flags: u32) -> ControlFlow<()> {
+        let is_full = self.found.len() == self.most;
+        match self.found.last_mut() {
+            _ if length == 0 => {}
+            Some(last) if last.flags == flags => last.length += length,
+            _ if is_full => return ControlFlow::Break(()),
+            _ => self.found.push(Descriptor { length, flags }),
+        }
+        ControlFlow::Continue(())
+    }
+}

@@ -1,0 +1,224 @@
+//! Requests out of the stream of bytes, a batch at a time.
+//!
+//! Small requests are read together and their data is copied to aligned memory. The data of a large one is read to
+//! where it is needed, but for what came with its header. Data of requests that are refused is read past.
+
+use std::io;
+
+use extant_blockdev::Geometry;
+use extant_space::{Error, Result};
+
+use super::batch::{Batch, Room};
+use super::command::{Action, Command};
+use super::{Transmission, against_protocol};
+use crate::socket::Wait;
+use crate::stream::Stream;
+use crate::wire::reply::{ReplyStyle, ReplyTo};
+use crate::wire::request::{RequestHeader, command};
+
+/// Bytes read together.
+const BUFFER: usize = 128 << 10;
+/// Data of more bytes is not read by way of the buffer.
+const COPIED_MAX: usize = 32 << 10;
+
+/// How a batch came in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// It was there.
+    AtOnce,
+    /// It was waited for.
+    AfterWait,
+    /// There is none, and will not be.
+    End,
+}
+
+pub(super) struct Receiver {
+    style: ReplyStyle,
+    buffer: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// Bytes of refused data that are still to come.
+    skip: u64,
+    has_ended: bool,
+}
+
+/// What became of the next request.
+enum Taken {
+    Yes,
+    /// It is not there as a whole.
+    Incomplete,
+    /// The batch shall be run without it.
+    NotNow,
+    /// The client says that it was the last.
+    Last,
+}
+
+impl Receiver {
+    pub(super) fn new(style: ReplyStyle) -> Self {
+        Self {
+            style,
+            buffer: vec![0; BUFFER],
+            start: 0,
+            end: 0,
+            skip: 0,
+            has_ended: false,
+        }
+    }
+
+    /// Waits for requests and puts all that are there into `batch`, as far as they go together.
+    pub(super) fn fill(
+        &mut self,
+        batch: &mut Batch<'_>,
+        transmission: &Transmission<'_>,
+    ) -> Result<Arrival> {
+        let mut arrival = Arrival::AtOnce;
+        if self.has_ended {
+            return Ok(Arrival::End);
+        }
+        let device = transmission.agreement.export.device();
+        let mut geometry = device.geometry();
+        loop {
+            match self.take(batch, transmission, &geometry) {
+                Ok(Taken::Yes) => {}
+                Ok(Taken::NotNow) => return Ok(arrival),
+                Ok(Taken::Incomplete) if !batch.commands().is_empty() => return Ok(arrival),
+                Ok(Taken::Incomplete) => {
+                    let came = self.read_some(transmission.stream);
+                    match self.note(came)? {
+                        Arrival::End => return Ok(Arrival::End),
+                        Arrival::AtOnce => {}
+                        Arrival::AfterWait => {
+                            arrival = Arrival::AfterWait;
+                            // The device may have been resized meanwhile.
+                            geometry = device.geometry();
+                        }
+                    }
+                }
+                Ok(Taken::Last) => {
+                    self.has_ended = true;
+                    return Ok(match batch.commands().is_empty() {
+                        true => Arrival::End,
+                        false => arrival,
+                    });
+                }
+                Err(error) => {
+                    self.has_ended = true;
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    /// The end, expected or not, stays.
+    fn note(&mut self, came: io::Result<Arrival>) -> Result<Arrival> {
+        let is_between = self.start == self.end && self.skip == 0;
+        let result = match came {
+            Ok(Arrival::End) if !is_between => Err(against_protocol(
+                "the client left in the middle of a request",
+            )),
+            Ok(arrival) => Ok(arrival),
+            Err(source) => Err(Error::from(source).during("receive a request")),
+        };
+        self.has_ended = !matches!(result, Ok(Arrival::AtOnce | Arrival::AfterWait));
+        result
+    }
+
+    fn take(
+        &mut self,
+        batch: &mut Batch<'_>,
+        transmission: &Transmission<'_>,
+        geometry: &Geometry,
+    ) -> Result<Taken> {
+        let skipped = self.skip.min((self.end - self.start) as u64);
+        self.start += skipped as usize;
+        self.skip -= skipped;
+        let header_size = RequestHeader::size(self.style);
+        let bytes = &self.buffer[self.start..self.end];
+        if self.skip > 0 || bytes.len() < header_size {
+            return Ok(Taken::Incomplete);
+        }
+        let Some(header) = RequestHeader::parse(self.style, bytes) else {
+            // What came before it is answered first.
+            return match batch.commands() {
+                [] => Err(against_protocol("no request where one is expected")),
+                _ => Ok(Taken::NotNow),
+            };
+        };
+        if header.command == command::DISC {
+            return Ok(Taken::Last);
+        }
+        let action = Action::of(&header, transmission, geometry);
+        let mut new = Command {
+            to: ReplyTo {
+                cookie: header.cookie,
+                offset: header.offset,
+            },
+            length: header.length,
+            action,
+            memory: 0..0,
+        };
+        let payload = header.payload(self.style);
+        if let Action::Refuse(..) = action {
+            if !batch.takes(action) {
+                return Ok(Taken::NotNow);
+            }
+            self.start += header_size;
+            self.skip = payload;
+            batch.push(new);
+            return Ok(Taken::Yes);
+        }
+        let payload = usize::try_from(payload).expect("judged to be of bounded length");
+        let there = payload.min(bytes.len() - header_size);
+        let is_whole = there == payload;
+        if !batch.takes(action) || (!is_whole && !batch.commands().is_empty()) {
+            return Ok(Taken::NotNow);
+        }
+        if !is_whole && payload <= COPIED_MAX {
+            return Ok(Taken::Incomplete);
+        }
+        let needed = match action {
+            Action::Read => header.length as usize,
+            _ => payload,
+        };
+        new.memory = match batch.make_room(needed) {
+            Ok(Room::Made(memory)) => memory,
+            Ok(Room::Full) => return Ok(Taken::NotNow),
+            Err(source) => return Err(Error::from(source).during("get memory")),
+        };
+        self.start += header_size;
+        if payload > 0 {
+            let into = &mut batch.memory_mut()[new.memory.clone()];
+            self.receive_data(into, there, transmission.stream)?;
+        }
+        batch.push(new);
+        Ok(Taken::Yes)
+    }
+
+    /// Receives the data of a request, whose first `there` bytes are in the buffer.
+    fn receive_data(&mut self, into: &mut [u8], there: usize, stream: &Stream) -> Result<()> {
+        let (copied, missing) = into.split_at_mut(there);
+        copied.copy_from_slice(&self.buffer[self.start..self.start + there]);
+        self.start += there;
+        let received = stream.read_exact(missing, Wait::Forever);
+        received.map_err(|source| Error::from(source).during("receive the data of a request"))
+    }
+
+    /// Reads what there is, and waits when there is nothing.
+    fn read_some(&mut self, stream: &Stream) -> io::Result<Arrival> {
+        self.buffer.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        let room = &mut self.buffer[self.end..];
+        let (bytes, arrival) = match stream.read(room, Wait::No) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                (stream.read(room, Wait::Forever)?, Arrival::AfterWait)
+            }
+            result => (result?, Arrival::AtOnce),
+        };
+        self.end += bytes;
+        Ok(match bytes {
+            0 => Arrival::End,
+            _ => arrival,
+        })
+    }
+}

@@ -1,0 +1,60 @@
+//! The errors that the protocol knows, and which of them an error of a device is.
+
+use extant_space::{Error, ErrorKind};
+
+/// An error number of the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum NbdError {
+    Permission = 1,
+    Io = 5,
+    NoMemory = 12,
+    Invalid = 22,
+    NoSpace = 28,
+    Overflow = 75,
+    Unsupported = 95,
+    Shutdown = 108,
+}
+
+impl NbdError {
+    /// What stands for `error` on the wire. Kinds that no number stands for are I/O errors.
+    pub(crate) fn of(error: &Error) -> Self {
+        if error.os_errno() == Some(ENOMEM) {
+            return Self::NoMemory;
+        }
+        match error.kind() {
+            ErrorKind::ReadOnly | ErrorKind::PermissionDenied | ErrorKind::Immutable => {
+                Self::Permission
+            }
+            ErrorKind::NoSpace | ErrorKind::QuotaExceeded | ErrorKind::TooLarge => Self::NoSpace,
+            ErrorKind::InvalidArgument => Self::Invalid,
+            ErrorKind::Unsupported | ErrorKind::CopyOnWrite => Self::Unsupported,
+            ErrorKind::Cancelled => Self::Shutdown,
+            _ => Self::Io,
+        }
+    }
+}
+
+const ENOMEM: i32 = rustix::io::Errno::NOMEM.raw_os_error();
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_devices_keep_their_meaning() {
+        let expected = [
+            (ErrorKind::NoSpace, NbdError::NoSpace),
+            (ErrorKind::QuotaExceeded, NbdError::NoSpace),
+            (ErrorKind::ReadOnly, NbdError::Permission),
+            (ErrorKind::InvalidArgument, NbdError::Invalid),
+            (ErrorKind::Unsupported, NbdError::Unsupported),
+            (ErrorKind::Corrupt, NbdError::Io),
+            (ErrorKind::Io, NbdError::Io),
+        ];
+        for (kind, error) in expected {
+            assert_eq!(NbdError::of(&Error::new(kind)), error, "{kind:?}");
+        }
+        assert_eq!(NbdError::of(&Error::from_errno(ENOMEM)), NbdError::NoMemory);
+    }
+}

@@ -1,0 +1,116 @@
+//! From the greeting to the last option ("Handshake phase", newstyle).
+
+use zerocopy::big_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+pub(crate) const NBDMAGIC: u64 = 0x4e42_444d_4147_4943;
+pub(crate) const IHAVEOPT: u64 = 0x4948_4156_454f_5054;
+pub(crate) const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
+
+pub(crate) const NBD_FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
+pub(crate) const NBD_FLAG_NO_ZEROES: u16 = 1 << 1;
+pub(crate) const NBD_FLAG_C_FIXED_NEWSTYLE: u32 = 1 << 0;
+pub(crate) const NBD_FLAG_C_NO_ZEROES: u32 = 1 << 1;
+
+/// Zeros after the answer to `NBD_OPT_EXPORT_NAME`, for clients that did not ask to go without.
+pub(crate) const EXPORT_NAME_ZEROES: usize = 124;
+
+/// What the server says first.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct Greeting {
+    pub magic: U64,
+    pub option_magic: U64,
+    pub handshake_flags: U16,
+}
+
+/// Before the data of an option.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct OptionHeader {
+    pub magic: U64,
+    pub option: U32,
+    pub length: U32,
+}
+
+/// Before the data of an answer to an option.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct OptionReplyHeader {
+    pub magic: U64,
+    pub option: U32,
+    pub reply: U32,
+    pub length: U32,
+}
+
+pub(crate) mod option {
+    pub(crate) const EXPORT_NAME: u32 = 1;
+    pub(crate) const ABORT: u32 = 2;
+    pub(crate) const LIST: u32 = 3;
+    pub(crate) const STARTTLS: u32 = 5;
+    pub(crate) const INFO: u32 = 6;
+    pub(crate) const GO: u32 = 7;
+    pub(crate) const STRUCTURED_REPLY: u32 = 8;
+    pub(crate) const LIST_META_CONTEXT: u32 = 9;
+    pub(crate) const SET_META_CONTEXT: u32 = 10;
+    pub(crate) const EXTENDED_HEADERS: u32 = 11;
+}
+
+pub(crate) mod answer {
+    const ERROR: u32 = 1 << 31;
+
+    pub(crate) const ACK: u32 = 1;
+    pub(crate) const SERVER: u32 = 2;
+    pub(crate) const INFO: u32 = 3;
+    pub(crate) const META_CONTEXT: u32 = 4;
+    pub(crate) const ERR_UNSUP: u32 = ERROR + 1;
+    pub(crate) const ERR_POLICY: u32 = ERROR + 2;
+    pub(crate) const ERR_INVALID: u32 = ERROR + 3;
+    pub(crate) const ERR_TLS_REQD: u32 = ERROR + 5;
+    pub(crate) const ERR_UNKNOWN: u32 = ERROR + 6;
+    pub(crate) const ERR_SHUTDOWN: u32 = ERROR + 7;
+    pub(crate) const ERR_BLOCK_SIZE_REQD: u32 = ERROR + 8;
+    pub(crate) const ERR_TOO_BIG: u32 = ERROR + 9;
+    pub(crate) const ERR_EXT_HEADER_REQD: u32 = ERROR + 10;
+}
+
+pub(crate) mod information {
+    pub(crate) const EXPORT: u16 = 0;
+    pub(crate) const NAME: u16 = 1;
+    pub(crate) const DESCRIPTION: u16 = 2;
+    pub(crate) const BLOCK_SIZE: u16 = 3;
+}
+
+/// `NBD_INFO_EXPORT`; without the type also the answer to `NBD_OPT_EXPORT_NAME`.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct ExportInformation {
+    pub information: U16,
+    pub size: U64,
+    pub transmission_flags: U16,
+}
+
+/// `NBD_INFO_BLOCK_SIZE`.
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+pub(crate) struct BlockSizeInformation {
+    pub information: U16,
+    pub minimum: U32,
+    pub preferred: U32,
+    pub maximum: U32,
+}
+
+/// What an export offers (`NBD_FLAG_*` of the transmission flags).
+pub(crate) mod transmission_flag {
+    pub(crate) const HAS_FLAGS: u16 = 1 << 0;
+    pub(crate) const READ_ONLY: u16 = 1 << 1;
+    pub(crate) const SEND_FLUSH: u16 = 1 << 2;
+    pub(crate) const SEND_FUA: u16 = 1 << 3;
+    pub(crate) const SEND_TRIM: u16 = 1 << 5;
+    pub(crate) const SEND_WRITE_ZEROES: u16 = 1 << 6;
+    pub(crate) const SEND_DF: u16 = 1 << 7;
+    pub(crate) const CAN_MULTI_CONN: u16 = 1 << 8;
+    pub(crate) const SEND_CACHE: u16 = 1 << 10;
+    pub(crate) const SEND_FAST_ZERO: u16 = 1 << 11;
+    pub(crate) const BLOCK_STAT_PAYLOAD: u16 = 1 << 12;
+}

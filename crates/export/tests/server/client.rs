@@ -1,0 +1,296 @@
+//! A client that sends whatever it is told to, and reads replies of all kinds.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use extant_export::Server;
+
+/// A test that would hang fails instead.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+pub const STRUCTURED: u32 = 8;
+pub const EXTENDED: u32 = 11;
+pub const GO: u32 = 7;
+pub const INFO: u32 = 6;
+pub const LIST_CONTEXTS: u32 = 9;
+pub const SET_CONTEXTS: u32 = 10;
+
+pub const ACK: u32 = 1;
+pub const UNSUP: u32 = (1 << 31) + 1;
+pub const POLICY: u32 = (1 << 31) + 2;
+pub const INVALID: u32 = (1 << 31) + 3;
+pub const TLS_REQD: u32 = (1 << 31) + 5;
+pub const UNKNOWN: u32 = (1 << 31) + 6;
+pub const TOO_BIG: u32 = (1 << 31) + 9;
+
+pub const READ: u16 = 0;
+pub const WRITE: u16 = 1;
+pub const DISC: u16 = 2;
+pub const FLUSH: u16 = 3;
+pub const TRIM: u16 = 4;
+pub const CACHE: u16 = 5;
+pub const ZEROES: u16 = 6;
+pub const STATUS: u16 = 7;
+
+pub const FUA: u16 = 1;
+pub const NO_HOLE: u16 = 2;
+pub const DF: u16 = 4;
+pub const REQ_ONE: u16 = 8;
+pub const FAST_ZERO: u16 = 16;
+pub const PAYLOAD: u16 = 32;
+
+pub const ERROR: u16 = 0x8001;
+pub const ERROR_OFFSET: u16 = 0x8002;
+
+pub trait Wire: Read + Write {}
+impl<T: Read + Write> Wire for T {}
+
+pub struct Client {
+    pub wire: Box<dyn Wire>,
+    extended: bool,
+    cookie: u64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Chunk {
+    /// None in a simple reply.
+    pub kind: Option<u16>,
+    pub cookie: u64,
+    pub is_last: bool,
+    /// Of a simple reply or an error chunk; 0 for none.
+    pub error: u32,
+    pub payload: Vec<u8>,
+}
+
+impl Client {
+    /// A client of `server` that has said that it speaks fixed newstyle.
+    pub fn new(server: &Server) -> Self {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        ours.set_read_timeout(Some(PATIENCE)).unwrap();
+        ours.set_write_timeout(Some(PATIENCE)).unwrap();
+        server.serve(theirs).unwrap();
+        let mut client = Self::over(Box::new(ours));
+        client.greet(3);
+        client
+    }
+
+    pub fn over(wire: Box<dyn Wire>) -> Self {
+        Self {
+            wire,
+            extended: false,
+            cookie: 0,
+        }
+    }
+
+    pub fn greet(&mut self, flags: u32) {
+        let greeting: [u8; 18] = self.take();
+        assert_eq!(&greeting[..16], b"NBDMAGICIHAVEOPT");
+        assert_eq!(greeting[16..], [0, 3]);
+        self.send(&flags.to_be_bytes());
+    }
+
+    /// In transmission, with the style and contexts that were agreed on.
+    pub fn ready(server: &Server, style: Option<u32>, contexts: &[&str]) -> Self {
+        let mut client = Self::new(server);
+        client.negotiate(style, contexts);
+        client
+    }
+
+    pub fn negotiate(&mut self, style: Option<u32>, contexts: &[&str]) {
+        if let Some(style) = style {
+            assert_eq!(self.option(style, &[]), [(ACK, vec![])]);
+            self.extended = style == EXTENDED;
+        }
+        if !contexts.is_empty() {
+            let answers = self.option(SET_CONTEXTS, &queries("disk", contexts));
+            assert_eq!(answers.len(), contexts.len() + 1, "{answers:?}");
+        }
+        let answers = self.option(GO, &name_and_kinds("disk", &[]));
+        assert_eq!(answers.last(), Some(&(ACK, vec![])), "{answers:?}");
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.wire.write_all(bytes).unwrap();
+    }
+
+    pub fn take<const N: usize>(&mut self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.wire.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    fn take_vec(&mut self, length: usize) -> Vec<u8> {
+        let mut bytes = vec![0; length];
+        self.wire.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+
+    pub fn send_option(&mut self, option: u32, data: &[u8]) {
+        self.send(b"IHAVEOPT");
+        self.send(&option.to_be_bytes());
+        self.send(&(data.len() as u32).to_be_bytes());
+        self.send(data);
+    }
+
+    /// The answers, up to an acknowledgement or an error.
+    pub fn option(&mut self, option: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
+        self.send_option(option, data);
+        self.answers(option)
+    }
+
+    pub fn answers(&mut self, option: u32) -> Vec<(u32, Vec<u8>)> {
+        let mut answers = Vec::new();
+        loop {
+            assert_eq!(self.take(), 0x0003_e889_0455_65a9u64.to_be_bytes());
+            assert_eq!(self.take(), option.to_be_bytes());
+            let answer = u32::from_be_bytes(self.take());
+            let length = u32::from_be_bytes(self.take());
+            let data = self.take_vec(length as usize);
+            let is_last = answer == ACK || answer >= 1 << 31;
+            answers.push((answer, data));
+            if is_last {
+                return answers;
+            }
+        }
+    }
+
+    /// The bytes of a request.
+    pub fn encode(&mut self, command: u16, flags: u16, offset: u64, length: u64) -> Vec<u8> {
+        self.cookie += 1;
+        let magic: u32 = match self.extended {
+            true => 0x21e4_1c71,
+            false => 0x2560_9513,
+        };
+        let mut bytes = magic.to_be_bytes().to_vec();
+        bytes.extend(flags.to_be_bytes());
+        bytes.extend(command.to_be_bytes());
+        bytes.extend(self.cookie.to_be_bytes());
+        bytes.extend(offset.to_be_bytes());
+        match self.extended {
+            true => bytes.extend(length.to_be_bytes()),
+            false => bytes.extend((length as u32).to_be_bytes()),
+        }
+        bytes
+    }
+
+    pub fn request(&mut self, command: u16, flags: u16, offset: u64, length: u64) -> Vec<Chunk> {
+        let bytes = self.encode(command, flags, offset, length);
+        self.send(&bytes);
+        self.reply()
+    }
+
+    pub fn write(&mut self, flags: u16, offset: u64, data: &[u8]) -> Vec<Chunk> {
+        let flags = match self.extended {
+            true => flags | PAYLOAD,
+            false => flags,
+        };
+        let mut bytes = self.encode(WRITE, flags, offset, data.len() as u64);
+        bytes.extend(data);
+        self.send(&bytes);
+        self.reply()
+    }
+
+    /// The data, which has to come in one piece; in a simple reply as long as it was asked for.
+    pub fn read(&mut self, flags: u16, offset: u64, length: u64) -> Vec<u8> {
+        let bytes = self.encode(READ, flags, offset, length);
+        self.send(&bytes);
+        let chunk = self.chunk();
+        assert_eq!(chunk.error, 0, "{chunk:?}");
+        match chunk.kind {
+            None => self.take_vec(length as usize),
+            Some(kind) => {
+                assert_eq!((kind, chunk.is_last), (1, true));
+                assert_eq!(chunk.payload[..8], offset.to_be_bytes());
+                chunk.payload[8..].to_vec()
+            }
+        }
+    }
+
+    /// One reply; not for data in a simple one.
+    pub fn reply(&mut self) -> Vec<Chunk> {
+        let mut chunks = Vec::new();
+        loop {
+            chunks.push(self.chunk());
+            if chunks.last().unwrap().is_last {
+                return chunks;
+            }
+        }
+    }
+
+    fn chunk(&mut self) -> Chunk {
+        let magic = u32::from_be_bytes(self.take());
+        match magic {
+            0x6744_6698 => Chunk {
+                kind: None,
+                error: u32::from_be_bytes(self.take()),
+                cookie: u64::from_be_bytes(self.take()),
+                is_last: true,
+                payload: Vec::new(),
+            },
+            0x668e_33ef | 0x6e8a_278c => {
+                assert_eq!(self.extended, magic == 0x6e8a_278c);
+                let flags = u16::from_be_bytes(self.take());
+                let kind = u16::from_be_bytes(self.take());
+                let cookie = u64::from_be_bytes(self.take());
+                let length = match self.extended {
+                    true => {
+                        let _offset: [u8; 8] = self.take();
+                        u64::from_be_bytes(self.take())
+                    }
+                    false => u32::from_be_bytes(self.take()).into(),
+                };
+                let payload = self.take_vec(length as usize);
+                let error = match kind >= 0x8000 {
+                    true => u32::from_be_bytes(payload[..4].try_into().unwrap()),
+                    false => 0,
+                };
+                Chunk {
+                    kind: Some(kind),
+                    cookie,
+                    is_last: flags & 1 != 0,
+                    error,
+                    payload,
+                }
+            }
+            other => panic!("a reply that starts with {other:#x}"),
+        }
+    }
+
+    /// The server has nothing more to say, and closes.
+    pub fn expect_end(&mut self) {
+        let mut byte = [0];
+        match self.wire.read(&mut byte) {
+            Ok(0) => {}
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
+            other => panic!("{other:?} instead of the end"),
+        }
+    }
+}
+
+pub fn error_of(reply: &[Chunk]) -> u32 {
+    reply.last().unwrap().error
+}
+
+/// The data of `NBD_OPT_INFO` and `NBD_OPT_GO`.
+pub fn name_and_kinds(name: &str, kinds: &[u16]) -> Vec<u8> {
+    let mut data = (name.len() as u32).to_be_bytes().to_vec();
+    data.extend(name.as_bytes());
+    data.extend((kinds.len() as u16).to_be_bytes());
+    kinds
+        .iter()
+        .for_each(|kind| data.extend(kind.to_be_bytes()));
+    data
+}
+
+/// The data of the options about metadata contexts.
+pub fn queries(name: &str, queries: &[&str]) -> Vec<u8> {
+    let mut data = (name.len() as u32).to_be_bytes().to_vec();
+    data.extend(name.as_bytes());
+    data.extend((queries.len() as u32).to_be_bytes());
+    for query in queries {
+        data.extend((query.len() as u32).to_be_bytes());
+        data.extend(query.as_bytes());
+    }
+    data
+}

@@ -1,0 +1,30 @@
+//! The server through its sockets: by a client of our own that can say anything, and by those that others wrote.
+//!
+//! Model: a server per test, mostly over a socket pair, on a device in memory that notes what it is asked for and
+//! answers as the test wants (`probe.rs`).
+
+mod client;
+mod handshake;
+mod hostile;
+mod judges;
+mod limits;
+mod probe;
+mod shutdown;
+mod status;
+mod tls;
+mod transmission;
+
+use std::sync::Arc;
+
+use extant_export::{Access, Export, Exports, Server, ServerOptions};
+use probe::Probe;
+
+const MIB: u64 = 1 << 20;
+
+/// A server with one export, `disk`, of 64 MiB.
+fn server(options: ServerOptions) -> (Server, Arc<Probe>) {
+    let device = Arc::new(Probe::new(64 * MIB));
+    let export = Export::new("disk", "a disk", device.clone(), Access::ReadWrite).unwrap();
+    let server = Server::new(Exports::new(vec![export]).unwrap(), options);
+    (server, device)
+}

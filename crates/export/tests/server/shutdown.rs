@@ -1,0 +1,90 @@
+//! The end of a server, and of a connection whose device fails badly.
+
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use extant_export::ServerOptions;
+use extant_space::ErrorKind;
+
+use crate::client::*;
+use crate::server;
+
+#[test]
+fn shutdown_finishes_what_was_read_refuses_the_rest_and_flushes() {
+    let (server, device) = server(ServerOptions::default());
+    let mut client = Client::ready(&server, None, &[]);
+    device.hold("write");
+    let mut first = client.encode(WRITE, 0, 0, 512);
+    first.extend([6; 512]);
+    client.send(&first);
+    device.wait_for_held();
+    // While the write is alone at work, this waits in the socket.
+    let later = client.encode(FLUSH, 0, 0, 0);
+    client.send(&later);
+    std::thread::scope(|scope| {
+        let shutdown = scope.spawn(|| server.shutdown(PATIENCE));
+        // The connection has been told once the flag is seen by a new one.
+        loop {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            server.serve(theirs).unwrap();
+            let mut probe = Client::over(Box::new(ours));
+            let _greeting: [u8; 18] = probe.take();
+            if probe.wire.write_all(&3u32.to_be_bytes()).is_err() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        device.release();
+        assert_eq!(error_of(&client.reply()), 0);
+        assert_eq!(error_of(&client.reply()), 108);
+        client.expect_end();
+        shutdown.join().unwrap().unwrap();
+    });
+    assert_eq!(device.take_seen().last().unwrap(), "flush");
+}
+
+#[test]
+fn shutdown_does_not_wait_for_clients_that_are_idle_or_take_no_replies() {
+    let (server, _) = server(ServerOptions::default());
+    let _idle = Client::ready(&server, None, &[]);
+    let _greeted = Client::new(&server);
+    let mut deaf = Client::ready(&server, None, &[]);
+    let reads: Vec<u8> = (0..8)
+        .flat_map(|_| deaf.encode(READ, 0, 0, 4 << 20))
+        .collect();
+    deaf.send(&reads);
+    server.shutdown(Duration::from_millis(100)).unwrap();
+    assert_eq!(server.connections(), 0);
+}
+
+#[test]
+fn shutdown_tells_of_a_device_that_hangs_and_of_a_flush_that_fails() {
+    let (server, device) = server(ServerOptions::default());
+    device.fail_at(u64::MAX, ErrorKind::Io);
+    assert_eq!(server.shutdown(PATIENCE).unwrap_err().kind(), ErrorKind::Io);
+
+    let (server, device) = crate::server(ServerOptions::default());
+    let mut client = Client::ready(&server, None, &[]);
+    device.hold("discard");
+    let trim = client.encode(TRIM, 0, 0, 512);
+    client.send(&trim);
+    device.wait_for_held();
+    let error = server.shutdown(Duration::from_millis(10)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+    device.release();
+}
+
+#[test]
+fn panic_of_a_device_ends_its_connection_and_no_other() {
+    let (server, device) = server(ServerOptions::default());
+    let mut other = Client::ready(&server, None, &[]);
+    let mut client = Client::ready(&server, None, &[]);
+    device.panic_next();
+    let read = client.encode(READ, 0, 0, 512);
+    client.send(&read);
+    client.expect_end();
+    assert_eq!(other.read(0, 0, 512), [0; 512]);
+    while server.connections() > 1 {
+        std::thread::yield_now();
+    }
+}
