@@ -3,50 +3,62 @@
 //! One read gives one request, one write takes one answer; both may be done by several threads at once.
 
 use std::fs::{File, OpenOptions};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 
 use extant_space::{Error, ErrorKind, Result};
+use extant_sys::buffer::AlignedBuffer;
 use rustix::io::{Errno, read, write};
 
+use crate::protocol::WRITE_PREFIX;
+use crate::protocol::answer::{Answer, HEADER_LENGTH};
+use crate::protocol::connection::DATA_LENGTH_MAX;
+use crate::transport::{End, Line, Received};
+
 const DEVICE: &str = "/dev/fuse";
+/// What data in a request and in an answer is aligned to, in bytes.
+const ALIGNMENT: usize = 4096;
+/// Behind the data of an ioctl or a list there may be a structure more.
+pub(crate) const ANSWER_LENGTH_MAX: usize = DATA_LENGTH_MAX as usize + ALIGNMENT;
+/// Where an answer with its header begins, so that its data is aligned.
+const ANSWER_START: usize = ALIGNMENT - HEADER_LENGTH;
+/// Where a request begins, so that the data of a write is aligned.
+const REQUEST_START: usize = ALIGNMENT - WRITE_PREFIX;
 
-/// A connection to the kernel.
-#[derive(Debug)]
-pub(crate) struct Channel(OwnedFd);
+/// A connection to the kernel. Clones are the same one.
+#[derive(Clone, Debug)]
+pub(crate) struct Channel(Arc<OwnedFd>);
 
-/// What came in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Received {
-    /// A request of so many bytes.
-    Request(usize),
-    /// Nothing more will.
-    End(End),
-}
-
-/// How a connection ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
-    /// By its unmount.
-    Unmounted,
-    /// Somebody cut it (`/sys/fs/fuse/connections/*/abort`).
-    Aborted,
+/// A thread's way to it, with the thread's memory.
+pub(crate) struct DeviceLine {
+    channel: Channel,
+    request: AlignedBuffer,
+    request_len: usize,
+    answer: AlignedBuffer,
 }
 
 impl Channel {
     /// One that belongs to a mount.
     pub fn new(device: OwnedFd) -> Self {
-        Self(device)
+        Self(Arc::new(device))
     }
 
-    /// Waits for a request and puts it into `buffer`, which has room for the largest one.
-    pub fn receive(&self, buffer: &mut [u8]) -> Result<Received> {
+    /// What it goes through.
+    pub fn device(&self) -> Arc<OwnedFd> {
+        Arc::clone(&self.0)
+    }
+
+    /// Waits for a request and puts it into `buffer`, which has room for the largest one. Returns its length, or how the
+    /// connection ended.
+    pub fn receive(&self, buffer: &mut [u8]) -> Result<std::result::Result<usize, End>> {
         let mut was_aborted = false;
         loop {
             match read(&self.0, &mut *buffer) {
-                Ok(len) => return Ok(Received::Request(len)),
-                Err(Errno::NODEV) => return Ok(Received::End(End::Unmounted)),
-                Err(Errno::CONNABORTED) if was_aborted => return Ok(Received::End(End::Aborted)),
+                Ok(len) => return Ok(Ok(len)),
+                Err(Errno::NODEV) => return Ok(Err(End::Unmounted)),
+                Err(Errno::CONNABORTED) if was_aborted => return Ok(Err(End::Aborted)),
                 // An unmount says so as well, to who was about to get one of the last requests; once.
                 Err(Errno::CONNABORTED) => was_aborted = true,
                 // The request that woke us was taken back, or a signal came.
@@ -70,6 +82,46 @@ impl Channel {
     /// Sends a notice; the errors are the kernel's own.
     pub fn notify(&self, notice: &[u8]) -> rustix::io::Result<()> {
         rustix::io::retry_on_intr(|| write(&self.0, notice)).map(drop)
+    }
+}
+
+impl DeviceLine {
+    pub fn new(channel: &Channel) -> io::Result<Self> {
+        let memory = |len: usize| AlignedBuffer::new((ALIGNMENT + len).next_power_of_two());
+        Ok(Self {
+            channel: channel.clone(),
+            request: memory(DATA_LENGTH_MAX as usize)?,
+            request_len: 0,
+            answer: memory(ANSWER_LENGTH_MAX)?,
+        })
+    }
+}
+
+impl Line for DeviceLine {
+    fn receive(&mut self) -> Result<Received> {
+        let memory = &mut self.request.as_mut_slice()[REQUEST_START..];
+        match self.channel.receive(memory)? {
+            Ok(len) => {
+                self.request_len = len;
+                Ok(Received::Request)
+            }
+            Err(end) => Ok(Received::End(end)),
+        }
+    }
+
+    fn request(&mut self) -> (&[u8], Answer<'_>) {
+        let request = &self.request.as_slice()[REQUEST_START..][..self.request_len];
+        let memory = &mut self.answer.as_mut_slice()[ANSWER_START..ALIGNMENT + ANSWER_LENGTH_MAX];
+        (request, Answer::new(memory))
+    }
+
+    fn send(&mut self, len: usize) -> Result<()> {
+        let answer = &self.answer.as_slice()[ANSWER_START..][..len];
+        self.channel.send(answer)
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        Ok(())
     }
 }
 

@@ -4,7 +4,7 @@
 //! - `protocol`: the kernel's structures and numbers; decoding of requests, encoding of answers;
 //! - `operations`: what a server answers, in our own types: the line between the two halves;
 //! - `serve`: one request to one answer, threads, interrupts; knows no file descriptor;
-//! - `channel`: where requests come from (`/dev/fuse`); `mounting`: how that gets a place in the tree of names;
+//! - `transport`: where requests come from: `channel` (`/dev/fuse`) and `ring` (io_uring); `mounting`: how that gets a place in the tree of names;
 //! - `session`: a mount from its beginning to its end; `options`: what stands behind `-o`;
 //! - `volume`: the engine as [`Operations`]; `ioctl`: what FUSE cannot carry otherwise.
 //!
@@ -20,11 +20,15 @@ mod notifier;
 pub mod operations;
 mod options;
 mod protocol;
+mod ring;
 mod serve;
 mod session;
+mod transport;
 pub mod volume;
 
 pub use notifier::Notifier;
 pub use operations::Operations;
-pub use options::{AccessTimes, Audience, AutoUnmount, MountOptions, Placement, WriteCache};
+pub use options::{
+    AccessTimes, Audience, AutoUnmount, IoUring, MountOptions, Placement, WriteCache,
+};
 pub use session::{Busy, Session, Unmounter, remount, unmount};

@@ -138,7 +138,7 @@ impl Mounted {
     /// The connection has ended: takes away what is left of the mount, which then answers everybody with errors, and
     /// lets the watcher go.
     pub fn end(&self) {
-        let is_dead = || statfs(&self.directory).err() == Some(Errno::NOTCONN);
+        let is_dead = || statfs(&self.directory).is_err_and(is_of_the_dead);
         if self.is_there().is_ok_and(|is_there| is_there) && is_dead() {
             let _ = self.unmount(Manner::Detach);
         }
@@ -166,7 +166,7 @@ fn place(directory: &Path) -> Result<PathBuf> {
         Ok((path, metadata))
     };
     let (path, metadata) = look().map_err(|error| {
-        let is_dead = error.raw_os_error() == Some(Errno::NOTCONN.raw_os_error());
+        let is_dead = Errno::from_io_error(&error).is_some_and(is_of_the_dead);
         let error = Error::from(error).at(directory).during("mount");
         match is_dead {
             true => error.advice("the server of a mount there is gone; unmount it first"),
@@ -179,6 +179,11 @@ fn place(directory: &Path) -> Result<PathBuf> {
             .at(directory)
             .during("mount")),
     }
+}
+
+/// What whoever uses a mount is told when its server is gone, or just going.
+fn is_of_the_dead(errno: Errno) -> bool {
+    [Errno::NOTCONN, Errno::CONNABORTED].contains(&errno)
 }
 
 /// Whether somebody else may be allowed to do it.

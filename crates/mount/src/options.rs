@@ -21,6 +21,7 @@ pub(crate) use list::{join, of_every_mount};
 
 pub use crate::protocol::connection::WriteCache;
 pub use crate::serve::placement::Placement;
+pub use crate::transport::IoUring;
 
 /// How a file system is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +44,10 @@ pub struct MountOptions {
     pub read_length_max: Option<NonZero<u32>>,
     /// Who holds what was written (`writeback`, `no_writeback`).
     pub write_cache: WriteCache,
-    /// How many threads answer (`threads=`); by default one for each CPU, from 2 to 8.
+    /// Whether requests come through io_uring (`io_uring`, `no_io_uring`).
+    pub io_uring: IoUring,
+    /// How many threads answer (`threads=`); by default one for each CPU, from 2 to 8, and with io_uring two for each. A
+    /// CPU has one at least then.
     pub threads: Option<NonZero<usize>>,
     /// On which CPUs they run (`pin`, `no_pin`).
     pub placement: Placement,
@@ -104,6 +108,7 @@ impl Default for MountOptions {
             auto_unmount: AutoUnmount::Off,
             read_length_max: None,
             write_cache: WriteCache::Back,
+            io_uring: IoUring::Off,
             threads: None,
             placement: Placement::OnePerCpu,
             discard: Discard::Off,
@@ -177,6 +182,8 @@ impl MountOptions {
             "auto_unmount" => self.auto_unmount = AutoUnmount::On,
             "writeback" => self.write_cache = WriteCache::Back,
             "no_writeback" => self.write_cache = WriteCache::Through,
+            "io_uring" => self.io_uring = IoUring::On,
+            "no_io_uring" => self.io_uring = IoUring::Off,
             "pin" => self.placement = Placement::OnePerCpu,
             "no_pin" => self.placement = Placement::Free,
             "discard" => self.discard = Discard::OnCommit,
@@ -382,6 +389,8 @@ mod tests {
         "no_writeback",
         "pin",
         "no_pin",
+        "io_uring",
+        "no_io_uring",
         "discard",
         "nodiscard",
         "errors=continue",

@@ -70,7 +70,7 @@ struct Call<'a> {
     request: Request<'a>,
     node: NodeId,
     body: Body<'a>,
-    answer: &'a mut Answer,
+    answer: Answer<'a>,
     /// For values of a length that is not known before.
     scratch: &'a mut Vec<u8>,
 }
@@ -93,14 +93,14 @@ impl Server {
         let _ = self.notifier.set(notifier);
     }
 
-    /// A place for the request that a thread is at. One for each thread.
-    pub fn slot(&self) -> Slot {
-        self.slots.add()
+    /// A place for the request that a thread of a lane is at. One for each thread.
+    pub fn slot(&self, lane: usize) -> Slot {
+        self.slots.add(lane)
     }
 
-    /// The requests that threads are at; 0 for one that waits.
-    pub fn current(&self) -> Vec<u64> {
-        self.slots.current()
+    /// The requests that the threads of a lane are at; 0 for one that waits.
+    pub fn current(&self, lane: usize) -> Vec<u64> {
+        self.slots.current(lane)
     }
 
     /// What the first panic said, if there was one.
@@ -120,7 +120,7 @@ impl Server {
         &self,
         request: &[u8],
         slot: &Slot,
-        answer: &'a mut Answer,
+        mut answer: Answer<'a>,
         scratch: &mut Vec<u8>,
     ) -> Option<&'a [u8]> {
         let (header, body) = match split(request) {
@@ -139,9 +139,9 @@ impl Server {
             None => Outcome::Answer(Err(Errno::NOSYS)),
             Some(Opcode::Interrupt) => self.interrupt(body),
             Some(opcode) => {
-                let cancel = slot.begin(header.unique);
+                let cancel = self.slots.begin(slot, header.unique);
                 let outcome = self.guarded(|| {
-                    let mut call = Call::new(&header, body, &cancel, answer, scratch);
+                    let mut call = Call::new(&header, body, &cancel, answer.reborrow(), scratch);
                     self.dispatch(opcode, &mut call)
                 });
                 slot.end(cancel);
@@ -232,7 +232,7 @@ impl<'a> Call<'a> {
         header: &RequestHeader,
         body: Body<'a>,
         cancel: &'a CancelToken,
-        answer: &'a mut Answer,
+        answer: Answer<'a>,
         scratch: &'a mut Vec<u8>,
     ) -> Self {
         let caller = Caller {

@@ -9,6 +9,7 @@
 
 use std::fmt;
 use std::fs::File;
+use std::num::NonZero;
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -18,17 +19,17 @@ use extant_ext4::Access;
 use extant_space::{Error, ErrorKind, Result};
 use extant_sys::buffer::AlignedBuffer;
 
-use crate::channel::{Channel, End, Received};
+use crate::channel::Channel;
 use crate::mounting::{self, Manner, Mounted};
 use crate::operations::Operations;
 use crate::options::MountOptions;
-use crate::protocol::answer::Answer;
-use crate::protocol::connection::{Agreement, Offer, Wish};
+use crate::protocol::answer::{Answer, HEADER_LENGTH};
+use crate::protocol::connection::{Agreement, InitOut, Offer, Wish};
 use crate::protocol::opcode::Opcode;
 use crate::protocol::split;
 use crate::serve::Server;
 use crate::serve::crew::Crew;
-use crate::serve::placement::threads_by_default;
+use crate::transport::{End, Transport, is_offered, not_offered};
 
 /// Room for the first request.
 const FIRST_REQUEST_LENGTH: usize = 8192;
@@ -40,7 +41,7 @@ const PATIENCE_WITH_CLOSES: Duration = Duration::from_secs(1);
 /// A mount and those who answer for it.
 pub struct Session {
     crew: Arc<Crew>,
-    threads: usize,
+    threads: Option<NonZero<usize>>,
     mounted: Arc<Mounted>,
 }
 
@@ -103,25 +104,31 @@ impl Session {
         directory: &Path,
         options: &MountOptions,
     ) -> Result<Self> {
-        let (connection, mounted) = mounting::mount(directory, options)?;
-        let channel = Channel::new(connection);
         let wish = Wish {
             write_cache: options.write_cache,
             export: operations.export(),
+            over_io_uring: is_offered(options.io_uring)?,
         };
-        let agreement = match agree(&channel, wish) {
-            Ok(agreement) => agreement,
+        let (connection, mounted) = mounting::mount(directory, options)?;
+        let channel = Channel::new(connection);
+        let agreed = agree(&channel, wish).and_then(|agreement| {
+            let transport = match agreement.is_over_io_uring() {
+                true => Transport::by_rings(channel, mounted.directory())?,
+                false => Transport::by_device(channel),
+            };
+            Ok((agreement, transport))
+        });
+        let (agreement, transport) = match agreed {
+            Ok(agreed) => agreed,
             Err(error) => {
                 let _ = mounted.unmount(Manner::Cut);
                 return Err(error.at(directory).during("mount"));
             }
         };
         let server = Server::new(operations, &agreement);
-        let crew = Crew::new(channel, server, options.placement);
-        let threads = options.threads.unwrap_or_else(threads_by_default);
         Ok(Self {
-            crew,
-            threads: threads.get(),
+            crew: Crew::new(transport, server, options.placement),
+            threads: options.threads,
             mounted: Arc::new(mounted),
         })
     }
@@ -201,12 +208,11 @@ impl fmt::Debug for Session {
 /// Answers the first request, in which the kernel offers what it can do.
 fn agree(channel: &Channel, wish: Wish) -> Result<Agreement> {
     let mut buffer = AlignedBuffer::new(FIRST_REQUEST_LENGTH)?;
-    let mut answer = Answer::new(FIRST_REQUEST_LENGTH)?;
     let unexpected =
         || Error::new(ErrorKind::Unsupported).detail("the kernel does not begin with INIT");
     let len = match channel.receive(buffer.as_mut_slice())? {
-        Received::Request(len) => len,
-        Received::End(_) => {
+        Ok(len) => len,
+        Err(_) => {
             return Err(Error::new(ErrorKind::Io).detail("it was unmounted at once"));
         }
     };
@@ -216,6 +222,11 @@ fn agree(channel: &Channel, wish: Wish) -> Result<Agreement> {
     }
     let offer = Offer::read(body).map_err(|_| unexpected())?;
     let agreement = wish.agree(&offer)?;
+    if wish.over_io_uring && !agreement.is_over_io_uring() {
+        return Err(not_offered("the kernel does not offer FUSE over it"));
+    }
+    let mut memory = [0; HEADER_LENGTH + size_of::<InitOut>()];
+    let mut answer = Answer::new(&mut memory);
     let len = answer.put(&agreement.answer);
     channel.send(answer.finish(header.unique, Ok(len)))?;
     Ok(agreement)

@@ -7,6 +7,7 @@
 //! | [`direct`] | direct I/O: its alignment, on and off |
 //! | [`disk`] | the queue of a disk in sysfs |
 //! | [`extents`], [`fiemap`] | the extent map of a file |
+//! | [`fuse_ring`] | requests of FUSE through io_uring |
 //! | [`identity`] | whether two paths lead to the same file or disk |
 //! | [`mounted`] | control calls of a mount of Extant |
 //! | [`mounts`] | the kernel's table of mounts |
@@ -21,6 +22,7 @@ pub mod direct;
 pub mod disk;
 pub mod extents;
 pub mod fiemap;
+pub mod fuse_ring;
 pub mod identity;
 pub mod mounted;
 pub mod mounts;

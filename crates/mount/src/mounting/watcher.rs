@@ -14,13 +14,16 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use extant_space::{Error, Result};
 
-/// Its argument is the directory. To ask for the state of the file system always asks its server.
+/// Its argument is the directory. To ask for the state of the file system always asks its server. While queues of io_uring
+/// go down, what it is told may be any error for a moment.
 const SCRIPT: &str = r#"
 read -r word && exit
-case $(stat -f -- "$1" 2>&1 >/dev/null) in
-    *'not connected'* | *'connection abort'*) ;;
-    *) exit ;;
-esac
+for again in 1 2 3 4 5 6 7 8 9; do
+    told=$(stat -f -- "$1" 2>&1 >/dev/null) && exit
+    case $told in *'not connected'* | *'connection abort'*) break ;; esac
+    sleep 1
+done
+case $told in *'not connected'* | *'connection abort'*) ;; *) exit ;; esac
 umount -l -- "$1" || fusermount3 -u -z -- "$1"
 "#;
 

@@ -5,7 +5,7 @@
 use extant_ext4::{Access, Assign, Discard, OnError};
 use rustix::mount::MountFlags;
 
-use super::{AccessTimes, Audience, AutoUnmount, MountOptions, Placement, WriteCache};
+use super::{AccessTimes, Audience, AutoUnmount, IoUring, MountOptions, Placement, WriteCache};
 
 /// The options of a list, without escapes.
 pub(super) fn split(list: &str) -> Vec<String> {
@@ -51,6 +51,9 @@ pub(super) fn words(options: &MountOptions) -> Vec<String> {
     }
     if options.placement == Placement::Free {
         add("no_pin");
+    }
+    if options.io_uring == IoUring::On {
+        add("io_uring");
     }
     if options.discard == Discard::OnCommit {
         add("discard");

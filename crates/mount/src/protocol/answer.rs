@@ -1,38 +1,34 @@
 //! The memory of an answer: header, structure and data in one piece.
 //!
 //! Data is aligned as direct I/O wants it, so that the file system can read from a device straight into an answer; the
-//! header lies right before it. One answer buffer serves one request after the other and is never copied.
+//! header lies right before it. Whose memory it is, the transport decides.
 
-use std::io;
-
-use extant_sys::buffer::AlignedBuffer;
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::AnswerHeader;
 
-/// What data is aligned to, in bytes.
-const ALIGNMENT: usize = 4096;
-const HEADER_START: usize = ALIGNMENT - size_of::<AnswerHeader>();
+/// How long the header is, in bytes.
+pub(crate) const HEADER_LENGTH: usize = size_of::<AnswerHeader>();
 
 /// The memory of an answer.
 #[derive(Debug)]
-pub(crate) struct Answer {
-    memory: AlignedBuffer,
-    room: usize,
-}
+pub(crate) struct Answer<'m>(&'m mut [u8]);
 
-impl Answer {
-    /// Room for `room` bytes behind the header.
-    pub fn new(room: usize) -> io::Result<Self> {
-        let len = (ALIGNMENT + room).next_power_of_two();
-        let memory = AlignedBuffer::new(len)?;
-        Ok(Self { memory, room })
+impl<'m> Answer<'m> {
+    /// In memory whose part behind the header is aligned.
+    pub fn new(memory: &'m mut [u8]) -> Self {
+        Self(memory)
+    }
+
+    /// The same memory, lent.
+    pub fn reborrow(&mut self) -> Answer<'_> {
+        Answer(self.0)
     }
 
     /// All that may stand behind the header; what is there is left from earlier answers.
     pub fn payload(&mut self) -> &mut [u8] {
-        &mut self.memory.as_mut_slice()[ALIGNMENT..ALIGNMENT + self.room]
+        &mut self.0[HEADER_LENGTH..]
     }
 
     /// The first `len` bytes behind the header. `INVAL` when more is asked for than ever was agreed.
@@ -66,20 +62,19 @@ impl Answer {
     }
 
     /// The answer to request `unique`: so many bytes behind the header, or an error.
-    pub fn finish(&mut self, unique: u64, outcome: Result<usize, Errno>) -> &[u8] {
+    pub fn finish(self, unique: u64, outcome: Result<usize, Errno>) -> &'m [u8] {
         let (payload_len, error) = match outcome {
             Ok(len) => (len, 0),
             Err(errno) => (0, -errno.raw_os_error()),
         };
-        let end = ALIGNMENT + payload_len;
+        let end = HEADER_LENGTH + payload_len;
         let header = AnswerHeader {
-            len: (end - HEADER_START) as u32,
+            len: end as u32,
             error,
             unique,
         };
-        let memory = self.memory.as_mut_slice();
-        memory[HEADER_START..ALIGNMENT].copy_from_slice(header.as_bytes());
-        &memory[HEADER_START..end]
+        self.0[..HEADER_LENGTH].copy_from_slice(header.as_bytes());
+        &self.0[..end]
     }
 }
 
@@ -88,24 +83,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_is_aligned_and_stands_right_behind_the_header() {
-        let mut answer = Answer::new(8192).unwrap();
-        let data = answer.data(3).unwrap();
-        assert_eq!(data.as_ptr() as usize % ALIGNMENT, 0);
-        data.copy_from_slice(b"abc");
+    fn data_stands_right_behind_the_header() {
+        let mut memory = [0xee; 64];
+        let mut answer = Answer::new(&mut memory);
+        answer.data(3).unwrap().copy_from_slice(b"abc");
         let bytes = answer.finish(7, Ok(3));
         assert_eq!(bytes[..4], 19_u32.to_ne_bytes());
         assert_eq!(bytes[4..8], [0; 4]);
         assert_eq!(bytes[8..16], 7_u64.to_ne_bytes());
         assert_eq!(&bytes[16..], b"abc");
-        let bytes = answer.finish(7, Err(Errno::NOENT));
+        let bytes = Answer::new(&mut memory).finish(7, Err(Errno::NOENT));
         assert_eq!(bytes.len(), 16);
         assert_eq!(bytes[4..8], (-2_i32).to_ne_bytes());
     }
 
     #[test]
     fn more_than_was_agreed_is_refused() {
-        let mut answer = Answer::new(8192).unwrap();
+        let mut memory = [0; HEADER_LENGTH + 8192];
+        let mut answer = Answer::new(&mut memory);
         assert_eq!(answer.data(8192).unwrap().len(), 8192);
         assert_eq!(answer.data(8193).unwrap_err(), Errno::INVAL);
         assert_eq!(answer.put_bytes(b"abc", 2), Err(Errno::RANGE));

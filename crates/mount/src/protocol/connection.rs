@@ -107,6 +107,8 @@ bitflags! {
         const INIT_EXT = 1 << 30;
         /// Files that are open without a cache can be mapped.
         const DIRECT_IO_ALLOW_MMAP = 1 << 36;
+        /// Requests come through io_uring.
+        const OVER_IO_URING = 1 << 41;
     }
 }
 
@@ -124,6 +126,8 @@ pub enum WriteCache {
 pub(crate) struct Wish {
     pub write_cache: WriteCache,
     pub export: Export,
+    /// The server can take requests through io_uring.
+    pub over_io_uring: bool,
 }
 
 /// What the kernel offers.
@@ -138,6 +142,13 @@ pub(crate) struct Offer {
 pub(crate) struct Agreement {
     pub capabilities: Capabilities,
     pub answer: InitOut,
+}
+
+impl Agreement {
+    /// Requests come through io_uring, and wait until every queue has an entry.
+    pub fn is_over_io_uring(&self) -> bool {
+        self.capabilities.contains(Capabilities::OVER_IO_URING)
+    }
 }
 
 impl Offer {
@@ -206,6 +217,9 @@ impl Wish {
         if self.export == Export::No {
             wanted -= Capabilities::EXPORT_SUPPORT;
         }
+        if !self.over_io_uring {
+            wanted -= Capabilities::OVER_IO_URING;
+        }
         wanted
     }
 }
@@ -225,6 +239,7 @@ mod tests {
     const WISH: Wish = Wish {
         write_cache: WriteCache::Back,
         export: Export::ByNumber,
+        over_io_uring: true,
     };
 
     #[test]
@@ -240,11 +255,13 @@ mod tests {
         let wish = Wish {
             write_cache: WriteCache::Through,
             export: Export::No,
+            over_io_uring: false,
         };
         let agreed = wish.agree(&offer(7, 45, u64::MAX)).unwrap().capabilities;
         let without = Capabilities::WRITEBACK_CACHE
             | Capabilities::ATOMIC_O_TRUNC
-            | Capabilities::EXPORT_SUPPORT;
+            | Capabilities::EXPORT_SUPPORT
+            | Capabilities::OVER_IO_URING;
         assert_eq!(agreed, Capabilities::all() - without);
     }
 

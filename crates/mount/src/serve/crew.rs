@@ -1,35 +1,28 @@
 //! The threads that answer.
 //!
-//! Model: all threads do the same: take a request, answer it, again, until the connection ends. A request may take long, as a
-//! sync does, or even wait for other requests: a notice to the kernel makes it write back what it holds. So whoever waits for
-//! the end ([`Crew::wait`]) looks after the threads meanwhile. When each is still at the same request as a moment ago, one more is
-//! started, so that nobody stops everybody and signals arrive; when some are idle for long, it goes again.
+//! Model: all threads of a lane do the same: take a request, answer it, again, until the connection ends. A request may take
+//! long, as a sync does, or even wait for other requests: a notice to the kernel makes it write back what it holds. So whoever
+//! waits for the end ([`Crew::wait`]) looks after the threads of each lane meanwhile. When each is still at the same request as a
+//! moment ago, one more is started, so that nobody stops everybody and signals arrive; when some are idle for long, it goes
+//! again, where the lane lets it.
 //!
 //! A failure is a panic of the file system or an error of the device. The threads go on to answer, with errors, so that nobody
 //! hangs; whoever waits for the end is told and unmounts.
 //!
 //! Locks: `state` is held for moments and alone.
 
+use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use extant_space::{Error, ErrorKind, Result};
-use extant_sys::buffer::AlignedBuffer;
 
 use super::placement::Placement;
 use super::{Server, Slot};
 use crate::Notifier;
-use crate::channel::{Channel, End, Received};
-use crate::protocol::WRITE_PREFIX;
-use crate::protocol::answer::Answer;
-use crate::protocol::connection::DATA_LENGTH_MAX;
-
-/// What data in a request is aligned to, in bytes.
-const ALIGNMENT: usize = 4096;
-/// Behind the data of an ioctl or a list there may be a structure more.
-const ANSWER_LENGTH_MAX: usize = DATA_LENGTH_MAX as usize + ALIGNMENT;
+use crate::transport::{End, Lane, Line, Occasion, Received, Transport};
 
 /// How often the threads are looked at, and how often when nobody asks for anything.
 const PATROL_INTERVAL: Duration = Duration::from_millis(20);
@@ -41,7 +34,7 @@ const ADDED_MAX: usize = 64;
 
 /// The threads of a connection.
 pub(crate) struct Crew {
-    channel: Channel,
+    transport: Transport,
     server: Server,
     placement: Placement,
     state: Mutex<State>,
@@ -52,15 +45,22 @@ pub(crate) struct Crew {
 
 #[derive(Debug, Default)]
 struct State {
+    lanes: Vec<Staff>,
+    /// How many threads there ever were.
+    started: usize,
+    end: Option<End>,
+    failure: Option<Error>,
+}
+
+/// The threads of a lane.
+#[derive(Debug)]
+struct Staff {
+    lane: Lane,
     /// Threads that answer when nothing special happens.
     usual: usize,
     /// More of them, as all were busy.
     added: usize,
     live: usize,
-    /// How many there ever were.
-    started: usize,
-    end: Option<End>,
-    failure: Option<Error>,
 }
 
 /// What the threads were at when they were looked at last.
@@ -81,19 +81,20 @@ enum Verdict {
     Fine,
 }
 
-/// The memory of a thread.
+/// What a thread has.
 struct Desk {
-    request: AlignedBuffer,
-    answer: Answer,
+    /// Which of the lanes it is for.
+    place: usize,
+    line: Box<dyn Line>,
     scratch: Vec<u8>,
     slot: Slot,
 }
 
 impl Crew {
     /// A crew without threads yet. The file system begins.
-    pub fn new(channel: Channel, server: Server, placement: Placement) -> Arc<Self> {
+    pub fn new(transport: Transport, server: Server, placement: Placement) -> Arc<Self> {
         let crew = Arc::new(Self {
-            channel,
+            transport,
             server,
             placement,
             state: Mutex::default(),
@@ -104,39 +105,50 @@ impl Crew {
         crew
     }
 
-    /// Starts the threads.
+    /// Starts the threads: `threads` of them, or as many as there are by default.
     ///
     /// # Errors
     /// Those of the operating system; threads that were started go on until the connection ends.
-    pub fn start(self: &Arc<Self>, threads: usize) -> Result<()> {
+    pub fn start(self: &Arc<Self>, threads: Option<NonZero<usize>>) -> Result<()> {
         let mut state = self.state();
-        state.usual = threads;
-        for _ in 0..threads {
-            self.start_one(&mut state)?;
+        for (place, (lane, usual)) in self.transport.lanes(threads).into_iter().enumerate() {
+            state.lanes.push(Staff {
+                lane,
+                usual,
+                added: 0,
+                live: 0,
+            });
+            for _ in 0..usual {
+                self.start_one(&mut state, place, Occasion::Beginning)?;
+            }
         }
         Ok(())
     }
 
     /// Waits until the last thread has ended, or something failed, and looks after the threads meanwhile.
     pub fn wait(self: &Arc<Self>) -> Result<End> {
-        let mut patrol = Patrol::default();
         let mut state = self.state();
+        let mut patrols: Vec<_> = state.lanes.iter().map(|_| Patrol::default()).collect();
         loop {
             if let Some(failure) = state.failure.take() {
                 return Err(failure);
             }
-            if state.live == 0 {
+            if state.live() == 0 {
                 return Ok(state.end.unwrap_or(End::Unmounted));
             }
-            let current = self.server.current();
-            let interval = patrol.interval(&current);
-            match patrol.judge(current) {
-                Verdict::AllBusy => self.add_one(&mut state),
-                Verdict::SomeIdle => {
-                    state.added = state.added.saturating_sub(1);
-                    self.note_surplus(&state);
+            let mut interval = PATROL_INTERVAL_IDLE;
+            for (place, patrol) in patrols.iter_mut().enumerate() {
+                let current = self.server.current(place);
+                interval = interval.min(patrol.interval(&current));
+                match patrol.judge(current) {
+                    Verdict::AllBusy => self.add_one(&mut state, place),
+                    Verdict::SomeIdle if state.lanes[place].lane.can_shrink() => {
+                        let staff = &mut state.lanes[place];
+                        staff.added = staff.added.saturating_sub(1);
+                        self.note_surplus(&state);
+                    }
+                    Verdict::SomeIdle | Verdict::Fine => {}
                 }
-                Verdict::Fine => {}
             }
             let waited = self.changed.wait_timeout(state, interval);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -147,7 +159,7 @@ impl Crew {
     pub fn wait_for_last(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let mut state = self.state();
-        while state.live > 0 {
+        while state.live() > 0 {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
@@ -168,26 +180,39 @@ impl Crew {
 
     /// Tells the kernel something.
     pub fn notify(&self, notice: &[u8]) -> rustix::io::Result<()> {
-        self.channel.notify(notice)
+        self.transport.notify(notice)
     }
 
     /// Starts a thread beyond the usual ones. If that fails, the next look is another chance.
-    fn add_one(self: &Arc<Self>, state: &mut State) {
-        let may_have_more = state.added < ADDED_MAX && state.end.is_none();
-        if may_have_more && self.start_one(state).is_ok() {
-            state.added += 1;
+    fn add_one(self: &Arc<Self>, state: &mut State, place: usize) {
+        let added: usize = state.lanes.iter().map(|staff| staff.added).sum();
+        let may_have_more = added < ADDED_MAX && state.end.is_none();
+        if may_have_more && self.start_one(state, place, Occasion::Jam).is_ok() {
+            state.lanes[place].added += 1;
         }
     }
 
-    fn start_one(self: &Arc<Self>, state: &mut State) -> Result<()> {
-        let mut desk = Desk::new(&self.server)?;
+    fn start_one(
+        self: &Arc<Self>,
+        state: &mut State,
+        place: usize,
+        occasion: Occasion,
+    ) -> Result<()> {
         let number = state.started;
+        let lane = state.lanes[place].lane;
+        let seat = self.transport.seat(lane, number);
+        let mut desk = Desk {
+            place,
+            line: self.transport.line(lane, occasion)?,
+            scratch: Vec::new(),
+            slot: self.server.slot(place),
+        };
         let crew = Arc::clone(self);
         thread::Builder::new()
             .name(format!("extant-fuse-{number}"))
             .spawn(move || {
-                let leaving = Leaving(&crew);
-                crew.placement.settle(number);
+                let leaving = Leaving(&crew, place);
+                crew.placement.settle(seat);
                 match crew.work(&mut desk) {
                     Ok(Some(end)) => crew.state().end = Some(end),
                     Ok(None) => {
@@ -201,7 +226,7 @@ impl Crew {
             })
             .map_err(|error| Error::from(error).during("start a thread"))?;
         state.started += 1;
-        state.live += 1;
+        state.lanes[place].live += 1;
         Ok(())
     }
 
@@ -209,42 +234,42 @@ impl Crew {
     fn work(&self, desk: &mut Desk) -> Result<Option<End>> {
         let mut is_failed = false;
         loop {
-            // Behind the headers of a write, its data is aligned.
-            let buffer = &mut desk.request.as_mut_slice()[ALIGNMENT - WRITE_PREFIX..];
-            let len = match self.channel.receive(buffer)? {
-                Received::Request(len) => len,
-                Received::End(end) => return Ok(Some(end)),
-            };
-            let request = &buffer[..len];
-            let answer =
-                self.server
-                    .answer(request, &desk.slot, &mut desk.answer, &mut desk.scratch);
-            if let Some(answer) = answer {
-                self.channel.send(answer)?;
+            if let Received::End(end) = desk.line.receive()? {
+                return Ok(Some(end));
+            }
+            let (request, answer) = desk.line.request();
+            let answer = self
+                .server
+                .answer(request, &desk.slot, answer, &mut desk.scratch);
+            if let Some(len) = answer.map(<[u8]>::len) {
+                desk.line.send(len)?;
             }
             if !is_failed && let Some(failure) = self.panicked() {
                 is_failed = true;
+                // Before the connection is cut.
+                desk.line.flush()?;
                 self.fail(failure);
             }
-            if self.too_many.load(Ordering::Relaxed) && self.may_leave() {
+            if self.too_many.load(Ordering::Relaxed) && self.may_leave(desk.place) {
                 return Ok(None);
             }
         }
     }
 
-    /// Counts the calling thread out if there are more than are wanted.
-    fn may_leave(&self) -> bool {
+    /// Counts the calling thread out if its lane has more than are wanted.
+    fn may_leave(&self, place: usize) -> bool {
         let mut state = self.state();
-        let is_surplus = state.live > state.wanted();
+        let staff = &mut state.lanes[place];
+        let is_surplus = staff.is_surplus();
         if is_surplus {
-            state.live -= 1;
+            staff.live -= 1;
         }
         self.note_surplus(&state);
         is_surplus
     }
 
     fn note_surplus(&self, state: &State) {
-        let is_surplus = state.live > state.wanted();
+        let is_surplus = state.lanes.iter().any(Staff::is_surplus);
         self.too_many.store(is_surplus, Ordering::Relaxed);
     }
 
@@ -265,8 +290,14 @@ impl Crew {
 }
 
 impl State {
-    fn wanted(&self) -> usize {
-        self.usual + self.added
+    fn live(&self) -> usize {
+        self.lanes.iter().map(|staff| staff.live).sum()
+    }
+}
+
+impl Staff {
+    fn is_surplus(&self) -> bool {
+        self.live > self.usual + self.added
     }
 }
 
@@ -295,26 +326,8 @@ impl Patrol {
     }
 }
 
-impl Desk {
-    fn new(server: &Server) -> Result<Self> {
-        let request_len = ALIGNMENT + DATA_LENGTH_MAX as usize;
-        let memory = || -> std::io::Result<_> {
-            let request = AlignedBuffer::new(request_len.next_power_of_two())?;
-            Ok((request, Answer::new(ANSWER_LENGTH_MAX)?))
-        };
-        let (request, answer) =
-            memory().map_err(|error| Error::from(error).during("get memory for a thread"))?;
-        Ok(Self {
-            request,
-            answer,
-            scratch: Vec::new(),
-            slot: server.slot(),
-        })
-    }
-}
-
 /// A thread that is counted; it is no more when this is dropped, also by a panic.
-struct Leaving<'a>(&'a Crew);
+struct Leaving<'a>(&'a Crew, usize);
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
@@ -322,7 +335,7 @@ impl Drop for Leaving<'_> {
             let error = Error::new(ErrorKind::Io).detail("a thread of the server panicked");
             self.0.fail(error);
         }
-        self.0.state().live -= 1;
+        self.0.state().lanes[self.1].live -= 1;
         self.0.changed.notify_all();
     }
 }

@@ -1,16 +1,20 @@
 //! Which request a signal is for.
 //!
 //! Model: every thread has a slot with the number of the request that it is at. The kernel tells of a signal by that
-//! number, to any thread. A request that is in no slot has been answered, or was read by a thread that has not
-//! noted it yet; the two cannot be told apart, so the kernel is asked to repeat (`AGAIN`), which it does only in the second case.
+//! number, to any thread. A request that is in no slot has been answered, or was taken by a thread that has not
+//! noted it yet. The two cannot be told apart, so the number is kept for a while, and looked for when a request is noted.
+//! No number comes twice.
 //!
 //! A slot is locked by its own thread twice for each request, and by others only when there was a signal, and for a look
 //! now and then. So a signal never meets the next request of the same thread.
+//!
+//! Locks: `early`, then the list of slots, then a slot.
 
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use extant_space::CancelToken;
-use rustix::io::Errno;
 use zerocopy::FromBytes;
 
 use super::{Outcome, Server};
@@ -27,9 +31,19 @@ struct Current {
     cancel: CancelToken,
 }
 
+/// How many signals are kept whose requests are not known. Most of them have been answered.
+const EARLY_MAX: usize = 256;
+
 /// What all threads are at.
 #[derive(Debug, Default)]
-pub(crate) struct Slots(Mutex<Vec<Weak<Mutex<Current>>>>);
+pub(crate) struct Slots {
+    /// Each with its lane.
+    slots: Mutex<Vec<(usize, Weak<Mutex<Current>>)>>,
+    /// Requests that a signal came for, and that nobody had noted.
+    early: Mutex<VecDeque<u64>>,
+    /// How many these are, for a look without the lock.
+    early_count: AtomicUsize,
+}
 
 /// Of `INTERRUPT`.
 #[derive(Clone, Copy, Debug, FromBytes)]
@@ -39,13 +53,6 @@ struct InterruptIn {
 }
 
 impl Slot {
-    /// The thread turns to a request.
-    pub fn begin(&self, unique: u64) -> CancelToken {
-        let mut current = lock(&self.0);
-        current.unique = unique;
-        current.cancel.clone()
-    }
-
     /// It is done with it.
     pub fn end(&self, cancel: CancelToken) {
         let mut current = lock(&self.0);
@@ -57,33 +64,69 @@ impl Slot {
 }
 
 impl Slots {
-    /// One more thread; its place goes with the slot.
-    pub fn add(&self) -> Slot {
+    /// One more thread of a lane; its place goes with the slot.
+    pub fn add(&self, lane: usize) -> Slot {
         let slot = Slot::default();
-        let mut slots = lock(&self.0);
-        slots.retain(|slot| slot.strong_count() > 0);
-        slots.push(Arc::downgrade(&slot.0));
+        let mut slots = lock(&self.slots);
+        slots.retain(|(_, slot)| slot.strong_count() > 0);
+        slots.push((lane, Arc::downgrade(&slot.0)));
         slot
     }
 
-    /// The requests of all threads; 0 for one that waits.
-    pub fn current(&self) -> Vec<u64> {
-        let slots = lock(&self.0);
-        let slots = slots.iter().filter_map(Weak::upgrade);
+    /// The requests of all threads of a lane; 0 for one that waits.
+    pub fn current(&self, lane: usize) -> Vec<u64> {
+        let slots = lock(&self.slots);
+        let slots = slots.iter().filter(|(its_lane, _)| *its_lane == lane);
+        let slots = slots.filter_map(|(_, slot)| slot.upgrade());
         slots.map(|slot| lock(&slot).unique).collect()
     }
 
-    /// Cancels a request; false when no thread is at it.
-    fn cancel(&self, unique: u64) -> bool {
-        let slots = lock(&self.0);
-        slots.iter().filter_map(Weak::upgrade).any(|slot| {
+    /// A thread turns to a request.
+    pub fn begin(&self, slot: &Slot, unique: u64) -> CancelToken {
+        let cancel = {
+            let mut current = lock(&slot.0);
+            current.unique = unique;
+            current.cancel.clone()
+        };
+        // A signal that did not find the number in the slot was noted before: the slot's lock is between the two.
+        if self.early_count.load(Ordering::Relaxed) > 0 && self.take_early(unique) {
+            cancel.cancel();
+        }
+        cancel
+    }
+
+    /// Cancels a request, also one that is only about to be noted.
+    fn cancel(&self, unique: u64) {
+        let mut early = lock(&self.early);
+        if early.len() == EARLY_MAX {
+            early.pop_front();
+        }
+        early.push_back(unique);
+        self.early_count.store(early.len(), Ordering::Relaxed);
+        let slots = lock(&self.slots);
+        let mut slots = slots.iter().filter_map(|(_, slot)| slot.upgrade());
+        let is_found = slots.any(|slot| {
             let current = lock(&slot);
             let is_it = current.unique == unique;
             if is_it {
                 current.cancel.cancel();
             }
             is_it
-        })
+        });
+        if is_found {
+            early.pop_back();
+            self.early_count.store(early.len(), Ordering::Relaxed);
+        }
+    }
+
+    fn take_early(&self, unique: u64) -> bool {
+        let mut early = lock(&self.early);
+        let place = early.iter().position(|&number| number == unique);
+        if let Some(place) = place {
+            early.remove(place);
+            self.early_count.store(early.len(), Ordering::Relaxed);
+        }
+        place.is_some()
     }
 }
 
@@ -92,11 +135,9 @@ impl Server {
     pub(super) fn interrupt(&self, mut body: Body<'_>) -> Outcome {
         match body.take::<InterruptIn>() {
             Err(malformed) => Outcome::Answer(Err(malformed.into())),
-            Ok(interrupt) if self.slots.cancel(interrupt.unique) => Outcome::Silence,
-            Ok(_) => {
-                // The thread that has read the request is about to note it.
-                std::thread::yield_now();
-                Outcome::Answer(Err(Errno::AGAIN))
+            Ok(interrupt) => {
+                self.slots.cancel(interrupt.unique);
+                Outcome::Silence
             }
         }
     }
@@ -114,26 +155,42 @@ mod tests {
     #[test]
     fn signal_meets_its_request_and_not_the_next_one_of_the_thread() {
         let slots = Slots::default();
-        let (mine, other) = (slots.add(), slots.add());
-        let first = mine.begin(4);
-        let beside = other.begin(6);
-        assert!(slots.cancel(4));
+        let (mine, other) = (slots.add(0), slots.add(1));
+        let first = slots.begin(&mine, 4);
+        let beside = slots.begin(&other, 6);
+        slots.cancel(4);
         assert!(first.is_cancelled() && !beside.is_cancelled());
         mine.end(first);
-        assert!(!slots.cancel(4));
-        let second = mine.begin(8);
+        slots.cancel(4);
+        let second = slots.begin(&mine, 8);
         assert!(!second.is_cancelled());
-        assert!(!slots.cancel(4));
+        slots.cancel(4);
         assert!(!second.is_cancelled());
+        assert_eq!((slots.current(0), slots.current(1)), (vec![8], vec![6]));
+    }
+
+    #[test]
+    fn signal_that_is_faster_than_its_request_meets_it_once() {
+        let slots = Slots::default();
+        let slot = slots.add(0);
+        for late in 0..2 * EARLY_MAX as u64 {
+            slots.cancel(1000 + 2 * late);
+        }
+        slots.cancel(4);
+        let token = slots.begin(&slot, 4);
+        assert!(token.is_cancelled());
+        slot.end(token);
+        assert!(!slots.begin(&slot, 4).is_cancelled());
+        assert_eq!(lock(&slots.early).len(), EARLY_MAX - 1);
     }
 
     #[test]
     fn slot_of_a_thread_that_ended_is_given_up() {
         let slots = Slots::default();
         for _ in 0..3 {
-            drop(slots.add());
+            drop(slots.add(0));
         }
-        let _last = slots.add();
-        assert_eq!(lock(&slots.0).len(), 1);
+        let _last = slots.add(0);
+        assert_eq!(lock(&slots.slots).len(), 1);
     }
 }

@@ -23,6 +23,16 @@ pub enum Placement {
     OnePerCpu,
 }
 
+/// Where one thread belongs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Seat {
+    Anywhere,
+    /// The first on the first CPU that the process may use, and so on, and around.
+    Nth(usize),
+    /// On the CPU of this number.
+    Cpu(usize),
+}
+
 /// How many threads answer, unless it is said: one for each CPU, within bounds. With two, one that waits for a disk does not
 /// stop the rest.
 pub(crate) fn threads_by_default() -> NonZero<usize> {
@@ -31,19 +41,43 @@ pub(crate) fn threads_by_default() -> NonZero<usize> {
 }
 
 impl Placement {
-    /// Puts the calling thread, the `number`th, in its place. Where that is not allowed it stays where it is.
-    pub(super) fn settle(self, number: usize) {
+    /// Puts the calling thread in its place. Where that is not allowed it stays where it is.
+    pub(super) fn settle(self, seat: Seat) {
         let Self::OnePerCpu = self else { return };
-        let Ok(allowed) = sched_getaffinity(None) else {
-            return;
-        };
-        let cpus: Vec<_> = (0..CpuSet::MAX_CPU)
-            .filter(|&cpu| allowed.is_set(cpu))
-            .collect();
-        if let Some(&cpu) = cpus.get(number % cpus.len().max(1)) {
-            let mut only = CpuSet::new();
-            only.set(cpu);
-            let _ = sched_setaffinity(None, &only);
+        match seat {
+            Seat::Anywhere => {}
+            Seat::Cpu(cpu) => _ = stay_on(cpu),
+            Seat::Nth(number) => {
+                let Ok(allowed) = sched_getaffinity(None) else {
+                    return;
+                };
+                let cpus: Vec<_> = (0..CpuSet::MAX_CPU)
+                    .filter(|&cpu| allowed.is_set(cpu))
+                    .collect();
+                if let Some(&cpu) = cpus.get(number % cpus.len().max(1)) {
+                    let _ = stay_on(cpu);
+                }
+            }
         }
     }
+}
+
+/// Does something on one CPU, where that is allowed, and else anywhere.
+pub(crate) fn on_cpu<T>(cpu: usize, action: impl FnOnce() -> T) -> T {
+    let before = sched_getaffinity(None);
+    let is_there = stay_on(cpu).is_ok();
+    let done = action();
+    if is_there && let Ok(before) = before {
+        let _ = sched_setaffinity(None, &before);
+    }
+    done
+}
+
+fn stay_on(cpu: usize) -> rustix::io::Result<()> {
+    if cpu >= CpuSet::MAX_CPU {
+        return Err(rustix::io::Errno::INVAL);
+    }
+    let mut only = CpuSet::new();
+    only.set(cpu);
+    sched_setaffinity(None, &only)
 }

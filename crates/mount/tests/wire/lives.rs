@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use extant_mount::{MountOptions, Session};
+use extant_mount::Session;
 use extant_space::ErrorKind;
 use extant_testkit::workdir::Workdir;
 use extant_testkit::{command, require, requires};
@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::shelf::{ENDLESS, Shelf};
-use crate::stand::{Stand, can_mount, is_mounted, wait_for};
+use crate::stand::{Stand, can_mount, is_mounted, options, wait_for};
 
 fn kill(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
@@ -52,12 +52,7 @@ fn session_that_is_not_run_leaves_no_mount() {
     require!(can_mount());
     let work = Workdir::new();
     let directory = work.folder("mount");
-    let session = Session::mount(
-        Arc::new(Shelf::default()),
-        &directory,
-        &MountOptions::default(),
-    )
-    .unwrap();
+    let session = Session::mount(Arc::new(Shelf::default()), &directory, &options("")).unwrap();
     assert!(is_mounted(&directory));
     drop(session);
     assert!(!is_mounted(&directory));
@@ -141,7 +136,7 @@ fn place_that_is_none_is_refused() {
     let mount = |name: &str| {
         let place = work.path().join(name);
         let shelf = Arc::new(Shelf::default());
-        let error = Session::mount(shelf, &place, &MountOptions::default()).unwrap_err();
+        let error = Session::mount(shelf, &place, &options("")).unwrap_err();
         assert_eq!(error.path(), Some(&*place));
         error.kind()
     };

@@ -36,7 +36,9 @@ pub struct Shelf {
     pub was_destroyed: AtomicBool,
     /// An endless operation has begun.
     pub is_waiting: AtomicBool,
-    /// And was told of a signal.
+    /// How many there are now.
+    pub waiting: AtomicU64,
+    /// One was told of a signal.
     pub was_cancelled: AtomicBool,
     /// Handles that are open.
     pub handles: AtomicU64,
@@ -430,11 +432,13 @@ impl Operations for Shelf {
     fn fallocate(&self, request: &Request<'_>, node: NodeId, fallocate: &Fallocate) -> Result<()> {
         check(node, fallocate.handle);
         if fallocate.length == ENDLESS {
+            self.waiting.fetch_add(1, Ordering::SeqCst);
             self.is_waiting.store(true, Ordering::SeqCst);
             while !request.cancel.is_cancelled() {
                 sleep(Duration::from_millis(1));
             }
             self.was_cancelled.store(true, Ordering::SeqCst);
+            self.waiting.fetch_sub(1, Ordering::SeqCst);
             return Err(Errno::INTR);
         }
         let mut state = self.state();

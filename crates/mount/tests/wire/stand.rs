@@ -11,6 +11,7 @@ use extant_testkit::requires::{self, Requirement};
 use extant_testkit::workdir::Workdir;
 
 use crate::shelf::Shelf;
+use crate::transport;
 
 /// A mount that goes with its value.
 pub struct Stand {
@@ -30,13 +31,17 @@ pub fn can_mount() -> Requirement {
     )
 }
 
+/// Options that are given, by the way that is tested.
+pub fn options(list: &str) -> MountOptions {
+    format!("{},{list}", transport()).parse().unwrap()
+}
+
 impl Stand {
-    pub fn new(options: &str) -> Self {
+    pub fn new(list: &str) -> Self {
         let work = Workdir::new();
         let directory = work.folder("mount");
         let shelf = Arc::new(Shelf::default());
-        let options: MountOptions = options.parse().unwrap();
-        let session = Session::mount(shelf.clone(), &directory, &options).unwrap();
+        let session = Session::mount(shelf.clone(), &directory, &options(list)).unwrap();
         assert_eq!(session.directory(), directory);
         let unmounter = session.unmounter();
         Self {

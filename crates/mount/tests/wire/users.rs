@@ -12,13 +12,13 @@ use std::sync::Arc;
 use std::thread::{self, sleep};
 use std::time::Duration;
 
-use extant_mount::{MountOptions, Session};
+use extant_mount::Session;
 use extant_testkit::requires::Requirement;
 use extant_testkit::workdir::Workdir;
 use extant_testkit::{command, require, requires};
 
 use crate::shelf::Shelf;
-use crate::stand::{can_mount, is_mounted_for};
+use crate::stand::{can_mount, is_mounted_for, options};
 
 const NOBODY: u32 = 65534;
 /// Where the started program mounts, and how.
@@ -148,12 +148,11 @@ fn can_make_rooms() -> Requirement {
 /// No test of its own.
 #[test]
 fn serve_for_another_test() {
-    let (Ok(place), Ok(options)) = (std::env::var(PLACE), std::env::var(OPTIONS)) else {
+    let (Ok(place), Ok(list)) = (std::env::var(PLACE), std::env::var(OPTIONS)) else {
         return;
     };
-    let options: MountOptions = options.parse().unwrap();
     let shelf = Arc::new(Shelf::default());
-    let session = Session::mount(shelf.clone(), Path::new(&place), &options).unwrap();
+    let session = Session::mount(shelf.clone(), Path::new(&place), &options(&list)).unwrap();
     let unmounter = session.unmounter();
     thread::spawn(move || {
         while !shelf.has("unmount") {

@@ -1,0 +1,217 @@
+//! A queue of FUSE over io_uring, as one thread works at it.
+//!
+//! An answer goes with the wait for the next request: one system call where `/dev/fuse` needs two. Two pieces of memory, one
+//! of which the kernel knows, save copying: a request with much data is answered in the other one, and the answer, which is short
+//! then, is copied; one with little is copied itself, and its answer stands where the kernel takes it.
+//!
+//! The kernel hands what waits in a queue to who comes back with an answer, and not to a line that is new. So when a line is
+//! added to a jammed queue, a thread on the queue's CPU asks for something at once (a *kick*): the line answers that, and comes
+//! back. What is asked for is `statfs` of the place of the mount. A mount that is detached has no place any more: there the
+//! queue waits for the next request of a program.
+//!
+//! `FORGET` and `INTERRUPT` come by `/dev/fuse`, and notices go there.
+
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+
+use extant_space::{Error, Result};
+use extant_sys::buffer::AlignedBuffer;
+use extant_sys::fuse_ring::{FuseRing, IN_OUT, OPERATION, PAYLOAD_START, SPARE};
+use rustix::fs::statfs;
+use rustix::io::Errno;
+use zerocopy::{FromBytes, IntoBytes};
+
+use crate::channel::{ANSWER_LENGTH_MAX, Channel};
+use crate::protocol::answer::{Answer, HEADER_LENGTH};
+use crate::protocol::{AnswerHeader, RequestHeader};
+use crate::serve::placement::on_cpu;
+use crate::transport::{Line, Occasion, Received};
+
+/// From so much data on a request stays where it is.
+const MUCH: usize = 4096;
+/// Where an answer with its header begins.
+const ANSWER_START: usize = PAYLOAD_START - HEADER_LENGTH;
+
+/// One entry of a queue.
+pub(crate) struct QueueLine {
+    ring: FuseRing,
+    channel: Channel,
+    queue: u16,
+    /// Where the mount is.
+    place: Arc<Path>,
+    /// Until it is registered.
+    beginning: Option<Occasion>,
+    /// As long as the ring's memory, and laid out in the same way.
+    beside: AlignedBuffer,
+    request: Request,
+    /// What goes back with the next wait, in the payload.
+    answer_len: usize,
+}
+
+/// Where the request is.
+#[derive(Clone, Copy, Debug)]
+struct Request {
+    place: Place,
+    start: usize,
+    end: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Ring,
+    Beside,
+}
+
+/// Whether this system has what a ring needs.
+pub(crate) fn is_available() -> io::Result<()> {
+    let nothing = std::fs::File::open("/dev/null")?;
+    FuseRing::new(Arc::new(nothing.into()), 0, MUCH).map(drop)
+}
+
+impl QueueLine {
+    pub fn new(
+        channel: &Channel,
+        queue: u16,
+        place: &Arc<Path>,
+        occasion: Occasion,
+    ) -> io::Result<Self> {
+        let ring = FuseRing::new(channel.device(), queue, ANSWER_LENGTH_MAX)?;
+        let beside_len = PAYLOAD_START + ANSWER_LENGTH_MAX;
+        Ok(Self {
+            ring,
+            channel: channel.clone(),
+            queue,
+            place: Arc::clone(place),
+            beginning: Some(occasion),
+            beside: AlignedBuffer::new(beside_len.next_power_of_two())?,
+            request: Request {
+                place: Place::Ring,
+                start: 0,
+                end: 0,
+            },
+            answer_len: 0,
+        })
+    }
+
+    /// Puts the pieces of a request together.
+    fn assemble(&mut self) -> Result<RequestHeader> {
+        let payload_len = self.ring.payload_len();
+        let memory = self.ring.memory();
+        let (header, _) = RequestHeader::read_from_prefix(&memory[IN_OUT]).expect("it is longer");
+        let head_len = (header.len as usize).checked_sub(payload_len);
+        let operation_len = head_len.and_then(|len| len.checked_sub(size_of::<RequestHeader>()));
+        let Some(operation_len) = operation_len.filter(|&len| len <= OPERATION.len()) else {
+            return Err(failed(Errno::PROTO.into()));
+        };
+        let start = PAYLOAD_START - operation_len - size_of::<RequestHeader>();
+        let end = PAYLOAD_START + payload_len;
+        let place = match payload_len < MUCH {
+            true => {
+                let beside = self.beside.as_mut_slice();
+                beside[PAYLOAD_START..end].copy_from_slice(&memory[PAYLOAD_START..end]);
+                beside[start..][..size_of::<RequestHeader>()].copy_from_slice(header.as_bytes());
+                let operation = &memory[OPERATION][..operation_len];
+                beside[PAYLOAD_START - operation_len..PAYLOAD_START].copy_from_slice(operation);
+                Place::Beside
+            }
+            false => {
+                let operation = OPERATION.start..OPERATION.start + operation_len;
+                memory.copy_within(operation, PAYLOAD_START - operation_len);
+                memory[start..][..size_of::<RequestHeader>()].copy_from_slice(header.as_bytes());
+                Place::Ring
+            }
+        };
+        debug_assert!(start >= SPARE);
+        self.request = Request { place, start, end };
+        Ok(header)
+    }
+
+    /// Notes the answer, which goes with the next wait.
+    fn put_answer(&mut self, header: &AnswerHeader) {
+        self.ring.memory()[IN_OUT][..HEADER_LENGTH].copy_from_slice(header.as_bytes());
+        self.answer_len = (header.len as usize).saturating_sub(HEADER_LENGTH);
+    }
+
+    /// What the kernel is told of a request that has no answer.
+    fn put_nothing(&mut self, unique: u64) {
+        self.put_answer(&AnswerHeader {
+            len: HEADER_LENGTH as u32,
+            error: 0,
+            unique,
+        });
+    }
+
+    /// Has somebody ask for something. Where that fails, the next request of the queue does as well.
+    fn kick(&self) {
+        let (queue, place) = (self.queue, Arc::clone(&self.place));
+        let ask = move || on_cpu(queue.into(), || statfs(&*place).map(drop));
+        // Nobody waits for it: it ends with its answer, or with the connection.
+        let _ = thread::Builder::new()
+            .name("extant-fuse-kick".to_owned())
+            .spawn(ask);
+    }
+
+    /// The connection is over: `/dev/fuse` says how.
+    fn end(&mut self) -> Result<Received> {
+        match self.channel.receive(self.beside.as_mut_slice())? {
+            Ok(_) => Err(failed(Errno::PROTO.into())),
+            Err(end) => Ok(Received::End(end)),
+        }
+    }
+}
+
+impl Line for QueueLine {
+    fn receive(&mut self) -> Result<Received> {
+        if let Some(occasion) = self.beginning.take() {
+            self.ring.register().map_err(failed)?;
+            if occasion == Occasion::Jam {
+                self.kick();
+            }
+        }
+        if let Err(error) = self.ring.exchange(self.answer_len) {
+            return match Errno::from_io_error(&error) {
+                Some(Errno::NOTCONN | Errno::CONNABORTED) => self.end(),
+                _ => Err(failed(error)),
+            };
+        }
+        let header = self.assemble()?;
+        self.put_nothing(header.unique);
+        Ok(Received::Request)
+    }
+
+    fn request(&mut self) -> (&[u8], Answer<'_>) {
+        let Request { place, start, end } = self.request;
+        let (ring, beside) = (self.ring.memory(), self.beside.as_mut_slice());
+        let (request, answer) = match place {
+            Place::Ring => (ring, &mut beside[..PAYLOAD_START + ANSWER_LENGTH_MAX]),
+            Place::Beside => (beside, ring),
+        };
+        (
+            &request[start..end],
+            Answer::new(&mut answer[ANSWER_START..]),
+        )
+    }
+
+    fn send(&mut self, len: usize) -> Result<()> {
+        let end = ANSWER_START + len;
+        let ring = self.ring.memory();
+        if self.request.place == Place::Ring {
+            let answer = &self.beside.as_slice()[ANSWER_START..end];
+            ring[ANSWER_START..end].copy_from_slice(answer);
+        }
+        let (header, _) =
+            AnswerHeader::read_from_prefix(&ring[ANSWER_START..]).expect("room for a header");
+        self.put_answer(&header);
+        Ok(())
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        self.ring.answer(self.answer_len).map_err(failed)
+    }
+}
+
+fn failed(error: io::Error) -> Error {
+    Error::from(error).during("exchange requests through io_uring")
+}
