@@ -246,6 +246,8 @@ fn files_that_fill_the_disk_while_it_is_trimmed_get_all_of_it_and_keep_their_dat
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let image = Image::new("-t ext4 -b 4096", 16);
     let filesystem = image.open_with(patient());
+    // Of what is on its way to the device or back, a count may see neither.
+    let free = filesystem.statistics().free_blocks;
     let done = AtomicBool::new(false);
     let trimmed = thread::scope(|scope| {
         let ended = Ended(&done);
@@ -260,7 +262,6 @@ fn files_that_fill_the_disk_while_it_is_trimmed_get_all_of_it_and_keep_their_dat
         for round in 0..6u8 {
             let root = filesystem.root().unwrap();
             let file = create(&root, "file").file().unwrap();
-            let free = filesystem.statistics().free_blocks;
             // Where its goal is withheld it goes on elsewhere: at worst each block is an extent, and 340 need a node.
             for block in 0..free - 16 {
                 file.write_at(&[round + 1; 4096], block * 4096).unwrap();

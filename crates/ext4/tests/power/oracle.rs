@@ -22,8 +22,11 @@ pub struct Oracle {
 /// What e2fsck made of a file system that was cut.
 pub enum Theirs {
     Recovered(MemoryDevice),
-    /// It refuses fast commits of a transaction that has been committed in full since, and drops the log: a bug of
-    /// 1.47.0 for which the journal erases them, and which is met between the two.
+    /// It drops the log, by a bug of 1.47.0:
+    /// - it refuses fast commits of a transaction that has been committed in full since. The journal erases them, and this is met
+    ///   between the two;
+    /// - it cancels where the first of a log is torn inside its first block, and goes on with what is no tag. The kernel's log has
+    ///   no order that would avoid it.
     Stumbled,
 }
 
@@ -84,7 +87,11 @@ impl Oracle {
         self.file.read_exact_at(&mut after, 0).unwrap();
         self.contents = after;
         let words = describe(&output);
-        if commits == Commits::Fast && words.contains("Invalid argument while recovering journal") {
+        let stumbles = ["Invalid argument", "Operation canceled"];
+        let has_stumbled = stumbles
+            .iter()
+            .any(|stumble| words.contains(&format!("{stumble} while recovering journal")));
+        if commits == Commits::Fast && has_stumbled {
             return Ok(Theirs::Stumbled);
         }
         // 1: it wrote, as it had to.
