@@ -8,7 +8,6 @@
 //! that could wait for an answer of this same process.
 
 mod helper;
-mod table;
 mod watcher;
 
 use std::ffi::CString;
@@ -21,6 +20,7 @@ use std::{fs, io};
 
 use extant_ext4::Access;
 use extant_space::{Error, ErrorKind, Result};
+use extant_sys::mounts;
 use rustix::fs::statfs;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -28,14 +28,13 @@ use rustix::process::{getgid, getuid};
 
 use crate::channel::open_device;
 use crate::options::{AccessTimes, Audience, AutoUnmount, MountOptions};
-use table::DeviceNumber;
 use watcher::Watcher;
 
 /// A place at which something was mounted.
 #[derive(Debug)]
 pub(crate) struct Mounted {
     directory: PathBuf,
-    device: DeviceNumber,
+    device: u64,
     /// The number of the device may be another's by now.
     is_over: AtomicBool,
     watcher: Mutex<Option<Watcher>>,
@@ -85,12 +84,17 @@ pub(crate) fn mount(directory: &Path, options: &MountOptions) -> Result<(OwnedFd
     }
 }
 
-fn device_at(directory: &Path) -> Result<DeviceNumber> {
-    table::device_at(directory)?.ok_or_else(|| {
+fn seen_at(directory: &Path) -> Result<Option<mounts::Mount>> {
+    mounts::Mount::at(directory).map_err(|error| Error::from(error).at(mounts::TABLE))
+}
+
+fn device_at(directory: &Path) -> Result<u64> {
+    let seen = seen_at(directory)?.ok_or_else(|| {
         Error::new(ErrorKind::Io)
             .at(directory)
             .detail("it was unmounted at once")
-    })
+    })?;
+    Ok(seen.device)
 }
 
 /// Unmounts what is at `directory`, by its full name, whoever answers for it.
@@ -148,12 +152,14 @@ impl Mounted {
     }
 
     fn is_there(&self) -> Result<bool> {
-        Ok(table::device_at(&self.directory)? == Some(self.device))
+        let seen = seen_at(&self.directory)?;
+        Ok(seen.is_some_and(|mount| mount.device == self.device))
     }
 
     /// Ends the connection for all who wait. The owner of a mount may, where the control files of FUSE are.
     fn cut(&self) {
-        let abort = format!("/sys/fs/fuse/connections/{}/abort", self.device.minor);
+        let minor = rustix::fs::minor(self.device);
+        let abort = format!("/sys/fs/fuse/connections/{minor}/abort");
         let _ = fs::write(abort, "1");
     }
 }

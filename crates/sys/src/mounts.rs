@@ -8,11 +8,12 @@ use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::fs::{AtFlags, StatxFlags};
 
-const TABLE: &str = "/proc/self/mountinfo";
+/// The table.
+pub const TABLE: &str = "/proc/self/mountinfo";
 
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,8 +38,25 @@ impl Mount {
     /// Where there is no `/proc`.
     pub fn all() -> io::Result<Vec<Self>> {
         let table = fs::read(TABLE)?;
+        Ok(Self::parse_all(&table).collect())
+    }
+
+    /// What is seen at a directory, given by its full name, if it is the place of a mount.
+    ///
+    /// # Errors
+    /// Where there is no `/proc`.
+    pub fn at(directory: &Path) -> io::Result<Option<Self>> {
+        Ok(Self::seen_at(&fs::read(TABLE)?, directory))
+    }
+
+    fn seen_at(table: &[u8], directory: &Path) -> Option<Self> {
+        let all = Self::parse_all(table);
+        all.filter(|mount| mount.point == directory).last()
+    }
+
+    fn parse_all(table: &[u8]) -> impl Iterator<Item = Self> {
         let lines = table.split(|&byte| byte == b'\n');
-        Ok(lines.filter_map(Self::parse).collect())
+        lines.filter_map(Self::parse)
     }
 
     /// The one that an open file is on. By mount id: device numbers of btrfs and overlayfs do not match those in the table.
@@ -111,9 +129,15 @@ pub fn path_of(field: &[u8]) -> PathBuf {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
+
+    const SAMPLE: &[u8] = b"\
+25 1 253:0 / / rw - ext4 /dev/vda rw
+66 25 0:50 / /mnt/a\\040b rw,nosuid - fuse.extant x rw,user_id=0
+67 25 0:51 / /mnt/c rw - tmpfs tmpfs rw
+68 67 0:52 / /mnt/c rw - fuse.extant x rw
+torn line
+";
 
     #[test]
     fn line_gives_type_point_and_both_kinds_of_options() {
@@ -133,7 +157,25 @@ mod tests {
     fn escapes_are_undone_and_other_backslashes_stay() {
         assert_eq!(path_of(b"/a\\040b\\134c"), Path::new("/a b\\c"));
         assert_eq!(path_of(b"\\04"), Path::new("\\04"));
+        assert_eq!(path_of(br"a\134b\011\x\04"), Path::new("a\\b\t\\x\\04"));
         assert_eq!(path_of(b"\\999"), Path::new("\\999"));
+    }
+
+    #[test]
+    fn place_shows_what_was_mounted_there_last() {
+        let find = |place: &str| {
+            let mount = Mount::seen_at(SAMPLE, Path::new(place));
+            mount.map(|mount| rustix::fs::minor(mount.device))
+        };
+        assert_eq!(find("/mnt/c"), Some(52));
+        assert_eq!(find("/mnt/a b"), Some(50));
+        assert_eq!(find("/mnt"), None);
+        assert_eq!(find("/"), Some(0));
+    }
+
+    #[test]
+    fn root_is_mounted_somewhere() {
+        assert!(Mount::at(Path::new("/")).unwrap().is_some());
     }
 
     #[test]

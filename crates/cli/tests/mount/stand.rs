@@ -125,8 +125,7 @@ impl Drop for Stand {
 }
 
 pub fn mount_at(directory: &Path) -> Option<Mount> {
-    let mut all = Mount::all().unwrap().into_iter();
-    all.rfind(|mount| mount.point == directory)
+    Mount::at(directory).unwrap()
 }
 
 /// Sends a signal to a server that is no child.
