@@ -38,6 +38,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
+use extant_mount::IoUring;
 use extant_space::ByteSize;
 
 use crate::bench::{Bench, Context, Options};
@@ -111,6 +112,8 @@ enum Inner {
     Touch { bytes: u64 },
     #[command(name = floor::WORD, hide = true)]
     Floor {
+        #[arg(long)]
+        io_uring: bool,
         directory: PathBuf,
         data: Option<PathBuf>,
     },
@@ -130,7 +133,17 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
     match &arguments.inner {
         Some(Inner::Measure { command }) => measured::serve(command)?,
         Some(Inner::Touch { bytes }) => memory::serve(*bytes)?,
-        Some(Inner::Floor { directory, data }) => floor::serve(directory, data.as_deref())?,
+        Some(Inner::Floor {
+            io_uring,
+            directory,
+            data,
+        }) => {
+            let io_uring = match io_uring {
+                true => IoUring::On,
+                false => IoUring::Off,
+            };
+            floor::serve(directory, data.as_deref(), io_uring)?;
+        }
         None => return measure(arguments),
     }
     Ok(ExitCode::SUCCESS)

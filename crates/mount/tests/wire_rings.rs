@@ -7,16 +7,9 @@
 //! Most kernels have it turned off: it is turned on, and left so. Before Linux 6.14 there is none, and the tests are those of
 //! `wire` once more.
 
-use std::fs;
-
 /// The mount option that says which way requests come.
 fn transport() -> &'static str {
-    let switch = "/sys/module/fuse/parameters/enable_uring";
-    let is_on = || fs::read_to_string(switch).is_ok_and(|value| value.starts_with('Y'));
-    match is_on() || fs::write(switch, "Y").is_ok() && is_on() {
-        true => "io_uring",
-        false => "no_io_uring",
-    }
+    extant_testkit::fuse_rings::option()
 }
 
 #[path = "wire/shelf.rs"]

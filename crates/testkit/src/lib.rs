@@ -9,6 +9,7 @@
 //! | [`mke2fs()`] | images with file systems to begin with |
 //! | [`newer`] | util-linux's fallocate with `-w`, on a machine whose own is older |
 //! | [`faulty`] | a FUSE file system that refuses, lies, fails or dawdles on demand |
+//! | [`fuse_rings`] | FUSE over io_uring, turned on |
 //! | [`guest`] | a newer kernel in QEMU, with disks that take write zeroes |
 //!
 //! The kit is for tests: what goes wrong in it panics, with the command that failed and
@@ -21,6 +22,7 @@
 pub mod command;
 mod debian;
 pub mod faulty;
+pub mod fuse_rings;
 pub mod guest;
 pub mod hot_paths;
 pub mod lab;

@@ -17,7 +17,7 @@ mod operation;
 mod player;
 mod run;
 
-use extant_testkit::{require, requires};
+use extant_testkit::{fuse_rings, require, requires};
 
 use run::{Kind, exercise};
 
@@ -48,6 +48,19 @@ fn files_are_as_the_model_without_a_writeback_cache() {
     let kind = Kind {
         name: "files_are_as_the_model_without_a_writeback_cache",
         mount: "no_writeback",
+        format: "-b 4096",
+    };
+    run(&kind, 6000);
+}
+
+#[test]
+fn files_are_as_the_model_through_io_uring() {
+    let kind = Kind {
+        name: "files_are_as_the_model_through_io_uring",
+        mount: match fuse_rings::are_offered() {
+            true => "writeback,io_uring",
+            false => "writeback",
+        },
         format: "-b 4096",
     };
     run(&kind, 6000);

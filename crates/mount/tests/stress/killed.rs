@@ -13,6 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use extant_testkit::command::{run, tool};
+use extant_testkit::fuse_rings;
 use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::scratch::{LoopDevice, Mount};
 use extant_testkit::{require, requires};
@@ -200,8 +201,10 @@ fn start_programs(root: &Path, repository: &Path) -> Vec<Child> {
 
 /// Everything at once, killed at a moment that follows from the seed; what was synced until then.
 fn killed(ground: &Ground, repository: &Path, seed: u64) -> Vec<Log> {
-    let options = ["writeback", "no_writeback"][(seed % 2) as usize];
-    let served = Served::new(&ground.image, &ground.place, options);
+    let cache = ["writeback", "no_writeback"][(seed % 2) as usize];
+    let transport = [fuse_rings::option(), "no_io_uring"][((seed + seed / 2) % 2) as usize];
+    let options = format!("{cache},{transport}");
+    let served = Served::new(&ground.image, &ground.place, &options);
     let root = served.path().to_owned();
     let workers: Vec<_> = (0..WORKERS).map(|n| Worker::new(&root, seed, n)).collect();
     let mut programs = start_programs(&root, repository);

@@ -6,6 +6,7 @@
 //! - those that do not touch their directory.
 
 use extant_testkit::command::{run, tool};
+use extant_testkit::fuse_rings;
 use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::{require, requires};
 
@@ -96,5 +97,5 @@ fn stressors_find_nothing_with_a_writeback_cache() {
 
 #[test]
 fn stressors_find_nothing_without_a_writeback_cache() {
-    stress("no_writeback");
+    stress(&format!("no_writeback,{}", fuse_rings::option()));
 }

@@ -24,7 +24,7 @@ pub(super) fn measure(context: &Context, stands: &Stands, outcome: &mut Outcome)
     let sheet = Sheet {
         title: "sqlite",
         unit: "inserts/s",
-        peers: &Peer::FILE_SYSTEMS,
+        peers: stands.file_systems(),
         cases: vec![INSERT.to_owned()],
     };
     for (round, at) in rounds(runs, sheet.peers.len()) {

@@ -25,7 +25,7 @@ pub(super) fn measure(context: &Context, stands: &Stands, outcome: &mut Outcome)
     let sheet = Sheet {
         title: "fallocate2",
         unit: "k/s in total",
-        peers: &Peer::WITH_FLOOR,
+        peers: stands.with_floor(),
         cases: WORKERS.map(case).into(),
     };
     let files = |peer| -> Result<(Peer, Vec<File>)> {

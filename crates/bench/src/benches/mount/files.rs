@@ -24,7 +24,7 @@ pub(super) fn measure(context: &Context, stands: &Stands, outcome: &mut Outcome)
     let sheet = Sheet {
         title: "files",
         unit: "files/s",
-        peers: &Peer::WITH_FLOOR,
+        peers: stands.with_floor(),
         cases: [CREATE, UNLINK].map(str::to_owned).into(),
     };
     for (round, at) in rounds(runs, sheet.peers.len()) {

@@ -20,7 +20,7 @@ use extant_mount::operations::{
     AttributeChange, Attributes, DirectorySink, Entry, Fallocate, Handle, NewNode, NodeId, Opened,
     OpenedFlags, Privileges, Request, Result as Answer, Statistics, SyncScope, Write,
 };
-use extant_mount::{MountOptions, Operations, Session};
+use extant_mount::{IoUring, MountOptions, Operations, Session};
 use rustix::fs::OFlags;
 use rustix::io::{Errno, pread, pwrite};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -36,7 +36,7 @@ const BLOCK_BYTES: u32 = 4096;
 const PLENTY: u64 = 1 << 30;
 
 /// Serves at `directory` until it is unmounted or a signal comes.
-pub fn serve(directory: &Path, data: Option<&Path>) -> Result<()> {
+pub fn serve(directory: &Path, data: Option<&Path>, io_uring: IoUring) -> Result<()> {
     let data = match data {
         Some(path) => Some(File::options().read(true).write(true).open(path)?),
         None => None,
@@ -46,7 +46,11 @@ pub fn serve(directory: &Path, data: Option<&Path>) -> Result<()> {
         data,
     };
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
-    let session = Session::mount(Arc::new(floor), directory, &MountOptions::default())?;
+    let options = MountOptions {
+        io_uring,
+        ..MountOptions::default()
+    };
+    let session = Session::mount(Arc::new(floor), directory, &options)?;
     let (unmounter, handle) = (session.unmounter(), signals.handle());
     let waiting = thread::spawn(move || {
         for _ in signals.forever() {

@@ -22,7 +22,7 @@ pub(super) fn measure(context: &Context, stands: &Stands, outcome: &mut Outcome)
     let sheet = Sheet {
         title: "log",
         unit: "appends/s",
-        peers: &Peer::WITH_FLOOR,
+        peers: stands.with_floor(),
         cases: vec![APPEND.to_owned()],
     };
     for (round, at) in rounds(runs, sheet.peers.len()) {

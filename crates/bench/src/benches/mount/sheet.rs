@@ -14,7 +14,7 @@ pub(super) struct Sheet {
     /// What is measured, as the heading of the table.
     pub(super) title: &'static str,
     pub(super) unit: &'static str,
-    pub(super) peers: &'static [Peer],
+    pub(super) peers: Vec<Peer>,
     pub(super) cases: Vec<String>,
 }
 
@@ -25,9 +25,9 @@ impl Sheet {
         outcome.figures.record(&name, self.unit, "", rate);
     }
 
-    /// Ours over another's, in one case.
+    /// Ours over another's, on the same transport, in one case.
     pub(super) fn ratio(&self, outcome: &Outcome, peer: Peer, case: &str) -> Result<f64> {
-        let (ours, theirs) = (self.name(Peer::Extant, case), self.name(peer, case));
+        let (ours, theirs) = (self.name(peer.rival(), case), self.name(peer, case));
         outcome.figures.ratio(&ours, &theirs, self.unit)
     }
 
@@ -55,7 +55,7 @@ impl Sheet {
     pub(super) fn print(&self, outcome: &mut Outcome) -> Result<()> {
         let first = format!("{}, {}", self.title, self.unit);
         let peers: Vec<_> = self.peers.iter().map(ToString::to_string).collect();
-        let others = || self.peers.iter().filter(|peer| **peer != Peer::Extant);
+        let others = || self.peers.iter().filter(|peer| !peer.is_extant());
         let over: Vec<_> = others().map(|peer| format!("/ {peer}")).collect();
         let mut heading = vec![first.as_str()];
         for peer in &peers {
@@ -65,7 +65,7 @@ impl Sheet {
         let mut table = Table::new(&heading);
         for case in &self.cases {
             let mut row = vec![case.clone()];
-            for &peer in self.peers {
+            for &peer in &self.peers {
                 let figure = outcome.figures.of(&self.name(peer, case), self.unit)?;
                 row.extend([number(figure.median()), spread(Some(figure))]);
             }
@@ -93,7 +93,7 @@ mod tests {
         let sheet = Sheet {
             title: "files",
             unit: "files/s",
-            peers: &[Peer::Extant, Peer::Fuse2fs],
+            peers: vec![Peer::Extant, Peer::Fuse2fs],
             cases: vec!["create".to_owned(), "unlink".to_owned()],
         };
         let mut outcome = Outcome::default();

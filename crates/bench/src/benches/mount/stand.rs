@@ -14,6 +14,7 @@ use std::{env, thread};
 use anyhow::{Context as _, Result, bail, ensure};
 use extant_space::ByteSize;
 use extant_testkit::command::{run, tool};
+use extant_testkit::fuse_rings;
 use extant_testkit::scratch::{Filesystem, Mount, Scratch};
 
 use super::floor;
@@ -51,10 +52,15 @@ pub(super) enum Peer {
     Floor,
     /// The same, with the bytes of reads and writes moved from and to memory.
     FloorWithBytes,
+    /// `extant mount -o io_uring`.
+    ExtantRings,
+    /// The floor on that transport.
+    FloorRings,
 }
 
 impl Peer {
-    pub(super) const ALL: [Self; 5] = [
+    /// Everybody, but those that need more of the kernel.
+    const ALL: [Self; 5] = [
         Self::Extant,
         Self::Fuse2fs,
         Self::Kernel,
@@ -62,12 +68,21 @@ impl Peer {
         Self::FloorWithBytes,
     ];
 
-    /// Those who do the work.
-    pub(super) const FILE_SYSTEMS: [Self; 3] = [Self::Extant, Self::Fuse2fs, Self::Kernel];
+    /// Those who need a kernel that offers FUSE over io_uring.
+    const RINGS: [Self; 2] = [Self::ExtantRings, Self::FloorRings];
 
-    /// Those, and the floor.
-    pub(super) const WITH_FLOOR: [Self; 4] =
-        [Self::Extant, Self::Fuse2fs, Self::Kernel, Self::Floor];
+    /// Whether it is ours.
+    pub(super) fn is_extant(self) -> bool {
+        matches!(self, Self::Extant | Self::ExtantRings)
+    }
+
+    /// Whose rate stands over this one's.
+    pub(super) fn rival(self) -> Self {
+        match self {
+            Self::FloorRings => Self::ExtantRings,
+            _ => Self::Extant,
+        }
+    }
 }
 
 impl fmt::Display for Peer {
@@ -78,6 +93,8 @@ impl fmt::Display for Peer {
             Self::Kernel => "kernel",
             Self::Floor => "floor",
             Self::FloorWithBytes => "floor+bytes",
+            Self::ExtantRings => "extant io_uring",
+            Self::FloorRings => "floor io_uring",
         })
     }
 }
@@ -105,12 +122,35 @@ pub(super) struct Stands(Vec<(Peer, Stand)>);
 
 impl Stands {
     pub(super) fn new(context: &Context) -> Result<Self> {
-        let stands = Peer::ALL.into_iter().map(|peer| {
+        let rings = match fuse_rings::are_offered() {
+            true => &Peer::RINGS[..],
+            false => &[],
+        };
+        let stands = Peer::ALL.iter().chain(rings).map(|&peer| {
             context.step(format!("mounting: {peer}"));
             let stand = Stand::new(peer, context).with_context(|| peer.to_string())?;
             Ok((peer, stand))
         });
         Ok(Self(stands.collect::<Result<_>>()?))
+    }
+
+    /// Everybody.
+    pub(super) fn all(&self) -> Vec<Peer> {
+        self.0.iter().map(|(peer, _)| *peer).collect()
+    }
+
+    /// Those who do the work.
+    pub(super) fn file_systems(&self) -> Vec<Peer> {
+        let mut peers = self.with_floor();
+        peers.retain(|peer| !matches!(peer, Peer::Floor | Peer::FloorRings));
+        peers
+    }
+
+    /// Those, and the floor.
+    pub(super) fn with_floor(&self) -> Vec<Peer> {
+        let mut peers = self.all();
+        peers.retain(|&peer| peer != Peer::FloorWithBytes);
+        peers
     }
 
     /// Where a peer's files are.
@@ -143,6 +183,13 @@ impl Stand {
                 command.args(["mount", "-f"]).arg(image).arg(place);
                 mkfs(image)
             }),
+            Peer::ExtantRings => {
+                Self::of_process(context, context.extant(), |command, image, place| {
+                    command.args(["mount", "-f", "-o", "io_uring"]);
+                    command.arg(image).arg(place);
+                    mkfs(image)
+                })
+            }
             Peer::Fuse2fs => Self::of_process(context, tool("fuse2fs"), |command, image, place| {
                 let options = ["-f", "-s", "-o", FUSE2FS];
                 command.args(options).arg(image).arg(place);
@@ -159,6 +206,13 @@ impl Stand {
                 let this = Command::new(env::current_exe()?);
                 Self::of_process(context, this, |command, _, place| {
                     command.arg(floor::WORD).arg(place);
+                    Ok(())
+                })
+            }
+            Peer::FloorRings => {
+                let this = Command::new(env::current_exe()?);
+                Self::of_process(context, this, |command, _, place| {
+                    command.args([floor::WORD, "--io-uring"]).arg(place);
                     Ok(())
                 })
             }
@@ -217,7 +271,7 @@ impl Stand {
         mount.unmount();
         let status = server.0.wait()?;
         ensure!(status.success(), "it ended with {status}");
-        if peer == Peer::Extant {
+        if peer.is_extant() {
             // Figures of a broken file system are worth nothing.
             run(tool("e2fsck").arg("-fn").arg(image(&store)))?;
         }

@@ -76,12 +76,13 @@ pub(super) fn measure(context: &Context, stands: &Stands, outcome: &mut Outcome)
     let sheet = Sheet {
         title: "transfer",
         unit: "MiB/s",
-        peers: &Peer::ALL,
+        peers: stands.all(),
         cases: jobs.iter().map(Job::name).collect(),
     };
-    let files: Vec<_> = Peer::ALL
-        .into_iter()
-        .map(|peer| Files::new(stands, peer, size))
+    let files: Vec<_> = sheet
+        .peers
+        .iter()
+        .map(|&peer| Files::new(stands, peer, size))
         .collect::<Result<_>>()?;
     for (round, at) in rounds(runs, jobs.len()) {
         let job = &jobs[at];
@@ -92,7 +93,7 @@ pub(super) fn measure(context: &Context, stands: &Stands, outcome: &mut Outcome)
             sheet.record(outcome, files.peer, &job.name(), rate);
         }
     }
-    for peer in Peer::ALL {
+    for &peer in &sheet.peers {
         for name in [WHOLE, FRESH] {
             fs::remove_file(stands.path(peer).join(name))?;
         }

@@ -43,7 +43,7 @@ pub(super) fn measure(context: &Context, stands: &Stands, outcome: &mut Outcome)
     let sheet = Sheet {
         title: "tree",
         unit: "entries/s",
-        peers: &Peer::FILE_SYSTEMS,
+        peers: stands.file_systems(),
         cases: [UNPACK, REMOVE].map(str::to_owned).into(),
     };
     for (round, at) in rounds(runs, sheet.peers.len()) {

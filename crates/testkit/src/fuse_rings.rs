@@ -1,0 +1,19 @@
+//! FUSE over io_uring, which most kernels have turned off.
+
+use std::fs;
+
+const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Whether what is mounted now may use it: it is turned on for that, and left so. Before Linux 6.14 there is none.
+pub fn are_offered() -> bool {
+    let are_on = || fs::read_to_string(SWITCH).is_ok_and(|value| value.starts_with('Y'));
+    are_on() || fs::write(SWITCH, "Y").is_ok() && are_on()
+}
+
+/// The mount option that asks for it where it is offered.
+pub fn option() -> &'static str {
+    match are_offered() {
+        true => "io_uring",
+        false => "no_io_uring",
+    }
+}
