@@ -115,7 +115,7 @@ impl Parts {
         let mut superblock = lock(&self.superblock);
         let next = superblock.last_orphan().map_or(0, |number| number.0);
         cell.change(transaction, |state| state.inode.set_deletion_word(next));
-        self.set_first_orphan(&mut superblock, cell.number.0)?;
+        self.set_first_orphan(&mut superblock, Some(cell.number));
         inner.list.push(Arc::clone(cell));
         inner.places.insert(cell.number, Place::List);
         Ok(())
@@ -173,15 +173,13 @@ impl Parts {
                     .position(|other| other.number == cell.number)
                     .expect("a noted orphan is in the list");
                 inner.list.remove(at);
-                let next = match at {
-                    0 => 0,
-                    at => inner.list[at - 1].number.0,
-                };
+                let next = at.checked_sub(1).map(|next| inner.list[next].number);
                 match inner.list.get(at) {
                     Some(before) => before.change(transaction, |state| {
+                        let next = next.map_or(0, |number| number.0);
                         state.inode.set_deletion_word(next);
                     }),
-                    None => self.set_first_orphan(&mut lock(&self.superblock), next)?,
+                    None => self.set_first_orphan(&mut lock(&self.superblock), next),
                 }
             }
         }
@@ -189,9 +187,9 @@ impl Parts {
         Ok(())
     }
 
-    fn set_first_orphan(&self, superblock: &mut Superblock, number: u32) -> Result<()> {
+    fn set_first_orphan(&self, superblock: &mut Superblock, number: Option<InodeNumber>) {
         self.orphans.head_changed.store(true, Ordering::Relaxed);
-        superblock.edit(|raw| raw.s_last_orphan.set(number))
+        superblock.set_last_orphan(number);
     }
 
     fn change_orphan_block<T>(

@@ -34,6 +34,8 @@ use crate::fault::corrupt;
 pub struct Superblock {
     raw: RawSuperblock,
     layout: Layout,
+    /// Kept, as every operation asks for it.
+    seed: Option<Seed>,
 }
 
 impl Superblock {
@@ -57,7 +59,8 @@ impl Superblock {
 
     fn from_raw(raw: RawSuperblock) -> Result<Self> {
         let layout = check::check(&raw)?;
-        Ok(Self { raw, layout })
+        let seed = seed_of(&raw, layout.features());
+        Ok(Self { raw, layout, seed })
     }
 
     /// The fields as they are.
@@ -77,9 +80,8 @@ impl Superblock {
     pub fn edit(&mut self, change: impl FnOnce(&mut RawSuperblock)) -> Result<()> {
         let mut raw = self.raw;
         change(&mut raw);
-        if features_of(&raw).has_metadata_checksums() {
-            raw.s_checksum.set(computed_checksum(&raw));
-        }
+        let features = features_of(&raw);
+        seal(&mut raw, &features);
         *self = Self::from_raw(raw)?;
         Ok(())
     }
@@ -116,15 +118,7 @@ impl Superblock {
 
     /// Where checksums of metadata begin; `None` without `metadata_csum`.
     pub fn seed(&self) -> Option<Seed> {
-        let features = self.features();
-        if !features.has_metadata_checksums() {
-            return None;
-        }
-        let stored = features.incompat.contains(super::Incompat::CSUM_SEED);
-        Some(match stored {
-            true => Seed::from_stored(self.raw.s_checksum_seed.get()),
-            false => Seed::from_uuid(&self.raw.s_uuid),
-        })
+        self.seed
     }
 
     /// The file system's UUID.
@@ -234,6 +228,15 @@ impl Superblock {
         InodeNumber::new(self.raw.s_last_orphan.get())
     }
 
+    /// Stores it.
+    pub fn set_last_orphan(&mut self, number: Option<InodeNumber>) {
+        // Nothing is calculated from it, so nothing can become wrong.
+        self.raw
+            .s_last_orphan
+            .set(number.map_or(0, |number| number.0));
+        seal(&mut self.raw, self.layout.features());
+    }
+
     /// How names are hashed in new directories, and with which sign.
     ///
     /// # Errors
@@ -294,6 +297,21 @@ fn features_of(raw: &RawSuperblock) -> Features {
         compat: super::Compat::from_bits_retain(raw.s_feature_compat.get()),
         incompat: super::Incompat::from_bits_retain(raw.s_feature_incompat.get()),
         ro_compat: RoCompat::from_bits_retain(raw.s_feature_ro_compat.get()),
+    }
+}
+
+fn seed_of(raw: &RawSuperblock, features: &Features) -> Option<Seed> {
+    features.has_metadata_checksums().then(|| {
+        match features.incompat.contains(super::Incompat::CSUM_SEED) {
+            true => Seed::from_stored(raw.s_checksum_seed.get()),
+            false => Seed::from_uuid(&raw.s_uuid),
+        }
+    })
+}
+
+fn seal(raw: &mut RawSuperblock, features: &Features) {
+    if features.has_metadata_checksums() {
+        raw.s_checksum.set(computed_checksum(raw));
     }
 }
 

@@ -100,18 +100,18 @@ pub fn remove(block: &mut [u8], format: &DirectoryFormat, offset: usize) -> Resu
     for record in Records::new(block, format) {
         let record = record?;
         if record.offset == offset && !record.is_free() {
-            found = Some(record.bytes);
+            found = Some((record.bytes, record.used_bytes()));
         } else if found.is_none() {
             before = Some((record.offset, record.bytes));
         }
     }
-    let bytes = found.ok_or_else(|| {
+    let (bytes, used) = found.ok_or_else(|| {
         corrupt(
             "directory block",
             format_args!("no entry at byte {offset} any more"),
         )
     })?;
-    block[offset..offset + bytes].fill(0);
+    block[offset..offset + used].fill(0);
     match before {
         Some((start, length)) => set_length(block, start, length + bytes),
         None => set_length(block, offset, bytes),
