@@ -35,6 +35,12 @@ pub trait Device: Send + Sync {
     /// What the device is like now. The size may change while it is open, nothing else does.
     fn geometry(&self) -> Geometry;
 
+    /// Looks whether what the device stands on has become larger or smaller, and follows it; returns the size of the device.
+    /// A device that cannot change has nothing to look at.
+    fn refresh(&self) -> Result<u64> {
+        Ok(self.geometry().size)
+    }
+
     /// Runs a batch, and returns when every request of it has its result, which is in the request.
     fn submit(&self, requests: &mut [Request<'_>]);
 
@@ -121,6 +127,10 @@ pub trait Device: Send + Sync {
 impl<D: Device + ?Sized> Device for std::sync::Arc<D> {
     fn geometry(&self) -> Geometry {
         (**self).geometry()
+    }
+
+    fn refresh(&self) -> Result<u64> {
+        (**self).refresh()
     }
 
     fn submit(&self, requests: &mut [Request<'_>]) {

@@ -227,6 +227,10 @@ impl Device for HostDevice {
         }
     }
 
+    fn refresh(&self) -> Result<u64> {
+        self.refresh()
+    }
+
     fn submit(&self, requests: &mut [Request<'_>]) {
         submit_within(&self.geometry(), requests, |requests| {
             let mut batch = Batch::new(self);

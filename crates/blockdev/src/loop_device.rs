@@ -337,6 +337,10 @@ impl<F: SpaceFile + ?Sized> Device for LoopDevice<F> {
         }
     }
 
+    fn refresh(&self) -> Result<u64> {
+        self.refresh()
+    }
+
     fn submit(&self, requests: &mut [Request<'_>]) {
         submit_within(&self.geometry(), requests, |requests| {
             let mut pace = None;

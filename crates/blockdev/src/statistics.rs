@@ -84,6 +84,10 @@ impl<D: Device> Device for Statistics<D> {
         self.inner.geometry()
     }
 
+    fn refresh(&self) -> Result<u64> {
+        self.inner.refresh()
+    }
+
     fn submit(&self, requests: &mut [Request<'_>]) {
         let started = Instant::now();
         self.inner.submit(requests);

@@ -96,6 +96,10 @@ impl<D: Device> Device for Throttle<D> {
         self.inner.geometry()
     }
 
+    fn refresh(&self) -> Result<u64> {
+        self.inner.refresh()
+    }
+
     fn submit(&self, requests: &mut [Request<'_>]) {
         let wait = self.charge(requests, self.started.elapsed());
         if !wait.is_zero() {

@@ -1,7 +1,7 @@
 //! What is served: a device under a name, and what clients are told of it.
 //!
-//! Nothing is remembered of a device but that it is there: its size is asked for with every batch of requests, so that
-//! one that grows or shrinks is served as it is now.
+//! Nothing is remembered of a device but that it is there: its size is asked for with every batch of requests, and looked at
+//! anew for every client that comes, so that one that grows or shrinks is served as it is.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,12 +27,23 @@ pub enum Access {
     ReadOnly,
 }
 
+/// What becomes of space that clients need no more.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unneeded {
+    /// Trims and zeros give it back where the device does so.
+    #[default]
+    GivenBack,
+    /// It stays: trims are not offered, and zeros leave space behind.
+    Kept,
+}
+
 /// A device under a name.
 #[derive(Clone)]
 pub struct Export {
     name: String,
     description: String,
     access: Access,
+    unneeded: Unneeded,
     device: Arc<dyn Device>,
 }
 
@@ -59,8 +70,15 @@ impl Export {
             name,
             description,
             access,
+            unneeded: Unneeded::default(),
             device,
         })
+    }
+
+    /// The same, with space that clients need no more given back or kept. Given back unless said.
+    #[must_use]
+    pub fn with_unneeded(self, unneeded: Unneeded) -> Self {
+        Self { unneeded, ..self }
     }
 
     /// What clients ask for.
@@ -82,6 +100,10 @@ impl Export {
         self.access == Access::ReadOnly || geometry.features.contains(Features::READ_ONLY)
     }
 
+    pub(crate) fn keeps_space(&self) -> bool {
+        self.unneeded == Unneeded::Kept
+    }
+
     /// The extent map is offered as a metadata context.
     pub(crate) fn tells_extents(&self) -> bool {
         self.device.geometry().features.contains(Features::EXTENTS)
@@ -95,7 +117,7 @@ impl Export {
             flags |= flag::READ_ONLY;
         } else {
             flags |= flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
-            if geometry.features.contains(Features::DISCARD) {
+            if geometry.features.contains(Features::DISCARD) && !self.keeps_space() {
                 flags |= flag::SEND_TRIM;
             }
         }

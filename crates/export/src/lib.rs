@@ -24,6 +24,6 @@ mod transmission;
 mod wire;
 
 pub use events::{Event, Observer};
-pub use export::{Access, Export, Exports};
-pub use server::{Address, Limits, Server, ServerOptions};
+pub use export::{Access, Export, Exports, Unneeded};
+pub use server::{Address, BoundSocket, Limits, Scheme, Server, ServerOptions};
 pub use tls::{ClientCertificates, Tls, TlsRequirement};

@@ -27,7 +27,8 @@ use crate::transmission::{self, Transmission};
 use connections::{Connections, Registered};
 use listener::Listener;
 
-pub use address::Address;
+pub use address::{Address, Scheme};
+pub use listener::BoundSocket;
 
 /// How long connections have that were cut, for what the device is still doing.
 const CUT_GRACE: Duration = Duration::from_secs(1);
@@ -108,6 +109,22 @@ impl Server {
     /// `InUse` when somebody else listens there; those of the system.
     pub fn listen(&self, address: &Address) -> Result<Address> {
         let (listener, address) = Listener::start(address, self.shared.clone())?;
+        let mut listeners = self
+            .listeners
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        listeners.push(listener);
+        Ok(address)
+    }
+
+    /// Takes clients from a socket that listens already and goes on when the server ends, and returns its address, if it has one.
+    ///
+    /// # Errors
+    /// Those of the system.
+    pub fn adopt(&self, socket: BoundSocket) -> Result<Option<Address>> {
+        let address = socket.address();
+        let address = address.map_err(|source| Error::from(source).during("listen"))?;
+        let listener = Listener::take(socket, self.shared.clone())?;
         let mut listeners = self
             .listeners
             .lock()

@@ -91,6 +91,8 @@ impl Handshake<'_> {
     }
 
     fn export_information(&self, export: &Export) -> wire::ExportInformation {
+        // One that cannot be looked at now has the size it had; requests will tell what is wrong.
+        let _ = export.device().refresh();
         wire::ExportInformation {
             information: information::EXPORT.into(),
             size: export.device().geometry().size.into(),

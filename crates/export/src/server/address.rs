@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 /// A place that clients connect to.
@@ -13,12 +14,68 @@ pub enum Address {
     Tcp(SocketAddr),
 }
 
+/// Whether clients are told to use TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scheme {
+    /// `nbd`, `nbd+unix`
+    Clear,
+    /// `nbds`, `nbds+unix`
+    Tls,
+}
+
+impl Address {
+    /// What clients are given to connect: the [NBD URI](https://github.com/NetworkBlockDevice/nbd/blob/master/doc/uri.md)
+    /// of an export here, without a name that of the default.
+    pub fn uri(&self, export: &str, scheme: Scheme) -> String {
+        let name = escape(export.as_bytes());
+        let scheme = match scheme {
+            Scheme::Clear => "nbd",
+            Scheme::Tls => "nbds",
+        };
+        match self {
+            Self::Unix(path) => {
+                let socket = escape(path.as_os_str().as_bytes());
+                format!("{scheme}+unix:///{name}?socket={socket}")
+            }
+            Self::Tcp(address) => format!("{scheme}://{address}/{name}"),
+        }
+    }
+}
+
 impl fmt::Display for Address {
     /// As a URI, without an export: `nbd+unix:///?socket=...`, `nbd://127.0.0.1:10809/`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Unix(path) => write!(f, "nbd+unix:///?socket={}", path.display()),
-            Self::Tcp(address) => write!(f, "nbd://{address}/"),
+        f.write_str(&self.uri("", Scheme::Clear))
+    }
+}
+
+/// Percent encoding of what RFC 3986 wants encoded in a path and in the value of a query.
+fn escape(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for &byte in bytes {
+        match byte {
+            b'/' | b'-' | b'.' | b'_' | b'~' | b':' | b'@' | b',' => text.push(byte.into()),
+            byte if byte.is_ascii_alphanumeric() => text.push(byte.into()),
+            byte => text.push_str(&format!("%{byte:02X}")),
         }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uri_escapes_name_and_socket() {
+        let unix = Address::Unix("/run/a b&c.sock".into());
+        let uri = unix.uri("größe/1?", Scheme::Clear);
+        assert_eq!(
+            uri,
+            "nbd+unix:///gr%C3%B6%C3%9Fe/1%3F?socket=/run/a%20b%26c.sock"
+        );
+        let tcp = Address::Tcp("[::1]:10809".parse().unwrap());
+        assert_eq!(tcp.uri("", Scheme::Tls), "nbds://[::1]:10809/");
+        assert_eq!(tcp.to_string(), "nbd://[::1]:10809/");
     }
 }

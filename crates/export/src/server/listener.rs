@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
@@ -13,7 +13,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use extant_space::{Error, ErrorKind, Result};
-use rustix::net::Shutdown;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::io::retry_on_intr;
 
 use super::{Address, Shared};
 use crate::events::Event;
@@ -23,60 +24,69 @@ use crate::socket::Socket;
 const PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) struct Listener {
-    socket: Arc<Listening>,
-    /// Of a socket in the file system.
+    /// Ends the thread. The socket may be somebody else's too, and is left as it is.
+    stop: Arc<OwnedFd>,
+    /// Of a socket in the file system that is ours.
     path: Option<PathBuf>,
     thread: JoinHandle<()>,
 }
 
-enum Listening {
+/// A socket that listens already, such as one that a service manager has opened.
+#[derive(Debug)]
+pub enum BoundSocket {
+    /// A socket in the file system, or without a name.
     Unix(UnixListener),
+    /// A TCP port.
     Tcp(TcpListener),
 }
 
 impl Listener {
     /// Listens at `address`; also returns what it has become.
     pub(super) fn start(address: &Address, shared: Arc<Shared>) -> Result<(Self, Address)> {
-        let (socket, path, bound) = match address {
+        match address {
             Address::Unix(path) => {
-                let listener = bind(path).map_err(|error| error.during("listen").at(path))?;
-                (
-                    Listening::Unix(listener),
-                    Some(path.clone()),
-                    address.clone(),
-                )
+                let socket = bind(path).map_err(|error| error.during("listen").at(path))?;
+                let mut listener = Self::take(BoundSocket::Unix(socket), shared)?;
+                listener.path = Some(path.clone());
+                Ok((listener, address.clone()))
             }
             Address::Tcp(wanted) => {
-                let (listener, bound) = bind_tcp(*wanted).map_err(|source| {
+                let (socket, bound) = bind_tcp(*wanted).map_err(|source| {
                     let error = Error::from(source);
                     let detail = format!("{wanted}: {error}");
                     error.detail(detail).during("listen")
                 })?;
-                (Listening::Tcp(listener), None, Address::Tcp(bound))
+                let listener = Self::take(BoundSocket::Tcp(socket), shared)?;
+                Ok((listener, Address::Tcp(bound)))
             }
-        };
-        let socket = Arc::new(socket);
-        let thread = thread::Builder::new()
-            .name("nbd listener".to_owned())
-            .spawn({
-                let socket = socket.clone();
-                move || take_clients(&socket, &shared)
-            });
-        let thread = thread.map_err(|source| Error::from(source).during("listen"))?;
-        Ok((
-            Self {
-                socket,
-                path,
+        }
+    }
+
+    /// Takes clients from a socket that listens.
+    pub(super) fn take(socket: BoundSocket, shared: Arc<Shared>) -> Result<Self> {
+        let start = || -> io::Result<Self> {
+            // Who shares the socket may take a client that was seen here.
+            socket.set_nonblocking()?;
+            let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
+            let thread = thread::Builder::new()
+                .name("nbd listener".to_owned())
+                .spawn({
+                    let stop = stop.clone();
+                    move || take_clients(&socket, &stop, &shared)
+                })?;
+            Ok(Self {
+                stop,
+                path: None,
                 thread,
-            },
-            bound,
-        ))
+            })
+        };
+        start().map_err(|source| Error::from(source).during("listen"))
     }
 
     /// Takes no more clients; the server is stopping.
     pub(super) fn stop(self) {
-        // Wakes the thread, which may already be on its way.
-        let _ = rustix::net::shutdown(&*self.socket, Shutdown::Both);
+        // Cannot fail: the counter has room.
+        let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
         if let Some(path) = self.path {
             // Somebody may have removed it before.
             let _ = fs::remove_file(path);
@@ -86,7 +96,7 @@ impl Listener {
     }
 }
 
-impl AsFd for Listening {
+impl AsFd for BoundSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         match self {
             Self::Unix(listener) => listener.as_fd(),
@@ -95,7 +105,27 @@ impl AsFd for Listening {
     }
 }
 
-impl Listening {
+impl BoundSocket {
+    /// Where clients find it; `None` for a socket without a name in the file system.
+    pub(super) fn address(&self) -> io::Result<Option<Address>> {
+        Ok(match self {
+            Self::Unix(listener) => {
+                let address = listener.local_addr()?;
+                address
+                    .as_pathname()
+                    .map(|path| Address::Unix(path.to_path_buf()))
+            }
+            Self::Tcp(listener) => Some(Address::Tcp(listener.local_addr()?)),
+        })
+    }
+
+    fn set_nonblocking(&self) -> io::Result<()> {
+        match self {
+            Self::Unix(listener) => listener.set_nonblocking(true),
+            Self::Tcp(listener) => listener.set_nonblocking(true),
+        }
+    }
+
     fn accept(&self) -> io::Result<(Socket, String)> {
         match self {
             Self::Unix(listener) => {
@@ -108,14 +138,30 @@ impl Listening {
             }
         }
     }
+
+    /// Waits for a client; `None` when another process has taken it.
+    fn next(&self, stop: &OwnedFd) -> io::Result<Option<(Socket, String)>> {
+        let mut events = [
+            PollFd::new(self, PollFlags::IN),
+            PollFd::new(stop, PollFlags::IN),
+        ];
+        retry_on_intr(|| poll(&mut events, None))?;
+        match self.accept() {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            taken => taken.map(Some),
+        }
+    }
 }
 
-fn take_clients(socket: &Listening, shared: &Arc<Shared>) {
+fn take_clients(socket: &BoundSocket, stop: &OwnedFd, shared: &Arc<Shared>) {
     loop {
         let taken = socket
-            .accept()
+            .next(stop)
             .map_err(|source| Error::from(source).during("accept"))
-            .and_then(|(socket, peer)| Shared::start(shared, socket, peer));
+            .and_then(|taken| match taken {
+                Some((socket, peer)) => Shared::start(shared, socket, peer),
+                None => Ok(()),
+            });
         if shared.is_stopping.load(Ordering::Relaxed) {
             return;
         }

@@ -114,7 +114,7 @@ fn judge(
         command::TRIM => Action::Trim(persistence),
         command::CACHE => Action::Cache,
         command::WRITE_ZEROES => Action::WriteZeroes(Zeroing {
-            unmap: match has(flag::NO_HOLE) {
+            unmap: match has(flag::NO_HOLE) || agreement.export.keeps_space() {
                 true => Unmap::Forbidden,
                 false => Unmap::Allowed,
             },
@@ -184,6 +184,9 @@ fn admit(
     match action {
         Action::Flush if header.offset != 0 || header.length != 0 => {
             return Err((NbdError::Invalid, "a flush has no range"));
+        }
+        Action::Trim(_) if transmission.agreement.export.keeps_space() => {
+            return Err((NbdError::Invalid, "trims are not offered"));
         }
         Action::BlockStatus { .. } if transmission.agreement.contexts.is_empty() => {
             return Err((NbdError::Invalid, "no metadata context was chosen"));

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
-use extant_export::{Address, Limits, ServerOptions};
+use extant_export::{Address, BoundSocket, Limits, ServerOptions};
 use extant_space::ErrorKind;
 
 use crate::client::*;
@@ -95,4 +95,29 @@ fn socket_of_a_dead_server_is_replaced_and_one_in_use_is_not() {
     let error = second.listen(&Address::Unix(file.clone())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     assert_eq!(std::fs::read(&file).unwrap(), b"precious");
+}
+
+#[test]
+fn adopted_socket_is_served_and_left_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("nbd.sock");
+    let socket = UnixListener::bind(&path).unwrap();
+    for data in [1, 2] {
+        let (server, _) = server(ServerOptions::default());
+        let ours = BoundSocket::Unix(socket.try_clone().unwrap());
+        let address = server.adopt(ours).unwrap();
+        assert_eq!(address, Some(Address::Unix(path.clone())));
+        let unix = UnixStream::connect(&path).unwrap();
+        unix.set_read_timeout(Some(PATIENCE)).unwrap();
+        let mut client = Client::over(Box::new(unix));
+        client.greet(3);
+        client.negotiate(None, &[]);
+        assert_eq!(error_of(&client.write(0, 0, &[data; 4096])), 0);
+        server.shutdown(PATIENCE).unwrap();
+        assert!(path.exists());
+    }
+    // Its owner can take clients again.
+    let _waiting = UnixStream::connect(&path).unwrap();
+    socket.set_nonblocking(false).unwrap();
+    socket.accept().unwrap();
 }

@@ -1,9 +1,12 @@
 //! What requests do, in each style of replies, and what becomes of errors.
 
-use extant_export::ServerOptions;
+use std::sync::Arc;
+
+use extant_export::{Access, Export, Exports, Server, ServerOptions, Unneeded};
 use extant_space::ErrorKind;
 
 use crate::client::*;
+use crate::probe::Probe;
 use crate::{MIB, server};
 
 const STYLES: [Option<u32>; 3] = [None, Some(STRUCTURED), Some(EXTENDED)];
@@ -85,6 +88,23 @@ fn flags_reach_the_device() {
     let all = seen(ZEROES, NO_HOLE | FAST_ZERO | FUA);
     assert_eq!(all, ["zeroes Forbidden OnlyIfFast Fua"]);
     assert_eq!(seen(CACHE, 0), [""; 0]);
+}
+
+#[test]
+fn export_that_keeps_space_offers_no_trim_and_leaves_space_behind_zeros() {
+    let device = Arc::new(Probe::new(MIB));
+    let export = Export::new("disk", "", device.clone(), Access::ReadWrite).unwrap();
+    let export = export.with_unneeded(Unneeded::Kept);
+    let exports = Exports::new(vec![export]).unwrap();
+    let server = Server::new(exports, ServerOptions::default());
+    let mut client = Client::new(&server);
+    let answers = client.option(GO, &name_and_kinds("disk", &[]));
+    let flags = u16::from_be_bytes(answers[0].1[10..12].try_into().unwrap());
+    // NBD_FLAG_SEND_TRIM, NBD_FLAG_SEND_WRITE_ZEROES
+    assert_eq!(flags & (1 << 5 | 1 << 6), 1 << 6);
+    assert_eq!(error_of(&client.request(TRIM, 0, 0, 512)), 22);
+    assert_eq!(error_of(&client.request(ZEROES, 0, 0, 512)), 0);
+    assert_eq!(device.take_seen(), ["zeroes Forbidden Any Cached"]);
 }
 
 #[test]
