@@ -68,26 +68,22 @@ impl Image {
                 names::shown_path(&place)
             );
         }
-        Self::open_device(path, HostAccess::ReadOnly)
+        Self::open_device(path, &host_options(HostAccess::ReadOnly))
     }
 
     /// The device alone, to be used for long: nobody else changes it meanwhile, nor looks at it if it is written here.
-    pub fn hold_device(path: &Path, access: HostAccess) -> Result<Arc<dyn Device>> {
+    pub fn hold_device(path: &Path, options: &HostOptions) -> Result<Arc<dyn Device>> {
         // Locked first: who comes later sees the lock.
-        let device = Self::open_device(path, access)?;
-        match access {
+        let device = Self::open_device(path, options)?;
+        match options.access {
             HostAccess::ReadWrite => busy::check(path)?,
             HostAccess::ReadOnly => busy::check_is_still(path)?,
         }
         Ok(device)
     }
 
-    fn open_device(path: &Path, access: HostAccess) -> Result<Arc<dyn Device>> {
-        let options = HostOptions {
-            access,
-            ..HostOptions::default()
-        };
-        let device = HostDevice::open(path, &options);
+    fn open_device(path: &Path, options: &HostOptions) -> Result<Arc<dyn Device>> {
+        let device = HostDevice::open(path, options);
         Ok(Arc::new(
             device.map_err(|error| busy::explain(error, path))?,
         ))
@@ -95,11 +91,21 @@ impl Image {
 
     /// Opens it for changes, and keeps everybody else out.
     pub fn change(path: &Path, assign: AssignMode) -> Result<Self> {
-        let device = Self::hold_device(path, HostAccess::ReadWrite)?;
+        let device = Self::hold_device(path, &host_options(HostAccess::ReadWrite))?;
         let options = Options {
             assign: assign.into(),
             // Who may change the image may do what root may.
             reserve: Reserve::Take,
+            ..Options::default()
+        };
+        Self::open(path, device, options)
+    }
+
+    /// Opens it to be read for long: nobody else changes it meanwhile.
+    pub fn hold_still(path: &Path) -> Result<Self> {
+        let device = Self::hold_device(path, &host_options(HostAccess::ReadOnly))?;
+        let options = Options {
+            access: Access::ReadOnly,
             ..Options::default()
         };
         Self::open(path, device, options)
@@ -166,6 +172,13 @@ impl Image {
         let value = result?;
         closed?;
         Ok(value)
+    }
+}
+
+fn host_options(access: HostAccess) -> HostOptions {
+    HostOptions {
+        access,
+        ..HostOptions::default()
     }
 }
 

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod background;
 mod create;
 mod exit;
 mod fallocate;
@@ -14,12 +15,14 @@ mod fs;
 mod generate;
 mod image;
 mod inside;
+mod log;
 mod map;
 mod materialize;
 mod mount;
 mod print;
 mod probe;
 mod progress;
+mod serve;
 mod signals;
 mod umount;
 
@@ -52,6 +55,7 @@ enum Command {
     Fs(fs::FsArgs),
     Mount(mount::MountArgs),
     Umount(umount::UmountArgs),
+    Serve(serve::ServeArgs),
     Probe(probe::ProbeArgs),
     Completions(generate::CompletionsArgs),
     Man(generate::ManArgs),
@@ -86,6 +90,7 @@ fn main() -> ExitCode {
         Command::Fs(args) => fs::run(&args, &cancel),
         Command::Mount(args) => mount::run(&args, &cancel),
         Command::Umount(args) => umount::run(&args, &cancel),
+        Command::Serve(args) => serve::run(&args, &arguments, &cancel),
         Command::Probe(args) => probe::run(&args),
         Command::Completions(args) => generate::completions(&args),
         Command::Man(args) => generate::man(&args),

@@ -1,14 +1,12 @@
 //! `extant mount`: an ext4 image or disk as files that any program can use.
 //!
 //! The server is a process of its own unless it stays in the foreground: this program, started again, which
-//! tells on its stdout that it is ready, and only then lets go of the terminal (`background`). What fails before is told
-//! by the server itself, and its exit status is handed on. So there is no fork of a process that has threads.
+//! tells on its stdout that it is ready, and only then lets go of the terminal (`crate::background`). What fails before is told
+//! by the server itself, and its exit status is handed on.
 //!
 //! The image is locked as long as it is mounted, by the same locks as for `extant fs`.
 
-mod background;
 mod helper;
-mod log;
 mod server;
 
 use std::ffi::OsString;
@@ -24,11 +22,10 @@ use extant_sys::identity::Identity;
 use extant_sys::mounts::Mount;
 use serde::Serialize;
 
+use crate::background::{self, Place, Started};
 use crate::exit::{self, Style};
 use crate::image::AssignMode;
 use crate::print;
-use background::Started;
-use server::Place;
 
 pub use helper::{mount_helper, umount_helper};
 
@@ -211,7 +208,7 @@ pub fn run(args: &MountArgs, cancel: &CancelToken) -> ExitCode {
         (true, _) => server::run(&wish, Place::Foreground, cancel),
         (_, true) => server::run(&wish, Place::Background, cancel),
         _ => {
-            let started = background::start(&wish, cancel)?;
+            let started = background::start(&wish.to_server_arguments(), cancel)?;
             Ok(match started {
                 Started::Ready(line) => print::text(line),
                 Started::Failed(status) => status,

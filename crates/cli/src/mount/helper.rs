@@ -11,8 +11,8 @@ use clap::Parser;
 use extant_mount::MountOptions;
 use extant_space::{CancelToken, Error, ErrorKind, Result};
 
-use super::background::{self, Started};
 use super::{MountArgs, Wish};
+use crate::background::{self, Started};
 use crate::exit::{self, Style};
 use crate::umount::{self, UmountArgs};
 
@@ -101,7 +101,7 @@ pub fn mount_helper(arguments: &[OsString], cancel: &CancelToken) -> ExitCode {
     }
     let done = Wish::of(&args.to_mount_args()).and_then(|wish| match args.fake {
         true => Ok(None),
-        false => background::start(&wish, cancel).map(Some),
+        false => background::start(&wish.to_server_arguments(), cancel).map(Some),
     });
     match done {
         Ok(Some(Started::Failed(_))) => ExitCode::from(FAILURE),

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
 
-use extant_blockdev::HostAccess;
+use extant_blockdev::{HostAccess, HostOptions};
 use extant_ext4::{Access, Filesystem};
 use extant_mount::volume::{Volume, VolumeOptions, filesystem_options};
 use extant_mount::{MountOptions, Session, Unmounter};
@@ -20,18 +20,11 @@ use extant_space::{CancelToken, Error, ErrorKind, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::log::Log;
-use super::{OnReadOnly, Ready, Wish, background};
+use super::{OnReadOnly, Ready, Wish};
+use crate::background::{self, Place};
 use crate::image::{Image, names};
+use crate::log::Log;
 use crate::print;
-
-/// Where a server runs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
-    Foreground,
-    /// Started by a process that waits for its word.
-    Background,
-}
 
 /// Mounts, and answers until it is unmounted. The status is that of the image: whether an error of the device was met.
 pub(super) fn run(wish: &Wish, place: Place, cancel: &CancelToken) -> Result<ExitCode> {
@@ -89,9 +82,16 @@ fn open(wish: &Wish, options: &mut MountOptions) -> Result<Filesystem> {
         Access::ReadOnly => HostAccess::ReadOnly,
         Access::ReadWrite => HostAccess::ReadWrite,
     };
-    let device = match Image::hold_device(path, wanted) {
+    let hold = |access| {
+        let options = HostOptions {
+            access,
+            ..HostOptions::default()
+        };
+        Image::hold_device(path, &options)
+    };
+    let device = match hold(wanted) {
         Err(error) if may_fall_back(wish, wanted, &error) => {
-            let device = Image::hold_device(path, HostAccess::ReadOnly)?;
+            let device = hold(HostAccess::ReadOnly)?;
             eprintln!(
                 "extant: {}: cannot be written ({}), mounted read-only",
                 names::shown_path(path),

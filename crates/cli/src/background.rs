@@ -1,9 +1,11 @@
 //! The two halves of going to the background: the process that waits, and the server that lets go of the terminal.
 //!
+//! The server is this program, started again, so there is no fork of a process that has threads.
 //! The server has a session of its own from the beginning, so that Ctrl-C reaches the one that waits alone, which hands
-//! it on. What the server says on stdout is its word that the files are there; it fails by ending without one.
+//! it on. What the server says on stdout is its word that it is ready; it fails by ending without one.
 
 use std::env;
+use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{self, Read, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -15,24 +17,30 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, Signal, kill_process, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
-use super::Wish;
-
 /// A signal that comes just before a wait is noticed so much later.
 const LOOK: Duration = Duration::from_millis(100);
 
+/// Where a server runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    Foreground,
+    /// Started by a process that waits for its word.
+    Background,
+}
+
 /// What became of a server.
-pub(super) enum Started {
-    /// The files are there; what it told.
+pub enum Started {
+    /// It is at work; what it told.
     Ready(String),
     /// It has said why, and ended with this status.
     Failed(ExitCode),
 }
 
-/// Starts a server and waits for its word. A cancel is handed on to it.
-pub(super) fn start(wish: &Wish, cancel: &CancelToken) -> Result<Started> {
+/// Starts a server by this program's arguments, and waits for its word. A cancel is handed on to it.
+pub fn start(arguments: &[OsString], cancel: &CancelToken) -> Result<Started> {
     let fail = |error: io::Error| Error::from(error).during("start the server");
     let mut server = Command::new(env::current_exe().map_err(fail)?)
-        .args(wish.to_server_arguments())
+        .args(arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .spawn()
@@ -45,7 +53,7 @@ pub(super) fn start(wish: &Wish, cancel: &CancelToken) -> Result<Started> {
     }
     let status = server.wait().map_err(fail)?;
     match status.code() {
-        // It was told to stop when it had just begun, and has unmounted.
+        // It was told to stop when it had just begun, and has done so in order.
         Some(0) => Err(Error::new(ErrorKind::Cancelled)),
         Some(code) => Ok(Started::Failed(ExitCode::from(code as u8))),
         // It did not catch signals yet, and had touched nothing.
@@ -59,7 +67,7 @@ pub(super) fn start(wish: &Wish, cancel: &CancelToken) -> Result<Started> {
     }
 }
 
-/// Hands a cancel on to the server, once: a second signal would end it without unmounting.
+/// Hands a cancel on to the server, once: a second signal would end it as a crash would.
 struct Stop<'c> {
     server: Pid,
     cancel: &'c CancelToken,
@@ -107,13 +115,13 @@ fn listen(mut pipe: ChildStdout, stop: &mut Stop<'_>) -> io::Result<String> {
 }
 
 /// The server's first step.
-pub(super) fn leave_terminal() {
+pub fn leave_terminal() {
     // It fails for who leads a group of processes, and has none to leave then.
     let _ = setsid();
 }
 
 /// The server's word that it is ready. After it, nobody hears it any more.
-pub(super) fn let_go(ready: &str) -> Result<()> {
+pub fn let_go(ready: &str) -> Result<()> {
     let let_go = || -> io::Result<()> {
         // A directory in use could not be unmounted, nor removed.
         env::set_current_dir("/")?;
@@ -124,7 +132,7 @@ pub(super) fn let_go(ready: &str) -> Result<()> {
         dup2_stdin(&null)?;
         dup2_stderr(&null)?;
         let mut out = io::stdout().lock();
-        // Whoever waited may be gone; the files are there all the same.
+        // Whoever waited may be gone; the server is there all the same.
         let _ = writeln!(out, "{ready}").and_then(|()| out.flush());
         dup2_stdout(&null)?;
         Ok(())

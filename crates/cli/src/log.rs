@@ -8,7 +8,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::server::Place;
+use crate::background::Place;
 
 const SOCKET: &str = "/dev/log";
 /// Facility 3, programs in the background.
@@ -17,13 +17,13 @@ const PRIORITY_ERROR: u8 = DAEMON | 3;
 const PRIORITY_NOTICE: u8 = DAEMON | 5;
 
 /// Takes messages from any thread.
-pub(super) struct Log {
+pub struct Log {
     socket: Option<UnixDatagram>,
     had_error: AtomicBool,
 }
 
 impl Log {
-    pub(super) fn new(place: Place) -> Self {
+    pub fn new(place: Place) -> Self {
         Self {
             socket: match place {
                 Place::Foreground => None,
@@ -34,17 +34,17 @@ impl Log {
     }
 
     /// An error of the device or of the file system.
-    pub(super) fn error(&self, error: impl Display) {
+    pub fn error(&self, error: impl Display) {
         self.had_error.store(true, Ordering::Relaxed);
         self.tell(PRIORITY_ERROR, error);
     }
 
     /// Something the user should know.
-    pub(super) fn notice(&self, line: impl Display) {
+    pub fn notice(&self, line: impl Display) {
         self.tell(PRIORITY_NOTICE, line);
     }
 
-    pub(super) fn had_error(&self) -> bool {
+    pub fn had_error(&self) -> bool {
         self.had_error.load(Ordering::Relaxed)
     }
 

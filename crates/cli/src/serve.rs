@@ -1,0 +1,264 @@
+//! `extant serve`: files, disks and files inside images as NBD exports.
+//!
+//! One source for each export (`source`), one server for all of them. The server says where it can be reached when it can,
+//! on stdout, as URIs. It ends by a signal: what was taken from clients is finished, the devices are flushed, an image is closed.
+//!
+//! What is served stays locked as long, so that two writers exclude each other.
+
+mod activation;
+mod events;
+mod format;
+mod listen;
+mod pid_file;
+mod ready;
+mod server;
+mod source;
+
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::builder::{OsStringValueParser, TypedValueParser};
+use clap::{Args, ValueEnum};
+use extant_blockdev::HostCache;
+use extant_export::Unneeded;
+use extant_space::{ByteSize, CancelToken};
+
+use crate::arguments::parse_size;
+use crate::background::{self, Place, Started};
+use crate::exit::{self, Style};
+use crate::inside::InsideArgs;
+use crate::print;
+use format::Format;
+
+/// Serve files and disks to NBD clients: virtual machines, qemu-img, nbdcopy, nbd-client.
+///
+/// Prints the URI of each export when clients can come, and serves until SIGINT, SIGTERM or SIGHUP: what was taken from
+/// clients is then finished and made durable. A file that grew is larger for the next client that connects.
+/// Files are locked; nothing else of this program writes to them meanwhile.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant serve vm.raw --socket /run/vm.sock         nbd+unix:///vm.raw?socket=/run/vm.sock
+  extant serve boot=a.raw data=/dev/sdb1 --listen 127.0.0.1
+  extant serve -r vm.raw --socket s --fork --pid-file s.pid
+  extant serve --in disk.img /vm/a.raw --socket s   a file inside an ext4 image
+  extant serve vm.raw --listen 0.0.0.0:10809 --tls-creds /etc/pki/qemu
+  nbdinfo [ extant serve vm.raw ]                   by a socket that the client hands over, as systemd does
+
+A client that names no export gets the first. A name may not contain '/': for a file a=b say ./a=b.
+DIR of --tls-creds holds server-cert.pem, server-key.pem and ca-cert.pem, as for QEMU and libnbd; pre-shared
+keys are not supported.
+Without TLS whoever can reach a TCP port can use the exports; a socket is for those who may write to it.
+SIGUSR1 tells what clients have done so far; a second SIGTERM ends the server as a crash would.
+Exit status: see extant --help.")]
+pub struct ServeArgs {
+    /// What is served, under its file name or the one before the '='
+    #[arg(value_name = "[NAME=]FILE", required = true)]
+    #[arg(value_parser = OsStringValueParser::new().map(|word| Served::of(&word)))]
+    pub files: Vec<Served>,
+
+    #[command(flatten)]
+    pub inside: InsideArgs,
+
+    /// Listen on a socket in the file system
+    #[arg(long, short, value_name = "PATH")]
+    pub socket: Vec<PathBuf>,
+
+    /// Listen on a TCP address; port 0 takes one that is free [default port: 10809]
+    #[arg(long, short, value_name = "HOST[:PORT]")]
+    pub listen: Vec<String>,
+
+    /// Let clients change nothing
+    #[arg(long, short)]
+    pub read_only: bool,
+
+    /// The name of the export, where there is one file
+    #[arg(long, short = 'x')]
+    pub name: Option<String>,
+
+    /// A text about the export for users of clients, where there is one file
+    #[arg(long, short = 'D', value_name = "TEXT", default_value = "")]
+    pub description: String,
+
+    /// What the files are [default: raw, refused where they look like something else]
+    #[arg(long, short, value_name = "FORMAT")]
+    pub format: Option<Format>,
+
+    /// Where data is before a client flushes
+    #[arg(
+        long,
+        value_name = "WHERE",
+        default_value = "writeback",
+        conflicts_with = "image"
+    )]
+    pub cache: Cache,
+
+    /// What becomes of space that clients trim or zero
+    #[arg(long, value_name = "WHAT", default_value = "ignore")]
+    pub discard: Discard,
+
+    /// Connections at a time; more are closed
+    #[arg(long, value_name = "N", default_value = "64")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub connections: u32,
+
+    /// Bytes of the largest read or write: a power of two from 64 KiB to 1 GiB
+    #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = parse_request)]
+    pub max_request: u32,
+
+    /// Use TLS with the certificate in DIR; clients must use it, and show one by its authority
+    #[arg(long, value_name = "DIR")]
+    pub tls_creds: Option<PathBuf>,
+
+    /// Let clients do without TLS
+    #[arg(long, requires = "tls_creds")]
+    pub tls_optional: bool,
+
+    /// Ask clients for no certificate
+    #[arg(long, requires = "tls_creds")]
+    pub tls_any_client: bool,
+
+    /// Go to the background when clients can come
+    #[arg(long)]
+    pub fork: bool,
+
+    /// Write the number of the process that serves to FILE; it goes at the end
+    #[arg(long, value_name = "FILE")]
+    pub pid_file: Option<PathBuf>,
+
+    /// Tell as JSON, on one line, where clients can come
+    #[arg(long)]
+    pub json: bool,
+
+    /// Tell of clients that come and go, and at the end what they did
+    #[arg(long, short)]
+    pub verbose: bool,
+
+    /// This process is the server, started by one that waits for its word
+    #[arg(long, hide = true)]
+    pub background_server: bool,
+}
+
+/// A file and the name that it is given.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Served {
+    name: Option<OsString>,
+    path: PathBuf,
+}
+
+impl Served {
+    fn of(word: &OsStr) -> Self {
+        let bytes = word.as_encoded_bytes();
+        let at = bytes.iter().position(|&byte| byte == b'=');
+        match at.filter(|&at| !bytes[..at].contains(&b'/')) {
+            None => Self {
+                name: None,
+                path: word.into(),
+            },
+            Some(at) => {
+                use std::os::unix::ffi::OsStrExt;
+                Self {
+                    name: Some(OsStr::from_bytes(&bytes[..at]).into()),
+                    path: OsStr::from_bytes(&bytes[at + 1..]).into(),
+                }
+            }
+        }
+    }
+}
+
+/// Where data is between client and disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Cache {
+    /// In the page cache of this machine
+    Writeback,
+    /// Nowhere (O_DIRECT)
+    None,
+}
+
+impl From<Cache> for HostCache {
+    fn from(cache: Cache) -> Self {
+        match cache {
+            Cache::Writeback => Self::Buffered,
+            Cache::None => Self::Direct,
+        }
+    }
+}
+
+/// What becomes of space that clients need no more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Discard {
+    /// It stays, so that preallocation survives: trims are not offered, zeros leave space behind
+    Ignore,
+    /// It is given back to the file system or disk below
+    Unmap,
+}
+
+impl From<Discard> for Unneeded {
+    fn from(discard: Discard) -> Self {
+        match discard {
+            Discard::Ignore => Self::Kept,
+            Discard::Unmap => Self::GivenBack,
+        }
+    }
+}
+
+/// Serves; `words` are those this program was called by.
+pub fn run(args: &ServeArgs, words: &[OsString], cancel: &CancelToken) -> ExitCode {
+    let done = match (args.fork, args.background_server) {
+        (_, true) => server::run(args, Place::Background, cancel),
+        (false, _) => server::run(args, Place::Foreground, cancel),
+        (true, _) => {
+            background::start(&to_server_arguments(words), cancel).map(|started| match started {
+                Started::Ready(line) => print::text(line),
+                Started::Failed(status) => status,
+            })
+        }
+    };
+    done.unwrap_or_else(|error| exit::report(&error, Style::Line))
+}
+
+/// The arguments of a process that is to be the server: the same, and a word to it.
+fn to_server_arguments(words: &[OsString]) -> Vec<OsString> {
+    let mut arguments = vec![words[1].clone(), "--background-server".into()];
+    arguments.extend_from_slice(&words[2..]);
+    arguments
+}
+
+fn parse_request(text: &str) -> Result<u32, String> {
+    let ByteSize(bytes) = parse_size(text)?;
+    match u32::try_from(bytes) {
+        Ok(bytes) if bytes.is_power_of_two() && (1 << 16..=1 << 30).contains(&bytes) => Ok(bytes),
+        _ => Err("not a power of two from 64KiB to 1GiB".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn name_stands_before_the_first_equals_sign_and_has_no_slash() {
+        for (word, name, path) in [
+            ("vm.raw", None, "vm.raw"),
+            ("boot=/a=b/vm.raw", Some("boot"), "/a=b/vm.raw"),
+            ("./a=b", None, "./a=b"),
+            ("=vm", Some(""), "vm"),
+        ] {
+            let wanted = Served {
+                name: name.map(OsString::from),
+                path: path.into(),
+            };
+            assert_eq!(Served::of(OsStr::new(word)), wanted, "{word}");
+        }
+    }
+
+    #[test]
+    fn largest_request_is_a_power_of_two_in_bounds() {
+        assert_eq!(parse_request("64k"), Ok(1 << 16));
+        assert_eq!(parse_request("1GiB"), Ok(1 << 30));
+        for wrong in ["32k", "3M", "2GiB", "1TiB", ""] {
+            assert!(parse_request(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! The process that serves.
+//!
+//! Order at the beginning: what can be wrong with the arguments, the sources, the sockets, and only then the word that clients can
+//! come. At the end, backwards: no more clients, what was taken is finished, flushed, closed; so nothing that a client was told is lost.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use extant_export::{
+    ClientCertificates, Exports, Limits, Scheme, Server, ServerOptions, Tls, TlsRequirement,
+};
+use extant_space::{CancelToken, Error, Result};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
+use signal_hook::iterator::Signals;
+
+use super::listen::Wanted;
+use super::pid_file::PidFile;
+use super::ready::Ready;
+use super::source::Sources;
+use super::{ServeArgs, events};
+use crate::background::{self, Place};
+use crate::log::Log;
+use crate::print;
+
+/// How long clients have to take their replies at the end.
+const GRACE: Duration = Duration::from_secs(10);
+
+/// Serves until a signal comes.
+pub(super) fn run(args: &ServeArgs, place: Place, cancel: &CancelToken) -> Result<ExitCode> {
+    if place == Place::Background {
+        background::leave_terminal();
+    }
+    let wanted = Wanted::of(args)?;
+    let tls = tls(args)?;
+    let sources = Sources::open(args)?;
+    let served = serve(args, place, cancel, wanted, tls, &sources);
+    sources.close(served)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn tls(args: &ServeArgs) -> Result<Option<Tls>> {
+    let Some(directory) = &args.tls_creds else {
+        return Ok(None);
+    };
+    let clients = match args.tls_any_client {
+        true => ClientCertificates::NotAsked,
+        false => ClientCertificates::Required,
+    };
+    let requirement = match args.tls_optional {
+        true => TlsRequirement::Optional,
+        false => TlsRequirement::Required,
+    };
+    Tls::from_directory(directory, clients, requirement).map(Some)
+}
+
+fn serve(
+    args: &ServeArgs,
+    place: Place,
+    cancel: &CancelToken,
+    wanted: Wanted<'_>,
+    tls: Option<Tls>,
+    sources: &Sources,
+) -> Result<()> {
+    let exports = sources.list().iter().map(|source| source.export(args));
+    let exports = Exports::new(exports.collect::<Result<_>>()?)?;
+    let log = Arc::new(Log::new(place));
+    let scheme = match tls {
+        Some(_) => Scheme::Tls,
+        None => Scheme::Clear,
+    };
+    let options = ServerOptions {
+        limits: Limits {
+            connections: args.connections as usize,
+            request_bytes: args.max_request,
+            ..Limits::default()
+        },
+        tls,
+        observer: Some(events::observer(log.clone(), args.verbose)),
+    };
+    let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP, SIGUSR1])
+        .map_err(|error| Error::from(error).during("catch signals"))?;
+    cancel.check()?;
+    let server = Server::new(exports, options);
+    let reached = wanted.listen(&server)?;
+    let _pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
+    if let (Some(port), Scheme::Clear) = (reached.public_port(), scheme) {
+        log.notice(format_args!(
+            "{port} has no TLS: whoever can reach it can use the exports"
+        ));
+    }
+    let ready = Ready::of(sources.list(), &reached.addresses, scheme);
+    let word = match (args.json, reached.is_handed_over) {
+        (true, _) => ready.json(),
+        // The client that started this program has stdout for its own words.
+        (false, true) => String::new(),
+        (false, false) => ready.uris(),
+    };
+    match place {
+        Place::Foreground if word.is_empty() => {}
+        Place::Foreground => {
+            // Whoever read the output may have seen enough.
+            print::text(word);
+        }
+        Place::Background => background::let_go(&word)?,
+    }
+    for signal in signals.forever() {
+        if signal != SIGUSR1 {
+            break;
+        }
+        events::tell_statistics(&log, sources.list());
+    }
+    let ended = server.shutdown(GRACE);
+    if args.verbose {
+        events::tell_statistics(&log, sources.list());
+    }
+    match (ended, place) {
+        (Err(error), Place::Background) => {
+            // Stderr is gone.
+            log.error(&error);
+            Err(error)
+        }
+        (ended, _) => ended,
+    }
+}

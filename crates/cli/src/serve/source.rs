@@ -1,0 +1,166 @@
+//! What an export stands on: opened, locked, and closed again when nobody is served any more.
+//!
+//! | source | device |
+//! |---|---|
+//! | a file or disk of the host | the host device, buffered or direct |
+//! | a file inside an ext4 image (`--in`) | a loop device over the engine's file; the image is held for all of them |
+
+use std::collections::HashSet;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use extant_blockdev::{
+    Device, HostAccess, HostOptions, LoopAccess, LoopDevice, LoopOptions, Statistics,
+};
+use extant_export::{Access, Export};
+use extant_ext4::{File, FollowLast};
+use extant_space::{Error, ErrorKind, Result};
+
+use super::{ServeArgs, Served, format};
+use crate::image::{At, Image};
+
+/// A device that counts what clients do to it.
+pub(super) type Counted = Statistics<Arc<dyn Device>>;
+
+/// All that is served.
+pub(super) struct Sources {
+    list: Vec<Source>,
+    /// What files inside of it stand on.
+    image: Option<Image>,
+}
+
+/// One thing that is served.
+#[derive(Clone)]
+pub(super) struct Source {
+    pub(super) name: String,
+    /// As errors name it.
+    pub(super) path: PathBuf,
+    pub(super) access: Access,
+    pub(super) device: Arc<Counted>,
+}
+
+impl Sources {
+    /// Opens everything, or nothing.
+    pub(super) fn open(args: &ServeArgs) -> Result<Self> {
+        if args.files.len() > 1 && (args.name.is_some() || !args.description.is_empty()) {
+            return Err(Error::new(ErrorKind::InvalidArgument)
+                .detail("--name and --description are for one file")
+                .advice("give names as NAME=FILE"));
+        }
+        let mut sources = Self {
+            list: Vec::new(),
+            image: None,
+        };
+        if let Some(path) = &args.inside.image {
+            sources.image = Some(match args.read_only {
+                true => Image::hold_still(path)?,
+                false => Image::change(path, args.inside.assign)?,
+            });
+        }
+        match sources.add_all(args) {
+            Ok(()) => Ok(sources),
+            Err(error) => sources.close(Err(error)),
+        }
+    }
+
+    fn add_all(&mut self, args: &ServeArgs) -> Result<()> {
+        let mut inodes = HashSet::new();
+        for served in &args.files {
+            let (device, path) = match &self.image {
+                None => (open_on_host(args, &served.path)?, served.path.clone()),
+                Some(image) => {
+                    let inner = served.path.as_os_str().as_bytes();
+                    let file = image.resolve(&served.path, FollowLast::Yes)?.file();
+                    let file = file.at_inner(image, inner)?;
+                    let is_new = inodes.insert(file.node().number());
+                    let place = image.place(inner);
+                    if !is_new && !args.read_only {
+                        return Err(Error::new(ErrorKind::InUse)
+                            .at(place)
+                            .detail("the same file is served twice"));
+                    }
+                    (open_inside(args, file).at_inner(image, inner)?, place)
+                }
+            };
+            if args.format.is_none() {
+                format::refuse_other_than_raw(&*device).map_err(|error| error.at(&path))?;
+            }
+            self.list.push(Source {
+                name: name(args, served)?,
+                path,
+                access: match args.read_only {
+                    true => Access::ReadOnly,
+                    false => Access::ReadWrite,
+                },
+                device: Arc::new(Statistics::new(device)),
+            });
+        }
+        Ok(())
+    }
+
+    /// Those that are served, in the order of the arguments.
+    pub(super) fn list(&self) -> &[Source] {
+        &self.list
+    }
+
+    /// Closes everything after `result`, whose error comes first.
+    pub(super) fn close<T>(self, result: Result<T>) -> Result<T> {
+        let Self { list, image } = self;
+        drop(list);
+        match image {
+            None => result,
+            Some(image) => image.finish(result),
+        }
+    }
+}
+
+impl Source {
+    /// What clients see of it.
+    pub(super) fn export(&self, args: &ServeArgs) -> Result<Export> {
+        let device = self.device.clone();
+        let export = Export::new(&*self.name, &*args.description, device, self.access);
+        let export = export.map_err(|error| error.at(&self.path))?;
+        Ok(export.with_unneeded(args.discard.into()))
+    }
+}
+
+fn open_on_host(args: &ServeArgs, path: &Path) -> Result<Arc<dyn Device>> {
+    let options = HostOptions {
+        access: match args.read_only {
+            true => HostAccess::ReadOnly,
+            false => HostAccess::ReadWrite,
+        },
+        cache: args.cache.into(),
+        ..HostOptions::default()
+    };
+    Image::hold_device(path, &options)
+}
+
+fn open_inside(args: &ServeArgs, file: File) -> Result<Arc<dyn Device>> {
+    let options = LoopOptions {
+        access: match args.read_only {
+            true => LoopAccess::ReadOnly,
+            false => LoopAccess::ReadWrite,
+        },
+        ..LoopOptions::default()
+    };
+    Ok(Arc::new(LoopDevice::new(Arc::new(file), options)?))
+}
+
+/// The name that clients ask for.
+fn name(args: &ServeArgs, served: &Served) -> Result<String> {
+    let name = match (&args.name, &served.name) {
+        (Some(name), _) => OsStr::new(name),
+        (None, Some(name)) => name,
+        (None, None) => served.path.file_name().unwrap_or_default(),
+    };
+    let text = name.to_str().map(str::to_owned);
+    text.ok_or_else(|| {
+        Error::new(ErrorKind::InvalidArgument)
+            .at(&served.path)
+            .detail("names of exports are UTF-8")
+            .advice("give it one as NAME=FILE")
+    })
+}
