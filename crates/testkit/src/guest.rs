@@ -34,7 +34,7 @@ pub enum Bus {
 /// A disk of the guest over a raw file of the host.
 #[derive(Clone, Debug)]
 pub struct Disk {
-    /// The file; its size is the disk's.
+    /// The file, or what QEMU takes instead of one, such as the URI of an NBD export; its size is the disk's.
     pub file: PathBuf,
     /// How it appears.
     pub bus: Bus,
@@ -118,7 +118,7 @@ fn recipe() -> Recipe {
     let chosen = std::env::var_os("EXTANT_GUEST_LAB").map(PathBuf::from);
     Recipe {
         folder: chosen.unwrap_or_else(|| lab::folder().join("guest")),
-        version: "1: trixie, kernel and QEMU of its backports",
+        version: "2: trixie with nbd-client, kernel and QEMU of its backports",
     }
 }
 

@@ -20,6 +20,7 @@ use extant_space::{Error, ErrorKind, Result};
 
 use super::{ServeArgs, Served, format};
 use crate::image::{At, Image};
+use crate::print;
 
 /// A device that counts what clients do to it.
 pub(super) type Counted = Statistics<Arc<dyn Device>>;
@@ -87,6 +88,9 @@ impl Sources {
             if args.format.is_none() {
                 format::refuse_other_than_raw(&*device).map_err(|error| error.at(&path))?;
             }
+            if self.image.is_none() {
+                tell_of_rest(&path, &*device);
+            }
             self.list.push(Source {
                 name: name(args, served)?,
                 path,
@@ -136,6 +140,20 @@ fn open_on_host(args: &ServeArgs, path: &Path) -> Result<Arc<dyn Device>> {
         ..HostOptions::default()
     };
     Image::hold_device(path, &options)
+}
+
+/// A word where the file does not end with a block.
+fn tell_of_rest(path: &Path, device: &dyn Device) {
+    let rest = match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_file() => metadata.len().saturating_sub(device.geometry().size),
+        _ => 0,
+    };
+    if rest > 0 {
+        eprintln!(
+            "extant: {}: the last {rest} bytes are no whole block, and are not served",
+            print::path(path)
+        );
+    }
 }
 
 fn open_inside(args: &ServeArgs, file: File) -> Result<Arc<dyn Device>> {

@@ -22,12 +22,13 @@ const BACKPORTS: &str = "trixie-backports";
 const KERNEL: &str = "linux-image-amd64";
 
 /// What tests use in the guest. QEMU is not for the guest, but needs the same libraries.
-const USERLAND: [&str; 9] = [
+const USERLAND: [&str; 10] = [
     "btrfs-progs",
     "busybox-static",
     "e2fsprogs",
     "kmod",
     "mount",
+    "nbd-client",
     "python3",
     "util-linux",
     "xfsprogs",

@@ -1,0 +1,133 @@
+//! The tools of others on exports, and what the files hold afterwards.
+
+use extant_testkit::command::{run_any_status, tool};
+use extant_testkit::{require, requires};
+
+use crate::stand::{Stand, assert_same, nbdsh, qemu_io, said};
+use crate::support::{MIB, noise};
+
+#[test]
+fn several_exports_are_listed_and_each_is_its_own_file() {
+    require!(requires::tool("nbdinfo"), requires::tool("qemu-io"));
+    let stand = Stand::new();
+    for name in ["a.raw", "b.raw"] {
+        stand.sparse(name, 1);
+    }
+    let serving = stand.serve(&["a.raw", "second=b.raw"]);
+    let listed = said(tool("nbdinfo").args(["--list", &serving.uri("")]));
+    for name in ["export=\"a.raw\"", "export=\"second\""] {
+        assert!(listed.contains(name), "{listed}");
+    }
+    qemu_io(&serving.uri("second"), &["write -P 5 0 64k"]);
+    // No name: the first.
+    qemu_io(&serving.uri(""), &["write -P 6 64k 64k"]);
+    serving.end();
+    let byte = |name: &str, at: usize| std::fs::read(stand.path(name)).unwrap()[at];
+    assert_eq!([byte("a.raw", 0), byte("a.raw", 65_536)], [0, 6]);
+    assert_eq!([byte("b.raw", 0), byte("b.raw", 65_536)], [5, 0]);
+}
+
+#[test]
+fn images_are_copied_out_and_in_and_compare_equal() {
+    require!(requires::tool("qemu-img"), requires::tool("nbdcopy"));
+    let stand = Stand::new();
+    let data = stand.data("a.raw", 7, 9);
+    let original = noise(7, 9 * MIB as usize);
+    stand.sparse("b.raw", 9);
+    for cache in ["writeback", "none"] {
+        let serving = stand.serve(&["a.raw", "b.raw", "--cache", cache]);
+        let (a, b) = (serving.uri("a.raw"), serving.uri("b.raw"));
+        let qcow2 = stand.path("copy.qcow2");
+        said(
+            tool("qemu-img")
+                .args(["convert", "-f", "raw", "-O", "qcow2", &a])
+                .arg(&qcow2),
+        );
+        said(
+            tool("qemu-img")
+                .args(["convert", "-n", "-O", "raw"])
+                .arg(&qcow2)
+                .arg(&b),
+        );
+        let compare = ["compare", "-f", "raw", "-F", "raw", &a, &b];
+        assert!(said(tool("qemu-img").args(compare)).contains("identical"));
+        let out = stand.path("out.raw");
+        said(tool("nbdcopy").arg(&b).arg(&out));
+        assert_same(&out, &data);
+        qemu_io(&b, &["write -P 1 0 9M"]);
+        said(tool("nbdcopy").arg("--flush").arg(&out).arg(&b));
+        serving.end();
+        assert_same(&stand.path("b.raw"), &data);
+    }
+    assert!(std::fs::read(data).unwrap() == original, "only read from");
+}
+
+#[test]
+fn read_only_export_can_be_read_and_not_changed() {
+    require!(requires::tool("nbdsh"));
+    let stand = Stand::new();
+    let file = stand.data("a.raw", 8, 1);
+    let before = std::fs::read(&file).unwrap();
+    let serving = stand.serve(&["a.raw", "--read-only"]);
+    let code = r#"
+import errno
+assert h.is_read_only() and len(h.pread(65536, 0)) == 65536
+h.set_strict_mode(0)
+for change in (lambda: h.pwrite(b'1' * 512, 0), lambda: h.zero(512, 0), lambda: h.trim(512, 0)):
+    try:
+        change()
+    except nbd.Error as error:
+        assert error.errnum == errno.EPERM, error.errnum
+    else:
+        raise AssertionError("changed")
+"#;
+    said(&mut nbdsh(&serving.uri("a.raw"), code));
+    serving.end();
+    assert!(std::fs::read(&file).unwrap() == before);
+}
+
+#[test]
+fn fio_verifies_what_it_wrote_past_the_page_cache() {
+    require!(requires::tool("fio"));
+    let help = run_any_status(tool("fio").arg("--enghelp=nbd")).unwrap();
+    require!(requires::Requirement::new(
+        "fio with its nbd engine",
+        help.status.success()
+    ));
+    let stand = Stand::new();
+    stand.sparse("a.raw", 16);
+    let serving = stand.serve(&["a.raw", "--cache", "none"]);
+    let uri = format!("--uri={}", serving.uri("a.raw"));
+    let job = [
+        "--name=job",
+        "--ioengine=nbd",
+        "--size=16m",
+        "--bs=4k",
+        "--rw=randwrite",
+    ];
+    let verify = [
+        "--iodepth=64",
+        "--verify=crc32c",
+        "--verify_state_save=0",
+        "--fsync=100",
+    ];
+    said(tool("fio").args(job).args(verify).arg(uri));
+    serving.end();
+}
+
+#[test]
+fn connections_beyond_the_limit_are_turned_away_and_told_of() {
+    require!(requires::tool("nbdsh"), requires::tool("nbdinfo"));
+    let stand = Stand::new();
+    stand.sparse("a.raw", 1);
+    let serving = stand.serve(&["a.raw", "--connections", "1", "--max-request", "64k"]);
+    let uri = serving.uri("a.raw");
+    let code = r#"
+import subprocess
+assert h.get_block_size(nbd.SIZE_MAXIMUM) == 65536
+assert subprocess.run(["nbdinfo", h.get_uri()], capture_output=True).returncode != 0
+"#;
+    said(&mut nbdsh(&uri, code));
+    let answer = serving.end();
+    assert!(answer.stderr.contains("--connections"), "{answer}");
+}

@@ -1,0 +1,19 @@
+//! `extant serve` as a user runs it, and the clients of others that come to it.
+//!
+//! The judges are libnbd's tools, QEMU's, fio, and the served files themselves.
+
+#[allow(dead_code)]
+#[path = "../fs/image.rs"]
+mod image;
+#[path = "../support/mod.rs"]
+mod support;
+
+mod clients;
+mod guest;
+mod inside;
+mod load;
+mod refused;
+mod space;
+mod stand;
+mod start;
+mod tls;

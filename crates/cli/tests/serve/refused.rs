@@ -1,0 +1,130 @@
+//! What is not served, and why.
+
+use std::fs;
+
+use extant_testkit::command::tool;
+use extant_testkit::scratch::LoopDevice;
+use extant_testkit::{require, requires};
+
+use crate::stand::{Stand, qemu_io, said, size};
+use crate::support::{Answer, run};
+
+fn serve(stand: &Stand, words: &[&str]) -> Answer {
+    run(stand.command(&["--socket", "t"]).args(words))
+}
+
+#[test]
+fn image_of_another_format_is_served_only_when_raw_is_said() {
+    require!(requires::tool("qemu-img"));
+    let stand = Stand::new();
+    for format in ["qcow2", "vmdk", "vdi", "vhdx", "vpc", "qed", "parallels"] {
+        let file = stand.path(format);
+        let create = ["create", "-q", "-f", format];
+        said(tool("qemu-img").args(create).arg(&file).arg("64M"));
+        serve(&stand, &[format]).refused(5, &[format, "looks like a", "--format raw"]);
+    }
+    let serving = stand.serve(&["qcow2", "-f", "raw"]);
+    let bytes = fs::read(stand.path("qcow2")).unwrap();
+    let whole = bytes.len() & !511;
+    assert_eq!(size(&serving.uri("qcow2")), whole as u64);
+    let copy = stand.path("copy");
+    let uri = serving.uri("qcow2");
+    let convert = ["convert", "-f", "raw", "-O", "raw", &uri];
+    said(tool("qemu-img").args(convert).arg(&copy));
+    let answer = serving.end();
+    assert!(fs::read(copy).unwrap() == bytes[..whole]);
+    assert!(answer.stderr.contains("the last 8 bytes"), "{answer}");
+}
+
+#[test]
+fn what_a_client_writes_to_a_raw_image_is_never_believed() {
+    require!(requires::tool("qemu-img"), requires::tool("nbdcopy"));
+    let stand = Stand::new();
+    fs::write(stand.path("secret"), [7; 65_536]).unwrap();
+    stand.sparse("disk.raw", 1);
+    let create = [
+        "create", "-q", "-f", "qcow2", "-F", "raw", "-b", "secret", "evil", "1M",
+    ];
+    said(tool("qemu-img").current_dir(stand.work.path()).args(create));
+    // Clients write whole blocks.
+    let evil = fs::OpenOptions::new()
+        .write(true)
+        .open(stand.path("evil"))
+        .unwrap();
+    evil.set_len(evil.metadata().unwrap().len().next_multiple_of(512))
+        .unwrap();
+    let serving = stand.serve(&["disk.raw"]);
+    said(tool("nbdcopy").arg(stand.path("evil")).arg(serving.uri("")));
+    serving.end();
+    serve(&stand, &["disk.raw"]).refused(5, &["qcow2"]);
+    let serving = stand.serve(&["disk.raw", "--format", "raw"]);
+    qemu_io(&serving.uri(""), &["read -P 0x51 0 1"]);
+    serving.end();
+}
+
+#[test]
+fn file_that_is_served_is_nobody_elses() {
+    let stand = Stand::new();
+    let file = stand.sparse("a.raw", 1);
+    serve(&stand, &["a.raw", "b=a.raw"]).refused(4, &["a.raw", "in use"]);
+    let serving = stand.serve(&["a.raw"]);
+    serve(&stand, &["a.raw"]).refused(4, &["a.raw", "in use"]);
+    serve(&stand, &["-r", "a.raw"]).refused(4, &["a.raw", "in use"]);
+    serving.end();
+    // Readers do not exclude each other.
+    let serving = stand.serve(&["-r", "a.raw", "again=a.raw"]);
+    serve(&stand, &["a.raw"]).refused(4, &["in use"]);
+    serving.end();
+    let writer = fs::OpenOptions::new().write(true).open(&file).unwrap();
+    // The tests are another process than the server.
+    serve(&stand, &["a.raw"]).refused(4, &["open for writing elsewhere"]);
+    drop(writer);
+    stand.serve(&["a.raw"]).end();
+}
+
+#[test]
+fn arguments_that_contradict_each_other_are_refused() {
+    let stand = Stand::new();
+    stand.sparse("a.raw", 1);
+    fs::create_dir(stand.path("d")).unwrap();
+    run(&mut stand.command(&["a.raw"])).refused(2, &["nowhere to listen", "--socket"]);
+    serve(&stand, &["a.raw", "d", "--name", "x"]).refused(2, &["--name"]);
+    serve(&stand, &["a=a.raw", "a=d"]).refused(4, &["d"]);
+    serve(&stand, &["d"]).refused(4, &["d: ", "not a regular file"]);
+    serve(&stand, &["none"]).refused(4, &["none"]);
+    serve(&stand, &["a.raw", "--max-request", "3M"]).refused(2, &["power of two"]);
+    serve(&stand, &["a.raw", "--connections", "0"]).refused(2, &["connections"]);
+    serve(&stand, &["a.raw", "--listen", "nowhere at all"]).refused(2, &["nowhere at all"]);
+    serve(&stand, &["a.raw", "--tls-optional"]).refused(2, &["--tls-creds"]);
+    serve(&stand, &["a.raw", "--socket", "no/such/folder"]).refused(4, &["no/such/folder"]);
+    assert!(!stand.path("t").exists(), "a socket is left");
+    fs::copy(stand.path("a.raw"), stand.path("b.raw")).unwrap();
+    serve(&stand, &["x=a.raw", "x=b.raw"]).refused(4, &["two exports"]);
+    let serving = stand.serve(&["a.raw"]);
+    let socket = ["b.raw", "--socket", "s"];
+    run(&mut stand.command(&socket)).refused(4, &["somebody listens there"]);
+    serving.end();
+}
+
+#[test]
+fn disk_is_served_and_claimed() {
+    require!(requires::root(), requires::tool("qemu-io"));
+    let stand = Stand::new();
+    let file = stand.sparse("a.raw", 8);
+    let disk = LoopDevice::attach(&file);
+    let path = disk.path().to_str().unwrap().to_owned();
+    let words = [&format!("disk={path}")[..], "--discard", "unmap"];
+    let serving = stand.serve(&words);
+    serve(&stand, &[&path]).refused(4, &["in use"]);
+    let commands = [
+        "write -P 5 1M 1M",
+        "discard 0 64k",
+        "flush",
+        "read -P 5 1M 1M",
+    ];
+    qemu_io(&serving.uri("disk"), &commands);
+    serving.end();
+    drop(disk);
+    let bytes = fs::read(&file).unwrap();
+    assert!(bytes[1 << 20..2 << 20].iter().all(|&byte| byte == 5));
+}
