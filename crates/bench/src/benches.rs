@@ -6,6 +6,7 @@
 mod assign;
 mod cancel;
 mod ext4;
+mod images;
 mod mballoc;
 pub(crate) mod mount;
 mod neighbour;
@@ -26,6 +27,7 @@ pub const ALL: &[&dyn Bench] = &[
     &ext4::Ext4,
     &stack::Stack,
     &mount::Mount,
+    &images::Images,
 ];
 
 /// The bench called `name`.

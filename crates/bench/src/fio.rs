@@ -28,6 +28,14 @@ impl Fio {
             .set("fallocate", "none")
     }
 
+    /// A job of an NBD client.
+    pub fn nbd(name: &str, uri: &str) -> Self {
+        let job = Self {
+            options: Vec::new(),
+        };
+        job.set("name", name).set("ioengine", "nbd").set("uri", uri)
+    }
+
     /// Sets an option.
     pub fn set(mut self, option: &str, value: impl std::fmt::Display) -> Self {
         self.options.push(format!("--{option}={value}"));
@@ -48,22 +56,24 @@ impl Fio {
     }
 
     /// Runs it to its end.
-    pub fn run(&self) -> Result<Writes> {
+    pub fn run(&self) -> Result<Transfers> {
         let text = command::text(&mut self.command())?;
         parse(&text)
     }
 }
 
-/// What a job's writes came to.
+/// What a job's writes came to, or the reads of one that does not write.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Writes {
-    /// Bytes written.
+pub struct Transfers {
+    /// Bytes moved.
     pub bytes: u64,
     /// MiB a second.
     pub mib_per_second: f64,
-    /// Writes a second.
+    /// Requests in all.
+    pub requests: u64,
+    /// Requests a second.
     pub iops: f64,
-    /// Mean time of a write, microseconds.
+    /// Mean time of one, microseconds.
     pub latency_mean_us: f64,
 }
 
@@ -76,24 +86,27 @@ struct Answer {
 struct JobAnswer {
     jobname: String,
     error: i32,
-    write: WriteAnswer,
+    #[serde(default)]
+    read: TransferAnswer,
+    write: TransferAnswer,
 }
 
-#[derive(Deserialize)]
-struct WriteAnswer {
+#[derive(Default, Deserialize)]
+struct TransferAnswer {
     io_bytes: u64,
+    total_ios: u64,
     bw_bytes: f64,
     iops: f64,
     lat_ns: Latency,
 }
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
 struct Latency {
     mean: f64,
 }
 
 /// Reads what `--output-format=json` prints, with `--group_reporting`: one entry.
-pub fn parse(text: &str) -> Result<Writes> {
+pub fn parse(text: &str) -> Result<Transfers> {
     // Warnings come first, as plain lines.
     let start = text.find("{\n").or_else(|| text.find('{'));
     let json = &text[start.context("fio printed no JSON")?..];
@@ -110,16 +123,21 @@ pub fn parse(text: &str) -> Result<Writes> {
         job.jobname,
         job.error
     );
+    let moved = match job.write.io_bytes {
+        0 => &job.read,
+        _ => &job.write,
+    };
     ensure!(
-        job.write.io_bytes > 0,
-        "fio job {}: nothing written",
+        moved.io_bytes > 0,
+        "fio job {}: nothing written or read",
         job.jobname
     );
-    Ok(Writes {
-        bytes: job.write.io_bytes,
-        mib_per_second: job.write.bw_bytes / f64::from(1 << 20),
-        iops: job.write.iops,
-        latency_mean_us: job.write.lat_ns.mean / 1000.0,
+    Ok(Transfers {
+        bytes: moved.io_bytes,
+        requests: moved.total_ios,
+        mib_per_second: moved.bw_bytes / f64::from(1 << 20),
+        iops: moved.iops,
+        latency_mean_us: moved.lat_ns.mean / 1000.0,
     })
 }
 
@@ -131,7 +149,7 @@ mod tests {
   "fio version" : "fio-3.33",
   "jobs" : [
     { "jobname" : "x", "error" : 0,
-      "write" : { "io_bytes" : 1073741824, "bw_bytes" : 1675104256, "iops" : 798.75,
+      "write" : { "io_bytes" : 1073741824, "total_ios" : 512, "bw_bytes" : 1675104256, "iops" : 798.75,
                   "runtime" : 641, "lat_ns" : { "min" : 1, "max" : 9, "mean" : 8395500.0 } } }
   ],
   "disk_util" : []
@@ -142,7 +160,7 @@ mod tests {
     fn answer_is_read_after_warnings() {
         let text = format!("note: both iodepth >= 1 and synchronous {{psync}}\n{ANSWER}");
         let writes = parse(&text).unwrap();
-        assert_eq!(writes.bytes, 1 << 30);
+        assert_eq!((writes.bytes, writes.requests), (1 << 30, 512));
         assert_eq!(writes.mib_per_second, 1675104256.0 / 1048576.0);
         assert_eq!((writes.iops, writes.latency_mean_us), (798.75, 8395.5));
     }
@@ -159,6 +177,15 @@ mod tests {
                 .contains("nothing written")
         );
         assert!(parse("fio: no such engine").is_err());
+    }
+
+    #[test]
+    fn reads_count_where_nothing_is_written() {
+        let text = r#"{"jobs": [{"jobname": "x", "error": 0,
+            "read": {"io_bytes": 8192, "total_ios": 2, "bw_bytes": 1.0, "iops": 1.0, "lat_ns": {"mean": 1.0}},
+            "write": {"io_bytes": 0, "total_ios": 0, "bw_bytes": 0.0, "iops": 0.0, "lat_ns": {"mean": 0.0}}}]}"#;
+        let reads = parse(text).unwrap();
+        assert_eq!((reads.bytes, reads.requests), (8192, 2));
     }
 
     #[test]

@@ -25,8 +25,14 @@ pub fn fallocate(file: &Path, size_bytes: u64, options: &[&str]) -> Command {
 
 /// `qemu-img` making a raw image, zeroed and written, through the page cache.
 pub fn qemu_img(file: &Path, size_bytes: u64) -> Command {
+    qemu_img_create(file, size_bytes, "raw", "full")
+}
+
+/// `qemu-img` making an image of a format, with a mode of preallocation.
+pub fn qemu_img_create(file: &Path, size_bytes: u64, format: &str, mode: &str) -> Command {
     let mut command = tool("qemu-img");
-    command.args(["create", "-q", "-f", "raw", "-o", "preallocation=full"]);
+    let preallocation = format!("preallocation={mode}");
+    command.args(["create", "-q", "-f", format, "-o", &preallocation]);
     command.arg(file).arg(size_bytes.to_string());
     command
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::bench::Options;
-use crate::fio::{Fio, Writes};
+use crate::fio::{Fio, Transfers};
 
 /// Writers of the bandwidth job.
 pub(super) const WRITERS: u64 = 10;
@@ -36,7 +36,7 @@ impl Load {
     }
 
     /// What counts.
-    pub(super) fn value(self, writes: &Writes) -> f64 {
+    pub(super) fn value(self, writes: &Transfers) -> f64 {
         match self {
             Self::Bandwidth => writes.mib_per_second,
             Self::Latency => writes.latency_mean_us,

@@ -1,0 +1,211 @@
+//! How long images take to make, and in how many pieces they lie.
+//!
+//! qemu-img writes through the page cache: `full` is measured with warm memory and with cold, as in `written`. Whole commands, on the
+//! machine's disk; qemu-img does not sync, `extant create` does.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result};
+use extant_testkit::command::run;
+use extant_testkit::oracle::filefrag_count;
+
+use super::Place;
+use super::image::{Kind, Side};
+use super::server::shown;
+use crate::bench::{Context, Outcome, rounds};
+use crate::figures::median;
+use crate::goal::Value;
+use crate::measured::measure as take;
+use crate::table::{Table, number, spread};
+use crate::{memory, peers};
+
+/// Time of qemu-img over ours, warm: the least of the modes that take space.
+pub(super) const ALL_MODES: &str = "create-over-qemu";
+/// The same of `full`.
+pub(super) const FULL_WARM: &str = "create-full-over-qemu-warm";
+/// The same with cold memory.
+pub(super) const FULL_COLD: &str = "create-full-over-qemu-cold";
+/// Extents of the host file over those that fallocate(1) leaves: the most.
+pub(super) const EXTENTS: &str = "extents-over-fallocate";
+
+const SECONDS: &str = "s";
+const PIECES: &str = "extents";
+const PROBE: &str = "MiB/s first touch of memory";
+const FALLOCATE: &str = "create, fallocate -l";
+/// Memory counts as cold when it is this much slower than warm memory.
+const COLD: f64 = 0.6;
+
+/// What free memory is like when a command begins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Memory {
+    Warm,
+    Cold,
+}
+
+const FULL: Kind = Kind::raw("full");
+
+/// Both sides of each take turns.
+const CASES: [(Kind, Memory); 4] = [
+    (Kind::raw("off"), Memory::Warm),
+    (Kind::raw("falloc"), Memory::Warm),
+    (FULL, Memory::Warm),
+    (FULL, Memory::Cold),
+];
+
+pub(super) fn measure(context: &Context, place: &Place, outcome: &mut Outcome) -> Result<()> {
+    let runs = context.options.runs(3, 1);
+    let file = place.path.join("image");
+    let samples: Vec<_> = CASES
+        .iter()
+        .flat_map(|&(kind, memory)| Side::BOTH.map(|side| Some((kind, memory, side))))
+        .chain([None])
+        .collect();
+    for (round, at) in rounds(runs, samples.len()) {
+        let Some((kind, memory, side)) = samples[at] else {
+            let command = peers::fallocate(&file, place.size, &[]);
+            context.settle();
+            run(&mut peers::fallocate(&file, place.size, &[]))?;
+            let pieces = filefrag_count(&file) as f64;
+            let command = shown(context, &command, &file);
+            outcome.figures.record(FALLOCATE, PIECES, &command, pieces);
+            fs::remove_file(&file)?;
+            continue;
+        };
+        let name = name(kind, memory, side);
+        context.step(format!("round {}: {name}", round + 1));
+        context.settle();
+        ready(context, memory, place.size)?;
+        outcome.figures.record(&name, PROBE, "", memory::probe()?);
+        sample(context, kind, side, &file, place.size, &name, outcome)?;
+    }
+    judge(outcome)?;
+    outcome.tables.push(table(outcome)?);
+    Ok(())
+}
+
+fn ready(context: &Context, memory: Memory, size: u64) -> Result<()> {
+    match memory {
+        // A quarter more than is needed, as other processes take some of it.
+        Memory::Warm => memory::touch(size / 4 * 5).map(drop),
+        Memory::Cold => memory::cool(Duration::from_secs(context.options.pick(60, 4))),
+    }
+}
+
+fn sample(
+    context: &Context,
+    kind: Kind,
+    side: Side,
+    file: &Path,
+    size: u64,
+    name: &str,
+    outcome: &mut Outcome,
+) -> Result<()> {
+    let command = kind.create(context, side, file, size);
+    let taken = take(&command)?;
+    // Delayed extents have no place yet.
+    rustix::fs::sync();
+    let shown = shown(context, &command, file);
+    let figures = &mut outcome.figures;
+    figures.record(name, SECONDS, &shown, taken.seconds);
+    figures.record(name, PIECES, "", filefrag_count(file) as f64);
+    fs::remove_file(file)?;
+    Ok(())
+}
+
+fn judge(outcome: &mut Outcome) -> Result<()> {
+    let figures = &outcome.figures;
+    let over = |kind, memory| {
+        let (ours, theirs) = (
+            name(kind, memory, Side::Extant),
+            name(kind, memory, Side::Qemu),
+        );
+        figures.ratio(&theirs, &ours, SECONDS)
+    };
+    let falloc = over(Kind::raw("falloc"), Memory::Warm)?;
+    let full = over(FULL, Memory::Warm)?;
+    let cold = over_cold(outcome)?;
+    let mut pieces = Vec::new();
+    for kind in [Kind::raw("falloc"), FULL] {
+        let ours = name(kind, Memory::Warm, Side::Extant);
+        pieces.push(figures.ratio(&ours, FALLOCATE, PIECES)?);
+    }
+    let pieces = pieces.into_iter().reduce(f64::max);
+    let goals = &mut outcome.goals;
+    goals.insert(ALL_MODES, falloc.min(full).into());
+    goals.insert(FULL_WARM, full.into());
+    goals.insert(FULL_COLD, cold);
+    goals.insert(EXTENTS, pieces.context("no mode with space")?.into());
+    Ok(())
+}
+
+/// Of the rounds in which memory was cold for qemu-img: the host does not take back what is free each time.
+fn over_cold(outcome: &Outcome) -> Result<Value> {
+    let figures = &outcome.figures;
+    let (ours, theirs) = (
+        name(FULL, Memory::Cold, Side::Extant),
+        name(FULL, Memory::Cold, Side::Qemu),
+    );
+    let warm = figures.of(&name(FULL, Memory::Warm, Side::Qemu), PROBE)?;
+    let limit = warm.median() * COLD;
+    let probes = &figures.of(&theirs, PROBE)?.samples;
+    let times = figures.of(&theirs, SECONDS)?.samples.iter();
+    let times = times.zip(&figures.of(&ours, SECONDS)?.samples);
+    let ratios: Vec<_> = probes
+        .iter()
+        .zip(times)
+        .filter(|(probe, _)| **probe <= limit)
+        .map(|(_, (theirs, ours))| theirs / ours)
+        .collect();
+    Ok(match median(&ratios) {
+        Some(ratio) => Value::Measured(ratio),
+        None => Value::Meaningless(
+            figures.ratio(&theirs, &ours, SECONDS)?,
+            "memory did not get cold in any round".to_owned(),
+        ),
+    })
+}
+
+fn table(outcome: &Outcome) -> Result<Table> {
+    let mut table = Table::new(&[
+        "create",
+        "extant s",
+        "spread",
+        "qemu-img s",
+        "spread",
+        "qemu-img / extant",
+        "extents, extant",
+        "extents, qemu-img",
+        "memory, MiB/s",
+    ]);
+    let figures = &outcome.figures;
+    for (kind, memory) in CASES {
+        let [ours, theirs] = Side::BOTH.map(|side| name(kind, memory, side));
+        let seconds = |name: &str| figures.of(name, SECONDS);
+        let pieces = |name: &str| figures.of(name, PIECES).map(|of| number(of.median()));
+        table.row(vec![
+            format!("{kind}, {}", word(memory)),
+            number(seconds(&ours)?.median()),
+            spread(Some(seconds(&ours)?)),
+            number(seconds(&theirs)?.median()),
+            spread(Some(seconds(&theirs)?)),
+            number(figures.ratio(&theirs, &ours, SECONDS)?),
+            pieces(&ours)?,
+            pieces(&theirs)?,
+            number(figures.of(&theirs, PROBE)?.median()),
+        ]);
+    }
+    Ok(table)
+}
+
+fn name(kind: Kind, memory: Memory, side: Side) -> String {
+    format!("create, {kind}, {}, {side}", word(memory))
+}
+
+fn word(memory: Memory) -> &'static str {
+    match memory {
+        Memory::Warm => "warm memory",
+        Memory::Cold => "cold memory",
+    }
+}

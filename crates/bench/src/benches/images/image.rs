@@ -1,0 +1,66 @@
+//! Images: formats, modes, and the commands that make them.
+
+use std::fmt;
+use std::path::Path;
+use std::process::Command;
+
+use crate::bench::{Context, size_word};
+use crate::peers;
+
+/// Who makes an image and serves it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Extant,
+    Qemu,
+}
+
+impl Side {
+    pub(super) const BOTH: [Self; 2] = [Self::Extant, Self::Qemu];
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Extant => "extant",
+            Self::Qemu => "qemu",
+        })
+    }
+}
+
+/// A format and a mode of preallocation, by the names that both sides have for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kind {
+    pub(super) format: &'static str,
+    pub(super) mode: &'static str,
+}
+
+impl Kind {
+    /// All that both sides make and serve.
+    pub(super) const ALL: [Self; 3] = [Self::raw("off"), Self::raw("falloc"), Self::raw("full")];
+
+    pub(super) const fn raw(mode: &'static str) -> Self {
+        Self {
+            format: "raw",
+            mode,
+        }
+    }
+
+    /// The command by which a side makes such an image.
+    pub(super) fn create(self, context: &Context, side: Side, file: &Path, size: u64) -> Command {
+        match side {
+            Side::Extant => {
+                let mut command = context.extant();
+                command.arg("create").arg(file).arg(size_word(size));
+                command.args(["--preallocation", self.mode]);
+                command
+            }
+            Side::Qemu => peers::qemu_img_create(file, size, self.format, self.mode),
+        }
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(&format!("{} {}", self.format, self.mode))
+    }
+}

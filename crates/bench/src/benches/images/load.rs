@@ -1,0 +1,315 @@
+//! What clients get of each server: requests of each kind, on images of each kind, in each place.
+//!
+//! A sample is one image, made and served: what is written at random goes to a fresh one for each depth, what is written in
+//! order to another, which is then full of data and read.
+
+use std::fs;
+
+use anyhow::{Context as _, Result};
+
+use super::Place;
+use super::image::{Kind, Side};
+use super::server::{Server, shown};
+use crate::bench::{Context, Outcome, rounds};
+use crate::fio::Fio;
+use crate::measured::{self, mib};
+use crate::table::{Table, number, spread};
+
+/// Random writes one after the other: the least of modes and places.
+pub(super) const DEPTH_1: &str = "raw-write-depth-1";
+/// Random writes, 64 at a time: the least of the places.
+pub(super) const DEPTH_64_OFF: &str = "raw-off-write-depth-64";
+/// The same.
+pub(super) const DEPTH_64_FALLOC: &str = "raw-falloc-write-depth-64";
+/// The same.
+pub(super) const DEPTH_64_FULL: &str = "raw-full-write-depth-64";
+/// Random reads, at both depths: the least.
+pub(super) const READS: &str = "raw-read";
+/// Requests of 1 MiB in order: the least.
+pub(super) const IN_ORDER: &str = "raw-in-order";
+/// Processor time of a random request at depth 64: the most.
+pub(super) const CPU: &str = "cpu-per-request";
+/// Memory of our server: the most.
+pub(super) const PEAK: &str = "peak-memory";
+
+const RATE: &str = "requests/s";
+const CPU_UNIT: &str = "us CPU/request";
+const PEAK_UNIT: &str = "MiB peak memory";
+
+/// What a client does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Job {
+    name: &'static str,
+    /// fio's word.
+    pattern: &'static str,
+    block: &'static str,
+    depth: u32,
+}
+
+const WRITE_1: Job = Job::random("write, depth 1", "randwrite", 1);
+const WRITE_64: Job = Job::random("write, depth 64", "randwrite", 64);
+const READ_1: Job = Job::random("read, depth 1", "randread", 1);
+const READ_64: Job = Job::random("read, depth 64", "randread", 64);
+const WRITE_IN_ORDER: Job = Job::in_order("write 1 MiB in order", "write");
+const READ_IN_ORDER: Job = Job::in_order("read 1 MiB in order", "read");
+
+/// One image each, with what is done to it.
+const SAMPLES: [&[Job]; 3] = [
+    &[WRITE_1],
+    &[WRITE_64],
+    &[WRITE_IN_ORDER, READ_IN_ORDER, READ_64, READ_1],
+];
+
+impl Job {
+    const fn random(name: &'static str, pattern: &'static str, depth: u32) -> Self {
+        Self {
+            name,
+            pattern,
+            block: "4k",
+            depth,
+        }
+    }
+
+    const fn in_order(name: &'static str, pattern: &'static str) -> Self {
+        Self {
+            name,
+            pattern,
+            block: "1m",
+            depth: 8,
+        }
+    }
+
+    fn fio(self, context: &Context, server: &Server, size: u64) -> Fio {
+        let job = Fio::nbd("images", &server.uri)
+            .set("rw", self.pattern)
+            .set("bs", self.block)
+            .set("iodepth", self.depth)
+            .set("size", size);
+        match self.block {
+            // Over the whole image, once.
+            "1m" => job,
+            _ => job
+                .set("time_based", 1)
+                .set("runtime", context.options.pick(5, 1)),
+        }
+    }
+}
+
+/// What a goal is about: the worst ratio of these cases, ours over theirs.
+struct Judgement {
+    goal: &'static str,
+    kinds: &'static [Kind],
+    jobs: &'static [Job],
+    unit: &'static str,
+}
+
+const JUDGEMENTS: [Judgement; 7] = [
+    Judgement::of(DEPTH_1, &Kind::ALL, &[WRITE_1]),
+    Judgement::of(DEPTH_64_OFF, &[Kind::raw("off")], &[WRITE_64]),
+    Judgement::of(DEPTH_64_FALLOC, &[Kind::raw("falloc")], &[WRITE_64]),
+    Judgement::of(DEPTH_64_FULL, &[Kind::raw("full")], &[WRITE_64]),
+    Judgement::of(READS, &Kind::ALL, &[READ_1, READ_64]),
+    Judgement::of(IN_ORDER, &Kind::ALL, &[WRITE_IN_ORDER, READ_IN_ORDER]),
+    Judgement {
+        goal: CPU,
+        kinds: &Kind::ALL,
+        jobs: &[WRITE_64, READ_64],
+        unit: CPU_UNIT,
+    },
+];
+
+impl Judgement {
+    const fn of(goal: &'static str, kinds: &'static [Kind], jobs: &'static [Job]) -> Self {
+        Self {
+            goal,
+            kinds,
+            jobs,
+            unit: RATE,
+        }
+    }
+
+    fn judge(&self, places: &[Place], outcome: &mut Outcome) -> Result<()> {
+        let mut ratios = Vec::new();
+        for place in places {
+            for &kind in self.kinds {
+                for job in self.jobs {
+                    let ours = name(place, kind, job, Side::Extant);
+                    let theirs = name(place, kind, job, Side::Qemu);
+                    let ratio = outcome.figures.ratio(&ours, &theirs, self.unit)?;
+                    ratios.push((ratio, format!("{}, {kind}, {}", place.name, job.name)));
+                }
+            }
+        }
+        // Less is better of time alone.
+        let worst = ratios.iter().min_by(|a, b| match self.unit {
+            RATE => a.0.total_cmp(&b.0),
+            _ => b.0.total_cmp(&a.0),
+        });
+        let (ratio, case) = worst.context("a goal without cases")?;
+        outcome.goals.insert(self.goal, (*ratio).into());
+        outcome
+            .notes
+            .push(format!("{}: the worst is {case}", self.goal));
+        Ok(())
+    }
+}
+
+/// Takes the samples, judges and shows them.
+pub(super) fn measure(context: &Context, places: &[Place], outcome: &mut Outcome) -> Result<()> {
+    take_samples(context, places, outcome)?;
+    for judgement in &JUDGEMENTS {
+        judgement.judge(places, outcome)?;
+    }
+    let peak = outcome
+        .figures
+        .of(&format!("server, {}", Side::Extant), PEAK_UNIT)?;
+    outcome.goals.insert(PEAK, peak.max().into());
+    outcome.tables.push(table(places, outcome)?);
+    outcome.tables.push(peaks(outcome)?);
+    Ok(())
+}
+
+fn table(places: &[Place], outcome: &Outcome) -> Result<Table> {
+    let mut table = Table::new(&[
+        "place, image, requests",
+        "extant/s",
+        "spread",
+        "qemu-nbd/s",
+        "spread",
+        "/ qemu-nbd",
+        "extant us CPU",
+        "qemu-nbd us CPU",
+    ]);
+    for place in places {
+        for kind in Kind::ALL {
+            for job in SAMPLES.into_iter().flatten() {
+                let [ours, theirs] = Side::BOTH.map(|side| name(place, kind, job, side));
+                let figures = &outcome.figures;
+                let rate = |name: &str| figures.of(name, RATE);
+                let cpu = |name: &str| figures.of(name, CPU_UNIT).map(|cpu| number(cpu.median()));
+                table.row(vec![
+                    format!("{}, {kind}, {}", place.name, job.name),
+                    number(rate(&ours)?.median()),
+                    spread(Some(rate(&ours)?)),
+                    number(rate(&theirs)?.median()),
+                    spread(Some(rate(&theirs)?)),
+                    number(figures.ratio(&ours, &theirs, RATE)?),
+                    cpu(&ours)?,
+                    cpu(&theirs)?,
+                ]);
+            }
+        }
+    }
+    Ok(table)
+}
+
+fn peaks(outcome: &Outcome) -> Result<Table> {
+    let mut table = Table::new(&["server", "peak memory, the most, MiB"]);
+    for side in Side::BOTH {
+        let peak = outcome.figures.of(&format!("server, {side}"), PEAK_UNIT)?;
+        table.row(vec![side.to_string(), number(peak.max())]);
+    }
+    Ok(table)
+}
+
+fn take_samples(context: &Context, places: &[Place], outcome: &mut Outcome) -> Result<()> {
+    let runs = context.options.runs(3, 1);
+    let mut samples = Vec::new();
+    for place in places {
+        for kind in Kind::ALL {
+            for jobs in SAMPLES {
+                samples.extend(Side::BOTH.map(|side| (place, kind, jobs, side)));
+            }
+        }
+    }
+    for (round, at) in rounds(runs, samples.len()) {
+        let (place, kind, jobs, side) = samples[at];
+        context.step(format!(
+            "round {}: {}, {kind}, {}, {side}",
+            round + 1,
+            place.name,
+            jobs[0].name
+        ));
+        sample(context, place, kind, jobs, side, outcome)?;
+    }
+    Ok(())
+}
+
+/// One image, from its making to its end.
+fn sample(
+    context: &Context,
+    place: &Place,
+    kind: Kind,
+    jobs: &[Job],
+    side: Side,
+    outcome: &mut Outcome,
+) -> Result<()> {
+    let file = place.path.join("image");
+    measured::measure(&kind.create(context, side, &file, place.size))?;
+    context.settle();
+    let server = Server::start(context, side, kind, &file)?;
+    for job in jobs {
+        let before = server.cpu_seconds()?;
+        let fio = job.fio(context, &server, place.size);
+        let done = fio.run()?;
+        let cpu = (server.cpu_seconds()? - before) * 1e6 / done.requests as f64;
+        let name = name(place, kind, job, side);
+        let command = shown(context, &fio.command(), &file);
+        let figures = &mut outcome.figures;
+        figures.record(&name, RATE, &command, done.iops);
+        figures.record(&name, CPU_UNIT, "", cpu);
+    }
+    let command = server.command.clone();
+    let peak = mib(server.end()?);
+    let name = format!("server, {side}");
+    outcome.figures.record(&name, PEAK_UNIT, &command, peak);
+    fs::remove_file(file)?;
+    Ok(())
+}
+
+fn name(place: &Place, kind: Kind, job: &Job, side: Side) -> String {
+    format!("{}, {kind}, {}, {side}", place.name, job.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goal_is_the_worst_case_of_rates_and_of_times() {
+        let place = Place {
+            name: "disk",
+            path: "/".into(),
+            size: 0,
+            _scratch: None,
+        };
+        let mut outcome = Outcome::default();
+        for (mode, ours) in [("off", 3.0), ("falloc", 1.0), ("full", 2.0)] {
+            for job in [WRITE_64, READ_64] {
+                for (side, value) in [(Side::Extant, ours), (Side::Qemu, 1.0)] {
+                    let name = name(&place, Kind::raw(mode), &job, side);
+                    for unit in [RATE, CPU_UNIT] {
+                        outcome.figures.record(&name, unit, "", value);
+                    }
+                }
+            }
+        }
+        let places = [place];
+        let mut worst = |goal, unit| {
+            let judgement = Judgement {
+                goal,
+                kinds: &Kind::ALL,
+                jobs: &[WRITE_64, READ_64],
+                unit,
+            };
+            judgement.judge(&places, &mut outcome).unwrap();
+            outcome.goals[goal].clone()
+        };
+        assert_eq!(worst("rates", RATE), 1.0.into());
+        assert_eq!(worst("times", CPU_UNIT), 3.0.into());
+        assert_eq!(
+            outcome.notes[0],
+            "rates: the worst is disk, raw falloc, write, depth 64"
+        );
+    }
+}
