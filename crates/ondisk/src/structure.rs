@@ -16,6 +16,8 @@
 //! }
 //! ```
 
+/// Declares structures on the disk; see the module's text. The crate that uses it needs `zerocopy`.
+#[macro_export]
 macro_rules! on_disk {
     ($(
         $(#[$attribute:meta])*

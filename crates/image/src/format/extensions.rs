@@ -1,0 +1,153 @@
+//! Header extensions: what follows the header's fields, each with a type and a length.
+
+use extant_space::Result;
+use zerocopy::FromBytes;
+use zerocopy::big_endian::U32;
+
+use extant_ondisk::on_disk;
+
+use super::fault::corrupt;
+
+on_disk! {
+    /// Begins an extension; its data follows, filled up to a multiple of 8 bytes.
+    pub struct RawExtension: 8 {
+        0x0 kind: U32,
+        0x4 length: U32,
+    }
+
+    /// An entry of the feature name table.
+    pub struct RawFeatureName: 48 {
+        0x00 kind: u8,
+        0x01 bit: u8,
+        0x02 name: [u8; 46],
+    }
+}
+
+const END: u32 = 0;
+
+/// An extension as it lies in the file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Extension {
+    /// Its type.
+    pub kind: u32,
+    /// Its data, without the fill.
+    pub data: Vec<u8>,
+}
+
+/// The name of a feature, for the error of who does not know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FeatureName {
+    /// 0: incompatible, 1: compatible, 2: autoclear.
+    pub kind: u8,
+    /// Which bit of the set.
+    pub bit: u8,
+    /// Its name.
+    pub name: String,
+}
+
+/// All extensions, in their order. Those that nobody knows stay.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Extensions(pub Vec<Extension>);
+
+impl Extensions {
+    /// The format of the backing file.
+    pub const BACKING_FORMAT: u32 = 0xe279_2aca;
+    /// The name of the external data file.
+    pub const DATA_FILE: u32 = 0x4441_5441;
+    /// Names of features.
+    pub const FEATURE_NAMES: u32 = 0x6803_f857;
+    /// Where persistent bitmaps lie.
+    pub const BITMAPS: u32 = 0x2385_2875;
+    /// Where the header of the encryption lies.
+    pub const ENCRYPTION: u32 = 0x0537_be77;
+
+    /// The extensions in `bytes`, which begin after the header's fields; and how many bytes they take.
+    pub(super) fn parse(bytes: &[u8]) -> Result<(Self, usize)> {
+        let mut found = Vec::new();
+        let mut at = 0;
+        // An image that ends here, or has its backing file's name here, has no end mark to find.
+        while let Ok((raw, rest)) = RawExtension::ref_from_prefix(&bytes[at..]) {
+            let kind = raw.kind.get();
+            at += size_of::<RawExtension>();
+            if kind == END {
+                break;
+            }
+            let length = raw.length.get() as usize;
+            let Some(data) = rest.get(..length) else {
+                return Err(corrupt(
+                    format_args!("header extension {kind:#x}"),
+                    format_args!("has {length} bytes, more than the {} left", rest.len()),
+                ));
+            };
+            found.push(Extension {
+                kind,
+                data: data.to_vec(),
+            });
+            at = (at + length.next_multiple_of(8)).min(bytes.len());
+        }
+        Ok((Self(found), at))
+    }
+
+    pub(super) fn encode(&self, out: &mut Vec<u8>) {
+        for extension in &self.0 {
+            out.extend(extension.kind.to_be_bytes());
+            out.extend((extension.data.len() as u32).to_be_bytes());
+            out.extend(&extension.data);
+            out.resize(out.len().next_multiple_of(8), 0);
+        }
+        out.extend([0; 8]);
+    }
+
+    /// The data of the first extension of a type.
+    pub fn find(&self, kind: u32) -> Option<&[u8]> {
+        let found = self.0.iter().find(|extension| extension.kind == kind);
+        found.map(|extension| &*extension.data)
+    }
+
+    /// Puts `data` in the place of the extension of this type, or at the end.
+    pub fn set(&mut self, kind: u32, data: Vec<u8>) {
+        match self.0.iter_mut().find(|extension| extension.kind == kind) {
+            Some(extension) => extension.data = data,
+            None => self.0.push(Extension { kind, data }),
+        }
+    }
+
+    /// The format of the backing file, if it is named.
+    pub fn backing_format(&self) -> Option<String> {
+        let data = self.find(Self::BACKING_FORMAT)?;
+        Some(String::from_utf8_lossy(data).into_owned())
+    }
+
+    /// Names of features, as whoever made the image gave them.
+    pub fn feature_names(&self) -> Vec<FeatureName> {
+        let data = self.find(Self::FEATURE_NAMES).unwrap_or_default();
+        let (entries, _) = data.as_chunks::<{ size_of::<RawFeatureName>() }>();
+        entries
+            .iter()
+            .map(|entry| {
+                let raw = RawFeatureName::ref_from_bytes(entry).expect("a whole entry");
+                let name = raw.name.split(|&byte| byte == 0).next().unwrap_or_default();
+                FeatureName {
+                    kind: raw.kind,
+                    bit: raw.bit,
+                    name: String::from_utf8_lossy(name).into_owned(),
+                }
+            })
+            .collect()
+    }
+
+    /// Sets the table of feature names.
+    ///
+    /// # Panics
+    /// When a name has more than 46 bytes.
+    pub fn set_feature_names(&mut self, names: &[FeatureName]) {
+        let mut data = Vec::new();
+        for FeatureName { kind, bit, name } in names {
+            let mut field = [0; 46];
+            field[..name.len()].copy_from_slice(name.as_bytes());
+            data.extend([*kind, *bit]);
+            data.extend(field);
+        }
+        self.set(Self::FEATURE_NAMES, data);
+    }
+}

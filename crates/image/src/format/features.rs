@@ -1,0 +1,47 @@
+//! The three sets of features: who does not know one must refuse the image, may ignore it, or has to clear it before writing.
+
+use bitflags::bitflags;
+
+bitflags! {
+    /// Who does not know one of them cannot read the image.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct Incompatible: u64 {
+        /// Refcounts may be wrong: they are rebuilt before the image is written.
+        const DIRTY = 1;
+        /// Structures are damaged: the image is not written until it is repaired.
+        const CORRUPT = 1 << 1;
+        /// The guest's data is in another file.
+        const DATA_FILE = 1 << 2;
+        /// The header says how clusters are compressed.
+        const COMPRESSION_TYPE = 1 << 3;
+        /// L2 entries of 16 bytes, with subclusters.
+        const EXTENDED_L2 = 1 << 4;
+        // Unknown bits are kept.
+        const _ = !0;
+    }
+
+    /// Anybody may ignore them.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct Compatible: u64 {
+        /// Refcounts are written later; the dirty bit says when they are behind.
+        const LAZY_REFCOUNTS = 1;
+        // Unknown bits are kept.
+        const _ = !0;
+    }
+
+    /// Who writes and does not know one clears it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub struct Autoclear: u64 {
+        /// The bitmaps of the extension are consistent.
+        const BITMAPS = 1;
+        /// The data file reads as the guest does.
+        const RAW_DATA_FILE = 1 << 1;
+        // Unknown bits are kept.
+        const _ = !0;
+    }
+}
+
+impl Incompatible {
+    /// What this code knows; extended L2 entries are known to be refused.
+    pub(crate) const KNOWN: Self = Self::from_bits_retain(0x1f);
+}

@@ -1,0 +1,10 @@
+//! Disk images, raw and qcow2: what they say, and how much of their space is really there.
+//!
+//! An image is a [`SpaceFile`](extant_space::SpaceFile), on the host or inside an ext4 file system. Nothing here follows a
+//! name that an image holds (backing file, data file) unless the caller said so.
+//!
+//! [`format`](mod@format) has the structures of qcow2 as they lie in the file.
+
+#![forbid(unsafe_code)]
+
+pub mod format;
