@@ -6,6 +6,7 @@
 //! held against what was asked for.
 
 mod content;
+mod filling;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -26,6 +27,7 @@ use crate::plan::Plan;
 use crate::verify::{self, Contents, Verified};
 use crate::written::Target;
 use content::Content;
+pub use filling::{FillOrder, Filling};
 
 /// What is done on file systems that overwrite elsewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -150,6 +152,25 @@ pub struct CreateReport {
 /// [`ErrorKind::Unsupported`], [`ErrorKind::InUse`] (being created elsewhere),
 /// [`ErrorKind::NotKept`], [`ErrorKind::Io`], [`ErrorKind::Cancelled`].
 pub fn create(path: &Path, options: &CreateOptions, control: Control<'_>) -> Result<CreateReport> {
+    create_new(path, options, None, control)
+}
+
+/// As [`create`], for a file that holds more than zeros: `filling` puts it there before the file has its name.
+pub fn create_filled(
+    path: &Path,
+    options: &CreateOptions,
+    filling: &Filling<'_>,
+    control: Control<'_>,
+) -> Result<CreateReport> {
+    create_new(path, options, Some(filling), control)
+}
+
+fn create_new(
+    path: &Path,
+    options: &CreateOptions,
+    filling: Option<&Filling<'_>>,
+    control: Control<'_>,
+) -> Result<CreateReport> {
     let started = Instant::now();
     let allocation_bytes = options.allocation().map_err(|error| error.at(path))?;
     let destination = Destination::new(path, options.existing)?;
@@ -157,7 +178,14 @@ pub fn create(path: &Path, options: &CreateOptions, control: Control<'_>) -> Res
     let filesystem = FileSystem::of_directory(&destination.directory, &destination.directory_path)?;
     let keep = options.on_failure == OnFailure::KeepPartial;
     let partial = Partial::open(destination, keep)?;
-    let made = make(&partial, &filesystem, allocation_bytes, options, control);
+    let made = make(
+        &partial,
+        &filesystem,
+        allocation_bytes,
+        options,
+        filling,
+        control,
+    );
     let mut report = match made {
         Ok(report) => report,
         Err(error) => {
@@ -179,6 +207,7 @@ fn make(
     filesystem: &FileSystem,
     allocation_bytes: u64,
     options: &CreateOptions,
+    filling: Option<&Filling<'_>>,
     control: Control<'_>,
 ) -> Result<CreateReport> {
     let file = partial.file();
@@ -197,7 +226,25 @@ fn make(
         size_bytes: options.size_bytes,
         preallocation: options.preallocation,
     };
-    let made = content.make()?;
+    let early = filling.filter(|filling| filling.order == FillOrder::BeforeZeros);
+    if early.is_some() {
+        partial.begin_filling()?;
+    }
+    let made = content.make(early)?;
+    let contents = match early {
+        None => Contents::Zeros,
+        Some(_) => Contents::Any,
+    };
+    let verify = || match options.preallocation {
+        Preallocation::Full => verify::written(file, filesystem, range, contents, control),
+        _ => verify::at_least(file, filesystem, range, options.preallocation.state()),
+    };
+    let mut verified = verify()?;
+    if let Some(filling) = filling.filter(|filling| filling.order == FillOrder::AfterSpace) {
+        partial.begin_filling()?;
+        (filling.fill)(file, control)?;
+        verified = verify::at_least(file, filesystem, range, options.preallocation.state())?;
+    }
     let size_bytes = file.size()?;
     if size_bytes != options.size_bytes {
         return Err(Error::new(ErrorKind::NotKept).detail(format!(
@@ -205,10 +252,6 @@ fn make(
             options.size_bytes
         )));
     }
-    let verified = match options.preallocation {
-        Preallocation::Full => verify::written(file, filesystem, range, Contents::Zeros, control)?,
-        _ => verify::at_least(file, filesystem, range, options.preallocation.state())?,
-    };
     if filesystem.kind == FileSystemKind::Network && allocation_bytes > 0 {
         notes.push(format!(
             "{}: the server decides where space lies and whether it stays",

@@ -14,7 +14,9 @@ use crate::file;
 use crate::filesystem::parent_of;
 use crate::swap;
 
-const SUFFIX: &str = ".extant-partial";
+/// Of the file while space is made, and while it is filled: of one length.
+const PARTIAL: &str = ".extant-partial";
+const FILLING: &str = ".extant-filling";
 /// Longest name of a file on every file system of Linux that matters, bytes.
 const NAME_MAX: usize = 255;
 
@@ -127,8 +129,17 @@ impl Destination {
     }
 
     pub(crate) fn partial_name(&self) -> OsString {
+        self.hidden_name(PARTIAL)
+    }
+
+    /// The name while contents are put in: such a file is never taken up.
+    pub(crate) fn filling_name(&self) -> OsString {
+        self.hidden_name(FILLING)
+    }
+
+    fn hidden_name(&self, suffix: &str) -> OsString {
         let name = self.name.as_bytes();
-        let room = NAME_MAX - SUFFIX.len() - 1;
+        let room = NAME_MAX - suffix.len() - 1;
         let mut partial = OsString::from(".");
         if name.len() <= room {
             partial.push(&self.name);
@@ -138,7 +149,7 @@ impl Destination {
             partial.push(OsStr::from_bytes(&name[..room - digest.len()]));
             partial.push(digest);
         }
-        partial.push(SUFFIX);
+        partial.push(suffix);
         partial
     }
 }

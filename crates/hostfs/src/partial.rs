@@ -5,9 +5,13 @@
 //! takes it up again. It is adopted only when it is ours (same user, a regular
 //! file with one name), and only one process works on it at a time (flock).
 //!
+//! A file that gets contents has another name from then on, `.NAME.extant-filling`, as what
+//! is written in it are no zeros any more: a run that finds one begins again.
+//!
 //! Crashes survived: before the rename the name does not exist (or still is the
 //! old file); after it, the file is complete, as it was synced before.
 
+use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
@@ -30,7 +34,8 @@ const LAST_WRITES: Duration = Duration::from_millis(500);
 /// unless it was to be kept.
 pub(crate) struct Partial {
     destination: Destination,
-    name: OsString,
+    /// Changes when the file is filled.
+    name: RefCell<OsString>,
     file: HostFile,
     keep: bool,
     is_published: bool,
@@ -39,6 +44,7 @@ pub(crate) struct Partial {
 impl Partial {
     /// Makes the file, or takes up the one that an earlier run left.
     pub(crate) fn open(destination: Destination, keep: bool) -> Result<Self> {
+        remove_filled(&destination)?;
         let name = destination.partial_name();
         let path = destination.directory_path.join(&name);
         let fail = |errno: Errno| Error::from(io::Error::from(errno)).at(&path);
@@ -49,11 +55,7 @@ impl Partial {
             };
             match lock(&fd) {
                 Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
-                Err(Errno::WOULDBLOCK) => {
-                    return Err(Error::new(ErrorKind::InUse)
-                        .at(&destination.path)
-                        .detail("is being created by another extant at this moment"));
-                }
+                Err(Errno::WOULDBLOCK) => return Err(in_use(&destination)),
                 Err(errno) => return Err(fail(errno).during("lock")),
             }
             let own = rustix::fs::fstat(&fd).map_err(fail)?;
@@ -79,7 +81,7 @@ impl Partial {
         })?;
         Ok(Self {
             file,
-            name,
+            name: RefCell::new(name),
             destination,
             keep,
             is_published: false,
@@ -88,6 +90,31 @@ impl Partial {
 
     pub(crate) fn file(&self) -> &HostFile {
         &self.file
+    }
+
+    /// From here on the file may hold more than zeros: it gets a name that no run takes up, on the disk before the first
+    /// byte is there.
+    pub(crate) fn begin_filling(&self) -> Result<()> {
+        let directory = &self.destination.directory;
+        let name = self.destination.filling_name();
+        let fail = |errno: Errno, operation| {
+            Error::from(io::Error::from(errno))
+                .at(&self.destination.path)
+                .during(operation)
+        };
+        rustix::fs::renameat(directory, &*self.name.borrow(), directory, &name)
+            .map_err(|errno| fail(errno, "rename"))?;
+        self.name.replace(name);
+        self.sync_directory()
+            .map_err(|errno| fail(errno, "sync directory"))
+    }
+
+    fn sync_directory(&self) -> rustix::io::Result<()> {
+        match rustix::fs::fsync(&self.destination.directory) {
+            // Some FUSE and network file systems cannot sync directories.
+            Ok(()) | Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(()),
+            Err(errno) => Err(errno),
+        }
     }
 
     /// Ends a cancelled creation: removes the file unless it was to be kept.
@@ -121,16 +148,13 @@ impl Partial {
             _ => fail(errno, "rename"),
         })?;
         self.is_published = true;
-        match rustix::fs::fsync(&self.destination.directory) {
-            // Some FUSE and network file systems cannot sync directories.
-            Ok(()) | Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(()),
-            Err(errno) => Err(fail(errno, "sync directory")),
-        }
+        self.sync_directory()
+            .map_err(|errno| fail(errno, "sync directory"))
     }
 
     fn rename(&self) -> rustix::io::Result<()> {
         let directory = &self.destination.directory;
-        let (from, to) = (&self.name, &self.destination.name);
+        let (from, to) = (&*self.name.borrow(), &self.destination.name);
         if self.destination.existing == Existing::Replace {
             return rustix::fs::renameat(directory, from, directory, to);
         }
@@ -156,9 +180,11 @@ impl Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        if !self.is_published && !self.keep {
+        let name = &*self.name.borrow();
+        let is_filled = *name == self.destination.filling_name();
+        if !self.is_published && (!self.keep || is_filled) {
             // The error that brought us here is the one to tell.
-            let _ = rustix::fs::unlinkat(&self.destination.directory, &self.name, AtFlags::empty());
+            let _ = rustix::fs::unlinkat(&self.destination.directory, name, AtFlags::empty());
         }
     }
 }
@@ -167,6 +193,37 @@ impl Drop for Partial {
 enum Origin {
     Made,
     Found,
+}
+
+fn in_use(destination: &Destination) -> Error {
+    Error::new(ErrorKind::InUse)
+        .at(&destination.path)
+        .detail("is being created by another extant at this moment")
+}
+
+/// Removes what a run left that was cut off while it filled the file.
+fn remove_filled(destination: &Destination) -> Result<()> {
+    let name = destination.filling_name();
+    let path = destination.directory_path.join(&name);
+    let fail = |errno: Errno| Error::from(io::Error::from(errno)).at(&path);
+    let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let fd = match rustix::fs::openat(&destination.directory, &name, flags, Mode::empty()) {
+        Ok(fd) => fd,
+        Err(Errno::NOENT | Errno::NAMETOOLONG) => return Ok(()),
+        Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => return Err(file::wrong_type(&path)),
+        Err(errno) => return Err(fail(errno)),
+    };
+    match lock(&fd) {
+        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
+        Err(Errno::WOULDBLOCK) => return Err(in_use(destination)),
+        Err(errno) => return Err(fail(errno).during("lock")),
+    }
+    check_is_ours(&rustix::fs::fstat(&fd).map_err(fail)?, &path)?;
+    match rustix::fs::unlinkat(&destination.directory, &name, AtFlags::empty()) {
+        // Its run completed it meanwhile.
+        Ok(()) | Err(Errno::NOENT) => Ok(()),
+        Err(errno) => Err(fail(errno)),
+    }
 }
 
 /// `None`: it vanished between two looks.
@@ -251,6 +308,27 @@ mod tests {
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read(folder.path().join("a")).unwrap(), b"precious");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn file_that_was_being_filled_is_not_taken_up() {
+        let (folder, destination) = destination("a");
+        let partial = Partial::open(destination, true).unwrap();
+        partial.file().write_at(b"data", 0).unwrap();
+        partial.begin_filling().unwrap();
+        let filling = folder.path().join(".a.extant-filling");
+        assert!(filling.exists());
+        let again = || Destination::new(&folder.path().join("a"), Existing::Refuse).unwrap();
+        let error = Partial::open(again(), true).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::InUse);
+        // As a kill leaves it: the name stays, and the lock goes.
+        std::fs::hard_link(&filling, folder.path().join("kept")).unwrap();
+        drop(partial);
+        assert!(!filling.exists());
+        std::fs::rename(folder.path().join("kept"), &filling).unwrap();
+        let partial = Partial::open(again(), true).unwrap();
+        assert_eq!(partial.file().size().unwrap(), 0);
+        assert!(!filling.exists());
     }
 
     #[test]

@@ -9,6 +9,7 @@ use extant_space::{
     ByteRange, ByteSize, ErrorKind, FallocateMode, Preallocation, Result, SpaceFile,
 };
 
+use super::filling::Filling;
 use crate::file::HostFile;
 use crate::missing;
 use crate::plan::Plan;
@@ -23,8 +24,11 @@ pub(super) struct Content<'a> {
 }
 
 impl Content<'_> {
-    /// Makes it; durable on return.
-    pub(super) fn make(&self) -> Result<Made> {
+    /// Makes it, with `early` before what is not written becomes so; durable on return.
+    pub(super) fn make(&self, early: Option<&Filling<'_>>) -> Result<Made> {
+        if let Some(filling) = early {
+            return self.make_filled(filling);
+        }
         let target = &self.target;
         match self.preallocation {
             Preallocation::Off => {
@@ -39,6 +43,33 @@ impl Content<'_> {
             Preallocation::Full => {
                 self.size_up()?;
                 target.make_written()
+            }
+        }
+    }
+
+    /// Space is reserved, then filled, and zeros go where nothing was put.
+    fn make_filled(&self, filling: &Filling<'_>) -> Result<Made> {
+        let target = &self.target;
+        match self.preallocation {
+            Preallocation::Off => {
+                target.file.resize(0)?;
+                self.resize()?;
+            }
+            Preallocation::Falloc => {
+                self.allocated()?;
+            }
+            Preallocation::Full => {
+                self.size_up()?;
+                // Refused: what is written gets its space by that.
+                let _ = target.allocate()?;
+            }
+        }
+        (filling.fill)(target.file, target.control)?;
+        match self.preallocation {
+            Preallocation::Full => target.make_written(),
+            _ => {
+                target.sync()?;
+                Ok(Made::default())
             }
         }
     }
