@@ -7,4 +7,16 @@
 
 #![forbid(unsafe_code)]
 
+mod create;
 pub mod format;
+mod layout;
+mod measure;
+mod new_image;
+mod options;
+mod preallocation;
+
+pub use create::create;
+pub use measure::{Measurement, measure};
+pub use new_image::NewImage;
+pub use options::{BackingFile, DataFile, Format, ImageOptions, Qcow2Options};
+pub use preallocation::Preallocation;

@@ -1,0 +1,70 @@
+//! Makes a new image on the host.
+//!
+//! What `extant-hostfs` promises of a file holds for the image: it has its name when it is complete, durable and verified,
+//! and not before. A run that was cut off while space was made goes on where it was.
+//!
+//! An external data file is made first, and removed again when the image fails: without the image it is only a file.
+
+use std::path::Path;
+
+use extant_hostfs::{CreateReport, FillOrder, Filling, HostFile};
+use extant_space::{Control, Result};
+
+use crate::new_image::NewImage;
+use crate::options::{Format, ImageOptions};
+
+/// Creates `path` with the image that `options` ask for.
+///
+/// Of `file`, the size and everything about preallocation are the image's to say; the rest (pace, permissions, what
+/// happens to an existing file) is taken as it is.
+///
+/// # Errors
+/// Those of [`NewImage::new`] and [`extant_hostfs::create`].
+pub fn create(
+    path: &Path,
+    options: &ImageOptions,
+    file: &extant_hostfs::CreateOptions,
+    control: Control<'_>,
+) -> Result<CreateReport> {
+    let new = NewImage::new(options).map_err(|error| error.at(path))?;
+    let mut file = *file;
+    let data_file = match options.format {
+        Format::Qcow2 => options.qcow2.data_file.as_ref(),
+        Format::Raw => None,
+    };
+    let Some(data_file) = data_file else {
+        file.preallocation = new.preallocation().space();
+        return create_file(path, &new, &file, control);
+    };
+    let mut data = file;
+    data.size_bytes = options.disk_bytes();
+    data.preallocation = new.preallocation().space();
+    data.allocation_bytes = None;
+    file.preallocation = extant_space::Preallocation::Off;
+    let report = extant_hostfs::create(&data_file.name, &data, control)?;
+    let image = create_file(path, &new, &file, control).inspect_err(|_| {
+        // The error that brought us here is the one to tell.
+        let _ = std::fs::remove_file(&data_file.name);
+    })?;
+    Ok(CreateReport {
+        path: image.path,
+        ..report
+    })
+}
+
+fn create_file(
+    path: &Path,
+    new: &NewImage,
+    file: &extant_hostfs::CreateOptions,
+    control: Control<'_>,
+) -> Result<CreateReport> {
+    let mut file = *file;
+    file.size_bytes = new.file_bytes();
+    file.allocation_bytes = None;
+    let fill = |file: &HostFile, control: Control<'_>| new.write_metadata(file, control);
+    let filling = Filling {
+        order: FillOrder::AfterSpace,
+        fill: &fill,
+    };
+    extant_hostfs::create_filled(path, &file, &filling, control)
+}

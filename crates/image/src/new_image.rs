@@ -1,0 +1,291 @@
+//! The contents of a new image: how large its file is, and the metadata that goes there.
+//!
+//! Model: the file has its size, all zeros, before anything is written. What would be zeros is not written, and the rest goes
+//! out in large pieces, in the order of the file. The image is complete when all is written and synced; until then the file
+//! must not have its name.
+
+use extant_space::{Control, Phase, Result, SpaceFile};
+
+use crate::format::{
+    Autoclear, Compatible, Compression, Extensions, FeatureName, Geometry, Header, Incompatible,
+    L1Entry, L2Entry, RefcountBlock, Version,
+};
+use crate::layout::{Layout, Mapped, REFCOUNT_TABLE_START};
+use crate::options::{Format, ImageOptions};
+use crate::preallocation::Preallocation;
+
+/// Written at once.
+const PIECE_BYTES: u64 = 2 << 20;
+
+/// An image that can be made.
+#[derive(Clone, Debug)]
+pub struct NewImage {
+    preallocation: Preallocation,
+    contents: Contents,
+}
+
+#[derive(Clone, Debug)]
+enum Contents {
+    Raw { virtual_bytes: u64 },
+    Qcow2(Box<Qcow2>),
+}
+
+#[derive(Clone, Debug)]
+struct Qcow2 {
+    layout: Layout,
+    header: Vec<u8>,
+    /// The guest's first byte in the file that holds its data.
+    data_offset: u64,
+}
+
+impl NewImage {
+    /// Judges the options, and lays the image out.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what cannot be, `TooLarge` for what the format has no room for.
+    pub fn new(options: &ImageOptions) -> Result<Self> {
+        options.check()?;
+        let preallocation = match &options.qcow2.data_file {
+            // A raw file that others read has to be what the tables say.
+            Some(data) if options.format == Format::Qcow2 && data.is_raw => {
+                options.preallocation.max_metadata()
+            }
+            _ => options.preallocation,
+        };
+        let contents = match options.format {
+            Format::Raw => Contents::Raw {
+                virtual_bytes: options.virtual_bytes,
+            },
+            Format::Qcow2 => Contents::Qcow2(Box::new(Qcow2::new(options, preallocation)?)),
+        };
+        Ok(Self {
+            preallocation,
+            contents,
+        })
+    }
+
+    /// The preallocation that the image gets.
+    pub fn preallocation(&self) -> Preallocation {
+        self.preallocation
+    }
+
+    /// Size of the image's file, bytes.
+    pub fn file_bytes(&self) -> u64 {
+        match &self.contents {
+            Contents::Raw { virtual_bytes } => *virtual_bytes,
+            Contents::Qcow2(qcow2) => qcow2.layout.file_bytes(),
+        }
+    }
+
+    /// Writes everything but zeros into `file`, which has its size and is all zeros. Nothing is synced.
+    ///
+    /// # Errors
+    /// Those of writing, and `Cancelled`. The file is worth nothing then.
+    pub fn write_metadata(&self, file: &dyn SpaceFile, control: Control<'_>) -> Result<()> {
+        match &self.contents {
+            Contents::Raw { .. } => Ok(()),
+            Contents::Qcow2(qcow2) => qcow2.write(file, control),
+        }
+    }
+}
+
+impl Preallocation {
+    fn max_metadata(self) -> Self {
+        match self {
+            Self::Off => Self::Metadata,
+            other => other,
+        }
+    }
+}
+
+impl Qcow2 {
+    fn new(options: &ImageOptions, preallocation: Preallocation) -> Result<Self> {
+        let geometry = options.qcow2.geometry()?;
+        let mapped = match (preallocation, &options.qcow2.data_file) {
+            (Preallocation::Off, _) => Mapped::Nothing,
+            (_, Some(_)) => Mapped::Elsewhere,
+            (_, None) => Mapped::Here,
+        };
+        let layout = Layout::new(geometry, options.disk_bytes(), mapped)?;
+        Ok(Self {
+            header: header(options, &layout)?.encode()?,
+            data_offset: match mapped {
+                Mapped::Here => layout.offset(layout.data_start),
+                Mapped::Nothing | Mapped::Elsewhere => 0,
+            },
+            layout,
+        })
+    }
+
+    fn write(&self, file: &dyn SpaceFile, control: Control<'_>) -> Result<()> {
+        let layout = &self.layout;
+        let mut out = Writer {
+            file,
+            control,
+            written: 0,
+            total: layout.offset(layout.metadata_clusters()),
+        };
+        let blocks = layout.refcount_blocks_start();
+        let l2 = layout.l2_start();
+        let table = layout.offset(REFCOUNT_TABLE_START);
+        out.entries(table, layout.refcount_blocks, |index| {
+            layout.offset(blocks + index)
+        })?;
+        self.write_refcounts(&mut out)?;
+        if layout.l2_tables > 0 {
+            let l1 = layout.offset(layout.l1_start());
+            let cluster_bits = layout.geometry.cluster_bits();
+            out.entries(l1, layout.l1_entries, |index| {
+                L1Entry::exclusive(layout.offset(l2 + index)).raw()
+            })?;
+            let clusters = layout.geometry.clusters(layout.virtual_bytes);
+            out.entries(layout.offset(l2), clusters, |index| {
+                L2Entry::exclusive(self.data_offset + (index << cluster_bits)).raw()
+            })?;
+        }
+        // Last: who finds it finds all.
+        file.write_at(&self.header, 0)
+    }
+
+    /// One for every cluster but those between the two runs.
+    fn write_refcounts(&self, out: &mut Writer<'_>) -> Result<()> {
+        let layout = &self.layout;
+        let free = layout.metadata_clusters()..layout.data_start;
+        let entries = layout.geometry.refcount_block_entries();
+        let cluster_bytes = layout.geometry.cluster_bytes();
+        let blocks_a_piece = (PIECE_BYTES / cluster_bytes).max(1);
+        let mut index = 0;
+        while index < layout.refcount_blocks {
+            let count = blocks_a_piece.min(layout.refcount_blocks - index);
+            let mut piece = ones(layout.geometry, (count * cluster_bytes) as usize);
+            for (number, block) in piece.chunks_exact_mut(cluster_bytes as usize).enumerate() {
+                let first = (index + number as u64) * entries;
+                let mut block = RefcountBlock::new(block, layout.geometry);
+                let past_end = layout.end().max(first)..first + entries;
+                for cluster in free.clone().chain(past_end) {
+                    if (first..first + entries).contains(&cluster) {
+                        block.set((cluster - first) as usize, 0);
+                    }
+                }
+            }
+            out.piece(
+                layout.offset(layout.refcount_blocks_start() + index),
+                &piece,
+            )?;
+            index += count;
+        }
+        Ok(())
+    }
+}
+
+/// Refcounts of one, as many as there is room for.
+fn ones(geometry: Geometry, bytes: usize) -> Vec<u8> {
+    match geometry.refcount_order() {
+        0 => vec![0xff; bytes],
+        1 => vec![0x55; bytes],
+        2 => vec![0x11; bytes],
+        order => {
+            let width = 1 << (order - 3);
+            let mut pattern = vec![0; width];
+            pattern[width - 1] = 1;
+            pattern.repeat(bytes / width)
+        }
+    }
+}
+
+fn header(options: &ImageOptions, layout: &Layout) -> Result<Header> {
+    let qcow2 = &options.qcow2;
+    let mut header = Header::new(layout.geometry, layout.virtual_bytes);
+    header.version = qcow2.version;
+    header.l1_entries = layout.l1_entries as u32;
+    header.l1_offset = layout.offset(layout.l1_start());
+    header.refcount_table_offset = layout.offset(REFCOUNT_TABLE_START);
+    header.refcount_table_clusters = layout.refcount_table_clusters as u32;
+    header.compression = qcow2.compression;
+    if qcow2.compression != Compression::Zlib {
+        header.incompatible |= Incompatible::COMPRESSION_TYPE;
+    }
+    if qcow2.lazy_refcounts {
+        header.compatible |= Compatible::LAZY_REFCOUNTS;
+    }
+    let name = |path: &std::path::Path| path.as_os_str().as_encoded_bytes().to_vec();
+    if let Some(backing) = &qcow2.backing {
+        header.backing_file = Some(backing.name.clone());
+        let format = backing.format.clone().into_bytes();
+        header.extensions.set(Extensions::BACKING_FORMAT, format);
+    }
+    if let Some(data) = &qcow2.data_file {
+        header.incompatible |= Incompatible::DATA_FILE;
+        header
+            .extensions
+            .set(Extensions::DATA_FILE, name(&data.name));
+        if data.is_raw {
+            header.autoclear |= Autoclear::RAW_DATA_FILE;
+        }
+    }
+    if qcow2.version == Version::V3 {
+        let mut named = header.clone();
+        named.extensions.set_feature_names(&feature_names());
+        // They are for people; an image with small clusters does without.
+        if named.encode().is_ok() {
+            header = named;
+        }
+    }
+    Ok(header)
+}
+
+/// Those that QEMU writes, for who does not know them.
+fn feature_names() -> Vec<FeatureName> {
+    [
+        (0, 0, "dirty bit"),
+        (0, 1, "corrupt bit"),
+        (0, 2, "external data file"),
+        (0, 3, "compression type"),
+        (0, 4, "extended L2 entries"),
+        (1, 0, "lazy refcounts"),
+        (2, 0, "bitmaps"),
+        (2, 1, "raw external data"),
+    ]
+    .map(|(kind, bit, name)| FeatureName {
+        kind,
+        bit,
+        name: name.to_owned(),
+    })
+    .into()
+}
+
+/// Writes in large pieces.
+struct Writer<'a> {
+    file: &'a dyn SpaceFile,
+    control: Control<'a>,
+    written: u64,
+    total: u64,
+}
+
+impl Writer<'_> {
+    /// A table of `count` entries at `offset`.
+    fn entries(&mut self, offset: u64, count: u64, entry: impl Fn(u64) -> u64) -> Result<()> {
+        let entries_a_piece = PIECE_BYTES / 8;
+        let mut piece = Vec::with_capacity((count.min(entries_a_piece) * 8) as usize);
+        let mut first = 0;
+        while first < count {
+            let end = count.min(first + entries_a_piece);
+            piece.clear();
+            for index in first..end {
+                piece.extend_from_slice(&entry(index).to_be_bytes());
+            }
+            self.piece(offset + first * 8, &piece)?;
+            first = end;
+        }
+        Ok(())
+    }
+
+    fn piece(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.control.cancel.check()?;
+        self.file.write_at(bytes, offset)?;
+        self.written += bytes.len() as u64;
+        self.control
+            .report(Phase::Write, self.written.min(self.total), self.total);
+        Ok(())
+    }
+}

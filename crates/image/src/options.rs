@@ -1,0 +1,224 @@
+//! What an image is asked to be, and what of that can never be.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use extant_space::{ByteSize, Error, ErrorKind, Result};
+use serde::Serialize;
+
+use crate::Preallocation;
+use crate::format::{Compression, Geometry, Version};
+
+const SECTOR_BYTES: u64 = 512;
+
+/// How an image lies in its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Format {
+    /// The guest's bytes, and nothing else.
+    Raw,
+    /// QEMU's format, version 2 or 3.
+    Qcow2,
+}
+
+impl Format {
+    /// QEMU's word.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Qcow2 => "qcow2",
+        }
+    }
+
+    /// The format that the end of a name stands for; raw for every other.
+    pub fn of_name(path: &Path) -> Self {
+        match path.extension() {
+            Some(end) if end.eq_ignore_ascii_case("qcow2") || end.eq_ignore_ascii_case("qcow") => {
+                Self::Qcow2
+            }
+            _ => Self::Raw,
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A backing file, by its name and format as they will be in the header. It is not opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BackingFile {
+    /// The name; QEMU takes a relative one from the directory of the image.
+    pub name: PathBuf,
+    /// The format, which is never guessed.
+    pub format: String,
+}
+
+/// An external file for the guest's data.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DataFile {
+    /// Its name, as it will be in the header.
+    pub name: PathBuf,
+    /// It reads as the guest does, also by who knows nothing of qcow2.
+    pub is_raw: bool,
+}
+
+/// Options of qcow2.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Qcow2Options {
+    /// A power of two from 512 bytes to 2 MiB.
+    pub cluster_bytes: u64,
+    /// A power of two from 1 to 64.
+    pub refcount_bits: u32,
+    /// Version of the format.
+    pub version: Version,
+    /// Whether refcounts may be written later.
+    pub lazy_refcounts: bool,
+    /// How clusters will be compressed, by who compresses some.
+    pub compression: Compression,
+    /// Where unallocated clusters are read from.
+    pub backing: Option<BackingFile>,
+    /// Where the guest's data lies, if not in the image.
+    pub data_file: Option<DataFile>,
+}
+
+impl Default for Qcow2Options {
+    fn default() -> Self {
+        Self {
+            cluster_bytes: 64 << 10,
+            refcount_bits: 16,
+            version: Version::V3,
+            lazy_refcounts: false,
+            compression: Compression::default(),
+            backing: None,
+            data_file: None,
+        }
+    }
+}
+
+impl Qcow2Options {
+    /// Cluster size and refcount width.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for sizes that qcow2 does not have.
+    pub fn geometry(&self) -> Result<Geometry> {
+        let is_cluster = self.cluster_bytes.is_power_of_two()
+            && (1 << Geometry::CLUSTER_BITS_MIN..=1 << Geometry::CLUSTER_BITS_MAX)
+                .contains(&self.cluster_bytes);
+        if !is_cluster {
+            return Err(invalid(format!(
+                "cluster_size={} is no power of two from 512 to 2 MiB",
+                self.cluster_bytes
+            )));
+        }
+        if !self.refcount_bits.is_power_of_two() || self.refcount_bits > 64 {
+            return Err(invalid(format!(
+                "refcount_bits={} is no power of two from 1 to 64",
+                self.refcount_bits
+            )));
+        }
+        let cluster_bits = self.cluster_bytes.trailing_zeros();
+        Geometry::new(cluster_bits, self.refcount_bits.trailing_zeros())
+    }
+
+    /// What cannot be together.
+    pub(crate) fn check(&self, preallocation: Preallocation) -> Result<()> {
+        let geometry = self.geometry()?;
+        if self.version == Version::V2 {
+            let what = [
+                (
+                    geometry.refcount_bits() != 16,
+                    "refcount_bits other than 16",
+                ),
+                (self.lazy_refcounts, "lazy_refcounts"),
+                (
+                    self.compression != Compression::Zlib,
+                    "compression_type=zstd",
+                ),
+                (self.data_file.is_some(), "data_file"),
+            ];
+            if let Some((_, what)) = what.into_iter().find(|&(is_asked, _)| is_asked) {
+                return Err(invalid(format!("{what} needs compat=1.1")));
+            }
+        }
+        let is_mapped = preallocation != Preallocation::Off;
+        match (&self.backing, &self.data_file) {
+            (Some(_), Some(data)) if data.is_raw => Err(invalid(
+                "data_file_raw and a backing file exclude each other: a raw file has nothing that shows through",
+            )),
+            (Some(_), _) if is_mapped => Err(invalid(format!(
+                "preallocation={preallocation} and a backing file exclude each other: mapped clusters would hide it"
+            ))),
+            (Some(backing), _) if backing.name.as_os_str().is_empty() => {
+                Err(invalid("the name of the backing file is empty"))
+            }
+            (Some(backing), _) if backing.format.is_empty() => {
+                Err(invalid("the format of the backing file is not named")
+                    .advice("backing_fmt=raw or qcow2"))
+            }
+            (_, Some(data)) if data.name.as_os_str().is_empty() => {
+                Err(invalid("the name of the data file is empty"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What an image is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImageOptions {
+    /// Its format.
+    pub format: Format,
+    /// Size of the guest's disk, bytes.
+    pub virtual_bytes: u64,
+    /// How much of it is made real.
+    pub preallocation: Preallocation,
+    /// Options of qcow2; raw has none.
+    pub qcow2: Qcow2Options,
+}
+
+impl ImageOptions {
+    /// An image of `virtual_bytes` without preallocation.
+    pub fn new(format: Format, virtual_bytes: u64) -> Self {
+        Self {
+            format,
+            virtual_bytes,
+            preallocation: Preallocation::Off,
+            qcow2: Qcow2Options::default(),
+        }
+    }
+
+    /// Size of the guest's disk as the image will have it: qcow2 has whole sectors of 512 bytes.
+    pub fn disk_bytes(&self) -> u64 {
+        match self.format {
+            Format::Raw => self.virtual_bytes,
+            Format::Qcow2 => self.virtual_bytes.next_multiple_of(SECTOR_BYTES),
+        }
+    }
+
+    /// Judges what can be judged without looking at a file.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for what cannot be, `TooLarge` for what the format has no room for.
+    pub fn check(&self) -> Result<()> {
+        if i64::try_from(self.virtual_bytes).is_err() {
+            return Err(Error::new(ErrorKind::TooLarge).detail(format!(
+                "{} is past the largest disk",
+                ByteSize(self.virtual_bytes)
+            )));
+        }
+        match self.format {
+            Format::Raw if self.preallocation == Preallocation::Metadata => Err(invalid(
+                "preallocation=metadata is for qcow2; a raw image has no metadata",
+            )),
+            Format::Raw => Ok(()),
+            Format::Qcow2 => self.qcow2.check(self.preallocation),
+        }
+    }
+}
+
+fn invalid(detail: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidArgument).detail(detail)
+}

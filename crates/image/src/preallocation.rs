@@ -1,0 +1,60 @@
+//! The preallocation of images: what files know, and metadata without space.
+
+use std::fmt;
+
+use extant_space::Preallocation as Space;
+use serde::Serialize;
+
+/// How much of a new image is made real, by QEMU's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Preallocation {
+    /// Nothing: clusters are allocated when the guest writes.
+    Off,
+    /// Every cluster is mapped; the file is sparse. qcow2 only.
+    Metadata,
+    /// Every cluster is mapped, and the file's space is reserved, unwritten.
+    Falloc,
+    /// Every cluster is mapped, and the file's space is written.
+    Full,
+}
+
+impl Preallocation {
+    /// Every mode.
+    pub const ALL: [Self; 4] = [Self::Off, Self::Metadata, Self::Falloc, Self::Full];
+
+    /// The word of the command line and of JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::Metadata => "metadata",
+            Self::Falloc => "falloc",
+            Self::Full => "full",
+        }
+    }
+
+    /// What it asks of the file that holds the guest's data.
+    pub fn space(self) -> Space {
+        match self {
+            Self::Off | Self::Metadata => Space::Off,
+            Self::Falloc => Space::Falloc,
+            Self::Full => Space::Full,
+        }
+    }
+}
+
+impl fmt::Display for Preallocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl From<Space> for Preallocation {
+    fn from(space: Space) -> Self {
+        match space {
+            Space::Off => Self::Off,
+            Space::Falloc => Self::Falloc,
+            Space::Full => Self::Full,
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! New images of every mode and shape.
+
+use std::fs;
+
+use extant_image::format::{Compression, Version};
+use extant_image::{
+    BackingFile, DataFile, Format, ImageOptions, Preallocation, Qcow2Options, measure,
+};
+use extant_space::{ByteRange, ErrorKind, ExtentState, SpaceFile};
+use extant_testkit::require;
+
+use crate::support::*;
+
+const CLUSTERS: [u64; 4] = [512, 4096, 64 * KIB, 2 * MIB];
+const SIZES: [u64; 5] = [0, 512, 65_537, 10 * MIB + 512, 33 * MIB];
+
+/// The guest's data is one run, at the end of the file.
+fn assert_one_run(image: &std::path::Path, file_bytes: u64, data_bytes: u64) {
+    let map = qemu_json(&[&"map", &"--output=json", &"-f", &"qcow2", &image]);
+    let extents = map.as_array().unwrap();
+    let mut at = None;
+    for extent in extents.iter().filter(|extent| extent["length"] != 0) {
+        let number = |name: &str| {
+            extent[name]
+                .as_u64()
+                .unwrap_or_else(|| panic!("{name}: {map}"))
+        };
+        let place = number("offset") - number("start");
+        assert_eq!(*at.get_or_insert(place), place, "{map}");
+    }
+    assert_eq!(at.unwrap_or(file_bytes) + data_bytes, file_bytes, "{map}");
+}
+
+fn state_of(file: &std::path::Path) -> ExtentState {
+    let file = extant_hostfs::HostFile::open_read(file).unwrap();
+    let extents = file
+        .extents(ByteRange::new(0, file.size().unwrap()))
+        .unwrap();
+    extents.iter().map(|extent| extent.state).min().unwrap()
+}
+
+#[test]
+fn qemu_accepts_every_mode_cluster_size_and_size() {
+    require!(qemu_img());
+    let ground = Ground::new();
+    for cluster_bytes in CLUSTERS {
+        for size in SIZES {
+            for preallocation in Preallocation::ALL {
+                let image = ground.path("a.qcow2");
+                let mut options = qcow2(size, preallocation);
+                options.qcow2.cluster_bytes = cluster_bytes;
+                create(&image, &options);
+                assert_checks(&image);
+                let info = qemu_json(&[&"info", &"--output=json", &image]);
+                let disk_bytes = options.disk_bytes();
+                assert_eq!(info["virtual-size"], disk_bytes, "{options:?}");
+                assert_eq!(info["cluster-size"], cluster_bytes);
+                let file_bytes = fs::metadata(&image).unwrap().len();
+                if preallocation != Preallocation::Off {
+                    let measured = measure(&options, 0).unwrap();
+                    assert_eq!(measured.fully_allocated_bytes, file_bytes, "{options:?}");
+                    assert_one_run(
+                        &image,
+                        file_bytes,
+                        disk_bytes.next_multiple_of(cluster_bytes),
+                    );
+                }
+                let wanted = preallocation.space().state();
+                assert!(state_of(&image) >= wanted, "{options:?}");
+                if size == SIZES[3] {
+                    let zero = ground.path("zero");
+                    zeros(&zero, disk_bytes);
+                    assert_same((&image, Format::Qcow2), (&zero, Format::Raw));
+                }
+                fs::remove_file(&image).unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn qemu_accepts_every_refcount_width_and_version() {
+    require!(qemu_img());
+    let ground = Ground::new();
+    for preallocation in [Preallocation::Off, Preallocation::Metadata] {
+        for refcount_bits in [1, 2, 4, 8, 16, 32, 64] {
+            let image = ground.path("a.qcow2");
+            let mut options = qcow2(5 * MIB, preallocation);
+            options.qcow2.cluster_bytes = 1024;
+            options.qcow2.refcount_bits = refcount_bits;
+            options.qcow2.lazy_refcounts = refcount_bits < 16;
+            create(&image, &options);
+            assert_checks(&image);
+            let info = qemu_json(&[&"info", &"--output=json", &image]);
+            let data = &info["format-specific"]["data"];
+            assert_eq!(data["refcount-bits"], refcount_bits);
+            assert_eq!(data["lazy-refcounts"], refcount_bits < 16);
+            fs::remove_file(&image).unwrap();
+        }
+        let image = ground.path("old.qcow2");
+        let mut options = qcow2(5 * MIB, preallocation);
+        options.qcow2.version = Version::V2;
+        create(&image, &options);
+        assert_checks(&image);
+        let info = qemu_json(&[&"info", &"--output=json", &image]);
+        assert_eq!(info["format-specific"]["data"]["compat"], "0.10");
+        fs::remove_file(&image).unwrap();
+    }
+}
+
+#[test]
+fn header_of_qemu_and_ours_name_the_same_features() {
+    require!(qemu_img());
+    let ground = Ground::new();
+    let (ours, theirs) = (ground.path("ours"), ground.path("theirs"));
+    let mut options = qcow2(MIB, Preallocation::Off);
+    options.qcow2.compression = Compression::Zstd;
+    create(&ours, &options);
+    qemu(&[
+        &"create",
+        &"-q",
+        &"-f",
+        &"qcow2",
+        &"-o",
+        &"compression_type=zstd",
+        &theirs,
+        &"1M",
+    ]);
+    let names = |path: &std::path::Path| {
+        let file = extant_hostfs::HostFile::open_read(path).unwrap();
+        let header = extant_image::format::Header::read(&file).unwrap();
+        (header.extensions.feature_names(), header.compression)
+    };
+    // Theirs may know more than ours, in an order of its own.
+    let (found, compression) = names(&theirs);
+    assert_eq!(compression, Compression::Zstd);
+    for name in names(&ours).0 {
+        let same = found
+            .iter()
+            .find(|other| (other.kind, other.bit) == (name.kind, name.bit));
+        assert!(
+            same.is_none_or(|other| other.name == name.name),
+            "{name:?} {found:?}"
+        );
+    }
+}
+
+#[test]
+fn backing_file_is_named_with_its_format_and_shows_through() {
+    require!(qemu_img());
+    let ground = Ground::new();
+    let base = ground.path("base.raw");
+    fs::write(&base, vec![7; 100_000]).unwrap();
+    let image = ground.path("a.qcow2");
+    let mut options = qcow2(200 * KIB, Preallocation::Off);
+    options.qcow2.backing = Some(BackingFile {
+        name: "base.raw".into(),
+        format: "raw".into(),
+    });
+    create(&image, &options);
+    assert_checks(&image);
+    let info = qemu_json(&[&"info", &"--output=json", &image]);
+    assert_eq!(info["backing-filename"], "base.raw");
+    assert_eq!(info["backing-filename-format"], "raw");
+    assert_same((&image, Format::Qcow2), (&base, Format::Raw));
+}
+
+#[test]
+fn data_file_holds_the_data_in_every_mode() {
+    require!(qemu_img());
+    let ground = Ground::new();
+    for is_raw in [false, true] {
+        for preallocation in Preallocation::ALL {
+            let (image, data) = (ground.path("a.qcow2"), ground.path("a.data"));
+            let mut options = qcow2(3 * MIB, preallocation);
+            options.qcow2.data_file = Some(DataFile {
+                name: data.clone(),
+                is_raw,
+            });
+            create(&image, &options);
+            assert_checks(&image);
+            let info = qemu_json(&[&"info", &"--output=json", &image]);
+            let specific = &info["format-specific"]["data"];
+            assert_eq!(specific["data-file"], data.to_str().unwrap());
+            assert_eq!(specific["data-file-raw"], is_raw);
+            assert!(state_of(&data) >= preallocation.space().state());
+            assert!(fs::metadata(&image).unwrap().len() < MIB);
+            // QEMU writes where our tables say.
+            qemu(&[
+                &"bench",
+                &"-q",
+                &"-w",
+                &"-c",
+                &"16",
+                &"-d",
+                &"1",
+                &"-s",
+                &"64k",
+                &"--pattern=170",
+                &"-f",
+                &"qcow2",
+                &image,
+            ]);
+            assert_checks(&image);
+            if is_raw {
+                assert_same((&image, Format::Qcow2), (&data, Format::Raw));
+            }
+            fs::remove_file(&image).unwrap();
+            fs::remove_file(&data).unwrap();
+        }
+    }
+}
+
+#[test]
+fn qemu_writes_into_new_images_without_leaks() {
+    require!(qemu_img());
+    let ground = Ground::new();
+    for cluster_bytes in [512, 64 * KIB] {
+        for preallocation in Preallocation::ALL {
+            let image = ground.path("a.qcow2");
+            let mut options = qcow2(8 * MIB, preallocation);
+            options.qcow2.cluster_bytes = cluster_bytes;
+            create(&image, &options);
+            let before = fs::metadata(&image).unwrap().len();
+            qemu(&[
+                &"bench",
+                &"-q",
+                &"-w",
+                &"-c",
+                &"128",
+                &"-s",
+                &"64k",
+                &"--pattern=85",
+                &"-f",
+                &"qcow2",
+                &image,
+            ]);
+            assert_checks(&image);
+            let raw = ground.path("pattern");
+            fs::write(&raw, vec![85; 8 << 20]).unwrap();
+            assert_same((&image, Format::Qcow2), (&raw, Format::Raw));
+            if preallocation != Preallocation::Off {
+                assert_eq!(fs::metadata(&image).unwrap().len(), before);
+            }
+            fs::remove_file(&image).unwrap();
+        }
+    }
+}
+
+#[test]
+fn measure_says_what_qemu_says() {
+    require!(qemu_img());
+    for cluster_bytes in [512, 4096, 64 * KIB, 2 * MIB] {
+        for refcount_bits in [1, 16, 64] {
+            for preallocation in Preallocation::ALL {
+                let size = 3 * 1024 * MIB + 512;
+                let mut options = qcow2(size, preallocation);
+                options.qcow2.cluster_bytes = cluster_bytes;
+                options.qcow2.refcount_bits = refcount_bits;
+                let ours = measure(&options, 0).unwrap();
+                let words = format!(
+                    "cluster_size={cluster_bytes},refcount_bits={refcount_bits},preallocation={preallocation}"
+                );
+                let size = size.to_string();
+                let theirs = qemu_json(&[
+                    &"measure",
+                    &"--output=json",
+                    &"-O",
+                    &"qcow2",
+                    &"-o",
+                    &words,
+                    &"--size",
+                    &size,
+                ]);
+                // Data begins at a block of 4096 bytes where clusters are smaller.
+                let slack = 4096_u64.saturating_sub(cluster_bytes);
+                for (ours, name) in [
+                    (ours.required_bytes, "required"),
+                    (ours.fully_allocated_bytes, "fully-allocated"),
+                ] {
+                    let theirs = theirs[name].as_u64().unwrap();
+                    assert!(
+                        (theirs..=theirs + slack).contains(&ours),
+                        "{words}: {ours} {theirs}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_is_refused_by_name_and_leaves_nothing() {
+    let ground = Ground::new();
+    let data = || DataFile {
+        name: ground.path("data"),
+        is_raw: true,
+    };
+    let backing = || BackingFile {
+        name: "base".into(),
+        format: "raw".into(),
+    };
+    let v2 = Qcow2Options {
+        version: Version::V2,
+        ..Qcow2Options::default()
+    };
+    let cases: [(Qcow2Options, Preallocation, &str); 10] = [
+        (
+            Qcow2Options {
+                cluster_bytes: 1000,
+                ..Qcow2Options::default()
+            },
+            Preallocation::Off,
+            "cluster_size=1000",
+        ),
+        (
+            Qcow2Options {
+                cluster_bytes: 256,
+                ..Qcow2Options::default()
+            },
+            Preallocation::Off,
+            "cluster_size=256",
+        ),
+        (
+            Qcow2Options {
+                cluster_bytes: 4 * MIB,
+                ..Qcow2Options::default()
+            },
+            Preallocation::Off,
+            "cluster_size=",
+        ),
+        (
+            Qcow2Options {
+                refcount_bits: 3,
+                ..Qcow2Options::default()
+            },
+            Preallocation::Off,
+            "refcount_bits=3",
+        ),
+        (
+            Qcow2Options {
+                refcount_bits: 128,
+                ..Qcow2Options::default()
+            },
+            Preallocation::Off,
+            "refcount_bits=128",
+        ),
+        (
+            Qcow2Options {
+                lazy_refcounts: true,
+                ..v2.clone()
+            },
+            Preallocation::Off,
+            "lazy_refcounts needs compat=1.1",
+        ),
+        (
+            Qcow2Options {
+                refcount_bits: 8,
+                ..v2.clone()
+            },
+            Preallocation::Off,
+            "refcount_bits",
+        ),
+        (
+            Qcow2Options {
+                data_file: Some(data()),
+                ..v2
+            },
+            Preallocation::Off,
+            "data_file needs",
+        ),
+        (
+            Qcow2Options {
+                backing: Some(backing()),
+                data_file: Some(data()),
+                ..Qcow2Options::default()
+            },
+            Preallocation::Off,
+            "data_file_raw",
+        ),
+        (
+            Qcow2Options {
+                backing: Some(backing()),
+                ..Qcow2Options::default()
+            },
+            Preallocation::Full,
+            "hide it",
+        ),
+    ];
+    let image = ground.path("a");
+    let make = |options: &ImageOptions| {
+        let file = extant_hostfs::CreateOptions::new(1);
+        silent(|control| extant_image::create(&image, options, &file, control)).unwrap_err()
+    };
+    for (qcow2, preallocation, words) in cases {
+        let options = ImageOptions {
+            format: Format::Qcow2,
+            virtual_bytes: MIB,
+            preallocation,
+            qcow2,
+        };
+        let error = make(&options);
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        assert!(error.to_string().contains(words), "{words}: {error}");
+    }
+    let mut raw = ImageOptions::new(Format::Raw, MIB);
+    raw.preallocation = Preallocation::Metadata;
+    assert!(make(&raw).to_string().contains("preallocation=metadata"));
+    let mut large = qcow2(1 << 40, Preallocation::Off);
+    large.qcow2.cluster_bytes = 512;
+    assert_eq!(make(&large).kind(), ErrorKind::TooLarge);
+    assert!(!image.exists() && !ground.path("data").exists());
+}

@@ -1,0 +1,4 @@
+//! Images beside QEMU's tools: what we make is read by them, and what they make by us.
+
+mod create;
+mod support;
