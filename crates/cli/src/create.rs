@@ -1,4 +1,4 @@
-//! `extant create`: a new file whose space is really there.
+//! `extant create`: a new file or image whose space is really there.
 
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
@@ -8,13 +8,16 @@ use clap::{Args, ValueEnum};
 use extant_hostfs::{
     CopyOnWrite, CreateOptions, CreateReport, Existing, OnFailure, Plan, Verified,
 };
-use extant_space::{ByteSize, CancelToken, Control, MapSummary, Preallocation};
+use extant_image::{Format, ImageOptions, Preallocation};
+use extant_space::{ByteSize, CancelToken, Control, Error, ErrorKind, MapSummary, Result};
+use serde::Serialize;
 
 use crate::arguments::{OutputArgs, PaceArgs, parse_mode, parse_size};
+use crate::image_words::Words;
 use crate::inside::{self, InsideArgs};
 use crate::{exit, print};
 
-/// Make a new file of SIZE bytes whose space is really there.
+/// Make a new file or disk image of SIZE bytes whose space is really there.
 ///
 /// The file appears under its name only when it is complete. After a cancel or an error nothing
 /// is left (see --keep-partial); after a crash or a kill a file .NAME.extant-partial is, and the
@@ -27,6 +30,9 @@ Examples:
   extant create vm.raw 20GiB --preallocation falloc  reserved, unwritten (as fallocate -l)
   extant create vm.raw 1TiB --allocation 20GiB       the first 20 GiB written, the rest sparse
   extant create --in disk.img /var/swap 1GiB         a file inside an ext4 image
+  extant create vm.qcow2 20GiB                       a qcow2 image, every cluster mapped and written
+  extant create vm.qcow2 20GiB --preallocation off   one that grows
+  extant create vm.qcow2 1TiB -o cluster_size=2M,lazy_refcounts=on
 
 Sizes: 4096, 512k, 10G and 10GiB (1024), 10GB (1000).
 Exit status: see extant --help.")]
@@ -38,9 +44,18 @@ pub struct CreateArgs {
     #[arg(value_parser = parse_size, allow_negative_numbers = true)]
     pub size: ByteSize,
 
-    /// What is done about its space
-    #[arg(long, value_name = "MODE", default_value = "full")]
-    pub preallocation: Mode,
+    /// The format [default: by the end of the name, .qcow2 or raw]
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<ImageFormat>,
+
+    /// What is done about its space [default: full, with a backing file off]
+    #[arg(long, value_name = "MODE")]
+    pub preallocation: Option<Mode>,
+
+    /// Options of qcow2, in QEMU's words: cluster_size, refcount_bits, compat, lazy_refcounts,
+    /// compression_type, backing_file with backing_fmt, data_file, data_file_raw, preallocation
+    #[arg(short = 'o', long = "options", value_name = "NAME=VALUE,...")]
+    pub words: Vec<String>,
 
     /// Make only the first part real; the rest stays sparse
     #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_negative_numbers = true)]
@@ -77,6 +92,8 @@ pub struct CreateArgs {
 pub enum Mode {
     /// Nothing: the file is sparse
     Off,
+    /// Every cluster is mapped, the file is sparse (qcow2)
+    Metadata,
     /// Space is reserved, unwritten
     Falloc,
     /// Space is written with zeros: later writes change no metadata
@@ -87,18 +104,62 @@ impl From<Mode> for Preallocation {
     fn from(mode: Mode) -> Self {
         match mode {
             Mode::Off => Self::Off,
+            Mode::Metadata => Self::Metadata,
             Mode::Falloc => Self::Falloc,
             Mode::Full => Self::Full,
         }
     }
 }
 
+/// Formats of images, by QEMU's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ImageFormat {
+    /// The guest's bytes, and nothing else
+    Raw,
+    /// QEMU's format
+    Qcow2,
+}
+
+impl From<ImageFormat> for Format {
+    fn from(format: ImageFormat) -> Self {
+        match format {
+            ImageFormat::Raw => Self::Raw,
+            ImageFormat::Qcow2 => Self::Qcow2,
+        }
+    }
+}
+
 impl CreateArgs {
+    /// What the image is to be; a plain file is a raw one.
+    pub fn image(&self) -> Result<ImageOptions> {
+        let format = self
+            .format
+            .map_or_else(|| Format::of_name(&self.path), Format::from);
+        let words = Words::parse(&self.words, format)?;
+        let mut options = ImageOptions::new(format, self.size.0);
+        let default = match words.qcow2.backing {
+            None => Preallocation::Full,
+            Some(_) => Preallocation::Off,
+        };
+        let asked = self.preallocation.map(Preallocation::from);
+        options.preallocation = asked.or(words.preallocation).unwrap_or(default);
+        options.qcow2 = words.qcow2;
+        if format != Format::Raw && self.allocation.is_some() {
+            return Err(Error::new(ErrorKind::InvalidArgument)
+                .at(&self.path)
+                .detail(
+                    "--allocation is for raw files; in qcow2 every cluster is mapped, or none",
+                ));
+        }
+        options.check().map_err(|error| error.at(&self.path))?;
+        Ok(options)
+    }
+
     /// The same for the library.
-    pub fn options(&self) -> CreateOptions {
+    pub fn options(&self, image: &ImageOptions) -> CreateOptions {
         let mut options = CreateOptions::new(self.size.0);
         options.allocation_bytes = self.allocation.map(|size| size.0);
-        options.preallocation = self.preallocation.into();
+        options.preallocation = image.preallocation.space();
         options.pace = self.pace.pace();
         options.mode = self.mode;
         if self.force {
@@ -118,20 +179,7 @@ impl CreateArgs {
 pub fn run(args: &CreateArgs, cancel: &CancelToken) -> ExitCode {
     let display = args.output.progress.display();
     let control = Control::new(cancel, &display);
-    let result = match &args.inside.image {
-        None => {
-            extant_hostfs::create(&args.path, &args.options(), control).map(|report| {
-                match args.output.json {
-                    true => print::json(&report),
-                    false => print::text(describe(&Told::from(&report), args.output.verbose)),
-                }
-            })
-        }
-        Some(image) => inside::create(args, image, control).map(|report| match args.output.json {
-            true => print::json(&report),
-            false => print::text(describe(&report.told(), args.output.verbose)),
-        }),
-    };
+    let result = create(args, control);
     drop(display);
     match result {
         Ok(status) => status,
@@ -139,12 +187,76 @@ pub fn run(args: &CreateArgs, cancel: &CancelToken) -> ExitCode {
     }
 }
 
+fn create(args: &CreateArgs, control: Control<'_>) -> Result<ExitCode> {
+    let image = args.image()?;
+    let (json, verbose) = (args.output.json, args.output.verbose);
+    if let Some(place) = &args.inside.image {
+        let report = inside::create(args, &image, place, control)?;
+        return Ok(match json {
+            true => print::json(&report),
+            false => print::text(describe(&report.told(), verbose)),
+        });
+    }
+    let options = args.options(&image);
+    let file = match image.format {
+        Format::Raw => {
+            let report = extant_hostfs::create(&args.path, &options, control)?;
+            return Ok(match json {
+                true => print::json(&report),
+                false => print::text(describe(&Told::from(&report), verbose)),
+            });
+        }
+        Format::Qcow2 => extant_image::create(&args.path, &image, &options, control)?,
+    };
+    let report = ImageReport {
+        image: ImageFacts::of(&image),
+        file,
+    };
+    Ok(match json {
+        true => print::json(&report),
+        false => {
+            let told = Told {
+                image: Some(report.image),
+                ..Told::from(&report.file)
+            };
+            print::text(describe(&told, verbose))
+        }
+    })
+}
+
+/// What was made of an image.
+#[derive(Serialize)]
+struct ImageReport {
+    image: ImageFacts,
+    file: CreateReport,
+}
+
+/// What an image is beside a file.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ImageFacts {
+    format: Format,
+    virtual_bytes: u64,
+    preallocation: Preallocation,
+}
+
+impl ImageFacts {
+    /// Those of a new image.
+    pub fn of(options: &ImageOptions) -> Self {
+        Self {
+            format: options.format,
+            virtual_bytes: options.disk_bytes(),
+            preallocation: options.preallocation,
+        }
+    }
+}
+
 /// What is told of a file that was made, wherever it is.
 pub struct Told<'a> {
     pub path: &'a Path,
+    pub image: Option<ImageFacts>,
     pub size_bytes: u64,
     pub allocation_bytes: u64,
-    pub preallocation: Preallocation,
+    pub preallocation: extant_space::Preallocation,
     pub written_bytes: u64,
     pub resumed_bytes: u64,
     pub plan: Option<&'a Plan>,
@@ -158,6 +270,7 @@ impl<'a> From<&'a CreateReport> for Told<'a> {
     fn from(report: &'a CreateReport) -> Self {
         Self {
             path: &report.path,
+            image: None,
             size_bytes: report.size_bytes,
             allocation_bytes: report.allocation_bytes,
             preallocation: report.preallocation,
@@ -173,12 +286,21 @@ impl<'a> From<&'a CreateReport> for Told<'a> {
 }
 
 fn describe(report: &Told<'_>, verbose: bool) -> String {
-    let mut out = format!(
-        "{}: {}, {}",
-        print::path(report.path),
-        ByteSize(report.size_bytes),
-        what(report)
-    );
+    let mut out = match report.image {
+        None => format!(
+            "{}: {}, {}",
+            print::path(report.path),
+            ByteSize(report.size_bytes),
+            what(report)
+        ),
+        Some(image) => format!(
+            "{}: {} image of {}, {}",
+            print::path(report.path),
+            image.format,
+            ByteSize(image.virtual_bytes),
+            what_of_image(image.preallocation)
+        ),
+    };
     if report.resumed_bytes > 0 {
         print::row(
             &mut out,
@@ -236,9 +358,18 @@ fn what(report: &Told<'_>) -> String {
         format!("the first {} of it", ByteSize(report.allocation_bytes))
     };
     match report.preallocation {
-        Preallocation::Off => "sparse".to_owned(),
-        Preallocation::Falloc => format!("{part} reserved (unwritten)"),
-        Preallocation::Full => format!("{part} zeroed and written"),
+        extant_space::Preallocation::Off => "sparse".to_owned(),
+        extant_space::Preallocation::Falloc => format!("{part} reserved (unwritten)"),
+        extant_space::Preallocation::Full => format!("{part} zeroed and written"),
+    }
+}
+
+fn what_of_image(preallocation: Preallocation) -> &'static str {
+    match preallocation {
+        Preallocation::Off => "sparse",
+        Preallocation::Metadata => "all of it mapped (sparse)",
+        Preallocation::Falloc => "all of it mapped and reserved (unwritten)",
+        Preallocation::Full => "all of it mapped, zeroed and written",
     }
 }
 

@@ -14,6 +14,7 @@ mod fallocate;
 mod fs;
 mod generate;
 mod image;
+mod image_words;
 mod inside;
 mod log;
 mod map;

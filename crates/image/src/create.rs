@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use extant_hostfs::{CreateReport, FillOrder, Filling, HostFile};
-use extant_space::{Control, Result};
+use extant_space::{Control, ErrorKind, Result};
 
 use crate::new_image::NewImage;
 use crate::options::{Format, ImageOptions};
@@ -66,5 +66,12 @@ fn create_file(
         order: FillOrder::AfterSpace,
         fill: &fill,
     };
-    extant_hostfs::create_filled(path, &file, &filling, control)
+    extant_hostfs::create_filled(path, &file, &filling, control).map_err(|error| {
+        match error.kind() {
+            ErrorKind::NoSpace => {
+                error.advice("free some, choose a smaller SIZE, or less preallocation")
+            }
+            _ => error,
+        }
+    })
 }

@@ -6,6 +6,7 @@ use std::time::Instant;
 
 use extant_ext4::{FileType, NewKind, NewNode, Node, RenameMode};
 use extant_hostfs::Verified;
+use extant_image::{Format, ImageOptions, NewImage};
 use extant_space::{
     ByteRange, Control, Error, ErrorKind, MapSummary, Preallocation, Result, SpaceFile,
 };
@@ -13,7 +14,7 @@ use serde::Serialize;
 
 use super::pieces::Pieces;
 use super::{check_space, verify};
-use crate::create::{CreateArgs, Told};
+use crate::create::{CreateArgs, ImageFacts, Told};
 use crate::image::{At, Image, changing};
 
 /// What was made.
@@ -29,6 +30,9 @@ pub struct Created {
     verified: Verified,
     map: MapSummary,
     elapsed_seconds: f64,
+    /// Of a disk image; the size is that of its file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    disk: Option<ImageFacts>,
     #[serde(skip)]
     place: PathBuf,
 }
@@ -38,6 +42,7 @@ impl Created {
     pub fn told(&self) -> Told<'_> {
         Told {
             path: &self.place,
+            image: self.disk,
             size_bytes: self.size_bytes,
             allocation_bytes: self.allocation_bytes,
             preallocation: self.preallocation,
@@ -53,12 +58,24 @@ impl Created {
 }
 
 /// Makes the file, which has its name when it is complete.
-pub fn create(args: &CreateArgs, image: &Path, control: Control<'_>) -> Result<Created> {
+pub fn create(
+    args: &CreateArgs,
+    disk: &ImageOptions,
+    image: &Path,
+    control: Control<'_>,
+) -> Result<Created> {
     let started = Instant::now();
-    let allocation_bytes = args.options().allocation()?;
+    if disk.qcow2.data_file.is_some() {
+        return Err(Error::new(ErrorKind::Unsupported)
+            .detail("-o data_file is not supported inside an image (--in)"));
+    }
+    let new = NewImage::new(disk)?;
+    let mut options = args.options(disk);
+    options.size_bytes = new.file_bytes();
+    let allocation_bytes = options.allocation()?;
     let mut created = changing(image, args.inside.assign, |image| {
         let inner = args.path.as_os_str().as_encoded_bytes();
-        make(args, image, allocation_bytes, control)
+        make(args, disk, &new, image, allocation_bytes, control)
             .map_err(|error| explain(error, args))
             .at_inner(image, inner)
     })?;
@@ -68,6 +85,8 @@ pub fn create(args: &CreateArgs, image: &Path, control: Control<'_>) -> Result<C
 
 fn make(
     args: &CreateArgs,
+    disk: &ImageOptions,
+    new: &NewImage,
     image: &Image,
     allocation_bytes: u64,
     control: Control<'_>,
@@ -82,9 +101,10 @@ fn make(
         umask: 0,
     })?;
     let file = node.file()?;
-    file.resize(args.size.0)?;
+    let size_bytes = new.file_bytes();
+    file.resize(size_bytes)?;
     let range = ByteRange::new(0, allocation_bytes);
-    let preallocation = Preallocation::from(args.preallocation);
+    let preallocation = new.preallocation().space();
     check_space(image, allocation_bytes)?;
     let mut pieces = Pieces::new(&file, args.pace.rate, control);
     pieces.allocate(range)?;
@@ -96,10 +116,11 @@ fn make(
         }
         _ => 0,
     };
+    new.write_metadata(&file, control)?;
     pieces.sync()?;
     verify(&file, range, preallocation.state())?;
     let mut map = image.summary();
-    file.for_each_extent(ByteRange::new(0, args.size.0), &mut |extent| {
+    file.for_each_extent(ByteRange::new(0, size_bytes), &mut |extent| {
         map.add(&extent);
         ControlFlow::Continue(())
     })?;
@@ -109,7 +130,7 @@ fn make(
     Ok(Created {
         image: image.path().to_string_lossy().into_owned(),
         path: args.path.to_string_lossy().into_owned(),
-        size_bytes: args.size.0,
+        size_bytes,
         allocation_bytes,
         preallocation,
         written_bytes,
@@ -117,6 +138,7 @@ fn make(
         verified: Verified::ExtentMap,
         map,
         elapsed_seconds: 0.0,
+        disk: (disk.format != Format::Raw).then(|| ImageFacts::of(disk)),
         place: image.place(inner),
     })
 }

@@ -1,0 +1,193 @@
+//! `extant create` of images.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::Duration;
+
+use extant_space::ExtentState;
+use extant_testkit::scratch::{Filesystem, Scratch};
+use extant_testkit::workdir::Workdir;
+use extant_testkit::{oracle, require, requires};
+use rustix::process::Signal;
+
+use crate::judge::{assert_checks, qemu, qemu_img, qemu_json};
+use crate::support::{
+    MIB, Random, Running, assert_names, create, create_command, extant, names, run,
+};
+
+#[test]
+fn name_decides_the_format_and_the_option_before_it() {
+    require!(qemu_img());
+    let work = Workdir::new();
+    for (name, more, format) in [
+        ("a.qcow2", &[][..], "qcow2"),
+        ("b.raw", &[], "raw"),
+        ("c", &["--format", "qcow2"], "qcow2"),
+        ("d.qcow2", &["--format", "raw"], "raw"),
+    ] {
+        let file = work.path().join(name);
+        create(&file, "3MiB", more).success();
+        let info = qemu_json(&[&"info", &"--output=json", &"-f", &format, &file]);
+        assert_eq!(info["virtual-size"], 3 * MIB);
+        let bytes = fs::read(&file).unwrap();
+        assert_eq!(bytes.starts_with(b"QFI\xfb"), format == "qcow2", "{name}");
+    }
+}
+
+#[test]
+fn modes_show_in_the_map_of_the_file_and_in_the_report() {
+    require!(qemu_img(), Filesystem::Ext4.requirement());
+    let scratch = Scratch::new(Filesystem::Ext4, 96 * MIB);
+    for (mode, state, text) in [
+        ("off", ExtentState::Hole, "sparse"),
+        ("metadata", ExtentState::Hole, "all of it mapped (sparse)"),
+        ("falloc", ExtentState::Unwritten, "reserved (unwritten)"),
+        ("full", ExtentState::Written, "mapped, zeroed and written"),
+    ] {
+        let file = scratch.path().join(format!("{mode}.qcow2"));
+        let answer = create(&file, "8MiB", &["--preallocation", mode]).success();
+        assert!(answer.stdout.contains("qcow2 image of 8 MiB"), "{answer}");
+        assert!(answer.stdout.contains(text), "{answer}");
+        assert_checks(&file);
+        if mode != "off" {
+            let bytes = oracle::filefrag(&file).bytes(state);
+            assert!(
+                bytes >= 8 * MIB || state == ExtentState::Hole,
+                "{mode}: {bytes}"
+            );
+        }
+        fs::remove_file(&file).unwrap();
+        let words = format!("preallocation={mode},cluster_size=4k,lazy_refcounts=on");
+        let answer = create(&file, "8MiB", &["--json", "-o", &words]).success();
+        assert_eq!(answer.text("/image/preallocation"), mode);
+        assert_eq!(answer.number("/image/virtual_bytes"), 8 * MIB);
+        assert_eq!(
+            answer.number("/file/size_bytes"),
+            fs::metadata(&file).unwrap().len()
+        );
+        let info = qemu_json(&[&"info", &"--output=json", &file]);
+        assert_eq!(info["cluster-size"], 4096);
+        assert_checks(&file);
+        fs::remove_file(&file).unwrap();
+    }
+}
+
+#[test]
+fn wrong_words_are_refused_and_leave_nothing() {
+    let work = Workdir::new();
+    let file = work.path().join("a.qcow2");
+    for (more, code, words) in [
+        (&["-o", "cluster_size=3k"][..], 2, "cluster_size=3072"),
+        (&["-o", "backing_file=b"], 2, "backing_fmt"),
+        (&["-o", "extended_l2=on"], 5, "extended_l2"),
+        (&["--allocation", "1M"], 2, "--allocation is for raw"),
+        (
+            &["--format", "raw", "-o", "compat=1.1"],
+            2,
+            "-o compat is for qcow2",
+        ),
+        (
+            &["--format", "raw", "--preallocation", "metadata"],
+            2,
+            "metadata",
+        ),
+    ] {
+        create(&file, "2MiB", more).refused(code, &[words]);
+        assert_names(work.path(), &["lock"]);
+    }
+    let words = "backing_file=base.raw,backing_fmt=raw";
+    create(&file, "2MiB", &["-o", words, "--preallocation", "full"]).refused(2, &["hide it"]);
+    // With a backing file nothing is preallocated, and the file is not looked for.
+    create(&file, "2MiB", &["-o", words]).success();
+}
+
+#[test]
+fn image_inside_an_image_is_whole_in_every_mode() {
+    require!(qemu_img(), requires::tool("mke2fs"));
+    let work = Workdir::new();
+    let outer = work.path().join("outer.img");
+    run(extant().args(["fs", "mkfs"]).arg(&outer).arg("64MiB")).success();
+    for mode in ["off", "metadata", "falloc", "full"] {
+        let name = format!("/{mode}.qcow2");
+        let mut command = extant();
+        command
+            .arg("create")
+            .arg("--in")
+            .arg(&outer)
+            .args([&name, "8MiB", "--json"]);
+        let answer = run(command.args(["--preallocation", mode])).success();
+        assert_eq!(answer.text("/disk/preallocation"), mode);
+        let copy = work.path().join("copy");
+        run(extant()
+            .args(["fs", "get"])
+            .arg(&outer)
+            .arg(&name)
+            .arg(&copy))
+        .success();
+        assert_checks(&copy);
+        let info = qemu_json(&[&"info", &"--output=json", &copy]);
+        assert_eq!(info["virtual-size"], 8 * MIB);
+        fs::remove_file(&copy).unwrap();
+    }
+    run(extant().args(["fs", "check"]).arg(&outer)).success();
+}
+
+#[test]
+fn killed_creation_leaves_no_name_and_the_next_run_is_whole() {
+    require!(qemu_img(), Filesystem::Ext4.requirement());
+    let scratch = Scratch::new(Filesystem::Ext4, 192 * MIB);
+    let file = scratch.path().join("a.qcow2");
+    let mut random = Random::seeded("--test image");
+    for round in 0..12 {
+        // Much metadata beside the data: kills fall into both.
+        let words = [
+            "-o",
+            "cluster_size=512",
+            "--preallocation",
+            ["full", "metadata"][round % 2],
+        ];
+        let mut command = create_command(&file, "48MiB", &words);
+        let running = Running::start(&mut command);
+        sleep(Duration::from_millis(random.below(90)));
+        running.stop(Signal::KILL);
+        if file.exists() {
+            assert_checks(&file);
+            fs::remove_file(&file).unwrap();
+        }
+        for left in names(scratch.path()) {
+            let left = left.to_string_lossy().into_owned();
+            assert!(left.starts_with(".a.qcow2.extant-"), "{left}");
+        }
+        // Another format takes up what was left, or begins again: never a byte of the other.
+        if round % 3 == 0 {
+            create(&file, "48MiB", &["--format", "raw"]).success();
+            oracle::assert_zeros(&file, extant_space::ByteRange::new(0, 48 * MIB));
+        } else {
+            create(&file, "48MiB", &["-o", "cluster_size=4k"]).success();
+            assert_checks(&file);
+            let zero = scratch.path().join("zero");
+            fs::File::create(&zero).unwrap().set_len(48 * MIB).unwrap();
+            qemu(&[
+                &"compare", &"-q", &"-f", &"qcow2", &"-F", &"raw", &file, &zero,
+            ]);
+            fs::remove_file(&zero).unwrap();
+        }
+        fs::remove_file(&file).unwrap();
+        assert_names(scratch.path(), &[]);
+    }
+}
+
+#[test]
+fn lack_of_space_leaves_nothing() {
+    require!(Filesystem::Ext4.requirement());
+    let scratch = Scratch::new(Filesystem::Ext4, 16 * MIB);
+    let file = scratch.path().join("a.qcow2");
+    for mode in ["falloc", "full"] {
+        create(&file, "64MiB", &["--preallocation", mode]).refused(3, &["no space", "missing"]);
+        assert_names(scratch.path(), &[]);
+    }
+    // Tables alone are more than there is.
+    let words = ["--preallocation", "metadata", "-o", "cluster_size=512"];
+    create(&file, "2GiB", &words).refused(3, &["/a.qcow2", "no space"]);
+    assert_names(scratch.path(), &[]);
+}

@@ -1,0 +1,7 @@
+//! Disk images from the command line: `extant create` of qcow2, and `extant image`. QEMU judges.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod create;
+mod judge;
