@@ -31,6 +31,7 @@ use std::fmt;
 use std::fs::File;
 use std::io;
 use std::ops::ControlFlow;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -124,6 +125,28 @@ impl HostDevice {
             .map_err(|source| Error::from(source).during("size").at(&self.path))?;
         self.size.store(size, Ordering::Relaxed);
         Ok(size)
+    }
+
+    /// Cuts the file, or makes it longer by a hole, and follows it. A disk keeps its size.
+    ///
+    /// # Errors
+    /// `Unsupported` for a disk; those of `ftruncate`.
+    pub fn resize(&self, file_bytes: u64) -> Result<u64> {
+        let place = |error: Error| error.during("resize").at(&self.path);
+        if self.kind == TargetKind::Disk {
+            let error = Error::new(ErrorKind::Unsupported).detail("a disk keeps its size");
+            return Err(place(error));
+        }
+        self.file
+            .set_len(file_bytes)
+            .map_err(|source| place(source.into()))?;
+        self.refresh()
+    }
+
+    /// Bytes of the file, the rest of a block at its end among them.
+    pub fn file_bytes(&self) -> Result<u64> {
+        limits::size(&self.file, 1)
+            .map_err(|source| Error::from(source).during("size").at(&self.path))
     }
 
     /// The path it was opened by.
@@ -288,6 +311,13 @@ impl Device for HostDevice {
             }),
         };
         Ok(())
+    }
+}
+
+/// For locks; what is done to the file behind the device's back is not noticed.
+impl AsFd for HostDevice {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

@@ -11,6 +11,7 @@
 //! | [`identity`] | whether two paths lead to the same file or disk |
 //! | [`mounted`] | control calls of a mount of Extant |
 //! | [`mounts`] | the kernel's table of mounts |
+//! | [`range_lock`] | locks of ranges of a file, as QEMU keeps them |
 //! | [`ring`] | many calls at a time through io_uring |
 //!
 //! Nothing here decides: which call is made when, and what is done when the kernel refuses, is the business
@@ -26,4 +27,5 @@ pub mod fuse_ring;
 pub mod identity;
 pub mod mounted;
 pub mod mounts;
+pub mod range_lock;
 pub mod ring;

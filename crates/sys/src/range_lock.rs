@@ -1,0 +1,86 @@
+//! Locks of ranges of a file that belong to the open file, not to the process (`F_OFD_SETLK`).
+//!
+//! They last as long as the descriptor and its copies, and exclude other descriptors of the same process as well.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd};
+
+/// Takes a shared lock of `length` bytes from `start`; does not wait.
+///
+/// # Errors
+/// `EAGAIN` when somebody holds an exclusive one, `EINVAL` where the kernel has no such locks.
+pub fn share(file: impl AsFd, start: u64, length: u64) -> io::Result<()> {
+    let mut lock = describe(libc::F_RDLCK, start, length)?;
+    control(&file, libc::F_OFD_SETLK, &mut lock)
+}
+
+/// Gives a range back.
+///
+/// # Errors
+/// Those of `fcntl`.
+pub fn release(file: impl AsFd, start: u64, length: u64) -> io::Result<()> {
+    let mut lock = describe(libc::F_UNLCK, start, length)?;
+    control(&file, libc::F_OFD_SETLK, &mut lock)
+}
+
+/// Whether somebody else holds a lock in the range, shared or not.
+///
+/// # Errors
+/// Those of `fcntl`.
+pub fn is_held_elsewhere(file: impl AsFd, start: u64, length: u64) -> io::Result<bool> {
+    let mut lock = describe(libc::F_WRLCK, start, length)?;
+    control(&file, libc::F_OFD_GETLK, &mut lock)?;
+    Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
+}
+
+fn describe(kind: libc::c_int, start: u64, length: u64) -> io::Result<libc::flock> {
+    let offset = |bytes: u64| {
+        libc::off_t::try_from(bytes).map_err(|_| io::Error::from_raw_os_error(libc::EOVERFLOW))
+    };
+    Ok(libc::flock {
+        l_type: kind as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: offset(start)?,
+        l_len: offset(length)?,
+        // As these locks want it.
+        l_pid: 0,
+    })
+}
+
+fn control(file: &impl AsFd, command: libc::c_int, lock: &mut libc::flock) -> io::Result<()> {
+    // SAFETY: the descriptor is open, and the kernel reads and writes one `flock`, which lives here.
+    let done = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), command, std::ptr::from_mut(lock)) };
+    match done {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+
+    #[test]
+    fn shared_range_is_seen_by_other_descriptors_until_it_is_given_back() {
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        let [one, other] = [(); 2].map(|()| File::open(&path).unwrap());
+        share(&one, 100, 2).unwrap();
+        share(&other, 101, 1).unwrap();
+        assert!(is_held_elsewhere(&other, 100, 1).unwrap());
+        assert!(is_held_elsewhere(&one, 101, 1).unwrap());
+        assert!(!is_held_elsewhere(&one, 100, 1).unwrap());
+        release(&one, 100, 2).unwrap();
+        assert!(!is_held_elsewhere(&other, 100, 100).unwrap());
+    }
+
+    #[test]
+    fn range_past_the_largest_file_is_refused() {
+        let file = tempfile::tempfile().unwrap();
+        assert_eq!(
+            share(&file, u64::MAX, 1).unwrap_err().raw_os_error(),
+            Some(libc::EOVERFLOW)
+        );
+    }
+}
