@@ -7,15 +7,23 @@
 
 #![forbid(unsafe_code)]
 
+mod check;
+mod compressed;
 mod create;
 pub mod format;
+mod info;
+mod layer;
 mod layout;
 mod measure;
 mod new_image;
 mod options;
 mod preallocation;
+mod qcow2;
 
+pub use check::{CheckReport, Finding, FindingKind, check, repair_leaks};
 pub use create::create;
+pub use info::{ImageInfo, Qcow2Info, SnapshotInfo, StateBytes};
+pub use layer::{Follow, ImageExtent, Layer, open_path};
 pub use measure::{Measurement, measure};
 pub use new_image::NewImage;
 pub use options::{BackingFile, DataFile, Format, ImageOptions, Qcow2Options};

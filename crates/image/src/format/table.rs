@@ -148,10 +148,14 @@ impl L2Entry {
         }
     }
 
-    /// What the entry says; `place` names it in an error: the guest offset of the cluster.
+    /// The offset of a cluster that is not compressed, whatever it is worth.
+    pub fn offset(self) -> u64 {
+        self.0 & OFFSET
+    }
+
+    /// What the entry says; the guest's offset of the cluster names it in an error.
     ///
-    /// An offset is judged against the format, not against a file: use [`Mapping`] with the file's size. `has_data_file`: offset 0 is a
-    /// place as well.
+    /// The place is judged against the format, not against a file. `has_data_file`: offset 0 is a place as well.
     ///
     /// # Errors
     /// `Corrupt` for an offset inside a cluster.

@@ -1,4 +1,5 @@
 //! Images beside QEMU's tools: what we make is read by them, and what they make by us.
 
 mod create;
+mod read;
 mod support;

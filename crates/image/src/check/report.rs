@@ -1,0 +1,87 @@
+//! What a check found.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FindingKind {
+    /// Data may get lost.
+    Corruption,
+    /// Space is lost.
+    Leak,
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// How bad it is.
+    pub kind: FindingKind,
+    /// What and where.
+    pub detail: String,
+}
+
+/// What a check found.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CheckReport {
+    /// Uses that no refcount covers, and entries that cannot be.
+    pub corruptions: u64,
+    /// Clusters that nothing uses and nothing can use.
+    pub leaks: u64,
+    /// Clusters of the guest's disk.
+    pub total_clusters: u64,
+    /// Those with space.
+    pub allocated_clusters: u64,
+    /// Those that are compressed.
+    pub compressed_clusters: u64,
+    /// Those that do not lie behind the one before.
+    pub fragmented_clusters: u64,
+    /// Where what is used ends in the file.
+    pub image_end_bytes: u64,
+    /// The first findings.
+    pub findings: Vec<Finding>,
+    #[serde(skip)]
+    findings_max: usize,
+}
+
+impl CheckReport {
+    pub(super) fn new(findings_max: usize, total_clusters: u64) -> Self {
+        Self {
+            corruptions: 0,
+            leaks: 0,
+            total_clusters,
+            allocated_clusters: 0,
+            compressed_clusters: 0,
+            fragmented_clusters: 0,
+            image_end_bytes: 0,
+            findings: Vec::new(),
+            findings_max,
+        }
+    }
+
+    /// Neither corruption nor leak.
+    pub fn is_clean(&self) -> bool {
+        self.corruptions == 0 && self.leaks == 0
+    }
+
+    pub(super) fn corrupt(&mut self, detail: impl fmt::Display) {
+        self.corruptions += 1;
+        self.find(FindingKind::Corruption, detail);
+    }
+
+    pub(super) fn leak(&mut self, detail: impl fmt::Display) {
+        self.leaks += 1;
+        self.find(FindingKind::Leak, detail);
+    }
+
+    fn find(&mut self, kind: FindingKind, detail: impl fmt::Display) {
+        if self.findings.len() < self.findings_max {
+            self.findings.push(Finding {
+                kind,
+                detail: detail.to_string(),
+            });
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! One image, and the images that it stands on, for offline work: reading the guest's bytes, and the map of them.
+//!
+//! Model: a layer is a raw or a qcow2 file. What a qcow2 file does not have is read from the layer below it (its backing
+//! file), and its data may lie in another file. Names in a header are never followed here: whoever opens a layer gives what is
+//! below, or asks [`open_path`] to follow names.
+//!
+//! Several threads may read at the same time.
+
+mod extents;
+mod open;
+mod read;
+
+use std::sync::Arc;
+
+use extant_space::{Error, ErrorKind, Result, SpaceFile};
+
+use crate::format::Header;
+use crate::options::Format;
+use crate::qcow2::Qcow2;
+
+pub use extents::ImageExtent;
+pub use open::{Follow, open_path};
+
+/// An image for reading.
+pub struct Layer {
+    kind: Kind,
+    virtual_bytes: u64,
+    /// Where the guest's data is, if in another file.
+    data_file: Option<Arc<dyn SpaceFile>>,
+    backing: Option<Box<Layer>>,
+}
+
+enum Kind {
+    Raw(Arc<dyn SpaceFile>),
+    Qcow2(Qcow2),
+}
+
+impl Layer {
+    /// Opens the image in `file`, alone.
+    ///
+    /// # Errors
+    /// What [`Header::read`] finds; and errors of reading.
+    pub fn open(file: Arc<dyn SpaceFile>, format: Format) -> Result<Self> {
+        let kind = match format {
+            Format::Raw => Kind::Raw(file),
+            Format::Qcow2 => Kind::Qcow2(Qcow2::open(file)?),
+        };
+        let virtual_bytes = match &kind {
+            Kind::Raw(file) => file.size()?,
+            Kind::Qcow2(qcow2) => qcow2.header.virtual_bytes,
+        };
+        Ok(Self {
+            kind,
+            virtual_bytes,
+            data_file: None,
+            backing: None,
+        })
+    }
+
+    /// The format that the first bytes of `file` stand for. A guest can write those of a raw image: name the format
+    /// where it is known.
+    ///
+    /// # Errors
+    /// Those of reading.
+    pub fn probe(file: &dyn SpaceFile) -> Result<Format> {
+        let mut first = [0; 4];
+        let got = file.read_at(&mut first, 0)?;
+        Ok(match Header::is_qcow2(&first[..got]) {
+            true => Format::Qcow2,
+            false => Format::Raw,
+        })
+    }
+
+    /// The layer that is read where this one has nothing.
+    pub fn with_backing(mut self, backing: Layer) -> Self {
+        self.backing = Some(Box::new(backing));
+        self
+    }
+
+    /// The file that holds this layer's data.
+    pub fn with_data_file(mut self, file: Arc<dyn SpaceFile>) -> Self {
+        self.data_file = Some(file);
+        self
+    }
+
+    /// Its format.
+    pub fn format(&self) -> Format {
+        match self.kind {
+            Kind::Raw(_) => Format::Raw,
+            Kind::Qcow2(_) => Format::Qcow2,
+        }
+    }
+
+    /// Size of the guest's disk, bytes.
+    pub fn virtual_bytes(&self) -> u64 {
+        self.virtual_bytes
+    }
+
+    /// The header of a qcow2 image.
+    pub fn header(&self) -> Option<&Header> {
+        self.qcow2().map(|qcow2| &qcow2.header)
+    }
+
+    /// Nothing that the image needs is missing.
+    ///
+    /// # Errors
+    /// `InvalidArgument` that names the file that was not given.
+    pub fn check_complete(&self) -> Result<()> {
+        let Some(header) = self.header() else {
+            return Ok(());
+        };
+        let missing = |what: &str, name: String| {
+            Err(Error::new(ErrorKind::InvalidArgument)
+                .detail(format!(
+                    "the image has a {what} ({name}), which was not opened"
+                ))
+                .advice("--chain opens the files that the image names, if you trust who made it"))
+        };
+        if header.has_data_file() && self.data_file.is_none() {
+            let name = header.data_file().map(|name| name.display().to_string());
+            return missing("data file", name.unwrap_or_else(|| "without a name".into()));
+        }
+        match (&header.backing_file, &self.backing) {
+            (Some(name), None) => missing("backing file", name.display().to_string()),
+            (_, Some(backing)) => backing.check_complete(),
+            (None, None) => Ok(()),
+        }
+    }
+
+    /// The image's own file.
+    pub(crate) fn file(&self) -> &Arc<dyn SpaceFile> {
+        match &self.kind {
+            Kind::Raw(file) => file,
+            Kind::Qcow2(qcow2) => &qcow2.file,
+        }
+    }
+
+    pub(crate) fn qcow2(&self) -> Option<&Qcow2> {
+        match &self.kind {
+            Kind::Raw(_) => None,
+            Kind::Qcow2(qcow2) => Some(qcow2),
+        }
+    }
+
+    /// The file that holds the data of clusters.
+    fn data(&self) -> Result<&Arc<dyn SpaceFile>> {
+        match &self.kind {
+            Kind::Raw(file) => Ok(file),
+            Kind::Qcow2(qcow2) if qcow2.header.has_data_file() => match &self.data_file {
+                Some(file) => Ok(file),
+                None => Err(Error::new(ErrorKind::InvalidArgument)
+                    .detail("the image has a data file, which was not opened")),
+            },
+            Kind::Qcow2(qcow2) => Ok(&qcow2.file),
+        }
+    }
+}
