@@ -35,7 +35,7 @@ fn extend(path: &std::path::Path) -> Result<()> {
 
     // The new segment: zeroed and written, by the kernel where it can.
     let segment = ByteRange::new(end, end + SEGMENT);
-    let report = write_zeroes(&file, segment, Fallback::Write, Pace::Full, control)?;
+    let report = write_zeroes(&file, segment, Fallback::Write, &Pace::Full, control)?;
     let how = match report.fallback {
         None => "by the kernel",
         Some(_) => "by writing zeros",

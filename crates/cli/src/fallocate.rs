@@ -174,7 +174,7 @@ fn change(
                 Fallback::Write
             };
             let control = Control::new(cancel, &Silent);
-            extant_hostfs::write_zeroes(file, range, fallback, Pace::Full, control)?;
+            extant_hostfs::write_zeroes(file, range, fallback, &Pace::Full, control)?;
             Ok("written as zeroes")
         }
         Operation::Dig | Operation::Report => unreachable!("takes no range"),

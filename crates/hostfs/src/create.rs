@@ -51,7 +51,7 @@ pub enum OnFailure {
 }
 
 /// Options of [`create`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct CreateOptions {
     /// Size of the file, bytes: its capacity. At least 1.
     pub size_bytes: u64,
@@ -219,7 +219,7 @@ fn make(
             file,
             filesystem,
             range,
-            pace: options.pace,
+            pace: &options.pace,
             control,
             lease: None,
         },

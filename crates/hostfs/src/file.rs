@@ -16,6 +16,8 @@ use extant_sys::mounted;
 use rustix::fs::{FallocateFlags, IFlags, OFlags};
 use rustix::io::Errno;
 
+use crate::filesystem::FileSystem;
+
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -75,8 +77,8 @@ impl HostFile {
         Self::from_file(file, path)
     }
 
-    /// Takes over an open file; `path` is for messages.
-    pub(crate) fn from_file(file: File, path: &Path) -> Result<Self> {
+    /// Takes over an open file, which must be a regular file or a block device; `path` is for messages.
+    pub fn from_file(file: File, path: &Path) -> Result<Self> {
         let map_source =
             MapSource::of(&file).map_err(|source| Error::from(source).during("map").at(path))?;
         Ok(Self {
@@ -123,8 +125,17 @@ impl HostFile {
         direct::set(&self.file, on)
     }
 
+    /// An overwrite of what is written stays in its place: nothing below copies on write.
+    pub fn overwrites_in_place(&self) -> Result<bool> {
+        match FileSystem::under(self)?.check_written_stays(self) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::CopyOnWrite => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
     /// The open file.
-    pub(crate) fn as_file(&self) -> &File {
+    pub fn as_file(&self) -> &File {
         &self.file
     }
 

@@ -27,6 +27,7 @@ mod pace;
 mod partial;
 mod plan;
 mod probe;
+mod removal;
 mod scratch;
 mod swap;
 #[allow(unsafe_code)]
@@ -48,9 +49,12 @@ pub use extant_sys::extents::MapSource;
 pub use file::{Access, HostFile};
 pub use filesystem::{FileSystem, FileSystemKind};
 pub use holders::{Holder, holders};
-pub use materialize::{MaterializeOptions, MaterializeReport, Shared, materialize};
-pub use pace::Pace;
+pub use materialize::{
+    MaterializeOptions, MaterializeReport, Shared, materialize, materialize_file,
+};
+pub use pace::{Pace, SharedRate};
 pub use plan::{Plan, Rejected, Strategy};
 pub use probe::{ModeResult, ProbeReport, probe};
+pub use removal::remove_soon;
 pub use verify::Verified;
 pub use write_zeroes::{Fallback, WriteZeroesReport, write_zeroes};

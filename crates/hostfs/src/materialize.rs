@@ -41,7 +41,7 @@ pub enum Shared {
 }
 
 /// Options of [`materialize`].
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct MaterializeOptions {
     /// The bytes to make real; `None`: the whole file. Cut at the end of the file.
     pub range: Option<ByteRange>,
@@ -84,16 +84,19 @@ pub fn materialize(
     options: &MaterializeOptions,
     control: Control<'_>,
 ) -> Result<MaterializeReport> {
-    materialize_file(path, options, control).map_err(|error| error.at(path))
+    HostFile::open(path, Access::ReadWrite)
+        .and_then(|file| materialize_file(&file, options, control))
+        .map_err(|error| error.at(path))
 }
 
-fn materialize_file(
-    path: &Path,
+/// [`materialize`] for a file that is open for reading and writing, by nobody but the caller.
+pub fn materialize_file(
+    file: &HostFile,
     options: &MaterializeOptions,
     control: Control<'_>,
 ) -> Result<MaterializeReport> {
     let started = Instant::now();
-    let file = HostFile::open(path, Access::ReadWrite)?;
+    let path = file.path();
     let metadata = file.metadata()?;
     if !metadata.file_type().is_file() {
         return Err(crate::file::wrong_type(path));
@@ -106,7 +109,7 @@ fn materialize_file(
             .advice("chattr -i -a lifts it"));
     }
     let lease = match options.exclusion {
-        Exclusion::Lease => Some(take_lease(&file)?),
+        Exclusion::Lease => Some(take_lease(file)?),
         Exclusion::Shared => None,
     };
     let size = file.size()?;
@@ -115,15 +118,15 @@ fn materialize_file(
         None => whole,
         Some(range) => range.intersection(whole).unwrap_or_default(),
     };
-    let filesystem = FileSystem::under(&file)?;
-    filesystem.check_written_stays(&file).map_err(|error| {
+    let filesystem = FileSystem::under(file)?;
+    filesystem.check_written_stays(file).map_err(|error| {
         error.advice("NOCOW can be set on an empty file only: extant create --nocow makes one")
     })?;
-    let before = missing::survey(&file, range)?;
+    let before = missing::survey(file, range)?;
     let unshared_bytes = match (before.shared_bytes, options.shared) {
         (0, _) => 0,
         (bytes, Shared::Unshare) => {
-            unshare(&file, range, control)?;
+            unshare(file, range, control)?;
             bytes
         }
         (bytes, Shared::Refuse) => {
@@ -136,16 +139,16 @@ fn materialize_file(
         }
     };
     let target = Target {
-        file: &file,
+        file,
         filesystem: &filesystem,
         range,
-        pace: options.pace,
+        pace: &options.pace,
         control,
         lease: lease.as_ref(),
     };
     target.check_space(before.hole_bytes)?;
     let made = target.make_written()?;
-    let verified = verify::written(&file, &filesystem, range, Contents::Any, control)?;
+    let verified = verify::written(file, &filesystem, range, Contents::Any, control)?;
     Ok(MaterializeReport {
         range,
         already_written_bytes: made.already_written_bytes,

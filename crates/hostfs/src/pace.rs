@@ -10,6 +10,7 @@
 
 mod bucket;
 mod neighbour;
+mod rate;
 mod window;
 
 use std::num::NonZeroU64;
@@ -20,6 +21,8 @@ use extant_space::{ByteRange, CancelToken, Result};
 use bucket::Bucket;
 pub(crate) use neighbour::DiskUse;
 use neighbour::Neighbour;
+use rate::Rate;
+pub use rate::SharedRate;
 pub(crate) use window::REQUEST_MAX;
 use window::Window;
 
@@ -30,7 +33,7 @@ use crate::filesystem::FileSystem;
 const LOOK: Duration = Duration::from_millis(20);
 
 /// How a long operation uses the disk.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Pace {
     /// As fast as the disk goes.
     #[default]
@@ -40,6 +43,22 @@ pub enum Pace {
     /// Behind everybody else: the rate follows the latency of the operation's own
     /// requests and what others do on the disk, and stays under the limit if there is one.
     Background(Option<NonZeroU64>),
+    /// As [`Background`](Self::Background), under a limit that is shared with others.
+    BackgroundShared(SharedRate),
+}
+
+impl Pace {
+    fn limit(&self) -> Option<Rate> {
+        match self {
+            Self::Full | Self::Background(None) => None,
+            Self::Limit(rate) | Self::Background(Some(rate)) => Some(Rate::Fixed(*rate)),
+            Self::BackgroundShared(rate) => Some(Rate::Shared(rate.clone())),
+        }
+    }
+
+    fn is_background(&self) -> bool {
+        matches!(self, Self::Background(_) | Self::BackgroundShared(_))
+    }
 }
 
 /// Answer to "may I send the next request?"
@@ -60,26 +79,21 @@ pub(crate) struct Pacer {
 
 impl Pacer {
     /// `disk`: where the use that others make of the disk can be seen.
-    pub(crate) fn new(pace: Pace, disk: Option<DiskUse>, now: Instant) -> Self {
-        let limit = match pace {
-            Pace::Full => None,
-            Pace::Limit(rate) => Some(rate),
-            Pace::Background(rate) => rate,
-        };
+    pub(crate) fn new(pace: &Pace, disk: Option<DiskUse>, now: Instant) -> Self {
         Self {
             window: Window::new(now),
-            bucket: limit.map(|rate| Bucket::new(rate, now)),
-            neighbour: matches!(pace, Pace::Background(_)).then(|| Neighbour::new(disk, now)),
+            bucket: pace.limit().map(|rate| Bucket::new(rate, now)),
+            neighbour: pace.is_background().then(|| Neighbour::new(disk, now)),
         }
     }
 
     /// A pacer for requests to the disk under `file`.
-    pub(crate) fn of_file(file: &HostFile, pace: Pace) -> Result<Self> {
-        let disk = match pace {
-            Pace::Background(_) => FileSystem::of(file.as_file())?
+    pub(crate) fn of_file(file: &HostFile, pace: &Pace) -> Result<Self> {
+        let disk = match pace.is_background() {
+            true => FileSystem::of(file.as_file())?
                 .device
                 .and_then(DiskUse::of_device),
-            Pace::Full | Pace::Limit(_) => None,
+            false => None,
         };
         Ok(Self::new(pace, disk, Instant::now()))
     }
@@ -176,7 +190,7 @@ mod tests {
     fn limit_holds_on_average_for_large_and_small_rates() {
         for rate in [64 << 10, MIB, 100 * MIB] {
             let start = Instant::now();
-            let mut pacer = Pacer::new(Pace::Limit(NonZeroU64::new(rate).unwrap()), None, start);
+            let mut pacer = Pacer::new(&Pace::Limit(NonZeroU64::new(rate).unwrap()), None, start);
             let done = simulate(&mut pacer, start, 2000 * MIB, 20);
             let wanted = rate * 20;
             assert!(
@@ -187,9 +201,23 @@ mod tests {
     }
 
     #[test]
+    fn shared_limit_holds_from_the_moment_it_is_changed() {
+        let rate = |mib: u64| NonZeroU64::new(mib * MIB).unwrap();
+        let shared = SharedRate::new(rate(10));
+        let start = Instant::now();
+        let mut pacer = Pacer::new(&Pace::BackgroundShared(shared.clone()), None, start);
+        let first = simulate(&mut pacer, start, 2000 * MIB, 10);
+        assert!((90 * MIB..=102 * MIB).contains(&first), "{first}");
+        shared.set(rate(40));
+        let later = start + Duration::from_secs(10);
+        let second = simulate(&mut pacer, later, 2000 * MIB, 10);
+        assert!((360 * MIB..=408 * MIB).contains(&second), "{second}");
+    }
+
+    #[test]
     fn full_pace_waits_for_nothing_but_the_window() {
         let start = Instant::now();
-        let mut pacer = Pacer::new(Pace::Full, None, start);
+        let mut pacer = Pacer::new(&Pace::Full, None, start);
         let done = simulate(&mut pacer, start, 100 * MIB, 5);
         assert!(done >= 499 * MIB, "{done}");
     }
@@ -197,7 +225,7 @@ mod tests {
     #[test]
     fn admitted_bytes_are_whole_units() {
         let now = Instant::now();
-        let mut pacer = Pacer::new(Pace::Limit(NonZeroU64::new(1).unwrap()), None, now);
+        let mut pacer = Pacer::new(&Pace::Limit(NonZeroU64::new(1).unwrap()), None, now);
         assert_eq!(pacer.admit(now, 0, 0, 65_536), Admission::Now(65_536));
     }
 }

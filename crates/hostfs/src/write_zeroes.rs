@@ -50,7 +50,7 @@ pub fn write_zeroes(
     file: &HostFile,
     range: ByteRange,
     fallback: Fallback,
-    pace: Pace,
+    pace: &Pace,
     control: Control<'_>,
 ) -> Result<WriteZeroesReport> {
     if fallback == Fallback::None {

@@ -32,7 +32,7 @@ pub(crate) struct Target<'a> {
     pub(crate) file: &'a HostFile,
     pub(crate) filesystem: &'a FileSystem,
     pub(crate) range: ByteRange,
-    pub(crate) pace: Pace,
+    pub(crate) pace: &'a Pace,
     pub(crate) control: Control<'a>,
     /// Keeps others out; `None` where nobody can know the file, or the caller answers for it.
     pub(crate) lease: Option<&'a WriteLease<'a>>,

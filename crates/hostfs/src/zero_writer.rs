@@ -382,7 +382,7 @@ mod tests {
                 file: &file,
                 filesystem: &filesystem,
                 range: ByteRange::new(0, SIZE),
-                pace: Pace::Full,
+                pace: &Pace::Full,
                 control: Control::new(&cancel, &Silent),
                 lease: None,
             };

@@ -9,7 +9,7 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ByteRange;
 
@@ -17,7 +17,7 @@ use crate::ByteRange;
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What went wrong, as far as a program needs to know.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -202,6 +202,13 @@ impl Error {
         self.0
             .path
             .get_or_insert_with(|| path.as_ref().to_path_buf());
+        self
+    }
+
+    /// Names another file or directory in place of the one known: for who worked on a file under a
+    /// name that means nothing to the user.
+    pub fn about(mut self, path: impl AsRef<Path>) -> Self {
+        self.0.path = Some(path.as_ref().to_path_buf());
         self
     }
 

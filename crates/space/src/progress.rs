@@ -1,20 +1,24 @@
 //! What a long operation says while it runs, and what it is told.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::CancelToken;
 
 /// What a long operation is doing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Phase {
+    /// Others go first.
+    Wait,
     /// Data is being read, to find zeros or holes.
     Scan,
     /// Space is being reserved.
     Allocate,
     /// Space is being written with zeros.
     Write,
+    /// Data is being copied.
+    Copy,
     /// What was written is being made durable.
     Sync,
     /// The result is being held against what was asked for.
@@ -25,9 +29,11 @@ impl Phase {
     /// The word used in JSON and beside the bar.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Wait => "wait",
             Self::Scan => "scan",
             Self::Allocate => "allocate",
             Self::Write => "write",
+            Self::Copy => "copy",
             Self::Sync => "sync",
             Self::Verify => "verify",
         }
@@ -35,7 +41,7 @@ impl Phase {
 }
 
 /// How far an operation is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
     /// What it is doing.
     pub phase: Phase,
