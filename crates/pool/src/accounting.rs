@@ -1,0 +1,173 @@
+//! Space accounting: what there is, what is promised, and whether more can be.
+//!
+//! Two questions are asked of each job before it is made, under the pool's lock:
+//! - is the capacity covered? What all volumes may hold is at most the space there is, times the overcommit;
+//! - is there room now for what it will take, beside what the jobs at work will still take?
+//!
+//! The space there is: what the volumes take and what is free on the file system, within the pool's own limit. A
+//! reservation is part of a job's record and counts while a process works on the job, less what the job has taken already.
+//! So none is left behind by a process that died; who resumes its job asks anew.
+//!
+//! Space that clones share counts once for each of them.
+
+use extant_space::{ByteSize, Error, ErrorKind, Result};
+use serde::Serialize;
+
+use crate::job::{Operation, Record};
+use crate::limits::Limits;
+use crate::pool::Pool;
+use crate::state::{State, WorkFile};
+use crate::volume;
+
+/// What a pool has and has promised, bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Space {
+    /// What there is: taken by volumes, or free.
+    pub total_bytes: u64,
+    /// What volumes and unfinished files take.
+    pub allocated_bytes: u64,
+    /// Free on the file system, within the pool's limit.
+    pub free_bytes: u64,
+    /// Capacity of all volumes, and of those being made.
+    pub promised_bytes: u64,
+    /// What jobs at work will still take.
+    pub reserved_bytes: u64,
+    /// Capacity that a new volume may have.
+    pub available_bytes: u64,
+    /// Volumes counted.
+    pub volumes: u64,
+}
+
+/// What a job asks for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Need {
+    /// Capacity beyond what was promised before.
+    pub(crate) capacity_bytes: u64,
+    /// Space that it will take.
+    pub(crate) space_bytes: u64,
+}
+
+impl Space {
+    /// Counts. With `state`, under its lock where the answer is to be relied upon.
+    pub(crate) fn of(pool: &Pool, state: Option<&State>) -> Result<Self> {
+        let jobs: Vec<Record> = match state {
+            Some(state) => state
+                .jobs
+                .alive()?
+                .into_iter()
+                .map(|(record, _)| record)
+                .collect(),
+            None => Vec::new(),
+        };
+        let work = match state {
+            Some(state) => state.work_files()?,
+            None => Vec::new(),
+        };
+        let mut space = Self::default();
+        volume::for_each_file(pool.folder(), |name, stat| {
+            let allocated = stat.st_blocks as u64 * 512;
+            let growing = jobs.iter().filter(|job| {
+                matches!(job.operation, Operation::Resize(_))
+                    && job.operation.volume().as_str() == name.as_str()
+            });
+            let capacity = growing
+                .map(|job| job.reservation.capacity_bytes)
+                .fold(stat.st_size as u64, u64::max);
+            space.volumes += 1;
+            space.add(allocated, capacity);
+            space.reserved_bytes += jobs
+                .iter()
+                .filter(|job| !job.operation.makes_volume() && job.operation.volume() == name)
+                .map(|job| {
+                    let before = job.reservation.allocated_before_bytes;
+                    let taken = allocated.saturating_sub(before);
+                    job.reservation.space_bytes.saturating_sub(taken)
+                })
+                .sum::<u64>();
+        })?;
+        for job in jobs.iter().filter(|job| job.operation.makes_volume()) {
+            let taken = taken_by(job, &work);
+            space.reserved_bytes += job.reservation.space_bytes.saturating_sub(taken);
+            space.add(taken, job.reservation.capacity_bytes);
+        }
+        // What jobs left that nobody works on is taken until they are resumed or cancelled.
+        let left = work
+            .iter()
+            .filter(|file| !jobs.iter().any(|job| file.job == Some(job.id)));
+        left.for_each(|file| space.add(file.allocated_bytes, 0));
+        space.close(pool)?;
+        Ok(space)
+    }
+
+    fn add(&mut self, allocated_bytes: u64, capacity_bytes: u64) {
+        self.allocated_bytes += allocated_bytes;
+        self.promised_bytes = self
+            .promised_bytes
+            .saturating_add(capacity_bytes.max(allocated_bytes));
+    }
+
+    fn close(&mut self, pool: &Pool) -> Result<()> {
+        let found = pool.folder().statvfs()?;
+        let free = match rustix::process::geteuid().is_root() {
+            true => found.f_bfree,
+            false => found.f_bavail,
+        };
+        let free = free.saturating_mul(found.f_frsize);
+        let limits = pool.definition().limits();
+        self.total_bytes = self.allocated_bytes.saturating_add(free);
+        if let Some(limit) = limits.total_bytes {
+            self.total_bytes = self.total_bytes.min(limit);
+        }
+        self.free_bytes = free.min(self.total_bytes.saturating_sub(self.allocated_bytes));
+        self.available_bytes = self.capacity_left(limits);
+        Ok(())
+    }
+
+    fn capacity_left(&self, limits: &Limits) -> u64 {
+        let may_be_promised = limits.overcommit.of(self.total_bytes);
+        may_be_promised.saturating_sub(self.promised_bytes)
+    }
+
+    /// Fails with the missing amount when `need` is not covered.
+    pub(crate) fn check(&self, need: Need, limits: &Limits) -> Result<()> {
+        let available = self.capacity_left(limits);
+        if need.capacity_bytes > available {
+            let error = missing("promised", need.capacity_bytes, available);
+            return Err(error.advice(
+                "choose a smaller capacity, remove volumes, or define the pool with a larger --overcommit",
+            ));
+        }
+        let room = self.free_bytes.saturating_sub(self.reserved_bytes);
+        if need.space_bytes > room {
+            let error = missing("wanted", need.space_bytes, room);
+            return Err(error.advice("make only a part real (--allocation), or free some"));
+        }
+        Ok(())
+    }
+
+    /// Fails with the missing amount when what the jobs at work were promised is not there.
+    pub(crate) fn check_is_covered(&self, limits: &Limits) -> Result<()> {
+        let may_be_promised = limits.overcommit.of(self.total_bytes);
+        if self.promised_bytes > may_be_promised {
+            return Err(missing("promised", self.promised_bytes, may_be_promised));
+        }
+        if self.reserved_bytes > self.free_bytes {
+            return Err(missing("wanted", self.reserved_bytes, self.free_bytes));
+        }
+        Ok(())
+    }
+}
+
+fn missing(what: &str, wanted: u64, available: u64) -> Error {
+    Error::new(ErrorKind::NoSpace).detail(format!(
+        "no space: {} {what}, {} available, {} missing",
+        ByteSize(wanted),
+        ByteSize(available),
+        ByteSize(wanted - available)
+    ))
+}
+
+fn taken_by(job: &Record, work: &[WorkFile]) -> u64 {
+    let files = work.iter().filter(|file| file.job == Some(job.id));
+    files.map(|file| file.allocated_bytes).sum()
+}

@@ -1,0 +1,298 @@
+//! What a pool is, and where definitions are kept.
+//!
+//! A definition is a small JSON file `NAME.json` in a folder: `/etc/extant/pools` for root, `extant/pools` in the
+//! user's configuration for everybody else. It is replaced as a whole. Any directory is a pool without one, with
+//! the default limits.
+//!
+//! A definition has an identifier that the pool's own state has as well: a directory whose file system is not
+//! mounted at the moment is noticed, instead of being filled in its place.
+
+use std::env;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use extant_space::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+use crate::folder::Folder;
+use crate::limits::Limits;
+use crate::name::PoolName;
+
+const VERSION: u32 = 1;
+/// Far more than any definition has.
+const BYTES_MAX: u64 = 1 << 20;
+const SUFFIX: &str = ".json";
+
+/// What holds the volumes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum PoolKind {
+    /// A directory of the host.
+    Dir,
+}
+
+impl PoolKind {
+    /// The word used in tables and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Dir => "dir",
+        }
+    }
+}
+
+/// A pool by its name.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Definition {
+    version: u32,
+    /// `None` for a directory that is a pool without a definition.
+    name: Option<PoolName>,
+    kind: PoolKind,
+    path: PathBuf,
+    identifier: Option<String>,
+    #[serde(default)]
+    limits: Limits,
+}
+
+impl Definition {
+    /// The pool that every directory is.
+    pub fn of_directory(path: &Path) -> Self {
+        Self {
+            version: VERSION,
+            name: None,
+            kind: PoolKind::Dir,
+            path: path.to_path_buf(),
+            identifier: None,
+            limits: Limits::default(),
+        }
+    }
+
+    /// A pool to be kept under `name`, with an identifier of its own.
+    ///
+    /// # Errors
+    /// Where the path is relative to nothing (there is no current directory).
+    pub fn named(name: PoolName, path: &Path, limits: Limits) -> Result<Self> {
+        let path = std::path::absolute(path).map_err(|source| Error::from(source).at(path))?;
+        Ok(Self {
+            name: Some(name),
+            identifier: Some(new_identifier()?),
+            limits,
+            ..Self::of_directory(&path)
+        })
+    }
+
+    /// Its name; `None` for a directory without definition.
+    pub fn name(&self) -> Option<&PoolName> {
+        self.name.as_ref()
+    }
+
+    /// What holds the volumes.
+    pub fn kind(&self) -> PoolKind {
+        self.kind
+    }
+
+    /// Where the volumes are.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// What it may promise.
+    pub fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub(crate) fn identifier(&self) -> Option<&str> {
+        self.identifier.as_deref()
+    }
+}
+
+fn new_identifier() -> Result<String> {
+    let mut bytes = [0u8; 16];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|errno| Error::from(io::Error::from(errno)).during("make an identifier"))?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
+}
+
+/// A folder of definitions.
+#[derive(Clone, Debug)]
+pub struct Definitions {
+    path: PathBuf,
+}
+
+impl Definitions {
+    /// Those in `path`, which need not exist.
+    pub fn in_folder(path: &Path) -> Self {
+        Self {
+            path: path.to_path_buf(),
+        }
+    }
+
+    /// Those of the user who runs this process.
+    ///
+    /// # Errors
+    /// `NotFound` where the environment names no home.
+    pub fn of_user() -> Result<Self> {
+        if rustix::process::geteuid().is_root() {
+            return Ok(Self::in_folder(Path::new("/etc/extant/pools")));
+        }
+        let absolute = |name: &str| {
+            let value = PathBuf::from(env::var_os(name)?);
+            value.is_absolute().then_some(value)
+        };
+        let base = absolute("XDG_CONFIG_HOME")
+            .or_else(|| Some(absolute("HOME")?.join(".config")))
+            .ok_or_else(|| {
+                Error::new(ErrorKind::NotFound)
+                    .detail("there is no HOME to keep definitions of pools in")
+                    .advice("--config-dir names a folder")
+            })?;
+        Ok(Self::in_folder(&base.join("extant/pools")))
+    }
+
+    /// Where they are.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The pool called `name`.
+    pub fn get(&self, name: &PoolName) -> Result<Definition> {
+        let found = match self.folder()? {
+            Some(folder) => folder.read(&file_name(name), BYTES_MAX)?,
+            None => None,
+        };
+        let Some(bytes) = found else {
+            return Err(Error::new(ErrorKind::NotFound)
+                .detail(format!(
+                    "no pool '{name}' is defined in {}",
+                    self.path.display()
+                ))
+                .advice(format!("a directory is a pool by its path: ./{name}")));
+        };
+        self.parse(name, &bytes)
+    }
+
+    /// All of them, by name. What is not readable is an error in its place.
+    pub fn list(&self) -> Result<Vec<(PoolName, Result<Definition>)>> {
+        let Some(folder) = self.folder()? else {
+            return Ok(Vec::new());
+        };
+        let mut names: Vec<PoolName> = Vec::new();
+        folder.for_each_name(|name| {
+            let name = name
+                .to_str()
+                .ok()
+                .and_then(|name| name.strip_suffix(SUFFIX));
+            names.extend(name.and_then(|name| name.parse().ok()));
+        })?;
+        names.sort();
+        let all = names.into_iter().map(|name| {
+            let definition = self.get(&name);
+            (name, definition)
+        });
+        Ok(all.collect())
+    }
+
+    /// Keeps `definition` under its name, which must not be taken.
+    ///
+    /// # Panics
+    /// When the definition has no name.
+    pub fn add(&self, definition: &Definition) -> Result<()> {
+        let name = definition.name().expect("a definition to keep has a name");
+        std::fs::create_dir_all(&self.path).map_err(|source| Error::from(source).at(&self.path))?;
+        let folder = Folder::open(&self.path)?;
+        if folder.stat(&file_name(name))?.is_some() {
+            return Err(Error::new(ErrorKind::AlreadyExists)
+                .detail(format!("a pool '{name}' is defined already"))
+                .advice(format!("extant pool delete {name} removes the definition")));
+        }
+        let mut bytes = serde_json::to_vec_pretty(definition).expect("plain data");
+        bytes.push(b'\n');
+        folder.write(&file_name(name), &bytes)
+    }
+
+    /// Forgets the pool called `name`; its directory stays.
+    pub fn remove(&self, name: &PoolName) -> Result<()> {
+        self.get(name)?;
+        let folder = Folder::open(&self.path)?;
+        folder.remove(&file_name(name))?;
+        folder.sync()
+    }
+
+    fn folder(&self) -> Result<Option<Folder>> {
+        match Folder::open(&self.path) {
+            Ok(folder) => Ok(Some(folder)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn parse(&self, name: &PoolName, bytes: &[u8]) -> Result<Definition> {
+        let corrupt = |detail: String| {
+            Error::new(ErrorKind::Corrupt)
+                .at(self.path.join(file_name(name)))
+                .detail(detail)
+        };
+        let definition: Definition =
+            serde_json::from_slice(bytes).map_err(|error| corrupt(error.to_string()))?;
+        if definition.version != VERSION {
+            let version = definition.version;
+            return Err(corrupt(format!("version {version} is not known")));
+        }
+        if definition.name.as_ref() != Some(name) {
+            return Err(corrupt("it defines a pool of another name".to_owned()));
+        }
+        Ok(definition)
+    }
+}
+
+fn file_name(name: &PoolName) -> String {
+    format!("{name}{SUFFIX}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn definitions() -> (tempfile::TempDir, Definitions) {
+        let place = tempfile::tempdir().unwrap();
+        let definitions = Definitions::in_folder(&place.path().join("extant/pools"));
+        (place, definitions)
+    }
+
+    #[test]
+    fn definition_comes_back_and_its_name_is_taken_once() {
+        let (_place, definitions) = definitions();
+        assert!(definitions.list().unwrap().is_empty());
+        let name: PoolName = "vms".parse().unwrap();
+        let made = Definition::named(name.clone(), Path::new("/srv"), Limits::default()).unwrap();
+        definitions.add(&made).unwrap();
+        assert_eq!(definitions.get(&name).unwrap(), made);
+        let again = definitions.add(&made).unwrap_err();
+        assert_eq!(again.kind(), ErrorKind::AlreadyExists);
+        assert_eq!(definitions.list().unwrap().len(), 1);
+        definitions.remove(&name).unwrap();
+        assert_eq!(
+            definitions.get(&name).unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
+    }
+
+    #[test]
+    fn broken_definition_is_told_in_its_place_and_hides_no_other() {
+        let (_place, definitions) = definitions();
+        let name: PoolName = "good".parse().unwrap();
+        let made = Definition::named(name, Path::new("/srv"), Limits::default()).unwrap();
+        definitions.add(&made).unwrap();
+        for (file, text) in [
+            ("half.json", "{\"version\": 1, "),
+            ("other.json", &serde_json::to_string(&made).unwrap()),
+            ("deep.json", &"[".repeat(100_000)),
+        ] {
+            std::fs::write(definitions.path().join(file), text).unwrap();
+        }
+        let all = definitions.list().unwrap();
+        let good: Vec<bool> = all.iter().map(|(_, found)| found.is_ok()).collect();
+        assert_eq!(good, [false, true, false, false]);
+    }
+}

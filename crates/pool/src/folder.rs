@@ -1,0 +1,296 @@
+//! An open directory, in which names are single components that lead nowhere else.
+//!
+//! Everything a pool touches is opened below a directory it holds open, one component at a time and never through
+//! a symbolic link: whoever may write to the pool's directory cannot lead the pool out of it.
+
+use std::ffi::{CStr, OsStr};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use extant_space::{Error, ErrorKind, Result};
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, RenameFlags, Stat};
+use rustix::io::Errno;
+
+const OWNER_ONLY: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// An open directory and its path, which is for messages and for listing what is in it.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    fd: OwnedFd,
+    path: PathBuf,
+}
+
+/// What a rename does when the new name exists.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnExisting {
+    Refuse,
+    Replace,
+}
+
+impl Folder {
+    /// Opens a directory that the user named: links in its path are followed.
+    pub(crate) fn open(path: &Path) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|errno| {
+            let error = Error::from(io::Error::from(errno)).at(path);
+            match errno {
+                Errno::NOTDIR => error
+                    .with_kind(ErrorKind::NotDirectory)
+                    .detail("not a directory"),
+                _ => error,
+            }
+        })?;
+        Ok(Self {
+            fd,
+            path: path.to_path_buf(),
+        })
+    }
+
+    /// Opens the directory `name` in it.
+    pub(crate) fn child(&self, name: &str) -> Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.fd, name, flags, Mode::empty())
+            .map_err(|errno| self.explain_open(errno, name))?;
+        Ok(Self {
+            fd,
+            path: self.path.join(name),
+        })
+    }
+
+    /// Opens the directory `name` in it, made for its owner alone where there is none.
+    pub(crate) fn make_child(&self, name: &str) -> Result<Self> {
+        match rustix::fs::mkdirat(&self.fd, name, Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => self.child(name),
+            Err(errno) => Err(self.error(errno, name).during("make directory")),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Opens the regular file `name`.
+    pub(crate) fn file(&self, name: &str, access: OFlags) -> Result<File> {
+        // A fifo would wait for its other end.
+        let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let fd = rustix::fs::openat(&self.fd, name, flags, OWNER_ONLY)
+            .map_err(|errno| self.explain_open(errno, name))?;
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| self.error(errno, name))?;
+        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+            return Err(self.wrong_type(name));
+        }
+        // It was for the open alone: io_uring answers EAGAIN on such a descriptor.
+        let status = rustix::fs::fcntl_getfl(&fd)
+            .and_then(|flags| rustix::fs::fcntl_setfl(&fd, flags - OFlags::NONBLOCK));
+        status.map_err(|errno| self.error(errno, name))?;
+        Ok(File::from(fd))
+    }
+
+    /// Makes the file `name`, for its owner alone; it must not exist.
+    pub(crate) fn new_file(&self, name: &str) -> Result<File> {
+        self.file(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
+    }
+
+    /// What is under `name`; `None`: nothing. Links are not followed.
+    pub(crate) fn stat(&self, name: &str) -> Result<Option<Stat>> {
+        match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(self.error(errno, name)),
+        }
+    }
+
+    /// As [`stat`](Self::stat), for names as the directory lists them.
+    pub(crate) fn stat_listed(&self, name: &CStr) -> Option<Stat> {
+        rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok()
+    }
+
+    /// Visits the names in it, in no order.
+    pub(crate) fn for_each_name(&self, mut visit: impl FnMut(&CStr)) -> Result<()> {
+        let fail = |errno: Errno| {
+            Error::from(io::Error::from(errno))
+                .at(&self.path)
+                .during("list")
+        };
+        for entry in Dir::read_from(&self.fd).map_err(fail)? {
+            let entry = entry.map_err(fail)?;
+            if !matches!(entry.file_name().to_bytes(), b"." | b"..") {
+                visit(entry.file_name());
+            }
+        }
+        Ok(())
+    }
+
+    /// Removes the file `name`; whether there was one.
+    pub(crate) fn remove(&self, name: &str) -> Result<bool> {
+        match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
+            Ok(()) => Ok(true),
+            Err(Errno::NOENT) => Ok(false),
+            Err(errno) => Err(self.error(errno, name).during("remove")),
+        }
+    }
+
+    /// Gives the file `from` the name `to` in `target`, in one step.
+    pub(crate) fn rename(
+        &self,
+        from: &str,
+        target: &Self,
+        to: &str,
+        existing: OnExisting,
+    ) -> Result<()> {
+        let renamed = match existing {
+            OnExisting::Replace => rustix::fs::renameat(&self.fd, from, &target.fd, to),
+            OnExisting::Refuse => {
+                match rustix::fs::renameat_with(
+                    &self.fd,
+                    from,
+                    &target.fd,
+                    to,
+                    RenameFlags::NOREPLACE,
+                ) {
+                    // No such flag here: a hard link refuses an existing name as well.
+                    Err(Errno::INVAL | Errno::NOSYS) => {
+                        rustix::fs::linkat(&self.fd, from, &target.fd, to, AtFlags::empty())
+                            .and_then(|()| rustix::fs::unlinkat(&self.fd, from, AtFlags::empty()))
+                    }
+                    done => done,
+                }
+            }
+        };
+        renamed.map_err(|errno| target.error(errno, to).during("rename"))
+    }
+
+    /// Makes the names in it durable.
+    pub(crate) fn sync(&self) -> Result<()> {
+        match rustix::fs::fsync(&self.fd) {
+            // Some FUSE and network file systems cannot sync directories.
+            Ok(()) | Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(()),
+            Err(errno) => Err(Error::from(io::Error::from(errno))
+                .at(&self.path)
+                .during("sync")),
+        }
+    }
+
+    /// Writes a small file whole or not at all, durable on return.
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        let temporary = format!("{name}.new");
+        self.remove(&temporary)?;
+        let written = self.new_file(&temporary).and_then(|mut file| {
+            file.write_all(bytes)
+                .and_then(|()| file.sync_all())
+                .map_err(|source| Error::from(source).at(self.path.join(name)).during("write"))
+        });
+        let done = written.and_then(|()| self.rename(&temporary, self, name, OnExisting::Replace));
+        if done.is_err() {
+            // The error that brought us here is the one to tell.
+            let _ = self.remove(&temporary);
+        }
+        done?;
+        self.sync()
+    }
+
+    /// Reads a small file; `None` where there is none. More than `bytes_max` is an error.
+    pub(crate) fn read(&self, name: &str, bytes_max: u64) -> Result<Option<Vec<u8>>> {
+        let file = match self.file(name, OFlags::RDONLY) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let mut bytes = Vec::new();
+        let read = file.take(bytes_max + 1).read_to_end(&mut bytes);
+        read.map_err(|source| Error::from(source).at(self.path.join(name)).during("read"))?;
+        if bytes.len() as u64 > bytes_max {
+            let error = Error::new(ErrorKind::Corrupt).at(self.path.join(name));
+            return Err(error.detail(format!("longer than {bytes_max} bytes")));
+        }
+        Ok(Some(bytes))
+    }
+
+    /// The file system's answer about room.
+    pub(crate) fn statvfs(&self) -> Result<rustix::fs::StatVfs> {
+        rustix::fs::fstatvfs(&self.fd)
+            .map_err(|errno| Error::from(io::Error::from(errno)).at(&self.path))
+    }
+
+    /// Who owns it.
+    pub(crate) fn owner(&self) -> Result<u32> {
+        let stat = rustix::fs::fstat(&self.fd)
+            .map_err(|errno| Error::from(io::Error::from(errno)).at(&self.path))?;
+        Ok(stat.st_uid)
+    }
+
+    fn error(&self, errno: Errno, name: impl AsRef<OsStr>) -> Error {
+        Error::from(io::Error::from(errno)).at(self.path.join(name.as_ref()))
+    }
+
+    fn wrong_type(&self, name: &str) -> Error {
+        Error::new(ErrorKind::WrongType).at(self.path.join(name))
+    }
+
+    fn explain_open(&self, errno: Errno, name: &str) -> Error {
+        match errno {
+            Errno::LOOP => self
+                .wrong_type(name)
+                .detail("a symbolic link, which a pool does not follow"),
+            Errno::ISDIR | Errno::NXIO => self.wrong_type(name),
+            Errno::NOTDIR => self.error(errno, name).with_kind(ErrorKind::NotDirectory),
+            _ => self.error(errno, name),
+        }
+    }
+}
+
+impl AsFd for Folder {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_and_fifos_are_refused_without_waiting() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = Folder::open(place.path()).unwrap();
+        std::fs::write(place.path().join("a"), "a").unwrap();
+        std::os::unix::fs::symlink("a", place.path().join("link")).unwrap();
+        let fifo = place.path().join("fifo");
+        rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, OWNER_ONLY, 0).unwrap();
+        assert!(folder.file("a", OFlags::RDONLY).is_ok());
+        for name in ["link", "fifo"] {
+            let error = folder.file(name, OFlags::RDONLY).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::WrongType, "{name}: {error}");
+        }
+        assert!(folder.child("link").is_err());
+    }
+
+    #[test]
+    fn write_replaces_and_read_is_bounded() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = Folder::open(place.path()).unwrap();
+        folder.write("a", b"one").unwrap();
+        folder.write("a", b"two two").unwrap();
+        assert_eq!(folder.read("a", 7).unwrap().unwrap(), b"two two");
+        assert_eq!(folder.read("a", 6).unwrap_err().kind(), ErrorKind::Corrupt);
+        assert!(folder.read("b", 6).unwrap().is_none());
+        assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn rename_refuses_or_replaces() {
+        let place = tempfile::tempdir().unwrap();
+        let folder = Folder::open(place.path()).unwrap();
+        for name in ["a", "b"] {
+            folder.write(name, name.as_bytes()).unwrap();
+        }
+        let refused = folder.rename("a", &folder, "b", OnExisting::Refuse);
+        assert_eq!(refused.unwrap_err().kind(), ErrorKind::AlreadyExists);
+        folder
+            .rename("a", &folder, "b", OnExisting::Replace)
+            .unwrap();
+        assert_eq!(folder.read("b", 9).unwrap().unwrap(), b"a");
+    }
+}

@@ -1,0 +1,75 @@
+//! Formats of volumes.
+//!
+//! A format is a module of its own that makes, measures and resizes volumes; `raw` needs none, as its bytes are the
+//! volume. A file is told to be qcow2 by its first bytes only to keep it from being treated as raw where that would
+//! break it. Nothing in it is believed: the content of a raw volume is written by guests, who may write any header.
+
+use std::fmt;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::str::FromStr;
+
+use extant_space::{Error, ErrorKind, Result};
+use serde::{Deserialize, Serialize};
+
+const QCOW2_MAGIC: &[u8; 4] = b"QFI\xfb";
+
+/// How a volume's content lies in its file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+#[non_exhaustive]
+pub enum Format {
+    /// The file is the content.
+    #[default]
+    Raw,
+    /// QEMU's format.
+    Qcow2,
+}
+
+impl Format {
+    /// The word used in tables and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Raw => "raw",
+            Self::Qcow2 => "qcow2",
+        }
+    }
+
+    /// What the first bytes of a file look like.
+    pub(crate) fn of(file: &File) -> Self {
+        let mut magic = [0; QCOW2_MAGIC.len()];
+        match file.read_exact_at(&mut magic, 0) {
+            Ok(()) if &magic == QCOW2_MAGIC => Self::Qcow2,
+            _ => Self::Raw,
+        }
+    }
+
+    /// Refuses what `operation` cannot be done to.
+    pub(crate) fn check_supports(self, operation: &str) -> Result<()> {
+        match self {
+            Self::Raw => Ok(()),
+            Self::Qcow2 => Err(Error::new(ErrorKind::Unsupported)
+                .detail(format!("{operation} of a qcow2 volume is not offered yet"))
+                .advice("use qemu-img, or a raw volume")),
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+impl FromStr for Format {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "raw" => Ok(Self::Raw),
+            "qcow2" => Ok(Self::Qcow2),
+            _ => Err(Error::new(ErrorKind::InvalidArgument)
+                .detail(format!("'{text}' is not a format; raw and qcow2 are"))),
+        }
+    }
+}

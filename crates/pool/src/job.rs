@@ -1,0 +1,104 @@
+//! Jobs: long operations on volumes that are known to the pool while they run, and after.
+//!
+//! A job is a record on disk (`record.rs`) and a run file (`run_file.rs`). The record says what is to be done and, in
+//! the end, what came of it; it is written twice in a life, each time as a whole. The run file is locked by the
+//! process that works on the job, says how far that is, and takes requests to stop; it is changed in place and never
+//! synced, so that it costs nothing and works on a full disk. A job without outcome whose run file nobody has locked
+//! is interrupted: its process died. Whoever resumes it takes the lock.
+
+mod control;
+mod operation;
+mod queue;
+mod rate;
+mod record;
+mod run_file;
+mod status;
+mod store;
+mod submission;
+mod worker;
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::str::FromStr;
+
+use extant_space::{Error, ErrorKind};
+use serde::{Deserialize, Serialize};
+
+pub use operation::{
+    CloneMethod, CloneVolume, CreateVolume, Download, Materialize, Operation, Resize, Upload, Wipe,
+    WipeMethod,
+};
+pub(crate) use record::{Outcome, Record, Reservation};
+pub(crate) use run_file::{Line, RunFile, Stage};
+pub use status::{JobFailure, JobState, JobStatus};
+pub(crate) use store::Jobs;
+pub(crate) use worker::Work;
+pub use worker::{Job, OnStop};
+
+/// Number of a job in its pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct JobId(pub u64);
+
+impl fmt::Display for JobId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.0, f)
+    }
+}
+
+impl FromStr for JobId {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        text.parse().map(Self).map_err(|_| {
+            Error::new(ErrorKind::InvalidArgument)
+                .detail(format!("'{text}' is not the number of a job"))
+        })
+    }
+}
+
+/// Which job goes first, and how the pool's rate is shared.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
+)]
+#[serde(rename_all = "lowercase")]
+pub enum Priority {
+    /// Behind the others.
+    Low,
+    /// As most.
+    #[default]
+    Normal,
+    /// Before the others.
+    High,
+}
+
+impl Priority {
+    /// The word used in tables and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Low => "low",
+            Self::Normal => "normal",
+            Self::High => "high",
+        }
+    }
+
+    /// Part of the rate that a job gets, beside others.
+    pub(crate) fn weight(self) -> u64 {
+        match self {
+            Self::Low => 1,
+            Self::Normal => 4,
+            Self::High => 16,
+        }
+    }
+}
+
+/// How a job runs beside others.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobOptions {
+    /// Which goes first.
+    pub priority: Priority,
+    /// Gives way to everybody else who uses the disk, and keeps to its share of the pool's rate.
+    pub background: bool,
+    /// Bytes a second at most.
+    pub rate: Option<NonZeroU64>,
+}

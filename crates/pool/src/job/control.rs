@@ -1,0 +1,119 @@
+//! What others do with a job: look, wait, cancel.
+
+use std::time::{Duration, Instant};
+
+use extant_space::{CancelToken, Error, ErrorKind, Result};
+
+use super::submission::no_such_job;
+use super::{JobId, JobStatus, Outcome, RunFile, run_file};
+use crate::operation;
+use crate::pool::Pool;
+
+/// How often a job is looked at by who waits for it.
+const LOOK: Duration = Duration::from_millis(5);
+/// A worker looks at requests far more often; its disk may hold it up.
+const ANSWER_MAX: Duration = Duration::from_secs(30);
+
+impl Pool {
+    /// The jobs that the pool remembers, oldest first.
+    pub fn jobs(&self) -> Result<Vec<JobStatus>> {
+        match self.state()? {
+            Some(state) => state.jobs.statuses(),
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// A job as it is now.
+    ///
+    /// # Errors
+    /// `NotFound`.
+    pub fn job(&self, id: JobId) -> Result<JobStatus> {
+        let found = match self.state()? {
+            Some(state) => state.jobs.status(id)?,
+            None => None,
+        };
+        found.ok_or_else(|| no_such_job(id))
+    }
+
+    /// Waits until a job has ended, or is interrupted. `look` is told of it, about ten times a second.
+    ///
+    /// # Errors
+    /// `NotFound`, `Cancelled` when the caller's token was; the job goes on then.
+    pub fn wait(
+        &self,
+        id: JobId,
+        cancel: &CancelToken,
+        look: &mut dyn FnMut(&JobStatus),
+    ) -> Result<JobStatus> {
+        let mut told = None::<Instant>;
+        loop {
+            let status = self.job(id)?;
+            let is_over = status.state.has_ended() || status.state == super::JobState::Interrupted;
+            let is_due = told.is_none_or(|told| told.elapsed() >= Duration::from_millis(100));
+            if is_due || is_over {
+                told = Some(Instant::now());
+                look(&status);
+            }
+            if is_over {
+                return Ok(status);
+            }
+            cancel.check()?;
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Cancels a job, wherever it runs, and returns when the pool is as it was before the job. What is done already of
+    /// a wipe stays done.
+    ///
+    /// # Errors
+    /// `NotFound`, `AlreadyExists` when it has ended before; `InUse` when its process does not answer.
+    pub fn cancel(&self, id: JobId) -> Result<JobStatus> {
+        let state = self.make_state()?;
+        self.unfinished(&state, id)?;
+        run_file::ask_to_stop(state.jobs.folder(), id).or_else(|error| match error.kind() {
+            // It has just ended.
+            ErrorKind::NotFound => Ok(()),
+            _ => Err(error),
+        })?;
+        let started = Instant::now();
+        loop {
+            let status = state.jobs.status(id)?.ok_or_else(|| no_such_job(id))?;
+            if status.state.has_ended() {
+                return Ok(status);
+            }
+            if status.state == super::JobState::Interrupted {
+                self.abandon(id)?;
+                return self.job(id);
+            }
+            if started.elapsed() > ANSWER_MAX {
+                return Err(Error::new(ErrorKind::InUse)
+                    .detail(format!("job {id} was asked to stop, and does not answer"))
+                    .advice("its disk may be stuck; ask again, or end its process"));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Ends an interrupted job as cancelled. Whether that was still to be done.
+    pub(crate) fn abandon(&self, id: JobId) -> Result<bool> {
+        let state = self.make_state()?;
+        let _locked = state.lock()?;
+        let Some(run) = RunFile::take(state.jobs.folder(), id)? else {
+            return Ok(false);
+        };
+        let mut record = match self.unfinished(&state, id) {
+            Ok(record) => record,
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(false),
+            Err(error) => return Err(error),
+        };
+        let result = if operation::was_published(self, &state, &record, &run)? {
+            Ok(())
+        } else {
+            operation::roll_back(self, &state, &record)?;
+            Err(Error::new(ErrorKind::Cancelled))
+        };
+        record.end(state.jobs.folder(), Outcome::of(&result))?;
+        state.jobs.remove_run_file(id)?;
+        Ok(true)
+    }
+}

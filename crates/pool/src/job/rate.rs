@@ -1,0 +1,111 @@
+//! The pool's rate, shared by its jobs in the background.
+//!
+//! Each job at work gets a part by the weight of its priority, and looks every while whether others have come or gone. What
+//! a job was told to keep to itself is a bound on that.
+
+use std::num::NonZeroU64;
+
+use extant_hostfs::{Pace, SharedRate};
+use extant_space::Result;
+
+use super::{JobOptions, JobState, Record};
+use crate::limits::Limits;
+use crate::state::State;
+
+/// The rate of one job.
+pub(super) struct JobRate {
+    options: JobOptions,
+    /// The pool's, where it bounds this job.
+    of_pool: Option<NonZeroU64>,
+    shared: Option<SharedRate>,
+}
+
+impl JobRate {
+    pub(super) fn new(options: JobOptions, limits: &Limits) -> Self {
+        let of_pool = limits.rate.filter(|_| options.background);
+        Self {
+            options,
+            of_pool,
+            shared: of_pool.map(SharedRate::new),
+        }
+    }
+
+    /// For the operations of hostfs.
+    pub(super) fn pace(&self) -> Pace {
+        match (&self.shared, self.options.background, self.options.rate) {
+            (Some(shared), ..) => Pace::BackgroundShared(shared.clone()),
+            (None, true, rate) => Pace::Background(rate),
+            (None, false, Some(rate)) => Pace::Limit(rate),
+            (None, false, None) => Pace::Full,
+        }
+    }
+
+    /// Bytes a second as they are now; `None`: no bound.
+    pub(super) fn now(&self) -> Option<NonZeroU64> {
+        match &self.shared {
+            Some(shared) => Some(shared.get()),
+            None => self.options.rate,
+        }
+    }
+
+    /// Looks at who shares the pool's rate.
+    pub(super) fn share(&self, own: &Record, state: &State) -> Result<()> {
+        let (Some(of_pool), Some(shared)) = (self.of_pool, &self.shared) else {
+            return Ok(());
+        };
+        let others: u64 = state
+            .jobs
+            .alive()?
+            .into_iter()
+            .filter(|(record, status)| {
+                record.id != own.id
+                    && record.options.background
+                    && status.state == JobState::Running
+            })
+            .map(|(record, _)| record.options.priority.weight())
+            .sum();
+        shared.set(part_of(of_pool, self.options, others));
+        Ok(())
+    }
+}
+
+fn part_of(rate: NonZeroU64, own: JobOptions, others_weight: u64) -> NonZeroU64 {
+    let weight = own.priority.weight();
+    let part = u128::from(rate.get()) * u128::from(weight) / u128::from(weight + others_weight);
+    let part = NonZeroU64::new(part as u64).unwrap_or(NonZeroU64::MIN);
+    own.rate.map_or(part, |own| own.min(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Priority;
+
+    #[test]
+    fn parts_follow_weights_and_add_up() {
+        let rate = NonZeroU64::new(100 << 20).unwrap();
+        let of = |priority| JobOptions {
+            priority,
+            background: true,
+            rate: None,
+        };
+        let weights = [Priority::Low, Priority::Normal, Priority::High].map(Priority::weight);
+        let all: u64 = weights.iter().sum();
+        let parts = [Priority::Low, Priority::Normal, Priority::High]
+            .map(|priority| part_of(rate, of(priority), all - priority.weight()).get());
+        assert!(parts[0] < parts[1] && parts[1] < parts[2]);
+        assert!(parts.iter().sum::<u64>() <= rate.get());
+        assert_eq!(part_of(rate, of(Priority::Low), 0), rate);
+        assert_eq!(part_of(NonZeroU64::MIN, of(Priority::Low), 100).get(), 1);
+    }
+
+    #[test]
+    fn own_rate_bounds_the_part() {
+        let own = JobOptions {
+            background: true,
+            rate: NonZeroU64::new(7),
+            ..JobOptions::default()
+        };
+        assert_eq!(part_of(NonZeroU64::new(100).unwrap(), own, 0).get(), 7);
+    }
+}

@@ -1,0 +1,226 @@
+//! The record of a job on disk.
+//!
+//! Written when the job is made, and once more with its outcome. The second time must work on a full disk as well, so a
+//! spare file of sufficient size is written beside the first, filled in place and renamed over it.
+
+use std::os::unix::fs::FileExt;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use extant_space::{Error, ErrorKind, Result};
+use rustix::fs::OFlags;
+use serde::{Deserialize, Serialize};
+
+use super::status::JobFailure;
+use super::{JobId, JobOptions, Operation};
+use crate::folder::{Folder, OnExisting};
+
+const VERSION: u32 = 1;
+/// Paths are the longest part of a record.
+const BYTES_MAX: u64 = 64 << 10;
+/// Room for an outcome.
+const OUTCOME_ROOM: usize = 4096;
+/// A longer message is cut.
+const MESSAGE_MAX: usize = 1024;
+
+/// What a job is to do, what it holds, and what came of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    version: u32,
+    pub(crate) id: JobId,
+    #[serde(flatten)]
+    pub(crate) operation: Operation,
+    pub(crate) options: JobOptions,
+    pub(crate) reservation: Reservation,
+    /// Seconds since 1970.
+    pub(crate) created: u64,
+    pub(crate) outcome: Option<Outcome>,
+}
+
+/// What a job was promised, and what there was before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Reservation {
+    /// Space that the job will take, bytes.
+    pub(crate) space_bytes: u64,
+    /// Capacity of the volume when the job is done, bytes.
+    pub(crate) capacity_bytes: u64,
+    /// What the volume took on the disk when the job was made, where it existed.
+    pub(crate) allocated_before_bytes: u64,
+    /// Its capacity then.
+    pub(crate) capacity_before_bytes: u64,
+}
+
+impl Reservation {
+    /// The job takes space, or promises capacity.
+    pub(crate) fn takes_anything(&self) -> bool {
+        self.space_bytes > 0 || self.capacity_bytes > self.capacity_before_bytes
+    }
+}
+
+/// How a job ended.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct Outcome {
+    /// Seconds since 1970.
+    pub(crate) ended: u64,
+    /// `None`: well.
+    pub(crate) failure: Option<JobFailure>,
+}
+
+impl Outcome {
+    /// The outcome of a job that ends now with `result`.
+    pub(crate) fn of(result: &Result<()>) -> Self {
+        Self {
+            ended: now(),
+            failure: result.as_ref().err().map(|error| {
+                let mut message = error.to_string();
+                message.truncate(message.floor_char_boundary(MESSAGE_MAX));
+                JobFailure {
+                    kind: error.kind(),
+                    message,
+                }
+            }),
+        }
+    }
+}
+
+impl Record {
+    pub(crate) fn new(
+        id: JobId,
+        operation: Operation,
+        options: JobOptions,
+        reservation: Reservation,
+    ) -> Self {
+        Self {
+            version: VERSION,
+            id,
+            operation,
+            options,
+            reservation,
+            created: now(),
+            outcome: None,
+        }
+    }
+
+    /// Reads the record of a job; `None` where there is none.
+    pub(crate) fn read(jobs: &Folder, id: JobId) -> Result<Option<Self>> {
+        let Some(bytes) = jobs.read(&name(id), BYTES_MAX)? else {
+            return Ok(None);
+        };
+        let corrupt = |detail: String| {
+            Error::new(ErrorKind::Corrupt)
+                .at(jobs.path().join(name(id)))
+                .detail(detail)
+        };
+        let record: Self =
+            serde_json::from_slice(&bytes).map_err(|error| corrupt(error.to_string()))?;
+        if record.version != VERSION || record.id != id {
+            return Err(corrupt("it is not the record of this job".to_owned()));
+        }
+        Ok(Some(record))
+    }
+
+    /// Writes the record of a new job, and room for its outcome.
+    pub(crate) fn write_new(&self, jobs: &Folder) -> Result<()> {
+        let bytes = self.to_bytes();
+        let spare = spare_name(self.id);
+        // Written, so that it has its blocks.
+        let made = jobs.new_file(&spare).and_then(|file| {
+            let written = file.write_all_at(&vec![b' '; bytes.len() + OUTCOME_ROOM], 0);
+            written
+                .and_then(|()| file.sync_data())
+                .map_err(|source| Error::from(source).at(jobs.path().join(&spare)))
+        });
+        let made = made.and_then(|()| jobs.write(&name(self.id), &bytes));
+        if made.is_err() {
+            // The error that brought us here is the one to tell.
+            let _ = jobs.remove(&spare);
+        }
+        made
+    }
+
+    /// Writes the record with its outcome.
+    pub(crate) fn end(&mut self, jobs: &Folder, outcome: Outcome) -> Result<()> {
+        self.outcome = Some(outcome);
+        let mut bytes = self.to_bytes();
+        let spare = spare_name(self.id);
+        let file = jobs.file(&spare, OFlags::RDWR)?;
+        let fail = |source| {
+            Error::from(source)
+                .at(jobs.path().join(&spare))
+                .during("write")
+        };
+        let room = file.metadata().map_err(fail)?.len() as usize;
+        bytes.resize(bytes.len().max(room), b' ');
+        file.write_all_at(&bytes, 0).map_err(fail)?;
+        file.sync_all().map_err(fail)?;
+        jobs.rename(&spare, jobs, &name(self.id), OnExisting::Replace)?;
+        jobs.sync()
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = serde_json::to_vec(self).expect("plain data");
+        bytes.push(b'\n');
+        bytes
+    }
+}
+
+pub(crate) fn name(id: JobId) -> String {
+    format!("{id}.json")
+}
+
+pub(crate) fn spare_name(id: JobId) -> String {
+    format!("{id}.spare")
+}
+
+/// Seconds since 1970; 0 with a clock that is before.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH);
+    since.map_or(0, |since| since.as_secs())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{Wipe, WipeMethod};
+
+    fn record() -> Record {
+        let operation = Operation::Wipe(Wipe {
+            volume: "a".parse().unwrap(),
+            method: WipeMethod::Zero,
+            force: false,
+        });
+        let id = JobId(7);
+        Record::new(id, operation, JobOptions::default(), Reservation::default())
+    }
+
+    #[test]
+    fn record_comes_back_with_and_without_outcome() {
+        let place = tempfile::tempdir().unwrap();
+        let jobs = Folder::open(place.path()).unwrap();
+        let mut record = record();
+        record.write_new(&jobs).unwrap();
+        assert_eq!(Record::read(&jobs, JobId(7)).unwrap().unwrap(), record);
+        let failure = Err(Error::new(ErrorKind::Io).detail("ü".repeat(5000)));
+        record.end(&jobs, Outcome::of(&failure)).unwrap();
+        assert_eq!(Record::read(&jobs, JobId(7)).unwrap().unwrap(), record);
+        assert!(jobs.stat(&spare_name(JobId(7))).unwrap().is_none());
+        assert!(Record::read(&jobs, JobId(8)).unwrap().is_none());
+    }
+
+    #[test]
+    fn hostile_record_is_an_error_with_its_place() {
+        let place = tempfile::tempdir().unwrap();
+        let jobs = Folder::open(place.path()).unwrap();
+        let good = String::from_utf8(record().to_bytes()).unwrap();
+        for text in [
+            "".to_owned(),
+            good.replace("\"a\"", "\"../a\""),
+            good.replace("\"id\":7", "\"id\":8"),
+            good.replace("\"wipe\"", "\"burn\""),
+            "[".repeat(60_000),
+        ] {
+            jobs.write(&name(JobId(7)), text.as_bytes()).unwrap();
+            let error = Record::read(&jobs, JobId(7)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The run file of a job: who works on it, how far, and whether to stop.
+//!
+//! A file of fixed size, changed in place. The lock (flock) is the life of the job: it ends with the process,
+//! however that ends. The first bytes are a request from others, the rest a line from the worker. Neither is synced,
+//! as both mean nothing after a restart of the machine; but for the stage before a publication, which tells whoever finds the job
+//! later whose file has the volume's name.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use extant_space::{Error, ErrorKind, Progress, Result};
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+use serde::{Deserialize, Serialize};
+
+use super::JobId;
+use crate::folder::Folder;
+
+const SIZE: usize = 512;
+/// The request comes first, and has a sector to itself in spirit: it is written by other processes.
+const REQUEST_SIZE: usize = 8;
+const GO_ON: &[u8; REQUEST_SIZE] = b"go on  \n";
+const STOP: &[u8; REQUEST_SIZE] = b"stop   \n";
+/// Whoever looks whether a lock is free holds it for a moment, and so does a process just killed.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// Where the worker of a job is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Stage {
+    /// For its turn.
+    Waiting,
+    /// At work.
+    Running,
+    /// All is done but the last rename, which may have happened or not.
+    Publishing,
+}
+
+/// The worker's line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Line {
+    pub(crate) stage: Stage,
+    pub(crate) progress: Option<Progress>,
+}
+
+/// A run file that this process has locked.
+#[derive(Debug)]
+pub(crate) struct RunFile {
+    file: File,
+}
+
+impl RunFile {
+    /// Makes the file of a new job, locked.
+    pub(crate) fn create(jobs: &Folder, id: JobId) -> Result<Self> {
+        let name = name(id);
+        let file = jobs.new_file(&name)?;
+        let run = Self { file };
+        let made = flock(&run.file, FlockOperation::NonBlockingLockExclusive)
+            .map_err(io::Error::from)
+            .and_then(|()| run.file.write_all_at(&[b' '; SIZE], 0))
+            .and_then(|()| run.file.write_all_at(GO_ON, 0));
+        made.map_err(|source| Error::from(source).at(jobs.path().join(name)))?;
+        run.tell(Line {
+            stage: Stage::Waiting,
+            progress: None,
+        })?;
+        Ok(run)
+    }
+
+    /// Takes the job over whose worker is gone; `None` while there is one.
+    pub(crate) fn take(jobs: &Folder, id: JobId) -> Result<Option<Self>> {
+        let file = jobs.file(&name(id), OFlags::RDWR)?;
+        let started = Instant::now();
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Some(Self { file })),
+                Err(Errno::WOULDBLOCK) if started.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                Err(Errno::WOULDBLOCK) => return Ok(None),
+                Err(errno) => return Err(io::Error::from(errno).into()),
+            }
+        }
+    }
+
+    /// The file of a job that another process has locked for this one, and has handed over open.
+    pub(crate) fn handed_over(file: File, jobs: &Folder, id: JobId) -> Result<Self> {
+        let same = jobs.stat(&name(id))?.is_some_and(|named| {
+            rustix::fs::fstat(&file)
+                .is_ok_and(|own| (own.st_dev, own.st_ino) == (named.st_dev, named.st_ino))
+        });
+        // On one's own lock this does nothing, on nobody's it takes it.
+        if same && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+            return Ok(Self { file });
+        }
+        Err(Error::new(ErrorKind::InvalidArgument)
+            .detail(format!("what was handed over is not the lock of job {id}")))
+    }
+
+    /// The locked file, for another process to go on with.
+    pub(crate) fn into_file(self) -> File {
+        self.file
+    }
+
+    /// Nobody asks the job to stop any more.
+    pub(crate) fn clear_request(&self) -> Result<()> {
+        Ok(self.file.write_all_at(GO_ON, 0)?)
+    }
+
+    /// Somebody asks the job to stop.
+    pub(crate) fn must_stop(&self) -> bool {
+        let mut request = [0; REQUEST_SIZE];
+        self.file.read_exact_at(&mut request, 0).is_ok() && &request == STOP
+    }
+
+    /// Leaves the newest line for others.
+    pub(crate) fn tell(&self, line: Line) -> Result<()> {
+        let mut bytes = serde_json::to_vec(&line).expect("plain data");
+        debug_assert!(bytes.len() < SIZE - REQUEST_SIZE);
+        bytes.resize(SIZE - REQUEST_SIZE - 1, b' ');
+        bytes.push(b'\n');
+        Ok(self.file.write_all_at(&bytes, REQUEST_SIZE as u64)?)
+    }
+
+    /// The line as it is now.
+    pub(crate) fn line(&self) -> Option<Line> {
+        line_of(&self.file)
+    }
+
+    /// Makes the line durable.
+    pub(crate) fn sync(&self) -> Result<()> {
+        Ok(self.file.sync_data()?)
+    }
+}
+
+/// What can be seen of a job's worker from outside.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Look {
+    pub(crate) is_alive: bool,
+    pub(crate) line: Option<Line>,
+}
+
+/// Looks at a job from outside. The file may be gone, as the job has just ended.
+pub(crate) fn look(jobs: &Folder, id: JobId) -> Result<Look> {
+    let file = match jobs.file(&name(id), OFlags::RDONLY) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            return Ok(Look {
+                is_alive: false,
+                line: None,
+            });
+        }
+        Err(error) => return Err(error),
+    };
+    // Taken for a moment where it is free, and given back by the close.
+    let is_alive = flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK);
+    Ok(Look {
+        is_alive,
+        line: line_of(&file),
+    })
+}
+
+/// Asks the worker of a job to stop.
+pub(crate) fn ask_to_stop(jobs: &Folder, id: JobId) -> Result<()> {
+    let file = jobs.file(&name(id), OFlags::RDWR)?;
+    Ok(file.write_all_at(STOP, 0)?)
+}
+
+pub(crate) fn name(id: JobId) -> String {
+    format!("{id}.run")
+}
+
+/// `None` for a line that is being changed at this moment.
+fn line_of(file: &File) -> Option<Line> {
+    let mut bytes = [0; SIZE - REQUEST_SIZE];
+    file.read_exact_at(&mut bytes, REQUEST_SIZE as u64).ok()?;
+    serde_json::from_slice(&bytes).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn life_of_a_job_is_its_lock() {
+        let place = tempfile::tempdir().unwrap();
+        let jobs = Folder::open(place.path()).unwrap();
+        let run = RunFile::create(&jobs, JobId(1)).unwrap();
+        assert!(look(&jobs, JobId(1)).unwrap().is_alive);
+        assert!(RunFile::take(&jobs, JobId(1)).unwrap().is_none());
+        drop(run);
+        assert!(!look(&jobs, JobId(1)).unwrap().is_alive);
+        assert!(RunFile::take(&jobs, JobId(1)).unwrap().is_some());
+    }
+
+    #[test]
+    fn request_and_line_do_not_touch_each_other() {
+        let place = tempfile::tempdir().unwrap();
+        let jobs = Folder::open(place.path()).unwrap();
+        let run = RunFile::create(&jobs, JobId(1)).unwrap();
+        assert!(!run.must_stop());
+        ask_to_stop(&jobs, JobId(1)).unwrap();
+        let line = Line {
+            stage: Stage::Running,
+            progress: Some(Progress {
+                phase: extant_space::Phase::Write,
+                done_bytes: u64::MAX,
+                total_bytes: u64::MAX,
+            }),
+        };
+        run.tell(line).unwrap();
+        assert!(run.must_stop());
+        assert_eq!(look(&jobs, JobId(1)).unwrap().line, Some(line));
+        run.clear_request().unwrap();
+        assert!(!run.must_stop());
+    }
+
+    #[test]
+    fn lock_of_another_job_is_not_taken_for_ones_own() {
+        let place = tempfile::tempdir().unwrap();
+        let jobs = Folder::open(place.path()).unwrap();
+        let one = RunFile::create(&jobs, JobId(1)).unwrap().into_file();
+        let _two = RunFile::create(&jobs, JobId(2)).unwrap();
+        assert!(RunFile::handed_over(one.try_clone().unwrap(), &jobs, JobId(2)).is_err());
+        assert!(RunFile::handed_over(one, &jobs, JobId(1)).is_ok());
+    }
+}

@@ -1,0 +1,119 @@
+//! What is told of a job.
+
+use extant_space::{Error, ErrorKind, Progress};
+use serde::{Deserialize, Serialize};
+
+use super::run_file::{Look, Stage};
+use super::{JobId, JobOptions, Operation, Record};
+
+/// Where a job is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum JobState {
+    /// For its turn.
+    Waiting,
+    /// At work.
+    Running,
+    /// Its process is gone; it can be resumed or cancelled.
+    Interrupted,
+    /// Ended well.
+    Done,
+    /// Ended with an error; the pool is as before.
+    Failed,
+    /// Ended by request; the pool is as before.
+    Cancelled,
+}
+
+impl JobState {
+    /// The word used in tables and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Waiting => "waiting",
+            Self::Running => "running",
+            Self::Interrupted => "interrupted",
+            Self::Done => "done",
+            Self::Failed => "failed",
+            Self::Cancelled => "cancelled",
+        }
+    }
+
+    /// Nothing more will happen.
+    pub fn has_ended(self) -> bool {
+        matches!(self, Self::Done | Self::Failed | Self::Cancelled)
+    }
+}
+
+/// Why a job ended otherwise than well.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobFailure {
+    /// What programs decide on.
+    pub kind: ErrorKind,
+    /// What people read.
+    pub message: String,
+}
+
+impl From<&JobFailure> for Error {
+    fn from(failure: &JobFailure) -> Self {
+        Self::new(failure.kind).detail(&failure.message)
+    }
+}
+
+/// A job as it is at a moment.
+#[derive(Clone, Debug, Serialize)]
+pub struct JobStatus {
+    /// Its number.
+    pub id: JobId,
+    /// Where it is in its life.
+    pub state: JobState,
+    /// What it does.
+    #[serde(flatten)]
+    pub operation: Operation,
+    /// How it runs beside others.
+    pub options: JobOptions,
+    /// How far it is, or was when its process ended.
+    pub progress: Option<Progress>,
+    /// When it was made, seconds since 1970.
+    pub created: u64,
+    /// When it ended.
+    pub ended: Option<u64>,
+    /// Why it ended otherwise than well.
+    pub failure: Option<JobFailure>,
+}
+
+impl JobStatus {
+    pub(crate) fn new(record: &Record, look: Look) -> Self {
+        let failure = record
+            .outcome
+            .as_ref()
+            .and_then(|outcome| outcome.failure.clone());
+        let state = match (&record.outcome, &failure, look.line) {
+            (Some(_), None, _) => JobState::Done,
+            (_, Some(failure), _) if failure.kind == ErrorKind::Cancelled => JobState::Cancelled,
+            (_, Some(_), _) => JobState::Failed,
+            (None, ..) if !look.is_alive => JobState::Interrupted,
+            (None, _, Some(line)) if line.stage == Stage::Waiting => JobState::Waiting,
+            (None, ..) => JobState::Running,
+        };
+        Self {
+            id: record.id,
+            state,
+            operation: record.operation.clone(),
+            options: record.options,
+            progress: look.line.and_then(|line| line.progress),
+            created: record.created,
+            ended: record.outcome.as_ref().map(|outcome| outcome.ended),
+            failure,
+        }
+    }
+
+    /// The outcome of a job that has ended.
+    ///
+    /// # Errors
+    /// The error that the job ended with.
+    pub fn result(&self) -> extant_space::Result<()> {
+        match &self.failure {
+            None => Ok(()),
+            Some(failure) => Err(failure.into()),
+        }
+    }
+}

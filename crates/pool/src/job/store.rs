@@ -1,0 +1,129 @@
+//! The jobs of a pool, on disk.
+//!
+//! Numbers are given under the pool's lock, each one more than the highest that any file has. Of the jobs that have
+//! ended the newest are kept.
+
+use std::collections::BTreeSet;
+
+use extant_space::Result;
+
+use super::record::{self, Record};
+use super::run_file::{self, Look};
+use super::{JobId, JobState, JobStatus};
+use crate::folder::Folder;
+
+/// So many jobs that have ended are remembered.
+const ENDED_MAX: usize = 64;
+
+/// The folder of jobs.
+#[derive(Debug)]
+pub(crate) struct Jobs {
+    folder: Folder,
+}
+
+impl Jobs {
+    pub(crate) fn in_folder(folder: Folder) -> Self {
+        Self { folder }
+    }
+
+    pub(crate) fn folder(&self) -> &Folder {
+        &self.folder
+    }
+
+    /// Numbers that any file is of.
+    pub(crate) fn numbers(&self) -> Result<BTreeSet<JobId>> {
+        let mut numbers = BTreeSet::new();
+        self.folder.for_each_name(|name| {
+            let number = name.to_str().ok().and_then(|name| name.split_once('.'));
+            numbers.extend(number.and_then(|(number, _)| number.parse::<JobId>().ok()));
+        })?;
+        Ok(numbers)
+    }
+
+    /// The number of the next job. To be asked under the pool's lock.
+    pub(crate) fn next_number(&self) -> Result<JobId> {
+        let last = self.numbers()?.pop_last();
+        Ok(JobId(last.map_or(1, |last| last.0 + 1)))
+    }
+
+    /// All records, oldest first. Files without a record are not jobs.
+    pub(crate) fn records(&self) -> Result<Vec<Record>> {
+        let numbers = self.numbers()?.into_iter();
+        let records = numbers.filter_map(|id| Record::read(&self.folder, id).transpose());
+        records.collect()
+    }
+
+    /// All jobs, oldest first.
+    pub(crate) fn statuses(&self) -> Result<Vec<JobStatus>> {
+        let records = self.records()?.into_iter();
+        records.map(|record| self.status_of(&record)).collect()
+    }
+
+    /// A job as it is now; `None` where there is none.
+    pub(crate) fn status(&self, id: JobId) -> Result<Option<JobStatus>> {
+        let record = Record::read(&self.folder, id)?;
+        record.map(|record| self.status_of(&record)).transpose()
+    }
+
+    /// Records of the jobs that a process works on, or waits with for their turn.
+    pub(crate) fn alive(&self) -> Result<Vec<(Record, JobStatus)>> {
+        let mut alive = Vec::new();
+        for record in self.records()? {
+            let status = self.status_of(&record)?;
+            if matches!(status.state, JobState::Waiting | JobState::Running) {
+                alive.push((record, status));
+            }
+        }
+        Ok(alive)
+    }
+
+    fn status_of(&self, record: &Record) -> Result<JobStatus> {
+        let nothing = Look {
+            is_alive: false,
+            line: None,
+        };
+        if record.outcome.is_some() {
+            return Ok(JobStatus::new(record, nothing));
+        }
+        let look = run_file::look(&self.folder, record.id)?;
+        if look.is_alive {
+            return Ok(JobStatus::new(record, look));
+        }
+        // It may have ended between the two looks, and not have died.
+        match Record::read(&self.folder, record.id)? {
+            Some(newest) => Ok(JobStatus::new(&newest, look)),
+            None => Ok(JobStatus::new(record, look)),
+        }
+    }
+
+    /// Removes what is left of a job's life beside its record.
+    pub(crate) fn remove_run_file(&self, id: JobId) -> Result<()> {
+        self.folder.remove(&run_file::name(id))?;
+        Ok(())
+    }
+
+    /// Removes every file of a job.
+    pub(crate) fn forget(&self, id: JobId) -> Result<()> {
+        for name in [
+            run_file::name(id),
+            record::spare_name(id),
+            format!("{}.new", record::name(id)),
+            // The last: without it the others are found by their number.
+            record::name(id),
+        ] {
+            self.folder.remove(&name)?;
+        }
+        Ok(())
+    }
+
+    /// Forgets the oldest of the jobs that have ended, but for the newest.
+    pub(crate) fn prune(&self, records: &[Record]) -> Result<()> {
+        let ended: Vec<JobId> = records
+            .iter()
+            .filter(|record| record.outcome.is_some())
+            .map(|record| record.id)
+            .collect();
+        let surplus = ended.len().saturating_sub(ENDED_MAX);
+        ended[..surplus].iter().try_for_each(|&id| self.forget(id))
+    }
+}

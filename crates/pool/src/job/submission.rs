@@ -1,0 +1,334 @@
+//! How a job is made: what it needs is judged and reserved in one step, under the pool's lock.
+//!
+//! A volume has one job at a time, but for those that only read it. A job that is asked for again after its process
+//! died is taken up where it was.
+
+use std::os::unix::fs::MetadataExt;
+
+use extant_hostfs::{Access, HostFile};
+use extant_space::{ByteSize, Error, ErrorKind, Preallocation, Result};
+use rustix::fs::OFlags;
+
+use super::{
+    CloneMethod, Job, JobId, JobOptions, JobState, Operation, Record, Reservation, RunFile,
+};
+use crate::accounting::{Need, Space};
+use crate::format::Format;
+use crate::name::VolumeName;
+use crate::pool::Pool;
+use crate::state::{Locked, State};
+
+impl Pool {
+    /// Makes a job of `operation`, which has what it needs on return: of two that do not both fit, one fails here.
+    ///
+    /// The same operation that an earlier process did not bring to its end is taken up again.
+    ///
+    /// # Errors
+    /// `NoSpace` with the missing amount, `AlreadyExists`, `NotFound`, `InUse` with the job that has the volume,
+    /// `InvalidArgument` for what makes no sense, `Unsupported` for a format.
+    pub fn submit(&self, operation: Operation, options: JobOptions) -> Result<Job<'_>> {
+        let state = self.make_state()?;
+        let locked = state.lock()?;
+        let records = state.jobs.records()?;
+        if let Some(record) = self.earlier(&state, &operation, &records)? {
+            return self.take_up(state, locked, record);
+        }
+        state.jobs.prune(&records)?;
+        let reservation = self.assess(&state, &operation)?;
+        let need = Need {
+            capacity_bytes: reservation
+                .capacity_bytes
+                .saturating_sub(reservation.capacity_before_bytes),
+            space_bytes: reservation.space_bytes,
+        };
+        let limits = self.definition().limits();
+        let checked = Space::of(self, Some(&state)).and_then(|space| space.check(need, limits));
+        checked.map_err(|error| error.at(self.path_of(operation.volume())))?;
+        let id = state.jobs.next_number()?;
+        let record = Record::new(id, operation, options, reservation);
+        let run = RunFile::create(state.jobs.folder(), id);
+        let made = run.and_then(|run| record.write_new(state.jobs.folder()).map(|()| run));
+        match made {
+            Ok(run) => Ok(Job::new(self, state, record, run)),
+            Err(error) => {
+                // The error that brought us here is the one to tell.
+                let _ = state.jobs.forget(id);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes up an interrupted job: the caller's process is its worker from here on.
+    ///
+    /// # Errors
+    /// `NotFound`, `InUse` while a process works on it, `AlreadyExists` when it has ended; those of
+    /// [`submit`](Self::submit), as what it still needs is reserved anew.
+    pub fn resume(&self, id: JobId) -> Result<Job<'_>> {
+        let state = self.make_state()?;
+        let locked = state.lock()?;
+        let record = self.unfinished(&state, id)?;
+        self.take_up(state, locked, record)
+    }
+
+    /// Goes on with a job that another process has submitted and handed over, with the lock from [`Job::hand_over`].
+    ///
+    /// # Errors
+    /// `InvalidArgument` when that is not the lock of this job.
+    pub fn take_over(&self, id: JobId, lock: std::fs::File) -> Result<Job<'_>> {
+        let state = self.make_state()?;
+        let record = self.unfinished(&state, id)?;
+        let run = RunFile::handed_over(lock, state.jobs.folder(), id)?;
+        Ok(Job::new(self, state, record, run))
+    }
+
+    /// The record of a job that has not ended.
+    pub(crate) fn unfinished(&self, state: &State, id: JobId) -> Result<Record> {
+        let Some(record) = Record::read(state.jobs.folder(), id)? else {
+            return Err(no_such_job(id));
+        };
+        match record.outcome {
+            None => Ok(record),
+            Some(_) => {
+                Err(Error::new(ErrorKind::AlreadyExists)
+                    .detail(format!("job {id} has ended already")))
+            }
+        }
+    }
+
+    fn take_up(&self, state: State, locked: Locked, record: Record) -> Result<Job<'_>> {
+        let Some(run) = RunFile::take(state.jobs.folder(), record.id)? else {
+            return Err(
+                Error::new(ErrorKind::InUse).detail(format!("job {} is at work", record.id))
+            );
+        };
+        run.clear_request()?;
+        // With the lock taken the job counts as being at work, with what it has not taken yet.
+        if record.reservation.takes_anything() {
+            let space = Space::of(self, Some(&state))?;
+            space.check_is_covered(self.definition().limits())?;
+        }
+        drop(locked);
+        Ok(Job::new(self, state, record, run))
+    }
+
+    /// Refuses a job that another one stands in the way of; the record of the same job, if it was interrupted.
+    fn earlier(
+        &self,
+        state: &State,
+        operation: &Operation,
+        records: &[Record],
+    ) -> Result<Option<Record>> {
+        let unfinished = records.iter().filter(|record| record.outcome.is_none());
+        for record in unfinished.filter(|record| operation.conflicts_with(&record.operation)) {
+            let Some(status) = state.jobs.status(record.id)? else {
+                continue;
+            };
+            let (id, name) = (record.id, record.operation.name());
+            let volume = record.operation.volume();
+            let error = Error::new(ErrorKind::InUse);
+            match status.state {
+                JobState::Interrupted if &record.operation == operation => {
+                    return Ok(Some(record.clone()));
+                }
+                JobState::Interrupted => {
+                    return Err(error
+                        .detail(format!("job {id} ({name} {volume}) was interrupted"))
+                        .advice(format!("extant job resume or cancel it: number {id}")));
+                }
+                JobState::Waiting | JobState::Running => {
+                    return Err(error
+                        .detail(format!(
+                            "job {id} ({name} {volume}) is at work on the volume"
+                        ))
+                        .advice("wait for it, or cancel it"));
+                }
+                JobState::Done | JobState::Failed | JobState::Cancelled => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// What an operation needs; refuses one that cannot be done.
+    fn assess(&self, state: &State, operation: &Operation) -> Result<Reservation> {
+        match operation {
+            Operation::Create(create) => {
+                create.format.check_supports("creation")?;
+                self.check_name_is_free(&create.volume)?;
+                check_capacity(create.capacity_bytes)?;
+                let space_bytes = space_of(create.preallocation, create.allocation_bytes);
+                if create.allocation_bytes > create.capacity_bytes {
+                    return Err(Error::new(ErrorKind::InvalidArgument).detail(format!(
+                        "the allocation ({}) is more than the capacity ({})",
+                        ByteSize(create.allocation_bytes),
+                        ByteSize(create.capacity_bytes)
+                    )));
+                }
+                if space_bytes < create.allocation_bytes {
+                    return Err(Error::new(ErrorKind::InvalidArgument)
+                        .detail("an allocation needs preallocation falloc or full"));
+                }
+                Ok(Reservation {
+                    space_bytes,
+                    capacity_bytes: create.capacity_bytes,
+                    ..Reservation::default()
+                })
+            }
+            Operation::Clone(clone) => {
+                self.check_name_is_free(&clone.volume)?;
+                let source = self.open_volume(&clone.source, OFlags::RDONLY)?;
+                let shares = match clone.method {
+                    CloneMethod::Copy => false,
+                    CloneMethod::Auto => can_share(state, &source)?,
+                    CloneMethod::Reflink => true,
+                };
+                let found = measure(&source)?;
+                Ok(Reservation {
+                    space_bytes: if shares { 0 } else { found.allocated_bytes },
+                    capacity_bytes: found.size_bytes,
+                    ..Reservation::default()
+                })
+            }
+            Operation::Resize(resize) => {
+                check_capacity(resize.capacity_bytes)?;
+                let file = self.open_volume(&resize.volume, OFlags::RDWR)?;
+                Format::of(file.as_file())
+                    .check_supports("resize")
+                    .map_err(|error| error.at(file.path()))?;
+                let found = measure(&file)?;
+                if resize.capacity_bytes < found.size_bytes && !resize.shrink {
+                    return Err(Error::new(ErrorKind::InvalidArgument)
+                        .at(file.path())
+                        .detail(format!(
+                            "{} is less than the capacity of {}: what is past it would be lost",
+                            ByteSize(resize.capacity_bytes),
+                            ByteSize(found.size_bytes)
+                        ))
+                        .advice("--shrink allows that"));
+                }
+                let more = resize.capacity_bytes.saturating_sub(found.size_bytes);
+                Ok(found.reservation(space_of(resize.preallocation, more), resize.capacity_bytes))
+            }
+            Operation::Wipe(wipe) => {
+                let found = measure(&self.open_volume(&wipe.volume, OFlags::RDWR)?)?;
+                Ok(found.reservation(0, found.size_bytes))
+            }
+            Operation::Materialize(materialize) => {
+                let found = measure(&self.open_volume(&materialize.volume, OFlags::RDWR)?)?;
+                let holes = found.size_bytes.saturating_sub(found.allocated_bytes);
+                Ok(found.reservation(holes, found.size_bytes))
+            }
+            Operation::Upload(upload) => {
+                if !upload.replace {
+                    self.check_name_is_free(&upload.volume)?;
+                }
+                let found = measure(&HostFile::open(&upload.source, Access::Read)?)?;
+                Ok(Reservation {
+                    space_bytes: found.allocated_bytes,
+                    capacity_bytes: found.size_bytes,
+                    ..Reservation::default()
+                })
+            }
+            Operation::Download(download) => {
+                let found = measure(&self.open_volume(&download.volume, OFlags::RDONLY)?)?;
+                Ok(found.reservation(0, found.size_bytes))
+            }
+        }
+    }
+
+    fn check_name_is_free(&self, name: &VolumeName) -> Result<()> {
+        match self.folder().stat(name.as_str())? {
+            None => Ok(()),
+            Some(_) => Err(Error::new(ErrorKind::AlreadyExists).at(self.path_of(name))),
+        }
+    }
+
+    pub(crate) fn path_of(&self, name: &VolumeName) -> std::path::PathBuf {
+        self.folder().path().join(name.as_str())
+    }
+}
+
+pub(crate) fn no_such_job(id: JobId) -> Error {
+    Error::new(ErrorKind::NotFound)
+        .detail(format!("there is no job {id} in the pool"))
+        .advice("extant job list shows them")
+}
+
+impl Operation {
+    /// Both cannot be at work at a time.
+    fn conflicts_with(&self, other: &Self) -> bool {
+        let touch = |one: &Self, other: &Self| {
+            let changed = one.changed();
+            changed.is_some_and(|name| other.changed() == Some(name) || other.read() == Some(name))
+        };
+        touch(self, other) || touch(other, self)
+    }
+
+    fn changed(&self) -> Option<&VolumeName> {
+        (!matches!(self, Self::Download(_))).then(|| self.volume())
+    }
+
+    fn read(&self) -> Option<&VolumeName> {
+        match self {
+            Self::Clone(clone) => Some(&clone.source),
+            Self::Download(download) => Some(&download.volume),
+            _ => None,
+        }
+    }
+}
+
+/// A file as it is before the job.
+struct Measured {
+    size_bytes: u64,
+    allocated_bytes: u64,
+}
+
+impl Measured {
+    fn reservation(&self, space_bytes: u64, capacity_bytes: u64) -> Reservation {
+        Reservation {
+            space_bytes,
+            capacity_bytes,
+            allocated_before_bytes: self.allocated_bytes,
+            capacity_before_bytes: self.size_bytes,
+        }
+    }
+}
+
+fn measure(file: &HostFile) -> Result<Measured> {
+    let metadata = file.as_file().metadata();
+    let metadata = metadata.map_err(|source| Error::from(source).at(file.path()))?;
+    if !metadata.is_file() {
+        return Err(Error::new(ErrorKind::WrongType).at(file.path()));
+    }
+    Ok(Measured {
+        size_bytes: metadata.len(),
+        allocated_bytes: metadata.blocks() * 512,
+    })
+}
+
+fn check_capacity(bytes: u64) -> Result<()> {
+    if bytes == 0 {
+        let error = Error::new(ErrorKind::InvalidArgument);
+        return Err(error.detail("the capacity must be at least 1 byte"));
+    }
+    match i64::try_from(bytes) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Error::new(ErrorKind::TooLarge)
+            .detail(format!("{} is past the largest file", ByteSize(bytes)))),
+    }
+}
+
+fn space_of(preallocation: Preallocation, bytes: u64) -> u64 {
+    match preallocation {
+        Preallocation::Off => 0,
+        Preallocation::Falloc | Preallocation::Full => bytes,
+    }
+}
+
+/// Files of the pool can share the space of `source`; tried, on a file without a name.
+fn can_share(state: &State, source: &HostFile) -> Result<bool> {
+    const PROBE: &str = "probe";
+    state.work.remove(PROBE)?;
+    let file = state.work.new_file(PROBE)?;
+    state.work.remove(PROBE)?;
+    Ok(rustix::fs::ioctl_ficlone(&file, source.as_file()).is_ok())
+}

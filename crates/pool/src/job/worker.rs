@@ -1,0 +1,206 @@
+//! A job at work, in this process.
+//!
+//! The thread that runs the job does the operation; one more keeps the line of the run file, hands requests to stop on
+//! to the token, and shares the pool's rate. However the job ends, its record says so before its run file goes.
+
+use std::fs::File;
+use std::num::NonZeroU64;
+use std::sync::Mutex;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use extant_hostfs::Pace;
+use extant_space::{CancelToken, Control, ErrorKind, Progress, Result};
+
+use super::rate::JobRate;
+use super::{JobId, Line, Outcome, Record, RunFile, Stage, queue};
+use crate::operation;
+use crate::pool::Pool;
+use crate::state::State;
+
+/// How often a request to stop is looked for.
+const LOOK: Duration = Duration::from_millis(20);
+/// How often the line is written.
+const TELL: Duration = Duration::from_millis(100);
+/// How often the pool's rate is shared anew.
+const SHARE: Duration = Duration::from_millis(200);
+
+/// What becomes of a job whose worker is told to stop by its own process (the token of its [`Control`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OnStop {
+    /// It is cancelled: the pool is as before.
+    Cancel,
+    /// It is interrupted, and can be resumed.
+    Interrupt,
+}
+
+/// A job that this process works on. Dropped before it ran, it is interrupted.
+#[derive(Debug)]
+pub struct Job<'p> {
+    pool: &'p Pool,
+    state: State,
+    record: Record,
+    run: RunFile,
+}
+
+impl<'p> Job<'p> {
+    pub(super) fn new(pool: &'p Pool, state: State, record: Record, run: RunFile) -> Self {
+        Self {
+            pool,
+            state,
+            record,
+            run,
+        }
+    }
+
+    /// Its number.
+    pub fn id(&self) -> JobId {
+        self.record.id
+    }
+
+    /// What it does.
+    pub fn operation(&self) -> &super::Operation {
+        &self.record.operation
+    }
+
+    /// Lets another process go on with it: one that inherits the open file and calls [`Pool::take_over`]. The job
+    /// is never without a worker in between.
+    pub fn hand_over(self) -> File {
+        self.run.into_file()
+    }
+
+    /// Waits for its turn and does it.
+    ///
+    /// A request of [`Pool::cancel`] cancels the token of `control` as well. After an error the pool is as before,
+    /// but for what a wipe has wiped, and for an interrupted job, which can be resumed.
+    pub fn run(mut self, on_stop: OnStop, control: Control<'_>) -> Result<()> {
+        let result = self.work(control);
+        let Err(error) = result else {
+            return self.end(Ok(()));
+        };
+        let is_interrupted = error.kind() == ErrorKind::Cancelled
+            && on_stop == OnStop::Interrupt
+            && !self.run.must_stop();
+        if is_interrupted {
+            return Err(error);
+        }
+        match operation::roll_back(self.pool, &self.state, &self.record) {
+            Ok(()) => self.end(Err(error)),
+            // It stays interrupted, for a disk that answers again.
+            Err(_) => Err(error),
+        }
+    }
+
+    fn work(&self, control: Control<'_>) -> Result<()> {
+        let line = Mutex::new(self.run.line().unwrap_or(Line {
+            stage: Stage::Waiting,
+            progress: None,
+        }));
+        let was_published =
+            operation::was_published(self.pool, &self.state, &self.record, &self.run)?;
+        if was_published {
+            return Ok(());
+        }
+        let progress = |progress: Progress| {
+            line.lock().expect("nobody panics with it").progress = Some(progress);
+            control.progress.update(progress);
+        };
+        let rate = JobRate::new(self.record.options, self.pool.definition().limits());
+        let (done, is_done) = channel::<()>();
+        std::thread::scope(|scope| {
+            scope.spawn(|| self.keep_line(&line, &rate, control.cancel.clone(), is_done));
+            let work = Work {
+                pool: self.pool,
+                state: &self.state,
+                record: &self.record,
+                run: &self.run,
+                line: &line,
+                rate: &rate,
+            };
+            let control = Control::new(control.cancel, &progress);
+            let result =
+                queue::wait_turn(&work, control).and_then(|()| operation::perform(&work, control));
+            drop(done);
+            result
+        })
+    }
+
+    /// Runs beside the operation until that is done.
+    fn keep_line(
+        &self,
+        line: &Mutex<Line>,
+        rate: &JobRate,
+        cancel: CancelToken,
+        is_done: Receiver<()>,
+    ) {
+        let mut told: Option<(Instant, Line)> = None;
+        let mut shared: Option<Instant> = None;
+        while is_done.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+            if self.run.must_stop() {
+                cancel.cancel();
+            }
+            if shared.is_none_or(|at| at.elapsed() >= SHARE) {
+                // A look that fails leaves the part as it was.
+                let _ = rate.share(&self.record, &self.state);
+                shared = Some(Instant::now());
+            }
+            let newest = *line.lock().expect("nobody panics with it");
+            let is_due = told.is_none_or(|(at, old)| at.elapsed() >= TELL && old != newest);
+            if is_due {
+                // A line that cannot be written is missed by nobody but those who look.
+                let _ = self.run.tell(newest);
+                told = Some((Instant::now(), newest));
+            }
+        }
+    }
+
+    fn end(&mut self, result: Result<()>) -> Result<()> {
+        let jobs = &self.state.jobs;
+        let ended = self
+            .record
+            .end(jobs.folder(), Outcome::of(&result))
+            .and_then(|()| jobs.remove_run_file(self.record.id));
+        // What cannot be remembered is forgotten: the work is done or undone, whatever became of its record.
+        let ended = ended.or_else(|_| jobs.forget(self.record.id));
+        result.and(ended)
+    }
+}
+
+/// What an operation works with.
+pub(crate) struct Work<'a> {
+    pub(crate) pool: &'a Pool,
+    pub(crate) state: &'a State,
+    pub(crate) record: &'a Record,
+    run: &'a RunFile,
+    line: &'a Mutex<Line>,
+    rate: &'a JobRate,
+}
+
+impl Work<'_> {
+    /// The pace of whole-file writes.
+    pub(crate) fn pace(&self) -> Pace {
+        self.rate.pace()
+    }
+
+    /// Bytes a second as they are now; `None`: no bound.
+    pub(crate) fn rate(&self) -> Option<NonZeroU64> {
+        self.rate.now()
+    }
+
+    /// Tells others where the job is, now.
+    pub(crate) fn set_line(&self, line: Line) -> Result<()> {
+        let mut own = self.line.lock().expect("nobody panics with it");
+        *own = line;
+        self.run.tell(line)
+    }
+
+    /// All is done but a rename: from here on a file under the final name is this job's. Durable on return.
+    pub(crate) fn begin_publication(&self) -> Result<()> {
+        let progress = self.line.lock().expect("nobody panics with it").progress;
+        self.set_line(Line {
+            stage: Stage::Publishing,
+            progress,
+        })?;
+        self.run.sync()
+    }
+}

@@ -1,0 +1,95 @@
+//! The operations of jobs, one module each.
+//!
+//! What makes a file works in the pool's own folder, or for a download beside the file to be, and gives it its name in one
+//! step when it is complete and durable. Before that step the job's line says so: whoever finds the job later knows by
+//! it that a file under the final name is the job's own when the unfinished file is gone.
+
+mod clone;
+mod copy;
+mod create;
+mod download;
+mod materialize;
+mod resize;
+mod upload;
+mod wipe;
+
+use extant_space::{Control, Error, Result};
+
+use crate::folder::{Folder, OnExisting};
+use crate::job::{Operation, Record, RunFile, Stage, Work};
+use crate::pool::Pool;
+use crate::state::State;
+
+/// Does the operation of a job whose turn it is.
+pub(crate) fn perform(work: &Work<'_>, control: Control<'_>) -> Result<()> {
+    match &work.record.operation {
+        Operation::Create(create) => create::perform(work, create, control),
+        Operation::Clone(clone) => clone::perform(work, clone, control),
+        Operation::Resize(resize) => resize::perform(work, resize, control),
+        Operation::Wipe(wipe) => wipe::perform(work, wipe, control),
+        Operation::Materialize(materialize) => materialize::perform(work, materialize, control),
+        Operation::Upload(upload) => upload::perform(work, upload, control),
+        Operation::Download(download) => download::perform(work, download, control),
+    }
+    .map_err(|error| explain(work, error))
+}
+
+/// An error about a file of the pool's own is about the volume that it was to become.
+fn explain(work: &Work<'_>, error: Error) -> Error {
+    let is_inner = error
+        .path()
+        .is_some_and(|path| path.starts_with(work.state.work.path()));
+    let volume = work.pool.path_of(work.record.operation.volume());
+    match is_inner {
+        true => error.about(volume),
+        false => error.at(volume),
+    }
+}
+
+/// Makes the pool what it was before a job that has not ended.
+pub(crate) fn roll_back(pool: &Pool, state: &State, record: &Record) -> Result<()> {
+    match &record.operation {
+        Operation::Create(_) | Operation::Clone(_) | Operation::Upload(_) => {
+            state.remove_work(record.id)
+        }
+        Operation::Resize(resize) => resize::roll_back(pool, record, resize),
+        Operation::Download(download) => download::roll_back(record.id, download),
+        // What was written over is gone, and what was made real does no harm.
+        Operation::Wipe(_) | Operation::Materialize(_) => Ok(()),
+    }
+}
+
+/// The job had done all of its work when its process ended.
+pub(crate) fn was_published(
+    pool: &Pool,
+    state: &State,
+    record: &Record,
+    run: &RunFile,
+) -> Result<bool> {
+    if run
+        .line()
+        .is_none_or(|line| line.stage != Stage::Publishing)
+    {
+        return Ok(false);
+    }
+    if let Operation::Download(download) = &record.operation {
+        return download::was_published(record.id, download);
+    }
+    let work = state.work_files()?;
+    Ok(work.iter().all(|file| file.job != Some(record.id))
+        && pool
+            .folder()
+            .stat(record.operation.volume().as_str())?
+            .is_some())
+}
+
+/// Gives the file `name` of the pool's own folder the name of the volume.
+fn publish(work: &Work<'_>, name: &str, existing: OnExisting) -> Result<()> {
+    work.begin_publication()?;
+    let target: &Folder = work.pool.folder();
+    let volume = work.record.operation.volume();
+    work.state
+        .work
+        .rename(name, target, volume.as_str(), existing)?;
+    target.sync()
+}

@@ -1,0 +1,76 @@
+//! A file gets the content of a volume. It is made beside its name, outside of the pool.
+
+use std::path::Path;
+
+use extant_hostfs::{HostFile, remove_soon};
+use extant_space::{Control, Error, ErrorKind, Result};
+use rustix::fs::OFlags;
+
+use super::copy::{Target, copy};
+use crate::folder::{Folder, OnExisting};
+use crate::job::{Download, JobId, Work};
+use crate::volume::lock_for_reading;
+
+pub(super) fn perform(work: &Work<'_>, download: &Download, control: Control<'_>) -> Result<()> {
+    let source = work.pool.open_volume(&download.volume, OFlags::RDONLY)?;
+    lock_for_reading(&source)?;
+    let (folder, name) = place_of(&download.target)?;
+    if !download.replace && folder.stat(name)?.is_some() {
+        return Err(Error::new(ErrorKind::AlreadyExists)
+            .at(&download.target)
+            .advice("--force replaces it"));
+    }
+    let partial = partial_name(work.record.id);
+    let (file, state) = match folder.stat(&partial)? {
+        None => (folder.new_file(&partial)?, Target::Empty),
+        Some(stat) if stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_nlink == 1 => {
+            (folder.file(&partial, OFlags::RDWR)?, Target::Begun)
+        }
+        Some(_) => {
+            return Err(Error::new(ErrorKind::AlreadyExists)
+                .at(folder.path().join(&partial))
+                .detail("somebody else's file is where the download is to be made"));
+        }
+    };
+    let target = HostFile::from_file(file, &download.target)?;
+    copy(&source, &target, state, &|| work.rate(), control)?;
+    work.begin_publication()?;
+    let existing = match download.replace {
+        true => OnExisting::Replace,
+        false => OnExisting::Refuse,
+    };
+    folder.rename(&partial, &folder, name, existing)?;
+    folder.sync()
+}
+
+pub(super) fn roll_back(id: JobId, download: &Download) -> Result<()> {
+    let (folder, _) = match place_of(&download.target) {
+        Ok(place) => place,
+        // Then nothing of it is there.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
+    match remove_soon(&folder, partial_name(id).as_ref()) {
+        Err(error) if error.kind() != ErrorKind::NotFound => Err(error.about(&download.target)),
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn was_published(id: JobId, download: &Download) -> Result<bool> {
+    let (folder, name) = place_of(&download.target)?;
+    Ok(folder.stat(&partial_name(id))?.is_none() && folder.stat(name)?.is_some())
+}
+
+fn partial_name(id: JobId) -> String {
+    format!(".extant-download-{id}")
+}
+
+fn place_of(target: &Path) -> Result<(Folder, &str)> {
+    let name = target.file_name().and_then(|name| name.to_str());
+    match (target.parent(), name) {
+        (Some(parent), Some(name)) => Ok((Folder::open(parent)?, name)),
+        _ => Err(Error::new(ErrorKind::InvalidArgument)
+            .at(target)
+            .detail("not the name of a file, in UTF-8")),
+    }
+}

@@ -1,0 +1,81 @@
+//! Another capacity.
+//!
+//! A larger one is shown at once, and the new part is made real after that: nobody but who resizes knows of it yet. Until
+//! the job is done, the old capacity is in its record.
+
+use extant_hostfs::{Exclusion, HostFile, MaterializeOptions, materialize_file};
+use extant_space::{
+    ByteRange, Control, FallocateMode, Phase, Preallocation, Result, SpaceFile, SyncMode,
+};
+use rustix::fs::OFlags;
+
+use crate::format::Format;
+use crate::job::{Record, Resize, Work};
+use crate::pool::Pool;
+use crate::volume::{check_nobody_has_it_open, lock_alone};
+
+/// Allocated in one call.
+const ALLOCATE: u64 = 16 << 30;
+
+pub(super) fn perform(work: &Work<'_>, resize: &Resize, control: Control<'_>) -> Result<()> {
+    let file = work.pool.open_volume(&resize.volume, OFlags::RDWR)?;
+    lock_alone(&file)?;
+    Format::of(file.as_file()).check_supports("resize")?;
+    let (before, after) = (
+        work.record.reservation.capacity_before_bytes,
+        resize.capacity_bytes,
+    );
+    if after < before {
+        check_nobody_has_it_open(&file)?;
+    }
+    control.cancel.check()?;
+    file.resize(after)?;
+    if after > before {
+        let part = ByteRange::new(before, after);
+        make_real(&file, part, resize.preallocation, work, control)?;
+    }
+    file.sync(SyncMode::All)
+}
+
+fn make_real(
+    file: &HostFile,
+    part: ByteRange,
+    preallocation: Preallocation,
+    work: &Work<'_>,
+    control: Control<'_>,
+) -> Result<()> {
+    match preallocation {
+        Preallocation::Off => Ok(()),
+        Preallocation::Falloc => part.chunks(ALLOCATE).try_for_each(|piece| {
+            control.cancel.check()?;
+            file.fallocate(FallocateMode::Allocate, piece)?;
+            control.report(Phase::Allocate, piece.end() - part.start(), part.len());
+            Ok(())
+        }),
+        Preallocation::Full => {
+            let options = MaterializeOptions {
+                range: Some(part),
+                // Who has the volume open does not know of the new part yet.
+                exclusion: Exclusion::Shared,
+                pace: work.pace(),
+                ..MaterializeOptions::default()
+            };
+            materialize_file(file, &options, control).map(|_| ())
+        }
+    }
+}
+
+/// Cuts the new part off. What a smaller capacity has cut off does not come back: that is one call, and the end of its
+/// job.
+pub(super) fn roll_back(pool: &Pool, record: &Record, resize: &Resize) -> Result<()> {
+    let before = record.reservation.capacity_before_bytes;
+    if resize.capacity_bytes <= before {
+        return Ok(());
+    }
+    let file = pool.open_volume(&resize.volume, OFlags::RDWR)?;
+    if file.size()? == resize.capacity_bytes {
+        file.resize(before)?;
+        file.sync(SyncMode::All)?;
+    }
+    Ok(())
+}

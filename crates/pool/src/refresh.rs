@@ -1,0 +1,130 @@
+//! What processes that died have left, found and told.
+//!
+//! A job whose process is gone is interrupted: it can be resumed, or cancelled, by who decides. One that had only its last
+//! word left to say is ended here. Files that belong to no job are removed.
+
+use extant_space::Result;
+use serde::Serialize;
+
+use crate::job::{JobId, JobState, JobStatus};
+use crate::pool::Pool;
+use crate::state::State;
+
+/// What is done about interrupted jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Leftovers {
+    /// They are told, and stay.
+    #[default]
+    Keep,
+    /// They are cancelled: the pool is as before them.
+    Remove,
+}
+
+/// What [`Pool::refresh`] found.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Refreshed {
+    /// Jobs that can be resumed.
+    pub interrupted: Vec<Interrupted>,
+    /// Interrupted jobs that were cancelled now.
+    pub cancelled: Vec<JobId>,
+    /// Jobs that had done their work, and are ended now.
+    pub completed: Vec<JobId>,
+    /// Files that belonged to no job, and are removed.
+    pub removed_files: u64,
+    /// What they took, bytes.
+    pub removed_bytes: u64,
+    /// Names in the directory that are no volumes: links, hidden files, names that are not UTF-8.
+    pub other_names: u64,
+}
+
+/// A job whose process is gone.
+#[derive(Clone, Debug, Serialize)]
+pub struct Interrupted {
+    /// The job.
+    #[serde(flatten)]
+    pub job: JobStatus,
+    /// What its unfinished file takes, bytes.
+    pub allocated_bytes: u64,
+}
+
+impl Pool {
+    /// Looks through the pool for what processes that died have left.
+    pub fn refresh(&self, leftovers: Leftovers) -> Result<Refreshed> {
+        let mut found = Refreshed {
+            other_names: self.count_other_names()?,
+            ..Refreshed::default()
+        };
+        let Some(state) = self.state()? else {
+            return Ok(found);
+        };
+        let jobs = state.jobs.statuses()?;
+        for job in jobs.iter().filter(|job| job.state == JobState::Interrupted) {
+            let is_complete = self.is_complete(&state, job.id)?;
+            if !is_complete && leftovers == Leftovers::Keep {
+                let allocated_bytes = allocated_by(&state, job.id)?;
+                found.interrupted.push(Interrupted {
+                    job: job.clone(),
+                    allocated_bytes,
+                });
+            } else if self.abandon(job.id)? {
+                match is_complete {
+                    true => found.completed.push(job.id),
+                    false => found.cancelled.push(job.id),
+                }
+            }
+        }
+        self.remove_strays(&state, &mut found)?;
+        Ok(found)
+    }
+
+    fn is_complete(&self, state: &State, id: JobId) -> Result<bool> {
+        let _locked = state.lock()?;
+        let Some(run) = crate::job::RunFile::take(state.jobs.folder(), id)? else {
+            return Ok(false);
+        };
+        match self.unfinished(state, id) {
+            Ok(record) => crate::operation::was_published(self, state, &record, &run),
+            Err(_) => Ok(false),
+        }
+    }
+
+    /// What no record of an unfinished job speaks of.
+    fn remove_strays(&self, state: &State, found: &mut Refreshed) -> Result<()> {
+        // Under the lock no job is half made.
+        let _locked = state.lock()?;
+        let records = state.jobs.records()?;
+        for id in state.jobs.numbers()? {
+            match records.iter().find(|record| record.id == id) {
+                None => state.jobs.forget(id)?,
+                Some(record) if record.outcome.is_some() => state.jobs.remove_run_file(id)?,
+                Some(_) => {}
+            }
+        }
+        for file in state.work_files()? {
+            let is_used = records
+                .iter()
+                .any(|record| record.outcome.is_none() && file.job == Some(record.id));
+            if !is_used {
+                state.remove_work_file(&file.name)?;
+                found.removed_files += 1;
+                found.removed_bytes += file.allocated_bytes;
+            }
+        }
+        Ok(())
+    }
+
+    fn count_other_names(&self) -> Result<u64> {
+        let (mut names, mut volumes) = (0, 0);
+        self.folder().for_each_name(|name| {
+            names += u64::from(!matches!(name.to_bytes(), b".extant" | b"lost+found"));
+        })?;
+        crate::volume::for_each_file(self.folder(), |_, _| volumes += 1)?;
+        Ok(names.saturating_sub(volumes))
+    }
+}
+
+fn allocated_by(state: &State, id: JobId) -> Result<u64> {
+    let files = state.work_files()?.into_iter();
+    let own = files.filter(|file| file.job == Some(id));
+    Ok(own.map(|file| file.allocated_bytes).sum())
+}

@@ -1,0 +1,198 @@
+//! What a pool keeps for itself, in the folder `.extant` of its directory.
+//!
+//! ```text
+//! .extant/lock          held for short steps: numbers, reservations, turns
+//! .extant/identifier    that of the definition, where there is one
+//! .extant/jobs/         N.json, N.spare, N.run (see job.rs)
+//! .extant/work/         files that are not complete; each begins with the number of its job
+//! ```
+//!
+//! The folder belongs to one user, who manages the pool, and nobody else can look into it: locks cannot be held by
+//! others, and paths below it cannot be bent.
+
+use std::fs::File;
+use std::io;
+use std::time::{Duration, Instant};
+
+use extant_space::{Error, ErrorKind, Result};
+use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::io::Errno;
+
+use crate::folder::Folder;
+use crate::job::{JobId, Jobs};
+
+const FOLDER: &str = ".extant";
+const LOCK: &str = "lock";
+const IDENTIFIER: &str = "identifier";
+/// Steps under the lock take milliseconds.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The pool's own folder, open.
+#[derive(Debug)]
+pub(crate) struct State {
+    folder: Folder,
+    pub(crate) jobs: Jobs,
+    pub(crate) work: Folder,
+}
+
+/// Keeps other processes, and other threads, from accounting at the same time.
+#[derive(Debug)]
+pub(crate) struct Locked {
+    // Its close gives the lock back.
+    _file: File,
+}
+
+impl State {
+    /// Opens it; `None` where the pool has none yet.
+    pub(crate) fn open(pool: &Folder) -> Result<Option<Self>> {
+        match pool.child(FOLDER) {
+            Ok(folder) => Self::of(folder).map(Some),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Opens it, made where the pool has none.
+    pub(crate) fn make(pool: &Folder) -> Result<Self> {
+        let folder = pool.make_child(FOLDER)?;
+        Self::of(folder)
+    }
+
+    fn of(folder: Folder) -> Result<Self> {
+        let owner = folder.owner()?;
+        if owner != rustix::process::geteuid().as_raw() {
+            return Err(Error::new(ErrorKind::PermissionDenied)
+                .at(folder.path())
+                .detail(format!(
+                    "the pool is managed by the user with number {owner}"
+                )));
+        }
+        Ok(Self {
+            jobs: Jobs::in_folder(folder.make_child("jobs")?),
+            work: folder.make_child("work")?,
+            folder,
+        })
+    }
+
+    /// Waits for the lock and takes it.
+    pub(crate) fn lock(&self) -> Result<Locked> {
+        let file = self.folder.file(LOCK, OFlags::RDWR | OFlags::CREATE)?;
+        let started = Instant::now();
+        loop {
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(Locked { _file: file }),
+                Err(Errno::WOULDBLOCK | Errno::INTR) if started.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(Errno::WOULDBLOCK | Errno::INTR) => {
+                    return Err(Error::new(ErrorKind::InUse)
+                        .at(self.folder.path())
+                        .detail("another process holds the pool's lock"));
+                }
+                Err(errno) => return Err(Error::from(io::Error::from(errno)).during("lock")),
+            }
+        }
+    }
+
+    /// The identifier of the definition that the pool was made for.
+    pub(crate) fn identifier(&self) -> Result<Option<String>> {
+        let bytes = self.folder.read(IDENTIFIER, 256)?;
+        Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned()))
+    }
+
+    pub(crate) fn set_identifier(&self, identifier: &str) -> Result<()> {
+        self.folder
+            .write(IDENTIFIER, format!("{identifier}\n").as_bytes())
+    }
+
+    /// Names of the files that a job works on, and the bytes that each has on the disk.
+    pub(crate) fn work_files(&self) -> Result<Vec<WorkFile>> {
+        let mut files = Vec::new();
+        self.work.for_each_name(|name| {
+            let (Ok(text), Some(stat)) = (name.to_str(), self.work.stat_listed(name)) else {
+                return;
+            };
+            files.push(WorkFile {
+                name: text.to_owned(),
+                job: job_of(text),
+                allocated_bytes: stat.st_blocks as u64 * 512,
+            });
+        })?;
+        Ok(files)
+    }
+
+    /// Removes what a job has made so far.
+    pub(crate) fn remove_work(&self, job: JobId) -> Result<()> {
+        let files = self.work_files()?.into_iter();
+        for file in files.filter(|file| file.job == Some(job)) {
+            self.remove_work_file(&file.name)?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn remove_work_file(&self, name: &str) -> Result<()> {
+        extant_hostfs::remove_soon(&self.work, name.as_ref())
+            .map_err(|error| error.about(self.work.path().join(name)))
+    }
+}
+
+/// A file that is not complete.
+#[derive(Debug)]
+pub(crate) struct WorkFile {
+    pub(crate) name: String,
+    pub(crate) job: Option<JobId>,
+    pub(crate) allocated_bytes: u64,
+}
+
+/// The file of a job that is complete, but for its name.
+pub(crate) fn complete_name(job: JobId) -> String {
+    format!("{job}.complete")
+}
+
+/// The file that a job copies to.
+pub(crate) fn copy_name(job: JobId) -> String {
+    format!("{job}.copy")
+}
+
+/// `12.complete`, and `.12.complete.extant-partial` while it is made.
+fn job_of(name: &str) -> Option<JobId> {
+    let (number, _) = name.strip_prefix('.').unwrap_or(name).split_once('.')?;
+    number.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_files_are_told_by_their_job() {
+        assert_eq!(job_of(".12.complete.extant-partial"), Some(JobId(12)));
+        assert_eq!(job_of(&copy_name(JobId(3))), Some(JobId(3)));
+        assert_eq!(job_of("noise"), None);
+    }
+
+    #[test]
+    fn state_is_made_once_and_its_lock_is_exclusive() {
+        let place = tempfile::tempdir().unwrap();
+        let pool = Folder::open(place.path()).unwrap();
+        assert!(State::open(&pool).unwrap().is_none());
+        let state = State::make(&pool).unwrap();
+        let locked = state.lock().unwrap();
+        let again = State::make(&pool).unwrap();
+        let other = again.folder.file(LOCK, OFlags::RDWR).unwrap();
+        let refused = flock(&other, FlockOperation::NonBlockingLockExclusive);
+        assert_eq!(refused, Err(Errno::WOULDBLOCK));
+        drop(locked);
+        again.lock().unwrap();
+    }
+
+    #[test]
+    fn link_in_place_of_the_state_is_refused() {
+        let place = tempfile::tempdir().unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(elsewhere.path(), place.path().join(FOLDER)).unwrap();
+        let pool = Folder::open(place.path()).unwrap();
+        assert!(State::make(&pool).is_err());
+        assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0);
+    }
+}
