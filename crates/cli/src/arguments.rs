@@ -48,7 +48,8 @@ pub struct OutputArgs {
     pub verbose: bool,
 }
 
-fn parse_rate(text: &str) -> Result<NonZeroU64, String> {
+/// Bytes a second, with or without `/s`.
+pub fn parse_rate(text: &str) -> Result<NonZeroU64, String> {
     let bytes = ByteSize::from_str(text.strip_suffix("/s").unwrap_or(text))
         .map_err(|error| error.to_string())?;
     NonZeroU64::new(bytes.0).ok_or_else(|| "a rate of 0 would never end".to_owned())

@@ -1,7 +1,7 @@
 //! `extant`: disk space that is really there.
 //!
 //! The command adds arguments and words to the libraries; what is done, and how, is
-//! in `extant-hostfs` and, for files inside of images, in `extant-ext4`. One file per subcommand. Results go to stdout, progress and
+//! in `extant-hostfs`, for files inside of images in `extant-ext4`, for pools in `extant-pool`. One file per subcommand. Results go to stdout, progress and
 //! errors to stderr, and the exit status is told by `exit.rs`.
 
 #![forbid(unsafe_code)]
@@ -16,16 +16,20 @@ mod generate;
 mod image;
 mod image_words;
 mod inside;
+mod job;
 mod log;
 mod map;
 mod materialize;
 mod mount;
+mod pool;
 mod print;
 mod probe;
 mod progress;
 mod serve;
 mod signals;
+mod table;
 mod umount;
+mod vol;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -57,6 +61,9 @@ enum Command {
     Mount(mount::MountArgs),
     Umount(umount::UmountArgs),
     Serve(serve::ServeArgs),
+    Pool(pool::PoolCommandArgs),
+    Vol(vol::VolArgs),
+    Job(job::JobArgs),
     Probe(probe::ProbeArgs),
     Completions(generate::CompletionsArgs),
     Man(generate::ManArgs),
@@ -92,6 +99,9 @@ fn main() -> ExitCode {
         Command::Mount(args) => mount::run(&args, &cancel),
         Command::Umount(args) => umount::run(&args, &cancel),
         Command::Serve(args) => serve::run(&args, &arguments, &cancel),
+        Command::Pool(args) => pool::run(&args, &cancel),
+        Command::Vol(args) => vol::run(&args, &cancel),
+        Command::Job(args) => job::run(&args, &cancel),
         Command::Probe(args) => probe::run(&args),
         Command::Completions(args) => generate::completions(&args),
         Command::Man(args) => generate::man(&args),

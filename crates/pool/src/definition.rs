@@ -193,6 +193,20 @@ impl Definitions {
         Ok(all.collect())
     }
 
+    /// Fails with `AlreadyExists` when there is a pool called `name`.
+    pub fn check_is_free(&self, name: &PoolName) -> Result<()> {
+        let taken = match self.folder()? {
+            Some(folder) => folder.stat(&file_name(name))?.is_some(),
+            None => false,
+        };
+        match taken {
+            false => Ok(()),
+            true => Err(Error::new(ErrorKind::AlreadyExists)
+                .detail(format!("a pool '{name}' is defined already"))
+                .advice(format!("extant pool delete {name} removes the definition"))),
+        }
+    }
+
     /// Keeps `definition` under its name, which must not be taken.
     ///
     /// # Panics
@@ -200,12 +214,8 @@ impl Definitions {
     pub fn add(&self, definition: &Definition) -> Result<()> {
         let name = definition.name().expect("a definition to keep has a name");
         std::fs::create_dir_all(&self.path).map_err(|source| Error::from(source).at(&self.path))?;
+        self.check_is_free(name)?;
         let folder = Folder::open(&self.path)?;
-        if folder.stat(&file_name(name))?.is_some() {
-            return Err(Error::new(ErrorKind::AlreadyExists)
-                .detail(format!("a pool '{name}' is defined already"))
-                .advice(format!("extant pool delete {name} removes the definition")));
-        }
         let mut bytes = serde_json::to_vec_pretty(definition).expect("plain data");
         bytes.push(b'\n');
         folder.write(&file_name(name), &bytes)

@@ -1,0 +1,60 @@
+//! `extant job cancel` and `extant job resume`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use extant_pool::JobState;
+use extant_space::{CancelToken, Result};
+
+use super::OneJobArgs;
+use super::show::describe;
+use crate::arguments::OutputArgs;
+use crate::print;
+use crate::vol;
+
+/// Cancel a job: the pool is as before it.
+#[derive(Args, Clone, Debug)]
+pub struct CancelArgs {
+    #[command(flatten)]
+    pub job: OneJobArgs,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Go on with an interrupted job.
+#[derive(Args, Clone, Debug)]
+pub struct ResumeArgs {
+    #[command(flatten)]
+    pub job: OneJobArgs,
+
+    /// Return at once; the job goes on in a process of its own
+    #[arg(long)]
+    pub detach: bool,
+
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+pub(super) fn cancel(args: &CancelArgs) -> Result<ExitCode> {
+    let status = args.job.pool.open()?.cancel(args.job.id)?;
+    let printed = match args.json {
+        true => print::json(&status),
+        false => print::text(describe(&status)),
+    };
+    match status.state {
+        JobState::Cancelled => Ok(printed),
+        // It ended in another way before it heard.
+        _ => Ok(ExitCode::FAILURE),
+    }
+}
+
+pub(super) fn resume(args: &ResumeArgs, cancel: &CancelToken) -> Result<ExitCode> {
+    let pool = args.job.pool.open()?;
+    let job = pool.resume(args.job.id)?;
+    match args.detach {
+        true => vol::detach(&args.job.pool, job, &args.output),
+        false => vol::finish(&pool, job, &args.output, cancel),
+    }
+}

@@ -1,0 +1,61 @@
+//! `extant job show`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use extant_pool::JobStatus;
+use extant_space::Result;
+
+use super::OneJobArgs;
+use super::list::done;
+use crate::print;
+
+/// Tell all about a job.
+#[derive(Args, Clone, Debug)]
+pub struct ShowArgs {
+    #[command(flatten)]
+    pub job: OneJobArgs,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub(super) fn run(args: &ShowArgs) -> Result<ExitCode> {
+    let job = args.job.pool.open()?.job(args.job.id)?;
+    Ok(match args.json {
+        true => print::json(&job),
+        false => print::text(describe(&job)),
+    })
+}
+
+/// A job in a few lines.
+pub(super) fn describe(job: &JobStatus) -> String {
+    let operation = &job.operation;
+    let mut out = format!(
+        "job {}: {} {}",
+        job.id,
+        operation.name(),
+        operation.volume()
+    );
+    print::row(&mut out, "state", job.state.name());
+    if job.progress.is_some() {
+        print::row(&mut out, "done", done(job));
+    }
+    print::row(&mut out, "priority", job.options.priority.name());
+    print::row(&mut out, "made", time(job.created));
+    if let Some(ended) = job.ended {
+        print::row(&mut out, "ended", time(ended));
+    }
+    if let Some(failure) = &job.failure {
+        print::row(&mut out, "why", &failure.message);
+    }
+    out
+}
+
+fn time(seconds: u64) -> String {
+    match jiff::Timestamp::from_second(seconds as i64) {
+        Ok(time) => time.to_string(),
+        Err(_) => format!("{seconds} s after 1970"),
+    }
+}

@@ -1,0 +1,92 @@
+//! `extant job watch` and `extant job wait`.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Args;
+use extant_pool::{JobState, JobStatus};
+use extant_space::{CancelToken, Error, ErrorKind, ProgressSink, Result};
+
+use super::OneJobArgs;
+use super::show::describe;
+use crate::print;
+use crate::progress::ProgressMode;
+
+/// Follow a job to its end.
+///
+/// Ctrl-C ends the look, not the job.
+#[derive(Args, Clone, Debug)]
+pub struct WatchArgs {
+    #[command(flatten)]
+    pub job: OneJobArgs,
+
+    /// Print the job as JSON on stdout, one object a line, about ten times a second
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Wait for the end of a job, and say nothing meanwhile.
+#[derive(Args, Clone, Debug)]
+pub struct WaitArgs {
+    #[command(flatten)]
+    pub job: OneJobArgs,
+
+    /// Print the job as JSON when it has ended
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub(super) fn run(args: &WatchArgs, cancel: &CancelToken) -> Result<ExitCode> {
+    let pool = args.job.pool.open()?;
+    if args.json {
+        let mut heard = Ok(());
+        // Also cancelled when nobody hears it any more.
+        let enough = cancel.clone();
+        let status = pool.wait(args.job.id, &enough, &mut |status| {
+            let mut out = std::io::stdout().lock();
+            let line = serde_json::to_string(status).expect("plain data");
+            let written = writeln!(out, "{line}").and_then(|()| out.flush());
+            if let Err(error) = written {
+                heard = Err(error);
+                enough.cancel();
+            }
+        });
+        return match heard {
+            // Whoever listened has heard enough.
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+            Err(error) => Err(print::output_error(error)),
+            Ok(()) => ended(&status?),
+        };
+    }
+    let display = ProgressMode::Auto.display();
+    let status = pool.wait(args.job.id, cancel, &mut |status| {
+        if let Some(progress) = status.progress {
+            display.update(progress);
+        }
+    })?;
+    drop(display);
+    print::text(describe(&status));
+    ended(&status)
+}
+
+pub(super) fn wait(args: &WaitArgs, cancel: &CancelToken) -> Result<ExitCode> {
+    let pool = args.job.pool.open()?;
+    let status = pool.wait(args.job.id, cancel, &mut |_| {})?;
+    if args.json {
+        print::json(&status);
+    }
+    ended(&status)
+}
+
+/// The exit status is the job's.
+fn ended(status: &JobStatus) -> Result<ExitCode> {
+    if status.state == JobState::Interrupted {
+        return Err(Error::new(ErrorKind::Io)
+            .detail(format!(
+                "job {} was interrupted: its process is gone",
+                status.id
+            ))
+            .advice("extant job resume goes on with it"));
+    }
+    status.result().map(|()| ExitCode::SUCCESS)
+}

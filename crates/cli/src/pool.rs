@@ -1,0 +1,59 @@
+//! `extant pool`: directories with limits, by name.
+
+mod define;
+mod info;
+mod list;
+mod place;
+mod refresh;
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use extant_space::{CancelToken, Result};
+
+use crate::exit::{self, Style};
+
+pub use place::{ConfigArgs, PoolArgs};
+
+/// Define pools: directories of volumes, with limits.
+///
+/// Any directory is a pool without a definition. A definition gives it a name, and says how much may be promised. Nothing
+/// is promised that does not exist, unless an overcommit says so: of two volumes that do not both fit, one is refused.
+#[derive(Args, Clone, Debug)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  extant pool define vms /srv/vms --total 500GiB
+  extant pool info vms
+  extant pool info /srv/other         a directory, with the default limits
+  extant pool refresh vms             what killed processes have left
+
+Definitions are kept in /etc/extant/pools, of users in $XDG_CONFIG_HOME/extant/pools.
+Exit status: see extant --help."
+)]
+pub struct PoolCommandArgs {
+    #[command(subcommand)]
+    command: PoolCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum PoolCommand {
+    Define(define::DefineArgs),
+    List(list::ListArgs),
+    Info(info::InfoArgs),
+    Refresh(refresh::RefreshArgs),
+    Delete(define::DeleteArgs),
+}
+
+/// Runs one of the commands.
+pub fn run(args: &PoolCommandArgs, _: &CancelToken) -> ExitCode {
+    let result: Result<ExitCode> = match &args.command {
+        PoolCommand::Define(args) => define::run(args),
+        PoolCommand::List(args) => list::run(args),
+        PoolCommand::Info(args) => info::run(args),
+        PoolCommand::Refresh(args) => refresh::run(args),
+        PoolCommand::Delete(args) => define::delete(args),
+    };
+    result.unwrap_or_else(|error| exit::report(&error, Style::Line))
+}

@@ -1,0 +1,61 @@
+//! `extant pool info`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use extant_pool::PoolInfo;
+use extant_space::{ByteSize, Result};
+
+use super::PoolArgs;
+use crate::print;
+
+/// Tell what a pool has, and what it has promised.
+#[derive(Args, Clone, Debug)]
+pub struct InfoArgs {
+    #[command(flatten)]
+    pub pool: PoolArgs,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub(super) fn run(args: &InfoArgs) -> Result<ExitCode> {
+    let info = args.pool.open()?.info()?;
+    Ok(match args.json {
+        true => print::json(&info),
+        false => print::text(describe(&info)),
+    })
+}
+
+fn describe(info: &PoolInfo) -> String {
+    let name = info
+        .name
+        .as_ref()
+        .map_or(info.path.as_str(), |name| name.as_str());
+    let (space, limits) = (&info.space, &info.limits);
+    let mut out = format!("{name}: {}, {} volumes", info.kind.name(), space.volumes);
+    print::row(&mut out, "path", &info.path);
+    print::row(&mut out, "total", ByteSize(space.total_bytes));
+    print::row(&mut out, "allocated", ByteSize(space.allocated_bytes));
+    let promised = format!(
+        "{}, with an overcommit of {}",
+        ByteSize(space.promised_bytes),
+        limits.overcommit
+    );
+    print::row(&mut out, "promised", promised);
+    print::row(&mut out, "available", ByteSize(space.available_bytes));
+    if info.jobs > 0 {
+        let reserved = ByteSize(space.reserved_bytes);
+        print::row(
+            &mut out,
+            "jobs",
+            format!("{}, which will take {reserved} more", info.jobs),
+        );
+    }
+    if let Some(rate) = limits.rate {
+        let rate = format!("{}/s for all jobs in the background", ByteSize(rate.get()));
+        print::row(&mut out, "rate", rate);
+    }
+    out
+}

@@ -1,0 +1,73 @@
+//! How a pool is named on the command line.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use extant_pool::{Definition, Definitions, Pool};
+use extant_space::{Error, Result};
+
+/// Where definitions are.
+#[derive(Args, Clone, Debug)]
+pub struct ConfigArgs {
+    /// Where definitions of pools are kept
+    #[arg(long, value_name = "DIR")]
+    pub config_dir: Option<PathBuf>,
+}
+
+impl ConfigArgs {
+    /// The definitions.
+    pub fn definitions(&self) -> Result<Definitions> {
+        match &self.config_dir {
+            Some(folder) => Ok(Definitions::in_folder(folder)),
+            None => Definitions::of_user(),
+        }
+    }
+}
+
+/// A pool.
+#[derive(Args, Clone, Debug)]
+pub struct PoolArgs {
+    /// Name of a defined pool; with a slash or dots, a directory
+    pub pool: PathBuf,
+
+    #[command(flatten)]
+    pub config: ConfigArgs,
+}
+
+impl PoolArgs {
+    /// Opens it.
+    pub fn open(&self) -> Result<Pool> {
+        Pool::open(self.definition()?)
+    }
+
+    /// The words that name the same pool for a process in another directory.
+    pub fn absolute(&self) -> Result<Vec<PathBuf>> {
+        let absolute =
+            |path: &Path| std::path::absolute(path).map_err(|source| Error::from(source).at(path));
+        let mut words = Vec::new();
+        if let Some(folder) = &self.config.config_dir {
+            words.push("--config-dir".into());
+            words.push(absolute(folder)?);
+        }
+        words.push("--".into());
+        words.push(match is_directory(&self.pool) {
+            true => absolute(&self.pool)?,
+            false => self.pool.clone(),
+        });
+        Ok(words)
+    }
+
+    fn definition(&self) -> Result<Definition> {
+        match self.pool.to_str() {
+            Some(name) if !is_directory(&self.pool) => {
+                self.config.definitions()?.get(&name.parse()?)
+            }
+            _ => Ok(Definition::of_directory(&self.pool)),
+        }
+    }
+}
+
+fn is_directory(pool: &Path) -> bool {
+    let bytes = pool.as_os_str().as_encoded_bytes();
+    bytes.contains(&b'/') || bytes == b"." || bytes == b".." || pool.to_str().is_none()
+}

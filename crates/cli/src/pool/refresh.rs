@@ -1,0 +1,76 @@
+//! `extant pool refresh`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use extant_pool::{Leftovers, Refreshed};
+use extant_space::{ByteSize, Result};
+
+use super::PoolArgs;
+use crate::print;
+
+/// Find what killed processes have left in a pool.
+///
+/// Interrupted jobs are told, and stay for `extant job resume`; files that belong to no job are removed.
+#[derive(Args, Clone, Debug)]
+pub struct RefreshArgs {
+    #[command(flatten)]
+    pub pool: PoolArgs,
+
+    /// Cancel interrupted jobs: the pool is as before them
+    #[arg(long)]
+    pub cancel: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+pub(super) fn run(args: &RefreshArgs) -> Result<ExitCode> {
+    let leftovers = match args.cancel {
+        true => Leftovers::Remove,
+        false => Leftovers::Keep,
+    };
+    let pool = args.pool.open()?;
+    let found = pool.refresh(leftovers)?;
+    Ok(match args.json {
+        true => print::json(&found),
+        false => print::text(describe(&pool.to_string(), &found)),
+    })
+}
+
+fn describe(name: &str, found: &Refreshed) -> String {
+    let mut out = format!("{name}: {} interrupted jobs", found.interrupted.len());
+    for interrupted in &found.interrupted {
+        let operation = &interrupted.job.operation;
+        let text = format!(
+            "{} {}, {} so far; extant job resume or cancel",
+            operation.name(),
+            operation.volume(),
+            ByteSize(interrupted.allocated_bytes)
+        );
+        print::row(&mut out, &format!("job {}", interrupted.job.id), text);
+    }
+    for id in &found.completed {
+        print::row(&mut out, &format!("job {id}"), "was complete, and is ended");
+    }
+    for id in &found.cancelled {
+        print::row(&mut out, &format!("job {id}"), "cancelled");
+    }
+    if found.removed_files > 0 {
+        let bytes = ByteSize(found.removed_bytes);
+        print::row(
+            &mut out,
+            "removed",
+            format!("{} files, {bytes}", found.removed_files),
+        );
+    }
+    if found.other_names > 0 {
+        print::row(
+            &mut out,
+            "others",
+            format!("{} names are no volumes", found.other_names),
+        );
+    }
+    out
+}

@@ -1,0 +1,92 @@
+//! `extant vol`: the volumes of a pool.
+//!
+//! What takes long is a job: `work.rs` runs it here with a bar, or leaves it to a process of its own.
+
+mod clone;
+mod create;
+mod delete;
+mod info;
+mod list;
+mod resize;
+mod transfer;
+mod wipe;
+mod work;
+
+use std::process::ExitCode;
+
+use clap::{Args, Subcommand};
+use extant_space::{CancelToken, Result};
+
+use crate::exit::{self, Style};
+
+pub use work::{detach, finish};
+
+/// Make and change the volumes of a pool.
+///
+/// A volume is a file in the pool's directory. It appears under its name only when it is complete. What takes long is
+/// a job: it is shown by `extant job`, can be cancelled from elsewhere, and resumed when its process was killed.
+#[derive(Args, Clone, Debug)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  extant vol create vms web.raw 20GiB               zeroed and written
+  extant vol create vms db.raw 1TiB --allocation 50GiB
+  extant vol create vms big.raw 500GiB --background --detach
+  extant vol clone vms web.raw web-2.raw
+  extant vol info vms web.raw
+  extant vol list /srv/other                        any directory is a pool
+
+Exit status: see extant --help."
+)]
+pub struct VolArgs {
+    #[command(subcommand)]
+    command: VolCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum VolCommand {
+    Create(create::CreateArgs),
+    List(list::ListArgs),
+    Info(info::InfoArgs),
+    Resize(resize::ResizeArgs),
+    Clone(clone::CloneArgs),
+    Materialize(wipe::MaterializeArgs),
+    Wipe(wipe::WipeArgs),
+    Delete(delete::DeleteArgs),
+    Upload(transfer::UploadArgs),
+    Download(transfer::DownloadArgs),
+}
+
+/// Runs one of the commands.
+pub fn run(args: &VolArgs, cancel: &CancelToken) -> ExitCode {
+    let work = match &args.command {
+        VolCommand::List(args) => return told(list::run(args)),
+        VolCommand::Info(args) => return told(info::run(args)),
+        VolCommand::Delete(args) => return told(delete::run(args)),
+        VolCommand::Create(args) => &args.work,
+        VolCommand::Resize(args) => &args.work,
+        VolCommand::Clone(args) => &args.work,
+        VolCommand::Materialize(args) => &args.work,
+        VolCommand::Wipe(args) => &args.work,
+        VolCommand::Upload(args) => &args.work,
+        VolCommand::Download(args) => &args.work,
+    };
+    let result = match &args.command {
+        VolCommand::Create(args) => create::run(args, cancel),
+        VolCommand::Resize(args) => resize::run(args, cancel),
+        VolCommand::Clone(args) => clone::run(args, cancel),
+        VolCommand::Materialize(args) => wipe::materialize(args, cancel),
+        VolCommand::Wipe(args) => wipe::run(args, cancel),
+        VolCommand::Upload(args) => transfer::upload(args, cancel),
+        VolCommand::Download(args) => transfer::download(args, cancel),
+        VolCommand::List(_) | VolCommand::Info(_) | VolCommand::Delete(_) => {
+            unreachable!("run above")
+        }
+    };
+    result.unwrap_or_else(|error| exit::report(&error, work.output.progress.error_style()))
+}
+
+fn told(result: Result<ExitCode>) -> ExitCode {
+    result.unwrap_or_else(|error| exit::report(&error, Style::Line))
+}

@@ -1,0 +1,47 @@
+//! `extant vol resize`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use extant_pool::{Operation, Resize};
+use extant_space::{ByteSize, CancelToken, Result};
+
+use super::work::{VolumeArgs, WorkArgs, work};
+use crate::arguments::parse_size;
+use crate::create::Mode;
+
+/// Give a volume another capacity.
+#[derive(Args, Clone, Debug)]
+pub struct ResizeArgs {
+    #[command(flatten)]
+    pub volume: VolumeArgs,
+
+    /// Its logical size afterwards
+    #[arg(value_parser = parse_size)]
+    pub capacity: ByteSize,
+
+    /// What is done about the space of the new part [default: as the pool says, or full]
+    #[arg(long, value_name = "MODE")]
+    pub preallocation: Option<Mode>,
+
+    /// Allow a smaller capacity: what is past it is lost
+    #[arg(long)]
+    pub shrink: bool,
+
+    #[command(flatten)]
+    pub work: WorkArgs,
+}
+
+pub(super) fn run(args: &ResizeArgs, cancel: &CancelToken) -> Result<ExitCode> {
+    let preallocation = match args.preallocation {
+        Some(mode) => mode.into(),
+        None => args.volume.pool.open()?.definition().limits().preallocation,
+    };
+    let operation = Operation::Resize(Resize {
+        volume: args.volume.volume.clone(),
+        capacity_bytes: args.capacity.0,
+        preallocation,
+        shrink: args.shrink,
+    });
+    work(&args.volume.pool, &args.work, operation, cancel)
+}

@@ -1,0 +1,72 @@
+//! `extant vol upload` and `extant vol download`.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use extant_pool::{Download, Operation, Upload};
+use extant_space::{CancelToken, Result};
+
+use super::work::{VolumeArgs, WorkArgs, absolute, work};
+use crate::arguments::parse_mode;
+
+/// Make a volume of a file.
+///
+/// Holes of the file stay holes. The volume has the new content as a whole, or nothing changes.
+#[derive(Args, Clone, Debug)]
+pub struct UploadArgs {
+    #[command(flatten)]
+    pub volume: VolumeArgs,
+
+    /// The file
+    pub file: PathBuf,
+
+    /// Replace the volume if there is one
+    #[arg(long, short)]
+    pub force: bool,
+
+    /// Permissions of the volume's file
+    #[arg(long, value_name = "OCTAL", value_parser = parse_mode, default_value = "0600")]
+    pub mode: u32,
+
+    #[command(flatten)]
+    pub work: WorkArgs,
+}
+
+/// Make a file of a volume.
+///
+/// Holes of the volume stay holes. The file has the new content as a whole, or nothing changes.
+#[derive(Args, Clone, Debug)]
+pub struct DownloadArgs {
+    #[command(flatten)]
+    pub volume: VolumeArgs,
+
+    /// The file
+    pub file: PathBuf,
+
+    /// Replace the file if there is one
+    #[arg(long, short)]
+    pub force: bool,
+
+    #[command(flatten)]
+    pub work: WorkArgs,
+}
+
+pub(super) fn upload(args: &UploadArgs, cancel: &CancelToken) -> Result<ExitCode> {
+    let operation = Operation::Upload(Upload {
+        volume: args.volume.volume.clone(),
+        source: absolute(&args.file)?,
+        replace: args.force,
+        mode: args.mode,
+    });
+    work(&args.volume.pool, &args.work, operation, cancel)
+}
+
+pub(super) fn download(args: &DownloadArgs, cancel: &CancelToken) -> Result<ExitCode> {
+    let operation = Operation::Download(Download {
+        volume: args.volume.volume.clone(),
+        target: absolute(&args.file)?,
+        replace: args.force,
+    });
+    work(&args.volume.pool, &args.work, operation, cancel)
+}

@@ -1,0 +1,72 @@
+//! `extant vol wipe` and `extant vol materialize`.
+
+use std::process::ExitCode;
+
+use clap::{Args, ValueEnum};
+use extant_pool::{Materialize, Operation, Wipe, WipeMethod};
+use extant_space::{CancelToken, Result};
+
+use super::work::{VolumeArgs, WorkArgs, work};
+
+/// Destroy the content of a volume; its capacity stays.
+///
+/// What is wiped stays wiped, also after a cancel.
+#[derive(Args, Clone, Debug)]
+pub struct WipeArgs {
+    #[command(flatten)]
+    pub volume: VolumeArgs,
+
+    /// How
+    #[arg(long, value_name = "HOW", default_value = "zero")]
+    pub method: Method,
+
+    /// Also when a process has the volume open
+    #[arg(long, short)]
+    pub force: bool,
+
+    #[command(flatten)]
+    pub work: WorkArgs,
+}
+
+/// Ways to wipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Method {
+    /// Overwrite what is written with zeros, in place; holes stay holes
+    Zero,
+    /// Give all space back; what it held may stay on the disk
+    Discard,
+}
+
+/// Make the holes and unwritten parts of a volume written, and keep all its data.
+#[derive(Args, Clone, Debug)]
+pub struct MaterializeArgs {
+    #[command(flatten)]
+    pub volume: VolumeArgs,
+
+    /// Give parts shared with other volumes (reflinks) space of their own
+    #[arg(long)]
+    pub unshare: bool,
+
+    #[command(flatten)]
+    pub work: WorkArgs,
+}
+
+pub(super) fn run(args: &WipeArgs, cancel: &CancelToken) -> Result<ExitCode> {
+    let operation = Operation::Wipe(Wipe {
+        volume: args.volume.volume.clone(),
+        method: match args.method {
+            Method::Zero => WipeMethod::Zero,
+            Method::Discard => WipeMethod::Discard,
+        },
+        force: args.force,
+    });
+    work(&args.volume.pool, &args.work, operation, cancel)
+}
+
+pub(super) fn materialize(args: &MaterializeArgs, cancel: &CancelToken) -> Result<ExitCode> {
+    let operation = Operation::Materialize(Materialize {
+        volume: args.volume.volume.clone(),
+        unshare: args.unshare,
+    });
+    work(&args.volume.pool, &args.work, operation, cancel)
+}

@@ -1,0 +1,165 @@
+//! A job of a volume: here, with a bar, or in a process of its own.
+
+use std::num::NonZeroU64;
+use std::path::PathBuf;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Instant;
+
+use clap::{Args, ValueEnum};
+use extant_pool::{
+    Job, JobId, JobOptions, OnStop, Operation, Pool, Priority, VolumeInfo, VolumeName,
+};
+use extant_space::{CancelToken, Control, Error, Result};
+use serde::Serialize;
+
+use crate::arguments::{OutputArgs, parse_rate};
+use crate::pool::PoolArgs;
+use crate::print;
+
+use super::info::describe;
+
+/// How a job runs.
+#[derive(Args, Clone, Debug)]
+pub struct WorkArgs {
+    /// Return at once with the number of the job, which goes on in a process of its own
+    #[arg(long)]
+    pub detach: bool,
+
+    /// Which jobs go first when there are many
+    #[arg(long, value_name = "WHICH", default_value = "normal")]
+    pub priority: PriorityArg,
+
+    /// Give way to everybody else who uses the disk, within the pool's rate
+    #[arg(long)]
+    pub background: bool,
+
+    /// Write at most this much a second, such as 100M or 1GB/s
+    #[arg(long, value_name = "BYTES/s", value_parser = parse_rate)]
+    pub rate: Option<NonZeroU64>,
+
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Priorities, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum PriorityArg {
+    /// Behind the others
+    Low,
+    /// As most
+    Normal,
+    /// Before the others
+    High,
+}
+
+impl From<PriorityArg> for Priority {
+    fn from(priority: PriorityArg) -> Self {
+        match priority {
+            PriorityArg::Low => Self::Low,
+            PriorityArg::Normal => Self::Normal,
+            PriorityArg::High => Self::High,
+        }
+    }
+}
+
+impl WorkArgs {
+    fn options(&self) -> JobOptions {
+        JobOptions {
+            priority: self.priority.into(),
+            background: self.background,
+            rate: self.rate,
+        }
+    }
+}
+
+/// What came of a job.
+#[derive(Serialize)]
+struct JobOutcome {
+    job: JobId,
+    operation: &'static str,
+    #[serde(flatten)]
+    volume: VolumeInfo,
+    elapsed_seconds: f64,
+}
+
+/// Makes a job of `operation`, and runs it or leaves it to another process.
+pub(super) fn work(
+    place: &PoolArgs,
+    args: &WorkArgs,
+    operation: Operation,
+    cancel: &CancelToken,
+) -> Result<ExitCode> {
+    let pool = place.open()?;
+    let job = pool.submit(operation, args.options())?;
+    match args.detach {
+        true => detach(place, job, &args.output),
+        false => finish(&pool, job, &args.output, cancel),
+    }
+}
+
+/// Runs a job to its end and tells what came of it.
+pub fn finish(
+    pool: &Pool,
+    job: Job<'_>,
+    output: &OutputArgs,
+    cancel: &CancelToken,
+) -> Result<ExitCode> {
+    let started = Instant::now();
+    let (id, operation) = (job.id(), job.operation().clone());
+    let display = output.progress.display();
+    let result = job.run(OnStop::Cancel, Control::new(cancel, &display));
+    drop(display);
+    result?;
+    let outcome = JobOutcome {
+        job: id,
+        operation: operation.name(),
+        volume: pool.volume(operation.volume())?,
+        elapsed_seconds: started.elapsed().as_secs_f64(),
+    };
+    if output.json {
+        return Ok(print::json(&outcome));
+    }
+    let mut out = describe(&outcome.volume, output.verbose);
+    print::row(
+        &mut out,
+        "time",
+        format!("{:.2} s", outcome.elapsed_seconds),
+    );
+    Ok(print::text(out))
+}
+
+/// Hands the job to a process of its own, which takes its lock as standard input.
+pub fn detach(place: &PoolArgs, job: Job<'_>, output: &OutputArgs) -> Result<ExitCode> {
+    let id = job.id();
+    let fail = |source| Error::from(source).during("start the job's process");
+    let program = std::env::current_exe().map_err(fail)?;
+    Command::new(program)
+        .args(["job", "work", "--id"])
+        .arg(id.to_string())
+        .args(place.absolute()?)
+        .current_dir("/")
+        .stdin(Stdio::from(job.hand_over()))
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(fail)?;
+    Ok(match output.json {
+        true => print::json(&serde_json::json!({ "job": id })),
+        false => print::text(id),
+    })
+}
+
+/// A path that means the same to a process elsewhere.
+pub(super) fn absolute(path: &std::path::Path) -> Result<PathBuf> {
+    std::path::absolute(path).map_err(|source| Error::from(source).at(path))
+}
+
+/// A volume of a pool.
+#[derive(Args, Clone, Debug)]
+pub struct VolumeArgs {
+    #[command(flatten)]
+    pub pool: PoolArgs,
+
+    /// Name of the volume
+    pub volume: VolumeName,
+}
