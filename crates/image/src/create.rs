@@ -27,7 +27,7 @@ pub fn create(
     control: Control<'_>,
 ) -> Result<CreateReport> {
     let new = NewImage::new(options).map_err(|error| error.at(path))?;
-    let mut file = *file;
+    let mut file = file.clone();
     let data_file = match options.format {
         Format::Qcow2 => options.qcow2.data_file.as_ref(),
         Format::Raw => None,
@@ -36,7 +36,7 @@ pub fn create(
         file.preallocation = new.preallocation().space();
         return create_file(path, &new, &file, control);
     };
-    let mut data = file;
+    let mut data = file.clone();
     data.size_bytes = options.disk_bytes();
     data.preallocation = new.preallocation().space();
     data.allocation_bytes = None;
@@ -58,7 +58,7 @@ fn create_file(
     file: &extant_hostfs::CreateOptions,
     control: Control<'_>,
 ) -> Result<CreateReport> {
-    let mut file = *file;
+    let mut file = file.clone();
     file.size_bytes = new.file_bytes();
     file.allocation_bytes = None;
     let fill = |file: &HostFile, control: Control<'_>| new.write_metadata(file, control);
