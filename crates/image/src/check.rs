@@ -278,12 +278,11 @@ impl<'a> Check<'a> {
     }
 }
 
+/// Takes the first cluster of a block, and the block.
+type VisitBlock<'a> = dyn FnMut(u64, Option<&RefcountBlock<&[u8]>>) -> Result<()> + 'a;
+
 /// Visits the refcounts of the first `clusters`, a block at a time; `None` where there is no block that can be read.
-fn for_each_block(
-    image: &Qcow2,
-    clusters: u64,
-    visit: &mut dyn FnMut(u64, Option<&RefcountBlock<&[u8]>>) -> Result<()>,
-) -> Result<()> {
+fn for_each_block(image: &Qcow2, clusters: u64, visit: &mut VisitBlock<'_>) -> Result<()> {
     let geometry = image.header.geometry;
     let file_bytes = image.file.size()?;
     let range = image.header.refcount_table_range();

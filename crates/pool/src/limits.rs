@@ -62,7 +62,7 @@ impl TryFrom<f64> for Overcommit {
     fn try_from(ratio: f64) -> Result<Self, Error> {
         let percent = (ratio * 100.0).round();
         // Also false for what is no number.
-        if percent >= 1.0 && percent <= Self::PERCENT_MAX {
+        if (1.0..=Self::PERCENT_MAX).contains(&percent) {
             return Ok(Self {
                 percent: percent as u32,
             });

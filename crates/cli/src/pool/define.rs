@@ -9,8 +9,7 @@ use extant_pool::{Definition, Limits, Overcommit, Pool, PoolName};
 use extant_space::{ByteSize, Result};
 
 use super::ConfigArgs;
-use crate::arguments::{parse_rate, parse_size};
-use crate::create::Mode;
+use crate::arguments::{FileMode, parse_rate, parse_size};
 use crate::print;
 
 /// Give a directory a name and limits.
@@ -42,7 +41,7 @@ pub struct DefineArgs {
 
     /// What is done about the space of new volumes, where nothing is said
     #[arg(long, value_name = "MODE", default_value = "full")]
-    pub preallocation: Mode,
+    pub preallocation: FileMode,
 
     #[command(flatten)]
     pub config: ConfigArgs,

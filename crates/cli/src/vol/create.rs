@@ -7,8 +7,7 @@ use extant_pool::{CreateVolume, Format, Operation};
 use extant_space::{ByteSize, CancelToken, Preallocation, Result};
 
 use super::work::{VolumeArgs, WorkArgs, work};
-use crate::arguments::{parse_mode, parse_size};
-use crate::create::Mode;
+use crate::arguments::{FileMode, parse_mode, parse_size};
 
 /// Make a new volume.
 ///
@@ -28,7 +27,7 @@ pub struct CreateArgs {
 
     /// What is done about its space [default: as the pool says, or full]
     #[arg(long, value_name = "MODE")]
-    pub preallocation: Option<Mode>,
+    pub preallocation: Option<FileMode>,
 
     /// raw
     #[arg(long, value_name = "FORMAT", default_value = "raw")]

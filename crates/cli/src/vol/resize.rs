@@ -7,8 +7,7 @@ use extant_pool::{Operation, Resize};
 use extant_space::{ByteSize, CancelToken, Result};
 
 use super::work::{VolumeArgs, WorkArgs, work};
-use crate::arguments::parse_size;
-use crate::create::Mode;
+use crate::arguments::{FileMode, parse_size};
 
 /// Give a volume another capacity.
 #[derive(Args, Clone, Debug)]
@@ -22,7 +21,7 @@ pub struct ResizeArgs {
 
     /// What is done about the space of the new part [default: as the pool says, or full]
     #[arg(long, value_name = "MODE")]
-    pub preallocation: Option<Mode>,
+    pub preallocation: Option<FileMode>,
 
     /// Allow a smaller capacity: what is past it is lost
     #[arg(long)]
