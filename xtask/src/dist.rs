@@ -3,10 +3,12 @@
 //! `target/dist` then holds `extant`, `man/*.1`, `completions/*`, `sbin/*` (the
 //! names by which mount(8) and umount(8) find the program) and the licences. The
 //! binary itself writes its man pages and completions, so that they cannot differ
-//! from `--help`.
+//! from `--help`. `include`, `lib` and `python` are libextant: header, shared and static
+//! library, the file of pkg-config, and the module for Python.
 
 use std::fs;
 use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -24,10 +26,14 @@ const COMPLETIONS: [(&str, &str); 3] = [
 /// Links to the program, to be put into /sbin.
 const MOUNT_HELPERS: [&str; 2] = ["mount.fuse.extant", "umount.fuse.extant"];
 
+/// What programs that are linked with the library ask for; another number is another ABI.
+const SONAME: &str = "libextant.so.0";
+
 /// Builds the release binary and writes everything anew.
 pub fn run(workspace: &Workspace) -> Result<()> {
     step::heading("build");
     step::run(&mut workspace.cargo(&["build", "--release", "--locked", "--package", "extant"]))?;
+    build_library(workspace)?;
 
     let target = workspace.target_dir()?;
     let built = target.join("release/extant");
@@ -60,5 +66,78 @@ pub fn run(workspace: &Workspace) -> Result<()> {
         fs::copy(from, dist.join(name))
             .with_context(|| format!("{}: cannot copy", from.display()))?;
     }
+    add_library(workspace, &target.join("release"), &dist)
+}
+
+/// The shared library says its name, with which programs that are linked with it ask for it.
+fn build_library(workspace: &Workspace) -> Result<()> {
+    let link = format!("link-arg=-Wl,-soname,{SONAME}");
+    let package = ["--release", "--locked", "--package", "extant-capi"];
+    for kind in ["cdylib", "staticlib"] {
+        let mut arguments = vec!["rustc"];
+        arguments.extend(package);
+        arguments.extend(["--crate-type", kind]);
+        if kind == "cdylib" {
+            arguments.extend(["--", "-C", &link]);
+        }
+        step::run(&mut workspace.cargo(&arguments))?;
+    }
     Ok(())
+}
+
+fn add_library(workspace: &Workspace, built: &Path, dist: &Path) -> Result<()> {
+    let source = workspace.root().join("crates/capi");
+    let (include, lib) = (dist.join("include"), dist.join("lib"));
+    let (pkgconfig, python) = (lib.join("pkgconfig"), dist.join("python"));
+    for folder in [&include, &pkgconfig, &python.join("extant")] {
+        fs::create_dir_all(folder)
+            .with_context(|| format!("{}: cannot create", folder.display()))?;
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    let mut copies = vec![
+        (source.join("include/extant.h"), include.join("extant.h")),
+        (built.join("libextant.a"), lib.join("libextant.a")),
+        (
+            built.join("libextant.so"),
+            lib.join(format!("libextant.so.{version}")),
+        ),
+    ];
+    for name in ["pyproject.toml", "README.md"] {
+        copies.push((source.join("python").join(name), python.join(name)));
+    }
+    for entry in fs::read_dir(source.join("python/extant"))? {
+        let entry = entry?;
+        if entry.file_type()?.is_file() {
+            copies.push((entry.path(), python.join("extant").join(entry.file_name())));
+        }
+    }
+    for (from, to) in copies {
+        fs::copy(&from, &to).with_context(|| format!("{}: cannot copy", from.display()))?;
+    }
+    for (name, target) in [
+        (SONAME, format!("libextant.so.{version}")),
+        ("libextant.so", SONAME.to_owned()),
+    ] {
+        let link = lib.join(name);
+        symlink(target, &link).with_context(|| format!("{}: cannot link", link.display()))?;
+    }
+    let path = pkgconfig.join("extant.pc");
+    fs::write(&path, pkg_config(version))
+        .with_context(|| format!("{}: cannot write", path.display()))
+}
+
+/// What pkg-config tells of the library, wherever the folder is put.
+fn pkg_config(version: &str) -> String {
+    format!(
+        "prefix=${{pcfiledir}}/../..\n\
+         libdir=${{prefix}}/lib\n\
+         includedir=${{prefix}}/include\n\
+         \n\
+         Name: extant\n\
+         Description: Files whose space is really there\n\
+         Version: {version}\n\
+         Libs: -L${{libdir}} -lextant\n\
+         Libs.private: -lpthread -lm -ldl\n\
+         Cflags: -I${{includedir}}\n"
+    )
 }

@@ -97,7 +97,7 @@ pub fn line(command: &Command) -> String {
 /// # Panics
 /// When it fails.
 #[track_caller]
-pub(crate) fn must(command: &mut Command) -> Output {
+pub fn must(command: &mut Command) -> Output {
     run(command).unwrap_or_else(|failure| panic!("{failure}"))
 }
 

@@ -29,6 +29,7 @@ pub const PACKAGES: &[&str] = &[
     // clients of NBD
     "fio",
     "libnbd-bin",
+    "python3",
     "python3-libnbd",
     "qemu-utils",
     // cargo xtask instructions

@@ -42,6 +42,7 @@ const LAYERS: &[Layer] = &[
     layer("extant-pool", &["extant-image"]),
     layer("extant-mount", &["extant-image"]),
     layer("extant-export", &["extant-image"]),
+    layer("extant-capi", &["extant-hostfs"]),
     layer("extant", &["extant-pool", "extant-mount", "extant-export"]),
     layer(TEST_KIT, &["extant-space", "extant-ondisk"]),
     layer(

@@ -1,0 +1,236 @@
+"""The calls."""
+
+from __future__ import annotations
+
+import builtins
+import ctypes
+import enum
+import os
+from typing import Any, NamedTuple, Optional
+
+from ._control import Cancel, ProgressCallback, control
+from ._errors import File, call
+from ._library import (
+    EXTENT_CALLBACK,
+    LIBRARY,
+    CreateOptionsStruct,
+    CreateReportStruct,
+    MaterializeOptionsStruct,
+    MaterializeReportStruct,
+    ProbeReportStruct,
+)
+
+_NO_PLACE = 2**64 - 1
+_ALL = 2**64 - 1
+
+
+class Preallocation(enum.IntEnum):
+    """How much of a new file is made real."""
+
+    OFF = 0
+    FALLOC = 1
+    FULL = 2
+
+
+class Pace(enum.IntEnum):
+    """How the disk is used."""
+
+    FULL = 0
+    BACKGROUND = 1
+
+
+class State(enum.IntEnum):
+    """State of a range."""
+
+    HOLE = 0
+    UNWRITTEN = 1
+    WRITTEN = 2
+
+
+class Way(enum.IntEnum):
+    """How space would become written."""
+
+    NONE = 0
+    WRITE_ZEROES = 1
+    OVERWRITE = 2
+    WRITE_IN_ORDER = 3
+
+
+class CreateReport(NamedTuple):
+    """What `create` did, in bytes, and the extents of the file."""
+
+    allocation_bytes: int
+    written_bytes: int
+    resumed_bytes: int
+    extents: int
+
+
+class MaterializeReport(NamedTuple):
+    """What `materialize` did, in bytes."""
+
+    already_written_bytes: int
+    zeroed_bytes: int
+    unshared_bytes: int
+
+
+class Extent(NamedTuple):
+    """A range of a file in one state. `physical` is None where there is no place, or the map does not tell it."""
+
+    logical: int
+    length: int
+    physical: Optional[int]
+    state: State
+    shared: bool
+    encoded: bool
+    delayed: bool
+
+
+class ProbeReport(NamedTuple):
+    """What a place can do."""
+
+    way: Way
+    reason: str
+    filesystem: str
+    block_bytes: int
+    available_bytes: int
+    has_reflink: bool
+
+
+def version() -> str:
+    """The version of the library."""
+    text: bytes = LIBRARY.extant_version()
+    return text.decode()
+
+
+def create(
+    path: File,
+    size_bytes: int,
+    *,
+    preallocation: Preallocation = Preallocation.FULL,
+    allocation_bytes: Optional[int] = None,
+    pace: Pace = Pace.FULL,
+    rate_bytes: int = 0,
+    mode: Optional[int] = None,
+    replace: bool = False,
+    nocow: bool = False,
+    keep_partial: bool = False,
+    progress: Optional[ProgressCallback] = None,
+    cancel: Optional[Cancel] = None,
+) -> CreateReport:
+    """Makes a file whose space is really there. It has its name when it is complete, and not before."""
+    options, report = CreateOptionsStruct(), CreateReportStruct()
+    LIBRARY.extant_create_options_init(ctypes.byref(options))
+    options.preallocation = preallocation
+    options.pace = pace
+    options.rate_bytes = _number("rate_bytes", rate_bytes)
+    options.replace = replace
+    options.nocow = nocow
+    options.keep_partial = keep_partial
+    if allocation_bytes is not None:
+        options.allocation_bytes = _number("allocation_bytes", allocation_bytes)
+    if mode is not None:
+        options.mode = mode
+    size = _number("size_bytes", size_bytes)
+    with control(progress, cancel) as lines:
+        named = os.fsencode(_path(path))
+        call(LIBRARY.extant_create, named, size, ctypes.byref(options), lines, ctypes.byref(report))
+    return CreateReport(*_values(report))
+
+
+def materialize(
+    file: File,
+    *,
+    offset: int = 0,
+    length: Optional[int] = None,
+    pace: Pace = Pace.FULL,
+    rate_bytes: int = 0,
+    shared_access: bool = False,
+    unshare: bool = False,
+    progress: Optional[ProgressCallback] = None,
+    cancel: Optional[Cancel] = None,
+) -> MaterializeReport:
+    """Makes the holes and unwritten parts of a file, or of an open descriptor, written zeros; data stays."""
+    options, report = MaterializeOptionsStruct(), MaterializeReportStruct()
+    LIBRARY.extant_materialize_options_init(ctypes.byref(options))
+    options.offset = _number("offset", offset)
+    if length is not None:
+        options.length = _number("length", length)
+    options.pace = pace
+    options.rate_bytes = _number("rate_bytes", rate_bytes)
+    options.shared_access = shared_access
+    options.unshare = unshare
+    function, target = _by_file("extant_materialize", file)
+    with control(progress, cancel) as lines:
+        call(function, target, ctypes.byref(options), lines, ctypes.byref(report))
+    return MaterializeReport(*_values(report))
+
+
+def write_zeroes(
+    file: File,
+    offset: int,
+    length: int,
+    *,
+    progress: Optional[ProgressCallback] = None,
+    cancel: Optional[Cancel] = None,
+) -> None:
+    """Zeroes a range of a file, or of an open descriptor, and leaves it written."""
+    function, target = _by_file("extant_write_zeroes", file)
+    offset, length = _number("offset", offset), _number("length", length)
+    with control(progress, cancel) as lines:
+        call(function, target, offset, length, lines)
+
+
+def map(file: File, offset: int = 0, length: Optional[int] = None) -> builtins.list[Extent]:
+    """The extents of a file, or of an open descriptor, holes included."""
+    found: builtins.list[Extent] = []
+
+    def add(pointer: Any, _: Any) -> int:
+        told = pointer.contents
+        place = None if told.physical == _NO_PLACE else told.physical
+        flags = (bool(told.flags & bit) for bit in (1, 2, 4))
+        found.append(Extent(told.logical, told.length, place, State(told.state), *flags))
+        return 0
+
+    function, target = _by_file("extant_map", file)
+    until = _ALL if length is None else _number("length", length)
+    call(function, target, _number("offset", offset), until, EXTENT_CALLBACK(add), None)
+    return found
+
+
+def probe(path: File) -> ProbeReport:
+    """What the file system at a path can do."""
+    report = ProbeReportStruct()
+    call(LIBRARY.extant_probe, os.fsencode(_path(path)), ctypes.byref(report))
+    return ProbeReport(
+        Way(report.way),
+        report.reason.decode(errors="replace"),
+        report.filesystem.decode(errors="replace"),
+        report.block_bytes,
+        report.available_bytes,
+        bool(report.has_reflink),
+    )
+
+
+def _path(file: File) -> Any:
+    if isinstance(file, int):
+        raise TypeError("a path is wanted, not a descriptor")
+    if b"\0" in os.fsencode(file):
+        raise ValueError("embedded null byte")
+    return file
+
+
+def _by_file(name: str, file: File) -> tuple[Any, Any]:
+    if isinstance(file, int):
+        return getattr(LIBRARY, name + "_fd"), file
+    return getattr(LIBRARY, name), os.fsencode(_path(file))
+
+
+def _number(name: str, value: int) -> int:
+    # ctypes would take the lowest 64 bits.
+    if not 0 <= value < 2**64:
+        raise OverflowError(f"{name} is {value}")
+    return value
+
+
+def _values(structure: ctypes.Structure) -> builtins.list[int]:
+    return [getattr(structure, name) for name, *_ in structure._fields_]

@@ -1,0 +1,108 @@
+"""Every call, in the current directory, which is on ext4."""
+
+import errno
+import os
+import pathlib
+import threading
+import unittest
+
+import extant
+from extant import Preallocation, State, Status
+
+MIB = 1 << 20
+
+
+def states(file):
+    bytes_of = {}
+    for extent in extant.map(file):
+        bytes_of[extent.state] = bytes_of.get(extent.state, 0) + extent.length
+    return bytes_of
+
+
+class Calls(unittest.TestCase):
+    def setUp(self):
+        self.path = pathlib.Path(f"{self.id()}.raw")
+        self.addCleanup(lambda: self.path.unlink(missing_ok=True))
+
+    def test_created_file_is_written_and_keeps_its_name(self):
+        told = []
+        report = extant.create(self.path, 8 * MIB, mode=0o600, progress=told.append)
+        self.assertEqual(report.written_bytes, 8 * MIB)
+        self.assertEqual(states(self.path), {State.WRITTEN: 8 * MIB})
+        self.assertEqual(self.path.stat().st_mode & 0o7777, 0o600)
+        self.assertTrue(all(p.done_bytes <= p.total_bytes for p in told) and told)
+        with self.assertRaises(FileExistsError) as raised:
+            extant.create(self.path, MIB)
+        self.assertIsInstance(raised.exception, extant.ExtantError)
+        self.assertIs(raised.exception.status, Status.ALREADY_EXISTS)
+        self.assertEqual(raised.exception.filename, str(self.path))
+        self.assertIn("file exists", str(raised.exception))
+
+    def test_first_part_alone_is_allocated(self):
+        report = extant.create(
+            os.fsencode(self.path),
+            8 * MIB,
+            preallocation=Preallocation.FALLOC,
+            allocation_bytes=2 * MIB,
+        )
+        self.assertEqual(report.allocation_bytes, 2 * MIB)
+        self.assertEqual(states(self.path), {State.UNWRITTEN: 2 * MIB, State.HOLE: 6 * MIB})
+
+    def test_cancel_progress_and_exceptions_stop_and_leave_nothing(self):
+        cancel = extant.Cancel()
+        threading.Thread(target=cancel.cancel).start()
+        with self.assertRaises(InterruptedError) as raised:
+            extant.create(self.path, 64 * MIB, rate_bytes=MIB, cancel=cancel)
+        self.assertIs(raised.exception.status, Status.CANCELLED)
+        with self.assertRaises(InterruptedError):
+            extant.create(self.path, 64 * MIB, progress=lambda _: True)
+
+        def broken(_):
+            raise KeyError("mine")
+
+        with self.assertRaises(KeyError):
+            extant.create(self.path, 64 * MIB, progress=broken)
+        self.assertFalse(self.path.exists())
+
+    def test_thin_file_is_materialized_and_zeroed_with_its_data_kept(self):
+        self.path.write_bytes(b"")
+        os.truncate(self.path, 4 * MIB)
+        with open(self.path, "r+b", buffering=0) as file:
+            file.write(b"data")
+            with self.assertRaises(BlockingIOError) as raised:
+                extant.materialize(self.path)
+            self.assertIs(raised.exception.status, Status.IN_USE)
+            report = extant.materialize(file.fileno(), length=2 * MIB, shared_access=True)
+            self.assertEqual(report.already_written_bytes + report.zeroed_bytes, 2 * MIB)
+            self.assertEqual(states(file.fileno()), {State.WRITTEN: 2 * MIB, State.HOLE: 2 * MIB})
+            self.assertEqual(os.pread(file.fileno(), 4, 0), b"data")
+        extant.write_zeroes(self.path, 0, 5 * MIB)
+        self.assertEqual(states(self.path), {State.WRITTEN: 5 * MIB})
+        self.assertEqual(self.path.read_bytes()[:4], b"\0\0\0\0")
+        self.assertEqual([e.length for e in extant.map(self.path, MIB, MIB)], [MIB])
+
+    def test_full_disk_says_what_and_where(self):
+        with self.assertRaises(OSError) as raised:
+            extant.create(self.path, 1 << 40)
+        self.assertEqual(raised.exception.errno, errno.ENOSPC)
+        self.assertIs(raised.exception.status, Status.NO_SPACE)
+
+    def test_wrong_arguments_are_refused_before_the_library_sees_them(self):
+        with self.assertRaises(OverflowError):
+            extant.create(self.path, -1)
+        with self.assertRaises(ValueError):
+            extant.create("a\0b", MIB)
+        with self.assertRaises(TypeError):
+            extant.create(1, MIB)
+        with self.assertRaises(FileNotFoundError):
+            extant.map("none")
+
+    def test_place_is_probed(self):
+        report = extant.probe(".")
+        self.assertEqual((report.filesystem, report.block_bytes), ("ext4", 4096))
+        self.assertIsNot(report.way, extant.Way.NONE)
+        self.assertRegex(extant.version(), r"^\d+\.\d+\.\d+$")
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,206 @@
+//! C's arguments as Rust's values.
+
+use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
+use std::fs::File;
+use std::num::NonZeroU64;
+use std::os::fd::BorrowedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::slice;
+
+use extant_hostfs::{HostFile, Pace};
+use extant_space::{CancelToken, Control, Error, ErrorKind, Phase, Progress, Result};
+
+use crate::versioned;
+
+/// What a long operation is doing.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Others go first.
+    Wait,
+    /// Data is being read, to find zeros or holes.
+    Scan,
+    /// Space is being reserved.
+    Allocate,
+    /// Space is being written with zeros.
+    Write,
+    /// What was written is being made durable.
+    Sync,
+    /// The result is being held against what was asked for.
+    Verify,
+    /// Data is being copied.
+    Copy,
+}
+
+/// How far an operation is.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct OperationProgress {
+    /// What it is doing: `extant_step`.
+    pub step: u32,
+    /// 0.
+    pub reserved: u32,
+    /// Bytes that are in the wanted state already.
+    pub done_bytes: u64,
+    /// Bytes to bring there in this step.
+    pub total_bytes: u64,
+}
+
+/// Takes the newest state, at least 5 times a second while it moves, on the thread that made the call; it should return at once.
+/// Anything but 0 cancels the operation.
+pub type ProgressCallback =
+    Option<unsafe extern "C" fn(progress: *const OperationProgress, user: *mut c_void) -> c_int>;
+
+/// A request to stop; see `extant_cancel_new`.
+#[derive(Debug, Default)]
+pub struct Cancel {
+    pub(crate) token: CancelToken,
+}
+
+/// The lines between a long operation and its caller. All may be null.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct OperationControl {
+    /// Told how far it is.
+    pub progress: ProgressCallback,
+    /// Given to `progress` as it is.
+    pub user: *mut c_void,
+    /// Stops it, from any thread or a signal handler.
+    pub cancel: *const Cancel,
+}
+
+/// How the disk is used.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PaceKind {
+    /// As fast as it goes, or as `rate_bytes` allows.
+    Full,
+    /// Behind everybody else who uses the disk, and as `rate_bytes` allows.
+    Background,
+}
+
+/// How the disk is used: `kind` is an `extant_pace_kind`; a rate of 0 bytes a second is none.
+pub(super) fn pace(kind: u32, rate_bytes: u64) -> Result<Pace> {
+    let rate = NonZeroU64::new(rate_bytes);
+    match (
+        choice(kind, &[PaceKind::Full, PaceKind::Background], "pace")?,
+        rate,
+    ) {
+        (PaceKind::Full, None) => Ok(Pace::Full),
+        (PaceKind::Full, Some(rate)) => Ok(Pace::Limit(rate)),
+        (PaceKind::Background, rate) => Ok(Pace::Background(rate)),
+    }
+}
+
+/// One of a list, by its number.
+pub(super) fn choice<T: Copy>(number: u32, all: &[T], name: &str) -> Result<T> {
+    let found = usize::try_from(number).ok().and_then(|at| all.get(at));
+    found.copied().ok_or_else(|| {
+        Error::new(ErrorKind::InvalidArgument).detail(format!("{name} {number} is not known"))
+    })
+}
+
+/// # Safety
+/// `path` is null or a string.
+pub(super) unsafe fn path<'a>(path: *const c_char) -> Result<&'a Path> {
+    if path.is_null() {
+        return Err(Error::new(ErrorKind::InvalidArgument).detail("path is null"));
+    }
+    // SAFETY: as promised.
+    let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
+    Ok(Path::new(OsStr::from_bytes(bytes)))
+}
+
+/// The caller's file, under its path in `/proc` for messages. The descriptor stays the caller's.
+///
+/// # Safety
+/// `fd` is no descriptor, or one that stays open during the call.
+pub(super) unsafe fn with_file<T>(
+    fd: c_int,
+    work: impl FnOnce(&HostFile) -> Result<T>,
+) -> Result<T> {
+    if fd < 0 {
+        return Err(Error::new(ErrorKind::InvalidArgument).detail(format!("{fd} is no descriptor")));
+    }
+    // SAFETY: as promised. A number that is not open makes every call on it fail, and nothing is closed here.
+    let file = unsafe { BorrowedFd::borrow_raw(fd) }
+        .try_clone_to_owned()
+        .map_err(|source| Error::from(source).at(format!("descriptor {fd}")))?;
+    let link = format!("/proc/self/fd/{fd}");
+    let path = std::fs::read_link(&link).unwrap_or_else(|_| link.into());
+    work(&HostFile::from_file(File::from(file), &path)?)
+}
+
+/// Runs `work` with the lines to the caller.
+///
+/// # Safety
+/// `control` is null, or points to what stays as it is during the call; its `progress` takes its `user`.
+pub(super) unsafe fn with_control<T>(
+    control: *const OperationControl,
+    work: impl FnOnce(Control<'_>) -> Result<T>,
+) -> Result<T> {
+    // SAFETY: as promised.
+    let Some(control) = (unsafe { control.as_ref() }) else {
+        let cancel = CancelToken::new();
+        return work(Control::new(&cancel, &extant_space::Silent));
+    };
+    // SAFETY: as promised.
+    let given = unsafe { control.cancel.as_ref() };
+    let cancel = given.map_or_else(CancelToken::new, |cancel| cancel.token.clone());
+    let tell = |progress: Progress| {
+        let Some(callback) = control.progress else {
+            return;
+        };
+        let progress = OperationProgress {
+            step: step(progress.phase) as u32,
+            reserved: 0,
+            done_bytes: progress.done_bytes,
+            total_bytes: progress.total_bytes,
+        };
+        // SAFETY: as promised.
+        if unsafe { callback(&progress, control.user) } != 0 {
+            cancel.cancel();
+        }
+    };
+    work(Control::new(&cancel, &tell))
+}
+
+fn step(phase: Phase) -> Step {
+    match phase {
+        Phase::Scan => Step::Scan,
+        Phase::Allocate => Step::Allocate,
+        Phase::Write => Step::Write,
+        Phase::Sync => Step::Sync,
+        Phase::Verify => Step::Verify,
+        Phase::Copy => Step::Copy,
+        _ => Step::Wait,
+    }
+}
+
+/// Options as the caller gave them, or `default` for null.
+///
+/// # Safety
+/// `T` is plain data that begins with its size as a `usize` and may have any bytes; `given` is null, or points to as many bytes as
+/// its first field says.
+pub(super) unsafe fn options<T: Copy>(given: *const T, default: T, least: usize) -> Result<T> {
+    if given.is_null() {
+        return Ok(default);
+    }
+    // SAFETY: as promised, it begins with its size.
+    let length = unsafe { given.cast::<usize>().read_unaligned() };
+    // More than a page is no structure, but memory that nobody has filled.
+    if length > 4096 {
+        return versioned::read(&[], &mut [], least).map(|()| default);
+    }
+    let mut ours = default;
+    // SAFETY: as promised, for both.
+    let (given, ours_bytes) = unsafe {
+        (
+            slice::from_raw_parts(given.cast::<u8>(), length),
+            slice::from_raw_parts_mut((&raw mut ours).cast::<u8>(), size_of::<T>()),
+        )
+    };
+    versioned::read(given, ours_bytes, least)?;
+    Ok(ours)
+}

@@ -1,0 +1,155 @@
+//! New files.
+
+use std::ffi::c_char;
+
+use extant_hostfs::{CopyOnWrite, CreateOptions, Existing, OnFailure, create};
+use extant_space::Preallocation;
+
+use super::arguments::{OperationControl, choice, options, pace, path, with_control};
+use super::error::call;
+use crate::outcome::{Failure, Status};
+
+/// How much of a new file is made real.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PreallocationMode {
+    /// Nothing: the file is sparse.
+    Off,
+    /// Space is reserved, unwritten.
+    Falloc,
+    /// Space is written with zeros: later writes change no metadata of the file system.
+    Full,
+}
+
+/// How a file is made. Fill it with `extant_create_options_init` first.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct FileOptions {
+    /// Bytes of this structure.
+    pub struct_size: usize,
+    /// `extant_preallocation`; full by default.
+    pub preallocation: u32,
+    /// `extant_pace`; full by default.
+    pub pace: u32,
+    /// Bytes written a second at most; 0, the default: no limit.
+    pub rate_bytes: u64,
+    /// How many of the first bytes are made real; `UINT64_MAX`, the default: all.
+    pub allocation_bytes: u64,
+    /// Permissions; `UINT32_MAX`, the default: 0666 without the umask's bits.
+    pub mode: u32,
+    /// 1: an existing regular file is replaced in one step when the new one is complete; 0, the default: refused.
+    pub replace: u32,
+    /// 1: on btrfs and its like, copy-on-write is turned off for the file, and with it checksums and compression; 0, the default:
+    /// refused there.
+    pub nocow: u32,
+    /// 1: after a cancel or an error the partial file stays, and the next call goes on with it; 0, the default: removed.
+    pub keep_partial: u32,
+}
+
+/// What `extant_create` did.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct FileReport {
+    /// The first bytes that were made real.
+    pub allocation_bytes: u64,
+    /// Bytes of zeros written by this call.
+    pub written_bytes: u64,
+    /// Bytes that an earlier call had written.
+    pub resumed_bytes: u64,
+    /// Extents of the file.
+    pub extents: u64,
+}
+
+const DEFAULT: FileOptions = FileOptions {
+    struct_size: size_of::<FileOptions>(),
+    preallocation: PreallocationMode::Full as u32,
+    pace: 0,
+    rate_bytes: 0,
+    allocation_bytes: u64::MAX,
+    mode: u32::MAX,
+    replace: 0,
+    nocow: 0,
+    keep_partial: 0,
+};
+
+/// Sets the defaults.
+///
+/// # Safety
+/// `options` can be written to.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn extant_create_options_init(options: *mut FileOptions) {
+    // SAFETY: as promised.
+    unsafe { options.write(DEFAULT) };
+}
+
+/// Makes the file `path` of `size_bytes`, whose space is really there when this returns `EXTANT_STATUS_OK`: durable and held against the
+/// extent map. It appears under its name when it is complete, and not before.
+///
+/// `options`, `control`, `report` and `error` may be null.
+///
+/// # Safety
+/// What is not null is what its type says. `error` gets null, or what `extant_error_free` frees.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn extant_create(
+    path: *const c_char,
+    size_bytes: u64,
+    options: *const FileOptions,
+    control: *const OperationControl,
+    report: *mut FileReport,
+    error: *mut *mut Failure,
+) -> Status {
+    let work = || {
+        // SAFETY: the caller's promises, passed on.
+        let (path, given) = unsafe { (self::path(path)?, self::options(options, DEFAULT, 24)?) };
+        let options = understood(size_bytes, &given)?;
+        // SAFETY: likewise.
+        let made = unsafe { with_control(control, |control| create(path, &options, control)) }?;
+        if !report.is_null() {
+            let found = FileReport {
+                allocation_bytes: made.allocation_bytes,
+                written_bytes: made.written_bytes,
+                resumed_bytes: made.resumed_bytes,
+                extents: made.map.extents(),
+            };
+            // SAFETY: likewise.
+            unsafe { report.write(found) };
+        }
+        Ok(())
+    };
+    // SAFETY: likewise.
+    unsafe { call(error, work) }
+}
+
+fn understood(size_bytes: u64, given: &FileOptions) -> extant_space::Result<CreateOptions> {
+    let modes = [
+        PreallocationMode::Off,
+        PreallocationMode::Falloc,
+        PreallocationMode::Full,
+    ];
+    Ok(CreateOptions {
+        preallocation: match choice(given.preallocation, &modes, "preallocation")? {
+            PreallocationMode::Off => Preallocation::Off,
+            PreallocationMode::Falloc => Preallocation::Falloc,
+            PreallocationMode::Full => Preallocation::Full,
+        },
+        allocation_bytes: (given.allocation_bytes != u64::MAX).then_some(given.allocation_bytes),
+        pace: pace(given.pace, given.rate_bytes)?,
+        existing: choice(
+            given.replace,
+            &[Existing::Refuse, Existing::Replace],
+            "replace",
+        )?,
+        copy_on_write: choice(
+            given.nocow,
+            &[CopyOnWrite::Refuse, CopyOnWrite::Disable],
+            "nocow",
+        )?,
+        on_failure: choice(
+            given.keep_partial,
+            &[OnFailure::Remove, OnFailure::KeepPartial],
+            "keep_partial",
+        )?,
+        mode: (given.mode != u32::MAX).then_some(given.mode),
+        ..CreateOptions::new(size_bytes)
+    })
+}

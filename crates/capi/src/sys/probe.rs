@@ -1,0 +1,107 @@
+//! What a place can do.
+
+use std::ffi::c_char;
+
+use extant_hostfs::{Strategy, probe};
+
+use super::arguments::path;
+use super::error::call;
+use crate::outcome::{Failure, Status};
+
+/// How space would become written.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Way {
+    /// Not at all: `reason` says why.
+    None,
+    /// By the kernel's `FALLOC_FL_WRITE_ZEROES`.
+    WriteZeroes,
+    /// Allocated, then overwritten with zeros.
+    Overwrite,
+    /// Zeros are written in order, as there is no fallocate.
+    WriteInOrder,
+}
+
+/// What a place can do.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct PlaceReport {
+    /// What `extant_create` would do: `extant_way`.
+    pub way: u32,
+    /// 1: files can share space (reflinks).
+    pub has_reflink: u32,
+    /// Bytes of a block of the file system.
+    pub block_bytes: u64,
+    /// Bytes free for this user.
+    pub available_bytes: u64,
+    /// Name of the file system, as mount(8) has it; ends with NUL.
+    pub filesystem: [c_char; 32],
+    /// Why that way, or why none; ends with NUL, and is cut where it is longer.
+    pub reason: [c_char; 200],
+}
+
+/// Tries what the file system at `path` can do, on scratch files of which nothing stays. `path` is a directory, or a file in the one
+/// that is tried.
+///
+/// `error` may be null.
+///
+/// # Safety
+/// What is not null is what its type says. `error` gets null, or what `extant_error_free` frees.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn extant_probe(
+    path: *const c_char,
+    report: *mut PlaceReport,
+    error: *mut *mut Failure,
+) -> Status {
+    let work = || {
+        // SAFETY: the caller's promises, passed on.
+        let found = probe(unsafe { self::path(path) }?)?;
+        let reason = match (&found.plan, &found.refusal) {
+            (Some(plan), _) => plan.reason.as_str(),
+            (None, Some(refusal)) => refusal.as_str(),
+            (None, None) => "",
+        };
+        let way = match found.plan.as_ref().map(|plan| plan.strategy) {
+            None => Way::None,
+            Some(Strategy::WriteZeroes) => Way::WriteZeroes,
+            Some(Strategy::Overwrite) => Way::Overwrite,
+            Some(Strategy::WriteInOrder) => Way::WriteInOrder,
+        };
+        let told = PlaceReport {
+            way: way as u32,
+            has_reflink: found.has_reflink.into(),
+            block_bytes: found.filesystem.block_bytes,
+            available_bytes: found.filesystem.available_bytes,
+            filesystem: text(&found.filesystem.name),
+            reason: text(reason),
+        };
+        if !report.is_null() {
+            // SAFETY: likewise.
+            unsafe { report.write(told) };
+        }
+        Ok(())
+    };
+    // SAFETY: likewise.
+    unsafe { call(error, work) }
+}
+
+/// As much of `text` as has room, whole characters, with a NUL behind.
+fn text<const N: usize>(text: &str) -> [c_char; N] {
+    let mut bytes = [0; N];
+    let end = text.floor_char_boundary(N - 1);
+    for (to, from) in bytes.iter_mut().zip(text[..end].bytes()) {
+        *to = from as c_char;
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_text_is_cut_at_a_character_and_ends_with_nul() {
+        let cut: [c_char; 4] = text("aböc");
+        assert_eq!(cut, [b'a' as c_char, b'b' as c_char, 0, 0]);
+    }
+}

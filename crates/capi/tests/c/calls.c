@@ -1,0 +1,183 @@
+/* Every call, in the current directory, which is on ext4; ends with 0 when each did what the header says. */
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <extant.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define MIB (UINT64_C(1) << 20)
+
+#define CHECK(what)                                                                                                    \
+    do {                                                                                                               \
+        if (!(what)) {                                                                                                 \
+            fprintf(stderr, "line %d: %s\n", __LINE__, #what);                                                         \
+            exit(1);                                                                                                   \
+        }                                                                                                              \
+    } while (0)
+
+struct map {
+    uint64_t bytes[3];
+    int extents;
+    int most;
+};
+
+static int add(const extant_extent *extent, void *user)
+{
+    struct map *map = user;
+    map->bytes[extent->state] += extent->length;
+    map->extents++;
+    return map->extents == map->most;
+}
+
+static struct map map_of(const char *path)
+{
+    struct map map = {.most = -1};
+    CHECK(extant_map(path, 0, UINT64_MAX, add, &map, NULL) == EXTANT_STATUS_OK);
+    return map;
+}
+
+static int stop(const extant_progress *progress, void *user)
+{
+    CHECK(progress->done_bytes <= progress->total_bytes);
+    ++*(int *)user;
+    return 1;
+}
+
+static void fails(int line, extant_status status, extant_status wanted, extant_error *error, int number)
+{
+    CHECK(error != NULL && strlen(extant_error_message(error)) > 0);
+    if (status != wanted || extant_error_errno(error) != number) {
+        fprintf(stderr, "line %d: status %d, errno %d: %s\n", line, (int)status, extant_error_errno(error),
+                extant_error_message(error));
+        exit(1);
+    }
+    extant_error_free(error);
+}
+
+/* `call` puts its error into `error`. */
+#define FAILS(call, wanted, number)                                                                                    \
+    do {                                                                                                               \
+        extant_error *error = NULL;                                                                                    \
+        extant_status status = (call);                                                                                 \
+        fails(__LINE__, status, wanted, error, number);                                                                          \
+    } while (0)
+
+static void creation(void)
+{
+    extant_create_options options;
+    extant_create_options_init(&options);
+    CHECK(options.struct_size == sizeof options);
+    extant_error *error = (extant_error *)1;
+    CHECK(extant_create("full", 8 * MIB, NULL, NULL, NULL, &error) == EXTANT_STATUS_OK && error == NULL);
+    CHECK(map_of("full").bytes[EXTANT_STATE_WRITTEN] == 8 * MIB);
+    FAILS(extant_create("full", MIB, NULL, NULL, NULL, &error), EXTANT_STATUS_ALREADY_EXISTS, EEXIST);
+
+    options.preallocation = EXTANT_PREALLOCATION_FALLOC;
+    options.allocation_bytes = 4 * MIB;
+    options.mode = 0600;
+    options.replace = 1;
+    extant_create_report report;
+    CHECK(extant_create("full", 8 * MIB, &options, NULL, &report, NULL) == EXTANT_STATUS_OK);
+    CHECK(report.allocation_bytes == 4 * MIB && report.written_bytes == 0);
+    struct map map = map_of("full");
+    CHECK(map.bytes[EXTANT_STATE_UNWRITTEN] == 4 * MIB && map.bytes[EXTANT_STATE_HOLE] == 4 * MIB);
+    struct stat found;
+    CHECK(stat("full", &found) == 0 && (found.st_mode & 07777) == 0600);
+
+    /* What cannot be. */
+    FAILS(extant_create("x", 1 << 30, NULL, NULL, NULL, &error), EXTANT_STATUS_NO_SPACE, ENOSPC);
+    FAILS(extant_create(NULL, 1, NULL, NULL, NULL, &error), EXTANT_STATUS_INVALID_ARGUMENT, EINVAL);
+    FAILS(extant_create("none/x", 1, NULL, NULL, NULL, &error), EXTANT_STATUS_NOT_FOUND, ENOENT);
+    options.preallocation = 17;
+    FAILS(extant_create("x", MIB, &options, NULL, NULL, &error), EXTANT_STATUS_INVALID_ARGUMENT, EINVAL);
+    extant_create_options empty = {0};
+    FAILS(extant_create("x", MIB, &empty, NULL, NULL, &error), EXTANT_STATUS_INVALID_ARGUMENT, EINVAL);
+    CHECK(access("x", F_OK) != 0);
+
+    /* Options of a later version count unless they are zeros. */
+    struct {
+        extant_create_options known;
+        uint64_t later;
+    } larger;
+    extant_create_options_init(&larger.known);
+    larger.known.struct_size = sizeof larger;
+    larger.later = 0;
+    CHECK(extant_create("later", MIB, &larger.known, NULL, NULL, NULL) == EXTANT_STATUS_OK);
+    larger.later = 1;
+    FAILS(extant_create("x", MIB, &larger.known, NULL, NULL, &error), EXTANT_STATUS_INVALID_ARGUMENT, EINVAL);
+}
+
+static void stopping(void)
+{
+    int told = 0;
+    extant_control control = {.progress = stop, .user = &told};
+    FAILS(extant_create("x", 32 * MIB, NULL, &control, NULL, &error), EXTANT_STATUS_CANCELLED, EINTR);
+    CHECK(told > 0);
+    extant_cancel *cancel = extant_cancel_new();
+    extant_cancel_now(cancel);
+    extant_control stopped = {.cancel = cancel};
+    FAILS(extant_create("x", 32 * MIB, NULL, &stopped, NULL, &error), EXTANT_STATUS_CANCELLED, EINTR);
+    CHECK(access("x", F_OK) != 0);
+    extant_cancel_free(cancel);
+    extant_cancel_free(NULL);
+}
+
+static void existing_files(void)
+{
+    int fd = open("thin", O_RDWR | O_CREAT | O_EXCL, 0644);
+    CHECK(fd >= 0 && ftruncate(fd, 4 * MIB) == 0 && pwrite(fd, "data", 4, MIB) == 4);
+    /* Open here, so the write lease cannot be had. */
+    FAILS(extant_materialize("thin", NULL, NULL, NULL, &error), EXTANT_STATUS_IN_USE, EAGAIN);
+    extant_materialize_options options;
+    extant_materialize_options_init(&options);
+    options.shared_access = 1;
+    options.length = 2 * MIB;
+    extant_materialize_report report;
+    CHECK(extant_materialize_fd(fd, &options, NULL, &report, NULL) == EXTANT_STATUS_OK);
+    CHECK(report.zeroed_bytes + report.already_written_bytes == 2 * MIB);
+    CHECK(report.already_written_bytes == 4096);
+    struct map map = map_of("thin");
+    CHECK(map.bytes[EXTANT_STATE_WRITTEN] == 2 * MIB && map.bytes[EXTANT_STATE_HOLE] == 2 * MIB);
+    char data[4];
+    CHECK(pread(fd, data, 4, MIB) == 4 && memcmp(data, "data", 4) == 0);
+
+    CHECK(extant_write_zeroes_fd(fd, MIB, 4 * MIB, NULL, NULL) == EXTANT_STATUS_OK);
+    CHECK(pread(fd, data, 4, MIB) == 4 && memcmp(data, "\0\0\0\0", 4) == 0);
+    CHECK(lseek(fd, 0, SEEK_END) == (off_t)(5 * MIB));
+    struct map first = {.most = 1};
+    CHECK(extant_map_fd(fd, 0, UINT64_MAX, add, &first, NULL) == EXTANT_STATUS_OK && first.extents == 1);
+    CHECK(close(fd) == 0);
+
+    CHECK(extant_write_zeroes("thin", 0, 5 * MIB, NULL, NULL) == EXTANT_STATUS_OK);
+    CHECK(extant_materialize("thin", NULL, NULL, &report, NULL) == EXTANT_STATUS_OK && report.zeroed_bytes == 0);
+    FAILS(extant_write_zeroes("thin", 1, UINT64_MAX, NULL, &error), EXTANT_STATUS_INVALID_ARGUMENT, EINVAL);
+    FAILS(extant_write_zeroes("thin", 1, 0, NULL, &error), EXTANT_STATUS_INVALID_ARGUMENT, EINVAL);
+    FAILS(extant_materialize_fd(-1, NULL, NULL, NULL, &error), EXTANT_STATUS_INVALID_ARGUMENT, EINVAL);
+    FAILS(extant_materialize_fd(999, NULL, NULL, NULL, &error), EXTANT_STATUS_IO, EBADF);
+    FAILS(extant_map("thin", 0, 1, NULL, NULL, &error), EXTANT_STATUS_INVALID_ARGUMENT, EINVAL);
+    FAILS(extant_map(".", 0, 1, add, NULL, &error), EXTANT_STATUS_WRONG_TYPE, EINVAL);
+}
+
+static void places(void)
+{
+    extant_probe_report report;
+    CHECK(extant_probe(".", &report, NULL) == EXTANT_STATUS_OK);
+    CHECK(strcmp(report.filesystem, "ext4") == 0 && report.block_bytes == 4096);
+    CHECK(report.way == EXTANT_WAY_OVERWRITE || report.way == EXTANT_WAY_WRITE_ZEROES);
+    CHECK(strlen(report.reason) > 0 && report.available_bytes > 0);
+    CHECK(strchr(extant_version(), '.') != NULL);
+}
+
+int main(void)
+{
+    creation();
+    stopping();
+    existing_files();
+    places();
+    return 0;
+}

@@ -1,0 +1,48 @@
+//! Where this build's library is, and C programs over it.
+
+use std::env;
+use std::path::{Path, PathBuf};
+
+use extant_testkit::command::{must, tool};
+
+/// The folder with `libextant.so` and `libextant.a`: that of this test program.
+pub fn folder() -> PathBuf {
+    let program = env::current_exe().unwrap();
+    let folder = program.parent().unwrap().to_owned();
+    assert!(
+        folder.join("libextant.so").is_file(),
+        "{}",
+        folder.display()
+    );
+    folder
+}
+
+/// Of this crate.
+pub fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// What is linked.
+#[derive(Clone, Copy, Debug)]
+pub enum Linked {
+    Shared,
+    Static,
+}
+
+/// Compiles a program of `tests/c` into `place`, without a warning.
+#[track_caller]
+pub fn compile(name: &str, linked: Linked, place: &Path) -> PathBuf {
+    let program = place.join(format!("{name}-{linked:?}"));
+    let mut cc = tool("cc");
+    cc.args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-pedantic", "-o"]);
+    cc.arg(&program).arg("-I").arg(root().join("include"));
+    cc.arg(root().join("tests/c").join(name).with_extension("c"));
+    match linked {
+        Linked::Shared => cc.arg("-L").arg(folder()).arg("-lextant"),
+        Linked::Static => cc
+            .arg(folder().join("libextant.a"))
+            .args(["-lpthread", "-lm", "-ldl"]),
+    };
+    must(&mut cc);
+    program
+}
