@@ -9,6 +9,7 @@
 mod arguments;
 mod background;
 mod create;
+mod disk;
 mod exit;
 mod fallocate;
 mod fs;
@@ -57,6 +58,7 @@ enum Command {
     Fallocate(fallocate::FallocateArgs),
     Materialize(materialize::MaterializeArgs),
     Map(map::MapArgs),
+    Image(disk::DiskArgs),
     Fs(fs::FsArgs),
     Mount(mount::MountArgs),
     Umount(umount::UmountArgs),
@@ -95,6 +97,7 @@ fn main() -> ExitCode {
             Ok(code) => code,
             Err(error) => exit::report(&error, exit::Style::Line),
         },
+        Command::Image(args) => disk::run(&args, &cancel),
         Command::Fs(args) => fs::run(&args, &cancel),
         Command::Mount(args) => mount::run(&args, &cancel),
         Command::Umount(args) => umount::run(&args, &cancel),

@@ -17,11 +17,12 @@ use extant_testkit::{command, require, requires};
 
 use support::{Answer, MIB, create, extant, run};
 
-const COMMANDS: [&str; 10] = [
+const COMMANDS: [&str; 11] = [
     "create",
     "fallocate",
     "materialize",
     "map",
+    "image",
     "fs",
     "mount",
     "umount",
@@ -36,11 +37,15 @@ const FS_COMMANDS: [&str; 18] = [
     "freefrag", "frag", "dump", "check", "mkfs",
 ];
 
+/// Those of `extant image`.
+const IMAGE_COMMANDS: [&str; 4] = ["info", "check", "map", "measure"];
+
 /// The words of every command, also of those below another.
 fn all_commands() -> Vec<Vec<&'static str>> {
     let first = COMMANDS.iter().map(|name| vec![*name]);
     let below = FS_COMMANDS.iter().map(|name| vec!["fs", *name]);
-    first.chain(below).collect()
+    let of_images = IMAGE_COMMANDS.iter().map(|name| vec!["image", *name]);
+    first.chain(below).chain(of_images).collect()
 }
 
 /// The lines of the README that are run.
@@ -150,7 +155,7 @@ fn examples_of_create_and_materialize_succeed() {
         let help = run(extant().args([name, "--help"])).success().stdout;
         for example in examples_of(&help) {
             let line = example.replace("TiB", "MiB").replace("GiB", "KiB");
-            for file in ["vm.raw", "thin.raw", "db"] {
+            for file in ["vm.raw", "vm.qcow2", "thin.raw", "db"] {
                 let _ = fs::remove_file(scratch.path().join(file));
             }
             // Those inside of images are tested in tests/fs/inside.rs.

@@ -278,11 +278,14 @@ impl<'a> Check<'a> {
     }
 }
 
-/// Takes the first cluster of a block, and the block.
-type VisitBlock<'a> = dyn FnMut(u64, Option<&RefcountBlock<&[u8]>>) -> Result<()> + 'a;
+type Block<'a> = RefcountBlock<&'a [u8]>;
 
 /// Visits the refcounts of the first `clusters`, a block at a time; `None` where there is no block that can be read.
-fn for_each_block(image: &Qcow2, clusters: u64, visit: &mut VisitBlock<'_>) -> Result<()> {
+fn for_each_block(
+    image: &Qcow2,
+    clusters: u64,
+    visit: &mut dyn FnMut(u64, Option<&Block<'_>>) -> Result<()>,
+) -> Result<()> {
     let geometry = image.header.geometry;
     let file_bytes = image.file.size()?;
     let range = image.header.refcount_table_range();

@@ -1,8 +1,11 @@
 //! How large an image's file would be.
 
-use extant_space::Result;
+use std::ops::ControlFlow;
+
+use extant_space::{ByteRange, Result};
 use serde::Serialize;
 
+use crate::layer::Layer;
 use crate::layout::{Layout, Mapped};
 use crate::options::{Format, ImageOptions};
 use crate::preallocation::Preallocation;
@@ -54,4 +57,22 @@ pub fn measure(options: &ImageOptions, data_bytes: u64) -> Result<Measurement> {
         required_bytes: fully_allocated_bytes,
         fully_allocated_bytes,
     })
+}
+
+/// Bytes of the clusters of `cluster_bytes` that a copy of `layer` would hold data in.
+///
+/// # Errors
+/// Those of the map.
+pub fn data_bytes(layer: &Layer, cluster_bytes: u64) -> Result<u64> {
+    let (mut clusters, mut next) = (0, 0);
+    let all = ByteRange::new(0, layer.virtual_bytes());
+    layer.for_each_extent(all, &mut |extent| {
+        if !extent.is_zero {
+            let first = (extent.guest.start() / cluster_bytes).max(next);
+            next = extent.guest.end().div_ceil(cluster_bytes).max(first);
+            clusters += next - first;
+        }
+        Ok(ControlFlow::Continue(()))
+    })?;
+    Ok(clusters * cluster_bytes)
 }

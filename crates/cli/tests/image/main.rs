@@ -5,3 +5,4 @@ mod support;
 
 mod create;
 mod judge;
+mod look;

@@ -1,0 +1,170 @@
+//! `extant image`: disk images, raw and qcow2.
+//!
+//! One file per command, by the names of qemu-img. What they do is in `extant-image`.
+//!
+//! An image is a file of the host, or one inside an ext4 image (`--in`). Files that an image names are opened only with
+//! `--chain`.
+
+mod check;
+mod info;
+mod map;
+mod measure;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::{Args, Subcommand};
+use extant_ext4::FollowLast;
+use extant_hostfs::HostFile;
+use extant_image::{Follow, Format, Layer, open_path};
+use extant_space::{CancelToken, Error, ErrorKind, Result, SpaceFile};
+
+use crate::create::ImageFormat;
+use crate::exit::{self, Style};
+use crate::image::{At, Image};
+
+/// Look at disk images, raw and qcow2.
+///
+/// What an image names (backing file, data file) is not opened unless --chain says so, and its
+/// format is told by its first bytes unless --format does.
+#[derive(Args, Clone, Debug)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  extant image info vm.qcow2
+  extant image map vm.qcow2
+  extant image check vm.qcow2
+  extant image measure disk.raw
+
+New images are made by extant create.
+Exit status: see extant --help; image check has its own."
+)]
+pub struct DiskArgs {
+    #[command(subcommand)]
+    command: DiskCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum DiskCommand {
+    Info(info::InfoArgs),
+    Check(check::CheckArgs),
+    Map(map::MapArgs),
+    Measure(measure::MeasureArgs),
+}
+
+/// Runs one command.
+pub fn run(args: &DiskArgs, cancel: &CancelToken) -> ExitCode {
+    match &args.command {
+        DiskCommand::Info(args) => plain(info::run(args)),
+        DiskCommand::Check(args) => check::run(args, cancel),
+        DiskCommand::Map(args) => plain(map::run(args)),
+        DiskCommand::Measure(args) => plain(measure::run(args)),
+    }
+}
+
+fn plain(result: Result<ExitCode>) -> ExitCode {
+    match result {
+        Ok(status) => status,
+        // Whoever read the output has seen enough.
+        Err(error) if error.os_errno() == Some(libc::EPIPE) => ExitCode::SUCCESS,
+        Err(error) => exit::report(&error, Style::Line),
+    }
+}
+
+/// An image that is only looked at.
+#[derive(Args, Clone, Debug)]
+pub struct LookArgs {
+    /// The image
+    pub file: PathBuf,
+
+    /// Its format [default: by its first bytes]
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<ImageFormat>,
+
+    /// It is inside this ext4 image or disk
+    #[arg(long = "in", value_name = "IMAGE")]
+    pub image: Option<PathBuf>,
+}
+
+/// An image, open, and what it is inside of.
+struct Looked {
+    layer: Layer,
+    _outer: Option<Image>,
+}
+
+impl LookArgs {
+    fn format(&self) -> Option<Format> {
+        self.format.map(Format::from)
+    }
+
+    /// Opens the image with what it stands on, if that is allowed.
+    fn open(&self, follow: Follow) -> Result<Looked> {
+        let Some(outer) = &self.image else {
+            let layer = open_path(&self.file, self.format(), follow)?;
+            return Ok(Looked {
+                layer,
+                _outer: None,
+            });
+        };
+        if follow == Follow::Named {
+            return Err(Error::new(ErrorKind::Unsupported)
+                .detail("--chain is for files of the host, not for those inside an image (--in)"));
+        }
+        let (file, outer) = open_inside(outer, self)?;
+        let layer = self.layer(file)?;
+        Ok(Looked {
+            layer,
+            _outer: Some(outer),
+        })
+    }
+
+    fn layer(&self, file: Arc<dyn SpaceFile>) -> Result<Layer> {
+        let format = match self.format() {
+            Some(format) => Ok(format),
+            None => Layer::probe(&*file),
+        };
+        format
+            .and_then(|format| Layer::open(file, format))
+            .map_err(|error| error.at(&self.file))
+    }
+
+    /// The file alone.
+    fn open_file(&self) -> Result<(Arc<dyn SpaceFile>, Option<Image>)> {
+        match &self.image {
+            Some(outer) => open_inside(outer, self).map(|(file, outer)| (file, Some(outer))),
+            None => {
+                let file = HostFile::open_read(&self.file)?;
+                extant_image::lock(&file, extant_image::Use::Read)
+                    .map_err(|error| error.at(&self.file))?;
+                Ok((Arc::new(file), None))
+            }
+        }
+    }
+}
+
+fn open_inside(outer: &std::path::Path, args: &LookArgs) -> Result<(Arc<dyn SpaceFile>, Image)> {
+    let outer = Image::look(outer)?;
+    let node = outer.resolve(&args.file, FollowLast::Yes)?;
+    let inner = args.file.as_os_str().as_encoded_bytes();
+    let file = node.file().at_inner(&outer, inner)?;
+    Ok((Arc::new(file), outer))
+}
+
+/// Whether files that an image names are opened.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct ChainArgs {
+    /// Open the backing and data files that the image names, and those that they name
+    #[arg(long)]
+    pub chain: bool,
+}
+
+impl ChainArgs {
+    fn follow(self) -> Follow {
+        match self.chain {
+            true => Follow::Named,
+            false => Follow::Nothing,
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! `extant image map`: where the guest's bytes are. The JSON is that of `qemu-img map`, and says the state as well.
+
+use std::io::{self, BufWriter, Write};
+use std::ops::ControlFlow;
+use std::process::ExitCode;
+
+use clap::Args;
+use extant_image::{ImageExtent, Layer};
+use extant_space::{ByteRange, ExtentFlags, ExtentState, Result};
+use serde::Serialize;
+
+use super::{ChainArgs, LookArgs};
+use crate::print::output_error;
+
+/// Map the guest's bytes to files, with the state of their space.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant image map vm.qcow2
+  extant image map --chain --json top.qcow2 | jq 'map(select(.state == \"hole\"))'
+
+written: overwritten in place; unwritten: has space, and the first write changes metadata;
+hole: has none, in the image or on the host. The JSON is that of qemu-img map, with the state.")]
+pub struct MapArgs {
+    #[command(flatten)]
+    pub look: LookArgs,
+
+    #[command(flatten)]
+    pub chain: ChainArgs,
+
+    /// Print JSON, as qemu-img map does
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// A line of the JSON.
+#[derive(Serialize)]
+struct Entry {
+    start: u64,
+    length: u64,
+    depth: u32,
+    present: bool,
+    zero: bool,
+    data: bool,
+    compressed: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    offset: Option<u64>,
+    state: ExtentState,
+    shared: bool,
+}
+
+impl From<&ImageExtent> for Entry {
+    fn from(extent: &ImageExtent) -> Self {
+        Self {
+            start: extent.guest.start(),
+            length: extent.guest.len(),
+            depth: extent.depth,
+            present: extent.is_present,
+            zero: extent.is_zero,
+            data: extent.is_data,
+            compressed: extent.flags.contains(ExtentFlags::ENCODED),
+            offset: extent.offset,
+            state: extent.state,
+            shared: extent.flags.contains(ExtentFlags::SHARED),
+        }
+    }
+}
+
+/// Maps.
+pub(super) fn run(args: &MapArgs) -> Result<ExitCode> {
+    let looked = args.look.open(args.chain.follow())?;
+    let mut out = BufWriter::new(io::stdout().lock());
+    let written = match args.json {
+        true => json(&looked.layer, &mut out),
+        false => table(&looked.layer, &mut out),
+    };
+    written.map_err(|error| error.at(&args.look.file))?;
+    out.flush().map_err(output_error)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn json(layer: &Layer, out: &mut impl Write) -> Result<()> {
+    let mut separator = "[";
+    each(layer, &mut |extent| {
+        out.write_all(separator.as_bytes())?;
+        separator = ",\n";
+        serde_json::to_writer(&mut *out, &Entry::from(extent)).map_err(io::Error::from)
+    })?;
+    let end = if separator == "[" { "[]\n" } else { "]\n" };
+    out.write_all(end.as_bytes()).map_err(output_error)
+}
+
+fn table(layer: &Layer, out: &mut impl Write) -> Result<()> {
+    writeln!(
+        out,
+        "{:>16} {:>14} {:>16} {:>5}  state, flags",
+        "offset", "length", "in the file", "depth"
+    )
+    .map_err(output_error)?;
+    each(layer, &mut |extent| {
+        let place = extent
+            .offset
+            .map_or("-".to_owned(), |place| place.to_string());
+        let mut words = extent.state.name().to_owned();
+        for flag in extent.flags.names() {
+            words.push_str(", ");
+            words.push_str(flag);
+        }
+        writeln!(
+            out,
+            "{:>16} {:>14} {place:>16} {:>5}  {words}",
+            extent.guest.start(),
+            extent.guest.len(),
+            extent.depth
+        )
+    })
+}
+
+fn each(layer: &Layer, write: &mut dyn FnMut(&ImageExtent) -> io::Result<()>) -> Result<()> {
+    let all = ByteRange::new(0, layer.virtual_bytes());
+    layer.for_each_extent(all, &mut |extent| {
+        write(&extent).map_err(output_error)?;
+        Ok(ControlFlow::Continue(()))
+    })
+}

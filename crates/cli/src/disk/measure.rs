@@ -1,0 +1,96 @@
+//! `extant image measure`: how large a file an image would need.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use extant_image::{Format, ImageOptions, Preallocation, data_bytes, measure};
+use extant_space::{ByteSize, Result};
+
+use super::{ChainArgs, LookArgs};
+use crate::arguments::parse_size;
+use crate::create::{ImageFormat, Mode};
+use crate::image_words::Words;
+use crate::print;
+
+/// Tell how large the file of an image would be.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant image measure --size 1TiB
+  extant image measure --size 1TiB -o cluster_size=2M,preallocation=full
+  extant image measure disk.raw                      as a qcow2 image with the same data")]
+pub struct MeasureArgs {
+    /// An image whose data it is to hold
+    #[arg(required_unless_present = "size", conflicts_with = "size")]
+    pub file: Option<PathBuf>,
+
+    /// The size of the guest's disk
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub size: Option<ByteSize>,
+
+    /// The format of FILE [default: by its first bytes]
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<ImageFormat>,
+
+    /// The format of the image that is measured
+    #[arg(long, value_name = "FORMAT", default_value = "qcow2")]
+    pub to: ImageFormat,
+
+    /// What would be done about its space
+    #[arg(long, value_name = "MODE")]
+    pub preallocation: Option<Mode>,
+
+    /// Options of qcow2, as for extant create
+    #[arg(short = 'o', long = "options", value_name = "NAME=VALUE,...")]
+    pub words: Vec<String>,
+
+    #[command(flatten)]
+    pub chain: ChainArgs,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Measures.
+pub(super) fn run(args: &MeasureArgs) -> Result<ExitCode> {
+    let format = Format::from(args.to);
+    let words = Words::parse(&args.words, format)?;
+    let mut options = ImageOptions::new(format, 0);
+    options.preallocation = args
+        .preallocation
+        .map(Preallocation::from)
+        .or(words.preallocation)
+        .unwrap_or(Preallocation::Off);
+    options.qcow2 = words.qcow2;
+    options.check()?;
+    let mut data = 0;
+    if let Some(file) = &args.file {
+        let look = LookArgs {
+            file: file.clone(),
+            format: args.format,
+            image: None,
+        };
+        let looked = look.open(args.chain.follow())?;
+        options.virtual_bytes = looked.layer.virtual_bytes();
+        data = looked
+            .layer
+            .check_complete()
+            .and_then(|()| data_bytes(&looked.layer, options.qcow2.cluster_bytes))
+            .map_err(|error| error.at(file))?;
+    } else if let Some(size) = args.size {
+        options.virtual_bytes = size.0;
+    }
+    let measured = measure(&options, data)?;
+    Ok(match args.json {
+        true => print::json(&measured),
+        false => print::text(format!(
+            "required: {} ({} bytes)\nfully allocated: {} ({} bytes)",
+            ByteSize(measured.required_bytes),
+            measured.required_bytes,
+            ByteSize(measured.fully_allocated_bytes),
+            measured.fully_allocated_bytes
+        )),
+    })
+}

@@ -1,0 +1,182 @@
+//! `extant image info`, `check`, `map` and `measure`.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+
+use extant_testkit::workdir::Workdir;
+use extant_testkit::{require, requires};
+
+use crate::judge::{assert_checks, qemu, qemu_img, qemu_json};
+use crate::support::{Answer, MIB, create, extant, run};
+
+#[track_caller]
+fn image(words: &[&str], file: &std::path::Path) -> Answer {
+    run(extant().arg("image").args(words).arg(file))
+}
+
+#[test]
+fn info_tells_the_mode_and_the_names() {
+    require!(qemu_img());
+    let work = Workdir::new();
+    for mode in ["off", "metadata", "falloc", "full"] {
+        let file = work.path().join(format!("{mode}.qcow2"));
+        create(&file, "4MiB", &["--preallocation", mode]).success();
+        let answer = image(&["info", "--json"], &file).success();
+        assert_eq!(answer.text("/preallocation"), mode);
+        assert_eq!(answer.number("/virtual_bytes"), 4 * MIB);
+        let answer = image(&["info"], &file).success();
+        assert!(
+            answer.stdout.contains(&format!("preallocation {mode}")),
+            "{answer}"
+        );
+    }
+    let top = work.path().join("top.qcow2");
+    qemu(&[
+        &"create",
+        &"-q",
+        &"-f",
+        &"qcow2",
+        &"-b",
+        &"full.qcow2",
+        &"-F",
+        &"qcow2",
+        &top,
+    ]);
+    qemu(&[&"snapshot", &"-c", &"before", &top]);
+    let answer = image(&["info"], &top).success();
+    for words in ["full.qcow2 (\"qcow2\")", "\"before\"", "clusters of 64 KiB"] {
+        assert!(answer.stdout.contains(words), "{answer}");
+    }
+}
+
+#[test]
+fn map_is_qemus_and_chains_are_followed_on_request() {
+    require!(qemu_img());
+    let work = Workdir::new();
+    let base = work.path().join("base.raw");
+    fs::write(&base, vec![1; 2 << 20]).unwrap();
+    let top = work.path().join("top.qcow2");
+    create(
+        &top,
+        "4MiB",
+        &["-o", "backing_file=base.raw,backing_fmt=raw"],
+    )
+    .success();
+    let ours = image(&["map", "--json", "--chain"], &top).success().json();
+    let theirs = qemu_json(&[&"map", &"--output=json", &top]);
+    for (ours, theirs) in ours
+        .as_array()
+        .unwrap()
+        .iter()
+        .zip(theirs.as_array().unwrap())
+    {
+        for (key, value) in theirs.as_object().unwrap() {
+            assert_eq!(&ours[key], value, "{key} of {ours}");
+        }
+    }
+    let alone = image(&["map", "--json"], &top).success().json();
+    assert_eq!(alone[0]["present"], false);
+    let text = image(&["map", "--chain"], &top).success();
+    assert!(text.stdout.contains("written"), "{text}");
+}
+
+#[test]
+fn check_has_qemus_exit_status_and_repairs_leaks() {
+    require!(qemu_img());
+    let work = Workdir::new();
+    let file = work.path().join("a.qcow2");
+    create(&file, "1MiB", &["--preallocation", "metadata"]).success();
+    let answer = image(&["check"], &file).success();
+    assert!(answer.stdout.contains("clean"), "{answer}");
+    let bytes = fs::read(&file).unwrap();
+    let word = |at: usize| u64::from_be_bytes(bytes[at..][..8].try_into().unwrap());
+    let l2 = word(word(40) as usize) & 0x00ff_ffff_ffff_fe00;
+    let open = fs::OpenOptions::new().write(true).open(&file).unwrap();
+    // The guest's first cluster is forgotten.
+    open.write_all_at(&[0; 8], l2).unwrap();
+    let answer = image(&["check", "--json"], &file);
+    assert_eq!(
+        (answer.code, answer.number("/leaks")),
+        (Some(3), 1),
+        "{answer}"
+    );
+    image(&["check", "--repair", "leaks"], &file).success();
+    assert_checks(&file);
+    // Two clusters of the guest are one.
+    open.write_all_at(&bytes[l2 as usize + 8..][..8], l2)
+        .unwrap();
+    let answer = image(&["check"], &file);
+    assert_eq!(answer.code, Some(2), "{answer}");
+    let answer = image(&["check", "--repair", "leaks"], &file);
+    assert_eq!(answer.code, Some(1), "{answer}");
+    fs::write(&file, "no image").unwrap();
+    assert_eq!(image(&["check"], &file).code, Some(1));
+}
+
+#[test]
+fn measure_is_what_create_makes() {
+    let work = Workdir::new();
+    let file = work.path().join("a.qcow2");
+    create(&file, "10MiB", &["-o", "cluster_size=4k"]).success();
+    let words = ["image", "measure", "--json", "--size", "10MiB", "-o"];
+    let answer = run(extant()
+        .args(words)
+        .arg("cluster_size=4k,preallocation=full"))
+    .success();
+    assert_eq!(
+        answer.number("/required_bytes"),
+        fs::metadata(&file).unwrap().len()
+    );
+    let raw = work.path().join("b.raw");
+    fs::write(&raw, vec![5; 1 << 20]).unwrap();
+    fs::OpenOptions::new()
+        .write(true)
+        .open(&raw)
+        .unwrap()
+        .set_len(8 * MIB)
+        .unwrap();
+    let of_file = image(&["measure", "--json"], &raw).success();
+    let rest = of_file.number("/fully_allocated_bytes") - of_file.number("/required_bytes");
+    assert_eq!(rest, 7 * MIB, "{of_file}");
+}
+
+#[test]
+fn images_inside_an_image_are_looked_at() {
+    require!(requires::tool("mke2fs"));
+    let work = Workdir::new();
+    let outer = work.path().join("outer.img");
+    run(extant().args(["fs", "mkfs"]).arg(&outer).arg("64MiB")).success();
+    let mut command = extant();
+    command
+        .args(["create", "--in"])
+        .arg(&outer)
+        .args(["/a.qcow2", "8MiB"]);
+    run(&mut command).success();
+    for words in [&["info", "--json"][..], &["check"], &["map"]] {
+        let mut command = extant();
+        command
+            .arg("image")
+            .args(words)
+            .arg("--in")
+            .arg(&outer)
+            .arg("/a.qcow2");
+        let answer = run(&mut command).success();
+        if words[0] == "info" {
+            assert_eq!(answer.text("/preallocation"), "full");
+        }
+    }
+    let outside = run(extant()
+        .args(["image", "info", "--chain", "--in"])
+        .arg(&outer)
+        .arg("/a.qcow2"));
+    outside.refused(5, &["--chain is for files of the host"]);
+}
+
+#[test]
+fn what_is_no_image_is_refused_with_the_place() {
+    let work = Workdir::new();
+    let file = work.path().join("a");
+    fs::write(&file, vec![0; 4096]).unwrap();
+    image(&["info", "--format", "qcow2"], &file).refused(1, &["/a: ", "header.magic"]);
+    image(&["info"], &work.path().join("none")).refused(4, &["/none"]);
+}

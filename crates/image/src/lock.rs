@@ -1,0 +1,79 @@
+//! The locks by which QEMU's programs keep out of each other's images.
+//!
+//! A byte of the file stands for each thing that somebody may do with an image. Who does it holds a shared lock from byte 100 on,
+//! who does not allow it to others one from byte 200 on; then each looks for the opposite lock of others. The locks belong to the
+//! open file and end with it.
+
+use std::os::fd::AsFd;
+
+use extant_space::{Error, ErrorKind, Result};
+use extant_sys::range_lock;
+
+/// Bytes of what is done.
+const DONE: u64 = 100;
+/// Bytes of what others may not do.
+const REFUSED: u64 = 200;
+
+const READ: u64 = 0;
+const WRITE: u64 = 1;
+const RESIZE: u64 = 3;
+
+/// What the image is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Use {
+    /// Reading; others may read as well.
+    Read,
+    /// Everything.
+    Write,
+}
+
+/// Keeps others out of the image in `file` as long as that is open.
+///
+/// # Errors
+/// `InUse` when somebody has it open whom this disturbs. Where the file system has no such locks, nobody is kept out.
+pub fn lock(file: impl AsFd, wanted: Use) -> Result<()> {
+    let done: &[u64] = match wanted {
+        Use::Read => &[READ],
+        Use::Write => &[READ, WRITE, RESIZE],
+    };
+    let refused = [WRITE, RESIZE];
+    let held = done.iter().map(|what| DONE + what);
+    let held: Vec<_> = held.chain(refused.map(|what| REFUSED + what)).collect();
+    for byte in &held {
+        match range_lock::share(&file, *byte, 1) {
+            Err(error) if is_unknown(&error) => return Ok(()),
+            // Shared locks exclude only exclusive ones, which QEMU takes for a moment when it makes an image.
+            Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
+                return Err(give_up(&file, &held, "a program that makes it"));
+            }
+            other => other?,
+        }
+    }
+    let against = done
+        .iter()
+        .map(|what| (REFUSED + what, "a program that does not share it"));
+    let against = against.chain(refused.map(|what| (DONE + what, "a program that writes to it")));
+    for (byte, who) in against {
+        if range_lock::is_held_elsewhere(&file, byte, 1)? {
+            return Err(give_up(&file, &held, who));
+        }
+    }
+    Ok(())
+}
+
+fn give_up(file: &impl AsFd, held: &[u64], who: &str) -> Error {
+    for byte in held {
+        // The descriptor is closed next, which does the same.
+        let _ = range_lock::release(file, *byte, 1);
+    }
+    Error::new(ErrorKind::InUse)
+        .detail(format!("the image is in use: {who} has it open"))
+        .advice("stop the virtual machine or the program that uses it")
+}
+
+fn is_unknown(error: &std::io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::EINVAL | libc::ENOSYS | libc::ENOLCK | libc::EOPNOTSUPP)
+    )
+}
