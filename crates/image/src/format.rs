@@ -22,6 +22,7 @@ mod table;
 pub use extensions::{Extension, Extensions, FeatureName};
 pub use features::{Autoclear, Compatible, Incompatible};
 pub use geometry::Geometry;
+pub(crate) use header::RawHeader;
 pub use header::{Compression, Header, SnapshotTable, Version};
 pub use refcount::{RefcountBlock, RefcountTableEntry};
 pub use snapshot::{Snapshot, read_snapshots};

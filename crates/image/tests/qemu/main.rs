@@ -1,5 +1,6 @@
 //! Images beside QEMU's tools: what we make is read by them, and what they make by us.
 
+mod change;
 mod create;
 mod read;
 mod support;

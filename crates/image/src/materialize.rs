@@ -1,0 +1,89 @@
+//! Makes a thin image full in place: every cluster gets a place, and all of the file is written. Data stays.
+//!
+//! What could not be overwritten in place afterwards is refused by name: clusters shared with snapshots, compressed ones, and those of
+//! a backing file. `convert` makes one image of such.
+
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::time::Instant;
+
+use extant_space::{ByteRange, Control, Preallocation as Space, Result, SyncMode};
+use serde::Serialize;
+
+use crate::editor::Editor;
+use crate::format::Mapping;
+use crate::layer::Layer;
+use crate::options::Format;
+use crate::preallocation::Preallocation;
+use crate::target::Target;
+
+/// What [`materialize`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct MaterializeReport {
+    /// Bytes of the guest's disk that were written before.
+    pub already_written_bytes: u64,
+    /// Size of the disk, all of which is written now.
+    pub virtual_bytes: u64,
+    /// Size of the file.
+    pub file_bytes: u64,
+    /// Time taken, seconds.
+    pub elapsed_seconds: f64,
+}
+
+/// Makes the image full; durable on return.
+///
+/// # Errors
+/// `Unsupported` for images that cannot be full in place, `NoSpace`, `Cancelled`. The data is as before then, and running
+/// again does what is left.
+pub fn materialize(
+    target: &Target,
+    format: Format,
+    control: Control<'_>,
+) -> Result<MaterializeReport> {
+    let started = Instant::now();
+    let layer = Layer::open(Arc::clone(target.file()), format)?;
+    let before = layer.info()?;
+    drop(layer);
+    if format == Format::Qcow2 {
+        map_all(target, control)?;
+    }
+    let file_bytes = target.file().size()?;
+    let whole = ByteRange::new(0, file_bytes);
+    target.make_space(whole, Space::Full, control)?;
+    target.file().sync(SyncMode::All)?;
+    Ok(MaterializeReport {
+        already_written_bytes: before.states.written,
+        virtual_bytes: before.virtual_bytes,
+        file_bytes,
+        elapsed_seconds: started.elapsed().as_secs_f64(),
+    })
+}
+
+fn map_all(target: &Target, control: Control<'_>) -> Result<()> {
+    let mut editor = Editor::open(target)?;
+    let header = &editor.image().header;
+    if let Some(name) = &header.backing_file {
+        return Err(Target::refuse(format!(
+            "the image has a backing file ({}), which shows through where it has nothing",
+            name.display()
+        ))
+        .advice("extant image convert --chain makes one full image of both"));
+    }
+    let all = ByteRange::new(0, header.virtual_bytes);
+    editor
+        .image()
+        .for_each_run(all, &mut |run| match run.mapping {
+            Mapping::Compressed(_) => Err(Target::refuse(
+                "the image has compressed clusters, which are not overwritten in place",
+            )
+            .advice("extant image convert makes a full image of it")
+            .in_range(run.guest)),
+            Mapping::Data(_) | Mapping::Zero(Some(_)) if !run.is_copied => Err(Target::refuse(
+                "clusters are shared, or not marked as the image's own",
+            )
+            .advice("see extant image check")
+            .in_range(run.guest)),
+            _ => Ok(ControlFlow::Continue(())),
+        })?;
+    editor.map_range(all, Preallocation::Full, control)
+}

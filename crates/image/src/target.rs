@@ -1,0 +1,110 @@
+//! A file that an image is changed in, and how its space is made.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use extant_hostfs::{Access, Exclusion, HostFile, MaterializeOptions, Pace};
+use extant_space::{
+    ByteRange, Control, Error, ErrorKind, ExtentState, FallocateMode, Phase, Preallocation, Result,
+    SpaceFile,
+};
+
+use crate::lock::{Use, lock};
+
+/// Allocated in one request, so that the allocator sees as much as can be.
+const ALLOCATE: u64 = 16 << 30;
+/// Zeroed in one request inside an image, between two looks at the cancel.
+const ZERO: u64 = 64 << 20;
+
+/// An image file, open for changes.
+pub struct Target {
+    file: Arc<dyn SpaceFile>,
+    /// Of a file of the host: space is made by the plan of `extant-hostfs`.
+    host: Option<(PathBuf, Pace)>,
+}
+
+impl Target {
+    /// Opens a file of the host, and keeps QEMU and other commands of ours out of it.
+    ///
+    /// # Errors
+    /// `InUse` when somebody uses the image; and errors of opening.
+    pub fn host(path: &Path, pace: Pace) -> Result<Self> {
+        let file = HostFile::open(path, Access::ReadWrite)?;
+        lock(&file, Use::Write).map_err(|error| error.at(path))?;
+        Ok(Self {
+            file: Arc::new(file),
+            host: Some((path.to_path_buf(), pace)),
+        })
+    }
+
+    /// A file that nobody else uses, such as one inside an image that is held.
+    pub fn held(file: Arc<dyn SpaceFile>) -> Self {
+        Self { file, host: None }
+    }
+
+    /// The file.
+    pub fn file(&self) -> &Arc<dyn SpaceFile> {
+        &self.file
+    }
+
+    /// Brings the space of `range`, inside the file, to what `preallocation` asks for. Data there stays.
+    pub(crate) fn make_space(
+        &self,
+        range: ByteRange,
+        preallocation: Preallocation,
+        control: Control<'_>,
+    ) -> Result<()> {
+        match preallocation {
+            _ if range.is_empty() => Ok(()),
+            Preallocation::Off => Ok(()),
+            Preallocation::Falloc => self.allocate(range, control),
+            Preallocation::Full => match &self.host {
+                Some((path, pace)) => {
+                    let options = MaterializeOptions {
+                        range: Some(range),
+                        // Our own descriptor is open, and the lock keeps others out.
+                        exclusion: Exclusion::Shared,
+                        pace: *pace,
+                        ..MaterializeOptions::default()
+                    };
+                    extant_hostfs::materialize(path, &options, control).map(drop)
+                }
+                None => self.write(range, control),
+            },
+        }
+    }
+
+    fn allocate(&self, range: ByteRange, control: Control<'_>) -> Result<()> {
+        for piece in range.chunks(ALLOCATE) {
+            control.cancel.check()?;
+            self.file
+                .fallocate(FallocateMode::AllocateKeepSize, piece)?;
+            let done = piece.end() - range.start();
+            control.report(Phase::Allocate, done, range.len());
+        }
+        Ok(())
+    }
+
+    fn write(&self, range: ByteRange, control: Control<'_>) -> Result<()> {
+        self.allocate(range, control)?;
+        for piece in range.chunks(ZERO) {
+            control.cancel.check()?;
+            for extent in self.file.extents(piece)? {
+                if extent.state == ExtentState::Written {
+                    continue;
+                }
+                if let Some(part) = extent.logical.intersection(piece) {
+                    self.file.fallocate(FallocateMode::WriteZeroes, part)?;
+                }
+            }
+            let done = piece.end() - range.start();
+            control.report(Phase::Write, done, range.len());
+        }
+        Ok(())
+    }
+
+    /// What would be lost without a word otherwise.
+    pub(crate) fn refuse(detail: impl Into<String>) -> Error {
+        Error::new(ErrorKind::Unsupported).detail(detail)
+    }
+}
