@@ -8,15 +8,17 @@
 //! reservation is part of a job's record and counts while a process works on the job, less what the job has taken already.
 //! So none is left behind by a process that died; who resumes its job asks anew.
 //!
+//! Files get their names under the lock as well, so that none is counted twice, or not at all.
+//!
 //! Space that clones share counts once for each of them.
 
 use extant_space::{ByteSize, Error, ErrorKind, Result};
 use serde::Serialize;
 
-use crate::job::{Operation, Record};
+use crate::job::{Alive, Operation, Stage};
 use crate::limits::Limits;
 use crate::pool::Pool;
-use crate::state::{State, WorkFile};
+use crate::state::State;
 use crate::volume;
 
 /// What a pool has and has promised, bytes.
@@ -50,13 +52,8 @@ pub(crate) struct Need {
 impl Space {
     /// Counts. With `state`, under its lock where the answer is to be relied upon.
     pub(crate) fn of(pool: &Pool, state: Option<&State>) -> Result<Self> {
-        let jobs: Vec<Record> = match state {
-            Some(state) => state
-                .jobs
-                .alive()?
-                .into_iter()
-                .map(|(record, _)| record)
-                .collect(),
+        let jobs = match state {
+            Some(state) => state.jobs.alive()?,
             None => Vec::new(),
         };
         let work = match state {
@@ -64,36 +61,43 @@ impl Space {
             None => Vec::new(),
         };
         let mut space = Self::default();
+        let (makers, changers): (Vec<&Alive>, Vec<&Alive>) = jobs
+            .iter()
+            .partition(|job| job.record.operation.makes_volume());
         volume::for_each_file(pool.folder(), |name, stat| {
             let allocated = stat.st_blocks as u64 * 512;
-            let growing = jobs.iter().filter(|job| {
-                matches!(job.operation, Operation::Resize(_))
-                    && job.operation.volume().as_str() == name.as_str()
-            });
-            let capacity = growing
-                .map(|job| job.reservation.capacity_bytes)
-                .fold(stat.st_size as u64, u64::max);
+            let mut capacity = stat.st_size as u64;
+            let own = changers
+                .iter()
+                .map(|job| &job.record)
+                .filter(|record| record.operation.volume() == name);
+            for record in own {
+                let reservation = record.reservation;
+                if matches!(record.operation, Operation::Resize(_)) {
+                    capacity = capacity.max(reservation.capacity_bytes);
+                }
+                let taken = allocated.saturating_sub(reservation.allocated_before_bytes);
+                space.reserved_bytes += reservation.space_bytes.saturating_sub(taken);
+            }
             space.volumes += 1;
             space.add(allocated, capacity);
-            space.reserved_bytes += jobs
-                .iter()
-                .filter(|job| !job.operation.makes_volume() && job.operation.volume() == name)
-                .map(|job| {
-                    let before = job.reservation.allocated_before_bytes;
-                    let taken = allocated.saturating_sub(before);
-                    job.reservation.space_bytes.saturating_sub(taken)
-                })
-                .sum::<u64>();
         })?;
-        for job in jobs.iter().filter(|job| job.operation.makes_volume()) {
-            let taken = taken_by(job, &work);
-            space.reserved_bytes += job.reservation.space_bytes.saturating_sub(taken);
-            space.add(taken, job.reservation.capacity_bytes);
+        for job in makers {
+            let files = work.iter().filter(|file| file.job == Some(job.record.id));
+            let taken: Vec<u64> = files.map(|file| file.allocated_bytes).collect();
+            if job.stage == Stage::Publishing && taken.is_empty() {
+                // Among the volumes already.
+                continue;
+            }
+            let taken: u64 = taken.into_iter().sum();
+            let reservation = job.record.reservation;
+            space.reserved_bytes += reservation.space_bytes.saturating_sub(taken);
+            space.add(taken, reservation.capacity_bytes);
         }
         // What jobs left that nobody works on is taken until they are resumed or cancelled.
         let left = work
             .iter()
-            .filter(|file| !jobs.iter().any(|job| file.job == Some(job.id)));
+            .filter(|file| !jobs.iter().any(|job| file.job == Some(job.record.id)));
         left.for_each(|file| space.add(file.allocated_bytes, 0));
         space.close(pool)?;
         Ok(space)
@@ -132,7 +136,7 @@ impl Space {
     pub(crate) fn check(&self, need: Need, limits: &Limits) -> Result<()> {
         let available = self.capacity_left(limits);
         if need.capacity_bytes > available {
-            let error = missing("promised", need.capacity_bytes, available);
+            let error = missing("of capacity wanted", need.capacity_bytes, available);
             return Err(error.advice(
                 "choose a smaller capacity, remove volumes, or define the pool with a larger --overcommit",
             ));
@@ -149,7 +153,11 @@ impl Space {
     pub(crate) fn check_is_covered(&self, limits: &Limits) -> Result<()> {
         let may_be_promised = limits.overcommit.of(self.total_bytes);
         if self.promised_bytes > may_be_promised {
-            return Err(missing("promised", self.promised_bytes, may_be_promised));
+            return Err(missing(
+                "of capacity promised",
+                self.promised_bytes,
+                may_be_promised,
+            ));
         }
         if self.reserved_bytes > self.free_bytes {
             return Err(missing("wanted", self.reserved_bytes, self.free_bytes));
@@ -165,9 +173,4 @@ fn missing(what: &str, wanted: u64, available: u64) -> Error {
         ByteSize(available),
         ByteSize(wanted - available)
     ))
-}
-
-fn taken_by(job: &Record, work: &[WorkFile]) -> u64 {
-    let files = work.iter().filter(|file| file.job == Some(job.id));
-    files.map(|file| file.allocated_bytes).sum()
 }

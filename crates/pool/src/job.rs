@@ -31,7 +31,7 @@ pub use operation::{
 pub(crate) use record::{Outcome, Record, Reservation};
 pub(crate) use run_file::{Line, RunFile, Stage};
 pub use status::{JobFailure, JobState, JobStatus};
-pub(crate) use store::Jobs;
+pub(crate) use store::{Alive, Jobs};
 pub(crate) use worker::Work;
 pub use worker::{Job, OnStop};
 

@@ -6,6 +6,7 @@
 use std::ffi::CStr;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use extant_hostfs::{HostFile, remove_soon};
 use extant_space::{
@@ -18,6 +19,9 @@ use crate::folder::Folder;
 use crate::format::Format;
 use crate::name::VolumeName;
 use crate::pool::Pool;
+
+/// How long a volume may seem locked after its last job has ended.
+const LAST_WRITES: Duration = Duration::from_secs(1);
 
 /// A volume in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -159,14 +163,23 @@ pub(crate) fn lock_for_reading(file: &HostFile) -> Result<()> {
     lock(file, FlockOperation::NonBlockingLockShared)
 }
 
+/// A process that was killed or cancelled keeps its lock for the moment that its last writes take.
 fn lock(file: &HostFile, operation: FlockOperation) -> Result<()> {
     use rustix::io::Errno;
-    match flock(file.as_file(), operation) {
-        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
-        Err(Errno::WOULDBLOCK) => Err(Error::new(ErrorKind::InUse)
-            .at(file.path())
-            .detail("another process works on the volume")),
-        Err(errno) => Err(file_error(file, errno).during("lock")),
+    let started = Instant::now();
+    loop {
+        match flock(file.as_file(), operation) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Ok(()),
+            Err(Errno::WOULDBLOCK) if started.elapsed() < LAST_WRITES => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(Errno::WOULDBLOCK) => {
+                return Err(Error::new(ErrorKind::InUse)
+                    .at(file.path())
+                    .detail("another process works on the volume"));
+            }
+            Err(errno) => return Err(file_error(file, errno).during("lock")),
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use extant_space::{Control, Phase, Result};
 
 use super::worker::Work;
-use super::{JobState, Line, Stage};
+use super::{Line, Stage};
 
 /// How often a waiting job looks.
 const LOOK: Duration = Duration::from_millis(20);
@@ -35,15 +35,10 @@ pub(super) fn wait_turn(work: &Work<'_>, control: Control<'_>) -> Result<()> {
 fn is_next(work: &Work<'_>) -> Result<bool> {
     let places = work.pool.definition().limits().jobs_max.get() as usize;
     let own = (work.record.options.priority, work.record.id);
-    let before = work
-        .state
-        .jobs
-        .alive()?
-        .into_iter()
-        .filter(|(record, status)| {
-            let (priority, id) = (record.options.priority, record.id);
-            let goes_first = priority > own.0 || (priority == own.0 && id < own.1);
-            id != own.1 && (status.state == JobState::Running || goes_first)
-        });
+    let before = work.state.jobs.alive()?.into_iter().filter(|job| {
+        let (priority, id) = (job.record.options.priority, job.record.id);
+        let goes_first = priority > own.0 || (priority == own.0 && id < own.1);
+        id != own.1 && (job.stage != Stage::Waiting || goes_first)
+    });
     Ok(before.count() < places)
 }

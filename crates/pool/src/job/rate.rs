@@ -8,7 +8,7 @@ use std::num::NonZeroU64;
 use extant_hostfs::{Pace, SharedRate};
 use extant_space::Result;
 
-use super::{JobOptions, JobState, Record};
+use super::{JobOptions, Record, Stage};
 use crate::limits::Limits;
 use crate::state::State;
 
@@ -57,12 +57,11 @@ impl JobRate {
             .jobs
             .alive()?
             .into_iter()
-            .filter(|(record, status)| {
-                record.id != own.id
-                    && record.options.background
-                    && status.state == JobState::Running
+            .filter(|job| {
+                let is_at_work = job.stage != Stage::Waiting;
+                job.record.id != own.id && job.record.options.background && is_at_work
             })
-            .map(|(record, _)| record.options.priority.weight())
+            .map(|job| job.record.options.priority.weight())
             .sum();
         shared.set(part_of(of_pool, self.options, others));
         Ok(())

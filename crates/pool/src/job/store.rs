@@ -8,12 +8,19 @@ use std::collections::BTreeSet;
 use extant_space::Result;
 
 use super::record::{self, Record};
-use super::run_file::{self, Look};
-use super::{JobId, JobState, JobStatus};
+use super::run_file::{self, Look, Stage};
+use super::{JobId, JobStatus};
 use crate::folder::Folder;
 
 /// So many jobs that have ended are remembered.
 const ENDED_MAX: usize = 64;
+
+/// A job that has a process.
+#[derive(Debug)]
+pub(crate) struct Alive {
+    pub(crate) record: Record,
+    pub(crate) stage: Stage,
+}
 
 /// The folder of jobs.
 #[derive(Debug)]
@@ -65,13 +72,18 @@ impl Jobs {
         record.map(|record| self.status_of(&record)).transpose()
     }
 
-    /// Records of the jobs that a process works on, or waits with for their turn.
-    pub(crate) fn alive(&self) -> Result<Vec<(Record, JobStatus)>> {
+    /// The jobs that a process works on, or waits with for their turn.
+    pub(crate) fn alive(&self) -> Result<Vec<Alive>> {
         let mut alive = Vec::new();
         for record in self.records()? {
-            let status = self.status_of(&record)?;
-            if matches!(status.state, JobState::Waiting | JobState::Running) {
-                alive.push((record, status));
+            if record.outcome.is_some() {
+                continue;
+            }
+            let look = run_file::look(&self.folder, record.id)?;
+            if look.is_alive {
+                // A line that is just being changed is one of a job at work.
+                let stage = look.line.map_or(Stage::Running, |line| line.stage);
+                alive.push(Alive { record, stage });
             }
         }
         Ok(alive)

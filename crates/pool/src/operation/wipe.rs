@@ -13,6 +13,8 @@ use crate::volume::{check_nobody_has_it_open, lock_alone};
 
 /// Punched in one call.
 const PUNCH: u64 = 1 << 30;
+/// A multiple of every block.
+const BLOCK_MAX: u64 = 64 << 10;
 
 pub(super) fn perform(work: &Work<'_>, wipe: &Wipe, control: Control<'_>) -> Result<()> {
     let file = work.pool.open_volume(&wipe.volume, OFlags::RDWR)?;
@@ -70,7 +72,8 @@ fn written_runs(file: &HostFile) -> Result<Vec<ByteRange>> {
 }
 
 fn discard(file: &HostFile, control: Control<'_>) -> Result<()> {
-    let size = file.size()?;
+    // The last block as a whole.
+    let size = file.size()?.next_multiple_of(BLOCK_MAX);
     for piece in ByteRange::new(0, size).chunks(PUNCH) {
         control.cancel.check()?;
         file.fallocate(FallocateMode::PunchHole, piece)?;
