@@ -14,6 +14,7 @@ use super::status::JobFailure;
 use super::{JobId, JobOptions, Operation};
 use crate::folder::{Folder, OnExisting};
 
+pub(super) const SUFFIX: &str = ".json";
 const VERSION: u32 = 1;
 /// Paths are the longest part of a record.
 const BYTES_MAX: u64 = 64 << 10;
@@ -164,7 +165,7 @@ impl Record {
 }
 
 pub(crate) fn name(id: JobId) -> String {
-    format!("{id}.json")
+    format!("{id}{SUFFIX}")
 }
 
 pub(crate) fn spare_name(id: JobId) -> String {

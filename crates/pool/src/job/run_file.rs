@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::JobId;
 use crate::folder::Folder;
 
+pub(super) const SUFFIX: &str = ".run";
 const SIZE: usize = 512;
 /// The request comes first, and has a sector to itself in spirit: it is written by other processes.
 const REQUEST_SIZE: usize = 8;
@@ -169,7 +170,7 @@ pub(crate) fn ask_to_stop(jobs: &Folder, id: JobId) -> Result<()> {
 }
 
 pub(crate) fn name(id: JobId) -> String {
-    format!("{id}.run")
+    format!("{id}{SUFFIX}")
 }
 
 /// `None` for a line that is being changed at this moment.

@@ -39,9 +39,15 @@ impl Jobs {
 
     /// Numbers that any file is of.
     pub(crate) fn numbers(&self) -> Result<BTreeSet<JobId>> {
+        self.numbers_of("")
+    }
+
+    /// Numbers that a file with this at its end is of.
+    fn numbers_of(&self, suffix: &str) -> Result<BTreeSet<JobId>> {
         let mut numbers = BTreeSet::new();
         self.folder.for_each_name(|name| {
-            let number = name.to_str().ok().and_then(|name| name.split_once('.'));
+            let name = name.to_str().ok().filter(|name| name.ends_with(suffix));
+            let number = name.and_then(|name| name.split_once('.'));
             numbers.extend(number.and_then(|(number, _)| number.parse::<JobId>().ok()));
         })?;
         Ok(numbers)
@@ -72,13 +78,21 @@ impl Jobs {
         record.map(|record| self.status_of(&record)).transpose()
     }
 
+    /// Records of the jobs that have not ended, oldest first: those with a run file.
+    pub(crate) fn unfinished(&self) -> Result<Vec<Record>> {
+        let mut records = Vec::new();
+        for id in self.numbers_of(run_file::SUFFIX)? {
+            // Without a record: half made, or half forgotten.
+            let record = Record::read(&self.folder, id)?;
+            records.extend(record.filter(|record| record.outcome.is_none()));
+        }
+        Ok(records)
+    }
+
     /// The jobs that a process works on, or waits with for their turn.
     pub(crate) fn alive(&self) -> Result<Vec<Alive>> {
         let mut alive = Vec::new();
-        for record in self.records()? {
-            if record.outcome.is_some() {
-                continue;
-            }
+        for record in self.unfinished()? {
             let look = run_file::look(&self.folder, record.id)?;
             if look.is_alive {
                 // A line that is just being changed is one of a job at work.
@@ -129,13 +143,14 @@ impl Jobs {
     }
 
     /// Forgets the oldest of the jobs that have ended, but for the newest.
-    pub(crate) fn prune(&self, records: &[Record]) -> Result<()> {
-        let ended: Vec<JobId> = records
-            .iter()
-            .filter(|record| record.outcome.is_some())
-            .map(|record| record.id)
-            .collect();
+    pub(crate) fn prune(&self) -> Result<()> {
+        let unfinished = self.numbers_of(run_file::SUFFIX)?;
+        let mut ended = self.numbers_of(record::SUFFIX)?;
+        ended.retain(|id| !unfinished.contains(id));
         let surplus = ended.len().saturating_sub(ENDED_MAX);
-        ended[..surplus].iter().try_for_each(|&id| self.forget(id))
+        ended
+            .iter()
+            .take(surplus)
+            .try_for_each(|&id| self.forget(id))
     }
 }

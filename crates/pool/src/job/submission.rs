@@ -29,11 +29,10 @@ impl Pool {
     pub fn submit(&self, operation: Operation, options: JobOptions) -> Result<Job<'_>> {
         let state = self.make_state()?;
         let locked = state.lock()?;
-        let records = state.jobs.records()?;
-        if let Some(record) = self.earlier(&state, &operation, &records)? {
+        if let Some(record) = self.earlier(&state, &operation)? {
             return self.take_up(state, locked, record);
         }
-        state.jobs.prune(&records)?;
+        state.jobs.prune()?;
         let reservation = self.assess(&state, &operation)?;
         let need = Need {
             capacity_bytes: reservation
@@ -112,13 +111,8 @@ impl Pool {
     }
 
     /// Refuses a job that another one stands in the way of; the record of the same job, if it was interrupted.
-    fn earlier(
-        &self,
-        state: &State,
-        operation: &Operation,
-        records: &[Record],
-    ) -> Result<Option<Record>> {
-        let unfinished = records.iter().filter(|record| record.outcome.is_none());
+    fn earlier(&self, state: &State, operation: &Operation) -> Result<Option<Record>> {
+        let unfinished = state.jobs.unfinished()?.into_iter();
         for record in unfinished.filter(|record| operation.conflicts_with(&record.operation)) {
             let Some(status) = state.jobs.status(record.id)? else {
                 continue;
@@ -128,7 +122,7 @@ impl Pool {
             let error = Error::new(ErrorKind::InUse);
             match status.state {
                 JobState::Interrupted if &record.operation == operation => {
-                    return Ok(Some(record.clone()));
+                    return Ok(Some(record));
                 }
                 JobState::Interrupted => {
                     return Err(error

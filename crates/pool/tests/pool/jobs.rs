@@ -46,7 +46,7 @@ impl Stand {
         let scratch = in_memory(Filesystem::Ext4, 128 * MIB);
         let outside = scratch.folder_beside("outside");
         let pool = pool_at(scratch.path());
-        let data: Vec<u8> = (0..8 * MIB).map(|byte| (byte / 7) as u8).collect();
+        let data: Vec<u8> = (0..=250).cycle().take(8 << 20).collect();
         fs::write(outside.join("source"), &data).unwrap();
         fs::write(scratch.path().join("a"), &data).unwrap();
         Self {
