@@ -38,8 +38,14 @@ pub(crate) struct State {
 /// Keeps other processes, and other threads, from accounting at the same time.
 #[derive(Debug)]
 pub(crate) struct Locked {
-    // Its close gives the lock back.
-    _file: File,
+    file: File,
+}
+
+impl Drop for Locked {
+    /// Not left to the close: a process just forked by another thread has the file open for a moment.
+    fn drop(&mut self) {
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
 }
 
 impl State {
@@ -80,7 +86,7 @@ impl State {
         let started = Instant::now();
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Locked { _file: file }),
+                Ok(()) => return Ok(Locked { file }),
                 Err(Errno::WOULDBLOCK | Errno::INTR) if started.elapsed() < PATIENCE => {
                     std::thread::sleep(Duration::from_millis(1));
                 }

@@ -20,7 +20,7 @@ use crate::format::Format;
 use crate::name::VolumeName;
 use crate::pool::Pool;
 
-/// How long a volume may seem locked after its last job has ended.
+/// How long a volume may seem locked, or open, after its last job has ended.
 const LAST_WRITES: Duration = Duration::from_secs(1);
 
 /// A volume in a list.
@@ -119,7 +119,7 @@ impl Pool {
     /// lost when that process ends.
     pub fn delete(&self, name: &VolumeName, force: bool) -> Result<()> {
         let file = self.open_volume(name, OFlags::RDONLY)?;
-        lock_alone(&file)?;
+        let _locked = lock_alone(&file)?;
         if !force {
             check_nobody_has_it_open(&file)?;
         }
@@ -153,23 +153,38 @@ pub(crate) fn for_each_file(
     })
 }
 
-/// Keeps other jobs off the volume as long as the file is open.
-pub(crate) fn lock_alone(file: &HostFile) -> Result<()> {
+/// A lock on a volume, given back when dropped.
+#[must_use]
+pub(crate) struct VolumeLock<'a> {
+    file: &'a HostFile,
+}
+
+impl Drop for VolumeLock<'_> {
+    /// Not left to the close: a process that syncs the file, or was just forked, may have it open for longer.
+    fn drop(&mut self) {
+        let _ = flock(self.file.as_file(), FlockOperation::Unlock);
+    }
+}
+
+/// Keeps other jobs off the volume.
+pub(crate) fn lock_alone(file: &HostFile) -> Result<VolumeLock<'_>> {
     lock(file, FlockOperation::NonBlockingLockExclusive)
 }
 
-/// Keeps other jobs from changing the volume as long as the file is open.
-pub(crate) fn lock_for_reading(file: &HostFile) -> Result<()> {
+/// Keeps other jobs from changing the volume.
+pub(crate) fn lock_for_reading(file: &HostFile) -> Result<VolumeLock<'_>> {
     lock(file, FlockOperation::NonBlockingLockShared)
 }
 
-/// A process that was killed or cancelled keeps its lock for the moment that its last writes take.
-fn lock(file: &HostFile, operation: FlockOperation) -> Result<()> {
+/// A process that was killed keeps its lock for the moment that its last writes take.
+fn lock(file: &HostFile, operation: FlockOperation) -> Result<VolumeLock<'_>> {
     use rustix::io::Errno;
     let started = Instant::now();
     loop {
         match flock(file.as_file(), operation) {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Ok(()),
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
+                return Ok(VolumeLock { file });
+            }
             Err(Errno::WOULDBLOCK) if started.elapsed() < LAST_WRITES => {
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -185,15 +200,23 @@ fn lock(file: &HostFile, operation: FlockOperation) -> Result<()> {
 
 /// Refuses what destroys data that somebody is using.
 pub(crate) fn check_nobody_has_it_open(file: &HostFile) -> Result<()> {
-    match extant_hostfs::holders(file.path()).first() {
-        None => Ok(()),
-        Some(holder) => Err(Error::new(ErrorKind::InUse)
-            .at(file.path())
-            .detail(format!(
-                "the volume is open elsewhere: {} (pid {})",
-                holder.command, holder.pid
-            ))
-            .advice("stop it, or use --force")),
+    let started = Instant::now();
+    loop {
+        let holders = extant_hostfs::holders(file.path());
+        let Some(holder) = holders.first() else {
+            return Ok(());
+        };
+        if started.elapsed() > LAST_WRITES {
+            return Err(Error::new(ErrorKind::InUse)
+                .at(file.path())
+                .detail(format!(
+                    "the volume is open elsewhere: {} (pid {})",
+                    holder.command, holder.pid
+                ))
+                .advice("stop it, or use --force"));
+        }
+        // A process just started holds what its parent had open for a moment.
+        std::thread::sleep(Duration::from_millis(20));
     }
 }
 

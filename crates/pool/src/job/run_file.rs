@@ -46,10 +46,11 @@ pub(crate) struct Line {
     pub(crate) progress: Option<Progress>,
 }
 
-/// A run file that this process has locked.
+/// A run file that this process has locked. Given back when dropped.
 #[derive(Debug)]
 pub(crate) struct RunFile {
-    file: File,
+    /// `None` once it was handed over.
+    file: Option<File>,
 }
 
 impl RunFile {
@@ -57,12 +58,12 @@ impl RunFile {
     pub(crate) fn create(jobs: &Folder, id: JobId) -> Result<Self> {
         let name = name(id);
         let file = jobs.new_file(&name)?;
-        let run = Self { file };
-        let made = flock(&run.file, FlockOperation::NonBlockingLockExclusive)
+        let made = flock(&file, FlockOperation::NonBlockingLockExclusive)
             .map_err(io::Error::from)
-            .and_then(|()| run.file.write_all_at(&[b' '; SIZE], 0))
-            .and_then(|()| run.file.write_all_at(GO_ON, 0));
+            .and_then(|()| file.write_all_at(&[b' '; SIZE], 0))
+            .and_then(|()| file.write_all_at(GO_ON, 0));
         made.map_err(|source| Error::from(source).at(jobs.path().join(name)))?;
+        let run = Self { file: Some(file) };
         run.tell(Line {
             stage: Stage::Waiting,
             progress: None,
@@ -76,7 +77,7 @@ impl RunFile {
         let started = Instant::now();
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Some(Self { file })),
+                Ok(()) => return Ok(Some(Self { file: Some(file) })),
                 Err(Errno::WOULDBLOCK) if started.elapsed() < PATIENCE => {
                     std::thread::sleep(Duration::from_millis(5));
                 }
@@ -94,26 +95,30 @@ impl RunFile {
         });
         // On one's own lock this does nothing, on nobody's it takes it.
         if same && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
-            return Ok(Self { file });
+            return Ok(Self { file: Some(file) });
         }
         Err(Error::new(ErrorKind::InvalidArgument)
             .detail(format!("what was handed over is not the lock of job {id}")))
     }
 
     /// The locked file, for another process to go on with.
-    pub(crate) fn into_file(self) -> File {
-        self.file
+    pub(crate) fn into_file(mut self) -> File {
+        self.file.take().expect("handed over once")
+    }
+
+    fn file(&self) -> &File {
+        self.file.as_ref().expect("not handed over")
     }
 
     /// Nobody asks the job to stop any more.
     pub(crate) fn clear_request(&self) -> Result<()> {
-        Ok(self.file.write_all_at(GO_ON, 0)?)
+        Ok(self.file().write_all_at(GO_ON, 0)?)
     }
 
     /// Somebody asks the job to stop.
     pub(crate) fn must_stop(&self) -> bool {
         let mut request = [0; REQUEST_SIZE];
-        self.file.read_exact_at(&mut request, 0).is_ok() && &request == STOP
+        self.file().read_exact_at(&mut request, 0).is_ok() && &request == STOP
     }
 
     /// Leaves the newest line for others.
@@ -122,17 +127,27 @@ impl RunFile {
         debug_assert!(bytes.len() < SIZE - REQUEST_SIZE);
         bytes.resize(SIZE - REQUEST_SIZE - 1, b' ');
         bytes.push(b'\n');
-        Ok(self.file.write_all_at(&bytes, REQUEST_SIZE as u64)?)
+        Ok(self.file().write_all_at(&bytes, REQUEST_SIZE as u64)?)
     }
 
     /// The line as it is now.
     pub(crate) fn line(&self) -> Option<Line> {
-        line_of(&self.file)
+        line_of(self.file())
     }
 
     /// Makes the line durable.
     pub(crate) fn sync(&self) -> Result<()> {
-        Ok(self.file.sync_data()?)
+        Ok(self.file().sync_data()?)
+    }
+}
+
+impl Drop for RunFile {
+    /// Unlocks, and does not leave that to the close: a process just forked by another thread has the file open
+    /// for a moment.
+    fn drop(&mut self) {
+        if let Some(file) = &self.file {
+            let _ = flock(file, FlockOperation::Unlock);
+        }
     }
 }
 

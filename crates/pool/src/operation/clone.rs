@@ -15,7 +15,7 @@ use crate::volume::{file_error, lock_for_reading};
 pub(super) fn perform(work: &Work<'_>, clone: &CloneVolume, control: Control<'_>) -> Result<()> {
     let name = copy_name(work.record.id);
     let source = work.pool.open_volume(&clone.source, OFlags::RDONLY)?;
-    lock_for_reading(&source)?;
+    let _locked = lock_for_reading(&source)?;
     let (target, state) = open_target(work)?;
     let shared = match (clone.method, state) {
         // What a copy has begun, a copy ends.

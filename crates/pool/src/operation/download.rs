@@ -13,7 +13,7 @@ use crate::volume::lock_for_reading;
 
 pub(super) fn perform(work: &Work<'_>, download: &Download, control: Control<'_>) -> Result<()> {
     let source = work.pool.open_volume(&download.volume, OFlags::RDONLY)?;
-    lock_for_reading(&source)?;
+    let _locked = lock_for_reading(&source)?;
     let (folder, name) = place_of(&download.target)?;
     if !download.replace && folder.stat(name)?.is_some() {
         return Err(Error::new(ErrorKind::AlreadyExists)

@@ -13,7 +13,7 @@ pub(super) fn perform(
     control: Control<'_>,
 ) -> Result<()> {
     let file = work.pool.open_volume(&materialize.volume, OFlags::RDWR)?;
-    lock_alone(&file)?;
+    let _locked = lock_alone(&file)?;
     let options = MaterializeOptions {
         shared: match materialize.unshare {
             true => Shared::Unshare,

@@ -19,7 +19,7 @@ const ALLOCATE: u64 = 16 << 30;
 
 pub(super) fn perform(work: &Work<'_>, resize: &Resize, control: Control<'_>) -> Result<()> {
     let file = work.pool.open_volume(&resize.volume, OFlags::RDWR)?;
-    lock_alone(&file)?;
+    let _locked = lock_alone(&file)?;
     Format::of(file.as_file()).check_supports("resize")?;
     let (before, after) = (
         work.record.reservation.capacity_before_bytes,

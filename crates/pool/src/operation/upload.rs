@@ -14,16 +14,15 @@ use crate::volume::{check_nobody_has_it_open, lock_alone};
 
 pub(super) fn perform(work: &Work<'_>, upload: &Upload, control: Control<'_>) -> Result<()> {
     let source = HostFile::open(&upload.source, Access::Read)?;
-    let replaced =
-        match upload.replace && work.pool.folder().stat(upload.volume.as_str())?.is_some() {
-            true => {
-                let file = work.pool.open_volume(&upload.volume, OFlags::RDONLY)?;
-                lock_alone(&file)?;
-                check_nobody_has_it_open(&file)?;
-                Some(file)
-            }
-            false => None,
-        };
+    let is_there = work.pool.folder().stat(upload.volume.as_str())?.is_some();
+    let replaced = match upload.replace && is_there {
+        true => Some(work.pool.open_volume(&upload.volume, OFlags::RDONLY)?),
+        false => None,
+    };
+    let _locked = replaced.as_ref().map(lock_alone).transpose()?;
+    if let Some(file) = &replaced {
+        check_nobody_has_it_open(file)?;
+    }
     let (target, state) = open_target(work)?;
     copy(&source, &target, state, &|| work.rate(), control)?;
     set_mode(&target, upload.mode)?;

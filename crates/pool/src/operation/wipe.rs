@@ -18,7 +18,7 @@ const BLOCK_MAX: u64 = 64 << 10;
 
 pub(super) fn perform(work: &Work<'_>, wipe: &Wipe, control: Control<'_>) -> Result<()> {
     let file = work.pool.open_volume(&wipe.volume, OFlags::RDWR)?;
-    lock_alone(&file)?;
+    let _locked = lock_alone(&file)?;
     if !wipe.force {
         check_nobody_has_it_open(&file)?;
     }

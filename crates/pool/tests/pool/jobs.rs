@@ -36,8 +36,9 @@ fn run_until(point: usize, job: Job<'_>, on_stop: OnStop) -> Result<()> {
 
 /// A volume `a` with data, and a file outside of the pool.
 struct Stand {
-    scratch: Scratch,
+    // Dropped in this order: an open directory cannot be unmounted.
     pool: Pool,
+    scratch: Scratch,
     outside: std::path::PathBuf,
 }
 

@@ -2,12 +2,13 @@
 
 use std::fs;
 use std::os::unix::fs::{FileExt, chown};
+use std::time::Duration;
 
 use extant_pool::{Definition, JobState, Limits, OnStop, Pool};
 use extant_space::{CancelToken, Control, ErrorKind, Preallocation, Silent};
-use extant_testkit::require;
 use extant_testkit::requires::root;
-use extant_testkit::scratch::Filesystem;
+use extant_testkit::scratch::{Filesystem, Scratch};
+use extant_testkit::{command, require};
 
 use crate::stand::{
     MIB, assert_at_rest, create, in_memory, name, names, perform, pool_at, pool_with, submit,
@@ -43,9 +44,31 @@ fn job_that_finds_the_disk_full_ends_and_leaves_nothing() {
     fs::remove_file(scratch.path().join(".hog")).unwrap();
     drop(hog);
     // Freed blocks can be had when the journal has committed.
-    fs::File::open(scratch.path()).unwrap().sync_all().unwrap();
-    perform(&pool, create("b", MIB, Preallocation::Full)).unwrap();
+    let made = (0..100).find_map(|_| {
+        fs::File::open(scratch.path()).unwrap().sync_all().unwrap();
+        match perform(&pool, create("b", MIB, Preallocation::Full)) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                std::thread::sleep(Duration::from_millis(20));
+                None
+            }
+            done => Some(done),
+        }
+    });
+    made.expect("space comes back").unwrap();
     assert_at_rest(&pool);
+}
+
+/// A process just forked by another test has files open for writing for a moment.
+fn remount_read_only(scratch: &Scratch) {
+    let remount = || {
+        let mut mount = command::tool("mount");
+        command::run(mount.args(["-o", "remount,ro"]).arg(scratch.path()))
+    };
+    let done = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(10));
+        remount().is_ok()
+    });
+    assert!(done, "{:?}", remount());
 }
 
 #[test]
@@ -57,7 +80,7 @@ fn read_only_pool_is_looked_at_and_not_changed() {
         create("a", MIB, Preallocation::Full),
     )
     .unwrap();
-    scratch.remount("ro");
+    remount_read_only(&scratch);
     let pool = pool_at(scratch.path());
     assert_eq!(names(&pool), ["a"]);
     assert_eq!(pool.volume(&name("a")).unwrap().written_bytes, MIB);

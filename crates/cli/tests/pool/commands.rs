@@ -1,0 +1,135 @@
+//! Words, exit codes and JSON.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use extant_testkit::require;
+use extant_testkit::scratch::{Filesystem, Scratch};
+use extant_testkit::workdir::Workdir;
+
+use crate::support::{Answer, MIB, extant, run};
+
+fn words(first: &str, second: &str) -> Command {
+    let mut command = extant();
+    command.args([first, second]);
+    command
+}
+
+#[track_caller]
+fn vol(command: &str, pool: &Path, more: &[&str]) -> Answer {
+    run(words("vol", command).arg(pool).args(more))
+}
+
+fn in_memory(bytes: u64) -> Scratch {
+    Scratch::builder(Filesystem::Ext4, bytes)
+        .memory(2 * bytes)
+        .build()
+}
+
+#[test]
+fn session_with_a_defined_pool_does_what_it_says() {
+    require!(Filesystem::Ext4.requirement());
+    let scratch = in_memory(128 * MIB);
+    let work = Workdir::new();
+    let config = work.folder("config");
+    let config = ["--config-dir", config.to_str().unwrap()];
+    let pool = scratch.path().join("vms");
+    let define = |name: &str| {
+        let mut command = words("pool", "define");
+        command.arg(name).arg(&pool).args(config);
+        run(command.args(["--total", "40MiB", "--overcommit", "1.5"]))
+    };
+    define("vms").success();
+    define("vms").refused(4, &["vms", "defined already"]);
+    let with_config = |group: &str, command: &str, more: &[&str]| {
+        run(words(group, command).arg("vms").args(more).args(config))
+    };
+    with_config("vol", "create", &["a", "10MiB", "--json"]).success();
+    let info = with_config("vol", "info", &["a", "--json"]).success();
+    assert_eq!(info.number("/written_bytes"), 10 * MIB);
+    assert_eq!(info.json()["may_run_out_of_space"], false);
+    with_config("vol", "clone", &["a", "b"]).success();
+    with_config("vol", "resize", &["b", "12MiB"]).success();
+    with_config("vol", "wipe", &["b", "--method", "discard"]).success();
+    with_config("vol", "materialize", &["b"]).success();
+    let refused = with_config("vol", "create", &["c", "31MiB", "--preallocation", "off"]);
+    // 3 of 12 MiB missing: 60 are promised at most, 22 are.
+    with_config("vol", "create", &["c", "39MiB", "--preallocation", "off"])
+        .refused(3, &["39 MiB of capacity wanted", "missing"]);
+    refused.success();
+    let list = with_config("vol", "list", &["--json"]).success().json();
+    let names: Vec<&str> = list
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|volume| volume["name"].as_str().unwrap())
+        .collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    with_config("vol", "delete", &["c"]).success();
+    let info = with_config("pool", "info", &["--json"]).success();
+    assert_eq!(info.number("/promised_bytes"), 22 * MIB);
+    assert_eq!(info.number("/total_bytes"), 40 * MIB);
+    let all = run(words("pool", "list").args(config).arg("--json")).success();
+    assert_eq!(all.text("/0/name"), "vms");
+    with_config("pool", "refresh", &[]).success();
+    with_config("pool", "delete", &[]).success();
+    with_config("pool", "info", &[]).refused(4, &["no pool 'vms'", "./vms"]);
+    assert!(pool.join("a").exists(), "volumes stay");
+}
+
+#[test]
+fn names_and_arguments_that_cannot_be_are_refused_on_one_line() {
+    let work = Workdir::new();
+    let pool = work.folder("pool");
+    for (name, words) in [
+        ("../a", "begins with a dot"),
+        ("a/b", "slash"),
+        (".a", "dot"),
+        ("a\nb", "control"),
+    ] {
+        vol("create", &pool, &[name, "1M"]).refused(2, &[words]);
+    }
+    vol("create", &pool, &["a", "0"]).refused(2, &["at least 1 byte"]);
+    vol("create", &pool, &["a", "1M", "--allocation", "2M"])
+        .refused(2, &["more than the capacity"]);
+    vol("create", &pool, &["a", "1M", "--format", "qcow2"]).refused(5, &["qcow2"]);
+    vol("create", &pool, &["a", "1M", "--format", "vmdk"]).refused(2, &["vmdk"]);
+    vol("info", &pool, &["a"]).refused(4, &["/a: no such file"]);
+    vol("list", &pool.join("none"), &[]).refused(4, &["none"]);
+    run(words("job", "show").arg(&pool).arg("7")).refused(4, &["no job 7"]);
+    run(words("job", "show").arg(&pool).arg("x")).refused(2, &["number of a job"]);
+    assert!(
+        fs::read_dir(&pool)
+            .unwrap()
+            .all(|entry| entry.unwrap().file_name() == ".extant")
+    );
+}
+
+#[test]
+fn error_of_a_job_is_about_the_volume_and_json_where_progress_is() {
+    let work = Workdir::new();
+    let pool = work.folder("pool");
+    fs::write(pool.join("a"), "a").unwrap();
+    let answer = vol("create", &pool, &["a", "1M", "--progress", "json"]);
+    let line: serde_json::Value = serde_json::from_str(answer.stderr.trim()).unwrap();
+    assert_eq!(line["kind"], "already-exists", "{answer}");
+    assert!(
+        line["path"].as_str().unwrap().ends_with("/pool/a"),
+        "{answer}"
+    );
+}
+
+#[test]
+fn ten_thousand_volumes_are_listed() {
+    require!(Filesystem::Tmpfs.requirement());
+    let scratch = Scratch::new(Filesystem::Tmpfs, 256 * MIB);
+    for number in 0..10_000 {
+        fs::write(scratch.path().join(format!("v{number:05}")), "x").unwrap();
+    }
+    let started = std::time::Instant::now();
+    let list = vol("list", scratch.path(), &[]).success();
+    eprintln!("10,000 volumes in {:?}", started.elapsed());
+    assert_eq!(list.stdout.lines().count(), 10_001);
+    assert!(list.stdout.ends_with("v09999\n"));
+}

@@ -1,0 +1,111 @@
+//! Jobs in processes of their own.
+
+use std::path::Path;
+use std::process::Command;
+
+use extant_testkit::require;
+use extant_testkit::scratch::{Filesystem, Scratch};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{Answer, MIB, Running, assert_names, extant, run, wait_until};
+
+fn slow(pool: &Path, name: &str) -> Command {
+    let mut command = extant();
+    command
+        .args(["vol", "create"])
+        .arg(pool)
+        .args([name, "64MiB"]);
+    command.args(["--rate", "16M", "--detach"]);
+    command
+}
+
+#[track_caller]
+fn job(command: &str, pool: &Path, id: &str, more: &[&str]) -> Answer {
+    run(extant().args(["job", command]).arg(pool).arg(id).args(more))
+}
+
+fn in_memory() -> Scratch {
+    let bytes = 256 * MIB;
+    Scratch::builder(Filesystem::Ext4, bytes)
+        .memory(2 * bytes)
+        .build()
+}
+
+fn has_begun(pool: &Path, id: &str) -> bool {
+    let shown = job("show", pool, id, &["--json"]).success().json();
+    shown["state"] == "running" && shown["progress"]["done_bytes"].as_u64() > Some(0)
+}
+
+/// The process that holds the lock on the job's run file.
+fn worker(pool: &Path, id: &str) -> Pid {
+    let run = pool.join(format!(".extant/jobs/{id}.run"));
+    let holders = extant_hostfs::holders(&run);
+    Pid::from_raw(holders.first().expect("a worker").pid as i32).expect("a process")
+}
+
+#[test]
+fn detached_job_answers_at_once_and_is_watched_waited_for_and_cancelled() {
+    require!(Filesystem::Ext4.requirement());
+    let scratch = in_memory();
+    let pool = scratch.path();
+    let id = run(&mut slow(pool, "a")).success().stdout.trim().to_owned();
+    assert_eq!(id, "1");
+    let watch = Running::start(
+        extant()
+            .args(["job", "watch"])
+            .arg(pool)
+            .args([&id, "--json"]),
+    );
+    let wait = Running::start(extant().args(["job", "wait"]).arg(pool).arg(&id));
+    wait_until("the job's progress", || has_begun(pool, &id));
+    assert_names(pool, &[".extant"]);
+    job("cancel", pool, &id, &[]).success();
+    assert_names(pool, &[".extant"]);
+    assert_eq!(wait.wait().code, Some(130));
+    let watched = watch.wait();
+    assert_eq!(watched.code, Some(130), "{watched}");
+    let states: Vec<serde_json::Value> = watched
+        .stdout
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert!(
+        states.iter().any(|line| line["state"] == "running"),
+        "{watched}"
+    );
+    assert_eq!(states.last().unwrap()["state"], "cancelled", "{watched}");
+    job("cancel", pool, &id, &[]).refused(4, &["has ended already"]);
+}
+
+#[test]
+fn killed_worker_leaves_a_job_that_another_process_resumes() {
+    require!(Filesystem::Ext4.requirement());
+    let scratch = in_memory();
+    let pool = scratch.path();
+    // Told to end, as when the machine is shut down, it leaves the job as a kill does.
+    for (name, signal) in [("a", Signal::KILL), ("b", Signal::TERM)] {
+        let id = run(&mut slow(pool, name))
+            .success()
+            .stdout
+            .trim()
+            .to_owned();
+        wait_until("the job's progress", || has_begun(pool, &id));
+        kill_process(worker(pool, &id), signal).unwrap();
+        let interrupted = || job("show", pool, &id, &["--json"]).text("/state") == "interrupted";
+        wait_until("the end of the worker", interrupted);
+        job("wait", pool, &id, &[]).refused(1, &["interrupted", "resume"]);
+        let refreshed = run(extant().args(["pool", "refresh"]).arg(pool).arg("--json")).success();
+        assert_eq!(refreshed.number("/interrupted/0/id").to_string(), id);
+        assert!(refreshed.number("/interrupted/0/allocated_bytes") > 0);
+        let resumed = job("resume", pool, &id, &["--detach"]).success();
+        assert_eq!(resumed.stdout.trim(), id);
+        job("wait", pool, &id, &[]).success();
+        let info = run(extant()
+            .args(["vol", "info"])
+            .arg(pool)
+            .args([name, "--json"]))
+        .success();
+        assert_eq!(info.number("/written_bytes"), 64 * MIB);
+    }
+    assert_names(pool, &[".extant", "a", "b"]);
+}

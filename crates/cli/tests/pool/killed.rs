@@ -1,0 +1,248 @@
+//! `kill -9` at random moments of every operation.
+//!
+//! After each: no volume is half there under its name, what the killed process left is found by `refresh`, and after
+//! a resume or a cancel nothing of it is left. `EXTANT_KILLS` says how many (60 by default).
+
+use std::fs;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
+
+use extant_testkit::require;
+use extant_testkit::scratch::{Filesystem, Scratch};
+use rustix::process::Signal;
+
+use crate::support::{Answer, MIB, Random, Running, extant, noise, run, wait_until};
+
+const SIZE: u64 = 8 * MIB;
+
+struct Stand {
+    scratch: Scratch,
+    content: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Operation {
+    Create,
+    Clone,
+    Upload,
+    Replace,
+    Download,
+    Resize,
+    Materialize,
+    Wipe,
+}
+
+const ALL: [Operation; 8] = [
+    Operation::Create,
+    Operation::Clone,
+    Operation::Upload,
+    Operation::Replace,
+    Operation::Download,
+    Operation::Resize,
+    Operation::Materialize,
+    Operation::Wipe,
+];
+
+impl Stand {
+    fn new() -> Self {
+        let bytes = 128 * MIB;
+        let scratch = Scratch::builder(Filesystem::Ext4, bytes)
+            .memory(2 * bytes)
+            .build();
+        let stand = Self {
+            scratch,
+            content: noise(7, SIZE as usize),
+        };
+        fs::create_dir(stand.pool()).unwrap();
+        fs::write(stand.outside("source"), &stand.content).unwrap();
+        stand.reset();
+        stand
+    }
+
+    fn pool(&self) -> std::path::PathBuf {
+        self.scratch.path().join("pool")
+    }
+
+    fn outside(&self, name: &str) -> std::path::PathBuf {
+        self.scratch.path().join(name)
+    }
+
+    /// `data` has content, `sparse` none, `old` another one.
+    fn reset(&self) {
+        for (name, content) in [("data", &self.content[..]), ("old", b"old")] {
+            let path = self.pool().join(name);
+            if fs::read(&path).ok().as_deref() != Some(content) {
+                fs::write(&path, content).unwrap();
+            }
+        }
+        let sparse = self.pool().join("sparse");
+        let _ = fs::remove_file(&sparse);
+        fs::File::create(&sparse).unwrap().set_len(SIZE).unwrap();
+        let _ = fs::remove_file(self.pool().join("new"));
+        let _ = fs::remove_file(self.outside("target"));
+    }
+
+    fn command(&self, operation: Operation) -> std::process::Command {
+        let mut command = extant();
+        command.arg("vol").arg(match operation {
+            Operation::Create => "create",
+            Operation::Clone => "clone",
+            Operation::Upload | Operation::Replace => "upload",
+            Operation::Download => "download",
+            Operation::Resize => "resize",
+            Operation::Materialize => "materialize",
+            Operation::Wipe => "wipe",
+        });
+        command.arg(self.pool());
+        match operation {
+            Operation::Create => command.args(["new", "8MiB"]),
+            Operation::Clone => command.args(["data", "new", "--method", "copy"]),
+            Operation::Upload => command.arg("new").arg(self.outside("source")),
+            Operation::Replace => command
+                .arg("old")
+                .arg(self.outside("source"))
+                .arg("--force"),
+            Operation::Download => command.arg("data").arg(self.outside("target")),
+            Operation::Resize => command.args(["data", "16MiB"]),
+            Operation::Materialize => command.arg("sparse"),
+            Operation::Wipe => command.arg("data"),
+        };
+        command.args(["--rate", "64M"]);
+        command
+    }
+
+    /// What is there is whole: the old or the new.
+    #[track_caller]
+    fn check_nothing_is_half(&self, operation: Operation, is_done: bool) {
+        let read = |path: &Path| fs::read(path).ok();
+        let new = read(&self.pool().join("new"));
+        let zeros = vec![0; SIZE as usize];
+        let data = read(&self.pool().join("data")).unwrap();
+        match operation {
+            Operation::Create => assert!(new.is_none() && !is_done || new == Some(zeros)),
+            Operation::Clone | Operation::Upload => {
+                assert!(new.is_none() && !is_done || new.as_ref() == Some(&self.content));
+            }
+            Operation::Replace => {
+                let old = read(&self.pool().join("old")).unwrap();
+                assert!(old == b"old" && !is_done || old == self.content);
+            }
+            Operation::Download => {
+                let target = read(&self.outside("target"));
+                assert!(target.is_none() && !is_done || target.as_ref() == Some(&self.content));
+            }
+            Operation::Materialize => {
+                assert!(read(&self.pool().join("sparse")) == Some(zeros));
+            }
+            Operation::Wipe if is_done => assert!(data == zeros),
+            Operation::Resize | Operation::Wipe => {}
+        }
+        if operation != Operation::Wipe {
+            assert!(
+                data.starts_with(&self.content),
+                "{operation:?} changed data"
+            );
+        }
+    }
+
+    /// Neither jobs nor reservations nor unfinished files; space is that of the volumes.
+    #[track_caller]
+    fn check_at_rest(&self) {
+        let info = run(extant().args(["pool", "info", "--json"]).arg(self.pool())).success();
+        assert_eq!(info.number("/jobs"), 0, "{info}");
+        assert_eq!(info.number("/reserved_bytes"), 0, "{info}");
+        let work = fs::read_dir(self.pool().join(".extant/work")).unwrap();
+        assert_eq!(work.count(), 0);
+        let left = fs::read_dir(self.scratch.path()).unwrap().filter(|entry| {
+            let name = entry.as_ref().unwrap().file_name();
+            !["pool", "source", "target", "lost+found"]
+                .iter()
+                .any(|known| name == *known)
+        });
+        assert_eq!(left.count(), 0);
+    }
+}
+
+fn free_bytes(folder: &Path) -> u64 {
+    let space = rustix::fs::statvfs(folder).unwrap();
+    space.f_bfree * space.f_frsize
+}
+
+fn refresh(pool: &Path, more: &[&str]) -> Answer {
+    run(extant()
+        .args(["pool", "refresh", "--json"])
+        .arg(pool)
+        .args(more))
+    .success()
+}
+
+#[test]
+fn process_killed_at_any_moment_leaves_nothing_half_and_nothing_lost() {
+    require!(Filesystem::Ext4.requirement());
+    let kills = std::env::var("EXTANT_KILLS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let mut random = Random::seeded("--test pool killed");
+    let stand = Stand::new();
+    let pool = stand.pool();
+    // Made now, so that its blocks count before.
+    run(extant()
+        .args(["vol", "create"])
+        .arg(&pool)
+        .args(["new", "1MiB"]))
+    .success();
+    stand.reset();
+    let mut interrupted = 0;
+    for round in 0..kills.unwrap_or(60) {
+        let operation = ALL[round % ALL.len()];
+        sync(&pool);
+        let free_before = free_bytes(&pool);
+        let delay = Duration::from_millis(random.below(220));
+        let running = Running::start(&mut stand.command(operation));
+        sleep(delay);
+        let (answer, _) = running.stop(Signal::KILL);
+        let was_killed = answer.signal.is_some();
+        assert!(was_killed || answer.code == Some(0), "{answer}");
+        stand.check_nothing_is_half(operation, !was_killed);
+
+        let found = refresh(&pool, &[]);
+        let jobs = found.json()["interrupted"].as_array().unwrap().len();
+        assert!(jobs <= usize::from(was_killed), "{found}");
+        interrupted += jobs;
+        let is_resumed = jobs == 1 && random.below(2) == 0;
+        if is_resumed {
+            let id = found.number("/interrupted/0/id").to_string();
+            run(extant().args(["job", "resume"]).arg(&pool).arg(&id)).success();
+            stand.check_nothing_is_half(operation, true);
+        } else if jobs == 1 {
+            let cancelled = refresh(&pool, &["--cancel"]);
+            assert_eq!(cancelled.json()["cancelled"].as_array().unwrap().len(), 1);
+            stand.check_nothing_is_half(operation, false);
+            let data = fs::metadata(pool.join("data")).unwrap().len();
+            assert_eq!(data, SIZE, "{operation:?} was cancelled");
+        }
+        stand.check_at_rest();
+        let data = pool.join("data");
+        fs::File::options()
+            .write(true)
+            .open(data)
+            .unwrap()
+            .set_len(SIZE)
+            .unwrap();
+        stand.reset();
+        // Records of jobs take a block or two each.
+        wait_until("the space comes back", || {
+            sync(&pool);
+            free_bytes(&pool) + 64 * 1024 >= free_before
+        });
+    }
+    eprintln!("{interrupted} jobs were interrupted");
+    assert!(interrupted > 0, "no job was killed at work");
+}
+
+/// Freed blocks count when the journal has committed.
+fn sync(folder: &Path) {
+    let folder = fs::File::open(folder).unwrap();
+    rustix::fs::syncfs(&folder).unwrap();
+}

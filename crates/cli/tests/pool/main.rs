@@ -1,0 +1,8 @@
+//! `extant pool`, `vol` and `job` as a user runs them.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod commands;
+mod detached;
+mod killed;
