@@ -3,7 +3,7 @@
 //! Seeds/4's table over NBD: 4 KiB random writes to images of each format and mode of preallocation, at depths 1 and 64, a fresh
 //! image for each; and reads, and 1 MiB requests in order. Each side makes its images itself ([`image`]) and serves them from a
 //! process of its own without the page cache ([`server`]); fio's NBD engine is the client of both ([`load`]). On the
-//! machine's disk, and on ext4 over a loop device over memory, where the disk is no limit. And how long the images take to make ([`creation`]).
+//! machine's disk, and on ext4 over a loop device over memory, where the disk is no limit (not with `--quick`). And how long the images take to make ([`creation`]).
 
 mod creation;
 mod image;
@@ -93,11 +93,20 @@ impl Bench for Images {
 }
 
 fn size(options: &Options) -> u64 {
-    options.size(8 << 30, 512 << 20)
+    options.size(8 << 30, 256 << 20)
 }
 
 fn places(context: &Context) -> Result<Vec<Place>> {
     let size = size(&context.options);
+    let disk = Place {
+        name: "disk",
+        path: context.path().to_owned(),
+        size,
+        _scratch: None,
+    };
+    if context.options.quick {
+        return Ok(vec![disk]);
+    }
     // Twice that is taken of the machine's memory: by the file below the device, and by what qemu-img leaves in the page cache.
     let in_memory = size.min(4 << 30);
     context.step("loop, in memory");
@@ -106,12 +115,7 @@ fn places(context: &Context) -> Result<Vec<Place>> {
         .memory(device + (device >> 4))
         .build();
     Ok(vec![
-        Place {
-            name: "disk",
-            path: context.path().to_owned(),
-            size,
-            _scratch: None,
-        },
+        disk,
         Place {
             name: "loop",
             path: scratch.path().to_owned(),

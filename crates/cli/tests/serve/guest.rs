@@ -14,15 +14,15 @@ set -ex
 export PATH=/host:$PATH
 mkfs.ext4 -q /dev/disk0
 mount /dev/disk0 /mnt
-extant create /mnt/a.raw 96MiB
+extant create /mnt/a.raw 32MiB
 extant serve /mnt/a.raw --socket /run/s --fork --pid-file /run/p
 modprobe nbd
 nbd-client -unix /run/s /dev/nbd0 -N a.raw -C 2
-test $(blockdev --getsize64 /dev/nbd0) = $((96 << 20))
+test $(blockdev --getsize64 /dev/nbd0) = $((32 << 20))
 mkfs.ext4 -q /dev/nbd0
 mkdir /n
 mount /dev/nbd0 /n
-head -c 32M /dev/urandom > /n/file
+head -c 4M /dev/urandom > /n/file
 sync /n/file
 sum=$(sha256sum < /n/file)
 umount /n
@@ -39,7 +39,7 @@ umount /mnt
 fn machine_works_on_an_export_and_its_kernel_on_another() {
     require!(Guest::requirement());
     let stand = Stand::new();
-    let disk = stand.sparse("vm.raw", 512);
+    let disk = stand.sparse("vm.raw", 128);
     let shared = stand.work.folder("shared");
     fs::copy(extant().get_program(), shared.join("extant")).unwrap();
     let serving = stand.serve(&["vm.raw"]);

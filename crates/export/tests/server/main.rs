@@ -8,6 +8,7 @@ mod handshake;
 mod hostile;
 mod judges;
 mod limits;
+mod power;
 mod probe;
 mod shutdown;
 mod status;
