@@ -113,9 +113,11 @@ mod tests {
 
     #[test]
     fn limits_come_back_from_json_and_default_where_nothing_is_said() {
-        let mut limits = Limits::default();
-        limits.overcommit = "1.5".parse().unwrap();
-        limits.rate = NonZeroU64::new(1 << 20);
+        let limits = Limits {
+            overcommit: "1.5".parse().unwrap(),
+            rate: NonZeroU64::new(1 << 20),
+            ..Limits::default()
+        };
         let text = serde_json::to_string(&limits).unwrap();
         assert_eq!(serde_json::from_str::<Limits>(&text).unwrap(), limits);
         assert_eq!(
