@@ -1,4 +1,5 @@
-//! Serves one device, for measurements by hand: `nbd_server null|memory|FILE SIZE SOCKET [direct|buffered]`.
+//! Serves one device, for measurements by hand: `nbd_server null|memory|FILE SIZE SOCKET [direct|buffered] [image]`. With `image` the
+//! file is one, raw or qcow2, and has its own size.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -8,6 +9,7 @@ use extant_blockdev::{
     RangeStatus, Request,
 };
 use extant_export::{Access, Address, Export, Exports, Server, ServerOptions};
+use extant_image::device::{DeviceOptions, ImageDevice};
 use extant_space::{ByteRange, Result};
 
 /// Answers at once.
@@ -43,7 +45,7 @@ impl Device for NullDevice {
 fn main() -> Result<()> {
     let arguments: Vec<_> = std::env::args().collect();
     let [_, what, size, socket, rest @ ..] = &arguments[..] else {
-        panic!("nbd_server null|memory|FILE SIZE SOCKET [direct|buffered]");
+        panic!("nbd_server null|memory|FILE SIZE SOCKET [direct|buffered] [image]");
     };
     let size: u64 = size.parse().expect("a number of bytes");
     let device: Arc<dyn Device> = match what.as_str() {
@@ -54,11 +56,22 @@ fn main() -> Result<()> {
                 Some("direct") => HostCache::Direct,
                 _ => HostCache::Buffered,
             };
-            let options = HostOptions {
-                cache,
-                ..HostOptions::default()
-            };
-            Arc::new(HostDevice::open(path, &options)?)
+            match rest.get(1).map(String::as_str) {
+                Some("image") => {
+                    let options = DeviceOptions {
+                        cache,
+                        ..DeviceOptions::default()
+                    };
+                    Arc::new(ImageDevice::open(path, &options)?)
+                }
+                _ => {
+                    let options = HostOptions {
+                        cache,
+                        ..HostOptions::default()
+                    };
+                    Arc::new(HostDevice::open(path, &options)?)
+                }
+            }
         }
     };
     let export = Export::new("", "for measurements", device, Access::ReadWrite)?;

@@ -3,13 +3,14 @@
 //! An image is a [`SpaceFile`](extant_space::SpaceFile), on the host or inside an ext4 file system. Nothing here follows a
 //! name that an image holds (backing file, data file) unless the caller said so.
 //!
-//! [`format`](mod@format) has the structures of qcow2 as they lie in the file.
+//! [`format`](mod@format) has the structures of qcow2 as they lie in the file, [`device`] an image as a block device.
 
 #![forbid(unsafe_code)]
 
 mod check;
 mod compressed;
 mod create;
+pub mod device;
 mod editor;
 pub mod format;
 mod info;

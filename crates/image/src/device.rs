@@ -1,0 +1,215 @@
+//! Images as block devices: what a guest reads and writes, at the speed of what the image lies in.
+//!
+//! A raw image is its file. A qcow2 image is read and written here as a whole (`qcow2.rs`), not by the crate imago: that keeps an L2
+//! table locked while the data of an allocating write moves, so that such writes to 512 MiB go one after the other; its
+//! futures stay on one thread; a cluster that it has freed may be used again before the entry that mentioned it is durably gone;
+//! and it does not read zstd. Two writers of the same tables would have to tell each other of every change.
+//!
+//! Files that an image names, backing files and data files, are opened only when that is asked for. While a file of the host is
+//! open, QEMU's programs are kept out of it, and keep us out (`../lock.rs`).
+
+mod host;
+mod options;
+mod qcow2;
+mod store;
+
+use std::fmt;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::sync::Arc;
+
+use extant_blockdev::{Device, Geometry, RangeStatus, Request};
+use extant_space::{ByteRange, Extent, Result};
+
+use crate::Format;
+use crate::format::Header;
+use host::HostImage;
+use options::not_allowed;
+pub use options::{Companions, DeviceOptions, ImageAccess};
+use qcow2::{Parts, Qcow2};
+pub use store::Store;
+
+/// Backing files behind backing files; QEMU makes chains of a few.
+const CHAIN_MAX: u32 = 64;
+
+/// The disk in an image.
+pub struct ImageDevice {
+    content: Content,
+    format: Format,
+}
+
+enum Content {
+    Raw(Arc<dyn Store>),
+    Qcow2(Box<Qcow2>),
+}
+
+impl ImageDevice {
+    /// Opens the image at `path`, a file or disk of the host.
+    ///
+    /// # Errors
+    /// `InUse` when somebody else has it open, `Corrupt` for an image that contradicts itself, is marked as corrupt or was not
+    /// closed (opened for reading only the first), `Unsupported` for features that are not known, and for companions that are
+    /// needed and not allowed.
+    pub fn open(path: impl AsRef<Path>, options: &DeviceOptions) -> Result<Self> {
+        Self::open_in_chain(path.as_ref(), options, 0)
+    }
+
+    fn open_in_chain(path: &Path, options: &DeviceOptions, depth: u32) -> Result<Self> {
+        let store = HostImage::open(path, options)?.into_store();
+        let origin = Origin { path, depth };
+        Self::open_in(store, options, Some(origin)).map_err(|error| error.during("open").at(path))
+    }
+
+    /// Opens the image in `store`, whose owner keeps others out.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); `Unsupported` also for companions to be followed, as there is no folder that they are in.
+    pub fn open_store(store: Arc<dyn Store>, options: &DeviceOptions) -> Result<Self> {
+        Self::open_in(store, options, None)
+    }
+
+    fn open_in(
+        store: Arc<dyn Store>,
+        options: &DeviceOptions,
+        origin: Option<Origin<'_>>,
+    ) -> Result<Self> {
+        let mut first = vec![0; store.geometry().logical_block.max(512) as usize];
+        read_first(&store, &mut first)?;
+        let format = match options.format {
+            Some(format) => format,
+            None if Header::is_qcow2(&first) => Format::Qcow2,
+            None => Format::Raw,
+        };
+        let content = match format {
+            Format::Raw => Content::Raw(store),
+            Format::Qcow2 => {
+                let header = read_header(&store, first)?;
+                let (backing, data) = companions(&header, options, origin)?;
+                let parts = Parts {
+                    file: store,
+                    data,
+                    backing,
+                };
+                let writes = options.access == ImageAccess::ReadWrite;
+                let image = Qcow2::open(&header, parts, writes, options.cache_bytes)?;
+                Content::Qcow2(Box::new(image))
+            }
+        };
+        Ok(Self { content, format })
+    }
+
+    /// The format that it has.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    fn device(&self) -> &dyn Device {
+        match &self.content {
+            Content::Raw(store) => store,
+            Content::Qcow2(image) => &**image,
+        }
+    }
+}
+
+/// Where an image is, and how many it is behind.
+#[derive(Clone, Copy)]
+struct Origin<'p> {
+    path: &'p Path,
+    depth: u32,
+}
+
+type Backing = Option<Arc<dyn Device>>;
+type DataFile = Option<Arc<dyn Store>>;
+
+/// The companions that an image needs, as far as they are allowed.
+fn companions(
+    header: &Header,
+    options: &DeviceOptions,
+    origin: Option<Origin<'_>>,
+) -> Result<(Backing, DataFile)> {
+    let (mut backing, mut data) = match &options.companions {
+        Companions::Given { backing, data } => (backing.clone(), data.clone()),
+        Companions::Refused | Companions::Followed => (None, None),
+    };
+    let origin = origin.filter(|_| matches!(options.companions, Companions::Followed));
+    match (&header.backing_file, origin) {
+        (None, _) => backing = None,
+        (Some(_), _) if backing.is_some() => {}
+        (Some(name), Some(Origin { path, depth })) => {
+            let image = host::open_backing(path, name, header, options, depth)?;
+            backing = Some(Arc::new(image));
+        }
+        (Some(name), None) => return Err(not_allowed("backing file", Some(name))),
+    }
+    match (header.has_data_file(), header.data_file(), origin) {
+        (false, ..) => data = None,
+        (true, ..) if data.is_some() => {}
+        (true, Some(name), Some(Origin { path, .. })) => {
+            data = Some(host::open_data_file(path, name, options)?);
+        }
+        (true, name, _) => return Err(not_allowed("data file", name)),
+    }
+    Ok((backing, data))
+}
+
+/// Reads the header, which lies in the first cluster, of which `first` is the beginning.
+fn read_header(store: &Arc<dyn Store>, mut first: Vec<u8>) -> Result<Header> {
+    let file_bytes = store.file_bytes()?;
+    if first.len() as u64 > file_bytes {
+        first.truncate(file_bytes as usize);
+    }
+    let bits = first.get(0x14..0x18).map_or(0, |bits| {
+        u32::from_be_bytes(bits.try_into().expect("four bytes"))
+    });
+    // Wrong ones are refused by the parser, from what there is.
+    if Header::is_qcow2(&first) && crate::format::Geometry::new(bits, 4).is_ok() {
+        let mut cluster = vec![0; file_bytes.min(1 << bits) as usize];
+        read_first(store, &mut cluster)?;
+        first = cluster;
+    }
+    Header::parse(&first, file_bytes)
+}
+
+fn read_first(store: &Arc<dyn Store>, into: &mut [u8]) -> Result<()> {
+    let geometry = store.geometry();
+    let there = geometry.size.min(into.len() as u64) & !(u64::from(geometry.logical_block) - 1);
+    let (data, rest) = into.split_at_mut(there as usize);
+    rest.fill(0);
+    match data.is_empty() {
+        true => Ok(()),
+        false => store.read_at(data, 0),
+    }
+}
+
+impl Device for ImageDevice {
+    fn geometry(&self) -> Geometry {
+        self.device().geometry()
+    }
+
+    fn submit(&self, requests: &mut [Request<'_>]) {
+        self.device().submit(requests);
+    }
+
+    fn status(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.device().status(range, visit)
+    }
+
+    fn extents(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.device().extents(range, visit)
+    }
+}
+
+impl fmt::Debug for ImageDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let size = self.geometry().size;
+        write!(f, "ImageDevice({}, {size} bytes)", self.format.name())
+    }
+}

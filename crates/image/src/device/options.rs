@@ -1,0 +1,90 @@
+//! How an image is opened.
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use extant_blockdev::{Device, HostCache};
+use extant_space::{Error, ErrorKind};
+
+use super::Store;
+use crate::Format;
+
+/// Memory for L2 tables: what maps 256 GiB at the usual sizes.
+const CACHE_BYTES: u64 = 32 << 20;
+
+/// How an image is opened.
+#[derive(Clone, Debug)]
+pub struct DeviceOptions {
+    /// Whether anything may be changed.
+    pub access: ImageAccess,
+    /// The format; `None`: by the first bytes. A guest can write those of a raw image, which is then taken for another format when it
+    /// is opened again: give the format wherever it is known.
+    pub format: Option<Format>,
+    /// What becomes of files that the image names.
+    pub companions: Companions,
+    /// Whether the kernel's page cache is used, for files of the host.
+    pub cache: HostCache,
+    /// Memory for L2 tables, at least two of them.
+    pub cache_bytes: u64,
+}
+
+/// What may be done with an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ImageAccess {
+    /// Everything.
+    ReadWrite,
+    /// Reading. Backing files are always opened so.
+    ReadOnly,
+}
+
+/// The files beside the image: backing file and data file.
+#[derive(Clone)]
+pub enum Companions {
+    /// An image that needs one is refused.
+    Refused,
+    /// Those that the image names are opened, and those that they name. Who made the image chooses which files of the host are
+    /// read, and written in the case of a data file.
+    Followed,
+    /// These; names in the image are not looked at.
+    Given {
+        /// What is read where the image has nothing.
+        backing: Option<Arc<dyn Device>>,
+        /// Where the guest's data is.
+        data: Option<Arc<dyn Store>>,
+    },
+}
+
+impl Default for DeviceOptions {
+    /// For reading and writing through the page cache, without companions.
+    fn default() -> Self {
+        Self {
+            access: ImageAccess::ReadWrite,
+            format: None,
+            companions: Companions::Refused,
+            cache: HostCache::Buffered,
+            cache_bytes: CACHE_BYTES,
+        }
+    }
+}
+
+impl fmt::Debug for Companions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Refused => "Refused",
+            Self::Followed => "Followed",
+            Self::Given { .. } => "Given",
+        })
+    }
+}
+
+/// The image needs a companion and may not open it.
+pub(super) fn not_allowed(what: &str, name: Option<&Path>) -> Error {
+    let name = name.map(|name| format!(" ({})", name.display()));
+    Error::new(ErrorKind::Unsupported)
+        .detail(format!(
+            "the image has a {what}{}, which was not allowed",
+            name.unwrap_or_default()
+        ))
+        .advice(format!("give the {what}, or allow the image to name it"))
+}

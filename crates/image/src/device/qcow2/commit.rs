@@ -1,0 +1,171 @@
+//! Commits: metadata reaches the file in an order that a power cut cannot turn against it.
+//!
+//! 1. refcounts, which may only be too high; a flush, which makes the guest's data durable as well
+//! 2. L2 and L1 entries; a flush
+//! 3. what is no longer mentioned is quiet when everybody who began before has ended; then it is punched, its refcounts are
+//!    lowered, and it is free
+//!
+//! A power cut between any two of these leaves clusters that are counted and not used, never the reverse. New L2 tables and
+//! refcount blocks are in the file before anything mentions them.
+//!
+//! One commit runs at a time, from a copy of what is dirty, while requests go on. A flush that waits for one needs the next, which
+//! then serves all who waited.
+
+use std::sync::PoisonError;
+
+use extant_blockdev::{Device, Zeroing};
+use extant_space::{ByteRange, Result};
+
+use super::Qcow2;
+use super::metadata::{Retired, Round};
+use super::space::Run;
+
+/// How far commits are.
+#[derive(Default)]
+pub(super) struct Commits {
+    begun: u64,
+    ended: u64,
+    is_running: bool,
+}
+
+impl Qcow2 {
+    /// Makes durable whatever was acknowledged.
+    pub(super) fn flush(&self) -> Result<()> {
+        if !self.is_writable() {
+            return Ok(());
+        }
+        if self.metadata().is_clean() {
+            self.flush_data()?;
+            return match &self.data {
+                None => Ok(()),
+                // What the file of the metadata has in its cache.
+                Some(_) => self.file.flush(),
+            };
+        }
+        self.commit()
+    }
+
+    /// Commits now if there is more to commit than should be kept in memory, and frees what has become quiet since the last
+    /// commit.
+    pub(super) fn make_room(&self) -> Result<()> {
+        if !self.is_writable() {
+            return Ok(());
+        }
+        let metadata = self.metadata();
+        let is_too_dirty = metadata.is_too_dirty();
+        let has_quiet = metadata.retired.front().is_some_and(Retired::is_quiet);
+        drop(metadata);
+        if is_too_dirty {
+            return self.commit();
+        }
+        if has_quiet {
+            self.reclaim();
+        }
+        Ok(())
+    }
+
+    /// Waits for a commit that begins after this call, or runs one.
+    pub(super) fn commit(&self) -> Result<()> {
+        let mut commits = self.commits.lock().unwrap_or_else(PoisonError::into_inner);
+        let needed = commits.begun + 1;
+        loop {
+            if commits.ended >= needed {
+                return Ok(());
+            }
+            if !commits.is_running {
+                break;
+            }
+            commits = self
+                .commit_ended
+                .wait(commits)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        commits.begun += 1;
+        commits.is_running = true;
+        let number = commits.begun;
+        drop(commits);
+        let result = self.run_commit();
+        let mut commits = self.commits.lock().unwrap_or_else(PoisonError::into_inner);
+        commits.is_running = false;
+        if result.is_ok() {
+            commits.ended = number;
+        }
+        drop(commits);
+        self.commit_ended.notify_all();
+        result
+    }
+
+    fn run_commit(&self) -> Result<()> {
+        let round = {
+            let mut metadata = self.metadata();
+            metadata.is_committing = true;
+            metadata.begin_round()
+        };
+        let result = self.write_round(&round);
+        {
+            let mut metadata = self.metadata();
+            metadata.end_round(round, result.is_ok());
+            metadata.is_committing = false;
+        }
+        result?;
+        // Everything is durable; a refcount that is wrong fails the next change.
+        let _ = self.reclaim_locked();
+        Ok(())
+    }
+
+    fn write_round(&self, round: &Round) -> Result<()> {
+        self.file.write_all(&round.refcounts)?;
+        let has_entries = !round.l2.is_empty() || !round.l1.is_empty();
+        if has_entries && (round.is_ordered || !round.refcounts.is_empty()) {
+            self.flush_data()?;
+            if self.data.is_some() {
+                self.file.flush()?;
+            }
+        }
+        self.file.write_all(&round.l2)?;
+        self.file.write_all(&round.l1)?;
+        if self.data.is_some() {
+            self.flush_data()?;
+        }
+        self.file.flush()
+    }
+
+    /// Frees what is quiet, if nobody else is just doing that.
+    fn reclaim(&self) {
+        let commits = self.commits.lock().unwrap_or_else(PoisonError::into_inner);
+        if !commits.is_running {
+            // A refcount that is wrong fails the next change.
+            let _ = self.reclaim_locked();
+        }
+    }
+
+    /// Only one at a time: by who runs the commit, or holds the lock of commits.
+    fn reclaim_locked(&self) -> Result<()> {
+        let mut clusters = Vec::new();
+        let last = {
+            let mut metadata = self.metadata();
+            while let Some(retired) = metadata.retired.pop_front_if(|retired| retired.is_quiet()) {
+                clusters.extend(retired.clusters);
+            }
+            if clusters.is_empty() {
+                return Ok(());
+            }
+            clusters.sort_unstable();
+            let chunks = clusters.chunk_by(|one, next| one == next);
+            let mentions: Vec<_> = chunks.map(|same| (same[0], same.len() as u64)).collect();
+            metadata.give_back(&mentions)?
+        };
+        for run in last.chunk_by(|one, next| one + 1 == *next) {
+            let run = Run {
+                first: run[0],
+                clusters: run.len() as u64,
+            };
+            let bits = self.geometry.cluster_bits();
+            let range = ByteRange::new(run.first << bits, (run.first + run.clusters) << bits);
+            // What could not be punched is free as well, and zeroed when a later opening finds it.
+            let is_zero = self.file.0.write_zeroes(range, Zeroing::ANY).is_ok();
+            self.metadata().free(run, is_zero)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,499 @@
+//! All that is known of an image while it is open, behind one lock.
+//!
+//! Model: memory is ahead of the file. An entry that is set here is seen by the next request at once and reaches the file with
+//! the next commit (`commit.rs`), which keeps the order that survives a power cut. What an entry no longer refers to is
+//! *released*: it keeps its refcount until the change of the entry is durable, and until nobody who began before can still be
+//! reading or writing there (`epoch`).
+//!
+//! The lock is held for lookups and changes, and for reading a table that is not in memory; never for data of the guest.
+
+use std::collections::{HashSet, VecDeque};
+use std::sync::Arc;
+
+use extant_space::{Error, ErrorKind, Result};
+
+use super::cluster_cache::{ClusterCache, Piece};
+use super::file::MetadataFile;
+use super::l1_table::L1Table;
+use super::refcounts::Refcounts;
+use super::space::{Run, Space};
+use crate::format::{CompressedPlace, Geometry, Header, L1Entry, L2Entry, Mapping, Version};
+
+/// Released clusters that are kept in memory before a commit.
+const RELEASED_MAX: usize = 1 << 16;
+
+/// Held by who may be reading or writing in clusters that were mapped when it began.
+#[derive(Clone)]
+pub(super) struct Epoch(Arc<()>);
+
+/// Clusters whose last mention is durably gone, once each time one was.
+pub(super) struct Retired {
+    epoch: Epoch,
+    pub clusters: Vec<u64>,
+}
+
+impl Retired {
+    /// Nobody can be at work there any more.
+    pub(super) fn is_quiet(&self) -> bool {
+        Arc::strong_count(&self.epoch.0) == 1
+    }
+}
+
+pub(super) struct Metadata {
+    pub(super) file: MetadataFile,
+    geometry: Geometry,
+    version: Version,
+    has_data_file: bool,
+    l1: L1Table,
+    l2: ClusterCache,
+    /// Only of images that are written.
+    changes: Option<Changes>,
+    pub(super) epoch: Epoch,
+    pub(super) retired: VecDeque<Retired>,
+    /// Guest clusters whose contents are being made, by who writes to them.
+    pub(super) busy: HashSet<u64>,
+    /// Regions that no guest cluster may lie in, in order: what the file had when it was opened.
+    reserved: Vec<(u64, u64)>,
+    /// A commit is under way.
+    pub(super) is_committing: bool,
+}
+
+struct Changes {
+    refcounts: Refcounts,
+    space: Space,
+    /// Clusters that are mentioned once less than their refcounts say.
+    released: Vec<u64>,
+    /// Data was written that has to be durable before entries are.
+    is_ordered: bool,
+    /// Why nothing is changed any more.
+    fault: Option<String>,
+}
+
+/// What a commit writes, a copy.
+pub(super) struct Round {
+    pub refcounts: Vec<Piece>,
+    pub l2: Vec<Piece>,
+    pub l1: Vec<Piece>,
+    pub is_ordered: bool,
+    pub released: Vec<u64>,
+    epoch: Epoch,
+}
+
+impl Metadata {
+    pub(super) fn load(
+        file: MetadataFile,
+        header: &Header,
+        writes: bool,
+        cache_bytes: u64,
+    ) -> Result<Self> {
+        let geometry = header.geometry;
+        let block = u64::from(file.0.geometry().logical_block);
+        // A page, where clusters are not smaller: entries next to each other are often changed together.
+        let piece_bytes = geometry.cluster_bytes().min(4096.max(block));
+        let l1 = L1Table::load(&file, header, piece_bytes)?;
+        let mut reserved = Vec::new();
+        let changes = match writes {
+            false => None,
+            true => {
+                let refcounts = Refcounts::load(&file, header, piece_bytes)?;
+                reserved = reserved_places(header, &l1, &refcounts);
+                Some(Changes {
+                    refcounts,
+                    space: Space::new(geometry, file.0.geometry().size),
+                    released: Vec::new(),
+                    is_ordered: false,
+                    fault: None,
+                })
+            }
+        };
+        Ok(Self {
+            file,
+            geometry,
+            version: header.version,
+            has_data_file: header.has_data_file(),
+            l1,
+            l2: ClusterCache::new(geometry.cluster_bytes(), piece_bytes, cache_bytes),
+            changes,
+            epoch: Epoch(Arc::new(())),
+            retired: VecDeque::new(),
+            busy: HashSet::new(),
+            reserved,
+            is_committing: false,
+        })
+    }
+
+    fn split(&self, cluster: u64) -> (u64, usize) {
+        let entries = self.geometry.l2_entries();
+        (cluster / entries, (cluster % entries) as usize)
+    }
+
+    /// What the image says of a guest cluster.
+    pub(super) fn mapping(&mut self, cluster: u64) -> Result<(Mapping, L2Entry)> {
+        let (index, at) = self.split(cluster);
+        let entry = match self.table(index)? {
+            None => L2Entry::UNALLOCATED,
+            Some((_, bytes)) => entry_at(bytes, at),
+        };
+        let guest_offset = cluster << self.geometry.cluster_bits();
+        let mapping = entry.mapping(self.geometry, self.has_data_file, guest_offset)?;
+        let mapping = match (mapping, self.version) {
+            // Version 2 has no such bit.
+            (Mapping::Zero(Some(offset)), Version::V2) => Mapping::Data(offset),
+            (Mapping::Zero(None), Version::V2) => Mapping::Unallocated,
+            (mapping, _) => mapping,
+        };
+        Ok((mapping, entry))
+    }
+
+    /// Whether an L2 table exists for a guest cluster; without one all of its neighbours are unallocated.
+    pub(super) fn has_table(&self, cluster: u64) -> bool {
+        let (index, _) = self.split(cluster);
+        self.l1.get(index).offset() != 0
+    }
+
+    /// Sets what the image says of a guest cluster.
+    pub(super) fn set(&mut self, cluster: u64, entry: L2Entry) -> Result<()> {
+        self.check_fault()?;
+        let (index, at) = self.split(cluster);
+        let offset = self.own_table(index)?;
+        self.l2.change(offset, at * 8, |bytes| {
+            bytes[at * 8..][..8].copy_from_slice(&entry.raw().to_be_bytes());
+        });
+        Ok(())
+    }
+
+    /// Up to `clusters` consecutive clusters that read as zeros.
+    pub(super) fn allocate(&mut self, clusters: u64, whole: bool) -> Result<Run> {
+        self.check_fault()?;
+        let Self {
+            file,
+            l1,
+            changes,
+            geometry,
+            ..
+        } = self;
+        let changes = changes.as_mut().expect("opened for writing");
+        let Changes {
+            refcounts,
+            space,
+            released,
+            ..
+        } = changes;
+        let cluster_bytes = geometry.cluster_bytes();
+        let places = |refcounts: &Refcounts| {
+            let tables = l1.places().map(|offset| (offset, cluster_bytes));
+            tables.chain(refcounts.places()).collect()
+        };
+        let run = space.take(file, refcounts, &places, clusters, whole);
+        if let Some(old) = space.old_table.take() {
+            released.extend(old.first..old.first + old.clusters);
+        }
+        run
+    }
+
+    /// Takes note that a cluster of the file is mentioned once less.
+    pub(super) fn release(&mut self, offset: u64) {
+        let cluster = offset >> self.geometry.cluster_bits();
+        self.changes().released.push(cluster);
+    }
+
+    /// As [`release`](Self::release), of the clusters that compressed data lies in.
+    pub(super) fn release_compressed(&mut self, place: CompressedPlace) {
+        let bits = self.geometry.cluster_bits();
+        let last = (place.offset + place.length_bytes - 1) >> bits;
+        self.changes()
+            .released
+            .extend((place.offset >> bits)..=last);
+    }
+
+    /// Entries set from now on count on data that was written before.
+    pub(super) fn order_data(&mut self) {
+        self.changes().is_ordered = true;
+    }
+
+    fn changes(&mut self) -> &mut Changes {
+        self.changes.as_mut().expect("opened for writing")
+    }
+
+    fn check_fault(&self) -> Result<()> {
+        match self
+            .changes
+            .as_ref()
+            .and_then(|changes| changes.fault.as_ref())
+        {
+            None => Ok(()),
+            Some(fault) => Err(Error::new(ErrorKind::Corrupt)
+                .detail(fault.clone())
+                .advice("close the image, check and repair it")),
+        }
+    }
+
+    /// The L2 table of an L1 entry.
+    fn table(&mut self, index: u64) -> Result<Option<(u64, &[u8])>> {
+        let Self {
+            l1,
+            l2,
+            file,
+            geometry,
+            reserved,
+            has_data_file,
+            ..
+        } = self;
+        let entry = l1.get(index);
+        if entry.offset() == 0 {
+            return Ok(None);
+        }
+        let file_bytes = file.0.geometry().size;
+        let offset = entry
+            .table(*geometry, index, file_bytes)?
+            .expect("has an offset");
+        let has_data_file = *has_data_file;
+        let bytes = l2.get(offset, |bytes| {
+            file.read(offset, bytes)?;
+            match has_data_file {
+                true => Ok(()),
+                false => judge(bytes, *geometry, index, file_bytes, reserved),
+            }
+        })?;
+        Ok(Some((offset, bytes)))
+    }
+
+    /// The place of the L2 table of an L1 entry, in memory, used by nobody else. It is made where there is none, and copied where
+    /// a snapshot has it too.
+    fn own_table(&mut self, index: u64) -> Result<u64> {
+        let entry = self.l1.get(index);
+        let old = self
+            .table(index)?
+            .map(|(offset, bytes)| (offset, Box::from(bytes)));
+        if let (Some((offset, _)), true) = (&old, entry.is_copied()) {
+            return Ok(*offset);
+        }
+        let run = self.allocate(1, false)?;
+        let offset = run.first << self.geometry.cluster_bits();
+        let (old, bytes) = match old {
+            Some((old, bytes)) => (Some(old), bytes),
+            None => (
+                None,
+                vec![0; self.geometry.cluster_bytes() as usize].into_boxed_slice(),
+            ),
+        };
+        // Nothing refers to it yet. Written now, so that a lack of space fails who needs it and not a flush.
+        if let Err(error) = self.file.write(offset, &bytes) {
+            self.release(offset);
+            return Err(error);
+        }
+        self.l2.insert(offset, bytes);
+        self.l1.set(index, L1Entry::exclusive(offset));
+        if let Some(old) = old {
+            self.l2.forget(old);
+            self.release(old);
+        }
+        Ok(offset)
+    }
+
+    /// More was changed than should be kept in memory.
+    pub(super) fn is_too_dirty(&self) -> bool {
+        let Some(changes) = &self.changes else {
+            return false;
+        };
+        self.l2.is_too_dirty()
+            || changes.refcounts.blocks.is_too_dirty()
+            || changes.released.len() > RELEASED_MAX
+    }
+
+    /// Nothing waits for a commit, and none is under way.
+    pub(super) fn is_clean(&self) -> bool {
+        let Some(changes) = &self.changes else {
+            return true;
+        };
+        self.l2.dirty_bytes() == 0
+            && !self.l1.is_dirty()
+            && changes.refcounts.blocks.dirty_bytes() == 0
+            && changes.released.is_empty()
+            && !self.is_committing
+    }
+
+    /// A copy of all that waits for a commit.
+    pub(super) fn begin_round(&mut self) -> Round {
+        let epoch = std::mem::replace(&mut self.epoch, Epoch(Arc::new(())));
+        let (l2, l1) = (self.l2.take_dirty(), self.l1.take_dirty());
+        let changes = self.changes();
+        Round {
+            refcounts: changes.refcounts.blocks.take_dirty(),
+            l2,
+            l1,
+            is_ordered: std::mem::take(&mut changes.is_ordered),
+            released: std::mem::take(&mut changes.released),
+            epoch,
+        }
+    }
+
+    /// All of a round is durable; or is not, and waits again.
+    pub(super) fn end_round(&mut self, round: Round, is_durable: bool) {
+        let Round {
+            refcounts,
+            l2,
+            l1,
+            is_ordered,
+            released,
+            epoch,
+        } = round;
+        self.l2.settle(&l2, is_durable);
+        if !is_durable {
+            self.l1.put_back(&l1);
+        }
+        let changes = self.changes();
+        changes.refcounts.blocks.settle(&refcounts, is_durable);
+        if !is_durable {
+            changes.is_ordered |= is_ordered;
+            changes.released.extend_from_slice(&released);
+        }
+        // Who holds this epoch may be at work in what later ones release as well: the queue is emptied from its front.
+        let clusters = if is_durable { released } else { Vec::new() };
+        self.retired.push_back(Retired { epoch, clusters });
+    }
+
+    /// Judges clusters that were given back: `times` mentions of each are gone. Returns those that nothing mentions any more;
+    /// they keep their counts until [`free`](Self::free).
+    pub(super) fn give_back(&mut self, mentions: &[(u64, u64)]) -> Result<Vec<u64>> {
+        let file = self.file.clone();
+        let changes = self.changes();
+        let mut last = Vec::new();
+        for (cluster, times) in mentions {
+            let count = changes.refcounts.get(&file, *cluster)?;
+            match count.checked_sub(*times) {
+                Some(0) => last.push(*cluster),
+                Some(left) => changes.refcounts.set(&file, *cluster, left)?,
+                None => {
+                    let offset = cluster << self.geometry.cluster_bits();
+                    let fault = format!(
+                        "qcow2 cluster at {offset:#x} has a refcount of {count} and was used {times} times"
+                    );
+                    return Err(Error::new(ErrorKind::Corrupt).detail(self.note_fault(fault)));
+                }
+            }
+        }
+        Ok(last)
+    }
+
+    /// Frees clusters; those that read as zeros are handed out again.
+    pub(super) fn free(&mut self, run: Run, is_zero: bool) -> Result<()> {
+        let file = self.file.clone();
+        let bits = self.geometry.cluster_bits();
+        unreserve(
+            &mut self.reserved,
+            run.first << bits,
+            (run.first + run.clusters) << bits,
+        );
+        let changes = self.changes();
+        for cluster in run.first..run.first + run.clusters {
+            changes.refcounts.set(&file, cluster, 0)?;
+        }
+        if is_zero {
+            changes.space.put(run);
+        }
+        Ok(())
+    }
+
+    /// Where the file can be cut, if it was made longer than it has to be.
+    pub(super) fn spare_from(&self) -> Option<u64> {
+        let space = &self.changes.as_ref()?.space;
+        space.has_spare().then(|| space.used_end_bytes())
+    }
+
+    fn note_fault(&mut self, fault: String) -> String {
+        self.changes().fault.get_or_insert(fault).clone()
+    }
+}
+
+fn entry_at(bytes: &[u8], at: usize) -> L2Entry {
+    let (entries, _) = bytes.as_chunks();
+    L2Entry(u64::from_be_bytes(entries[at]))
+}
+
+/// Refuses a table with a cluster that lies outside the file or in metadata: a guest that wrote there would change what the image
+/// is.
+fn judge(
+    bytes: &[u8],
+    geometry: Geometry,
+    index: u64,
+    file_bytes: u64,
+    reserved: &[(u64, u64)],
+) -> Result<()> {
+    let (entries, _) = bytes.as_chunks();
+    for (at, raw) in entries.iter().enumerate() {
+        if *raw == [0; 8] {
+            continue;
+        }
+        let entry = L2Entry(u64::from_be_bytes(*raw));
+        let guest_offset = (index * geometry.l2_entries() + at as u64) << geometry.cluster_bits();
+        let (start, end) = match entry.mapping(geometry, false, guest_offset)? {
+            Mapping::Data(offset) | Mapping::Zero(Some(offset)) => (offset, offset + 1),
+            Mapping::Compressed(place) => (place.offset, place.offset + 1),
+            Mapping::Unallocated | Mapping::Zero(None) => continue,
+        };
+        let before = reserved.partition_point(|(from, _)| *from < end);
+        let is_reserved = before > 0 && reserved[before - 1].1 > start;
+        if start >= file_bytes || is_reserved {
+            let where_ = match is_reserved {
+                true => "in metadata of the image",
+                false => "past the end of the file",
+            };
+            return Err(Error::new(ErrorKind::Corrupt)
+                .detail(format!(
+                    "qcow2 L2 entry of guest offset {guest_offset:#x} points at {start:#x}, {where_}"
+                ))
+                .advice("check the image and repair it"));
+        }
+    }
+    Ok(())
+}
+
+/// Header, tables and refcounts, in order of their places.
+fn reserved_places(header: &Header, l1: &L1Table, refcounts: &Refcounts) -> Vec<(u64, u64)> {
+    let cluster_bytes = header.geometry.cluster_bytes();
+    let l1_range = header.l1_range();
+    let mut places = vec![(0, cluster_bytes), (l1_range.start(), l1_range.end())];
+    places.extend(l1.places().map(|offset| (offset, offset + cluster_bytes)));
+    let counts = refcounts.places();
+    places.extend(counts.map(|(offset, bytes)| (offset, offset.saturating_add(bytes))));
+    places.sort_unstable();
+    // One that lies within another would hide it from the search.
+    places.dedup_by(|next, kept| {
+        let joins = next.0 < kept.1;
+        if joins {
+            kept.1 = kept.1.max(next.1);
+        }
+        joins
+    });
+    places
+}
+
+/// Takes a range that metadata has left out of `places`.
+fn unreserve(places: &mut Vec<(u64, u64)>, start: u64, end: u64) {
+    let first = places.partition_point(|(_, to)| *to <= start);
+    let last = places.partition_point(|(from, _)| *from < end);
+    if first >= last {
+        return;
+    }
+    let left = (places[first].0, start.max(places[first].0));
+    let right = (end.min(places[last - 1].1), places[last - 1].1);
+    let rest = [left, right].into_iter().filter(|(from, to)| from < to);
+    places.splice(first..last, rest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn place_is_taken_out_of_the_middle_and_across_others() {
+        let mut places = vec![(0, 10), (20, 30), (40, 50)];
+        unreserve(&mut places, 10, 20);
+        assert_eq!(places, [(0, 10), (20, 30), (40, 50)]);
+        unreserve(&mut places, 3, 5);
+        assert_eq!(places, [(0, 3), (5, 10), (20, 30), (40, 50)]);
+        unreserve(&mut places, 8, 45);
+        assert_eq!(places, [(0, 3), (5, 8), (45, 50)]);
+    }
+}

@@ -1,0 +1,277 @@
+//! Free clusters of the file.
+//!
+//! Whatever is handed out reads as zeros, so that it can be mapped before the guest's data is in it: a reader sees zeros where
+//! there were zeros, also after a power cut. There are three sources, in this order:
+//!
+//! 1. the pool: clusters given back and punched since the image was opened, and those that
+//! 2. the scan has found: regions of refcounts that were in the file when it was opened, one at a time; zeroed then;
+//! 3. the end of the file, which is made longer in steps. The image cuts what is left of a step when it is closed.
+
+use std::collections::BTreeMap;
+
+use extant_blockdev::{Device, Zeroing};
+use extant_space::{ByteRange, Error, ErrorKind, Result};
+
+use super::file::MetadataFile;
+use super::refcounts::Refcounts;
+use crate::format::Geometry;
+
+/// Found clusters are zeroed so many bytes at a time.
+const ZEROED_AT_ONCE: u64 = 16 << 20;
+/// The file becomes longer by so much.
+const GROWTH: u64 = 64 << 20;
+
+/// Consecutive clusters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub first: u64,
+    pub clusters: u64,
+}
+
+pub(super) struct Space {
+    geometry: Geometry,
+    /// Runs by their first cluster, all zeros, counted as free.
+    pool: BTreeMap<u64, u64>,
+    /// All before it was scanned.
+    scanned: u64,
+    /// What the file had when it was opened; free clusters before it are not known before the scan gets there.
+    opened_end: u64,
+    /// The first cluster that was never used since.
+    end: u64,
+    /// What the file has now.
+    file_end: u64,
+    is_fixed: bool,
+    /// Where a refcount table was that has moved; for the owner to release.
+    pub(super) old_table: Option<Run>,
+}
+
+impl Space {
+    /// For a file of `file_bytes`, whose last cluster is whole or nobody's.
+    pub(super) fn new(geometry: Geometry, file_bytes: u64) -> Self {
+        let end = file_bytes / geometry.cluster_bytes();
+        Self {
+            geometry,
+            pool: BTreeMap::new(),
+            scanned: 0,
+            opened_end: end,
+            end,
+            file_end: end,
+            is_fixed: false,
+            old_table: None,
+        }
+    }
+
+    /// Takes up to `clusters` consecutive ones, and counts each as used once. `whole`: rather all of them from the end of the file than
+    /// a part from the middle.
+    pub(super) fn take(
+        &mut self,
+        file: &MetadataFile,
+        refcounts: &mut Refcounts,
+        metadata: &dyn Fn(&Refcounts) -> Vec<(u64, u64)>,
+        clusters: u64,
+        whole: bool,
+    ) -> Result<Run> {
+        assert!(clusters > 0);
+        let from_pool = loop {
+            let fits = |(_, length): &(&u64, &u64)| !whole || **length >= clusters;
+            // Old pieces are many only where the image is fragmented; the search is bounded.
+            if let Some((first, length)) = self.pool.iter().take(64).find(fits) {
+                break Some((*first, *length));
+            }
+            if !self.scan(file, refcounts, metadata)? {
+                break None;
+            }
+        };
+        let run = match from_pool {
+            Some((first, length)) => {
+                let taken = length.min(clusters);
+                self.pool.remove(&first);
+                if taken < length {
+                    self.pool.insert(first + taken, length - taken);
+                }
+                Run {
+                    first,
+                    clusters: taken,
+                }
+            }
+            None => self.take_at_end(file, refcounts, clusters)?,
+        };
+        for cluster in run.first..run.first + run.clusters {
+            refcounts.set(file, cluster, 1)?;
+        }
+        Ok(run)
+    }
+
+    /// Takes back clusters that read as zeros and are counted as free. Those that the scan will find are left to it.
+    pub(super) fn put(&mut self, run: Run) {
+        for cluster in run.first..run.first + run.clusters {
+            if cluster < self.scanned || cluster >= self.opened_end {
+                self.put_one(cluster);
+            }
+        }
+    }
+
+    fn put_one(&mut self, cluster: u64) {
+        let before = self.pool.range(..cluster).next_back();
+        let joins = before.filter(|(first, length)| **first + **length == cluster);
+        let (first, mut length) =
+            joins.map_or((cluster, 1), |(first, length)| (*first, length + 1));
+        if let Some(after) = self.pool.remove(&(cluster + 1)) {
+            length += after;
+        }
+        self.pool.insert(first, length);
+    }
+
+    /// Where the file can end: nothing behind was ever used.
+    pub(super) fn used_end_bytes(&self) -> u64 {
+        self.end << self.geometry.cluster_bits()
+    }
+
+    /// Whether the file was made longer than it has to be.
+    pub(super) fn has_spare(&self) -> bool {
+        self.file_end > self.end
+    }
+
+    /// Puts some free clusters into the pool; false when there are none left.
+    fn scan(
+        &mut self,
+        file: &MetadataFile,
+        refcounts: &mut Refcounts,
+        metadata: &dyn Fn(&Refcounts) -> Vec<(u64, u64)>,
+    ) -> Result<bool> {
+        let bits = self.geometry.cluster_bits();
+        while self.scanned < self.opened_end {
+            let region = self.scanned / refcounts.region();
+            if region >= refcounts.regions() {
+                // The table ends before the file: what follows counts as the end of the file, unless that is fixed.
+                self.scanned = self.opened_end;
+                break;
+            }
+            let most = self.scanned + (ZEROED_AT_ONCE >> bits).max(1);
+            let (first, stop) = refcounts.free_run(file, self.scanned, self.opened_end)?;
+            if first == stop {
+                self.scanned = stop;
+                continue;
+            }
+            if !refcounts.has_block(region) {
+                check_unused(metadata(refcounts), Run { first, clusters: 1 }, bits)?;
+                refcounts.make_block(file, region)?;
+                continue;
+            }
+            let stop = stop.min(first + (most - self.scanned));
+            let run = Run {
+                first,
+                clusters: stop - first,
+            };
+            check_unused(metadata(refcounts), run, bits)?;
+            let range = ByteRange::new(first << bits, stop << bits);
+            file.0.write_zeroes(range, Zeroing::ANY)?;
+            self.scanned = stop;
+            self.put(run);
+            return Ok(true);
+        }
+        Ok(false)
+    }
+
+    fn take_at_end(
+        &mut self,
+        file: &MetadataFile,
+        refcounts: &mut Refcounts,
+        clusters: u64,
+    ) -> Result<Run> {
+        loop {
+            let region = self.end / refcounts.region();
+            if region >= refcounts.regions() {
+                self.grow_table(file, refcounts)?;
+            } else if !refcounts.has_block(region) {
+                self.reserve(file, self.end + 1)?;
+                refcounts.make_block(file, region)?;
+                // The first cluster of the region may lie in the middle of the file.
+                self.end = self.end.max(region * refcounts.region() + 1);
+            } else {
+                let most = self.end.saturating_add(clusters);
+                let (first, stop) = refcounts.free_run(file, self.end, most)?;
+                self.end = first;
+                if first == stop {
+                    continue;
+                }
+                self.reserve(file, stop)?;
+                self.end = stop;
+                return Ok(Run {
+                    first,
+                    clusters: stop - first,
+                });
+            }
+        }
+    }
+
+    /// Behind the end of the file there is no refcount yet, and the table has no entry for it either.
+    fn grow_table(&mut self, file: &MetadataFile, refcounts: &mut Refcounts) -> Result<()> {
+        let first = refcounts.regions() * refcounts.region();
+        // In a file that is longer than its refcounts reach, this is the middle, and what is there was zeros to nobody.
+        let first = first.max(self.end);
+        if !first.is_multiple_of(refcounts.region()) {
+            return Err(Error::new(ErrorKind::Unsupported)
+                .detail("the file is longer than its refcount table reaches")
+                .advice("convert the image"));
+        }
+        self.reserve(file, first + refcounts.region())?;
+        let (old, clusters) = refcounts.grow(file, first)?;
+        self.end = first + clusters;
+        self.old_table = Some(old);
+        Ok(())
+    }
+
+    /// Makes the file reach up to cluster `end`.
+    fn reserve(&mut self, file: &MetadataFile, end: u64) -> Result<()> {
+        if end <= self.file_end {
+            return Ok(());
+        }
+        let full = || {
+            Error::new(ErrorKind::NoSpace)
+                .detail("all clusters of the image are in use, and what it lies in cannot grow")
+        };
+        if self.is_fixed {
+            return Err(full());
+        }
+        let bits = self.geometry.cluster_bits();
+        let step = (GROWTH >> bits).max(1);
+        let bytes = |clusters: u64| {
+            let bytes = clusters.checked_mul(1 << bits);
+            bytes.ok_or_else(|| Error::new(ErrorKind::TooLarge))
+        };
+        // A limit of the process or the file system may leave room for less than a step.
+        let mut wanted = end.next_multiple_of(step);
+        let mut resized = file.0.resize(bytes(wanted)?);
+        if resized.is_err() && wanted != end {
+            wanted = end;
+            resized = file.0.resize(bytes(wanted)?);
+        }
+        match resized {
+            Err(error) if error.kind() == ErrorKind::Unsupported => {
+                self.is_fixed = true;
+                Err(full())
+            }
+            Err(error) => Err(error),
+            Ok(()) => {
+                self.file_end = wanted;
+                Ok(())
+            }
+        }
+    }
+}
+
+/// Metadata that counts as free would be overwritten.
+fn check_unused(mut places: Vec<(u64, u64)>, run: Run, cluster_bits: u32) -> Result<()> {
+    let (start, end) = (
+        run.first << cluster_bits,
+        (run.first + run.clusters) << cluster_bits,
+    );
+    places.retain(|(offset, bytes)| *offset < end && offset.saturating_add(*bytes) > start);
+    match places.first() {
+        None => Ok(()),
+        Some((offset, _)) => Err(Error::new(ErrorKind::Corrupt)
+            .detail(format!("qcow2 metadata at {offset:#x} has a refcount of 0"))
+            .advice("check the image and repair it")),
+    }
+}

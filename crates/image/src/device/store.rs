@@ -1,0 +1,37 @@
+//! What an image lies in: a device that can become longer.
+
+use extant_blockdev::{Device, HostDevice, LoopDevice};
+use extant_space::{Result, SpaceFile};
+
+/// A device over a file, which an image makes longer as it needs.
+pub trait Store: Device {
+    /// Bytes of the file; the device may leave out a rest of a block at its end.
+    fn file_bytes(&self) -> Result<u64>;
+
+    /// Cuts the file, or makes it longer by a hole; the device has that size afterwards.
+    ///
+    /// # Errors
+    /// `Unsupported` for what keeps its size, as a disk does.
+    fn resize(&self, file_bytes: u64) -> Result<()>;
+}
+
+impl Store for HostDevice {
+    fn file_bytes(&self) -> Result<u64> {
+        self.file_bytes()
+    }
+
+    fn resize(&self, file_bytes: u64) -> Result<()> {
+        self.resize(file_bytes).map(drop)
+    }
+}
+
+impl<F: SpaceFile + ?Sized> Store for LoopDevice<F> {
+    fn file_bytes(&self) -> Result<u64> {
+        self.file().size()
+    }
+
+    fn resize(&self, file_bytes: u64) -> Result<()> {
+        self.file().resize(file_bytes)?;
+        self.refresh().map(drop)
+    }
+}

@@ -1,0 +1,270 @@
+//! Images that contradict themselves: an error that names the place, and never a panic or a write where it does harm.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use extant_blockdev::{Device, Persistence, Zeroing};
+use extant_image::device::{DeviceOptions, ImageAccess, ImageDevice};
+use extant_image::format::Header;
+use extant_space::{ByteRange, ErrorKind, Result};
+use extant_testkit::require;
+
+use crate::support::{
+    Ground, KIB, MIB, assert_checks, open, pattern, qcow2_options, qemu_img, read, write,
+};
+
+const CLUSTER: u64 = 64 * KIB;
+const COPIED: u64 = 1 << 63;
+
+/// An image with data in its first and third cluster, and where its tables are.
+struct Victim {
+    _ground: Ground,
+    path: PathBuf,
+    bytes: Vec<u8>,
+    header: Header,
+}
+
+impl Victim {
+    fn new() -> Self {
+        let ground = Ground::new();
+        let path = ground.qcow2("image.qcow2", "", MIB);
+        let image = open(&path);
+        write(&image, 0, &pattern(0, 4096, 1));
+        write(&image, 2 * CLUSTER, &pattern(0, 4096, 2));
+        image.flush().unwrap();
+        drop(image);
+        let bytes = fs::read(&path).unwrap();
+        let header = Header::parse(&bytes[..CLUSTER as usize], bytes.len() as u64).unwrap();
+        Self {
+            _ground: ground,
+            path,
+            bytes,
+            header,
+        }
+    }
+
+    fn number(&self, offset: u64) -> u64 {
+        u64::from_be_bytes(self.bytes[offset as usize..][..8].try_into().unwrap())
+    }
+
+    fn l2_offset(&self) -> u64 {
+        self.number(self.header.l1_offset) & !COPIED
+    }
+
+    fn refcount_block(&self) -> u64 {
+        self.number(self.header.refcount_table_offset)
+    }
+
+    fn set_refcount(&mut self, offset: u64, count: u16) {
+        let at = self.refcount_block() + offset / CLUSTER * 2;
+        self.set(at, &count.to_be_bytes());
+    }
+
+    fn set(&mut self, offset: u64, bytes: &[u8]) {
+        self.bytes[offset as usize..][..bytes.len()].copy_from_slice(bytes);
+        fs::write(&self.path, &self.bytes).unwrap();
+    }
+
+    fn set_number(&mut self, offset: u64, number: u64) {
+        self.set(offset, &number.to_be_bytes());
+    }
+}
+
+#[track_caller]
+fn assert_refused<T>(result: Result<T>, kind: ErrorKind, says: &str) {
+    let error = result.map(drop).expect_err(says);
+    assert_eq!(error.kind(), kind, "{error}");
+    assert!(error.to_string().contains(says), "{error}");
+}
+
+fn write_first(image: &ImageDevice) -> Result<()> {
+    image.write_at(&[1; 512], 0, Persistence::Cached)
+}
+
+#[test]
+fn entries_that_lead_astray_are_named_and_not_followed() {
+    require!(qemu_img());
+    let victim = Victim::new();
+    let past = victim.bytes.len() as u64;
+    let (l1, table) = (victim.header.l1_offset, victim.l2_offset());
+    let counts = victim.header.refcount_table_offset;
+    let block = victim.refcount_block();
+    let cases = [
+        (l1, 0x200 | COPIED, "L1 entry 0"),
+        (l1, past | COPIED, "L1 entry 0"),
+        (table, 0x200 | COPIED, "guest offset 0x0"),
+        (table + 16, past | COPIED, "guest offset 0x20000 points at"),
+        (table, (1 << 55) | COPIED, "past the end of the file"),
+        (table, l1 | COPIED, "in metadata of the image"),
+        (table, table | COPIED, "in metadata of the image"),
+        (table, counts | COPIED, "in metadata of the image"),
+        (table, block | COPIED, "in metadata of the image"),
+    ];
+    for (offset, entry, says) in cases {
+        let mut victim = Victim::new();
+        victim.set_number(offset, entry);
+        let image = open(&victim.path);
+        assert_refused(write_first(&image), ErrorKind::Corrupt, says);
+        drop(image);
+        assert_eq!(
+            fs::read(&victim.path).unwrap(),
+            victim.bytes,
+            "{says}: nothing was written"
+        );
+    }
+}
+
+#[test]
+fn refcounts_that_are_too_low_stop_changes() {
+    require!(qemu_img());
+    // Space of the L2 table counts as free.
+    let mut victim = Victim::new();
+    victim.set_refcount(victim.l2_offset(), 0);
+    let image = open(&victim.path);
+    write_first(&image).unwrap();
+    let allocating = image.write_at(&[1; 512], 5 * CLUSTER, Persistence::Cached);
+    assert_refused(allocating, ErrorKind::Corrupt, "has a refcount of 0");
+    assert_eq!(read(&image, 2 * CLUSTER, 4096), pattern(0, 4096, 2));
+
+    // A cluster is given back that was never counted.
+    let mut victim = Victim::new();
+    let data = victim.number(victim.l2_offset()) & !COPIED;
+    victim.set_refcount(data, 0);
+    let image = open(&victim.path);
+    image.discard(ByteRange::new(0, CLUSTER)).unwrap();
+    image.flush().unwrap();
+    assert_refused(
+        write_first(&image),
+        ErrorKind::Corrupt,
+        "has a refcount of 0",
+    );
+}
+
+#[test]
+fn refcount_block_outside_the_file_is_named() {
+    require!(qemu_img());
+    let mut victim = Victim::new();
+    let past = victim.bytes.len() as u64;
+    victim.set_number(victim.header.refcount_table_offset, past);
+    let image = open(&victim.path);
+    let allocating = image.write_at(&[1; 512], 5 * CLUSTER, Persistence::Cached);
+    assert_refused(allocating, ErrorKind::Corrupt, "refcount table entry 0");
+}
+
+#[test]
+fn compressed_garbage_is_an_error_of_its_cluster_alone() {
+    require!(qemu_img());
+    let mut victim = Victim::new();
+    victim.set_number(victim.l2_offset(), 1 << 62 | victim.refcount_block());
+    let image = open(&victim.path);
+    assert_refused(
+        image.read_at(&mut [0; 512], 0),
+        ErrorKind::Corrupt,
+        "metadata",
+    );
+    let mut victim = Victim::new();
+    let data = victim.number(victim.l2_offset()) & !COPIED;
+    victim.set_number(victim.l2_offset(), 1 << 62 | data);
+    let image = open(&victim.path);
+    let error = image.read_at(&mut [0; 512], 0);
+    assert_refused(error, ErrorKind::Corrupt, "compressed cluster");
+    assert_eq!(read(&image, 2 * CLUSTER, 4096), pattern(0, 4096, 2));
+}
+
+#[test]
+fn marked_images_are_read_and_not_written() {
+    require!(qemu_img());
+    // Byte 0x4f ends the incompatible features, 0x5f the autoclear ones.
+    let marks = [
+        (0x4f, 1, ErrorKind::Corrupt, "was not closed"),
+        (0x4f, 2, ErrorKind::Corrupt, "marked as corrupt"),
+        (0x5f, 1, ErrorKind::Unsupported, "persistent bitmaps"),
+    ];
+    for (offset, bit, kind, says) in marks {
+        let mut victim = Victim::new();
+        victim.set(offset, &[bit]);
+        assert_refused(
+            ImageDevice::open(&victim.path, &qcow2_options()),
+            kind,
+            says,
+        );
+        let options = DeviceOptions {
+            access: ImageAccess::ReadOnly,
+            ..qcow2_options()
+        };
+        let image = ImageDevice::open(&victim.path, &options).unwrap();
+        assert_eq!(read(&image, 0, 4096), pattern(0, 4096, 1));
+        assert_refused(write_first(&image), ErrorKind::ReadOnly, "read-only");
+    }
+}
+
+#[test]
+fn autoclear_feature_that_nobody_knows_is_cleared_before_writing() {
+    require!(qemu_img());
+    let mut victim = Victim::new();
+    victim.set(0x58, &[0x80]);
+    drop(open(&victim.path));
+    assert_eq!(fs::read(&victim.path).unwrap()[0x58], 0);
+    assert_checks(&victim.path);
+}
+
+#[test]
+fn image_that_needs_a_companion_says_so() {
+    require!(qemu_img());
+    let ground = Ground::new();
+    let backed = ground.qcow2("a.qcow2", "backing_file=/etc/hostname,backing_fmt=raw", MIB);
+    let open = |path: &Path| ImageDevice::open(path, &qcow2_options());
+    assert_refused(
+        open(&backed),
+        ErrorKind::Unsupported,
+        "backing file (/etc/hostname)",
+    );
+    let data = format!("data_file={}", ground.path("data").display());
+    let data = ground.qcow2("b.qcow2", &data, MIB);
+    assert_refused(open(&data), ErrorKind::Unsupported, "data file");
+}
+
+#[test]
+fn damaged_anywhere_it_never_panics() {
+    require!(qemu_img());
+    let victim = Victim::new();
+    let seed = fastrand::u64(..);
+    println!("seed {seed}");
+    let mut random = fastrand::Rng::with_seed(seed);
+    let tables = [
+        0,
+        victim.header.l1_offset,
+        victim.l2_offset(),
+        victim.header.refcount_table_offset,
+        victim.refcount_block(),
+    ];
+    for _ in 0..150 {
+        let mut bytes = victim.bytes.clone();
+        for _ in 0..random.usize(1..6) {
+            let at = tables[random.usize(..tables.len())] as usize + random.usize(..112);
+            bytes[at] = random.u8(..);
+        }
+        fs::write(&victim.path, &bytes).unwrap();
+        let Ok(image) = ImageDevice::open(&victim.path, &qcow2_options()) else {
+            continue;
+        };
+        if image.geometry().size < MIB {
+            continue;
+        }
+        for _ in 0..8 {
+            let start = random.u64(..MIB / 4096 - 40) * 4096;
+            let range = ByteRange::new(start, start + random.u64(1..40) * 4096);
+            let _ = match random.u8(..6) {
+                0 => image.read_at(&mut vec![0; range.len() as usize], start),
+                1 => image.write_at(&pattern(0, range.len(), 0), start, Persistence::Cached),
+                2 => image.discard(range),
+                3 => image.write_zeroes(range, Zeroing::ALLOCATED),
+                4 => image.flush(),
+                _ => image.status(range, &mut |found, _| {
+                    assert!(range.contains(found));
+                    std::ops::ControlFlow::Continue(())
+                }),
+            };
+        }
+    }
+}

@@ -1,0 +1,8 @@
+//! Images as devices, beside QEMU's tools: what is written here is read there, and the reverse.
+
+mod hostile;
+mod locks;
+mod model;
+mod power;
+mod space;
+mod support;

@@ -1,0 +1,334 @@
+//! Random requests from several threads against plain bytes, for every kind of image that qemu-img makes.
+//!
+//! Threads share clusters, never bytes: blocks of 4 KiB belong to them in turn in the first half of the disk, and whole clusters in
+//! the second, so that the expected bytes do not depend on who comes first.
+
+use std::path::Path;
+use std::thread;
+
+use extant_blockdev::{Device, Persistence, Request, Speed, Unmap, Zeroing};
+use extant_image::device::{DeviceOptions, ImageDevice};
+use extant_space::ByteRange;
+use extant_testkit::require;
+
+use crate::support::{
+    Ground, MIB, assert_checks, assert_reads, followed, open_with, pattern, qcow2_options, qemu,
+    qemu_img, read,
+};
+
+const THREADS: u64 = 3;
+const BLOCK: u64 = 4096;
+const SECTOR: u64 = 512;
+const SIZE: u64 = 6 * MIB;
+const HALF: u64 = SIZE / 2;
+
+/// The bytes of one thread.
+struct Owner<'d> {
+    device: &'d ImageDevice,
+    number: u64,
+    random: fastrand::Rng,
+    bytes: Vec<u8>,
+    /// Of each sector: what it holds after a discard is not known.
+    is_known: Vec<bool>,
+    cluster: u64,
+}
+
+impl Owner<'_> {
+    fn owns(&self, block: u64) -> bool {
+        let offset = block * BLOCK;
+        match offset < HALF {
+            true => block % THREADS == self.number,
+            false => (offset - HALF) / (HALF / THREADS) == self.number,
+        }
+    }
+
+    fn set(&mut self, range: ByteRange, is_known: bool, bytes: impl FnOnce(&mut [u8])) {
+        bytes(&mut self.bytes[range.start() as usize..range.end() as usize]);
+        let sectors = (range.start() / SECTOR) as usize..(range.end() / SECTOR) as usize;
+        self.is_known[sectors].fill(is_known);
+    }
+
+    fn assert_found(&self, range: ByteRange, found: &[u8]) {
+        for (sector, found) in range.chunks(SECTOR).zip(found.chunks(SECTOR as usize)) {
+            let at = sector.start() as usize;
+            let is_right = !self.is_known[at / SECTOR as usize]
+                || self.bytes[at..at + SECTOR as usize] == *found;
+            assert!(is_right, "{sector} of thread {}", self.number);
+        }
+    }
+
+    /// A range of blocks that are its own.
+    fn range(&mut self) -> ByteRange {
+        loop {
+            let start = self.random.u64(..SIZE / BLOCK);
+            let most = if start * BLOCK < HALF {
+                1
+            } else {
+                3 * self.cluster / BLOCK + 40
+            };
+            let end = (start + self.random.u64(1..=most.max(1))).min(SIZE / BLOCK);
+            if (start..end).all(|block| self.owns(block)) {
+                // Half of them begin and end inside a block of the file below.
+                let odd = u64::from(self.random.bool()) * 512;
+                return ByteRange::new(start * BLOCK + odd, end * BLOCK - odd);
+            }
+        }
+    }
+
+    fn step(&mut self) {
+        let range = self.range();
+        match self.random.u8(..12) {
+            0..6 => self.write_some(range),
+            6 => self.discard(range),
+            7 => self.zero(range, Unmap::Allowed),
+            8 => self.zero(range, Unmap::Forbidden),
+            9 => self.device.assign(range).map(drop).unwrap(),
+            10 if self.random.u8(..8) == 0 => self.device.flush().unwrap(),
+            _ => self.check(range),
+        }
+    }
+
+    /// A batch of writes next to each other, in parts of any size.
+    fn write_some(&mut self, range: ByteRange) {
+        let seed = self.random.u64(..);
+        let bytes = pattern(range.start(), range.len(), seed);
+        let persistence = match self.random.u8(..64) {
+            0 => Persistence::Fua,
+            _ => Persistence::Cached,
+        };
+        let mut requests: Vec<_> = bytes
+            .chunks(self.random.usize(1..20) * 512)
+            .scan(range.start(), |at, part| {
+                let offset = *at;
+                *at += part.len() as u64;
+                Some(Request::write(offset, part, persistence))
+            })
+            .collect();
+        self.device.submit(&mut requests);
+        requests
+            .into_iter()
+            .for_each(|request| request.into_result().unwrap());
+        self.set(range, true, |there| there.copy_from_slice(&bytes));
+    }
+
+    fn discard(&mut self, range: ByteRange) {
+        self.device.discard(range).unwrap();
+        self.set(range, false, |_| ());
+    }
+
+    fn zero(&mut self, range: ByteRange, unmap: Unmap) {
+        let speed = match self.random.bool() {
+            true => Speed::OnlyIfFast,
+            false => Speed::Any,
+        };
+        let zeroing = Zeroing {
+            unmap,
+            speed,
+            persistence: Persistence::Cached,
+        };
+        match self.device.write_zeroes(range, zeroing) {
+            Ok(()) => self.set(range, true, |there| there.fill(0)),
+            Err(error) => {
+                assert_eq!(speed, Speed::OnlyIfFast, "{error}");
+                // Part of it may be zero now.
+                self.set(range, false, |_| ());
+            }
+        }
+    }
+
+    fn check(&mut self, range: ByteRange) {
+        let found = read(self.device, range.start(), range.len());
+        self.assert_found(range, &found);
+    }
+}
+
+/// Runs `steps` of every thread and returns what the disk holds afterwards.
+fn run(path: &Path, options: &DeviceOptions, before: &[u8], cluster: u64, seed: u64) -> Vec<u8> {
+    let device = open_with(path, options);
+    let owners: Vec<Owner<'_>> = thread::scope(|scope| {
+        let run = |number| {
+            let mut owner = Owner {
+                device: &device,
+                number,
+                random: fastrand::Rng::with_seed(seed * 100 + number),
+                bytes: before.to_vec(),
+                is_known: vec![true; (SIZE / SECTOR) as usize],
+                cluster,
+            };
+            scope.spawn(move || {
+                (0..250).for_each(|_| owner.step());
+                owner
+            })
+        };
+        let threads: Vec<_> = (0..THREADS).map(run).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().expect("no thread fails"))
+            .collect()
+    });
+    let found = read(&device, 0, SIZE);
+    for owner in &owners {
+        for block in (0..SIZE / BLOCK).filter(|block| owner.owns(*block)) {
+            let range = ByteRange::new(block * BLOCK, (block + 1) * BLOCK);
+            owner.assert_found(range, &found[range.start() as usize..range.end() as usize]);
+        }
+    }
+    device.flush().unwrap();
+    found
+}
+
+#[track_caller]
+fn assert_model(ground: &Ground, options: &str, cluster: u64, seed: u64) {
+    let path = ground.qcow2("image.qcow2", options, SIZE);
+    let mut bytes = vec![0; SIZE as usize];
+    for round in 0..2 {
+        bytes = run(&path, &qcow2_options(), &bytes, cluster, seed * 10 + round);
+        assert_checks(&path);
+        assert_reads(&path, &bytes);
+    }
+}
+
+#[test]
+fn images_of_every_mode_and_cluster_size_read_as_they_were_written() {
+    require!(qemu_img());
+    let sizes = [(512, "512"), (4096, "4k"), (65_536, "64k"), (2 * MIB, "2M")];
+    for (number, (cluster, size)) in sizes.into_iter().enumerate() {
+        let modes = ["off", "full", "metadata", "falloc"];
+        // The smallest and the largest clusters are told apart from the others by their tables, not by their space.
+        let modes = if number % 3 == 0 {
+            &modes[..2]
+        } else {
+            &modes[..]
+        };
+        for (more, mode) in modes.iter().enumerate() {
+            let ground = Ground::new();
+            let options = format!("cluster_size={size},preallocation={mode}");
+            let seed = (number * 4 + more) as u64;
+            println!("{options}, seed {seed}");
+            assert_model(&ground, &options, cluster, seed);
+        }
+    }
+}
+
+#[test]
+fn images_of_every_version_and_refcount_width_read_as_they_were_written() {
+    require!(qemu_img());
+    let kinds = [
+        "compat=0.10,cluster_size=4k",
+        "lazy_refcounts=on,cluster_size=8k",
+        "refcount_bits=1,cluster_size=4k",
+        "refcount_bits=8,cluster_size=1k",
+        "refcount_bits=64,cluster_size=512",
+    ];
+    for (seed, options) in kinds.into_iter().enumerate() {
+        println!("{options}, seed {seed}");
+        assert_model(&Ground::new(), options, 4096, 100 + seed as u64);
+    }
+}
+
+#[test]
+fn image_over_a_backing_file_reads_as_it_was_written() {
+    require!(qemu_img());
+    for (seed, options) in [
+        "cluster_size=64k",
+        "cluster_size=4k",
+        "compat=0.10,cluster_size=8k",
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let ground = Ground::new();
+        println!("{options}, seed {seed}");
+        // Shorter than the disk: what is behind its end reads as zeros.
+        let base = pattern(0, SIZE - MIB / 2 * 3, 9);
+        std::fs::write(ground.path("base.raw"), &base).unwrap();
+        let options = format!("{options},backing_file=base.raw,backing_fmt=raw");
+        let path = ground.qcow2("image.qcow2", &options, SIZE);
+        let mut bytes = base.clone();
+        bytes.resize(SIZE as usize, 0);
+        for round in 0..2 {
+            bytes = run(
+                &path,
+                &followed(),
+                &bytes,
+                65_536,
+                200 + seed as u64 * 10 + round,
+            );
+            assert_checks(&path);
+            assert_reads(&path, &bytes);
+        }
+        assert_eq!(std::fs::read(ground.path("base.raw")).unwrap(), base);
+    }
+}
+
+#[test]
+fn image_with_a_data_file_reads_as_it_was_written() {
+    require!(qemu_img());
+    for (seed, raw) in ["off", "on"].into_iter().enumerate() {
+        let ground = Ground::new();
+        let data = ground.path("data.raw");
+        let options = format!("data_file={},data_file_raw={raw}", data.display());
+        let path = ground.qcow2("image.qcow2", &options, SIZE);
+        let mut bytes = vec![0; SIZE as usize];
+        for round in 0..2 {
+            bytes = run(
+                &path,
+                &followed(),
+                &bytes,
+                65_536,
+                300 + seed as u64 * 10 + round,
+            );
+            assert_checks(&path);
+            assert_reads(&path, &bytes);
+        }
+    }
+}
+
+#[test]
+fn compressed_image_reads_as_it_was_written() {
+    require!(qemu_img());
+    for (seed, kind) in ["zlib", "zstd"].into_iter().enumerate() {
+        let ground = Ground::new();
+        let source = ground.path("source.raw");
+        let mut bytes = pattern(0, SIZE, 5);
+        bytes[MIB as usize..2 * MIB as usize].fill(0);
+        std::fs::write(&source, &bytes).unwrap();
+        let path = ground.path("image.qcow2");
+        let options = format!("compression_type={kind}");
+        qemu(&[
+            &"convert", &"-c", &"-f", &"raw", &"-O", &"qcow2", &"-o", &options, &source, &path,
+        ]);
+        for round in 0..2 {
+            bytes = run(
+                &path,
+                &qcow2_options(),
+                &bytes,
+                65_536,
+                400 + seed as u64 * 10 + round,
+            );
+            assert_checks(&path);
+            assert_reads(&path, &bytes);
+        }
+    }
+}
+
+#[test]
+fn snapshots_keep_what_they_hold_while_the_disk_is_written() {
+    require!(qemu_img());
+    let ground = Ground::new();
+    let path = ground.qcow2("image.qcow2", "cluster_size=4k", SIZE);
+    let first = run(&path, &qcow2_options(), &vec![0; SIZE as usize], 4096, 500);
+    qemu(&[&"snapshot", &"-c", &"one", &path]);
+    let second = run(&path, &qcow2_options(), &first, 4096, 501);
+    assert_checks(&path);
+    assert_reads(&path, &second);
+    qemu(&[&"snapshot", &"-c", &"two", &path]);
+    let third = run(&path, &qcow2_options(), &second, 4096, 502);
+    assert_checks(&path);
+    assert_reads(&path, &third);
+    for (name, bytes) in [("one", &first), ("two", &second)] {
+        qemu(&[&"snapshot", &"-a", &name, &path]);
+        assert_reads(&path, bytes);
+        assert_checks(&path);
+    }
+}

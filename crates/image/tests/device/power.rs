@@ -1,0 +1,388 @@
+//! Power cuts at every write: what may be lost is what was not flushed, and the image is never worse than leaking.
+
+use std::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use extant_blockdev::simulation::{CrashDevice, CrashOptions, CrashState};
+use extant_blockdev::{
+    Device, Geometry, MemoryDevice, Persistence, RangeStatus, Request, Unmap, Zeroing,
+};
+use extant_image::check;
+use extant_image::device::{Companions, DeviceOptions, ImageAccess, ImageDevice, Store};
+use extant_space::{
+    ByteRange, CancelToken, Control, Extent, FallocateMode, Result, Silent, SpaceFile, SyncMode,
+};
+use extant_testkit::require;
+
+use crate::support::{Ground, KIB, MIB, pattern, qcow2_options, qemu, qemu_img};
+
+const FILE: u64 = 6 * MIB;
+const DISK: u64 = MIB;
+const SECTOR: u64 = 512;
+
+/// A file in a device that is larger.
+struct File<D> {
+    device: D,
+    bytes: AtomicU64,
+}
+
+impl<D: Device> Device for File<D> {
+    fn geometry(&self) -> Geometry {
+        let size = self.bytes.load(Ordering::Relaxed);
+        Geometry {
+            size,
+            ..self.device.geometry()
+        }
+    }
+
+    fn submit(&self, requests: &mut [Request<'_>]) {
+        self.device.submit(requests);
+    }
+
+    fn status(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.device.status(range, visit)
+    }
+
+    fn extents(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.device.extents(range, visit)
+    }
+}
+
+impl<D: Device> Store for File<D> {
+    fn file_bytes(&self) -> Result<u64> {
+        Ok(self.bytes.load(Ordering::Relaxed))
+    }
+
+    fn resize(&self, bytes: u64) -> Result<()> {
+        let bytes = bytes.min(FILE);
+        let old = self.bytes.swap(bytes, Ordering::Relaxed);
+        match bytes < old {
+            true => self
+                .device
+                .write_zeroes(ByteRange::new(bytes, old), Zeroing::ANY),
+            false => Ok(()),
+        }
+    }
+}
+
+/// What each sector may hold after a power cut: what it held at the last flush, and whatever was written since.
+#[derive(Default)]
+struct Promise {
+    versions: HashMap<u64, Vec<Vec<u8>>>,
+    /// Discarded since.
+    unknown: HashSet<u64>,
+}
+
+struct Scenario {
+    name: &'static str,
+    options: &'static str,
+    backing: Option<Arc<dyn Device>>,
+    has_snapshot: bool,
+}
+
+/// Runs random requests with the image in a device that records them, then looks at what every power cut leaves.
+fn assert_survives(scenario: &Scenario, seed: u64, steps: usize) {
+    let ground = Ground::new();
+    // QEMU's check looks for it.
+    std::fs::write(ground.path("given.raw"), "").unwrap();
+    let path = ground.qcow2("image.qcow2", scenario.options, DISK);
+    if scenario.has_snapshot {
+        let image = ImageDevice::open(&path, &qcow2_options()).unwrap();
+        image
+            .write_at(&pattern(0, DISK / 2, 3), 0, Persistence::Cached)
+            .unwrap();
+        drop(image);
+        qemu(&[&"snapshot", &"-c", &"one", &path]);
+    }
+    let mut first = std::fs::read(&path).unwrap();
+    first.resize(first.len().next_multiple_of(SECTOR as usize), 0);
+    let memory = MemoryDevice::new(FILE);
+    memory.write_at(&first, 0, Persistence::Cached).unwrap();
+    let options = DeviceOptions {
+        companions: Companions::Given {
+            backing: scenario.backing.clone(),
+            data: None,
+        },
+        // Two tables of the smallest clusters: some are dropped and read again.
+        cache_bytes: 0,
+        ..qcow2_options()
+    };
+    let bytes = AtomicU64::new(first.len() as u64);
+    let file = Arc::new(File {
+        device: CrashDevice::new(memory),
+        bytes,
+    });
+    let image = ImageDevice::open_store(file.clone(), &options).unwrap();
+    let mut disk = vec![0; DISK as usize];
+    image.read_at(&mut disk, 0).unwrap();
+    let mut promises = vec![promise(&disk)];
+    let mut random = fastrand::Rng::with_seed(seed);
+    for _ in 0..steps {
+        step(&image, &mut random, &mut disk, &mut promises, &file.device);
+    }
+    drop(image);
+    let file = Arc::into_inner(file).expect("the image is closed");
+    let log = file.device.into_log();
+    let options = CrashOptions {
+        states_max: 3,
+        ..CrashOptions::seeded(seed)
+    };
+    for (number, crash) in log.crashes(options).enumerate() {
+        let what = format!("{} seed {seed}, {crash}", scenario.name);
+        assert_never_corrupt(&crash, &what);
+        let from = crash
+            .mark()
+            .map_or(0, |mark| mark.parse().expect("a number"));
+        assert_promises(scenario, &crash, &promises[from..], &what);
+        if number % 400 == 0 {
+            assert_qemu_agrees(&ground, &crash.image, &what);
+        }
+    }
+}
+
+fn promise(disk: &[u8]) -> Promise {
+    let sectors = disk
+        .chunks(SECTOR as usize)
+        .map(|sector| vec![sector.to_vec()]);
+    Promise {
+        versions: (0..).zip(sectors).collect(),
+        unknown: HashSet::new(),
+    }
+}
+
+fn step(
+    image: &ImageDevice,
+    random: &mut fastrand::Rng,
+    disk: &mut [u8],
+    promises: &mut Vec<Promise>,
+    device: &CrashDevice,
+) {
+    let start = random.u64(..DISK / SECTOR) * SECTOR;
+    let most = [SECTOR, 8 * KIB, 64 * KIB][random.usize(..3)];
+    let length = (random.u64(1..=most / SECTOR) * SECTOR).min(DISK - start);
+    let range = ByteRange::new(start, start + length);
+    let now = promises.last_mut().expect("one at the start");
+    let set = |disk: &mut [u8], now: &mut Promise, bytes: &[u8]| {
+        disk[start as usize..range.end() as usize].copy_from_slice(bytes);
+        for (number, sector) in (start / SECTOR..).zip(bytes.chunks(SECTOR as usize)) {
+            now.versions
+                .entry(number)
+                .or_default()
+                .push(sector.to_vec());
+        }
+    };
+    match random.u8(..10) {
+        0..5 => {
+            let bytes = pattern(start, length, random.u64(..));
+            image.write_at(&bytes, start, Persistence::Cached).unwrap();
+            set(disk, now, &bytes);
+        }
+        5..7 => {
+            image.discard(range).unwrap();
+            now.unknown
+                .extend(range.chunks(SECTOR).map(|sector| sector.start() / SECTOR));
+            let bytes = &mut disk[start as usize..range.end() as usize];
+            image.read_at(bytes, start).unwrap();
+        }
+        7 => {
+            let unmap = if random.bool() {
+                Unmap::Allowed
+            } else {
+                Unmap::Forbidden
+            };
+            image
+                .write_zeroes(
+                    range,
+                    Zeroing {
+                        unmap,
+                        ..Zeroing::ANY
+                    },
+                )
+                .unwrap();
+            set(disk, now, &vec![0; length as usize]);
+        }
+        8 => image.assign(range).map(drop).unwrap(),
+        _ => {
+            image.flush().unwrap();
+            promises.push(promise(disk));
+            device.mark((promises.len() - 1).to_string());
+        }
+    }
+}
+
+fn assert_promises(scenario: &Scenario, crash: &CrashState, promises: &[Promise], what: &str) {
+    let bytes = AtomicU64::new(FILE);
+    let file = Arc::new(File {
+        device: crash.image.snapshot(),
+        bytes,
+    });
+    let options = DeviceOptions {
+        companions: Companions::Given {
+            backing: scenario.backing.clone(),
+            data: None,
+        },
+        access: ImageAccess::ReadOnly,
+        ..qcow2_options()
+    };
+    let image =
+        ImageDevice::open_store(file, &options).unwrap_or_else(|error| panic!("{error}, {what}"));
+    let mut disk = vec![0; DISK as usize];
+    image
+        .read_at(&mut disk, 0)
+        .unwrap_or_else(|error| panic!("{error}, {what}"));
+    for (number, sector) in disk.chunks(SECTOR as usize).enumerate() {
+        let number = number as u64;
+        let is_allowed = promises.iter().any(|promise| {
+            let versions = promise.versions.get(&number);
+            promise.unknown.contains(&number)
+                || versions.is_some_and(|versions| versions.iter().any(|version| version == sector))
+        });
+        assert!(is_allowed, "sector {number}: {:?}, {what}", &sector[..16]);
+    }
+}
+
+/// Only leaks, at worst.
+fn assert_never_corrupt(crash: &CrashState, what: &str) {
+    let file = Arc::new(Memory(crash.image.snapshot()));
+    let report = check(file, 4, Control::new(&CancelToken::new(), &Silent))
+        .unwrap_or_else(|error| panic!("{error}, {what}"));
+    assert_eq!(report.corruptions, 0, "{:?}, {what}", report.findings);
+}
+
+/// What a check reads.
+struct Memory(MemoryDevice);
+
+impl SpaceFile for Memory {
+    fn size(&self) -> Result<u64> {
+        Ok(FILE)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let start = offset & !(SECTOR - 1);
+        let end = (offset + buffer.len() as u64).next_multiple_of(SECTOR);
+        let mut bytes = vec![0; (end - start) as usize];
+        self.0.read_at(&mut bytes, start)?;
+        buffer.copy_from_slice(&bytes[(offset - start) as usize..][..buffer.len()]);
+        Ok(buffer.len())
+    }
+
+    fn write_at(&self, _: &[u8], _: u64) -> Result<()> {
+        unreachable!("only read")
+    }
+
+    fn resize(&self, _: u64) -> Result<()> {
+        unreachable!("only read")
+    }
+
+    fn fallocate(&self, _: FallocateMode, _: ByteRange) -> Result<()> {
+        unreachable!("only read")
+    }
+
+    fn for_each_extent(
+        &self,
+        _: ByteRange,
+        _: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+    ) -> Result<()> {
+        unreachable!("only read")
+    }
+
+    fn sync(&self, _: SyncMode) -> Result<()> {
+        unreachable!("only read")
+    }
+}
+
+/// Leaks at worst (3); 2 would be errors.
+fn assert_qemu_agrees(ground: &Ground, image: &MemoryDevice, what: &str) {
+    let path = ground.path("crash.qcow2");
+    let mut bytes = vec![0; FILE as usize];
+    image.read_at(&mut bytes, 0).unwrap();
+    std::fs::write(&path, bytes).unwrap();
+    let mut command = extant_testkit::command::tool("qemu-img");
+    let output = command
+        .args(["check", "-f", "qcow2"])
+        .arg(&path)
+        .output()
+        .unwrap();
+    assert!(
+        matches!(output.status.code(), Some(0 | 3)),
+        "{}{what}",
+        String::from_utf8_lossy(&output.stdout)
+    );
+}
+
+/// More of them while looking for mistakes.
+fn seeds() -> std::ops::Range<u64> {
+    let wanted = std::env::var("EXTANT_SEEDS")
+        .ok()
+        .and_then(|seeds| seeds.parse().ok());
+    0..wanted.unwrap_or(2)
+}
+
+fn assert_all_survive(scenario: &Scenario) {
+    for seed in seeds() {
+        assert_survives(scenario, seed, 150);
+    }
+}
+
+#[test]
+fn image_of_small_clusters_survives_power_cuts() {
+    require!(qemu_img());
+    // Its refcount table grows on the way.
+    let options = "cluster_size=512,refcount_bits=64";
+    assert_all_survive(&Scenario {
+        name: "512",
+        options,
+        backing: None,
+        has_snapshot: false,
+    });
+}
+
+#[test]
+fn image_survives_power_cuts() {
+    require!(qemu_img());
+    let options = "cluster_size=4k";
+    assert_all_survive(&Scenario {
+        name: "4k",
+        options,
+        backing: None,
+        has_snapshot: false,
+    });
+}
+
+#[test]
+fn image_over_a_backing_file_survives_power_cuts() {
+    require!(qemu_img());
+    let backing = MemoryDevice::new(DISK / 4 * 3);
+    backing
+        .write_at(&pattern(0, DISK / 4 * 3, 1), 0, Persistence::Cached)
+        .unwrap();
+    let options = "cluster_size=4k,backing_file=given.raw,backing_fmt=raw";
+    assert_all_survive(&Scenario {
+        name: "backing",
+        options,
+        backing: Some(Arc::new(backing)),
+        has_snapshot: false,
+    });
+}
+
+#[test]
+fn image_with_a_snapshot_survives_power_cuts() {
+    require!(qemu_img());
+    let options = "cluster_size=4k";
+    assert_all_survive(&Scenario {
+        name: "snapshot",
+        options,
+        backing: None,
+        has_snapshot: true,
+    });
+}
