@@ -2,13 +2,19 @@
 //!
 //! One file per command, by the names of qemu-img. What they do is in `extant-image`.
 //!
+//! Commands that change an image keep others out of it, by the locks of QEMU; a copy is complete before it has its name.
+//!
 //! An image is a file of the host, or one inside an ext4 image (`--in`). Files that an image names are opened only with
 //! `--chain`.
 
+mod change;
 mod check;
+mod convert;
 mod info;
 mod map;
+mod materialize;
 mod measure;
+mod resize;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -24,7 +30,7 @@ use crate::create::ImageFormat;
 use crate::exit::{self, Style};
 use crate::image::{At, Image};
 
-/// Look at disk images, raw and qcow2.
+/// Look at disk images, raw and qcow2, and change them.
 ///
 /// What an image names (backing file, data file) is not opened unless --chain says so, and its
 /// format is told by its first bytes unless --format does.
@@ -37,6 +43,9 @@ Examples:
   extant image map vm.qcow2
   extant image check vm.qcow2
   extant image measure disk.raw
+  extant image resize vm.qcow2 40GiB
+  extant image convert disk.raw vm.qcow2
+  extant image materialize vm.qcow2
 
 New images are made by extant create.
 Exit status: see extant --help; image check has its own."
@@ -52,6 +61,9 @@ enum DiskCommand {
     Check(check::CheckArgs),
     Map(map::MapArgs),
     Measure(measure::MeasureArgs),
+    Resize(resize::ResizeArgs),
+    Convert(convert::ConvertArgs),
+    Materialize(materialize::MaterializeArgs),
 }
 
 /// Runs one command.
@@ -61,6 +73,9 @@ pub fn run(args: &DiskArgs, cancel: &CancelToken) -> ExitCode {
         DiskCommand::Check(args) => check::run(args, cancel),
         DiskCommand::Map(args) => plain(map::run(args)),
         DiskCommand::Measure(args) => plain(measure::run(args)),
+        DiskCommand::Resize(args) => resize::run(args, cancel),
+        DiskCommand::Convert(args) => convert::run(args, cancel),
+        DiskCommand::Materialize(args) => materialize::run(args, cancel),
     }
 }
 

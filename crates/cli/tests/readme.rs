@@ -38,7 +38,15 @@ const FS_COMMANDS: [&str; 18] = [
 ];
 
 /// Those of `extant image`.
-const IMAGE_COMMANDS: [&str; 4] = ["info", "check", "map", "measure"];
+const IMAGE_COMMANDS: [&str; 7] = [
+    "info",
+    "check",
+    "map",
+    "measure",
+    "resize",
+    "convert",
+    "materialize",
+];
 
 /// The words of every command, also of those below another.
 fn all_commands() -> Vec<Vec<&'static str>> {

@@ -6,7 +6,7 @@
 //!
 //! Counts of refcount blocks and of what they count depend on each other; they grow until they fit.
 
-use extant_space::{ByteRange, ByteSize, Error, ErrorKind, Result};
+use extant_space::{ByteSize, Error, ErrorKind, Result};
 
 use crate::format::Geometry;
 
@@ -24,6 +24,8 @@ pub(crate) enum Mapped {
     Elsewhere,
     /// All, here.
     Here,
+    /// So many, which so many L2 tables map.
+    Some { clusters: u64, tables: u64 },
 }
 
 /// The places, in clusters but for those named otherwise.
@@ -70,11 +72,13 @@ impl Layout {
             l2_tables: match mapped {
                 Mapped::Nothing => 0,
                 Mapped::Elsewhere | Mapped::Here => l1_entries,
+                Mapped::Some { tables, .. } => tables,
             },
             data_start: 0,
             data_clusters: match mapped {
                 Mapped::Here => geometry.clusters(virtual_bytes),
                 Mapped::Nothing | Mapped::Elsewhere => 0,
+                Mapped::Some { clusters, .. } => clusters,
             },
         };
         loop {
@@ -129,12 +133,6 @@ impl Layout {
     pub(crate) fn offset(&self, cluster: u64) -> u64 {
         cluster << self.geometry.cluster_bits()
     }
-
-    /// The guest's data in the file.
-    #[cfg_attr(not(test), expect(dead_code, reason = "the resize is to come"))]
-    pub(crate) fn data_range(&self) -> ByteRange {
-        ByteRange::new(self.offset(self.data_start), self.file_bytes())
-    }
 }
 
 #[cfg(test)]
@@ -153,7 +151,6 @@ mod tests {
         assert_eq!((layout.data_start, layout.end()), (6, 6 + 16_384));
         // As qemu-img measure says.
         assert_eq!(layout.file_bytes(), 1_074_135_040);
-        assert_eq!(layout.data_range().len(), 1 << 30);
     }
 
     #[test]

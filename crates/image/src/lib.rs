@@ -9,6 +9,7 @@
 
 mod check;
 mod compressed;
+mod convert;
 mod create;
 pub mod device;
 mod editor;
@@ -21,12 +22,14 @@ mod materialize;
 mod measure;
 mod new_image;
 mod options;
+mod placed;
 mod preallocation;
 mod qcow2;
 mod resize;
 mod target;
 
 pub use check::{CheckReport, Finding, FindingKind, check, repair_leaks};
+pub use convert::{Conversion, CopyOptions, convert};
 pub use create::create;
 pub use info::{ImageInfo, Qcow2Info, SnapshotInfo, StateBytes};
 pub use layer::{Follow, ImageExtent, Layer, open_path};

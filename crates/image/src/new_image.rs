@@ -4,7 +4,7 @@
 //! out in large pieces, in the order of the file. The image is complete when all is written and synced; until then the file
 //! must not have its name.
 
-use extant_space::{Control, Phase, Result, SpaceFile};
+use extant_space::{ByteRange, Control, Phase, Result, SpaceFile};
 
 use crate::format::{
     Autoclear, Compatible, Compression, Extensions, FeatureName, Geometry, Header, Incompatible,
@@ -12,6 +12,7 @@ use crate::format::{
 };
 use crate::layout::{Layout, Mapped, REFCOUNT_TABLE_START};
 use crate::options::{Format, ImageOptions};
+use crate::placed::Placed;
 use crate::preallocation::Preallocation;
 
 /// Written at once.
@@ -34,8 +35,7 @@ enum Contents {
 struct Qcow2 {
     layout: Layout,
     header: Vec<u8>,
-    /// The guest's first byte in the file that holds its data.
-    data_offset: u64,
+    placed: Placed,
 }
 
 impl NewImage {
@@ -44,6 +44,11 @@ impl NewImage {
     /// # Errors
     /// `InvalidArgument` for what cannot be, `TooLarge` for what the format has no room for.
     pub fn new(options: &ImageOptions) -> Result<Self> {
+        Self::holding(options, &[])
+    }
+
+    /// As [`new`](Self::new), for an image that will hold data in these ranges of the guest, in order, from the start.
+    pub(crate) fn holding(options: &ImageOptions, data: &[ByteRange]) -> Result<Self> {
         options.check()?;
         let preallocation = match &options.qcow2.data_file {
             // A raw file that others read has to be what the tables say.
@@ -56,7 +61,7 @@ impl NewImage {
             Format::Raw => Contents::Raw {
                 virtual_bytes: options.virtual_bytes,
             },
-            Format::Qcow2 => Contents::Qcow2(Box::new(Qcow2::new(options, preallocation)?)),
+            Format::Qcow2 => Contents::Qcow2(Box::new(Qcow2::new(options, preallocation, data)?)),
         };
         Ok(Self {
             preallocation,
@@ -74,6 +79,17 @@ impl NewImage {
         match &self.contents {
             Contents::Raw { virtual_bytes } => *virtual_bytes,
             Contents::Qcow2(qcow2) => qcow2.layout.file_bytes(),
+        }
+    }
+
+    /// Where in the file the guest's byte at `guest_offset` lies, and how many after it lie behind it.
+    ///
+    /// # Panics
+    /// When it has no place.
+    pub(crate) fn place(&self, guest_offset: u64) -> (u64, u64) {
+        match &self.contents {
+            Contents::Raw { virtual_bytes } => (guest_offset, virtual_bytes - guest_offset),
+            Contents::Qcow2(qcow2) => qcow2.place(guest_offset),
         }
     }
 
@@ -99,22 +115,41 @@ impl Preallocation {
 }
 
 impl Qcow2 {
-    fn new(options: &ImageOptions, preallocation: Preallocation) -> Result<Self> {
+    fn new(
+        options: &ImageOptions,
+        preallocation: Preallocation,
+        data: &[ByteRange],
+    ) -> Result<Self> {
         let geometry = options.qcow2.geometry()?;
+        let placed = match preallocation {
+            Preallocation::Off => Placed::of(data, geometry),
+            _ => Placed::all(geometry.clusters(options.disk_bytes())),
+        };
         let mapped = match (preallocation, &options.qcow2.data_file) {
-            (Preallocation::Off, _) => Mapped::Nothing,
+            (Preallocation::Off, None) => Mapped::Some {
+                clusters: placed.clusters(),
+                tables: placed.tables(geometry).len() as u64,
+            },
+            (Preallocation::Off, Some(_)) => Mapped::Nothing,
             (_, Some(_)) => Mapped::Elsewhere,
             (_, None) => Mapped::Here,
         };
         let layout = Layout::new(geometry, options.disk_bytes(), mapped)?;
         Ok(Self {
             header: header(options, &layout)?.encode()?,
-            data_offset: match mapped {
-                Mapped::Here => layout.offset(layout.data_start),
-                Mapped::Nothing | Mapped::Elsewhere => 0,
+            placed: match mapped {
+                Mapped::Here | Mapped::Some { .. } => placed.from(layout.data_start),
+                Mapped::Nothing | Mapped::Elsewhere => placed,
             },
             layout,
         })
+    }
+
+    fn place(&self, guest_offset: u64) -> (u64, u64) {
+        let bits = self.layout.geometry.cluster_bits();
+        let (cluster, count) = self.placed.place(guest_offset >> bits);
+        let within = guest_offset % self.layout.geometry.cluster_bytes();
+        ((cluster << bits) + within, (count << bits) - within)
     }
 
     fn write(&self, file: &dyn SpaceFile, control: Control<'_>) -> Result<()> {
@@ -126,25 +161,51 @@ impl Qcow2 {
             total: layout.offset(layout.metadata_clusters()),
         };
         let blocks = layout.refcount_blocks_start();
-        let l2 = layout.l2_start();
         let table = layout.offset(REFCOUNT_TABLE_START);
         out.entries(table, layout.refcount_blocks, |index| {
             layout.offset(blocks + index)
         })?;
         self.write_refcounts(&mut out)?;
         if layout.l2_tables > 0 {
-            let l1 = layout.offset(layout.l1_start());
-            let cluster_bits = layout.geometry.cluster_bits();
-            out.entries(l1, layout.l1_entries, |index| {
-                L1Entry::exclusive(layout.offset(l2 + index)).raw()
-            })?;
-            let clusters = layout.geometry.clusters(layout.virtual_bytes);
-            out.entries(layout.offset(l2), clusters, |index| {
-                L2Entry::exclusive(self.data_offset + (index << cluster_bits)).raw()
-            })?;
+            self.write_tables(&mut out)?;
         }
         // Last: who finds it finds all.
         file.write_at(&self.header, 0)
+    }
+
+    /// The L1 table, and the L2 tables that it names.
+    fn write_tables(&self, out: &mut Writer<'_>) -> Result<()> {
+        let layout = &self.layout;
+        let geometry = layout.geometry;
+        let tables = self.placed.tables(geometry);
+        let mut l1 = vec![0; layout.l1_entries as usize];
+        for (number, &index) in (layout.l2_start()..).zip(&tables) {
+            l1[index as usize] = L1Entry::exclusive(layout.offset(number)).raw();
+        }
+        out.entries(
+            layout.offset(layout.l1_start()),
+            layout.l1_entries,
+            |index| l1[index as usize],
+        )?;
+        let mut at = layout.offset(layout.l2_start());
+        let tables_a_piece = (PIECE_BYTES / geometry.cluster_bytes()).max(1);
+        let mut piece = Vec::new();
+        for tables in tables.chunks(tables_a_piece as usize) {
+            piece.clear();
+            for &index in tables {
+                let first = index * geometry.l2_entries();
+                let end = first + geometry.l2_entries();
+                self.placed.for_each(first..end, &mut |place| {
+                    let entry = place.map_or(L2Entry::UNALLOCATED, |cluster| {
+                        L2Entry::exclusive(layout.offset(cluster))
+                    });
+                    piece.extend_from_slice(&entry.raw().to_be_bytes());
+                });
+            }
+            out.piece(at, &piece)?;
+            at += piece.len() as u64;
+        }
+        Ok(())
     }
 
     /// One for every cluster but those between the two runs.

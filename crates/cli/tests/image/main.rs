@@ -3,6 +3,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod change;
 mod create;
 mod judge;
 mod look;

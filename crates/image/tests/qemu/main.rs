@@ -1,6 +1,7 @@
 //! Images beside QEMU's tools: what we make is read by them, and what they make by us.
 
 mod change;
+mod convert;
 mod create;
 mod read;
 mod support;

@@ -1,0 +1,59 @@
+//! `extant image materialize`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use extant_image::materialize;
+use extant_space::{ByteSize, CancelToken, Control};
+
+use super::LookArgs;
+use super::change::change;
+use crate::arguments::{OutputArgs, PaceArgs};
+use crate::{exit, print};
+
+/// Make a thin image full in place: every cluster mapped, all of it written, its data kept.
+///
+/// Nobody else may use the image meanwhile. Images with snapshots, compressed clusters or a backing
+/// file are refused, as their clusters could not be overwritten in place: convert makes a full one.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant image materialize vm.qcow2
+  extant image materialize --background vm.qcow2
+
+After a cancel or a crash the data is as before, and running again does what is left.
+Exit status: see extant --help.")]
+pub struct MaterializeArgs {
+    #[command(flatten)]
+    pub look: LookArgs,
+
+    #[command(flatten)]
+    pub pace: PaceArgs,
+
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// Makes it full.
+pub(super) fn run(args: &MaterializeArgs, cancel: &CancelToken) -> ExitCode {
+    let display = args.output.progress.display();
+    let control = Control::new(cancel, &display);
+    let result = change(&args.look, &args.pace, |target, format| {
+        materialize(target, format, control)
+    });
+    drop(display);
+    match result {
+        Ok(report) if args.output.json => print::json(&report),
+        Ok(report) => {
+            let mut out = format!(
+                "{}: all of {} mapped and written, {} were before",
+                print::path(&args.look.file),
+                ByteSize(report.virtual_bytes),
+                ByteSize(report.already_written_bytes)
+            );
+            print::row(&mut out, "time", format!("{:.2} s", report.elapsed_seconds));
+            print::text(out)
+        }
+        Err(error) => exit::report(&error, args.output.progress.error_style()),
+    }
+}

@@ -1,0 +1,119 @@
+//! `extant image resize`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use extant_image::{Layer, Preallocation, ResizeOptions, resize};
+use extant_space::{ByteSize, CancelToken, Control, Error, ErrorKind, Result};
+
+use super::LookArgs;
+use super::change::change;
+use crate::arguments::{OutputArgs, PaceArgs, parse_size};
+use crate::create::Mode;
+use crate::{exit, print};
+
+/// Make the disk of an image larger or smaller.
+///
+/// What is new has the space that the rest has, unless --preallocation says otherwise. Nobody else
+/// may use the image meanwhile. A crash costs space inside the image at worst.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant image resize vm.qcow2 40GiB
+  extant image resize vm.qcow2 +10GiB --preallocation falloc
+  extant image resize vm.qcow2 10GiB --shrink         what lies behind is lost
+
+The partitions and file systems inside are the guest's to resize.
+Exit status: see extant --help.")]
+pub struct ResizeArgs {
+    #[command(flatten)]
+    pub look: LookArgs,
+
+    /// The new size, or +SIZE or -SIZE for a change of it
+    #[arg(value_parser = parse_change, allow_negative_numbers = true)]
+    pub size: Change,
+
+    /// What is done about the space of what is new [default: as the image is]
+    #[arg(long, value_name = "MODE")]
+    pub preallocation: Option<Mode>,
+
+    /// Let it become smaller
+    #[arg(long)]
+    pub shrink: bool,
+
+    #[command(flatten)]
+    pub pace: PaceArgs,
+
+    #[command(flatten)]
+    pub output: OutputArgs,
+}
+
+/// A size, or a change of one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    To(u64),
+    By(u64),
+    Less(u64),
+}
+
+fn parse_change(text: &str) -> Result<Change, String> {
+    let size = |text: &str| parse_size(text).map(|size| size.0);
+    match text.as_bytes().first() {
+        Some(b'+') => size(&text[1..]).map(Change::By),
+        Some(b'-') => size(&text[1..]).map(Change::Less),
+        _ => size(text).map(Change::To),
+    }
+}
+
+impl Change {
+    fn of(self, size: u64) -> Result<u64> {
+        let changed = match self {
+            Self::To(size) => Some(size),
+            Self::By(more) => size.checked_add(more),
+            Self::Less(less) => size.checked_sub(less),
+        };
+        changed.ok_or_else(|| {
+            Error::new(ErrorKind::InvalidArgument).detail(format!(
+                "the disk has {}, and cannot be changed by that",
+                ByteSize(size)
+            ))
+        })
+    }
+}
+
+/// Resizes.
+pub(super) fn run(args: &ResizeArgs, cancel: &CancelToken) -> ExitCode {
+    let display = args.output.progress.display();
+    let control = Control::new(cancel, &display);
+    let result = change(&args.look, &args.pace, |target, format| {
+        let layer = Layer::open(std::sync::Arc::clone(target.file()), format)?;
+        let size = args.size.of(layer.virtual_bytes())?;
+        drop(layer);
+        let options = ResizeOptions {
+            preallocation: args.preallocation.map(Preallocation::from),
+            may_shrink: args.shrink,
+        };
+        resize(target, format, size, &options, control)
+    });
+    drop(display);
+    match result {
+        Ok(report) if args.output.json => print::json(&report),
+        Ok(report) => {
+            let mut out = format!(
+                "{}: {}, was {}",
+                print::path(&args.look.file),
+                ByteSize(report.new_bytes),
+                ByteSize(report.old_bytes)
+            );
+            if report.new_bytes > report.old_bytes {
+                print::row(
+                    &mut out,
+                    "new space",
+                    format!("preallocation {}", report.preallocation),
+                );
+            }
+            print::text(out)
+        }
+        Err(error) => exit::report(&error, args.output.progress.error_style()),
+    }
+}

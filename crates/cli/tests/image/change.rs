@@ -1,0 +1,173 @@
+//! `extant image resize`, `convert` and `materialize`.
+
+use std::fs;
+use std::path::Path;
+
+use extant_testkit::scratch::{Filesystem, Scratch};
+use extant_testkit::workdir::Workdir;
+use extant_testkit::{require, requires};
+
+use crate::judge::{assert_checks, qemu, qemu_img, qemu_json};
+use crate::support::{Answer, MIB, assert_names, create, extant, lengthen, noise, run};
+
+#[track_caller]
+fn image(words: &[&str], files: &[&Path], more: &[&str]) -> Answer {
+    run(extant().arg("image").args(words).args(files).args(more))
+}
+
+fn mode_of(file: &Path) -> String {
+    image(&["info", "--json"], &[file], &[])
+        .success()
+        .text("/preallocation")
+}
+
+#[test]
+fn resize_keeps_the_mode_and_wants_a_word_for_less() {
+    require!(qemu_img());
+    let work = Workdir::new();
+    for (name, mode) in [
+        ("a.qcow2", "full"),
+        ("b.qcow2", "metadata"),
+        ("c.raw", "falloc"),
+        ("d.raw", "off"),
+    ] {
+        let file = work.path().join(name);
+        create(&file, "4MiB", &["--preallocation", mode]).success();
+        let answer = image(&["resize", "--json"], &[&file], &["+2MiB"]).success();
+        assert_eq!(answer.number("/new_bytes"), 6 * MIB);
+        assert_eq!(answer.text("/preallocation"), mode, "{answer}");
+        assert_eq!(mode_of(&file), mode, "{name}");
+        let less = image(&["resize"], &[&file], &["5MiB"]);
+        less.refused(2, &[name, "--shrink"]);
+        image(&["resize", "--shrink"], &[&file], &["5MiB"]).success();
+        let format = if name.ends_with("raw") {
+            "raw"
+        } else {
+            "qcow2"
+        };
+        let info = qemu_json(&[&"info", &"--output=json", &"-f", &format, &file]);
+        assert_eq!(info["virtual-size"], 5 * MIB);
+        image(&["resize"], &[&file], &["8MiB", "--preallocation", "full"]).success();
+        if format == "qcow2" {
+            assert_checks(&file);
+        }
+    }
+}
+
+#[test]
+fn converted_images_hold_the_same_and_materialized_ones_too() {
+    require!(qemu_img());
+    let work = Workdir::new();
+    let raw = work.path().join("a.raw");
+    let mut bytes = noise(5, 3 << 20);
+    fs::write(&raw, &bytes).unwrap();
+    lengthen(&raw, 6 * MIB);
+    bytes.resize(6 << 20, 0);
+    let thin = work.path().join("thin.qcow2");
+    let answer = image(
+        &["convert", "--json"],
+        &[&raw, &thin],
+        &["-o", "cluster_size=4k"],
+    )
+    .success();
+    assert_eq!(answer.text("/format"), "qcow2");
+    assert_checks(&thin);
+    let same = |one: &Path| {
+        qemu(&[
+            &"compare", &"-q", &"-f", &"qcow2", &"-F", &"raw", &one, &raw,
+        ]);
+    };
+    same(&thin);
+    assert_eq!(mode_of(&thin), "off");
+    image(&["materialize"], &[&thin], &[]).success();
+    assert_eq!(mode_of(&thin), "full");
+    assert_checks(&thin);
+    same(&thin);
+    let top = work.path().join("top.qcow2");
+    create(
+        &top,
+        "6MiB",
+        &["-o", "backing_file=thin.qcow2,backing_fmt=qcow2"],
+    )
+    .success();
+    let one = work.path().join("one.qcow2");
+    image(&["convert"], &[&top, &one], &[]).refused(2, &["thin.qcow2", "--chain"]);
+    image(
+        &["convert", "--chain"],
+        &[&top, &one],
+        &["--preallocation", "full"],
+    )
+    .success();
+    same(&one);
+    image(&["convert"], &[&raw, &one], &[]).refused(4, &["one.qcow2", "file exists"]);
+    let back = work.path().join("back");
+    image(&["convert"], &[&one, &back], &["--preallocation", "full"]).success();
+    assert!(fs::read(&back).unwrap() == bytes);
+}
+
+#[test]
+fn lack_of_space_leaves_the_image_as_it_was() {
+    require!(qemu_img(), Filesystem::Ext4.requirement());
+    let scratch = Scratch::new(Filesystem::Ext4, 24 * MIB);
+    let file = scratch.path().join("a.qcow2");
+    create(
+        &file,
+        "64MiB",
+        &["--preallocation", "off", "-o", "cluster_size=4k"],
+    )
+    .success();
+    let before = fs::read(&file).unwrap();
+    image(&["materialize"], &[&file], &[]).refused(3, &["a.qcow2", "space"]);
+    assert!(fs::read(&file).unwrap() == before);
+    for mode in ["falloc", "full"] {
+        let answer = image(&["resize"], &[&file], &["128MiB", "--preallocation", mode]);
+        answer.refused(3, &["a.qcow2", "space"]);
+        assert_checks(&file);
+        let info = qemu_json(&[&"info", &"--output=json", &file]);
+        assert_eq!(info["virtual-size"], 64 * MIB);
+    }
+    let copy = scratch.path().join("b.raw");
+    image(&["convert"], &[&file, &copy], &["--preallocation", "full"]).refused(3, &["space"]);
+    assert_names(scratch.path(), &["a.qcow2"]);
+}
+
+#[test]
+fn images_inside_an_image_are_changed() {
+    require!(qemu_img(), requires::tool("mke2fs"));
+    let work = Workdir::new();
+    let outer = work.path().join("outer.img");
+    run(extant().args(["fs", "mkfs"]).arg(&outer).arg("64MiB")).success();
+    let inside = |words: &[&str], more: &[&str]| {
+        let mut command = extant();
+        command
+            .args(words)
+            .arg("--in")
+            .arg(&outer)
+            .arg("/a.qcow2")
+            .args(more);
+        run(&mut command).success()
+    };
+    inside(&["create"], &["4MiB", "--preallocation", "off"]);
+    inside(&["image", "resize"], &["8MiB"]);
+    inside(&["image", "materialize"], &[]);
+    let answer = inside(&["image", "info", "--json"], &[]);
+    assert_eq!(answer.text("/preallocation"), "full");
+    let copy = work.path().join("copy.qcow2");
+    run(extant()
+        .args(["fs", "get"])
+        .arg(&outer)
+        .arg("/a.qcow2")
+        .arg(&copy))
+    .success();
+    assert_checks(&copy);
+    let raw = work.path().join("a.raw");
+    let mut command = extant();
+    command
+        .args(["image", "convert", "--in"])
+        .arg(&outer)
+        .arg("/a.qcow2")
+        .arg(&raw);
+    run(&mut command).success();
+    assert_eq!(fs::metadata(&raw).unwrap().len(), 8 * MIB);
+    run(extant().args(["fs", "check"]).arg(&outer)).success();
+}
