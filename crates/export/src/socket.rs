@@ -72,6 +72,15 @@ impl Socket {
         Ok(bytes)
     }
 
+    /// Bytes can be read now.
+    pub(crate) fn has_input(&self) -> bool {
+        let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+        matches!(
+            retry_on_intr(|| recv(self, &mut [0; 1], flags)),
+            Ok((1.., _))
+        )
+    }
+
     /// Writes all of `parts`, which are used up.
     pub(crate) fn write(&self, mut parts: &mut [IoSlice<'_>]) -> io::Result<()> {
         IoSlice::advance_slices(&mut parts, 0);

@@ -80,6 +80,11 @@ impl Stream {
         }
     }
 
+    /// Bytes, encrypted or not, wait in the socket.
+    pub(crate) fn has_input(&self) -> bool {
+        self.socket.has_input()
+    }
+
     /// Fills `into`.
     pub(crate) fn read_exact(&self, mut into: &mut [u8], wait: Wait) -> io::Result<()> {
         while !into.is_empty() {

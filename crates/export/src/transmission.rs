@@ -3,7 +3,8 @@
 //! Model: a few threads take turns at reading. Who reads takes all that the socket has, as one batch, which becomes one
 //! submission to the device and one write of replies. What is slow, or may be, is run after the reading was handed on,
 //! so that the next batch is gathered and started meanwhile; what is fast is run at once, as waking another thread
-//! would take longer than the work. A client that waits for each reply is served by one thread that never hands on.
+//! would take longer than the work. A client that waits for each reply is served by one thread that never hands on: whether it
+//! waits shows before each reply, when nothing more is there.
 //!
 //! Bounds: a thread holds one batch, in memory of its own; larger requests share one buffer of the connection and wait
 //! for each other. When all threads are at work nobody reads, and the client waits.
@@ -107,15 +108,29 @@ impl Session<'_> {
                 // The others find the end as well, after their replies.
                 Err(error) => return self.note(error),
             };
-            if self.is_run_at_once(&batch, is_alone) {
-                self.run(&mut batch, &mut replies);
+            let is_alone = is_alone && batch.commands().len() == 1;
+            if is_alone && batch.class() == Class::Transfer {
+                self.execute(&mut batch, &mut replies);
+                // Before the client hears of it: what is there now, it has sent without waiting.
+                receiver.look_whether_alone(self.transmission.stream);
+                self.send(&mut batch, &mut replies);
+                continue;
+            }
+            if batch.commands().len() > 1 {
+                receiver.is_not_alone();
+            }
+            if self.is_fast(&batch) {
+                self.execute(&mut batch, &mut replies);
+                self.send(&mut batch, &mut replies);
                 continue;
             }
             self.in_flight.fetch_add(1, Ordering::Relaxed);
             drop(receiver);
             self.recruit(scope);
-            self.run(&mut batch, &mut replies);
+            self.execute(&mut batch, &mut replies);
+            // A client that waited for the reply is alone again when it has it.
             self.in_flight.fetch_sub(1, Ordering::Relaxed);
+            self.send(&mut batch, &mut replies);
             receiver = self.receive();
         }
     }
@@ -143,17 +158,12 @@ impl Session<'_> {
             .spawn_scoped(scope, || self.work(scope));
     }
 
-    fn is_run_at_once(&self, batch: &Batch<'_>, is_alone: bool) -> bool {
-        if batch.class() == Class::Heavy {
-            return false;
-        }
-        let is_single = batch.commands().len() == 1;
-        (is_alone && is_single)
-            || self.batch_nanoseconds.load(Ordering::Relaxed) < HAND_ON_NANOSECONDS
+    fn is_fast(&self, batch: &Batch<'_>) -> bool {
+        batch.class() == Class::Transfer
+            && self.batch_nanoseconds.load(Ordering::Relaxed) < HAND_ON_NANOSECONDS
     }
 
-    /// Runs a batch and sends its replies.
-    fn run(&self, batch: &mut Batch<'_>, replies: &mut Replies) {
+    fn execute(&self, batch: &mut Batch<'_>, replies: &mut Replies) {
         let started = Instant::now();
         batch.execute(self.transmission, replies);
         if batch.class() == Class::Transfer {
@@ -163,6 +173,9 @@ impl Session<'_> {
             self.batch_nanoseconds
                 .store((7 * before + taken) / 8, Ordering::Relaxed);
         }
+    }
+
+    fn send(&self, batch: &mut Batch<'_>, replies: &mut Replies) {
         let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
         let sent = replies.send(self.transmission.stream, batch.memory());
         drop(sender);

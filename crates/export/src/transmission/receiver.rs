@@ -21,6 +21,9 @@ const BUFFER: usize = 128 << 10;
 /// Data of more bytes is not read by way of the buffer.
 const COPIED_MAX: usize = 32 << 10;
 
+/// A client that waits for each reply mostly goes on doing so.
+const LOOKS_LEFT_OUT: u32 = 15;
+
 /// How a batch came in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Arrival {
@@ -40,6 +43,8 @@ pub(super) struct Receiver {
     /// Bytes of refused data that are still to come.
     skip: u64,
     has_ended: bool,
+    /// The client waits for each reply, as far as was seen: looks that are left out until the next. `None`: it does not.
+    alone: Option<u32>,
 }
 
 /// What became of the next request.
@@ -62,7 +67,22 @@ impl Receiver {
             end: 0,
             skip: 0,
             has_ended: false,
+            alone: None,
         }
+    }
+
+    /// Looks whether the client has sent more before it has the reply to the only request at work.
+    pub(super) fn look_whether_alone(&mut self, stream: &Stream) {
+        self.alone = match self.alone {
+            Some(left) if left > 0 => Some(left - 1),
+            _ if self.start < self.end || stream.has_input() => None,
+            _ => Some(LOOKS_LEFT_OUT),
+        };
+    }
+
+    /// The client has sent several requests at once.
+    pub(super) fn is_not_alone(&mut self) {
+        self.alone = None;
     }
 
     /// Waits for requests and puts all that are there into `batch`, as far as they go together.
@@ -208,12 +228,18 @@ impl Receiver {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
+        let is_alone = self.alone.is_some();
         let room = &mut self.buffer[self.end..];
-        let (bytes, arrival) = match stream.read(room, Wait::No) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                (stream.read(room, Wait::Forever)?, Arrival::AfterWait)
-            }
-            result => (result?, Arrival::AtOnce),
+        let mut read = |wait| stream.read(room, wait);
+        let (bytes, arrival) = match is_alone {
+            // It takes its time.
+            true => (read(Wait::Forever)?, Arrival::AfterWait),
+            false => match read(Wait::No) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    (read(Wait::Forever)?, Arrival::AfterWait)
+                }
+                result => (result?, Arrival::AtOnce),
+            },
         };
         self.end += bytes;
         Ok(match bytes {

@@ -1,9 +1,14 @@
 //! What requests do, in each style of replies, and what becomes of errors.
 
-use std::sync::Arc;
+use std::collections::HashSet;
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex};
+use std::thread::{self, ThreadId};
+use std::time::Duration;
 
+use extant_blockdev::{Device, Geometry, MemoryDevice, RangeStatus, Request};
 use extant_export::{Access, Export, Exports, Server, ServerOptions, Unneeded};
-use extant_space::ErrorKind;
+use extant_space::{ByteRange, ErrorKind, Result};
 
 use crate::client::*;
 use crate::probe::Probe;
@@ -269,4 +274,61 @@ fn disconnect_finishes_what_was_asked_for_before() {
     client.expect_end();
     let mut client = Client::ready(&server, None, &[]);
     assert_eq!(client.read(0, 0, 512), [3; 512]);
+}
+
+/// A device that takes longer than a wake-up, and notes by which threads it is asked.
+struct Slow {
+    inner: MemoryDevice,
+    threads: Mutex<Vec<ThreadId>>,
+}
+
+impl Device for Slow {
+    fn geometry(&self) -> Geometry {
+        self.inner.geometry()
+    }
+
+    fn submit(&self, requests: &mut [Request<'_>]) {
+        self.threads.lock().unwrap().push(thread::current().id());
+        thread::sleep(Duration::from_micros(200));
+        self.inner.submit(requests);
+    }
+
+    fn status(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.inner.status(range, visit)
+    }
+}
+
+#[test]
+fn client_that_waits_for_each_reply_is_served_by_one_thread() {
+    let device = Arc::new(Slow {
+        inner: MemoryDevice::new(MIB),
+        threads: Mutex::default(),
+    });
+    let export = Export::new("disk", "", device.clone(), Access::ReadWrite).unwrap();
+    let server = Server::new(
+        Exports::new(vec![export]).unwrap(),
+        ServerOptions::default(),
+    );
+    let mut client = Client::ready(&server, Some(STRUCTURED), &[]);
+    // Where several came at once, others have helped.
+    let several: Vec<u8> = (0..64)
+        .flat_map(|at| client.encode(READ, 0, at * 512, 512))
+        .collect();
+    client.send(&several);
+    for _ in 0..64 {
+        client.reply();
+    }
+    for _ in 0..4 {
+        client.read(0, 0, 512);
+    }
+    device.threads.lock().unwrap().clear();
+    for _ in 0..100 {
+        client.read(0, 0, 512);
+    }
+    let threads: HashSet<_> = device.threads.lock().unwrap().drain(..).collect();
+    assert_eq!(threads.len(), 1);
 }
