@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::folder::Folder;
 use crate::limits::Limits;
 use crate::name::PoolName;
+use crate::xml::Kept;
 
 const VERSION: u32 = 1;
 /// Far more than any definition has.
@@ -53,6 +54,9 @@ pub struct Definition {
     identifier: Option<String>,
     #[serde(default)]
     limits: Limits,
+    /// Elements of libvirt's description that mean nothing here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kept: Option<Kept>,
 }
 
 impl Definition {
@@ -65,6 +69,7 @@ impl Definition {
             path: path.to_path_buf(),
             identifier: None,
             limits: Limits::default(),
+            kept: None,
         }
     }
 
@@ -100,6 +105,11 @@ impl Definition {
     /// What it may promise.
     pub fn limits(&self) -> &Limits {
         &self.limits
+    }
+
+    /// 32 hexadecimal digits.
+    pub(crate) fn set_identifier(&mut self, identifier: &str) {
+        self.identifier = Some(identifier.to_owned());
     }
 
     pub(crate) fn identifier(&self) -> Option<&str> {

@@ -23,6 +23,7 @@ mod pool;
 mod refresh;
 mod state;
 mod volume;
+mod xml;
 
 pub use accounting::Space;
 pub use definition::{Definition, Definitions, PoolKind};
@@ -36,3 +37,4 @@ pub use name::{PoolName, VolumeName};
 pub use pool::{Pool, PoolInfo};
 pub use refresh::{Interrupted, Leftovers, Refreshed};
 pub use volume::{ListedVolume, VolumeInfo};
+pub use xml::VolumeXml;

@@ -12,16 +12,21 @@ use extant_hostfs::{HostFile, remove_soon};
 use extant_space::{
     ByteRange, Error, ErrorKind, ExtentFlags, ExtentState, MapSummary, Result, SpaceFile,
 };
-use rustix::fs::{FileType, FlockOperation, OFlags, Stat, flock};
+use rustix::fs::{FileType, FlockOperation, OFlags, Stat, XattrFlags, flock};
+use rustix::io::Errno;
 use serde::Serialize;
 
 use crate::folder::Folder;
 use crate::format::Format;
 use crate::name::VolumeName;
 use crate::pool::Pool;
+use crate::xml::Kept;
 
 /// How long a volume may seem locked, or open, after its last job has ended.
 const LAST_WRITES: Duration = Duration::from_secs(1);
+
+/// Where a volume has what libvirt's description of it said beside what is known.
+const KEPT_ATTRIBUTE: &str = "user.extant.libvirt";
 
 /// A volume in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -178,7 +183,6 @@ pub(crate) fn lock_for_reading(file: &HostFile) -> Result<VolumeLock<'_>> {
 
 /// A process that was killed keeps its lock for the moment that its last writes take.
 fn lock(file: &HostFile, operation: FlockOperation) -> Result<VolumeLock<'_>> {
-    use rustix::io::Errno;
     let started = Instant::now();
     loop {
         match flock(file.as_file(), operation) {
@@ -220,7 +224,29 @@ pub(crate) fn check_nobody_has_it_open(file: &HostFile) -> Result<()> {
     }
 }
 
-pub(crate) fn file_error(file: &HostFile, errno: rustix::io::Errno) -> Error {
+/// Keeps it with the file.
+pub(crate) fn keep(file: &HostFile, kept: &Kept) -> Result<()> {
+    let bytes = kept.as_str().as_bytes();
+    rustix::fs::fsetxattr(file.as_file(), KEPT_ATTRIBUTE, bytes, XattrFlags::empty())
+        .map_err(|errno| file_error(file, errno).during("keep unknown XML elements"))
+}
+
+/// What is kept with a file. Anybody who may write to the file can have written it.
+pub(crate) fn kept_of(file: &HostFile) -> Result<Option<Kept>> {
+    let mut bytes = vec![0; 4 << 10];
+    match rustix::fs::fgetxattr(file.as_file(), KEPT_ATTRIBUTE, &mut bytes[..]) {
+        Ok(length) => {
+            let text = std::str::from_utf8(&bytes[..length]).unwrap_or_default();
+            Kept::from_text(text)
+                .map(Some)
+                .map_err(|error| error.at(file.path()))
+        }
+        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(None),
+        Err(errno) => Err(file_error(file, errno).during("read extended attribute")),
+    }
+}
+
+pub(crate) fn file_error(file: &HostFile, errno: Errno) -> Error {
     Error::from(std::io::Error::from(errno)).at(file.path())
 }
 

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use extant_pool::{CreateVolume, Format, Operation};
-use extant_space::{ByteSize, CancelToken, Preallocation, Result};
+use extant_space::{ByteSize, CancelToken, Result};
 
 use super::work::{VolumeArgs, WorkArgs, work};
 use crate::arguments::{FileMode, parse_mode, parse_size};
@@ -46,18 +46,12 @@ pub(super) fn run(args: &CreateArgs, cancel: &CancelToken) -> Result<ExitCode> {
         Some(mode) => mode.into(),
         None => args.volume.pool.open()?.definition().limits().preallocation,
     };
-    let allocation_bytes = match (preallocation, args.allocation) {
-        (_, Some(size)) => size.0,
-        (Preallocation::Off, None) => 0,
-        (_, None) => args.capacity.0,
-    };
-    let operation = Operation::Create(CreateVolume {
-        volume: args.volume.volume.clone(),
-        format: args.format,
-        capacity_bytes: args.capacity.0,
-        allocation_bytes,
-        preallocation,
-        mode: args.mode,
-    });
+    let mut create = CreateVolume::new(args.volume.volume.clone(), args.capacity.0, preallocation);
+    if let Some(size) = args.allocation {
+        create.allocation_bytes = size.0;
+    }
+    create.format = args.format;
+    create.mode = args.mode;
+    let operation = Operation::Create(create);
     work(&args.volume.pool, &args.work, operation, cancel)
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
 use crate::name::VolumeName;
+use crate::xml::Kept;
 
 /// A long operation on a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,6 +45,27 @@ pub struct CreateVolume {
     pub preallocation: Preallocation,
     /// Permissions of the file.
     pub mode: u32,
+    /// Elements of libvirt's description that mean nothing here.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) kept: Option<Kept>,
+}
+
+impl CreateVolume {
+    /// A raw volume, all of whose space is made real in the way of `preallocation`, for its owner alone.
+    pub fn new(volume: VolumeName, capacity_bytes: u64, preallocation: Preallocation) -> Self {
+        Self {
+            volume,
+            format: Format::Raw,
+            capacity_bytes,
+            allocation_bytes: match preallocation {
+                Preallocation::Off => 0,
+                Preallocation::Falloc | Preallocation::Full => capacity_bytes,
+            },
+            preallocation,
+            mode: 0o600,
+            kept: None,
+        }
+    }
 }
 
 /// A new volume with the content of another.

@@ -2,13 +2,15 @@
 //!
 //! hostfs makes the file, as for `extant create`; what a killed run left is taken up.
 
-use extant_hostfs::{CreateOptions, OnFailure};
-use extant_space::{Control, Preallocation, Result};
+use extant_hostfs::{CreateOptions, HostFile, OnFailure};
+use extant_space::{Control, Preallocation, Result, SpaceFile, SyncMode};
+use rustix::fs::OFlags;
 
 use super::publish;
 use crate::folder::OnExisting;
 use crate::job::{CreateVolume, Work};
 use crate::state::complete_name;
+use crate::volume::keep;
 
 pub(super) fn perform(work: &Work<'_>, create: &CreateVolume, control: Control<'_>) -> Result<()> {
     create.format.check_supports("creation")?;
@@ -25,6 +27,12 @@ pub(super) fn perform(work: &Work<'_>, create: &CreateVolume, control: Control<'
         // Removed by the roll-back, or kept for who resumes the job.
         options.on_failure = OnFailure::KeepPartial;
         extant_hostfs::create(&work.state.work.path().join(&name), &options, control)?;
+    }
+    if let Some(kept) = &create.kept {
+        let file = work.state.work.file(&name, OFlags::RDWR)?;
+        let file = HostFile::from_file(file, &work.state.work.path().join(&name))?;
+        keep(&file, kept)?;
+        file.sync(SyncMode::All)?;
     }
     publish(work, &name, OnExisting::Refuse)
 }

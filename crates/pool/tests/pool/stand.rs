@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use extant_pool::{
-    CloneMethod, CloneVolume, CreateVolume, Definition, Format, Job, JobOptions, Leftovers, Limits,
-    OnStop, Operation, Pool, Resize, VolumeName,
+    CloneMethod, CloneVolume, CreateVolume, Definition, Job, JobOptions, Leftovers, Limits, OnStop,
+    Operation, Pool, Resize, VolumeName,
 };
 use extant_space::{CancelToken, Control, Preallocation, Result, Silent};
 use extant_testkit::scratch::{Filesystem, Scratch};
@@ -37,17 +37,7 @@ pub fn pool_with(path: &Path, limits: Limits) -> Pool {
 
 /// A volume with all of its space in `preallocation`.
 pub fn create(volume: &str, bytes: u64, preallocation: Preallocation) -> Operation {
-    Operation::Create(CreateVolume {
-        volume: name(volume),
-        format: Format::Raw,
-        capacity_bytes: bytes,
-        allocation_bytes: match preallocation {
-            Preallocation::Off => 0,
-            _ => bytes,
-        },
-        preallocation,
-        mode: 0o600,
-    })
+    Operation::Create(CreateVolume::new(name(volume), bytes, preallocation))
 }
 
 pub fn clone(source: &str, volume: &str, method: CloneMethod) -> Operation {

@@ -1,0 +1,155 @@
+//! An XML document as it is read: bounded, and with errors of ours.
+
+use extant_space::{ByteSize, Error, ErrorKind, Result};
+use roxmltree::{Document, Node, ParsingOptions};
+
+/// Far more than libvirt writes.
+const BYTES_MAX: usize = 64 << 10;
+const NODES_MAX: u32 = 4096;
+const DEPTH_MAX: usize = 32;
+
+pub(super) fn invalid(detail: impl Into<String>) -> Error {
+    Error::new(ErrorKind::InvalidArgument).detail(format!("XML: {}", detail.into()))
+}
+
+/// Reads a document whose root is `<root>`.
+pub(super) fn parse<'t>(text: &'t str, root: &str) -> Result<Document<'t>> {
+    if text.len() > BYTES_MAX {
+        return Err(invalid(format!("longer than {BYTES_MAX} bytes")));
+    }
+    check_depth(text)?;
+    let options = ParsingOptions {
+        allow_dtd: false,
+        nodes_limit: NODES_MAX,
+        ..ParsingOptions::default()
+    };
+    let document =
+        Document::parse_with_options(text, options).map_err(|error| invalid(error.to_string()))?;
+    let found = document.root_element();
+    if !found.has_tag_name(root) {
+        let name = found.tag_name().name();
+        return Err(invalid(format!("<{root}> is expected, and not <{name}>")));
+    }
+    Ok(document)
+}
+
+/// An upper bound of the depth, before anything is built: tags that open less tags that close.
+fn check_depth(text: &str) -> Result<()> {
+    let mut depth = 0usize;
+    for (at, _) in text.match_indices('<') {
+        let tag = &text[at + 1..];
+        let end = tag.find('>').unwrap_or(tag.len());
+        match tag.as_bytes().first() {
+            Some(b'/') => depth = depth.saturating_sub(1),
+            Some(b'!' | b'?') => {}
+            _ if tag[..end].ends_with('/') => {}
+            _ => depth += 1,
+        }
+        if depth > DEPTH_MAX {
+            return Err(invalid(format!("deeper than {DEPTH_MAX} elements")));
+        }
+    }
+    Ok(())
+}
+
+/// The element `name` right below `node`; more than one is an error.
+pub(super) fn child<'a, 'i>(node: Node<'a, 'i>, name: &str) -> Result<Option<Node<'a, 'i>>> {
+    let mut found = node.children().filter(|child| child.has_tag_name(name));
+    let first = found.next();
+    match found.next() {
+        None => Ok(first),
+        Some(_) => Err(invalid(format!("more than one <{name}>"))),
+    }
+}
+
+/// The text of the element `name` right below `node`.
+pub(super) fn text<'a>(node: Node<'a, '_>, name: &str) -> Result<Option<&'a str>> {
+    let found = child(node, name)?;
+    Ok(found.map(|found| found.text().unwrap_or_default().trim()))
+}
+
+/// The size in the element `name` right below `node`, in its unit.
+pub(super) fn size(node: Node<'_, '_>, name: &str) -> Result<Option<u64>> {
+    let Some(found) = child(node, name)? else {
+        return Ok(None);
+    };
+    let number = found.text().unwrap_or_default().trim();
+    let unit = match found.attribute("unit") {
+        None | Some("bytes") => "B",
+        Some(unit) => unit,
+    };
+    let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+    let size = match is_number {
+        true => format!("{number}{unit}").parse::<ByteSize>().ok(),
+        false => None,
+    };
+    let size = size.ok_or_else(|| invalid(format!("<{name}> is not a size: {number:?} {unit}")))?;
+    Ok(Some(size.0))
+}
+
+/// The number in the element `name` right below `node`, in a base.
+pub(super) fn number(node: Node<'_, '_>, name: &str, base: u32) -> Result<Option<u32>> {
+    let Some(text) = text(node, name)? else {
+        return Ok(None);
+    };
+    match u32::from_str_radix(text, base) {
+        Ok(number) => Ok(Some(number)),
+        Err(_) => Err(invalid(format!("<{name}> is not a number: {text:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hostile_documents_are_refused_before_they_cost_anything() {
+        let bomb = "<!DOCTYPE v [<!ENTITY a 'aaaaaaaaaa'><!ENTITY b '&a;&a;&a;'>]><v>&b;</v>";
+        let file = "<!DOCTYPE v [<!ENTITY a SYSTEM 'file:///etc/passwd'>]><v>&a;</v>";
+        let deep = "<v>".repeat(20_000);
+        let hidden_depth = "<v a='>'>".repeat(5_000);
+        let long = format!("<v>{}</v>", " ".repeat(BYTES_MAX));
+        let many = format!("<v>{}</v>", "<a/>".repeat(5_000));
+        for text in [
+            bomb,
+            file,
+            &deep,
+            &hidden_depth,
+            &long,
+            &many,
+            "",
+            "<v",
+            "<v>&x;</v>",
+            "<w/>",
+        ] {
+            let error = parse(text, "v").unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+            assert_eq!(error.to_string().lines().count(), 1, "{error}");
+        }
+        assert!(parse("<v><a>&lt;&#65;</a></v>", "v").is_ok());
+    }
+
+    #[test]
+    fn sizes_have_the_units_of_libvirt() {
+        for (element, bytes) in [
+            ("<s>512</s>", Some(512)),
+            ("<s unit='bytes'> 7 </s>", Some(7)),
+            ("<s unit='KiB'>1</s>", Some(1024)),
+            ("<s unit='K'>1</s>", Some(1024)),
+            ("<s unit='KB'>1</s>", Some(1000)),
+            ("<s unit='G'>2</s>", Some(2 << 30)),
+            ("<s unit='furlong'>2</s>", None),
+            ("<s>-1</s>", None),
+            ("<s>1K</s>", None),
+            ("<s unit='E'>99</s>", None),
+            ("<s/>", None),
+        ] {
+            let text = format!("<v>{element}</v>");
+            let document = parse(&text, "v").unwrap();
+            let found = size(document.root_element(), "s").ok().flatten();
+            assert_eq!(found, bytes, "{element}");
+        }
+        let twice = parse("<v><s>1</s><s>2</s></v>", "v").unwrap();
+        assert!(size(twice.root_element(), "s").is_err());
+    }
+}

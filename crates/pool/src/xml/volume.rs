@@ -1,0 +1,222 @@
+//! `<volume>`.
+
+use extant_space::{Preallocation, Result};
+use roxmltree::Node;
+use rustix::fs::OFlags;
+
+use super::document::{child, invalid, number, parse, size, text};
+use super::kept::{Kept, Out};
+use super::writer::Writer;
+use crate::format::Format;
+use crate::job::{CreateVolume, Operation};
+use crate::name::VolumeName;
+use crate::pool::Pool;
+use crate::volume::kept_of;
+
+/// Those that are read, or written anew.
+const KNOWN: [&str; 8] = [
+    "name",
+    "key",
+    "source",
+    "capacity",
+    "allocation",
+    "physical",
+    "target",
+    "backingStore",
+];
+const KNOWN_IN_TARGET: [&str; 5] = ["path", "format", "permissions", "timestamps", "encryption"];
+
+/// A volume to be made, as libvirt describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumeXml {
+    /// Its name.
+    pub name: VolumeName,
+    /// Its format.
+    pub format: Format,
+    /// Its logical size, bytes.
+    pub capacity_bytes: u64,
+    /// The first bytes that are to be real; `None`: all, as for libvirt.
+    pub allocation_bytes: Option<u64>,
+    /// Permissions of the file.
+    pub mode: Option<u32>,
+    kept: Option<Kept>,
+}
+
+impl VolumeXml {
+    /// Reads a description.
+    ///
+    /// # Errors
+    /// `InvalidArgument` with what is wrong; also for a backing store and for encryption, which a raw volume cannot have.
+    pub fn read(source: &str) -> Result<Self> {
+        let document = parse(source, "volume")?;
+        let root = document.root_element();
+        for refused in ["backingStore", "encryption"] {
+            let in_target = child(root, "target")?.map(|target| child(target, refused));
+            let found = [child(root, refused)?, in_target.transpose()?.flatten()];
+            if found.into_iter().flatten().any(|node| node.has_children()) {
+                return Err(invalid(format!(
+                    "<{refused}> is not offered for raw volumes"
+                )));
+            }
+        }
+        let name = text(root, "name")?.ok_or_else(|| invalid("a volume needs a <name>"))?;
+        let capacity = size(root, "capacity")?;
+        let target = child(root, "target")?;
+        let format = match target
+            .map(|target| child(target, "format"))
+            .transpose()?
+            .flatten()
+        {
+            Some(format) => format.attribute("type").unwrap_or("raw").parse()?,
+            None => Format::Raw,
+        };
+        Ok(Self {
+            name: name.parse()?,
+            format,
+            capacity_bytes: capacity.ok_or_else(|| invalid("a volume needs a <capacity>"))?,
+            allocation_bytes: size(root, "allocation")?,
+            mode: mode_of(target)?,
+            kept: Kept::of(source, root, &KNOWN, &KNOWN_IN_TARGET)?,
+        })
+    }
+
+    /// The job that makes the volume: what is to be real is made so in the way of `preallocation`.
+    pub fn operation(self, preallocation: Preallocation) -> Operation {
+        let allocation_bytes = self.allocation_bytes.unwrap_or(self.capacity_bytes);
+        // Not more than there is: libvirt counts metadata of other formats there.
+        let allocation_bytes = match preallocation {
+            Preallocation::Off => 0,
+            _ => allocation_bytes.min(self.capacity_bytes),
+        };
+        Operation::Create(CreateVolume {
+            volume: self.name,
+            format: self.format,
+            capacity_bytes: self.capacity_bytes,
+            allocation_bytes,
+            preallocation: match allocation_bytes {
+                0 => Preallocation::Off,
+                _ => preallocation,
+            },
+            mode: self.mode.unwrap_or(0o600),
+            kept: self.kept,
+        })
+    }
+}
+
+fn mode_of(target: Option<Node<'_, '_>>) -> Result<Option<u32>> {
+    let Some(target) = target else {
+        return Ok(None);
+    };
+    let Some(permissions) = child(target, "permissions")? else {
+        return Ok(None);
+    };
+    match number(permissions, "mode", 8)? {
+        Some(mode) if mode > 0o7777 => Err(invalid(format!("{mode:o} is not a file mode"))),
+        mode => Ok(mode),
+    }
+}
+
+impl Pool {
+    /// A volume as libvirt describes it, with what was kept of the description that it was made by.
+    pub fn volume_xml(&self, name: &VolumeName) -> Result<String> {
+        let info = self.volume(name)?;
+        let file = self.open_volume(name, OFlags::RDONLY)?;
+        let kept = match kept_of(&file)? {
+            Some(kept) => kept.out()?,
+            None => Out::default(),
+        };
+        let path = std::path::absolute(&info.path).unwrap_or(info.path);
+        let path = path.display().to_string();
+        let mut xml = Writer::new("volume", &format!(" type='file'{}", kept.namespaces));
+        xml.value("name", name);
+        xml.value("key", &path);
+        xml.bytes("capacity", info.capacity_bytes);
+        xml.bytes("allocation", info.allocation_bytes);
+        xml.bytes("physical", info.capacity_bytes);
+        xml.begin("target", "");
+        xml.value("path", &path);
+        xml.begin("format", &format!(" type='{}'", info.format));
+        xml.end();
+        xml.begin("permissions", "");
+        xml.value("mode", format!("{:04o}", info.mode));
+        xml.value("owner", info.uid);
+        xml.value("group", info.gid);
+        xml.end();
+        xml.raw(&kept.target);
+        xml.end();
+        xml.raw(&kept.root);
+        Ok(xml.finish())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn description_of_virsh_is_read() {
+        let volume = VolumeXml::read(
+            "<volume type='file'>
+               <name>a &amp; b</name>
+               <capacity unit='GiB'>1</capacity>
+               <allocation unit='MB'>10</allocation>
+               <target><format type='raw'/><permissions><mode>0640</mode></permissions></target>
+               <backingStore/>
+             </volume>",
+        )
+        .unwrap();
+        assert_eq!(volume.name.as_str(), "a & b");
+        assert_eq!(volume.capacity_bytes, 1 << 30);
+        assert_eq!(volume.allocation_bytes, Some(10_000_000));
+        assert_eq!(volume.mode, Some(0o640));
+        assert_eq!(volume.kept, None);
+    }
+
+    #[test]
+    fn what_a_raw_volume_cannot_be_is_refused_by_name() {
+        let with =
+            |inside: &str| format!("<volume><name>a</name><capacity>1</capacity>{inside}</volume>");
+        assert!(VolumeXml::read(&with("")).is_ok());
+        for (text, word) in [
+            (
+                with("<backingStore><path>/etc/shadow</path></backingStore>"),
+                "backingStore",
+            ),
+            (
+                with("<target><encryption><secret/></encryption></target>"),
+                "encryption",
+            ),
+            (with("<target><format type='vmdk'/></target>"), "vmdk"),
+            (
+                with("<target><permissions><mode>9</mode></permissions></target>"),
+                "mode",
+            ),
+            (with("<capacity>2</capacity>"), "capacity"),
+            ("<volume><capacity>1</capacity></volume>".to_owned(), "name"),
+            (
+                "<volume><name>../a</name><capacity>1</capacity></volume>".to_owned(),
+                "dot",
+            ),
+            ("<volume><name>a</name></volume>".to_owned(), "capacity"),
+        ] {
+            let error = VolumeXml::read(&text).unwrap_err();
+            assert!(error.to_string().contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn unknown_elements_are_kept_with_their_namespaces() {
+        let volume = VolumeXml::read(
+            "<volume xmlns:q='urn:q&amp;q'><name>a</name><capacity>1</capacity>
+             <q:hint a='1'>x &lt; y</q:hint><target><nocow/><path>/p</path></target></volume>",
+        )
+        .unwrap();
+        let out = volume.kept.unwrap().out().unwrap();
+        assert_eq!(out.namespaces, " xmlns:q='urn:q&amp;q'");
+        assert_eq!(out.root, ["<q:hint a='1'>x &lt; y</q:hint>"]);
+        assert_eq!(out.target, ["<nocow/>"]);
+        let many = "<x>y</x>".repeat(500);
+        let text = format!("<volume><name>a</name><capacity>1</capacity>{many}</volume>");
+        assert!(VolumeXml::read(&text).is_err());
+    }
+}
