@@ -5,6 +5,7 @@ mod info;
 mod list;
 mod place;
 mod refresh;
+pub mod xml;
 
 use std::process::ExitCode;
 

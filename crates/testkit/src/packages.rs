@@ -32,6 +32,9 @@ pub const PACKAGES: &[&str] = &[
     "python3",
     "python3-libnbd",
     "qemu-utils",
+    // pools and volumes, as libvirt sees them
+    "libvirt-clients",
+    "libvirt-daemon",
     // cargo xtask instructions
     "valgrind",
     // newer, guest: fetching and unpacking

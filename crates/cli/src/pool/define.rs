@@ -8,7 +8,7 @@ use clap::Args;
 use extant_pool::{Definition, Limits, Overcommit, Pool, PoolName};
 use extant_space::{ByteSize, Result};
 
-use super::ConfigArgs;
+use super::{ConfigArgs, xml};
 use crate::arguments::{FileMode, parse_rate, parse_size};
 use crate::print;
 
@@ -18,10 +18,16 @@ use crate::print;
 #[derive(Args, Clone, Debug)]
 pub struct DefineArgs {
     /// Name of the pool
-    pub name: PoolName,
+    #[arg(required_unless_present = "xml")]
+    pub name: Option<PoolName>,
 
     /// The directory
-    pub directory: PathBuf,
+    #[arg(required_unless_present = "xml")]
+    pub directory: Option<PathBuf>,
+
+    /// Take name and directory from libvirt's XML of a pool
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "directory"])]
+    pub xml: Option<PathBuf>,
 
     /// Volumes take at most this much in all [default: what the file system has]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -66,12 +72,20 @@ pub(super) fn run(args: &DefineArgs) -> Result<ExitCode> {
         preallocation: args.preallocation.into(),
     };
     let definitions = args.config.definitions()?;
-    let definition = Definition::named(args.name.clone(), &args.directory, limits)?;
-    definitions.check_is_free(&args.name)?;
+    let definition = match (&args.name, &args.directory, &args.xml) {
+        (Some(name), Some(directory), _) => Definition::named(name.clone(), directory, limits)?,
+        (_, _, Some(path)) => {
+            let read = Definition::from_xml(&xml::read(path)?, limits);
+            read.map_err(|error| error.at(path))?
+        }
+        _ => unreachable!("clap wants one or the other"),
+    };
+    let name = definition.name().expect("both ways give one").clone();
+    definitions.check_is_free(&name)?;
     let pool = Pool::build(definition)?;
     definitions.add(pool.definition())?;
     let path = print::path(pool.definition().path());
-    Ok(print::text(format!("{}: {path}", args.name)))
+    Ok(print::text(format!("{name}: {path}")))
 }
 
 pub(super) fn delete(args: &DeleteArgs) -> Result<ExitCode> {

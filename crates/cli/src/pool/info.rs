@@ -18,10 +18,18 @@ pub struct InfoArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+
+    /// Print libvirt's XML
+    #[arg(long, conflicts_with = "json")]
+    pub xml: bool,
 }
 
 pub(super) fn run(args: &InfoArgs) -> Result<ExitCode> {
-    let info = args.pool.open()?.info()?;
+    let pool = args.pool.open()?;
+    if args.xml {
+        return Ok(print::text(pool.xml()?.trim_end()));
+    }
+    let info = pool.info()?;
     Ok(match args.json {
         true => print::json(&info),
         false => print::text(describe(&info)),

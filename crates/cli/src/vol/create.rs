@@ -1,13 +1,15 @@
 //! `extant vol create`.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use extant_pool::{CreateVolume, Format, Operation};
+use extant_pool::{CreateVolume, Format, Operation, VolumeName, VolumeXml};
 use extant_space::{ByteSize, CancelToken, Result};
 
-use super::work::{VolumeArgs, WorkArgs, work};
+use super::work::{WorkArgs, work};
 use crate::arguments::{FileMode, parse_mode, parse_size};
+use crate::pool::{PoolArgs, xml};
 
 /// Make a new volume.
 ///
@@ -15,11 +17,19 @@ use crate::arguments::{FileMode, parse_mode, parse_size};
 #[derive(Args, Clone, Debug)]
 pub struct CreateArgs {
     #[command(flatten)]
-    pub volume: VolumeArgs,
+    pub pool: PoolArgs,
+
+    /// Name of the volume
+    #[arg(required_unless_present = "xml")]
+    pub volume: Option<VolumeName>,
 
     /// Its logical size
-    #[arg(value_parser = parse_size)]
-    pub capacity: ByteSize,
+    #[arg(value_parser = parse_size, required_unless_present = "xml")]
+    pub capacity: Option<ByteSize>,
+
+    /// Take name, capacity, allocation and permissions from libvirt's XML of a volume
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["volume", "capacity", "allocation", "mode"])]
+    pub xml: Option<PathBuf>,
 
     /// Make only the first part real; the rest stays sparse
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
@@ -44,14 +54,24 @@ pub struct CreateArgs {
 pub(super) fn run(args: &CreateArgs, cancel: &CancelToken) -> Result<ExitCode> {
     let preallocation = match args.preallocation {
         Some(mode) => mode.into(),
-        None => args.volume.pool.open()?.definition().limits().preallocation,
+        None => args.pool.open()?.definition().limits().preallocation,
     };
-    let mut create = CreateVolume::new(args.volume.volume.clone(), args.capacity.0, preallocation);
-    if let Some(size) = args.allocation {
-        create.allocation_bytes = size.0;
-    }
-    create.format = args.format;
-    create.mode = args.mode;
-    let operation = Operation::Create(create);
-    work(&args.volume.pool, &args.work, operation, cancel)
+    let operation = match (&args.volume, args.capacity, &args.xml) {
+        (Some(volume), Some(capacity), _) => {
+            let mut create = CreateVolume::new(volume.clone(), capacity.0, preallocation);
+            if let Some(size) = args.allocation {
+                create.allocation_bytes = size.0;
+            }
+            create.format = args.format;
+            create.mode = args.mode;
+            Operation::Create(create)
+        }
+        (_, _, Some(path)) => {
+            let read = VolumeXml::read(&xml::read(path)?);
+            read.map_err(|error| error.at(path))?
+                .operation(preallocation)
+        }
+        _ => unreachable!("clap wants one or the other"),
+    };
+    work(&args.pool, &args.work, operation, cancel)
 }

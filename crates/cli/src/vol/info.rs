@@ -18,10 +18,19 @@ pub struct InfoArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+
+    /// Print libvirt's XML
+    #[arg(long, conflicts_with = "json")]
+    pub xml: bool,
 }
 
 pub(super) fn run(args: &InfoArgs) -> Result<ExitCode> {
-    let info = args.volume.pool.open()?.volume(&args.volume.volume)?;
+    let pool = args.volume.pool.open()?;
+    if args.xml {
+        let xml = pool.volume_xml(&args.volume.volume)?;
+        return Ok(print::text(xml.trim_end()));
+    }
+    let info = pool.volume(&args.volume.volume)?;
     Ok(match args.json {
         true => print::json(&info),
         false => print::text(describe(&info, true)),

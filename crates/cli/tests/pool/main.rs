@@ -6,3 +6,4 @@ mod support;
 mod commands;
 mod detached;
 mod killed;
+mod libvirt;

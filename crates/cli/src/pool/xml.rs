@@ -1,0 +1,29 @@
+//! Files of XML, as libvirt's tools write them.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use extant_space::{Error, ErrorKind, Result};
+
+/// More is refused by who parses it.
+const BYTES_MAX: u64 = 1 << 20;
+
+/// The text of a file, `-` for standard input.
+pub fn read(path: &Path) -> Result<String> {
+    let fail = |source| Error::from(source).at(path);
+    let input: Box<dyn Read> = match path == Path::new("-") {
+        true => Box::new(std::io::stdin().lock()),
+        false => Box::new(File::open(path).map_err(fail)?),
+    };
+    let mut bytes = Vec::new();
+    input
+        .take(BYTES_MAX)
+        .read_to_end(&mut bytes)
+        .map_err(fail)?;
+    String::from_utf8(bytes).map_err(|_| {
+        Error::new(ErrorKind::InvalidArgument)
+            .at(path)
+            .detail("XML: not UTF-8")
+    })
+}
