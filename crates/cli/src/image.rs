@@ -18,6 +18,7 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use extant_blockdev::{Device, HostAccess, HostDevice, HostOptions};
 use extant_ext4::{Access, Assign, Filesystem, FollowLast, Node, Options, Reserve};
+use extant_image::Use;
 use extant_space::{Error, MapSummary, Result};
 
 /// Whether new space is given its place on the device below at once.
@@ -68,25 +69,36 @@ impl Image {
                 names::shown_path(&place)
             );
         }
-        Self::open_device(path, &host_options(HostAccess::ReadOnly))
+        Ok(Arc::new(Self::open_device(
+            path,
+            &host_options(HostAccess::ReadOnly),
+        )?))
     }
 
     /// The device alone, to be used for long: nobody else changes it meanwhile, nor looks at it if it is written here.
     pub fn hold_device(path: &Path, options: &HostOptions) -> Result<Arc<dyn Device>> {
         // Locked first: who comes later sees the lock.
         let device = Self::open_device(path, options)?;
-        match options.access {
-            HostAccess::ReadWrite => busy::check(path)?,
-            HostAccess::ReadOnly => busy::check_is_still(path)?,
-        }
-        Ok(device)
+        let wanted = match options.access {
+            HostAccess::ReadWrite => Use::Write,
+            HostAccess::ReadOnly => Use::Read,
+        };
+        // QEMU's programs look at no other locks.
+        extant_image::lock(&device, wanted).map_err(|error| error.at(path))?;
+        Self::check_is_free(path, options.access)?;
+        Ok(Arc::new(device))
     }
 
-    fn open_device(path: &Path, options: &HostOptions) -> Result<Arc<dyn Device>> {
-        let device = HostDevice::open(path, options);
-        Ok(Arc::new(
-            device.map_err(|error| busy::explain(error, path))?,
-        ))
+    /// Refuses what others use who do not look at locks, for who has locked it.
+    pub fn check_is_free(path: &Path, access: HostAccess) -> Result<()> {
+        match access {
+            HostAccess::ReadWrite => busy::check(path),
+            HostAccess::ReadOnly => busy::check_is_still(path),
+        }
+    }
+
+    fn open_device(path: &Path, options: &HostOptions) -> Result<HostDevice> {
+        HostDevice::open(path, options).map_err(|error| busy::explain(error, path))
     }
 
     /// Opens it for changes, and keeps everybody else out.

@@ -26,12 +26,12 @@ use extant_space::{ByteSize, CancelToken};
 
 use crate::arguments::parse_size;
 use crate::background::{self, Place, Started};
+use crate::create::ImageFormat;
 use crate::exit::{self, Style};
 use crate::inside::InsideArgs;
 use crate::print;
-use format::Format;
 
-/// Serve files and disks to NBD clients: virtual machines, qemu-img, nbdcopy, nbd-client.
+/// Serve files, images and disks to NBD clients: virtual machines, qemu-img, nbdcopy, nbd-client.
 ///
 /// Prints the URI of each export when clients can come, and serves until SIGINT, SIGTERM or SIGHUP: what was taken from
 /// clients is then finished and made durable. A file that grew is larger for the next client that connects.
@@ -40,6 +40,7 @@ use format::Format;
 #[command(after_help = "\
 Examples:
   extant serve vm.raw --socket /run/vm.sock         nbd+unix:///vm.raw?socket=/run/vm.sock
+  extant serve vm.qcow2 --socket /run/vm.sock       the disk in a qcow2 image
   extant serve boot=a.raw data=/dev/sdb1 --listen 127.0.0.1
   extant serve -r vm.raw --socket s --fork --pid-file s.pid
   extant serve --in disk.img /vm/a.raw --socket s   a file inside an ext4 image
@@ -81,9 +82,13 @@ pub struct ServeArgs {
     #[arg(long, short = 'D', value_name = "TEXT", default_value = "")]
     pub description: String,
 
-    /// What the files are [default: raw, refused where they look like something else]
+    /// What the files are [default: qcow2 by the end of the name; else raw, refused where they look like something else]
     #[arg(long, short, value_name = "FORMAT")]
-    pub format: Option<Format>,
+    pub format: Option<ImageFormat>,
+
+    /// Open the backing and data files that a qcow2 image names, and those that they name
+    #[arg(long)]
+    pub follow: bool,
 
     /// Where data is before a client flushes
     #[arg(

@@ -236,7 +236,7 @@ pub fn convert(
     control: Control<'_>,
 ) -> Result<CreateReport> {
     let conversion = Conversion::new(source, image, options)?;
-    let mut file = *file;
+    let mut file = file.clone();
     file.size_bytes = conversion.image().file_bytes();
     file.allocation_bytes = None;
     file.preallocation = conversion.image().preallocation().space();

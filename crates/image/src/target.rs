@@ -64,7 +64,7 @@ impl Target {
                         range: Some(range),
                         // Our own descriptor is open, and the lock keeps others out.
                         exclusion: Exclusion::Shared,
-                        pace: *pace,
+                        pace: pace.clone(),
                         ..MaterializeOptions::default()
                     };
                     extant_hostfs::materialize(path, &options, control).map(drop)

@@ -1,19 +1,25 @@
-//! What a file is: its user says so, its contents never do.
+//! What a file is: its user says so, by the option or by its name, and its contents never do.
 //!
 //! Who writes to a raw image decides what its first bytes are. Were they believed, a client could make its disk a qcow2 image
 //! whose backing file is any file of this machine, and read that the next time. So the contents are looked at only to
 //! refuse: what looks like an image of another format is served neither as that nor, unless told to, as raw, in which
 //! a client would find the image's tables instead of its disk.
 
-use clap::ValueEnum;
+use std::path::Path;
+
 use extant_blockdev::Device;
+use extant_image::Format;
 use extant_space::{Error, ErrorKind, Result};
 
-/// How the bytes of a file become those of an export.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Format {
-    /// As they are, whatever they look like
-    Raw,
+use crate::create::ImageFormat;
+
+/// What `path` is served as, if anybody has said so: with the option, or by the end of its name.
+pub(super) fn said(option: Option<ImageFormat>, path: &Path) -> Option<Format> {
+    match (option, Format::of_name(path)) {
+        (Some(format), _) => Some(format.into()),
+        (None, Format::Qcow2) => Some(Format::Qcow2),
+        (None, Format::Raw) => None,
+    }
 }
 
 /// Bytes looked at.
@@ -42,8 +48,9 @@ pub(super) fn refuse_other_than_raw(device: &dyn Device) -> Result<()> {
     match looks_like(&head) {
         None => Ok(()),
         Some(name) => Err(Error::new(ErrorKind::Unsupported)
-            .detail(format!("it looks like a {name} image, which cannot be served"))
-            .advice("convert it (qemu-img convert -O raw), or say --format raw to serve its bytes as they are")),
+            .detail(format!("it looks like a {name} image, which its name does not say"))
+            .advice("say --format qcow2 if you know who made it, convert it (qemu-img convert) if it is another, or say \
+                     --format raw to serve its bytes as they are")),
     }
 }
 
@@ -57,6 +64,15 @@ fn looks_like(head: &[u8]) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn option_counts_before_the_name_and_the_name_says_qcow2_or_nothing() {
+        let qcow2 = Path::new("/a/vm.qcow2");
+        assert_eq!(said(None, qcow2), Some(Format::Qcow2));
+        assert_eq!(said(Some(ImageFormat::Raw), qcow2), Some(Format::Raw));
+        assert_eq!(said(None, Path::new("qcow2")), None);
+        assert_eq!(said(None, Path::new("vm.raw")), None);
+    }
 
     #[test]
     fn formats_are_known_by_their_first_bytes_and_short_files_by_nothing() {

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | a file or disk of the host | the host device, buffered or direct |
 //! | a file inside an ext4 image (`--in`) | a loop device over the engine's file; the image is held for all of them |
+//! | a qcow2 image in either | the device of extant-image over that |
 
 use std::collections::HashSet;
 use std::ffi::OsStr;
@@ -16,6 +17,8 @@ use extant_blockdev::{
 };
 use extant_export::{Access, Export};
 use extant_ext4::{File, FollowLast};
+use extant_image::Format;
+use extant_image::device::{Companions, DeviceOptions, ImageAccess, ImageDevice};
 use extant_space::{Error, ErrorKind, Result};
 
 use super::{ServeArgs, Served, format};
@@ -69,8 +72,12 @@ impl Sources {
     fn add_all(&mut self, args: &ServeArgs) -> Result<()> {
         let mut inodes = HashSet::new();
         for served in &args.files {
+            let format = format::said(args.format, &served.path);
             let (device, path) = match &self.image {
-                None => (open_on_host(args, &served.path)?, served.path.clone()),
+                None => (
+                    open_on_host(args, format, &served.path)?,
+                    served.path.clone(),
+                ),
                 Some(image) => {
                     let inner = served.path.as_os_str().as_bytes();
                     let file = image.resolve(&served.path, FollowLast::Yes)?.file();
@@ -82,13 +89,14 @@ impl Sources {
                             .at(place)
                             .detail("the same file is served twice"));
                     }
-                    (open_inside(args, file).at_inner(image, inner)?, place)
+                    let device = open_inside(args, format, file);
+                    (device.map_err(|error| error.at(&place))?, place)
                 }
             };
-            if args.format.is_none() {
+            if format.is_none() {
                 format::refuse_other_than_raw(&*device).map_err(|error| error.at(&path))?;
             }
-            if self.image.is_none() {
+            if self.image.is_none() && format != Some(Format::Qcow2) {
                 tell_of_rest(&path, &*device);
             }
             self.list.push(Source {
@@ -130,16 +138,39 @@ impl Source {
     }
 }
 
-fn open_on_host(args: &ServeArgs, path: &Path) -> Result<Arc<dyn Device>> {
+fn open_on_host(args: &ServeArgs, format: Option<Format>, path: &Path) -> Result<Arc<dyn Device>> {
+    let access = match args.read_only {
+        true => HostAccess::ReadOnly,
+        false => HostAccess::ReadWrite,
+    };
+    if format == Some(Format::Qcow2) {
+        // Locked first: who comes later sees the lock.
+        let device = ImageDevice::open(path, &image_options(args))?;
+        Image::check_is_free(path, access)?;
+        return Ok(Arc::new(device));
+    }
     let options = HostOptions {
-        access: match args.read_only {
-            true => HostAccess::ReadOnly,
-            false => HostAccess::ReadWrite,
-        },
+        access,
         cache: args.cache.into(),
         ..HostOptions::default()
     };
     Image::hold_device(path, &options)
+}
+
+fn image_options(args: &ServeArgs) -> DeviceOptions {
+    DeviceOptions {
+        access: match args.read_only {
+            true => ImageAccess::ReadOnly,
+            false => ImageAccess::ReadWrite,
+        },
+        format: Some(Format::Qcow2),
+        companions: match args.follow {
+            true => Companions::Followed,
+            false => Companions::Refused,
+        },
+        cache: args.cache.into(),
+        ..DeviceOptions::default()
+    }
 }
 
 /// A word where the file does not end with a block.
@@ -156,7 +187,7 @@ fn tell_of_rest(path: &Path, device: &dyn Device) {
     }
 }
 
-fn open_inside(args: &ServeArgs, file: File) -> Result<Arc<dyn Device>> {
+fn open_inside(args: &ServeArgs, format: Option<Format>, file: File) -> Result<Arc<dyn Device>> {
     let options = LoopOptions {
         access: match args.read_only {
             true => LoopAccess::ReadOnly,
@@ -164,7 +195,14 @@ fn open_inside(args: &ServeArgs, file: File) -> Result<Arc<dyn Device>> {
         },
         ..LoopOptions::default()
     };
-    Ok(Arc::new(LoopDevice::new(Arc::new(file), options)?))
+    let device = Arc::new(LoopDevice::new(Arc::new(file), options)?);
+    match format {
+        Some(Format::Qcow2) => Ok(Arc::new(ImageDevice::open_store(
+            device,
+            &image_options(args),
+        )?)),
+        Some(Format::Raw) | None => Ok(device),
+    }
 }
 
 /// The name that clients ask for.

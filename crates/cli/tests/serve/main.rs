@@ -12,6 +12,7 @@ mod clients;
 mod guest;
 mod inside;
 mod load;
+mod qcow2;
 mod refused;
 mod space;
 mod stand;

@@ -1,0 +1,137 @@
+//! qcow2 images as exports.
+
+use extant_testkit::command::tool;
+use extant_testkit::{require, requires};
+
+use crate::stand::{Stand, qemu_io, said, size};
+use crate::support::{MIB, extant};
+
+/// `qemu-img check` and what `qemu-io` reads of the file itself.
+#[track_caller]
+fn assert_holds(stand: &Stand, name: &str, reads: &[&str]) {
+    let path = stand.path(name);
+    said(
+        tool("qemu-img")
+            .args(["check", "-q", "-f", "qcow2"])
+            .arg(&path),
+    );
+    let mut command = tool("qemu-io");
+    command.args(["-f", "qcow2", "-r"]);
+    for read in reads {
+        command.args(["-c", read]);
+    }
+    let found = said(command.arg(&path));
+    assert!(!found.contains("failed"), "{found}");
+}
+
+#[test]
+fn image_of_every_mode_is_served_as_its_disk_and_stays_whole() {
+    require!(requires::tool("qemu-img"), requires::tool("qemu-io"));
+    let stand = Stand::new();
+    let modes = ["off", "metadata", "falloc", "full"];
+    let names = modes.map(|mode| format!("{mode}.qcow2"));
+    for (mode, name) in modes.iter().zip(&names) {
+        let mut create = extant();
+        create.args(["create", name, "16MiB", "--preallocation", mode]);
+        said(create.current_dir(stand.work.path()));
+    }
+    let serving = stand.serve(&names.each_ref().map(String::as_str));
+    for name in &names {
+        let uri = serving.uri(name);
+        assert_eq!(size(&uri), 16 * MIB);
+        qemu_io(&uri, &["write -P 7 1M 3M", "write -z 2M 512k", "flush"]);
+    }
+    serving.end();
+    for name in &names {
+        let reads = [
+            "read -P 0 0 1M",
+            "read -P 7 1M 1M",
+            "read -P 0 2M 512k",
+            "read -P 7 3M 1M",
+        ];
+        assert_holds(&stand, name, &reads);
+    }
+}
+
+#[test]
+fn served_image_is_locked_for_qemu_as_well() {
+    require!(requires::tool("qemu-img"), requires::tool("qemu-io"));
+    let stand = Stand::new();
+    said(
+        tool("qemu-img")
+            .args(["create", "-q", "-f", "qcow2", "a.qcow2", "4M"])
+            .current_dir(stand.work.path()),
+    );
+    stand.sparse("b.raw", 1);
+    for (format, name) in [("qcow2", "a.qcow2"), ("raw", "b.raw")] {
+        let serving = stand.serve(&[name]);
+        let mut write = tool("qemu-io");
+        write.args(["-f", format, "-c", "write 0 64k", name]);
+        let refused = write.current_dir(stand.work.path()).output().unwrap();
+        let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert!(text.contains("lock"), "{text}");
+        serving.end();
+        said(&mut write);
+    }
+}
+
+#[test]
+fn backing_file_is_opened_only_when_that_is_said() {
+    require!(requires::tool("qemu-img"), requires::tool("nbdinfo"));
+    let stand = Stand::new();
+    stand.data("base", 3, 1);
+    said(
+        tool("qemu-img")
+            .args([
+                "create",
+                "-q",
+                "-f",
+                "qcow2",
+                "-F",
+                "raw",
+                "-b",
+                "base",
+                "top.qcow2",
+            ])
+            .current_dir(stand.work.path()),
+    );
+    let answer =
+        crate::support::Running::start(&mut stand.command(&["top.qcow2", "-s", "s"])).wait();
+    assert_eq!(answer.code, Some(5), "{answer}");
+    assert!(answer.stderr.contains("backing file (base)"), "{answer}");
+    let serving = stand.serve(&["top.qcow2", "--follow", "-r"]);
+    let out = stand.path("out");
+    said(tool("nbdcopy").arg(serving.uri("top.qcow2")).arg(&out));
+    serving.end();
+    crate::stand::assert_same(&out, &stand.path("base"));
+}
+
+#[test]
+fn image_inside_an_ext4_image_is_served() {
+    require!(requires::tool("mke2fs"), requires::tool("qemu-io"));
+    let stand = Stand::new();
+    stand.sparse("disk.img", 64);
+    said(
+        tool("mke2fs")
+            .args(["-q", "-t", "ext4"])
+            .arg(stand.path("disk.img")),
+    );
+    let mut create = extant();
+    create.args([
+        "create",
+        "--in",
+        "disk.img",
+        "/vm.qcow2",
+        "8MiB",
+        "--preallocation",
+        "off",
+    ]);
+    said(create.current_dir(stand.work.path()));
+    let serving = stand.serve(&["--in", "disk.img", "/vm.qcow2"]);
+    qemu_io(&serving.uri("vm.qcow2"), &["write -P 9 64k 3M"]);
+    serving.end();
+    let mut get = extant();
+    get.args(["fs", "get", "disk.img", "/vm.qcow2", "vm.qcow2"]);
+    said(get.current_dir(stand.work.path()));
+    assert_holds(&stand, "vm.qcow2", &["read -P 9 64k 3M", "read -P 0 4M 4M"]);
+}
