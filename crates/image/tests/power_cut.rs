@@ -1,0 +1,293 @@
+//! Power cuts during changes in place: whatever of the writes since the last sync is kept, torn or lost, the image has no
+//! corruption and the guest's data is there.
+//!
+//! The file logs what is done to it. A disk after a cut has all that was synced before, and of what came after any sectors.
+
+use std::ops::ControlFlow;
+use std::sync::{Arc, Mutex};
+
+use extant_image::{
+    Format, ImageOptions, Layer, NewImage, Preallocation, ResizeOptions, Target, check,
+    materialize, resize,
+};
+use extant_space::{
+    ByteRange, CancelToken, Control, Error, ErrorKind, Extent, ExtentFlags, ExtentState,
+    FallocateMode, Result, Silent, SpaceFile, SyncMode,
+};
+
+const SECTOR: usize = 512;
+const SEEDS: u64 = 6;
+
+/// One change of the file.
+#[derive(Clone)]
+enum Change {
+    Write(u64, Vec<u8>),
+    Resize(u64),
+    Punch(ByteRange),
+    Sync,
+}
+
+/// A file in memory, and what was done to it.
+#[derive(Default)]
+struct Logged(Mutex<(Vec<u8>, Vec<Change>)>);
+
+impl Logged {
+    fn of(bytes: Vec<u8>) -> Arc<Self> {
+        Arc::new(Self(Mutex::new((bytes, Vec::new()))))
+    }
+
+    fn do_it(&self, change: Change) {
+        let (bytes, log) = &mut *self.0.lock().unwrap();
+        apply(bytes, &change);
+        log.push(change);
+    }
+
+    fn log(&self) -> Vec<Change> {
+        self.0.lock().unwrap().1.clone()
+    }
+}
+
+fn apply(bytes: &mut Vec<u8>, change: &Change) {
+    match change {
+        Change::Write(at, data) => {
+            let end = *at as usize + data.len();
+            if bytes.len() < end {
+                bytes.resize(end, 0);
+            }
+            bytes[*at as usize..end].copy_from_slice(data);
+        }
+        Change::Resize(size) => bytes.resize(*size as usize, 0),
+        Change::Punch(range) => {
+            let end = (range.end() as usize).min(bytes.len());
+            if let Some(hole) = bytes.get_mut(range.start() as usize..end) {
+                hole.fill(0);
+            }
+        }
+        Change::Sync => {}
+    }
+}
+
+impl SpaceFile for Logged {
+    fn size(&self) -> Result<u64> {
+        Ok(self.0.lock().unwrap().0.len() as u64)
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let (bytes, _) = &*self.0.lock().unwrap();
+        let rest = bytes.get(offset as usize..).unwrap_or_default();
+        let count = rest.len().min(buffer.len());
+        buffer[..count].copy_from_slice(&rest[..count]);
+        Ok(count)
+    }
+
+    fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
+        self.do_it(Change::Write(offset, buffer.to_vec()));
+        Ok(())
+    }
+
+    fn resize(&self, size_bytes: u64) -> Result<()> {
+        self.do_it(Change::Resize(size_bytes));
+        Ok(())
+    }
+
+    fn fallocate(&self, mode: FallocateMode, range: ByteRange) -> Result<()> {
+        match mode {
+            FallocateMode::AllocateKeepSize => Ok(()),
+            FallocateMode::PunchHole | FallocateMode::WriteZeroes => {
+                self.do_it(Change::Punch(range));
+                Ok(())
+            }
+            _ => Err(Error::new(ErrorKind::Unsupported)),
+        }
+    }
+
+    fn for_each_extent(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let _ = visit(Extent {
+            logical: range,
+            physical: None,
+            state: ExtentState::Written,
+            flags: ExtentFlags::empty(),
+        });
+        Ok(())
+    }
+
+    fn sync(&self, _: SyncMode) -> Result<()> {
+        self.do_it(Change::Sync);
+        Ok(())
+    }
+}
+
+fn silent<T>(work: impl FnOnce(Control<'_>) -> T) -> T {
+    work(Control::new(&CancelToken::new(), &Silent))
+}
+
+/// An image of `size` bytes, with data in every cluster.
+fn image(size: u64, cluster_bytes: u64) -> Vec<u8> {
+    counted(size, cluster_bytes, 16)
+}
+
+/// As [`image`], with refcounts of so many bits.
+fn counted(size: u64, cluster_bytes: u64, refcount_bits: u32) -> Vec<u8> {
+    let mut options = ImageOptions::new(Format::Qcow2, size);
+    options.qcow2.cluster_bytes = cluster_bytes;
+    options.qcow2.refcount_bits = refcount_bits;
+    options.preallocation = Preallocation::Metadata;
+    let new = NewImage::new(&options).unwrap();
+    let file = Logged::of(vec![0; new.file_bytes() as usize]);
+    silent(|control| new.write_metadata(&*file, control)).unwrap();
+    let bytes = file.0.lock().unwrap().0.clone();
+    filled(bytes)
+}
+
+/// Gives the guest's clusters contents, all of which are mapped.
+fn filled(bytes: Vec<u8>) -> Vec<u8> {
+    let file = Logged::of(bytes);
+    let layer = Layer::open(file.clone(), Format::Qcow2).unwrap();
+    let mut places = Vec::new();
+    let all = ByteRange::new(0, layer.virtual_bytes());
+    layer
+        .for_each_extent(all, &mut |extent| {
+            places.push((extent.offset.unwrap(), extent.guest));
+            Ok(ControlFlow::Continue(()))
+        })
+        .unwrap();
+    for (offset, guest) in places {
+        let data: Vec<u8> = (guest.start()..guest.end())
+            .map(|at| (at / 512 % 250) as u8 + 1)
+            .collect();
+        file.write_at(&data, offset).unwrap();
+    }
+    let bytes = file.0.lock().unwrap().0.clone();
+    bytes
+}
+
+fn guest(bytes: Vec<u8>) -> Vec<u8> {
+    let layer = Layer::open(Logged::of(bytes), Format::Qcow2).unwrap();
+    let mut data = vec![0; layer.virtual_bytes() as usize];
+    layer.read_at(&mut data, 0).unwrap();
+    data
+}
+
+/// Runs `work` on the image, cuts the power everywhere in it, and judges what is left.
+#[track_caller]
+fn cut_everywhere(what: &str, before: &[u8], work: impl FnOnce(&Target) -> Result<()>) {
+    let file = Logged::of(before.to_vec());
+    work(&Target::held(file.clone())).unwrap();
+    let log = file.log();
+    let old = guest(before.to_vec());
+    for cut in 0..=log.len() {
+        let synced = log[..cut]
+            .iter()
+            .rposition(|change| matches!(change, Change::Sync))
+            .unwrap_or(0);
+        for seed in 0..SEEDS {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut disk = before.to_vec();
+            for (index, change) in log[..cut].iter().enumerate() {
+                match change {
+                    _ if index < synced || seed == 0 => apply(&mut disk, change),
+                    // Sizes and holes are of the file system, which keeps their order.
+                    Change::Write(at, data) => {
+                        for (number, sector) in data.chunks(SECTOR).enumerate() {
+                            if random.bool() {
+                                let at = at + (number * SECTOR) as u64;
+                                apply(&mut disk, &Change::Write(at, sector.to_vec()));
+                            }
+                        }
+                    }
+                    _ => apply(&mut disk, change),
+                }
+            }
+            let place = format!("{what}: cut after {cut} of {}, seed {seed}", log.len());
+            let report = silent(|control| check(Logged::of(disk.clone()), 5, control))
+                .unwrap_or_else(|error| panic!("{place}: {error}"));
+            assert_eq!(report.corruptions, 0, "{place}: {report:?}");
+            let now = guest(disk);
+            let common = now.len().min(old.len());
+            // A shrink may have put zeros behind its new end before that counts.
+            let kept = common.min(file_size_of(&log, before, old.len()));
+            assert!(now[..kept] == old[..kept], "{place}: data");
+            assert!(
+                now[common..].iter().all(|&byte| byte == 0),
+                "{place}: old data in new space"
+            );
+        }
+    }
+    let report = silent(|control| check(file.clone(), 5, control)).unwrap();
+    assert!(report.is_clean(), "{what}: {report:?}");
+}
+
+/// The size that the disk has in the end, at most `most`.
+fn file_size_of(log: &[Change], before: &[u8], most: usize) -> usize {
+    let mut disk = before.to_vec();
+    log.iter().for_each(|change| apply(&mut disk, change));
+    guest(disk).len().min(most)
+}
+
+fn resized(bytes: u64, preallocation: Preallocation) -> impl FnOnce(&Target) -> Result<()> {
+    move |target| {
+        let options = ResizeOptions {
+            preallocation: Some(preallocation),
+            may_shrink: true,
+        };
+        silent(|control| resize(target, Format::Qcow2, bytes, &options, control)).map(drop)
+    }
+}
+
+const KIB: u64 = 1 << 10;
+
+#[test]
+fn growth_in_every_mode_survives_cuts() {
+    for preallocation in [
+        Preallocation::Off,
+        Preallocation::Metadata,
+        Preallocation::Full,
+    ] {
+        let what = format!("grow, {preallocation}");
+        let full = image(70 * KIB, 1024);
+        cut_everywhere(&what, &full, resized(200 * KIB + 512, preallocation));
+        // Odd ends inside a cluster.
+        let odd = image(33 * KIB + 512, 4096);
+        cut_everywhere(&what, &odd, resized(90 * KIB, preallocation));
+    }
+}
+
+#[test]
+fn growth_that_adds_blocks_and_moves_tables_survives_cuts() {
+    // An L1 table of one cluster maps 2 MiB, a refcount table of one cluster counts 2 MiB.
+    let small = counted(1 << 20, 512, 64);
+    cut_everywhere(
+        "blocks",
+        &small,
+        resized(1200 * KIB, Preallocation::Metadata),
+    );
+    cut_everywhere("L1", &small, resized(2200 * KIB, Preallocation::Off));
+    cut_everywhere("both", &small, resized(2200 * KIB, Preallocation::Metadata));
+}
+
+#[test]
+fn shrinking_survives_cuts() {
+    for cluster_bytes in [512, 4096] {
+        let full = image(200 * KIB, cluster_bytes);
+        cut_everywhere("shrink", &full, resized(50 * KIB + 512, Preallocation::Off));
+        cut_everywhere("to nothing", &full, resized(0, Preallocation::Off));
+    }
+}
+
+#[test]
+fn materialize_survives_cuts() {
+    for cluster_bytes in [512, 4096] {
+        let thin = image(100 * KIB, cluster_bytes);
+        let thick = Logged::of(thin);
+        // Half of it is mapped, half is not.
+        resized(230 * KIB, Preallocation::Off)(&Target::held(thick.clone())).unwrap();
+        let half = thick.0.lock().unwrap().0.clone();
+        cut_everywhere("materialize", &half, |target| {
+            silent(|control| materialize(target, Format::Qcow2, control)).map(drop)
+        });
+    }
+}
