@@ -25,9 +25,9 @@ use crate::pool::PoolArgs;
     after_help = "\
 Examples:
   extant job list vms
-  extant job watch vms 12 --json       one JSON object a line until it ends
+  extant job watch vms 12              until it ends
   extant job cancel vms 12             the pool is as before the job
-  extant job resume vms 12 --detach
+  extant job resume vms 12
 
 Exit status of wait and watch: that of the job. See extant --help."
 )]

@@ -25,7 +25,7 @@ pub use place::{ConfigArgs, PoolArgs};
     arg_required_else_help = true,
     after_help = "\
 Examples:
-  extant pool define vms /srv/vms --total 500GiB
+  extant pool define vms /srv/vms
   extant pool info vms
   extant pool info /srv/other         a directory, with the default limits
   extant pool refresh vms             what killed processes have left

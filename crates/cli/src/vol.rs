@@ -31,8 +31,6 @@ pub use work::{detach, finish};
     after_help = "\
 Examples:
   extant vol create vms web.raw 20GiB               zeroed and written
-  extant vol create vms db.raw 1TiB --allocation 50GiB
-  extant vol create vms big.raw 500GiB --background --detach
   extant vol clone vms web.raw web-2.raw
   extant vol info vms web.raw
   extant vol list /srv/other                        any directory is a pool

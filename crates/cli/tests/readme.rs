@@ -17,7 +17,7 @@ use extant_testkit::{command, require, requires};
 
 use support::{Answer, MIB, create, extant, run};
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 14] = [
     "create",
     "fallocate",
     "materialize",
@@ -26,6 +26,9 @@ const COMMANDS: [&str; 11] = [
     "fs",
     "mount",
     "umount",
+    "pool",
+    "vol",
+    "job",
     "probe",
     "completions",
     "man",
@@ -48,12 +51,43 @@ const IMAGE_COMMANDS: [&str; 7] = [
     "materialize",
 ];
 
+/// Those of `extant pool`, `vol` and `job`.
+const POOL_COMMANDS: [(&str, &[&str]); 3] = [
+    ("pool", &["define", "list", "info", "refresh", "delete"]),
+    (
+        "vol",
+        &[
+            "create",
+            "list",
+            "info",
+            "resize",
+            "clone",
+            "materialize",
+            "wipe",
+            "delete",
+            "upload",
+            "download",
+        ],
+    ),
+    (
+        "job",
+        &["list", "show", "watch", "wait", "cancel", "resume"],
+    ),
+];
+
 /// The words of every command, also of those below another.
 fn all_commands() -> Vec<Vec<&'static str>> {
     let first = COMMANDS.iter().map(|name| vec![*name]);
     let below = FS_COMMANDS.iter().map(|name| vec!["fs", *name]);
     let of_images = IMAGE_COMMANDS.iter().map(|name| vec!["image", *name]);
-    first.chain(below).chain(of_images).collect()
+    let of_pools = POOL_COMMANDS
+        .iter()
+        .flat_map(|(first, names)| names.iter().map(|name| vec![*first, *name]));
+    first
+        .chain(below)
+        .chain(of_images)
+        .chain(of_pools)
+        .collect()
 }
 
 /// The lines of the README that are run.

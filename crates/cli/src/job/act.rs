@@ -14,6 +14,11 @@ use crate::vol;
 
 /// Cancel a job: the pool is as before it.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant job cancel vms 12
+
+Exit status: see extant --help.")]
 pub struct CancelArgs {
     #[command(flatten)]
     pub job: OneJobArgs,
@@ -25,6 +30,11 @@ pub struct CancelArgs {
 
 /// Go on with an interrupted job.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant job resume vms 12 --detach
+
+Exit status: see extant --help.")]
 pub struct ResumeArgs {
     #[command(flatten)]
     pub job: OneJobArgs,

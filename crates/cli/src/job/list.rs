@@ -12,6 +12,12 @@ use crate::table::Table;
 
 /// List the jobs of a pool, the oldest first.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant job list vms
+  extant job list vms --active
+
+Exit status: see extant --help.")]
 pub struct ListArgs {
     #[command(flatten)]
     pub pool: PoolArgs,

@@ -12,6 +12,11 @@ use crate::print;
 
 /// Tell all about a job.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant job show vms 12
+
+Exit status: see extant --help.")]
 pub struct ShowArgs {
     #[command(flatten)]
     pub job: OneJobArgs,

@@ -16,6 +16,12 @@ use crate::progress::ProgressMode;
 ///
 /// Ctrl-C ends the look, not the job.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant job watch vms 12
+  extant job watch vms 12 --json
+
+Exit status: see extant --help.")]
 pub struct WatchArgs {
     #[command(flatten)]
     pub job: OneJobArgs,
@@ -27,6 +33,11 @@ pub struct WatchArgs {
 
 /// Wait for the end of a job, and say nothing meanwhile.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant job wait vms 12 && echo done
+
+Exit status: see extant --help.")]
 pub struct WaitArgs {
     #[command(flatten)]
     pub job: OneJobArgs,

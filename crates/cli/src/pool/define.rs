@@ -16,6 +16,13 @@ use crate::print;
 ///
 /// The directory is made if there is none; what is in it becomes the pool's volumes.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant pool define vms /srv/vms --total 500GiB
+  extant pool define thin /srv/thin --overcommit 2 --preallocation off
+  extant pool define --xml vms.xml              as virsh pool-dumpxml writes it
+
+Exit status: see extant --help.")]
 pub struct DefineArgs {
     /// Name of the pool
     #[arg(required_unless_present = "xml")]
@@ -55,6 +62,11 @@ pub struct DefineArgs {
 
 /// Forget a pool; its directory and its volumes stay.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant pool delete vms
+
+Exit status: see extant --help.")]
 pub struct DeleteArgs {
     /// Name of the pool
     pub name: PoolName,

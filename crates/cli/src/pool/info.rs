@@ -11,6 +11,13 @@ use crate::print;
 
 /// Tell what a pool has, and what it has promised.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant pool info vms
+  extant pool info /srv/other         a directory, with the default limits
+  extant pool info vms --xml          for virsh pool-define
+
+Exit status: see extant --help.")]
 pub struct InfoArgs {
     #[command(flatten)]
     pub pool: PoolArgs,

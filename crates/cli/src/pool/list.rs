@@ -13,6 +13,12 @@ use crate::table::Table;
 
 /// List the defined pools.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant pool list
+  extant pool list --json
+
+Exit status: see extant --help.")]
 pub struct ListArgs {
     #[command(flatten)]
     pub config: ConfigArgs,

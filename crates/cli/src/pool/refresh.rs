@@ -13,6 +13,12 @@ use crate::print;
 ///
 /// Interrupted jobs are told, and stay for `extant job resume`; files that belong to no job are removed.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant pool refresh vms
+  extant pool refresh vms --cancel
+
+Exit status: see extant --help.")]
 pub struct RefreshArgs {
     #[command(flatten)]
     pub pool: PoolArgs,

@@ -14,6 +14,12 @@ use crate::arguments::parse_mode;
 /// Space is shared where the file system can (reflink). Else data is copied; holes and unwritten
 /// parts stay what they are.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant vol clone vms web.raw web-2.raw
+  extant vol clone vms web.raw web-3.raw --method copy
+
+Exit status: see extant --help.")]
 pub struct CloneArgs {
     #[command(flatten)]
     pub volume: VolumeArgs,

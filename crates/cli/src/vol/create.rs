@@ -15,6 +15,14 @@ use crate::pool::{PoolArgs, xml};
 ///
 /// What it needs is reserved before anything is written: it fails at once, or it has its space.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant vol create vms web.raw 20GiB                    zeroed and written
+  extant vol create vms db.raw 1TiB --allocation 50GiB    the first part written
+  extant vol create vms big.raw 500GiB --background --detach
+  extant vol create vms --xml web.xml
+
+Exit status: see extant --help.")]
 pub struct CreateArgs {
     #[command(flatten)]
     pub pool: PoolArgs,

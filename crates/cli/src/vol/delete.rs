@@ -9,6 +9,11 @@ use super::work::VolumeArgs;
 
 /// Remove a volume.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant vol delete vms old.raw
+
+Exit status: see extant --help.")]
 pub struct DeleteArgs {
     #[command(flatten)]
     pub volume: VolumeArgs,

@@ -11,6 +11,12 @@ use crate::print;
 
 /// Tell what a volume is, and whether its space is really there.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant vol info vms web.raw
+  extant vol info vms web.raw --xml
+
+Exit status: see extant --help.")]
 pub struct InfoArgs {
     #[command(flatten)]
     pub volume: VolumeArgs,

@@ -11,6 +11,12 @@ use crate::table::Table;
 
 /// List the volumes of a pool.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant vol list vms
+  extant vol list ./images --json     any directory is a pool
+
+Exit status: see extant --help.")]
 pub struct ListArgs {
     #[command(flatten)]
     pub pool: PoolArgs,

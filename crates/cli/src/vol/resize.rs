@@ -11,6 +11,12 @@ use crate::arguments::{FileMode, parse_size};
 
 /// Give a volume another capacity.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant vol resize vms web.raw 30GiB
+  extant vol resize vms web.raw 10GiB --shrink
+
+Exit status: see extant --help.")]
 pub struct ResizeArgs {
     #[command(flatten)]
     pub volume: VolumeArgs,

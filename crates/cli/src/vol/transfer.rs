@@ -14,6 +14,11 @@ use crate::arguments::parse_mode;
 ///
 /// Holes of the file stay holes. The volume has the new content as a whole, or nothing changes.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant vol upload vms web.raw debian-12.raw
+
+Exit status: see extant --help.")]
 pub struct UploadArgs {
     #[command(flatten)]
     pub volume: VolumeArgs,
@@ -37,6 +42,11 @@ pub struct UploadArgs {
 ///
 /// Holes of the volume stay holes. The file has the new content as a whole, or nothing changes.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant vol download vms web.raw /backup/web.raw
+
+Exit status: see extant --help.")]
 pub struct DownloadArgs {
     #[command(flatten)]
     pub volume: VolumeArgs,

@@ -12,6 +12,12 @@ use super::work::{VolumeArgs, WorkArgs, work};
 ///
 /// What is wiped stays wiped, also after a cancel.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant vol wipe vms old.raw
+  extant vol wipe vms old.raw --method discard
+
+Exit status: see extant --help.")]
 pub struct WipeArgs {
     #[command(flatten)]
     pub volume: VolumeArgs,
@@ -39,6 +45,12 @@ pub enum Method {
 
 /// Make the holes and unwritten parts of a volume written, and keep all its data.
 #[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant vol materialize vms thin.raw
+  extant vol materialize vms thin.raw --background
+
+Exit status: see extant --help.")]
 pub struct MaterializeArgs {
     #[command(flatten)]
     pub volume: VolumeArgs,
