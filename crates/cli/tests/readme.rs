@@ -17,7 +17,7 @@ use extant_testkit::{command, require, requires};
 
 use support::{Answer, MIB, create, extant, run};
 
-const COMMANDS: [&str; 14] = [
+const COMMANDS: [&str; 15] = [
     "create",
     "fallocate",
     "materialize",
@@ -26,6 +26,7 @@ const COMMANDS: [&str; 14] = [
     "fs",
     "mount",
     "umount",
+    "serve",
     "pool",
     "vol",
     "job",

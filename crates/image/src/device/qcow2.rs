@@ -130,6 +130,13 @@ impl Qcow2 {
         self.data.as_ref().unwrap_or(&self.file.0)
     }
 
+    /// The backing file, of an image with clusters that are there.
+    fn behind(&self) -> &Arc<dyn Device> {
+        self.backing
+            .as_ref()
+            .expect("only with one there is such a source")
+    }
+
     fn flush_data(&self) -> Result<()> {
         self.data_device().run(Operation::Flush)
     }

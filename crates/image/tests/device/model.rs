@@ -6,9 +6,9 @@
 use std::path::Path;
 use std::thread;
 
-use extant_blockdev::{Device, Persistence, Request, Speed, Unmap, Zeroing};
+use extant_blockdev::{Device, HostCache, Persistence, Request, Speed, Unmap, Zeroing};
 use extant_image::device::{DeviceOptions, ImageDevice};
-use extant_space::ByteRange;
+use extant_space::{ByteRange, ErrorKind};
 use extant_testkit::require;
 
 use crate::support::{
@@ -207,6 +207,28 @@ fn images_of_every_mode_and_cluster_size_read_as_they_were_written() {
             println!("{options}, seed {seed}");
             assert_model(&ground, &options, cluster, seed);
         }
+    }
+}
+
+#[test]
+fn image_past_the_page_cache_reads_as_it_was_written() {
+    require!(qemu_img());
+    let ground = Ground::new();
+    let path = ground.qcow2("image.qcow2", "cluster_size=16k", SIZE);
+    let options = DeviceOptions {
+        cache: HostCache::Direct,
+        ..qcow2_options()
+    };
+    if let Err(error) = ImageDevice::open(&path, &options) {
+        // The folder of the tests may be on a file system without direct I/O.
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        return;
+    }
+    let mut bytes = vec![0; SIZE as usize];
+    for seed in 600..602 {
+        bytes = run(&path, &options, &bytes, 16 << 10, seed);
+        assert_checks(&path);
+        assert_reads(&path, &bytes);
     }
 }
 

@@ -7,13 +7,15 @@ use std::path::Path;
 use std::sync::Arc;
 
 use extant_blockdev::{
-    Assigned, Device, Features, LoopDevice, LoopOptions, Persistence, RangeStatus, Unmap, Zeroing,
+    Assigned, Device, Features, LoopDevice, LoopOptions, MemoryDevice, Persistence, RangeStatus,
+    Unmap, Zeroing,
 };
+use extant_ext4 as ext4;
 use extant_hostfs::{Access, HostFile};
 use extant_image::device::{DeviceOptions, ImageAccess, ImageDevice};
-use extant_space::{ByteRange, ErrorKind, ExtentFlags, ExtentState};
+use extant_space::{ByteRange, ErrorKind, ExtentFlags, ExtentState, SpaceFile};
 use extant_testkit::scratch::{Filesystem, Scratch};
-use extant_testkit::{require, requires};
+use extant_testkit::{mke2fs, require, requires};
 
 use crate::support::{
     Ground, KIB, MIB, assert_checks, assert_reads, followed, open, open_with, pattern,
@@ -316,6 +318,49 @@ fn image_in_a_file_without_a_path_is_read_and_written() {
 }
 
 #[test]
+fn image_inside_an_ext4_file_system_is_read_and_written() {
+    require!(qemu_img(), requires::tool("mke2fs"));
+    let ground = Ground::new();
+    let path = ground.qcow2("image.qcow2", "", 8 * MIB);
+    let disk = MemoryDevice::new(64 * MIB);
+    disk.write_at(&mke2fs("-t ext4", 64 * MIB), 0, Persistence::Cached)
+        .unwrap();
+    let filesystem = ext4::Filesystem::open(Arc::new(disk), ext4::Options::default()).unwrap();
+    let new = ext4::NewNode {
+        kind: ext4::NewKind::Regular,
+        permissions: 0o644,
+        uid: 0,
+        gid: 0,
+        umask: 0,
+    };
+    let node = filesystem
+        .root()
+        .unwrap()
+        .create(b"image.qcow2", &new)
+        .unwrap();
+    let file = Arc::new(node.file().unwrap());
+    file.write_at(&std::fs::read(&path).unwrap(), 0).unwrap();
+    let store = LoopDevice::new(file.clone(), LoopOptions::default()).unwrap();
+    let image = ImageDevice::open_store(Arc::new(store), &qcow2_options()).unwrap();
+    let mut bytes = pattern(0, 8 * MIB, 4);
+    write(&image, 0, &bytes);
+    image.discard(ByteRange::new(2 * MIB, 5 * MIB)).unwrap();
+    bytes[2 << 20..5 << 20].fill(0);
+    image.flush().unwrap();
+    assert_eq!(
+        state_at(&image, 0),
+        (ExtentState::Written, ExtentFlags::empty())
+    );
+    assert_eq!(read(&image, 0, 8 * MIB), bytes);
+    drop(image);
+    let mut contents = vec![0; file.size().unwrap() as usize];
+    file.read_at(&mut contents, 0).unwrap();
+    std::fs::write(&path, contents).unwrap();
+    assert_checks(&path);
+    assert_reads(&path, &bytes);
+}
+
+#[test]
 fn chain_of_backing_files_reads_through_to_the_last() {
     require!(qemu_img());
     let ground = Ground::new();
@@ -337,6 +382,16 @@ fn chain_of_backing_files_reads_through_to_the_last() {
     expected.resize(4 * MIB as usize, 0);
     expected[100 * 1024..][..4096].fill(9);
     assert_eq!(read(&image, 0, 4 * MIB), expected);
+    assert_eq!(
+        state_at(&image, 0),
+        (ExtentState::Written, ExtentFlags::SHARED)
+    );
+    assert_eq!(
+        state_at(&image, 3 * MIB / CLUSTER),
+        (ExtentState::Hole, ExtentFlags::empty())
+    );
+    let told = status(&image);
+    assert_eq!(told.last().unwrap().1, RangeStatus::Hole, "{told:?}");
     drop(image);
     assert_checks(&top);
     assert_reads(&top, &expected);

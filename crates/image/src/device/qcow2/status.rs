@@ -21,44 +21,10 @@ impl Qcow2 {
             Source::Zero => Ok(visit(run, RangeStatus::Hole)),
             Source::AllocatedZero(_) => Ok(visit(run, RangeStatus::Zero)),
             Source::Compressed(_) => Ok(visit(run, RangeStatus::Data)),
-            Source::Host(offset) | Source::Shared(offset) => below(
-                run,
-                offset,
-                self.data_device().geometry().size,
-                &mut |range, place| {
-                    let mut flow = ControlFlow::Continue(());
-                    match range {
-                        None => flow = visit(place, RangeStatus::Hole),
-                        Some(range) => self.data_device().status(range, &mut |found, status| {
-                            flow = visit(moved(found, range, place), status);
-                            flow
-                        })?,
-                    }
-                    Ok(flow)
-                },
-            ),
-            Source::Backing => {
-                let backing = self
-                    .backing
-                    .as_ref()
-                    .expect("only with one there is such a source");
-                below(
-                    run,
-                    run.start(),
-                    backing.geometry().size,
-                    &mut |range, place| {
-                        let mut flow = ControlFlow::Continue(());
-                        match range {
-                            None => flow = visit(place, RangeStatus::Hole),
-                            Some(range) => backing.status(range, &mut |found, status| {
-                                flow = visit(found, status);
-                                flow
-                            })?,
-                        }
-                        Ok(flow)
-                    },
-                )
+            Source::Host(offset) | Source::Shared(offset) => {
+                status_below(self.data_device(), run, offset, visit)
             }
+            Source::Backing => status_below(self.behind(), run, run.start(), visit),
         })
     }
 
@@ -84,7 +50,14 @@ impl Qcow2 {
             ))),
             // The next write goes to a place of its own.
             Source::Shared(_) => Ok(visit(plain(run, written, ExtentFlags::SHARED))),
-            Source::Backing => Ok(visit(plain(run, written, ExtentFlags::SHARED))),
+            Source::Backing => {
+                status_below(self.behind(), run, run.start(), &mut |found, status| {
+                    visit(match status {
+                        RangeStatus::Hole => Extent::hole(found),
+                        _ => plain(found, written, ExtentFlags::SHARED),
+                    })
+                })
+            }
             Source::Host(offset) => below(
                 run,
                 offset,
@@ -151,6 +124,26 @@ impl Qcow2 {
         }
         self.find(metadata, part)
     }
+}
+
+/// Tells the status of a run that lies at `offset` of a device.
+fn status_below(
+    device: &(impl Device + ?Sized),
+    run: ByteRange,
+    offset: u64,
+    visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
+) -> Result<ControlFlow<()>> {
+    below(run, offset, device.geometry().size, &mut |range, place| {
+        let mut flow = ControlFlow::Continue(());
+        match range {
+            None => flow = visit(place, RangeStatus::Hole),
+            Some(range) => device.status(range, &mut |found, status| {
+                flow = visit(moved(found, range, place), status);
+                flow
+            })?,
+        }
+        Ok(flow)
+    })
 }
 
 /// Splits a run that lies at `offset` of a device of `size` bytes into what is there, and what is behind the end.
