@@ -69,10 +69,10 @@ enum DiskCommand {
 /// Runs one command.
 pub fn run(args: &DiskArgs, cancel: &CancelToken) -> ExitCode {
     match &args.command {
-        DiskCommand::Info(args) => plain(info::run(args)),
+        DiskCommand::Info(args) => plain(info::run(args, cancel)),
         DiskCommand::Check(args) => check::run(args, cancel),
-        DiskCommand::Map(args) => plain(map::run(args)),
-        DiskCommand::Measure(args) => plain(measure::run(args)),
+        DiskCommand::Map(args) => plain(map::run(args, cancel)),
+        DiskCommand::Measure(args) => plain(measure::run(args, cancel)),
         DiskCommand::Resize(args) => resize::run(args, cancel),
         DiskCommand::Convert(args) => convert::run(args, cancel),
         DiskCommand::Materialize(args) => materialize::run(args, cancel),
@@ -115,11 +115,11 @@ impl LookArgs {
     }
 
     /// Opens the image with what it stands on, if that is allowed.
-    fn open(&self, follow: Follow) -> Result<Looked> {
+    fn open(&self, follow: Follow, cancel: &CancelToken) -> Result<Looked> {
         let Some(outer) = &self.image else {
             let layer = open_path(&self.file, self.format(), follow)?;
             return Ok(Looked {
-                layer,
+                layer: layer.with_cancel(cancel),
                 _outer: None,
             });
         };
@@ -130,7 +130,7 @@ impl LookArgs {
         let (file, outer) = open_inside(outer, self)?;
         let layer = self.layer(file)?;
         Ok(Looked {
-            layer,
+            layer: layer.with_cancel(cancel),
             _outer: Some(outer),
         })
     }

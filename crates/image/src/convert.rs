@@ -2,7 +2,7 @@
 //!
 //! Model: the map of the source says where data is. The new image is laid out for that, its space is made in one piece, and several
 //! threads copy; then come the tables, then zeros where the preallocation wants them. Holes and zeros are never read, and
-//! pieces that turn out to be zeros are not written: they are zeros in the new image already.
+//! pieces that turn out to be zeros are not written: they are zeros in the new image already. A thin one has no clusters for them.
 //!
 //! The new image has its name when it is complete; until then nothing is there.
 
@@ -19,6 +19,7 @@ use extant_space::{ByteRange, ByteSize, Control, Error, ErrorKind, Phase, Result
 
 use crate::layer::Layer;
 use crate::new_image::NewImage;
+use crate::occupied::Occupied;
 use crate::options::{Format, ImageOptions};
 
 /// Copied at once by a thread.
@@ -115,11 +116,17 @@ impl<'a> Conversion<'a> {
     /// # Errors
     /// Those of reading and writing, and `Cancelled`. The file is worth nothing then.
     pub fn fill(&self, file: &dyn SpaceFile, control: Control<'_>) -> Result<()> {
-        self.copy(file, control)?;
-        self.new.write_metadata(file, control)
+        let occupied = self.new.occupied();
+        self.copy(file, occupied.as_ref(), control)?;
+        self.new.write_occupied(file, occupied.as_ref(), control)
     }
 
-    fn copy(&self, file: &dyn SpaceFile, control: Control<'_>) -> Result<()> {
+    fn copy(
+        &self,
+        file: &dyn SpaceFile,
+        occupied: Option<&Occupied>,
+        control: Control<'_>,
+    ) -> Result<()> {
         let total = self.data_bytes();
         let pieces = Mutex::new(self.data.iter().flat_map(|range| range.chunks(PIECE_BYTES)));
         let is_over = AtomicBool::new(false);
@@ -138,7 +145,7 @@ impl<'a> Conversion<'a> {
                             .next();
                         let Some(piece) = next else { return };
                         let buffer = &mut buffer[..piece.len() as usize];
-                        let done = self.copy_piece(file, piece, buffer);
+                        let done = self.copy_piece(file, occupied, piece, buffer);
                         let is_failed = done.is_err();
                         if sender.send(done.map(|()| piece.len())).is_err() || is_failed {
                             return;
@@ -170,7 +177,13 @@ impl<'a> Conversion<'a> {
         })
     }
 
-    fn copy_piece(&self, file: &dyn SpaceFile, piece: ByteRange, buffer: &mut [u8]) -> Result<()> {
+    fn copy_piece(
+        &self,
+        file: &dyn SpaceFile,
+        occupied: Option<&Occupied>,
+        piece: ByteRange,
+        buffer: &mut [u8],
+    ) -> Result<()> {
         self.source.read_at(buffer, piece.start())?;
         let mut at = 0;
         while at < buffer.len() {
@@ -183,6 +196,11 @@ impl<'a> Conversion<'a> {
             let (place, room) = self.new.place(piece.start() + at as u64);
             let length = data_blocks(rest).min(usize::try_from(room).unwrap_or(usize::MAX));
             file.write_at(&rest[..length], place)?;
+            if let Some(occupied) = occupied {
+                let bits = self.new.place_bits();
+                let last = (place + length as u64 - 1) >> bits;
+                (place >> bits..=last).for_each(|cluster| occupied.set(cluster));
+            }
             at += length;
         }
         Ok(())

@@ -12,7 +12,7 @@ mod read;
 
 use std::sync::Arc;
 
-use extant_space::{Error, ErrorKind, Result, SpaceFile};
+use extant_space::{CancelToken, Error, ErrorKind, Result, SpaceFile};
 
 use crate::format::Header;
 use crate::options::Format;
@@ -80,6 +80,16 @@ impl Layer {
     /// The file that holds this layer's data.
     pub fn with_data_file(mut self, file: Arc<dyn SpaceFile>) -> Self {
         self.data_file = Some(file);
+        self
+    }
+
+    /// Whatever goes through the tables of this layer and of those below stops when `cancel` says so.
+    pub fn with_cancel(mut self, cancel: &CancelToken) -> Self {
+        if let Kind::Qcow2(qcow2) = &mut self.kind {
+            qcow2.cancel = cancel.clone();
+        }
+        let backing = self.backing.take();
+        self.backing = backing.map(|backing| Box::new(backing.with_cancel(cancel)));
         self
     }
 

@@ -21,6 +21,7 @@ mod lock;
 mod materialize;
 mod measure;
 mod new_image;
+mod occupied;
 mod options;
 mod placed;
 mod preallocation;

@@ -11,6 +11,7 @@ use crate::format::{
     L1Entry, L2Entry, RefcountBlock, Version,
 };
 use crate::layout::{Layout, Mapped, REFCOUNT_TABLE_START};
+use crate::occupied::Occupied;
 use crate::options::{Format, ImageOptions};
 use crate::placed::Placed;
 use crate::preallocation::Preallocation;
@@ -98,9 +99,38 @@ impl NewImage {
     /// # Errors
     /// Those of writing, and `Cancelled`. The file is worth nothing then.
     pub fn write_metadata(&self, file: &dyn SpaceFile, control: Control<'_>) -> Result<()> {
+        self.write_occupied(file, None, control)
+    }
+
+    /// As [`write_metadata`](Self::write_metadata), without the clusters that were kept for data and got none.
+    pub(crate) fn write_occupied(
+        &self,
+        file: &dyn SpaceFile,
+        occupied: Option<&Occupied>,
+        control: Control<'_>,
+    ) -> Result<()> {
         match &self.contents {
             Contents::Raw { .. } => Ok(()),
-            Contents::Qcow2(qcow2) => qcow2.write(file, control),
+            Contents::Qcow2(qcow2) => qcow2.write(file, occupied, control),
+        }
+    }
+
+    /// A bit for each cluster that is kept for data, where those without any can do without a place.
+    pub(crate) fn occupied(&self) -> Option<Occupied> {
+        match &self.contents {
+            Contents::Qcow2(qcow2) if self.preallocation == Preallocation::Off => {
+                let layout = &qcow2.layout;
+                Some(Occupied::new(layout.data_start, layout.data_clusters))
+            }
+            _ => None,
+        }
+    }
+
+    /// Base-2 logarithm of the unit that places are given in.
+    pub(crate) fn place_bits(&self) -> u32 {
+        match &self.contents {
+            Contents::Raw { .. } => 0,
+            Contents::Qcow2(qcow2) => qcow2.layout.geometry.cluster_bits(),
         }
     }
 }
@@ -152,7 +182,12 @@ impl Qcow2 {
         ((cluster << bits) + within, (count << bits) - within)
     }
 
-    fn write(&self, file: &dyn SpaceFile, control: Control<'_>) -> Result<()> {
+    fn write(
+        &self,
+        file: &dyn SpaceFile,
+        occupied: Option<&Occupied>,
+        control: Control<'_>,
+    ) -> Result<()> {
         let layout = &self.layout;
         let mut out = Writer {
             file,
@@ -165,16 +200,16 @@ impl Qcow2 {
         out.entries(table, layout.refcount_blocks, |index| {
             layout.offset(blocks + index)
         })?;
-        self.write_refcounts(&mut out)?;
+        self.write_refcounts(&mut out, occupied)?;
         if layout.l2_tables > 0 {
-            self.write_tables(&mut out)?;
+            self.write_tables(&mut out, occupied)?;
         }
         // Last: who finds it finds all.
         file.write_at(&self.header, 0)
     }
 
     /// The L1 table, and the L2 tables that it names.
-    fn write_tables(&self, out: &mut Writer<'_>) -> Result<()> {
+    fn write_tables(&self, out: &mut Writer<'_>, occupied: Option<&Occupied>) -> Result<()> {
         let layout = &self.layout;
         let geometry = layout.geometry;
         let tables = self.placed.tables(geometry);
@@ -196,6 +231,7 @@ impl Qcow2 {
                 let first = index * geometry.l2_entries();
                 let end = first + geometry.l2_entries();
                 self.placed.for_each(first..end, &mut |place| {
+                    let place = place.filter(|&cluster| holds(occupied, cluster));
                     let entry = place.map_or(L2Entry::UNALLOCATED, |cluster| {
                         L2Entry::exclusive(layout.offset(cluster))
                     });
@@ -209,7 +245,7 @@ impl Qcow2 {
     }
 
     /// One for every cluster but those between the two runs.
-    fn write_refcounts(&self, out: &mut Writer<'_>) -> Result<()> {
+    fn write_refcounts(&self, out: &mut Writer<'_>, occupied: Option<&Occupied>) -> Result<()> {
         let layout = &self.layout;
         let free = layout.metadata_clusters()..layout.data_start;
         let entries = layout.geometry.refcount_block_entries();
@@ -228,6 +264,10 @@ impl Qcow2 {
                         block.set((cluster - first) as usize, 0);
                     }
                 }
+                let data = layout.data_start.max(first)..layout.end().min(first + entries);
+                for cluster in data.filter(|&cluster| !holds(occupied, cluster)) {
+                    block.set((cluster - first) as usize, 0);
+                }
             }
             out.piece(
                 layout.offset(layout.refcount_blocks_start() + index),
@@ -237,6 +277,11 @@ impl Qcow2 {
         }
         Ok(())
     }
+}
+
+/// A cluster of data is in use.
+fn holds(occupied: Option<&Occupied>, cluster: u64) -> bool {
+    occupied.is_none_or(|occupied| occupied.holds(cluster))
 }
 
 /// Refcounts of one, as many as there is room for.

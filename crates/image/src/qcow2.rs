@@ -6,7 +6,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use extant_space::{ByteRange, Result, SpaceFile};
+use extant_space::{ByteRange, CancelToken, Result, SpaceFile};
 
 use crate::format::{Header, L1Entry, L2Entry, Mapping};
 
@@ -18,6 +18,8 @@ pub(crate) struct Qcow2 {
     pub(crate) file: Arc<dyn SpaceFile>,
     pub(crate) header: Header,
     pub(crate) l1: Vec<u64>,
+    /// Asks walks through the tables to stop.
+    pub(crate) cancel: CancelToken,
 }
 
 /// Neighbouring clusters of the guest that are mapped the same way, and lie behind each other.
@@ -36,7 +38,12 @@ impl Qcow2 {
         let header = Header::read(&*file)?;
         let range = header.l1_range();
         let l1 = read_table(&*file, range.start(), u64::from(header.l1_entries))?;
-        Ok(Self { file, header, l1 })
+        Ok(Self {
+            file,
+            header,
+            l1,
+            cancel: CancelToken::new(),
+        })
     }
 
     /// Visits the mapping of `range`, cut at the end of the disk, in order.
@@ -84,6 +91,7 @@ impl Qcow2 {
 
     /// The entries of one L2 table that map `piece`.
     fn walk(&self, table: u64, piece: ByteRange, merge: &mut Merge<'_>) -> Result<ControlFlow<()>> {
+        self.cancel.check()?;
         let geometry = self.header.geometry;
         let cluster_bits = geometry.cluster_bits();
         let first = piece.start() >> cluster_bits;

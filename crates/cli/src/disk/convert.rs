@@ -117,7 +117,7 @@ fn copy(args: &ConvertArgs, control: Control<'_>) -> Result<Report> {
         None => Some(args.look.open_file()?),
         Some(_) => None,
     };
-    let looked = args.look.open(args.chain.follow())?;
+    let looked = args.look.open(args.chain.follow(), control.cancel)?;
     let source_bytes = looked.layer.virtual_bytes();
     let mut image = ImageOptions::new(format, args.size.map_or(source_bytes, |size| size.0));
     let asked = args.preallocation.map(Preallocation::from);

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use extant_image::{ImageInfo, Qcow2Info};
-use extant_space::{ByteSize, Result};
+use extant_space::{ByteSize, CancelToken, Result};
 
 use super::{ChainArgs, LookArgs};
 use crate::print;
@@ -30,8 +30,8 @@ pub struct InfoArgs {
 }
 
 /// Tells.
-pub(super) fn run(args: &InfoArgs) -> Result<ExitCode> {
-    let looked = args.look.open(args.chain.follow())?;
+pub(super) fn run(args: &InfoArgs, cancel: &CancelToken) -> Result<ExitCode> {
+    let looked = args.look.open(args.chain.follow(), cancel)?;
     let info = looked
         .layer
         .info()

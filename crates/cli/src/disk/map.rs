@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use extant_image::{ImageExtent, Layer};
-use extant_space::{ByteRange, ExtentFlags, ExtentState, Result};
+use extant_space::{ByteRange, CancelToken, ExtentFlags, ExtentState, Result};
 use serde::Serialize;
 
 use super::{ChainArgs, LookArgs};
@@ -67,8 +67,8 @@ impl From<&ImageExtent> for Entry {
 }
 
 /// Maps.
-pub(super) fn run(args: &MapArgs) -> Result<ExitCode> {
-    let looked = args.look.open(args.chain.follow())?;
+pub(super) fn run(args: &MapArgs, cancel: &CancelToken) -> Result<ExitCode> {
+    let looked = args.look.open(args.chain.follow(), cancel)?;
     let mut out = BufWriter::new(io::stdout().lock());
     let written = match args.json {
         true => json(&looked.layer, &mut out),

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use extant_image::{Format, ImageOptions, Preallocation, data_bytes, measure};
-use extant_space::{ByteSize, Result};
+use extant_space::{ByteSize, CancelToken, Result};
 
 use super::{ChainArgs, LookArgs};
 use crate::arguments::parse_size;
@@ -54,7 +54,7 @@ pub struct MeasureArgs {
 }
 
 /// Measures.
-pub(super) fn run(args: &MeasureArgs) -> Result<ExitCode> {
+pub(super) fn run(args: &MeasureArgs, cancel: &CancelToken) -> Result<ExitCode> {
     let format = Format::from(args.to);
     let words = Words::parse(&args.words, format)?;
     let mut options = ImageOptions::new(format, 0);
@@ -72,7 +72,7 @@ pub(super) fn run(args: &MeasureArgs) -> Result<ExitCode> {
             format: args.format,
             image: None,
         };
-        let looked = look.open(args.chain.follow())?;
+        let looked = look.open(args.chain.follow(), cancel)?;
         options.virtual_bytes = looked.layer.virtual_bytes();
         data = looked
             .layer

@@ -26,7 +26,7 @@ fn source(ground: &Ground) -> std::path::PathBuf {
         bytes[start..start + length].fill(value);
     }
     std::fs::write(&raw, &bytes).unwrap();
-    // Zeros that have space, and holes.
+    // Zeros that are written, and holes.
     let file = std::fs::OpenOptions::new().write(true).open(&raw).unwrap();
     rustix::fs::fallocate(
         &file,
@@ -92,6 +92,12 @@ fn thin_copies_have_clusters_for_data_alone() {
     let (ours, theirs) = (ground.path("ours.qcow2"), ground.path("theirs.qcow2"));
     converted(&raw, &ours, &qcow2(SIZE, Preallocation::Off));
     qemu(&[&"convert", &"-f", &"raw", &"-O", &"qcow2", &raw, &theirs]);
+    assert_checks(&ours);
+    let mapped = |path: &Path| {
+        let layer = open_path(path, None, Follow::Nothing).unwrap();
+        layer.info().unwrap().states.mapped
+    };
+    assert_eq!(mapped(&ours), mapped(&theirs));
     let space = |path: &Path| {
         std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(path).unwrap()) * 512
     };

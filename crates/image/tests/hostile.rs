@@ -1,0 +1,113 @@
+//! Images with anything in their headers, tables and lists: every question has an answer or an error, in little time and memory.
+
+use std::fs::File;
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+
+use extant_hostfs::{Access, HostFile, Pace};
+use extant_image::{
+    Format, ImageOptions, Layer, NewImage, Preallocation, ResizeOptions, Target, check,
+    materialize, repair_leaks, resize,
+};
+use extant_space::{ByteRange, CancelToken, Control, Result, Silent};
+use proptest::prelude::*;
+use tempfile::NamedTempFile;
+
+const SIZE: u64 = 300_032;
+
+fn silent<T>(work: impl FnOnce(Control<'_>) -> T) -> T {
+    work(Control::new(&CancelToken::new(), &Silent))
+}
+
+/// A whole image, half of it mapped, and a snapshot's place in its header.
+fn image() -> NamedTempFile {
+    let mut options = ImageOptions::new(Format::Qcow2, SIZE);
+    options.qcow2.cluster_bytes = 512;
+    options.preallocation = Preallocation::Metadata;
+    let new = NewImage::new(&options).unwrap();
+    let place = NamedTempFile::new().unwrap();
+    place.as_file().set_len(new.file_bytes()).unwrap();
+    let file = HostFile::open(place.path(), Access::ReadWrite).unwrap();
+    silent(|control| new.write_metadata(&file, control)).unwrap();
+    place
+}
+
+/// Asks everything that can be asked.
+fn ask(file: &Arc<HostFile>) -> Result<()> {
+    let report = silent(|control| check(file.clone(), 10, control))?;
+    assert!(report.findings.len() <= 10);
+    let layer = Layer::open(file.clone(), Format::Qcow2)?;
+    let bytes = layer.virtual_bytes();
+    // A disk of many tables that are not there has little to tell.
+    let all = ByteRange::new(0, bytes);
+    let mut at = 0;
+    layer.for_each_extent(all, &mut |extent| {
+        assert_eq!(extent.guest.start(), at);
+        at = extent.guest.end();
+        Ok(ControlFlow::Continue(()))
+    })?;
+    let mut buffer = [0; 10_000];
+    for offset in [0, bytes / 2, bytes.saturating_sub(5000)] {
+        let _ = layer.read_at(&mut buffer, offset);
+    }
+    layer.info().map(drop)
+}
+
+/// Changes everything that can be changed.
+fn change(place: &NamedTempFile) -> Result<()> {
+    let open = || Target::host(place.path(), Pace::Full);
+    let file = Arc::new(HostFile::open(place.path(), Access::ReadWrite)?);
+    silent(|control| repair_leaks(file, control))?;
+    let target = open()?;
+    let disk = Layer::open(target.file().clone(), Format::Qcow2)?.virtual_bytes();
+    if disk > 4 * SIZE {
+        return Ok(());
+    }
+    for (size, preallocation) in [
+        (disk + 5000, Preallocation::Metadata),
+        (disk / 2, Preallocation::Off),
+    ] {
+        let options = ResizeOptions {
+            preallocation: Some(preallocation),
+            may_shrink: true,
+        };
+        silent(|control| resize(&target, Format::Qcow2, size, &options, control))?;
+    }
+    silent(|control| materialize(&target, Format::Qcow2, control)).map(drop)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(300))]
+
+    #[test]
+    fn anything_in_the_metadata_is_an_answer_or_an_error(
+        header in prop::collection::vec((0u64..112, any::<u8>()), 0..2),
+        // Header, refcount table, blocks, L1 and L2 tables.
+        words in prop::collection::vec(
+            (0u64..1500, prop_oneof![
+                any::<u64>(),
+                (0u64..1200).prop_map(|cluster| cluster << 9),
+                (0u64..1200).prop_map(|cluster| cluster << 9 | 1 << 63),
+                (0u64..1 << 20).prop_map(|place| place | 1 << 62),
+            ]),
+            0..6,
+        ),
+        length in prop::option::of(0u64..700_000),
+    ) {
+        let place = image();
+        let file: &File = place.as_file();
+        for (at, value) in header {
+            file.write_all_at(&[value], at).unwrap();
+        }
+        for (at, word) in words {
+            file.write_all_at(&word.to_be_bytes(), 512 + at * 8).unwrap();
+        }
+        if let Some(length) = length {
+            file.set_len(length).unwrap();
+        }
+        let file = Arc::new(HostFile::open(place.path(), Access::ReadWrite).unwrap());
+        let _ = ask(&file);
+        let _ = change(&place);
+    }
+}
