@@ -42,6 +42,10 @@ impl Logged {
         log.push(change);
     }
 
+    fn bytes(&self) -> Vec<u8> {
+        self.0.lock().unwrap().0.clone()
+    }
+
     fn log(&self) -> Vec<Change> {
         self.0.lock().unwrap().1.clone()
     }
@@ -139,7 +143,7 @@ fn counted(size: u64, cluster_bytes: u64, refcount_bits: u32) -> Vec<u8> {
     let new = NewImage::new(&options).unwrap();
     let file = Logged::of(vec![0; new.file_bytes() as usize]);
     silent(|control| new.write_metadata(&*file, control)).unwrap();
-    let bytes = file.0.lock().unwrap().0.clone();
+    let bytes = file.bytes();
     filled(bytes)
 }
 
@@ -161,8 +165,7 @@ fn filled(bytes: Vec<u8>) -> Vec<u8> {
             .collect();
         file.write_at(&data, offset).unwrap();
     }
-    let bytes = file.0.lock().unwrap().0.clone();
-    bytes
+    file.bytes()
 }
 
 fn guest(bytes: Vec<u8>) -> Vec<u8> {
@@ -285,7 +288,7 @@ fn materialize_survives_cuts() {
         let thick = Logged::of(thin);
         // Half of it is mapped, half is not.
         resized(230 * KIB, Preallocation::Off)(&Target::held(thick.clone())).unwrap();
-        let half = thick.0.lock().unwrap().0.clone();
+        let half = thick.bytes();
         cut_everywhere("materialize", &half, |target| {
             silent(|control| materialize(target, Format::Qcow2, control)).map(drop)
         });
