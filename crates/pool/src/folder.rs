@@ -88,6 +88,15 @@ impl Folder {
         Ok(File::from(fd))
     }
 
+    /// The first bytes of the file `name`; false where it has not so many, or may not be read.
+    pub(crate) fn peek(&self, name: &str, first: &mut [u8]) -> bool {
+        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let wanted = first.len();
+        rustix::fs::openat(&self.fd, name, flags, Mode::empty())
+            .and_then(|fd| rustix::io::pread(&fd, first, 0))
+            .is_ok_and(|read| read == wanted)
+    }
+
     /// Makes the file `name`, for its owner alone; it must not exist.
     pub(crate) fn new_file(&self, name: &str) -> Result<File> {
         self.file(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
@@ -216,9 +225,18 @@ impl Folder {
 
     /// Who owns it.
     pub(crate) fn owner(&self) -> Result<u32> {
-        let stat = rustix::fs::fstat(&self.fd)
-            .map_err(|errno| Error::from(io::Error::from(errno)).at(&self.path))?;
-        Ok(stat.st_uid)
+        Ok(self.own_stat()?.st_uid)
+    }
+
+    /// Numbers of its file system and of itself there.
+    pub(crate) fn identity(&self) -> Result<(u64, u64)> {
+        let stat = self.own_stat()?;
+        Ok((stat.st_dev, stat.st_ino))
+    }
+
+    fn own_stat(&self) -> Result<Stat> {
+        rustix::fs::fstat(&self.fd)
+            .map_err(|errno| Error::from(io::Error::from(errno)).at(&self.path))
     }
 
     fn error(&self, errno: Errno, name: impl AsRef<OsStr>) -> Error {

@@ -12,6 +12,9 @@ use std::str::FromStr;
 use extant_space::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::folder::Folder;
+use crate::name::VolumeName;
+
 const QCOW2_MAGIC: &[u8; 4] = b"QFI\xfb";
 
 /// How a volume's content lies in its file.
@@ -37,10 +40,21 @@ impl Format {
 
     /// What the first bytes of a file look like.
     pub(crate) fn of(file: &File) -> Self {
-        let mut magic = [0; QCOW2_MAGIC.len()];
-        match file.read_exact_at(&mut magic, 0) {
-            Ok(()) if &magic == QCOW2_MAGIC => Self::Qcow2,
-            _ => Self::Raw,
+        let mut first = [0; QCOW2_MAGIC.len()];
+        Self::of_first(file.read_exact_at(&mut first, 0).is_ok(), first)
+    }
+
+    /// The same for a file that is listed, without opening more than that takes. One that may not be read is raw.
+    pub(crate) fn of_listed(folder: &Folder, name: &VolumeName, size_bytes: u64) -> Self {
+        let mut first = [0; QCOW2_MAGIC.len()];
+        let is_long = size_bytes >= first.len() as u64;
+        Self::of_first(is_long && folder.peek(name.as_str(), &mut first), first)
+    }
+
+    fn of_first(is_known: bool, first: [u8; QCOW2_MAGIC.len()]) -> Self {
+        match is_known && &first == QCOW2_MAGIC {
+            true => Self::Qcow2,
+            false => Self::Raw,
         }
     }
 

@@ -53,7 +53,7 @@ pub(crate) fn roll_back(pool: &Pool, state: &State, record: &Record) -> Result<(
             state.remove_work(record.id)
         }
         Operation::Resize(resize) => resize::roll_back(pool, record, resize),
-        Operation::Download(download) => download::roll_back(record.id, download),
+        Operation::Download(download) => download::roll_back(pool, record.id, download),
         // What was written over is gone, and what was made real does no harm.
         Operation::Wipe(_) | Operation::Materialize(_) => Ok(()),
     }
@@ -73,7 +73,7 @@ pub(crate) fn was_published(
         return Ok(false);
     }
     if let Operation::Download(download) = &record.operation {
-        return download::was_published(record.id, download);
+        return download::was_published(pool, record.id, download);
     }
     let work = state.work_files()?;
     Ok(work.iter().all(|file| file.job != Some(record.id))

@@ -3,7 +3,7 @@
 //! A job whose process is gone is interrupted: it can be resumed, or cancelled, by who decides. One that had only its last
 //! word left to say is ended here. Files that belong to no job are removed.
 
-use extant_space::Result;
+use extant_space::{ErrorKind, Result};
 use serde::Serialize;
 
 use crate::job::{JobId, JobState, JobStatus};
@@ -78,13 +78,13 @@ impl Pool {
     }
 
     fn is_complete(&self, state: &State, id: JobId) -> Result<bool> {
-        let _locked = state.lock()?;
-        let Some(run) = crate::job::RunFile::take(state.jobs.folder(), id)? else {
-            return Ok(false);
-        };
-        match self.unfinished(state, id) {
-            Ok(record) => crate::operation::was_published(self, state, &record, &run),
-            Err(_) => Ok(false),
+        let locked = state.lock()?;
+        match self.claim(state, &locked, id) {
+            Ok(Some((record, run))) => crate::operation::was_published(self, state, &record, &run),
+            Ok(None) => Ok(false),
+            // It has ended by now.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
+            Err(error) => Err(error),
         }
     }
 

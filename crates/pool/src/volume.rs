@@ -76,12 +76,11 @@ impl Pool {
     pub fn volumes(&self) -> Result<Vec<ListedVolume>> {
         let mut all = Vec::new();
         for_each_file(self.folder(), |name, stat| {
-            // One that may not be read, or is gone by now, is listed by what is known of it.
-            let file = self.folder().file(name.as_str(), OFlags::RDONLY);
+            let capacity_bytes = stat.st_size as u64;
             all.push(ListedVolume {
                 name: name.clone(),
-                format: file.map_or(Format::Raw, |file| Format::of(&file)),
-                capacity_bytes: stat.st_size as u64,
+                format: Format::of_listed(self.folder(), name, capacity_bytes),
+                capacity_bytes,
                 allocation_bytes: stat.st_blocks as u64 * 512,
             });
         })?;

@@ -55,6 +55,10 @@ pub struct CreateArgs {
     #[arg(long, value_name = "OCTAL", value_parser = parse_mode, default_value = "0600")]
     pub mode: u32,
 
+    /// Turn copy-on-write off for the file (as chattr +C; btrfs)
+    #[arg(long)]
+    pub nocow: bool,
+
     #[command(flatten)]
     pub work: WorkArgs,
 }
@@ -72,6 +76,7 @@ pub(super) fn run(args: &CreateArgs, cancel: &CancelToken) -> Result<ExitCode> {
             }
             create.format = args.format;
             create.mode = args.mode;
+            create.nocow = args.nocow;
             Operation::Create(create)
         }
         (_, _, Some(path)) => {

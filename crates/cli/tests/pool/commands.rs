@@ -130,7 +130,7 @@ fn ten_thousand_volumes_are_listed() {
     require!(Filesystem::Tmpfs.requirement());
     let scratch = Scratch::new(Filesystem::Tmpfs, 256 * MIB);
     for number in 0..10_000 {
-        fs::write(scratch.path().join(format!("v{number:05}")), "x").unwrap();
+        fs::write(scratch.path().join(format!("v{number:05}")), [b'x'; 512]).unwrap();
     }
     let started = std::time::Instant::now();
     let list = vol("list", scratch.path(), &[]).success();

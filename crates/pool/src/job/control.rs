@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use extant_space::{CancelToken, Error, ErrorKind, Result};
 
 use super::submission::no_such_job;
-use super::{JobId, JobStatus, Outcome, RunFile, run_file};
+use super::{JobId, JobStatus, Outcome, run_file};
 use crate::operation;
 use crate::pool::Pool;
 
@@ -97,12 +97,10 @@ impl Pool {
     /// Ends an interrupted job as cancelled. Whether that was still to be done.
     pub(crate) fn abandon(&self, id: JobId) -> Result<bool> {
         let state = self.make_state()?;
-        let _locked = state.lock()?;
-        let Some(run) = RunFile::take(state.jobs.folder(), id)? else {
-            return Ok(false);
-        };
-        let mut record = match self.unfinished(&state, id) {
-            Ok(record) => record,
+        let locked = state.lock()?;
+        let (mut record, run) = match self.claim(&state, &locked, id) {
+            Ok(Some(claimed)) => claimed,
+            Ok(None) => return Ok(false),
             Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(false),
             Err(error) => return Err(error),
         };

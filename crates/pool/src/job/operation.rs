@@ -45,6 +45,8 @@ pub struct CreateVolume {
     pub preallocation: Preallocation,
     /// Permissions of the file.
     pub mode: u32,
+    /// Copy-on-write is turned off for the file, where the file system has it (btrfs).
+    pub nocow: bool,
     /// Elements of libvirt's description that mean nothing here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) kept: Option<Kept>,
@@ -63,6 +65,7 @@ impl CreateVolume {
             },
             preallocation,
             mode: 0o600,
+            nocow: false,
             kept: None,
         }
     }

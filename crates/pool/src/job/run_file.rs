@@ -71,9 +71,9 @@ impl RunFile {
         Ok(run)
     }
 
-    /// Takes the job over whose worker is gone; `None` while there is one.
+    /// Takes the job over whose worker is gone; `None` while there is one. A file that was lost is made anew.
     pub(crate) fn take(jobs: &Folder, id: JobId) -> Result<Option<Self>> {
-        let file = jobs.file(&name(id), OFlags::RDWR)?;
+        let file = jobs.file(&name(id), OFlags::RDWR | OFlags::CREATE)?;
         let started = Instant::now();
         loop {
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {

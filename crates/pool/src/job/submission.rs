@@ -30,7 +30,7 @@ impl Pool {
         let state = self.make_state()?;
         let locked = state.lock()?;
         if let Some(record) = self.earlier(&state, &operation)? {
-            return self.take_up(state, locked, record);
+            return self.take_up(state, locked, record.id);
         }
         state.jobs.prune()?;
         let reservation = self.assess(&state, &operation)?;
@@ -65,8 +65,7 @@ impl Pool {
     pub fn resume(&self, id: JobId) -> Result<Job<'_>> {
         let state = self.make_state()?;
         let locked = state.lock()?;
-        let record = self.unfinished(&state, id)?;
-        self.take_up(state, locked, record)
+        self.take_up(state, locked, id)
     }
 
     /// Goes on with a job that another process has submitted and handed over, with the lock from [`Job::hand_over`].
@@ -94,11 +93,32 @@ impl Pool {
         }
     }
 
-    fn take_up(&self, state: State, locked: Locked, record: Record) -> Result<Job<'_>> {
-        let Some(run) = RunFile::take(state.jobs.folder(), record.id)? else {
-            return Err(
-                Error::new(ErrorKind::InUse).detail(format!("job {} is at work", record.id))
-            );
+    /// Takes an interrupted job from nobody, under the pool's lock; `None` while a process works on it.
+    ///
+    /// # Errors
+    /// Those of [`unfinished`](Self::unfinished): it may have ended since it was looked at.
+    pub(crate) fn claim(
+        &self,
+        state: &State,
+        _: &Locked,
+        id: JobId,
+    ) -> Result<Option<(Record, RunFile)>> {
+        self.unfinished(state, id)?;
+        let Some(run) = RunFile::take(state.jobs.folder(), id)? else {
+            return Ok(None);
+        };
+        match self.unfinished(state, id) {
+            Ok(record) => Ok(Some((record, run))),
+            Err(error) => {
+                state.jobs.remove_run_file(id)?;
+                Err(error)
+            }
+        }
+    }
+
+    fn take_up(&self, state: State, locked: Locked, id: JobId) -> Result<Job<'_>> {
+        let Some((record, run)) = self.claim(&state, &locked, id)? else {
+            return Err(Error::new(ErrorKind::InUse).detail(format!("job {id} is at work")));
         };
         run.clear_request()?;
         // With the lock taken the job counts as being at work, with what it has not taken yet.

@@ -2,7 +2,7 @@
 //!
 //! Space is allocated first, in pieces as large as extents are, so that the allocator sees full sizes. A copy that was
 //! interrupted is gone through again: what the target has is compared with the source, not trusted, and written where it
-//! differs.
+//! differs; the source may have changed meanwhile.
 
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
@@ -40,6 +40,10 @@ pub(super) fn copy(
     let size = source.size()?;
     let whole = ByteRange::new(0, size);
     target.resize(size)?;
+    let state = match state {
+        Target::Begun => clear_what_is_no_data(source, target, whole, control)?,
+        Target::Empty => Target::Empty,
+    };
     let mut total = 0;
     for_each_allocated(source, whole, &mut |extent| {
         control.cancel.check()?;
@@ -68,7 +72,40 @@ pub(super) fn copy(
         _ => Ok(()),
     })?;
     control.report(Phase::Sync, total, total);
-    target.sync(SyncMode::All)
+    target.sync(SyncMode::All)?;
+    control.cancel.check()
+}
+
+/// The source may have changed since the copy was begun: what is no data in it any more is made a hole in the target.
+fn clear_what_is_no_data(
+    source: &HostFile,
+    target: &HostFile,
+    whole: ByteRange,
+    control: Control<'_>,
+) -> Result<Target> {
+    let mut cleared = Ok(());
+    source.for_each_extent(whole, &mut |extent| {
+        if extent.state == ExtentState::Written {
+            return ControlFlow::Continue(());
+        }
+        cleared = control
+            .cancel
+            .check()
+            .and_then(|()| target.fallocate(FallocateMode::PunchHole, extent.logical));
+        match cleared {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(_) => ControlFlow::Break(()),
+        }
+    })?;
+    match cleared {
+        Ok(()) => Ok(Target::Begun),
+        Err(error) if error.kind() == ErrorKind::Unsupported => {
+            target.resize(0)?;
+            target.resize(whole.end())?;
+            Ok(Target::Empty)
+        }
+        Err(error) => Err(error),
+    }
 }
 
 fn for_each_allocated(

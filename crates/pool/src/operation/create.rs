@@ -2,7 +2,7 @@
 //!
 //! hostfs makes the file, as for `extant create`; what a killed run left is taken up.
 
-use extant_hostfs::{CreateOptions, HostFile, OnFailure};
+use extant_hostfs::{CopyOnWrite, CreateOptions, HostFile, OnFailure};
 use extant_space::{Control, Preallocation, Result, SpaceFile, SyncMode};
 use rustix::fs::OFlags;
 
@@ -24,6 +24,9 @@ pub(super) fn perform(work: &Work<'_>, create: &CreateVolume, control: Control<'
         };
         options.pace = work.pace();
         options.mode = Some(create.mode);
+        if create.nocow {
+            options.copy_on_write = CopyOnWrite::Disable;
+        }
         // Removed by the roll-back, or kept for who resumes the job.
         options.on_failure = OnFailure::KeepPartial;
         extant_hostfs::create(&work.state.work.path().join(&name), &options, control)?;

@@ -9,6 +9,7 @@ use rustix::fs::OFlags;
 use super::copy::{Target, copy};
 use crate::folder::{Folder, OnExisting};
 use crate::job::{Download, JobId, Work};
+use crate::pool::Pool;
 use crate::volume::lock_for_reading;
 
 pub(super) fn perform(work: &Work<'_>, download: &Download, control: Control<'_>) -> Result<()> {
@@ -20,7 +21,7 @@ pub(super) fn perform(work: &Work<'_>, download: &Download, control: Control<'_>
             .at(&download.target)
             .advice("--force replaces it"));
     }
-    let partial = partial_name(work.record.id);
+    let partial = partial_name(work.pool, work.record.id)?;
     let (file, state) = match folder.stat(&partial)? {
         None => (folder.new_file(&partial)?, Target::Empty),
         Some(stat) if stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_nlink == 1 => {
@@ -43,26 +44,28 @@ pub(super) fn perform(work: &Work<'_>, download: &Download, control: Control<'_>
     folder.sync()
 }
 
-pub(super) fn roll_back(id: JobId, download: &Download) -> Result<()> {
+pub(super) fn roll_back(pool: &Pool, id: JobId, download: &Download) -> Result<()> {
     let (folder, _) = match place_of(&download.target) {
         Ok(place) => place,
         // Then nothing of it is there.
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
-    match remove_soon(&folder, partial_name(id).as_ref()) {
+    match remove_soon(&folder, partial_name(pool, id)?.as_ref()) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error.about(&download.target)),
         _ => Ok(()),
     }
 }
 
-pub(super) fn was_published(id: JobId, download: &Download) -> Result<bool> {
+pub(super) fn was_published(pool: &Pool, id: JobId, download: &Download) -> Result<bool> {
     let (folder, name) = place_of(&download.target)?;
-    Ok(folder.stat(&partial_name(id))?.is_none() && folder.stat(name)?.is_some())
+    Ok(folder.stat(&partial_name(pool, id)?)?.is_none() && folder.stat(name)?.is_some())
 }
 
-fn partial_name(id: JobId) -> String {
-    format!(".extant-download-{id}")
+/// Of this pool's job alone: jobs of several pools may download to one place.
+fn partial_name(pool: &Pool, id: JobId) -> Result<String> {
+    let pool = pool.folder().identity()?;
+    Ok(format!(".extant-download-{:x}-{:x}-{id}", pool.0, pool.1))
 }
 
 fn place_of(target: &Path) -> Result<(Folder, &str)> {

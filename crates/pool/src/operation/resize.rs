@@ -5,7 +5,7 @@
 
 use extant_hostfs::{Exclusion, HostFile, MaterializeOptions, materialize_file};
 use extant_space::{
-    ByteRange, Control, FallocateMode, Phase, Preallocation, Result, SpaceFile, SyncMode,
+    ByteRange, Control, ErrorKind, FallocateMode, Phase, Preallocation, Result, SpaceFile, SyncMode,
 };
 use rustix::fs::OFlags;
 
@@ -72,7 +72,12 @@ pub(super) fn roll_back(pool: &Pool, record: &Record, resize: &Resize) -> Result
     if resize.capacity_bytes <= before {
         return Ok(());
     }
-    let file = pool.open_volume(&resize.volume, OFlags::RDWR)?;
+    let file = match pool.open_volume(&resize.volume, OFlags::RDWR) {
+        Ok(file) => file,
+        // Removed by somebody else.
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+    };
     if file.size()? == resize.capacity_bytes {
         file.resize(before)?;
         file.sync(SyncMode::All)?;

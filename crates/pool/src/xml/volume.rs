@@ -39,6 +39,8 @@ pub struct VolumeXml {
     pub allocation_bytes: Option<u64>,
     /// Permissions of the file.
     pub mode: Option<u32>,
+    /// Copy-on-write is turned off for the file.
+    pub nocow: bool,
     kept: Option<Kept>,
 }
 
@@ -76,6 +78,8 @@ impl VolumeXml {
             capacity_bytes: capacity.ok_or_else(|| invalid("a volume needs a <capacity>"))?,
             allocation_bytes: size(root, "allocation")?,
             mode: mode_of(target)?,
+            nocow: target
+                .is_some_and(|target| target.children().any(|it| it.has_tag_name("nocow"))),
             kept: Kept::of(source, root, &KNOWN, &KNOWN_IN_TARGET)?,
         })
     }
@@ -88,18 +92,17 @@ impl VolumeXml {
             Preallocation::Off => 0,
             _ => allocation_bytes.min(self.capacity_bytes),
         };
-        Operation::Create(CreateVolume {
-            volume: self.name,
-            format: self.format,
-            capacity_bytes: self.capacity_bytes,
-            allocation_bytes,
-            preallocation: match allocation_bytes {
-                0 => Preallocation::Off,
-                _ => preallocation,
-            },
-            mode: self.mode.unwrap_or(0o600),
-            kept: self.kept,
-        })
+        let preallocation = match allocation_bytes {
+            0 => Preallocation::Off,
+            _ => preallocation,
+        };
+        let mut create = CreateVolume::new(self.name, self.capacity_bytes, preallocation);
+        create.format = self.format;
+        create.allocation_bytes = allocation_bytes;
+        create.mode = self.mode.unwrap_or(create.mode);
+        create.nocow = self.nocow;
+        create.kept = self.kept;
+        Operation::Create(create)
     }
 }
 

@@ -9,7 +9,10 @@ use extant_pool::{
     CloneMethod, Download, Job, JobId, JobOptions, JobState, Leftovers, OnStop, Operation, Pool,
     Upload,
 };
-use extant_space::{CancelToken, Control, ErrorKind, Preallocation, Progress, Result, Silent};
+use extant_space::{
+    ByteRange, CancelToken, Control, ErrorKind, FallocateMode, Preallocation, Progress, Result,
+    Silent, SpaceFile,
+};
 use extant_testkit::require;
 use extant_testkit::scratch::{Filesystem, Scratch};
 
@@ -320,4 +323,49 @@ fn jobs_that_ended_long_ago_are_forgotten_and_numbers_are_not_used_again() {
     let jobs = stand.pool.jobs().unwrap();
     assert!((64..=65).contains(&jobs.len()), "{}", jobs.len());
     assert_eq!(jobs.last().unwrap().id, JobId(70));
+}
+
+#[test]
+fn copy_taken_up_again_follows_a_source_that_has_changed() {
+    require!(Filesystem::Ext4.requirement());
+    let stand = Stand::new();
+    let operation = clone("a", "b", CloneMethod::Copy);
+    let job = submit(&stand.pool, operation.clone()).unwrap();
+    run_until(5, job, OnStop::Interrupt).unwrap_err();
+    let path = stand.scratch.path().join("a");
+    let file = extant_hostfs::HostFile::open(&path, extant_hostfs::Access::ReadWrite).unwrap();
+    file.write_at(b"changed", 0).unwrap();
+    let hole = ByteRange::new(MIB, 2 * MIB);
+    file.fallocate(FallocateMode::PunchHole, hole).unwrap();
+    drop(file);
+    perform(&stand.pool, operation).unwrap();
+    let same = fs::read(&path).unwrap() == fs::read(stand.scratch.path().join("b")).unwrap();
+    assert!(same, "the clone is of the source as it is");
+}
+
+#[test]
+fn run_file_that_was_lost_is_made_anew() {
+    require!(Filesystem::Ext4.requirement());
+    let stand = Stand::new();
+    let job = submit(&stand.pool, create("b", 8 * MIB, Preallocation::Full)).unwrap();
+    let id = job.id();
+    run_until(3, job, OnStop::Interrupt).unwrap_err();
+    fs::remove_file(stand.scratch.path().join(format!(".extant/jobs/{id}.run"))).unwrap();
+    let found = stand.pool.refresh(Leftovers::Keep).unwrap();
+    assert_eq!(found.interrupted.len(), 1);
+    run(stand.pool.resume(id).unwrap()).unwrap();
+    assert_eq!(names(&stand.pool), ["a", "b"]);
+    assert_at_rest(&stand.pool);
+}
+
+#[test]
+fn interrupted_resize_of_a_volume_that_is_gone_is_cancelled() {
+    require!(Filesystem::Ext4.requirement());
+    let stand = Stand::new();
+    let job = submit(&stand.pool, resize("a", 16 * MIB, Preallocation::Full)).unwrap();
+    let id = job.id();
+    run_until(1, job, OnStop::Interrupt).unwrap_err();
+    fs::remove_file(stand.scratch.path().join("a")).unwrap();
+    assert_eq!(stand.pool.cancel(id).unwrap().state, JobState::Cancelled);
+    assert_at_rest(&stand.pool);
 }
