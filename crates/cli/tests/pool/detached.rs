@@ -109,3 +109,43 @@ fn killed_worker_leaves_a_job_that_another_process_resumes() {
     }
     assert_names(pool, &[".extant", "a", "b"]);
 }
+
+#[test]
+fn of_processes_that_do_not_all_fit_exactly_those_that_fit_succeed() {
+    require!(Filesystem::Ext4.requirement());
+    let scratch = in_memory();
+    let pool = scratch.path().join("pool");
+    let config = scratch.path().join("config");
+    let mut define = extant();
+    define.args(["pool", "define", "small"]).arg(&pool);
+    run(define
+        .args(["--total", "35MiB", "--config-dir"])
+        .arg(&config))
+    .success();
+    let running: Vec<Running> = (0..12)
+        .map(|number| {
+            let mut create = extant();
+            create.args(["vol", "create", "small", &format!("v{number}"), "8MiB"]);
+            Running::start(create.arg("--config-dir").arg(&config))
+        })
+        .collect();
+    let answers: Vec<Answer> = running.into_iter().map(Running::wait).collect();
+    let count = |code: i32| {
+        answers
+            .iter()
+            .filter(|answer| answer.code == Some(code))
+            .count()
+    };
+    assert_eq!((count(0), count(3)), (4, 8), "{answers:?}");
+    let mut list = extant();
+    list.args(["vol", "list", "small", "--json", "--config-dir"])
+        .arg(&config);
+    let volumes = run(&mut list).success().json();
+    let volumes = volumes.as_array().unwrap();
+    assert_eq!(volumes.len(), 4);
+    assert!(
+        volumes
+            .iter()
+            .all(|volume| volume["allocation_bytes"] == 8 * MIB)
+    );
+}

@@ -139,3 +139,38 @@ fn record_that_is_not_readable_is_told_by_its_place() {
     // A second volume is still to be had.
     assert_eq!(names(&pool), ["a"]);
 }
+
+#[test]
+fn disk_that_fails_in_the_middle_leaves_no_volume() {
+    require!(root(), Filesystem::Ext4.requirement());
+    // Thin: more is promised than there is, and a write in the middle fails.
+    let scratch = Scratch::builder(Filesystem::Ext4, 256 * MIB)
+        .memory(64 * MIB)
+        .build();
+    let pool = pool_at(scratch.path());
+    let job = submit(&pool, create("a", 150 * MIB, Preallocation::Full)).unwrap();
+    let id = job.id();
+    let error = job
+        .run(OnStop::Cancel, Control::new(&CancelToken::new(), &Silent))
+        .unwrap_err();
+    let kind = error.kind();
+    assert!(
+        matches!(
+            kind,
+            ErrorKind::Io | ErrorKind::NoSpace | ErrorKind::ReadOnly
+        ),
+        "{error}"
+    );
+    assert!(names(&pool).is_empty());
+    // Where the disk takes no more, the job is left to be cancelled by who has repaired it.
+    match pool.job(id) {
+        Ok(job) => assert!(matches!(
+            job.state,
+            JobState::Failed | JobState::Interrupted
+        )),
+        Err(error) => assert!(
+            matches!(error.kind(), ErrorKind::NotFound | ErrorKind::Io),
+            "{error}"
+        ),
+    }
+}
