@@ -58,7 +58,7 @@ impl Bench for Images {
             &[
                 Goal::at_least(load::DEPTH_1, 0.95, ""),
                 Goal::at_least(load::DEPTH_64_OFF, 1.8, ""),
-                Goal::at_least(load::DEPTH_64_FALLOC, 1.6, ""),
+                Goal::at_least(load::DEPTH_64_MAPPED, 1.6, ""),
                 Goal::at_least(load::DEPTH_64_FULL, 2.2, ""),
                 Goal::at_least(load::READS, 0.95, ""),
                 Goal::at_least(load::IN_ORDER, 0.95, ""),

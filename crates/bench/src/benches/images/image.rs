@@ -36,7 +36,15 @@ pub(super) struct Kind {
 
 impl Kind {
     /// All that both sides make and serve.
-    pub(super) const ALL: [Self; 3] = [Self::raw("off"), Self::raw("falloc"), Self::raw("full")];
+    pub(super) const ALL: [Self; 7] = [
+        Self::raw("off"),
+        Self::raw("falloc"),
+        Self::raw("full"),
+        Self::qcow2("off"),
+        Self::qcow2("metadata"),
+        Self::qcow2("falloc"),
+        Self::qcow2("full"),
+    ];
 
     pub(super) const fn raw(mode: &'static str) -> Self {
         Self {
@@ -45,13 +53,25 @@ impl Kind {
         }
     }
 
+    pub(super) const fn qcow2(mode: &'static str) -> Self {
+        Self {
+            format: "qcow2",
+            mode,
+        }
+    }
+
+    /// Whether all of its space is taken when it is made.
+    pub(super) fn takes_space(self) -> bool {
+        matches!(self.mode, "falloc" | "full")
+    }
+
     /// The command by which a side makes such an image.
     pub(super) fn create(self, context: &Context, side: Side, file: &Path, size: u64) -> Command {
         match side {
             Side::Extant => {
                 let mut command = context.extant();
                 command.arg("create").arg(file).arg(size_word(size));
-                command.args(["--preallocation", self.mode]);
+                command.args(["--format", self.format, "--preallocation", self.mode]);
                 command
             }
             Side::Qemu => peers::qemu_img_create(file, size, self.format, self.mode),

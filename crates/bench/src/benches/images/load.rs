@@ -15,18 +15,18 @@ use crate::fio::Fio;
 use crate::measured::{self, mib};
 use crate::table::{Table, number, spread};
 
-/// Random writes one after the other: the least of modes and places.
-pub(super) const DEPTH_1: &str = "raw-write-depth-1";
-/// Random writes, 64 at a time: the least of the places.
-pub(super) const DEPTH_64_OFF: &str = "raw-off-write-depth-64";
-/// The same.
-pub(super) const DEPTH_64_FALLOC: &str = "raw-falloc-write-depth-64";
-/// The same.
-pub(super) const DEPTH_64_FULL: &str = "raw-full-write-depth-64";
+/// Random writes one after the other: the least of formats, modes and places.
+pub(super) const DEPTH_1: &str = "write-depth-1";
+/// Random writes, 64 at a time, to thin qcow2 images: the least of the places.
+pub(super) const DEPTH_64_OFF: &str = "off-write-depth-64";
+/// The same, to qcow2 images that are mapped and not written.
+pub(super) const DEPTH_64_MAPPED: &str = "mapped-write-depth-64";
+/// The same, to written qcow2 images and all raw ones.
+pub(super) const DEPTH_64_FULL: &str = "full-write-depth-64";
 /// Random reads, at both depths: the least.
-pub(super) const READS: &str = "raw-read";
+pub(super) const READS: &str = "read";
 /// Requests of 1 MiB in order: the least.
-pub(super) const IN_ORDER: &str = "raw-in-order";
+pub(super) const IN_ORDER: &str = "in-order";
 /// Processor time of a random request at depth 64: the most.
 pub(super) const CPU: &str = "cpu-per-request";
 /// Memory of our server: the most.
@@ -105,9 +105,22 @@ struct Judgement {
 
 const JUDGEMENTS: [Judgement; 7] = [
     Judgement::of(DEPTH_1, &Kind::ALL, &[WRITE_1]),
-    Judgement::of(DEPTH_64_OFF, &[Kind::raw("off")], &[WRITE_64]),
-    Judgement::of(DEPTH_64_FALLOC, &[Kind::raw("falloc")], &[WRITE_64]),
-    Judgement::of(DEPTH_64_FULL, &[Kind::raw("full")], &[WRITE_64]),
+    Judgement::of(DEPTH_64_OFF, &[Kind::qcow2("off")], &[WRITE_64]),
+    Judgement::of(
+        DEPTH_64_MAPPED,
+        &[Kind::qcow2("metadata"), Kind::qcow2("falloc")],
+        &[WRITE_64],
+    ),
+    Judgement::of(
+        DEPTH_64_FULL,
+        &[
+            Kind::raw("off"),
+            Kind::raw("falloc"),
+            Kind::raw("full"),
+            Kind::qcow2("full"),
+        ],
+        &[WRITE_64],
+    ),
     Judgement::of(READS, &Kind::ALL, &[READ_1, READ_64]),
     Judgement::of(IN_ORDER, &Kind::ALL, &[WRITE_IN_ORDER, READ_IN_ORDER]),
     Judgement {
@@ -284,10 +297,18 @@ mod tests {
             _scratch: None,
         };
         let mut outcome = Outcome::default();
-        for (mode, ours) in [("off", 3.0), ("falloc", 1.0), ("full", 2.0)] {
+        for kind in Kind::ALL {
+            let ours = match kind {
+                Kind {
+                    format: "qcow2",
+                    mode: "falloc",
+                } => 1.0,
+                Kind { format: "raw", .. } => 3.0,
+                _ => 2.0,
+            };
             for job in [WRITE_64, READ_64] {
                 for (side, value) in [(Side::Extant, ours), (Side::Qemu, 1.0)] {
-                    let name = name(&place, Kind::raw(mode), &job, side);
+                    let name = name(&place, kind, &job, side);
                     for unit in [RATE, CPU_UNIT] {
                         outcome.figures.record(&name, unit, "", value);
                     }
@@ -309,7 +330,7 @@ mod tests {
         assert_eq!(worst("times", CPU_UNIT), 3.0.into());
         assert_eq!(
             outcome.notes[0],
-            "rates: the worst is disk, raw falloc, write, depth 64"
+            "rates: the worst is disk, qcow2 falloc, write, depth 64"
         );
     }
 }
