@@ -78,7 +78,7 @@ fn change(place: &NamedTempFile) -> Result<()> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn anything_in_the_metadata_is_an_answer_or_an_error(
