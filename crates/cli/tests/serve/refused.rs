@@ -2,12 +2,12 @@
 
 use std::fs;
 
-use extant_testkit::command::tool;
+use extant_testkit::command::{run_any_status, tool};
 use extant_testkit::scratch::LoopDevice;
 use extant_testkit::{require, requires};
 
 use crate::stand::{Stand, qemu_io, said, size};
-use crate::support::{Answer, run};
+use crate::support::{Answer, Running, run, wait_until};
 
 fn serve(stand: &Stand, words: &[&str]) -> Answer {
     run(stand.command(&["--socket", "t"]).args(words))
@@ -79,6 +79,48 @@ fn file_that_is_served_is_nobody_elses() {
     // The tests are another process than the server.
     serve(&stand, &["a.raw"]).refused(4, &["open for writing elsewhere"]);
     drop(writer);
+    stand.serve(&["a.raw"]).end();
+}
+
+#[test]
+fn tools_of_qemu_and_a_server_keep_each_other_out() {
+    require!(requires::tool("qemu-io"), requires::tool("qemu-nbd"));
+    let stand = Stand::new();
+    let file = stand.sparse("a.raw", 1);
+    let writes = || {
+        let mut command = tool("qemu-io");
+        command.args(["-f", "raw", "-c", "write 0 512"]).arg(&file);
+        let output = run_any_status(&mut command).unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.success(), text)
+    };
+    assert!(writes().0);
+    for more in [&[][..], &["-r"]] {
+        let serving = stand.serve(&[&["a.raw"], more].concat());
+        let (success, text) = writes();
+        assert!(!success && text.contains("\"write\" lock"), "{text}");
+        serving.end();
+    }
+    assert!(writes().0);
+    for (name, access) in [("rw", "--cache=writeback"), ("ro", "--read-only")] {
+        let word = stand.path(name).with_extension("pid");
+        let mut qemu_nbd = tool("qemu-nbd");
+        qemu_nbd
+            .args(["-t", "-f", "raw", access, "--pid-file"])
+            .arg(&word);
+        let mut theirs = Running::start(qemu_nbd.arg("-k").arg(stand.path(name)).arg(&file));
+        wait_until("qemu-nbd", || word.exists() || !theirs.is_alive());
+        match name {
+            "rw" => {
+                serve(&stand, &["a.raw"]).refused(4, &["a.raw", "a program"]);
+                serve(&stand, &["-r", "a.raw"]).refused(4, &["a.raw", "a program"]);
+            }
+            // Who only reads lets others read.
+            _ => drop(stand.serve(&["-r", "a.raw"]).end()),
+        }
+        theirs.send(rustix::process::Signal::TERM);
+        theirs.wait();
+    }
     stand.serve(&["a.raw"]).end();
 }
 
