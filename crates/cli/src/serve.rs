@@ -88,7 +88,7 @@ pub struct ServeArgs {
 
     /// Open the backing and data files that a qcow2 image names, and those that they name
     #[arg(long)]
-    pub follow: bool,
+    pub chain: bool,
 
     /// Where data is before a client flushes
     #[arg(

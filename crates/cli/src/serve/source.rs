@@ -164,7 +164,7 @@ fn image_options(args: &ServeArgs) -> DeviceOptions {
             false => ImageAccess::ReadWrite,
         },
         format: Some(Format::Qcow2),
-        companions: match args.follow {
+        companions: match args.chain {
             true => Companions::Followed,
             false => Companions::Refused,
         },

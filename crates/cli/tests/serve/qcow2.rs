@@ -99,7 +99,7 @@ fn backing_file_is_opened_only_when_that_is_said() {
         crate::support::Running::start(&mut stand.command(&["top.qcow2", "-s", "s"])).wait();
     assert_eq!(answer.code, Some(5), "{answer}");
     assert!(answer.stderr.contains("backing file (base)"), "{answer}");
-    let serving = stand.serve(&["top.qcow2", "--follow", "-r"]);
+    let serving = stand.serve(&["top.qcow2", "--chain", "-r"]);
     let out = stand.path("out");
     said(tool("nbdcopy").arg(serving.uri("top.qcow2")).arg(&out));
     serving.end();

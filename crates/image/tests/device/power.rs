@@ -5,14 +5,18 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use extant_blockdev::simulation::{CrashDevice, CrashOptions, CrashState};
+use extant_blockdev::simulation::{
+    CrashDevice, CrashOptions, CrashState, Done, Fault, FaultRule, FaultyDevice, When,
+};
 use extant_blockdev::{
-    Device, Geometry, MemoryDevice, Persistence, RangeStatus, Request, Unmap, Zeroing,
+    Device, Geometry, MemoryDevice, OperationKind, Persistence, RangeStatus, Request, Unmap,
+    Zeroing,
 };
 use extant_image::check;
 use extant_image::device::{Companions, DeviceOptions, ImageAccess, ImageDevice, Store};
 use extant_space::{
-    ByteRange, CancelToken, Control, Extent, FallocateMode, Result, Silent, SpaceFile, SyncMode,
+    ByteRange, CancelToken, Control, ErrorKind, Extent, FallocateMode, Result, Silent, SpaceFile,
+    SyncMode,
 };
 use extant_testkit::require;
 
@@ -88,6 +92,37 @@ struct Scenario {
     options: &'static str,
     backing: Option<Arc<dyn Device>>,
     has_snapshot: bool,
+    /// Of so many changes and flushes below one fails, done or not.
+    failure_odds: Option<u32>,
+}
+
+const PLAIN: Scenario = Scenario {
+    name: "4k",
+    options: "cluster_size=4k",
+    backing: None,
+    has_snapshot: false,
+    failure_odds: None,
+};
+
+impl Scenario {
+    fn rules(&self) -> Vec<FaultRule> {
+        let Some(odds) = self.failure_odds else {
+            return Vec::new();
+        };
+        let fail = |done| {
+            let when = When::Probability(1.0 / f64::from(odds));
+            let kind = ErrorKind::Io;
+            let kinds = [
+                OperationKind::Write,
+                OperationKind::WriteZeroes,
+                OperationKind::Flush,
+            ];
+            FaultRule::new(Fault::Fail { kind, done })
+                .on(&kinds)
+                .when(when)
+        };
+        [Done::Nothing, Done::Part, Done::All].map(fail).to_vec()
+    }
 }
 
 /// Runs random requests with the image in a device that records them, then looks at what every power cut leaves.
@@ -118,21 +153,29 @@ fn assert_survives(scenario: &Scenario, seed: u64, steps: usize) {
         ..qcow2_options()
     };
     let bytes = AtomicU64::new(first.len() as u64);
-    let file = Arc::new(File {
-        device: CrashDevice::new(memory),
-        bytes,
-    });
+    let device = FaultyDevice::new(CrashDevice::new(memory), seed, Vec::new());
+    let file = Arc::new(File { device, bytes });
     let image = ImageDevice::open_store(file.clone(), &options).unwrap();
     let mut disk = vec![0; DISK as usize];
     image.read_at(&mut disk, 0).unwrap();
     let mut promises = vec![promise(&disk)];
     let mut random = fastrand::Rng::with_seed(seed);
+    file.device.set_rules(scenario.rules());
+    let mut failures = 0;
     for _ in 0..steps {
-        step(&image, &mut random, &mut disk, &mut promises, &file.device);
+        match step(&image, &mut random, &mut disk, &mut promises) {
+            Ok(None) => {}
+            Ok(Some(promise)) => file.device.inner().mark(promise.to_string()),
+            Err(_) => failures += 1,
+        }
     }
+    assert_eq!(failures > 0, scenario.failure_odds.is_some(), "{failures}");
+    file.device.set_rules(Vec::new());
+    image.flush().unwrap();
+    promises.push(promise(&disk));
+    file.device.inner().mark((promises.len() - 1).to_string());
     drop(image);
-    let file = Arc::into_inner(file).expect("the image is closed");
-    let log = file.device.into_log();
+    let log = file.device.inner().log();
     let options = CrashOptions {
         states_max: 3,
         ..CrashOptions::seeded(seed)
@@ -160,64 +203,62 @@ fn promise(disk: &[u8]) -> Promise {
     }
 }
 
+/// One request. Whatever becomes of it, what is read afterwards is what the disk holds. Returns the number of a new promise.
 fn step(
     image: &ImageDevice,
     random: &mut fastrand::Rng,
     disk: &mut [u8],
     promises: &mut Vec<Promise>,
-    device: &CrashDevice,
-) {
+) -> Result<Option<usize>> {
     let start = random.u64(..DISK / SECTOR) * SECTOR;
     let most = [SECTOR, 8 * KIB, 64 * KIB][random.usize(..3)];
     let length = (random.u64(1..=most / SECTOR) * SECTOR).min(DISK - start);
     let range = ByteRange::new(start, start + length);
     let now = promises.last_mut().expect("one at the start");
-    let set = |disk: &mut [u8], now: &mut Promise, bytes: &[u8]| {
-        disk[start as usize..range.end() as usize].copy_from_slice(bytes);
-        for (number, sector) in (start / SECTOR..).zip(bytes.chunks(SECTOR as usize)) {
-            now.versions
-                .entry(number)
-                .or_default()
-                .push(sector.to_vec());
-        }
-    };
-    match random.u8(..10) {
+    let mut wanted = None;
+    let done = match random.u8(..10) {
         0..5 => {
-            let bytes = pattern(start, length, random.u64(..));
-            image.write_at(&bytes, start, Persistence::Cached).unwrap();
-            set(disk, now, &bytes);
+            let bytes = wanted.insert(pattern(start, length, random.u64(..)));
+            image.write_at(bytes, start, Persistence::Cached)
         }
         5..7 => {
-            image.discard(range).unwrap();
+            let sectors = range.chunks(SECTOR);
             now.unknown
-                .extend(range.chunks(SECTOR).map(|sector| sector.start() / SECTOR));
-            let bytes = &mut disk[start as usize..range.end() as usize];
-            image.read_at(bytes, start).unwrap();
+                .extend(sectors.map(|sector| sector.start() / SECTOR));
+            image.discard(range)
         }
         7 => {
-            let unmap = if random.bool() {
-                Unmap::Allowed
-            } else {
-                Unmap::Forbidden
+            let unmap = match random.bool() {
+                true => Unmap::Allowed,
+                false => Unmap::Forbidden,
             };
-            image
-                .write_zeroes(
-                    range,
-                    Zeroing {
-                        unmap,
-                        ..Zeroing::ANY
-                    },
-                )
-                .unwrap();
-            set(disk, now, &vec![0; length as usize]);
+            wanted = Some(vec![0; length as usize]);
+            image.write_zeroes(
+                range,
+                Zeroing {
+                    unmap,
+                    ..Zeroing::ANY
+                },
+            )
         }
-        8 => image.assign(range).map(drop).unwrap(),
+        8 => image.assign(range).map(drop),
         _ => {
-            image.flush().unwrap();
+            image.flush()?;
             promises.push(promise(disk));
-            device.mark((promises.len() - 1).to_string());
+            return Ok(Some(promises.len() - 1));
+        }
+    };
+    let there = &mut disk[start as usize..range.end() as usize];
+    image.read_at(there, start).unwrap();
+    let is_as_wanted = wanted.as_deref().is_none_or(|wanted| *wanted == *there);
+    assert!(done.is_err() || is_as_wanted, "{range} reads otherwise");
+    for version in wanted.as_deref().into_iter().chain([&*there]) {
+        for (number, sector) in (start / SECTOR..).zip(version.chunks(SECTOR as usize)) {
+            let versions = now.versions.entry(number).or_default();
+            versions.push(sector.to_vec());
         }
     }
+    done.map(|()| None)
 }
 
 fn assert_promises(scenario: &Scenario, crash: &CrashState, promises: &[Promise], what: &str) {
@@ -342,21 +383,14 @@ fn image_of_small_clusters_survives_power_cuts() {
     assert_all_survive(&Scenario {
         name: "512",
         options,
-        backing: None,
-        has_snapshot: false,
+        ..PLAIN
     });
 }
 
 #[test]
 fn image_survives_power_cuts() {
     require!(qemu_img());
-    let options = "cluster_size=4k";
-    assert_all_survive(&Scenario {
-        name: "4k",
-        options,
-        backing: None,
-        has_snapshot: false,
-    });
+    assert_all_survive(&PLAIN);
 }
 
 #[test]
@@ -366,23 +400,75 @@ fn image_over_a_backing_file_survives_power_cuts() {
     backing
         .write_at(&pattern(0, DISK / 4 * 3, 1), 0, Persistence::Cached)
         .unwrap();
-    let options = "cluster_size=4k,backing_file=given.raw,backing_fmt=raw";
     assert_all_survive(&Scenario {
         name: "backing",
-        options,
+        options: "cluster_size=4k,backing_file=given.raw,backing_fmt=raw",
         backing: Some(Arc::new(backing)),
-        has_snapshot: false,
+        ..PLAIN
     });
 }
 
 #[test]
 fn image_with_a_snapshot_survives_power_cuts() {
     require!(qemu_img());
-    let options = "cluster_size=4k";
     assert_all_survive(&Scenario {
         name: "snapshot",
-        options,
-        backing: None,
         has_snapshot: true,
+        ..PLAIN
     });
+}
+
+#[test]
+fn image_survives_failures_and_power_cuts_after_them() {
+    require!(qemu_img());
+    assert_all_survive(&Scenario {
+        name: "failing",
+        failure_odds: Some(25),
+        ..PLAIN
+    });
+}
+
+/// Nothing is promised here: threads do not wait for each other.
+#[test]
+fn image_that_several_threads_use_is_never_corrupt_after_a_power_cut() {
+    require!(qemu_img());
+    let ground = Ground::new();
+    let path = ground.qcow2("image.qcow2", PLAIN.options, DISK);
+    let mut first = std::fs::read(&path).unwrap();
+    first.resize(first.len().next_multiple_of(SECTOR as usize), 0);
+    let memory = MemoryDevice::new(FILE);
+    memory.write_at(&first, 0, Persistence::Cached).unwrap();
+    let bytes = AtomicU64::new(first.len() as u64);
+    let file = Arc::new(File {
+        device: CrashDevice::new(memory),
+        bytes,
+    });
+    let image = ImageDevice::open_store(file.clone(), &qcow2_options()).unwrap();
+    std::thread::scope(|scope| {
+        for seed in 0..3 {
+            let image = &image;
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(seed);
+                for _ in 0..120 {
+                    let start = random.u64(..DISK / (16 * KIB)) * 16 * KIB;
+                    let range = ByteRange::new(start, start + 16 * KIB);
+                    match random.u8(..6) {
+                        0..3 => image.write_at(&[7; 8 << 10], start, Persistence::Cached),
+                        3 => image.discard(range),
+                        4 => image.write_zeroes(range, Zeroing::ANY),
+                        _ => image.flush(),
+                    }
+                    .unwrap();
+                }
+            });
+        }
+    });
+    drop(image);
+    let options = CrashOptions {
+        states_max: 3,
+        ..CrashOptions::seeded(1)
+    };
+    for crash in file.device.log().crashes(options) {
+        assert_never_corrupt(&crash, &crash.to_string());
+    }
 }

@@ -110,6 +110,7 @@ impl Record {
             Error::new(ErrorKind::Corrupt)
                 .at(jobs.path().join(name(id)))
                 .detail(detail)
+                .advice("remove it and refresh the pool, which removes what the job left")
         };
         let record: Self =
             serde_json::from_slice(&bytes).map_err(|error| corrupt(error.to_string()))?;
@@ -136,6 +137,11 @@ impl Record {
             let _ = jobs.remove(&spare);
         }
         made
+    }
+
+    /// Writes the record of a job that has not ended anew.
+    pub(crate) fn rewrite(&self, jobs: &Folder) -> Result<()> {
+        jobs.write(&name(self.id), &self.to_bytes())
     }
 
     /// Writes the record with its outcome.

@@ -30,7 +30,7 @@ impl Pool {
         let state = self.make_state()?;
         let locked = state.lock()?;
         if let Some(record) = self.earlier(&state, &operation)? {
-            return self.take_up(state, locked, record.id);
+            return self.take_up(state, locked, record.id, Some(options));
         }
         state.jobs.prune()?;
         let reservation = self.assess(&state, &operation)?;
@@ -65,7 +65,7 @@ impl Pool {
     pub fn resume(&self, id: JobId) -> Result<Job<'_>> {
         let state = self.make_state()?;
         let locked = state.lock()?;
-        self.take_up(state, locked, id)
+        self.take_up(state, locked, id, None)
     }
 
     /// Goes on with a job that another process has submitted and handed over, with the lock from [`Job::hand_over`].
@@ -116,11 +116,22 @@ impl Pool {
         }
     }
 
-    fn take_up(&self, state: State, locked: Locked, id: JobId) -> Result<Job<'_>> {
-        let Some((record, run)) = self.claim(&state, &locked, id)? else {
+    /// With `options`, it runs by them from here on.
+    fn take_up(
+        &self,
+        state: State,
+        locked: Locked,
+        id: JobId,
+        options: Option<JobOptions>,
+    ) -> Result<Job<'_>> {
+        let Some((mut record, run)) = self.claim(&state, &locked, id)? else {
             return Err(Error::new(ErrorKind::InUse).detail(format!("job {id} is at work")));
         };
         run.clear_request()?;
+        if let Some(options) = options.filter(|options| *options != record.options) {
+            record.options = options;
+            record.rewrite(state.jobs.folder())?;
+        }
         // With the lock taken the job counts as being at work, with what it has not taken yet.
         if record.reservation.takes_anything() {
             let space = Space::of(self, Some(&state))?;

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use extant_pool::{
     CloneMethod, Download, Job, JobId, JobOptions, JobState, Leftovers, OnStop, Operation, Pool,
-    Upload,
+    Priority, Upload,
 };
 use extant_space::{
     ByteRange, CancelToken, Control, ErrorKind, FallocateMode, Preallocation, Progress, Result,
@@ -194,8 +194,13 @@ fn interrupted_job_is_taken_up_by_the_same_operation_and_cancelled_by_others() {
     let other = submit(pool, create("b", 9 * MIB, Preallocation::Full)).unwrap_err();
     assert_eq!(other.kind(), ErrorKind::InUse);
     assert!(other.to_string().contains(&format!("job {id}")), "{other}");
-    let again = submit(pool, wanted.clone()).unwrap();
+    let urgent = JobOptions {
+        priority: Priority::High,
+        ..JobOptions::default()
+    };
+    let again = pool.submit(wanted.clone(), urgent).unwrap();
     assert_eq!(again.id(), id);
+    assert_eq!(pool.job(id).unwrap().options, urgent);
     run(again).unwrap();
     stand.reset();
 

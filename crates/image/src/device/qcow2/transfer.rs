@@ -19,7 +19,9 @@ struct Plan<'s> {
     parts: Parts<'s>,
     /// Reads that go past the end of a file that is not written.
     cut_off: Vec<(usize, u64, ReadBuffers<'s>)>,
-    backing: Vec<(usize, u64, ReadBuffers<'s>)>,
+    backing: Parts<'s>,
+    /// Reads that go past the end of the backing file.
+    past_backing: Vec<(usize, u64, ReadBuffers<'s>)>,
     compressed: Vec<(usize, CompressedPlace, u64, ReadBuffers<'s>)>,
     rewrites: Vec<(usize, ByteRange, WriteBuffers<'s>)>,
 }
@@ -67,6 +69,7 @@ impl Qcow2 {
             parts,
             cut_off,
             backing,
+            past_backing,
             compressed,
             rewrites,
         } = plan;
@@ -78,7 +81,12 @@ impl Qcow2 {
                 first_error(results, owner, error);
             }
         }
-        for (owner, offset, into) in backing {
+        if let Some(behind) = &self.backing {
+            backing.run(behind, &mut |owner, error| {
+                first_error(results, owner, error)
+            });
+        }
+        for (owner, offset, into) in past_backing {
             if let Err(error) = self.read_backing(offset, into) {
                 first_error(results, owner, error);
             }
@@ -138,7 +146,10 @@ impl Qcow2 {
                     plan.parts.read(owner, host, length, into);
                 }
                 Source::Zero | Source::AllocatedZero(_) => fill(into),
-                Source::Backing => plan.backing.push((owner, at, into)),
+                Source::Backing if at + length > self.behind().geometry().size => {
+                    plan.past_backing.push((owner, at, into));
+                }
+                Source::Backing => plan.backing.read(owner, at, length, into),
                 Source::Compressed(place) => {
                     plan.compressed.push((owner, place, self.within(at), into));
                 }
