@@ -61,7 +61,7 @@ pub(super) struct Qcow2 {
     version: Version,
     compression: Compression,
     /// As a device.
-    geometry_below: DeviceGeometry,
+    disk_geometry: DeviceGeometry,
     metadata: Mutex<Metadata>,
     /// Clusters are no longer being made.
     idle: Condvar,
@@ -85,7 +85,7 @@ impl Qcow2 {
             data,
             backing,
         } = parts;
-        let geometry_below =
+        let disk_geometry =
             device_geometry(header, &file, data.as_ref(), backing.as_ref(), writes)?;
         let file = MetadataFile(file);
         if writes {
@@ -113,7 +113,7 @@ impl Qcow2 {
             geometry: header.geometry,
             version: header.version,
             compression: header.compression,
-            geometry_below,
+            disk_geometry,
             metadata: Mutex::new(metadata),
             idle: Condvar::new(),
             commits: Mutex::default(),
@@ -122,7 +122,7 @@ impl Qcow2 {
     }
 
     fn is_writable(&self) -> bool {
-        !self.geometry_below.features.contains(Features::READ_ONLY)
+        !self.disk_geometry.features.contains(Features::READ_ONLY)
     }
 
     /// Where the guest's data lies.
@@ -199,11 +199,11 @@ impl Drop for Qcow2 {
 
 impl Device for Qcow2 {
     fn geometry(&self) -> DeviceGeometry {
-        self.geometry_below.clone()
+        self.disk_geometry.clone()
     }
 
     fn submit(&self, requests: &mut [Request<'_>]) {
-        let geometry = &self.geometry_below;
+        let geometry = &self.disk_geometry;
         let admit = |request: &Request<'_>| geometry.admit(&request.operation);
         let mut results: Vec<Result<()>> = requests.iter().map(admit).collect();
         let is_wanted = |what: fn(&Operation<'_>) -> bool| {
@@ -271,7 +271,7 @@ impl Device for Qcow2 {
 
 impl Qcow2 {
     fn admit_status(&self, range: ByteRange) -> Result<()> {
-        let size = self.geometry_below.size;
+        let size = self.disk_geometry.size;
         match range.end() <= size {
             true => Ok(()),
             false => Err(Error::new(ErrorKind::InvalidArgument)

@@ -142,7 +142,7 @@ impl Qcow2 {
             let start = place.cluster << self.geometry.cluster_bits();
             let end = (start + self.geometry.cluster_bytes()).min(match self.data {
                 // The file of the data ends with the disk.
-                Some(_) => self.geometry_below.size,
+                Some(_) => self.disk_geometry.size,
                 None => u64::MAX,
             });
             let cluster = ByteRange::new(start, end);

@@ -59,7 +59,7 @@ impl Qcow2 {
     pub(super) fn assign(&self, range: ByteRange) -> Result<()> {
         let bits = self.geometry.cluster_bits();
         let clusters = self.clusters_of(range);
-        let size = self.geometry_below.size;
+        let size = self.disk_geometry.size;
         let mut rest = ByteRange::new(clusters.start << bits, (clusters.end << bits).min(size));
         while !rest.is_empty() {
             self.make_room()?;
@@ -95,7 +95,7 @@ impl Qcow2 {
     fn cut(&self, range: ByteRange) -> (ByteRange, ByteRange, ByteRange) {
         let bytes = self.geometry.cluster_bytes();
         let start = range.start().next_multiple_of(bytes);
-        let end = match range.end() == self.geometry_below.size {
+        let end = match range.end() == self.disk_geometry.size {
             true => range.end(),
             false => range.end() & !(bytes - 1),
         };
@@ -188,7 +188,7 @@ impl Qcow2 {
             clusters.start = cluster.min(clusters.end);
             let bits = self.geometry.cluster_bits();
             for Range { start, end } in left {
-                let end = (end << bits).min(self.geometry_below.size);
+                let end = (end << bits).min(self.disk_geometry.size);
                 in_place(ByteRange::new(start << bits, end))?;
             }
         }
