@@ -4,7 +4,7 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use extant_blockdev::{Device, LoopDevice, LoopOptions, MemoryDevice, MemoryOptions, Persistence};
+use extant_blockdev::{Device, LoopDevice, LoopOptions, MemoryDevice, Persistence};
 use extant_ext4::{Assign, File, Filesystem, NewKind, NewNode, Options};
 use extant_image::device::{DeviceOptions, ImageDevice};
 use extant_image::{Format, ImageExtent, ImageOptions, Layer, NewImage, Preallocation};
@@ -21,11 +21,6 @@ const FILE: u64 = 32 * MIB;
 const BLOCK: u64 = 4096;
 const STRIDE: u64 = 16 * BLOCK;
 const MKE2FS: &str = "-t ext4 -b 4096";
-
-fn device(bytes: &[u8]) -> Arc<MemoryDevice> {
-    let options = MemoryOptions::new(bytes.len() as u64);
-    Arc::new(MemoryDevice::from_bytes(bytes, options).unwrap())
-}
 
 fn open(device: Arc<dyn Device>, assign: Assign) -> Filesystem {
     let options = Options {
@@ -63,7 +58,7 @@ fn image(outer: &Filesystem) -> Arc<ImageDevice> {
 
 /// A device with all of it, but for the file inside.
 fn build(preallocation: Preallocation) -> Arc<MemoryDevice> {
-    let ground = device(&mke2fs(MKE2FS, OUTER));
+    let ground = Arc::new(MemoryDevice::from_bytes(&mke2fs(MKE2FS, OUTER)));
     let outer = open(ground.clone(), Assign::Try);
     let mut options = ImageOptions::new(Format::Qcow2, INNER);
     options.preallocation = preallocation;
