@@ -130,9 +130,12 @@ impl HostDevice {
     /// Cuts the file, or makes it longer by a hole, and follows it. A disk keeps its size.
     ///
     /// # Errors
-    /// `Unsupported` for a disk; those of `ftruncate`.
+    /// `ReadOnly`, `Unsupported` for a disk, and those of `ftruncate`.
     pub fn resize(&self, file_bytes: u64) -> Result<u64> {
         let place = |error: Error| error.during("resize").at(&self.path);
+        if self.geometry.features.contains(Features::READ_ONLY) {
+            return Err(place(Error::new(ErrorKind::ReadOnly)));
+        }
         if self.kind == TargetKind::Disk {
             let error = Error::new(ErrorKind::Unsupported).detail("a disk keeps its size");
             return Err(place(error));

@@ -49,6 +49,24 @@ fn file_has_one_writer_or_many_readers() {
 }
 
 #[test]
+fn resized_file_has_its_size_and_the_device_follows() {
+    let work = Workdir::new();
+    let path = sparse(work.path(), "file", MIB);
+    let device = open(&path, &HostOptions::default());
+    assert_eq!(device.resize(3 * MIB).unwrap(), 3 * MIB);
+    device
+        .write_at(&[7; 512], 2 * MIB, Persistence::Cached)
+        .unwrap();
+    // A rest of a block belongs to the file, and not to the device.
+    assert_eq!(device.resize(2 * MIB + 700).unwrap(), 2 * MIB + 512);
+    assert_eq!(device.file_bytes().unwrap(), 2 * MIB + 700);
+    assert_eq!(fs::metadata(&path).unwrap().len(), 2 * MIB + 700);
+    drop(device);
+    let error = open(&path, &READ_ONLY).resize(MIB).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+}
+
+#[test]
 fn disk_has_one_writer_and_none_while_mounted() {
     require!(requires::root(), Filesystem::Ext4.requirement());
     let mut scratch = Scratch::new(Filesystem::Ext4, 16 * MIB);
