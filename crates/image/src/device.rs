@@ -29,9 +29,6 @@ pub use options::{Companions, DeviceOptions, ImageAccess};
 use qcow2::{Parts, Qcow2};
 pub use store::Store;
 
-/// Backing files behind backing files; QEMU makes chains of a few.
-const CHAIN_MAX: u32 = 64;
-
 /// The disk in an image.
 pub struct ImageDevice {
     content: Content,

@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod check;
+mod companion;
 mod compressed;
 mod convert;
 mod create;

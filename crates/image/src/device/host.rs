@@ -1,7 +1,6 @@
 //! Images in files of the host, and the files that they name.
 
-use std::os::unix::ffi::OsStrExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
 use extant_blockdev::{
@@ -11,8 +10,8 @@ use extant_blockdev::{
 use extant_hostfs::HostFile;
 use extant_space::{ByteRange, Error, ErrorKind, Extent, Result};
 
-use super::{CHAIN_MAX, DeviceOptions, ImageAccess, ImageDevice, Store};
-use crate::Format;
+use super::{DeviceOptions, ImageAccess, ImageDevice, Store};
+use crate::companion::{backing_format, beside};
 use crate::format::Header;
 use crate::lock::{self, Use};
 
@@ -110,25 +109,7 @@ pub(super) fn open_backing(
     options: &DeviceOptions,
     depth: u32,
 ) -> Result<ImageDevice> {
-    if depth == CHAIN_MAX {
-        return Err(Error::new(ErrorKind::Corrupt).detail(format!(
-            "more than {CHAIN_MAX} backing files, or they lead to each other"
-        )));
-    }
-    let format = match header.extensions.backing_format().as_deref() {
-        Some("qcow2") => Format::Qcow2,
-        Some("raw") => Format::Raw,
-        Some(other) => {
-            return Err(Error::new(ErrorKind::Unsupported).detail(format!(
-                "the backing file is of format {other:?}, which is not read here"
-            )));
-        }
-        None => {
-            return Err(Error::new(ErrorKind::Unsupported)
-                .detail("the image does not say the format of its backing file")
-                .advice("give the backing file, or set its format (qemu-img rebase -u -F)"));
-        }
-    };
+    let format = backing_format(header, depth)?;
     let path = beside(image, name)?;
     let options = DeviceOptions {
         access: ImageAccess::ReadOnly,
@@ -146,42 +127,4 @@ pub(super) fn open_data_file(
 ) -> Result<Arc<dyn Store>> {
     let path = beside(image, name)?;
     Ok(HostImage::open(&path, options)?.into_store())
-}
-
-/// A name that an image holds is a path from its folder, or a protocol and what that wants.
-fn beside(image: &Path, name: &Path) -> Result<PathBuf> {
-    let bytes = name.as_os_str().as_bytes();
-    let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
-    let protocol = bytes.iter().position(|byte| *byte == b':');
-    if protocol.is_some_and(|end| end > 0 && bytes[..end].iter().all(is_word)) {
-        return Err(Error::new(ErrorKind::Unsupported)
-            .detail(format!(
-                "{} is no path but a protocol of QEMU",
-                name.display()
-            ))
-            .advice("give the file"));
-    }
-    Ok(image.parent().unwrap_or(Path::new("")).join(name))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_paths_from_the_folder_of_the_image() {
-        let image = Path::new("/srv/vm/disk.qcow2");
-        let path = |name: &str| beside(image, Path::new(name)).unwrap();
-        assert_eq!(path("base.raw"), Path::new("/srv/vm/base.raw"));
-        assert_eq!(path("/base.raw"), Path::new("/base.raw"));
-        assert_eq!(path("./a:b"), Path::new("/srv/vm/./a:b"));
-        for name in [
-            "nbd://host/x",
-            "json:{\"driver\":\"raw\"}",
-            "file:/etc/passwd",
-        ] {
-            let error = beside(image, Path::new(name)).unwrap_err();
-            assert_eq!(error.kind(), ErrorKind::Unsupported);
-        }
-    }
 }

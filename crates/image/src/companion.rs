@@ -1,0 +1,74 @@
+//! The files that an image names, backing file and data file: where they are, and what format they have.
+//!
+//! Who made an image chooses these names. Only who was told to follow them comes here.
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use extant_space::{Error, ErrorKind, Result};
+
+use crate::format::Header;
+use crate::options::Format;
+
+/// Longest chain of images; QEMU makes chains of a few.
+const CHAIN_MAX: u32 = 64;
+
+/// The format of the backing file that `header` names, the `depth`th of the chain.
+///
+/// # Errors
+/// `Unsupported` for formats that are not read here, where none is said, and for chains that do not end.
+pub(crate) fn backing_format(header: &Header, depth: u32) -> Result<Format> {
+    let unsupported = |detail: String| Error::new(ErrorKind::Unsupported).detail(detail);
+    if depth >= CHAIN_MAX {
+        return Err(unsupported(format!(
+            "more than {CHAIN_MAX} backing files, or they lead to each other"
+        )));
+    }
+    match header.extensions.backing_format().as_deref() {
+        Some("qcow2") => Ok(Format::Qcow2),
+        Some("raw") => Ok(Format::Raw),
+        Some(other) => Err(unsupported(format!(
+            "the backing file is of format {other:?}, which is not read here"
+        ))),
+        None => Err(unsupported(
+            "the image does not say the format of its backing file, which is never guessed".into(),
+        )
+        .advice("set it: qemu-img rebase -u -F FORMAT -b FILE IMAGE")),
+    }
+}
+
+/// A name in an image is a path from its folder, or a protocol and what that wants.
+pub(crate) fn beside(image: &Path, name: &Path) -> Result<PathBuf> {
+    let bytes = name.as_os_str().as_bytes();
+    let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
+    let protocol = bytes.iter().position(|byte| *byte == b':');
+    if protocol.is_some_and(|end| end > 0 && bytes[..end].iter().all(is_word)) {
+        return Err(Error::new(ErrorKind::Unsupported).detail(format!(
+            "{} is no path but a protocol of QEMU",
+            name.display()
+        )));
+    }
+    Ok(image.parent().unwrap_or(Path::new("")).join(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_paths_from_the_folder_of_the_image() {
+        let image = Path::new("/srv/vm/disk.qcow2");
+        let path = |name: &str| beside(image, Path::new(name)).unwrap();
+        assert_eq!(path("base.raw"), Path::new("/srv/vm/base.raw"));
+        assert_eq!(path("/base.raw"), Path::new("/base.raw"));
+        assert_eq!(path("./a:b"), Path::new("/srv/vm/./a:b"));
+        for name in [
+            "nbd://host/x",
+            "json:{\"driver\":\"raw\"}",
+            "file:/etc/passwd",
+        ] {
+            let error = beside(image, Path::new(name)).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported);
+        }
+    }
+}
