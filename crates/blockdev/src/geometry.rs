@@ -123,6 +123,17 @@ impl Geometry {
         Ok(())
     }
 
+    /// Refuses to tell the status of what is past the end.
+    pub fn admit_status(&self, range: ByteRange) -> Result<()> {
+        if range.end() <= self.size {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::InvalidArgument)
+            .detail(format!("past the end of the device, {}", self.size))
+            .during("status")
+            .in_range(range))
+    }
+
     /// The whole device.
     pub fn range(&self) -> ByteRange {
         ByteRange::new(0, self.size)

@@ -223,13 +223,8 @@ impl HostDevice {
     }
 
     fn admit_status(&self, range: ByteRange) -> Result<()> {
-        let size = self.size.load(Ordering::Relaxed);
-        if range.end() <= size {
-            return Ok(());
-        }
-        let error = Error::new(ErrorKind::InvalidArgument);
-        let error = error.detail(format!("past the end of the device, {size}"));
-        Err(self.status_error(range, error))
+        let admitted = self.geometry().admit_status(range);
+        admitted.map_err(|error| error.at(&self.path))
     }
 
     fn status_error(&self, range: ByteRange, error: Error) -> Error {

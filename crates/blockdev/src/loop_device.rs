@@ -308,17 +308,6 @@ impl<F: SpaceFile + ?Sized> LoopDevice<F> {
         }
         Ok(flow)
     }
-
-    fn admit_status(&self, range: ByteRange) -> Result<()> {
-        let size = self.size.load(Ordering::Relaxed);
-        if range.end() <= size {
-            return Ok(());
-        }
-        Err(Error::new(ErrorKind::InvalidArgument)
-            .detail(format!("past the end of the device, {size}"))
-            .during("status")
-            .in_range(range))
-    }
 }
 
 fn status_of(extent: &Extent) -> RangeStatus {
@@ -377,7 +366,7 @@ impl<F: SpaceFile + ?Sized> Device for LoopDevice<F> {
         range: ByteRange,
         visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.admit_status(range)?;
+        self.geometry().admit_status(range)?;
         if !self.geometry.features.contains(Features::STATUS) {
             let _ = visit(range, RangeStatus::Data);
             return Ok(());
@@ -398,7 +387,7 @@ impl<F: SpaceFile + ?Sized> Device for LoopDevice<F> {
         range: ByteRange,
         visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.admit_status(range)?;
+        self.geometry().admit_status(range)?;
         if !self.geometry.features.contains(Features::STATUS) {
             let _ = visit(Extent {
                 state: ExtentState::Written,

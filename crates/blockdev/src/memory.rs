@@ -15,7 +15,7 @@ mod shard;
 use std::fmt;
 use std::ops::ControlFlow;
 
-use extant_space::{ByteRange, ByteSize, Error, ErrorKind, Result};
+use extant_space::{ByteRange, ByteSize, Result};
 
 use crate::runs::Runs;
 use crate::split::submit_within;
@@ -234,15 +234,7 @@ impl Device for MemoryDevice {
         range: ByteRange,
         visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
     ) -> Result<()> {
-        if range.end() > self.geometry.size {
-            return Err(Error::new(ErrorKind::InvalidArgument)
-                .detail(format!(
-                    "past the end of the device, {}",
-                    self.geometry.size
-                ))
-                .during("status")
-                .in_range(range));
-        }
+        self.geometry.admit_status(range)?;
         let mut runs = Runs::new(visit);
         match self.status_runs(range, &mut runs) {
             ControlFlow::Continue(()) => runs.finish(),

@@ -255,7 +255,7 @@ impl Device for Qcow2 {
         range: ByteRange,
         visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.admit_status(range)?;
+        self.disk_geometry.admit_status(range)?;
         self.status(range, visit)
     }
 
@@ -264,21 +264,8 @@ impl Device for Qcow2 {
         range: ByteRange,
         visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.admit_status(range)?;
+        self.disk_geometry.admit_status(range)?;
         self.extents(range, visit)
-    }
-}
-
-impl Qcow2 {
-    fn admit_status(&self, range: ByteRange) -> Result<()> {
-        let size = self.disk_geometry.size;
-        match range.end() <= size {
-            true => Ok(()),
-            false => Err(Error::new(ErrorKind::InvalidArgument)
-                .detail(format!("past the end of the device, {size}"))
-                .during("status")
-                .in_range(range)),
-        }
     }
 }
 
