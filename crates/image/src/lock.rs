@@ -5,6 +5,8 @@
 //! open file and end with it.
 
 use std::os::fd::AsFd;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use extant_space::{Error, ErrorKind, Result};
 use extant_sys::range_lock;
@@ -13,6 +15,9 @@ use extant_sys::range_lock;
 const DONE: u64 = 100;
 /// Bytes of what others may not do.
 const REFUSED: u64 = 200;
+
+/// How long somebody who is in the way is waited for: a process just started holds what its parent had open for a moment.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 const READ: u64 = 0;
 const WRITE: u64 = 1;
@@ -32,6 +37,18 @@ pub enum Use {
 /// # Errors
 /// `InUse` when somebody has it open whom this disturbs. Where the file system has no such locks, nobody is kept out.
 pub fn lock(file: impl AsFd, wanted: Use) -> Result<()> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        match try_lock(&file, wanted) {
+            Err(error) if error.kind() == ErrorKind::InUse && Instant::now() < deadline => {
+                thread::sleep(PATIENCE / 20);
+            }
+            other => return other,
+        }
+    }
+}
+
+fn try_lock(file: &impl AsFd, wanted: Use) -> Result<()> {
     let done: &[u64] = match wanted {
         Use::Read => &[READ],
         Use::Write => &[READ, WRITE, RESIZE],
@@ -40,11 +57,11 @@ pub fn lock(file: impl AsFd, wanted: Use) -> Result<()> {
     let held = done.iter().map(|what| DONE + what);
     let held: Vec<_> = held.chain(refused.map(|what| REFUSED + what)).collect();
     for byte in &held {
-        match range_lock::share(&file, *byte, 1) {
+        match range_lock::share(file, *byte, 1) {
             Err(error) if is_unknown(&error) => return Ok(()),
             // Shared locks exclude only exclusive ones, which QEMU takes for a moment when it makes an image.
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
-                return Err(give_up(&file, &held, "a program that makes it"));
+                return Err(give_up(file, &held, "a program that makes it"));
             }
             other => other?,
         }
@@ -54,8 +71,8 @@ pub fn lock(file: impl AsFd, wanted: Use) -> Result<()> {
         .map(|what| (REFUSED + what, "a program that does not share it"));
     let against = against.chain(refused.map(|what| (DONE + what, "a program that writes to it")));
     for (byte, who) in against {
-        if range_lock::is_held_elsewhere(&file, byte, 1)? {
-            return Err(give_up(&file, &held, who));
+        if range_lock::is_held_elsewhere(file, byte, 1)? {
+            return Err(give_up(file, &held, who));
         }
     }
     Ok(())
@@ -63,7 +80,7 @@ pub fn lock(file: impl AsFd, wanted: Use) -> Result<()> {
 
 fn give_up(file: &impl AsFd, held: &[u64], who: &str) -> Error {
     for byte in held {
-        // The descriptor is closed next, which does the same.
+        // The descriptor is closed soon, which does the same.
         let _ = range_lock::release(file, *byte, 1);
     }
     Error::new(ErrorKind::InUse)

@@ -127,10 +127,17 @@ impl Client {
     }
 
     pub fn send_option(&mut self, option: u32, data: &[u8]) {
-        self.send(b"IHAVEOPT");
-        self.send(&option.to_be_bytes());
-        self.send(&(data.len() as u32).to_be_bytes());
-        self.send(data);
+        // At once: a server that has heard enough hangs up.
+        let length = data.len() as u32;
+        self.send(
+            &[
+                b"IHAVEOPT",
+                &option.to_be_bytes()[..],
+                &length.to_be_bytes(),
+                data,
+            ]
+            .concat(),
+        );
     }
 
     /// The answers, up to an acknowledgement or an error.
