@@ -19,7 +19,7 @@ use crate::job::{Alive, Operation, Stage};
 use crate::limits::Limits;
 use crate::pool::Pool;
 use crate::state::State;
-use crate::volume;
+use crate::storage::Storage;
 
 /// What a pool has and has promised, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -51,22 +51,22 @@ pub(crate) struct Need {
 
 impl Space {
     /// Counts. With `state`, under its lock where the answer is to be relied upon.
-    pub(crate) fn of(pool: &Pool, state: Option<&State>) -> Result<Self> {
+    pub(crate) fn of(pool: &Pool, storage: &dyn Storage, state: Option<&State>) -> Result<Self> {
         let jobs = match state {
             Some(state) => state.jobs.alive()?,
             None => Vec::new(),
         };
         let work = match state {
-            Some(state) => state.work_files()?,
+            Some(_) => storage.work_files()?,
             None => Vec::new(),
         };
         let mut space = Self::default();
         let (makers, changers): (Vec<&Alive>, Vec<&Alive>) = jobs
             .iter()
             .partition(|job| job.record.operation.makes_volume());
-        volume::for_each_file(pool.folder(), |name, stat| {
-            let allocated = stat.st_blocks as u64 * 512;
-            let mut capacity = stat.st_size as u64;
+        storage.for_each_volume(&mut |name, stat| {
+            let allocated = stat.allocated_bytes;
+            let mut capacity = stat.size_bytes;
             let own = changers
                 .iter()
                 .map(|job| &job.record)
@@ -99,7 +99,7 @@ impl Space {
             .iter()
             .filter(|file| !jobs.iter().any(|job| file.job == Some(job.record.id)));
         left.for_each(|file| space.add(file.allocated_bytes, 0));
-        space.close(pool)?;
+        space.close(storage.free_bytes()?, pool.definition().limits());
         Ok(space)
     }
 
@@ -110,21 +110,13 @@ impl Space {
             .saturating_add(capacity_bytes.max(allocated_bytes));
     }
 
-    fn close(&mut self, pool: &Pool) -> Result<()> {
-        let found = pool.folder().statvfs()?;
-        let free = match rustix::process::geteuid().is_root() {
-            true => found.f_bfree,
-            false => found.f_bavail,
-        };
-        let free = free.saturating_mul(found.f_frsize);
-        let limits = pool.definition().limits();
+    fn close(&mut self, free: u64, limits: &Limits) {
         self.total_bytes = self.allocated_bytes.saturating_add(free);
         if let Some(limit) = limits.total_bytes {
             self.total_bytes = self.total_bytes.min(limit);
         }
         self.free_bytes = free.min(self.total_bytes.saturating_sub(self.allocated_bytes));
         self.available_bytes = self.capacity_left(limits);
-        Ok(())
     }
 
     fn capacity_left(&self, limits: &Limits) -> u64 {

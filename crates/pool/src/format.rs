@@ -5,15 +5,13 @@
 //! break it. Nothing in it is believed: the content of a raw volume is written by guests, who may write any header.
 
 use std::fmt;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
 use std::str::FromStr;
 
-use extant_space::{Error, ErrorKind, Result};
+use extant_space::{Error, ErrorKind, Result, SpaceFile};
 use serde::{Deserialize, Serialize};
 
-use crate::folder::Folder;
 use crate::name::VolumeName;
+use crate::storage::Storage;
 
 const QCOW2_MAGIC: &[u8; 4] = b"QFI\xfb";
 
@@ -39,16 +37,17 @@ impl Format {
     }
 
     /// What the first bytes of a file look like.
-    pub(crate) fn of(file: &File) -> Self {
+    pub(crate) fn of(file: &(impl SpaceFile + ?Sized)) -> Self {
         let mut first = [0; QCOW2_MAGIC.len()];
-        Self::of_first(file.read_exact_at(&mut first, 0).is_ok(), first)
+        let read = file.read_at(&mut first, 0);
+        Self::of_first(read.is_ok_and(|read| read == first.len()), first)
     }
 
     /// The same for a file that is listed, without opening more than that takes. One that may not be read is raw.
-    pub(crate) fn of_listed(folder: &Folder, name: &VolumeName, size_bytes: u64) -> Self {
+    pub(crate) fn of_listed(storage: &dyn Storage, name: &VolumeName, size_bytes: u64) -> Self {
         let mut first = [0; QCOW2_MAGIC.len()];
         let is_long = size_bytes >= first.len() as u64;
-        Self::of_first(is_long && folder.peek(name.as_str(), &mut first), first)
+        Self::of_first(is_long && storage.peek(name, &mut first), first)
     }
 
     fn of_first(is_known: bool, first: [u8; QCOW2_MAGIC.len()]) -> Self {

@@ -22,6 +22,7 @@ mod operation;
 mod pool;
 mod refresh;
 mod state;
+mod storage;
 mod volume;
 mod xml;
 

@@ -15,10 +15,10 @@ mod wipe;
 
 use extant_space::{Control, Error, Result};
 
-use crate::folder::{Folder, OnExisting};
+use crate::folder::OnExisting;
 use crate::job::{Operation, Record, RunFile, Stage, Work};
 use crate::pool::Pool;
-use crate::state::State;
+use crate::storage::Storage;
 
 /// Does the operation of a job whose turn it is.
 pub(crate) fn perform(work: &Work<'_>, control: Control<'_>) -> Result<()> {
@@ -38,7 +38,7 @@ pub(crate) fn perform(work: &Work<'_>, control: Control<'_>) -> Result<()> {
 fn explain(work: &Work<'_>, error: Error) -> Error {
     let is_inner = error
         .path()
-        .is_some_and(|path| path.starts_with(work.state.work.path()));
+        .is_some_and(|path| path.starts_with(work.storage.work_path()));
     let volume = work.pool.path_of(work.record.operation.volume());
     match is_inner {
         true => error.about(volume),
@@ -47,12 +47,12 @@ fn explain(work: &Work<'_>, error: Error) -> Error {
 }
 
 /// Makes the pool what it was before a job that has not ended.
-pub(crate) fn roll_back(pool: &Pool, state: &State, record: &Record) -> Result<()> {
+pub(crate) fn roll_back(pool: &Pool, storage: &dyn Storage, record: &Record) -> Result<()> {
     match &record.operation {
         Operation::Create(_) | Operation::Clone(_) | Operation::Upload(_) => {
-            state.remove_work(record.id)
+            storage.remove_work_of(record.id)
         }
-        Operation::Resize(resize) => resize::roll_back(pool, record, resize),
+        Operation::Resize(resize) => resize::roll_back(storage, record, resize),
         Operation::Download(download) => download::roll_back(pool, record.id, download),
         // What was written over is gone, and what was made real does no harm.
         Operation::Wipe(_) | Operation::Materialize(_) => Ok(()),
@@ -62,7 +62,7 @@ pub(crate) fn roll_back(pool: &Pool, state: &State, record: &Record) -> Result<(
 /// The job had done all of its work when its process ended.
 pub(crate) fn was_published(
     pool: &Pool,
-    state: &State,
+    storage: &dyn Storage,
     record: &Record,
     run: &RunFile,
 ) -> Result<bool> {
@@ -75,21 +75,14 @@ pub(crate) fn was_published(
     if let Operation::Download(download) = &record.operation {
         return download::was_published(pool, record.id, download);
     }
-    let work = state.work_files()?;
+    let work = storage.work_files()?;
     Ok(work.iter().all(|file| file.job != Some(record.id))
-        && pool
-            .folder()
-            .stat(record.operation.volume().as_str())?
-            .is_some())
+        && storage.has_name(record.operation.volume())?)
 }
 
-/// Gives the file `name` of the pool's own folder the name of the volume.
+/// Gives the unfinished file `name` the name of the volume.
 fn publish(work: &Work<'_>, name: &str, existing: OnExisting) -> Result<()> {
     work.begin_publication()?;
-    let target: &Folder = work.pool.folder();
     let volume = work.record.operation.volume();
-    work.state
-        .work
-        .rename(name, target, volume.as_str(), existing)?;
-    target.sync()
+    work.storage.publish(name, volume, existing)
 }

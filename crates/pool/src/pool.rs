@@ -1,6 +1,7 @@
 //! A pool, open.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use extant_space::{Error, ErrorKind, Result};
 use serde::Serialize;
@@ -9,8 +10,9 @@ use crate::accounting::Space;
 use crate::definition::{Definition, PoolKind};
 use crate::folder::Folder;
 use crate::limits::Limits;
-use crate::name::PoolName;
+use crate::name::{PoolName, VolumeName};
 use crate::state::State;
+use crate::storage::{DirectoryStorage, Purpose, Storage};
 
 /// A pool whose directory is open.
 #[derive(Debug)]
@@ -100,18 +102,30 @@ impl Pool {
             Some(state) => state.jobs.statuses()?,
             None => Vec::new(),
         };
+        let storage = self.storage(Purpose::Look)?;
         Ok(PoolInfo {
             name: self.definition.name().cloned(),
             kind: self.definition.kind(),
             path: self.folder.path().display().to_string(),
             limits: self.definition.limits().clone(),
-            space: Space::of(self, state.as_ref())?,
+            space: Space::of(self, &*storage, state.as_ref())?,
             jobs: jobs.iter().filter(|job| !job.state.has_ended()).count(),
         })
     }
 
-    pub(crate) fn folder(&self) -> &Folder {
-        &self.folder
+    /// What holds the volumes, for one operation. To be opened before the pool's lock is taken.
+    pub(crate) fn storage(&self, _: Purpose) -> Result<Box<dyn Storage + '_>> {
+        Ok(Box::new(DirectoryStorage::new(&self.folder)))
+    }
+
+    /// Where a volume is, for messages.
+    pub(crate) fn path_of(&self, name: &VolumeName) -> PathBuf {
+        self.folder.path().join(name.as_str())
+    }
+
+    /// Numbers that no other pool of this host has.
+    pub(crate) fn identity(&self) -> Result<(u64, u64)> {
+        self.folder.identity()
     }
 
     /// The pool's own state; `None` where nothing was ever kept.

@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::job::{JobId, JobState, JobStatus};
 use crate::pool::Pool;
 use crate::state::State;
+use crate::storage::{Purpose, Storage};
 
 /// What is done about interrupted jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,37 +51,45 @@ pub struct Interrupted {
 impl Pool {
     /// Looks through the pool for what processes that died have left.
     pub fn refresh(&self, leftovers: Leftovers) -> Result<Refreshed> {
+        let state = self.state()?;
+        let storage = self.storage(match state {
+            Some(_) => Purpose::Change,
+            None => Purpose::Look,
+        })?;
+        let storage = &*storage;
         let mut found = Refreshed {
-            other_names: self.count_other_names()?,
+            other_names: storage.for_each_volume(&mut |_, _| {})?,
             ..Refreshed::default()
         };
-        let Some(state) = self.state()? else {
+        let Some(state) = state else {
             return Ok(found);
         };
         let jobs = state.jobs.statuses()?;
         for job in jobs.iter().filter(|job| job.state == JobState::Interrupted) {
-            let is_complete = self.is_complete(&state, job.id)?;
+            let is_complete = self.is_complete(storage, &state, job.id)?;
             if !is_complete && leftovers == Leftovers::Keep {
-                let allocated_bytes = allocated_by(&state, job.id)?;
+                let allocated_bytes = allocated_by(storage, job.id)?;
                 found.interrupted.push(Interrupted {
                     job: job.clone(),
                     allocated_bytes,
                 });
-            } else if self.abandon(job.id)? {
+            } else if self.abandon(storage, job.id)? {
                 match is_complete {
                     true => found.completed.push(job.id),
                     false => found.cancelled.push(job.id),
                 }
             }
         }
-        self.remove_strays(&state, &mut found)?;
+        self.remove_strays(storage, &state, &mut found)?;
         Ok(found)
     }
 
-    fn is_complete(&self, state: &State, id: JobId) -> Result<bool> {
+    fn is_complete(&self, storage: &dyn Storage, state: &State, id: JobId) -> Result<bool> {
         let locked = state.lock()?;
         match self.claim(state, &locked, id) {
-            Ok(Some((record, run))) => crate::operation::was_published(self, state, &record, &run),
+            Ok(Some((record, run))) => {
+                crate::operation::was_published(self, storage, &record, &run)
+            }
             Ok(None) => Ok(false),
             // It has ended by now.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
@@ -89,7 +98,12 @@ impl Pool {
     }
 
     /// What no record of an unfinished job speaks of.
-    fn remove_strays(&self, state: &State, found: &mut Refreshed) -> Result<()> {
+    fn remove_strays(
+        &self,
+        storage: &dyn Storage,
+        state: &State,
+        found: &mut Refreshed,
+    ) -> Result<()> {
         // Under the lock no job is half made.
         let _locked = state.lock()?;
         let records = state.jobs.records()?;
@@ -100,31 +114,22 @@ impl Pool {
                 Some(_) => {}
             }
         }
-        for file in state.work_files()? {
+        for file in storage.work_files()? {
             let is_used = records
                 .iter()
                 .any(|record| record.outcome.is_none() && file.job == Some(record.id));
             if !is_used {
-                state.remove_work_file(&file.name)?;
+                storage.remove_work(&file.name)?;
                 found.removed_files += 1;
                 found.removed_bytes += file.allocated_bytes;
             }
         }
         Ok(())
     }
-
-    fn count_other_names(&self) -> Result<u64> {
-        let (mut names, mut volumes) = (0, 0);
-        self.folder().for_each_name(|name| {
-            names += u64::from(!matches!(name.to_bytes(), b".extant" | b"lost+found"));
-        })?;
-        crate::volume::for_each_file(self.folder(), |_, _| volumes += 1)?;
-        Ok(names.saturating_sub(volumes))
-    }
 }
 
-fn allocated_by(state: &State, id: JobId) -> Result<u64> {
-    let files = state.work_files()?.into_iter();
+fn allocated_by(storage: &dyn Storage, id: JobId) -> Result<u64> {
+    let files = storage.work_files()?.into_iter();
     let own = files.filter(|file| file.job == Some(id));
     Ok(own.map(|file| file.allocated_bytes).sum())
 }

@@ -4,7 +4,7 @@
 //! .extant/lock          held for short steps: numbers, reservations, turns
 //! .extant/identifier    that of the definition, where there is one
 //! .extant/jobs/         N.json, N.spare, N.run (see job.rs)
-//! .extant/work/         files that are not complete; each begins with the number of its job
+//! .extant/work/         files that are not complete (storage/directory.rs)
 //! ```
 //!
 //! The folder belongs to one user, who manages the pool, and nobody else can look into it: locks cannot be held by
@@ -19,9 +19,10 @@ use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
 use crate::folder::Folder;
-use crate::job::{JobId, Jobs};
+use crate::job::Jobs;
 
-const FOLDER: &str = ".extant";
+/// Its name in the directory of a pool.
+pub(crate) const FOLDER: &str = ".extant";
 const LOCK: &str = "lock";
 const IDENTIFIER: &str = "identifier";
 /// Steps under the lock take milliseconds.
@@ -32,7 +33,6 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct State {
     folder: Folder,
     pub(crate) jobs: Jobs,
-    pub(crate) work: Folder,
 }
 
 /// Keeps other processes, and other threads, from accounting at the same time.
@@ -51,7 +51,7 @@ impl Drop for Locked {
 impl State {
     /// Opens it; `None` where the pool has none yet.
     pub(crate) fn open(pool: &Folder) -> Result<Option<Self>> {
-        match pool.child(FOLDER) {
+        match pool.child(FOLDER).and_then(check_owner) {
             Ok(folder) => Self::of(folder).map(Some),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -60,22 +60,12 @@ impl State {
 
     /// Opens it, made where the pool has none.
     pub(crate) fn make(pool: &Folder) -> Result<Self> {
-        let folder = pool.make_child(FOLDER)?;
-        Self::of(folder)
+        Self::of(make_own_folder(pool, FOLDER)?)
     }
 
     fn of(folder: Folder) -> Result<Self> {
-        let owner = folder.owner()?;
-        if owner != rustix::process::geteuid().as_raw() {
-            return Err(Error::new(ErrorKind::PermissionDenied)
-                .at(folder.path())
-                .detail(format!(
-                    "the pool is managed by the user with number {owner}"
-                )));
-        }
         Ok(Self {
             jobs: Jobs::in_folder(folder.make_child("jobs")?),
-            work: folder.make_child("work")?,
             folder,
         })
     }
@@ -110,72 +100,28 @@ impl State {
         self.folder
             .write(IDENTIFIER, format!("{identifier}\n").as_bytes())
     }
+}
 
-    /// Names of the files that a job works on, and the bytes that each has on the disk.
-    pub(crate) fn work_files(&self) -> Result<Vec<WorkFile>> {
-        let mut files = Vec::new();
-        self.work.for_each_name(|name| {
-            let (Ok(text), Some(stat)) = (name.to_str(), self.work.stat_listed(name)) else {
-                return;
-            };
-            files.push(WorkFile {
-                name: text.to_owned(),
-                job: job_of(text),
-                allocated_bytes: stat.st_blocks as u64 * 512,
-            });
-        })?;
-        Ok(files)
+/// Opens the folder `name` of a pool, made where there is none.
+pub(crate) fn make_own_folder(pool: &Folder, name: &str) -> Result<Folder> {
+    pool.make_child(name).and_then(check_owner)
+}
+
+fn check_owner(folder: Folder) -> Result<Folder> {
+    let owner = folder.owner()?;
+    if owner == rustix::process::geteuid().as_raw() {
+        return Ok(folder);
     }
-
-    /// Removes what a job has made so far.
-    pub(crate) fn remove_work(&self, job: JobId) -> Result<()> {
-        let files = self.work_files()?.into_iter();
-        for file in files.filter(|file| file.job == Some(job)) {
-            self.remove_work_file(&file.name)?;
-        }
-        Ok(())
-    }
-
-    pub(crate) fn remove_work_file(&self, name: &str) -> Result<()> {
-        extant_hostfs::remove_soon(&self.work, name.as_ref())
-            .map_err(|error| error.about(self.work.path().join(name)))
-    }
-}
-
-/// A file that is not complete.
-#[derive(Debug)]
-pub(crate) struct WorkFile {
-    pub(crate) name: String,
-    pub(crate) job: Option<JobId>,
-    pub(crate) allocated_bytes: u64,
-}
-
-/// The file of a job that is complete, but for its name.
-pub(crate) fn complete_name(job: JobId) -> String {
-    format!("{job}.complete")
-}
-
-/// The file that a job copies to.
-pub(crate) fn copy_name(job: JobId) -> String {
-    format!("{job}.copy")
-}
-
-/// `12.complete`, and `.12.complete.extant-partial` while it is made.
-fn job_of(name: &str) -> Option<JobId> {
-    let (number, _) = name.strip_prefix('.').unwrap_or(name).split_once('.')?;
-    number.parse().ok()
+    Err(Error::new(ErrorKind::PermissionDenied)
+        .at(folder.path())
+        .detail(format!(
+            "the pool is managed by the user with number {owner}"
+        )))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn work_files_are_told_by_their_job() {
-        assert_eq!(job_of(".12.complete.extant-partial"), Some(JobId(12)));
-        assert_eq!(job_of(&copy_name(JobId(3))), Some(JobId(3)));
-        assert_eq!(job_of("noise"), None);
-    }
 
     #[test]
     fn state_is_made_once_and_its_lock_is_exclusive() {

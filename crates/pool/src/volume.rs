@@ -3,23 +3,18 @@
 //! Links, hidden files, and names that are not UTF-8 or have control characters are no volumes: they are
 //! neither shown nor followed.
 
-use std::ffi::CStr;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use extant_hostfs::{HostFile, remove_soon};
-use extant_space::{
-    ByteRange, Error, ErrorKind, ExtentFlags, ExtentState, MapSummary, Result, SpaceFile,
-};
-use rustix::fs::{FileType, FlockOperation, OFlags, Stat, XattrFlags, flock};
-use rustix::io::Errno;
+use extant_hostfs::Access;
+use extant_space::{ByteRange, Error, ErrorKind, ExtentFlags, ExtentState, MapSummary, Result};
 use serde::Serialize;
 
-use crate::folder::Folder;
 use crate::format::Format;
 use crate::name::VolumeName;
 use crate::pool::Pool;
+use crate::storage::{LockMode, Purpose, VolumeFile};
 use crate::xml::Kept;
 
 /// How long a volume may seem locked, or open, after its last job has ended.
@@ -75,13 +70,13 @@ impl Pool {
     /// The volumes, by name.
     pub fn volumes(&self) -> Result<Vec<ListedVolume>> {
         let mut all = Vec::new();
-        for_each_file(self.folder(), |name, stat| {
-            let capacity_bytes = stat.st_size as u64;
+        let storage = self.storage(Purpose::Look)?;
+        storage.for_each_volume(&mut |name, stat| {
             all.push(ListedVolume {
                 name: name.clone(),
-                format: Format::of_listed(self.folder(), name, capacity_bytes),
-                capacity_bytes,
-                allocation_bytes: stat.st_blocks as u64 * 512,
+                format: Format::of_listed(&*storage, name, stat.size_bytes),
+                capacity_bytes: stat.size_bytes,
+                allocation_bytes: stat.allocated_bytes,
             });
         })?;
         all.sort_by(|one, other| one.name.cmp(&other.name));
@@ -90,10 +85,11 @@ impl Pool {
 
     /// A volume and its space.
     pub fn volume(&self, name: &VolumeName) -> Result<VolumeInfo> {
-        let file = self.open_volume(name, OFlags::RDONLY)?;
-        let stat = rustix::fs::fstat(file.as_file()).map_err(|errno| file_error(&file, errno))?;
-        let capacity_bytes = stat.st_size as u64;
-        let mut map = MapSummary::for_block_size(stat.st_blksize.clamp(512, 1 << 16) as u64);
+        let storage = self.storage(Purpose::Look)?;
+        let file = storage.open(name, Access::Read)?;
+        let stat = file.stat()?;
+        let capacity_bytes = stat.size_bytes;
+        let mut map = MapSummary::for_block_size(stat.block_bytes.clamp(512, 1 << 16));
         let mut safe_bytes = 0;
         file.for_each_extent(ByteRange::new(0, capacity_bytes), &mut |extent| {
             map.add(&extent);
@@ -105,108 +101,75 @@ impl Pool {
         })?;
         Ok(VolumeInfo {
             name: name.clone(),
-            path: self.folder().path().join(name.as_str()),
-            format: Format::of(file.as_file()),
+            path: self.path_of(name),
+            format: Format::of(&*file),
             capacity_bytes,
-            allocation_bytes: stat.st_blocks as u64 * 512,
+            allocation_bytes: stat.allocated_bytes,
             written_bytes: map.extant_bytes(),
             extents: map.extents(),
             may_run_out_of_space: safe_bytes < capacity_bytes || !file.overwrites_in_place()?,
             map,
-            mode: stat.st_mode & 0o7777,
-            uid: stat.st_uid,
-            gid: stat.st_gid,
+            mode: stat.mode,
+            uid: stat.uid,
+            gid: stat.gid,
         })
     }
 
     /// Removes a volume. One that another process has open is refused, unless `force` is given: its data would be
     /// lost when that process ends.
     pub fn delete(&self, name: &VolumeName, force: bool) -> Result<()> {
-        let file = self.open_volume(name, OFlags::RDONLY)?;
-        let _locked = lock_alone(&file)?;
+        let storage = self.storage(Purpose::Change)?;
+        let file = storage.open(name, Access::Read)?;
+        let _locked = lock_alone(&*file)?;
         if !force {
-            check_nobody_has_it_open(&file)?;
+            check_nobody_has_it_open(&*file)?;
         }
-        remove_soon(self.folder(), name.as_str().as_ref())
-            .map_err(|error| error.about(self.folder().path().join(name.as_str())))?;
-        self.folder().sync()
+        storage.remove(name)
     }
-
-    /// Opens the file of a volume.
-    pub(crate) fn open_volume(&self, name: &VolumeName, access: OFlags) -> Result<HostFile> {
-        let file = self.folder().file(name.as_str(), access)?;
-        HostFile::from_file(file, &self.folder().path().join(name.as_str()))
-    }
-}
-
-/// Visits the files of volumes, in no order.
-pub(crate) fn for_each_file(
-    folder: &Folder,
-    mut visit: impl FnMut(&VolumeName, &Stat),
-) -> Result<()> {
-    folder.for_each_name(|listed: &CStr| {
-        let Some(name) = listed.to_str().ok().and_then(|name| name.parse().ok()) else {
-            return;
-        };
-        let Some(stat) = folder.stat_listed(listed) else {
-            return;
-        };
-        if FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile {
-            visit(&name, &stat);
-        }
-    })
 }
 
 /// A lock on a volume, given back when dropped.
 #[must_use]
 pub(crate) struct VolumeLock<'a> {
-    file: &'a HostFile,
+    file: &'a dyn VolumeFile,
 }
 
 impl Drop for VolumeLock<'_> {
     /// Not left to the close: a process that syncs the file, or was just forked, may have it open for longer.
     fn drop(&mut self) {
-        let _ = flock(self.file.as_file(), FlockOperation::Unlock);
+        self.file.unlock();
     }
 }
 
 /// Keeps other jobs off the volume.
-pub(crate) fn lock_alone(file: &HostFile) -> Result<VolumeLock<'_>> {
-    lock(file, FlockOperation::NonBlockingLockExclusive)
+pub(crate) fn lock_alone(file: &dyn VolumeFile) -> Result<VolumeLock<'_>> {
+    lock(file, LockMode::Alone)
 }
 
 /// Keeps other jobs from changing the volume.
-pub(crate) fn lock_for_reading(file: &HostFile) -> Result<VolumeLock<'_>> {
-    lock(file, FlockOperation::NonBlockingLockShared)
+pub(crate) fn lock_for_reading(file: &dyn VolumeFile) -> Result<VolumeLock<'_>> {
+    lock(file, LockMode::Shared)
 }
 
 /// A process that was killed keeps its lock for the moment that its last writes take.
-fn lock(file: &HostFile, operation: FlockOperation) -> Result<VolumeLock<'_>> {
+fn lock(file: &dyn VolumeFile, mode: LockMode) -> Result<VolumeLock<'_>> {
     let started = Instant::now();
-    loop {
-        match flock(file.as_file(), operation) {
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {
-                return Ok(VolumeLock { file });
-            }
-            Err(Errno::WOULDBLOCK) if started.elapsed() < LAST_WRITES => {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            Err(Errno::WOULDBLOCK) => {
-                return Err(Error::new(ErrorKind::InUse)
-                    .at(file.path())
-                    .detail("another process works on the volume"));
-            }
-            Err(errno) => return Err(file_error(file, errno).during("lock")),
+    while !file.try_lock(mode)? {
+        if started.elapsed() >= LAST_WRITES {
+            return Err(Error::new(ErrorKind::InUse)
+                .at(file.path())
+                .detail("another process works on the volume"));
         }
+        std::thread::sleep(Duration::from_millis(10));
     }
+    Ok(VolumeLock { file })
 }
 
 /// Refuses what destroys data that somebody is using.
-pub(crate) fn check_nobody_has_it_open(file: &HostFile) -> Result<()> {
+pub(crate) fn check_nobody_has_it_open(file: &dyn VolumeFile) -> Result<()> {
     let started = Instant::now();
     loop {
-        let holders = extant_hostfs::holders(file.path());
-        let Some(holder) = holders.first() else {
+        let Some(holder) = file.holder() else {
             return Ok(());
         };
         if started.elapsed() > LAST_WRITES {
@@ -224,29 +187,20 @@ pub(crate) fn check_nobody_has_it_open(file: &HostFile) -> Result<()> {
 }
 
 /// Keeps it with the file.
-pub(crate) fn keep(file: &HostFile, kept: &Kept) -> Result<()> {
-    let bytes = kept.as_str().as_bytes();
-    rustix::fs::fsetxattr(file.as_file(), KEPT_ATTRIBUTE, bytes, XattrFlags::empty())
-        .map_err(|errno| file_error(file, errno).during("keep unknown XML elements"))
+pub(crate) fn keep(file: &dyn VolumeFile, kept: &Kept) -> Result<()> {
+    file.set_attribute(KEPT_ATTRIBUTE, kept.as_str().as_bytes())
+        .map_err(|error| error.during("keep unknown XML elements"))
 }
 
 /// What is kept with a file. Anybody who may write to the file can have written it.
-pub(crate) fn kept_of(file: &HostFile) -> Result<Option<Kept>> {
-    let mut bytes = vec![0; 4 << 10];
-    match rustix::fs::fgetxattr(file.as_file(), KEPT_ATTRIBUTE, &mut bytes[..]) {
-        Ok(length) => {
-            let text = std::str::from_utf8(&bytes[..length]).unwrap_or_default();
-            Kept::from_text(text)
-                .map(Some)
-                .map_err(|error| error.at(file.path()))
-        }
-        Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(None),
-        Err(errno) => Err(file_error(file, errno).during("read extended attribute")),
-    }
-}
-
-pub(crate) fn file_error(file: &HostFile, errno: Errno) -> Error {
-    Error::from(std::io::Error::from(errno)).at(file.path())
+pub(crate) fn kept_of(file: &dyn VolumeFile) -> Result<Option<Kept>> {
+    let Some(bytes) = file.attribute(KEPT_ATTRIBUTE)? else {
+        return Ok(None);
+    };
+    let text = std::str::from_utf8(&bytes).unwrap_or_default();
+    Kept::from_text(text)
+        .map(Some)
+        .map_err(|error| error.at(file.path()))
 }
 
 fn serialize_path<S: serde::Serializer>(

@@ -8,6 +8,7 @@ use super::submission::no_such_job;
 use super::{JobId, JobStatus, Outcome, run_file};
 use crate::operation;
 use crate::pool::Pool;
+use crate::storage::{Purpose, Storage};
 
 /// How often a job is looked at by who waits for it.
 const LOOK: Duration = Duration::from_millis(5);
@@ -82,7 +83,7 @@ impl Pool {
                 return Ok(status);
             }
             if status.state == super::JobState::Interrupted {
-                self.abandon(id)?;
+                self.abandon(&*self.storage(Purpose::Change)?, id)?;
                 return self.job(id);
             }
             if started.elapsed() > ANSWER_MAX {
@@ -95,7 +96,7 @@ impl Pool {
     }
 
     /// Ends an interrupted job as cancelled. Whether that was still to be done.
-    pub(crate) fn abandon(&self, id: JobId) -> Result<bool> {
+    pub(crate) fn abandon(&self, storage: &dyn Storage, id: JobId) -> Result<bool> {
         let state = self.make_state()?;
         let locked = state.lock()?;
         let (mut record, run) = match self.claim(&state, &locked, id) {
@@ -104,10 +105,10 @@ impl Pool {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(false),
             Err(error) => return Err(error),
         };
-        let result = if operation::was_published(self, &state, &record, &run)? {
+        let result = if operation::was_published(self, storage, &record, &run)? {
             Ok(())
         } else {
-            operation::roll_back(self, &state, &record)?;
+            operation::roll_back(self, storage, &record)?;
             Err(Error::new(ErrorKind::Cancelled))
         };
         record.end(state.jobs.folder(), Outcome::of(&result))?;

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::format::Format;
 use crate::name::VolumeName;
+use crate::storage::Purpose;
 use crate::xml::Kept;
 
 /// A long operation on a volume.
@@ -189,6 +190,14 @@ impl Operation {
             Self::Materialize(operation) => &operation.volume,
             Self::Upload(operation) => &operation.volume,
             Self::Download(operation) => &operation.volume,
+        }
+    }
+
+    /// What it does to the volumes.
+    pub(crate) fn purpose(&self) -> Purpose {
+        match self {
+            Self::Download(_) => Purpose::Look,
+            _ => Purpose::Change,
         }
     }
 

@@ -8,23 +8,33 @@ use std::time::Duration;
 
 use extant_space::{Control, Phase, Result};
 
-use super::worker::Work;
-use super::{Line, Stage};
+use super::worker::Teller;
+use super::{Line, Record, Stage};
+use crate::pool::Pool;
+use crate::state::State;
+use crate::storage::Storage;
 
 /// How often a waiting job looks.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Waits for the turn of a job, and takes its place.
-pub(super) fn wait_turn(work: &Work<'_>, control: Control<'_>) -> Result<()> {
+/// Waits for the turn of a job, takes its place and opens what holds the volumes.
+pub(super) fn wait_turn<'p>(
+    pool: &'p Pool,
+    state: &State,
+    own: &Record,
+    teller: &Teller<'_>,
+    control: Control<'_>,
+) -> Result<Box<dyn Storage + 'p>> {
     loop {
         control.cancel.check()?;
-        let locked = work.state.lock()?;
-        if is_next(work)? {
-            work.set_line(Line {
+        let storage = pool.storage(own.operation.purpose())?;
+        let locked = state.lock()?;
+        if is_next(pool, state, own)? {
+            teller.set(Line {
                 stage: Stage::Running,
                 progress: None,
             })?;
-            return Ok(());
+            return Ok(storage);
         }
         drop(locked);
         control.report(Phase::Wait, 0, 0);
@@ -32,10 +42,10 @@ pub(super) fn wait_turn(work: &Work<'_>, control: Control<'_>) -> Result<()> {
     }
 }
 
-fn is_next(work: &Work<'_>) -> Result<bool> {
-    let places = work.pool.definition().limits().jobs_max.get() as usize;
-    let own = (work.record.options.priority, work.record.id);
-    let before = work.state.jobs.alive()?.into_iter().filter(|job| {
+fn is_next(pool: &Pool, state: &State, own: &Record) -> Result<bool> {
+    let places = pool.definition().limits().jobs_max.get() as usize;
+    let own = (own.options.priority, own.id);
+    let before = state.jobs.alive()?.into_iter().filter(|job| {
         let (priority, id) = (job.record.options.priority, job.record.id);
         let goes_first = priority > own.0 || (priority == own.0 && id < own.1);
         id != own.1 && (job.stage != Stage::Waiting || goes_first)

@@ -3,11 +3,8 @@
 //! A volume has one job at a time, but for those that only read it. A job that is asked for again after its process
 //! died is taken up where it was.
 
-use std::os::unix::fs::MetadataExt;
-
 use extant_hostfs::{Access, HostFile};
 use extant_space::{ByteSize, Error, ErrorKind, Preallocation, Result};
-use rustix::fs::OFlags;
 
 use super::{
     CloneMethod, Job, JobId, JobOptions, JobState, Operation, Record, Reservation, RunFile,
@@ -17,6 +14,7 @@ use crate::format::Format;
 use crate::name::VolumeName;
 use crate::pool::Pool;
 use crate::state::{Locked, State};
+use crate::storage::{Purpose, Storage, VolumeFile};
 
 impl Pool {
     /// Makes a job of `operation`, which has what it needs on return: of two that do not both fit, one fails here.
@@ -28,12 +26,14 @@ impl Pool {
     /// `InvalidArgument` for what makes no sense, `Unsupported` for a format.
     pub fn submit(&self, operation: Operation, options: JobOptions) -> Result<Job<'_>> {
         let state = self.make_state()?;
+        let storage = self.storage(operation.purpose())?;
+        let storage = &*storage;
         let locked = state.lock()?;
         if let Some(record) = self.earlier(&state, &operation)? {
-            return self.take_up(state, locked, record.id, Some(options));
+            return self.take_up(storage, state, locked, record.id, Some(options));
         }
         state.jobs.prune()?;
-        let reservation = self.assess(&state, &operation)?;
+        let reservation = self.assess(storage, &operation)?;
         let need = Need {
             capacity_bytes: reservation
                 .capacity_bytes
@@ -41,7 +41,8 @@ impl Pool {
             space_bytes: reservation.space_bytes,
         };
         let limits = self.definition().limits();
-        let checked = Space::of(self, Some(&state)).and_then(|space| space.check(need, limits));
+        let checked =
+            Space::of(self, storage, Some(&state)).and_then(|space| space.check(need, limits));
         checked.map_err(|error| error.at(self.path_of(operation.volume())))?;
         let id = state.jobs.next_number()?;
         let record = Record::new(id, operation, options, reservation);
@@ -64,8 +65,9 @@ impl Pool {
     /// [`submit`](Self::submit), as what it still needs is reserved anew.
     pub fn resume(&self, id: JobId) -> Result<Job<'_>> {
         let state = self.make_state()?;
+        let storage = self.storage(Purpose::Change)?;
         let locked = state.lock()?;
-        self.take_up(state, locked, id, None)
+        self.take_up(&*storage, state, locked, id, None)
     }
 
     /// Goes on with a job that another process has submitted and handed over, with the lock from [`Job::hand_over`].
@@ -119,6 +121,7 @@ impl Pool {
     /// With `options`, it runs by them from here on.
     fn take_up(
         &self,
+        storage: &dyn Storage,
         state: State,
         locked: Locked,
         id: JobId,
@@ -134,7 +137,7 @@ impl Pool {
         }
         // With the lock taken the job counts as being at work, with what it has not taken yet.
         if record.reservation.takes_anything() {
-            let space = Space::of(self, Some(&state))?;
+            let space = Space::of(self, storage, Some(&state))?;
             space.check_is_covered(self.definition().limits())?;
         }
         drop(locked);
@@ -174,11 +177,11 @@ impl Pool {
     }
 
     /// What an operation needs; refuses one that cannot be done.
-    fn assess(&self, state: &State, operation: &Operation) -> Result<Reservation> {
+    fn assess(&self, storage: &dyn Storage, operation: &Operation) -> Result<Reservation> {
         match operation {
             Operation::Create(create) => {
                 create.format.check_supports("creation")?;
-                self.check_name_is_free(&create.volume)?;
+                self.check_name_is_free(storage, &create.volume)?;
                 check_capacity(create.capacity_bytes)?;
                 let space_bytes = space_of(create.preallocation, create.allocation_bytes);
                 if create.allocation_bytes > create.capacity_bytes {
@@ -199,14 +202,14 @@ impl Pool {
                 })
             }
             Operation::Clone(clone) => {
-                self.check_name_is_free(&clone.volume)?;
-                let source = self.open_volume(&clone.source, OFlags::RDONLY)?;
+                self.check_name_is_free(storage, &clone.volume)?;
+                let source = storage.open(&clone.source, Access::Read)?;
                 let shares = match clone.method {
                     CloneMethod::Copy => false,
-                    CloneMethod::Auto => can_share(state, &source)?,
+                    CloneMethod::Auto => storage.can_share(&*source)?,
                     CloneMethod::Reflink => true,
                 };
-                let found = measure(&source)?;
+                let found = measure(&*source)?;
                 Ok(Reservation {
                     space_bytes: if shares { 0 } else { found.allocated_bytes },
                     capacity_bytes: found.size_bytes,
@@ -215,11 +218,11 @@ impl Pool {
             }
             Operation::Resize(resize) => {
                 check_capacity(resize.capacity_bytes)?;
-                let file = self.open_volume(&resize.volume, OFlags::RDWR)?;
-                Format::of(file.as_file())
+                let file = storage.open(&resize.volume, Access::ReadWrite)?;
+                Format::of(&*file)
                     .check_supports("resize")
                     .map_err(|error| error.at(file.path()))?;
-                let found = measure(&file)?;
+                let found = measure(&*file)?;
                 if resize.capacity_bytes < found.size_bytes && !resize.shrink {
                     return Err(Error::new(ErrorKind::InvalidArgument)
                         .at(file.path())
@@ -234,19 +237,19 @@ impl Pool {
                 Ok(found.reservation(space_of(resize.preallocation, more), resize.capacity_bytes))
             }
             Operation::Wipe(wipe) => {
-                let found = measure(&self.open_volume(&wipe.volume, OFlags::RDWR)?)?;
+                let found = measure(&*storage.open(&wipe.volume, Access::ReadWrite)?)?;
                 Ok(found.reservation(0, found.size_bytes))
             }
             Operation::Materialize(materialize) => {
-                let found = measure(&self.open_volume(&materialize.volume, OFlags::RDWR)?)?;
+                let found = measure(&*storage.open(&materialize.volume, Access::ReadWrite)?)?;
                 let holes = found.size_bytes.saturating_sub(found.allocated_bytes);
                 Ok(found.reservation(holes, found.size_bytes))
             }
             Operation::Upload(upload) => {
                 if !upload.replace {
-                    self.check_name_is_free(&upload.volume)?;
+                    self.check_name_is_free(storage, &upload.volume)?;
                 }
-                let found = measure(&HostFile::open(&upload.source, Access::Read)?)?;
+                let found = measure_outside(&HostFile::open(&upload.source, Access::Read)?)?;
                 Ok(Reservation {
                     space_bytes: found.allocated_bytes,
                     capacity_bytes: found.size_bytes,
@@ -254,21 +257,17 @@ impl Pool {
                 })
             }
             Operation::Download(download) => {
-                let found = measure(&self.open_volume(&download.volume, OFlags::RDONLY)?)?;
+                let found = measure(&*storage.open(&download.volume, Access::Read)?)?;
                 Ok(found.reservation(0, found.size_bytes))
             }
         }
     }
 
-    fn check_name_is_free(&self, name: &VolumeName) -> Result<()> {
-        match self.folder().stat(name.as_str())? {
-            None => Ok(()),
-            Some(_) => Err(Error::new(ErrorKind::AlreadyExists).at(self.path_of(name))),
+    fn check_name_is_free(&self, storage: &dyn Storage, name: &VolumeName) -> Result<()> {
+        match storage.has_name(name)? {
+            false => Ok(()),
+            true => Err(Error::new(ErrorKind::AlreadyExists).at(self.path_of(name))),
         }
-    }
-
-    pub(crate) fn path_of(&self, name: &VolumeName) -> std::path::PathBuf {
-        self.folder().path().join(name.as_str())
     }
 }
 
@@ -318,16 +317,22 @@ impl Measured {
     }
 }
 
-fn measure(file: &HostFile) -> Result<Measured> {
+fn measure(file: &dyn VolumeFile) -> Result<Measured> {
+    let stat = file.stat()?;
+    Ok(Measured {
+        size_bytes: stat.size_bytes,
+        allocated_bytes: stat.allocated_bytes,
+    })
+}
+
+/// The same for a file that is not known to be a regular one.
+fn measure_outside(file: &HostFile) -> Result<Measured> {
     let metadata = file.as_file().metadata();
     let metadata = metadata.map_err(|source| Error::from(source).at(file.path()))?;
-    if !metadata.is_file() {
-        return Err(Error::new(ErrorKind::WrongType).at(file.path()));
+    match metadata.is_file() {
+        true => measure(file),
+        false => Err(Error::new(ErrorKind::WrongType).at(file.path())),
     }
-    Ok(Measured {
-        size_bytes: metadata.len(),
-        allocated_bytes: metadata.blocks() * 512,
-    })
 }
 
 fn check_capacity(bytes: u64) -> Result<()> {
@@ -347,13 +352,4 @@ fn space_of(preallocation: Preallocation, bytes: u64) -> u64 {
         Preallocation::Off => 0,
         Preallocation::Falloc | Preallocation::Full => bytes,
     }
-}
-
-/// Files of the pool can share the space of `source`; tried, on a file without a name.
-fn can_share(state: &State, source: &HostFile) -> Result<bool> {
-    const PROBE: &str = "probe";
-    state.work.remove(PROBE)?;
-    let file = state.work.new_file(PROBE)?;
-    state.work.remove(PROBE)?;
-    Ok(rustix::fs::ioctl_ficlone(&file, source.as_file()).is_ok())
 }

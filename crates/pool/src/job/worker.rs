@@ -17,6 +17,7 @@ use super::{JobId, Line, Outcome, Record, RunFile, Stage, queue};
 use crate::operation;
 use crate::pool::Pool;
 use crate::state::State;
+use crate::storage::Storage;
 
 /// How often a request to stop is looked for.
 const LOOK: Duration = Duration::from_millis(20);
@@ -74,8 +75,10 @@ impl<'p> Job<'p> {
     /// A request of [`Pool::cancel`] cancels the token of `control` as well. After an error the pool is as before,
     /// but for what a wipe has wiped, and for an interrupted job, which can be resumed.
     pub fn run(mut self, on_stop: OnStop, control: Control<'_>) -> Result<()> {
-        let result = self.work(control);
+        let mut storage = None;
+        let result = self.work(&mut storage, control);
         let Err(error) = result else {
+            drop(storage);
             return self.end(Ok(()));
         };
         let is_interrupted = error.kind() == ErrorKind::Cancelled
@@ -84,42 +87,50 @@ impl<'p> Job<'p> {
         if is_interrupted {
             return Err(error);
         }
-        match operation::roll_back(self.pool, &self.state, &self.record) {
+        match self.roll_back(storage) {
             Ok(()) => self.end(Err(error)),
             // It stays interrupted, for a disk that answers again.
             Err(_) => Err(error),
         }
     }
 
-    fn work(&self, control: Control<'_>) -> Result<()> {
-        let line = Mutex::new(self.run.line().unwrap_or(Line {
-            stage: Stage::Waiting,
-            progress: None,
-        }));
-        let was_published =
-            operation::was_published(self.pool, &self.state, &self.record, &self.run)?;
-        if was_published {
-            return Ok(());
+    fn roll_back(&self, storage: Option<Box<dyn Storage + 'p>>) -> Result<()> {
+        let storage = match storage {
+            Some(storage) => storage,
+            None => self.pool.storage(self.record.operation.purpose())?,
+        };
+        operation::roll_back(self.pool, &*storage, &self.record)
+    }
+
+    /// Leaves what it opened for who rolls back.
+    fn work(&self, opened: &mut Option<Box<dyn Storage + 'p>>, control: Control<'_>) -> Result<()> {
+        let teller = Teller::new(&self.run);
+        if teller.newest().stage == Stage::Publishing {
+            let storage = self.pool.storage(self.record.operation.purpose())?;
+            if operation::was_published(self.pool, &*storage, &self.record, &self.run)? {
+                return Ok(());
+            }
         }
         let progress = |progress: Progress| {
-            line.lock().expect("nobody panics with it").progress = Some(progress);
+            teller.set_progress(progress);
             control.progress.update(progress);
         };
         let rate = JobRate::new(self.record.options, self.pool.definition().limits());
         let (done, is_done) = channel::<()>();
         std::thread::scope(|scope| {
-            scope.spawn(|| self.keep_line(&line, &rate, control.cancel.clone(), is_done));
-            let work = Work {
-                pool: self.pool,
-                state: &self.state,
-                record: &self.record,
-                run: &self.run,
-                line: &line,
-                rate: &rate,
-            };
+            scope.spawn(|| self.keep_line(&teller, &rate, control.cancel.clone(), is_done));
             let control = Control::new(control.cancel, &progress);
-            let result =
-                queue::wait_turn(&work, control).and_then(|()| operation::perform(&work, control));
+            let turn = queue::wait_turn(self.pool, &self.state, &self.record, &teller, control);
+            let result = turn.and_then(|storage| {
+                let work = Work {
+                    pool: self.pool,
+                    storage: &**opened.insert(storage),
+                    record: &self.record,
+                    teller: &teller,
+                    rate: &rate,
+                };
+                operation::perform(&work, control)
+            });
             drop(done);
             result
         })
@@ -128,7 +139,7 @@ impl<'p> Job<'p> {
     /// Runs beside the operation until that is done.
     fn keep_line(
         &self,
-        line: &Mutex<Line>,
+        teller: &Teller<'_>,
         rate: &JobRate,
         cancel: CancelToken,
         is_done: Receiver<()>,
@@ -144,7 +155,7 @@ impl<'p> Job<'p> {
                 let _ = rate.share(&self.record, &self.state);
                 shared = Some(Instant::now());
             }
-            let newest = *line.lock().expect("nobody panics with it");
+            let newest = teller.newest();
             let is_due = told.is_none_or(|(at, old)| at.elapsed() >= TELL && old != newest);
             if is_due {
                 // A line that cannot be written is missed by nobody but those who look.
@@ -166,13 +177,46 @@ impl<'p> Job<'p> {
     }
 }
 
+/// The line that others see, as it is to be written.
+pub(super) struct Teller<'a> {
+    run: &'a RunFile,
+    line: Mutex<Line>,
+}
+
+impl<'a> Teller<'a> {
+    fn new(run: &'a RunFile) -> Self {
+        let line = run.line().unwrap_or(Line {
+            stage: Stage::Waiting,
+            progress: None,
+        });
+        Self {
+            run,
+            line: Mutex::new(line),
+        }
+    }
+
+    fn newest(&self) -> Line {
+        *self.line.lock().expect("nobody panics with it")
+    }
+
+    fn set_progress(&self, progress: Progress) {
+        self.line.lock().expect("nobody panics with it").progress = Some(progress);
+    }
+
+    /// Tells others where the job is, now.
+    pub(super) fn set(&self, line: Line) -> Result<()> {
+        let mut own = self.line.lock().expect("nobody panics with it");
+        *own = line;
+        self.run.tell(line)
+    }
+}
+
 /// What an operation works with.
 pub(crate) struct Work<'a> {
     pub(crate) pool: &'a Pool,
-    pub(crate) state: &'a State,
+    pub(crate) storage: &'a dyn Storage,
     pub(crate) record: &'a Record,
-    run: &'a RunFile,
-    line: &'a Mutex<Line>,
+    teller: &'a Teller<'a>,
     rate: &'a JobRate,
 }
 
@@ -187,20 +231,12 @@ impl Work<'_> {
         self.rate.now()
     }
 
-    /// Tells others where the job is, now.
-    pub(crate) fn set_line(&self, line: Line) -> Result<()> {
-        let mut own = self.line.lock().expect("nobody panics with it");
-        *own = line;
-        self.run.tell(line)
-    }
-
     /// All is done but a rename: from here on a file under the final name is this job's. Durable on return.
     pub(crate) fn begin_publication(&self) -> Result<()> {
-        let progress = self.line.lock().expect("nobody panics with it").progress;
-        self.set_line(Line {
+        self.teller.set(Line {
             stage: Stage::Publishing,
-            progress,
+            ..self.teller.newest()
         })?;
-        self.run.sync()
+        self.teller.run.sync()
     }
 }

@@ -8,7 +8,6 @@ use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::time::{Duration, Instant};
 
-use extant_hostfs::HostFile;
 use extant_space::{
     ByteRange, Control, Error, ErrorKind, Extent, ExtentState, FallocateMode, Phase, Result,
     SpaceFile, SyncMode,
@@ -21,6 +20,8 @@ const PIECE: u64 = 1 << 20;
 const SYNC_EVERY: u64 = 64 << 20;
 /// Allocated in one call.
 const ALLOCATE: u64 = 16 << 30;
+/// Extents of a map that are kept in memory.
+const PART: usize = 1024;
 
 /// Whether the target has a part of the content already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,8 +32,8 @@ pub(super) enum Target {
 
 /// Copies all of `source` at the `rate` of each moment. The target is durable on return.
 pub(super) fn copy(
-    source: &HostFile,
-    target: &HostFile,
+    source: &dyn SpaceFile,
+    target: &dyn SpaceFile,
     state: Target,
     rate: &dyn Fn() -> Option<NonZeroU64>,
     control: Control<'_>,
@@ -78,25 +79,18 @@ pub(super) fn copy(
 
 /// The source may have changed since the copy was begun: what is no data in it any more is made a hole in the target.
 fn clear_what_is_no_data(
-    source: &HostFile,
-    target: &HostFile,
+    source: &dyn SpaceFile,
+    target: &dyn SpaceFile,
     whole: ByteRange,
     control: Control<'_>,
 ) -> Result<Target> {
-    let mut cleared = Ok(());
-    source.for_each_extent(whole, &mut |extent| {
-        if extent.state == ExtentState::Written {
-            return ControlFlow::Continue(());
+    let cleared = for_each_extent(source, whole, &mut |extent| {
+        control.cancel.check()?;
+        match extent.state {
+            ExtentState::Written => Ok(()),
+            _ => target.fallocate(FallocateMode::PunchHole, extent.logical),
         }
-        cleared = control
-            .cancel
-            .check()
-            .and_then(|()| target.fallocate(FallocateMode::PunchHole, extent.logical));
-        match cleared {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(_) => ControlFlow::Break(()),
-        }
-    })?;
+    });
     match cleared {
         Ok(()) => Ok(Target::Begun),
         Err(error) if error.kind() == ErrorKind::Unsupported => {
@@ -109,27 +103,47 @@ fn clear_what_is_no_data(
 }
 
 fn for_each_allocated(
-    file: &HostFile,
+    file: &dyn SpaceFile,
     range: ByteRange,
     visit: &mut dyn FnMut(Extent) -> Result<()>,
 ) -> Result<()> {
-    let mut outcome = Ok(());
-    file.for_each_extent(range, &mut |extent| {
-        let inside = extent.clip(range);
-        outcome = match inside {
-            Some(extent) if extent.state != ExtentState::Hole => visit(extent),
-            _ => Ok(()),
-        };
-        match outcome {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(_) => ControlFlow::Break(()),
+    for_each_extent(file, range, &mut |extent| match extent.state {
+        ExtentState::Hole => Ok(()),
+        _ => visit(extent),
+    })
+}
+
+/// Visits extents that lie in `range` while the file may be read and others be written: its map is looked at in parts.
+fn for_each_extent(
+    file: &dyn SpaceFile,
+    range: ByteRange,
+    visit: &mut dyn FnMut(Extent) -> Result<()>,
+) -> Result<()> {
+    let mut at = range.start();
+    loop {
+        let mut part: Vec<Extent> = Vec::new();
+        file.for_each_extent(ByteRange::new(at, range.end()), &mut |extent| {
+            part.push(extent);
+            match part.len() < PART {
+                true => ControlFlow::Continue(()),
+                false => ControlFlow::Break(()),
+            }
+        })?;
+        let is_last = part.len() < PART;
+        for extent in part {
+            at = extent.logical.end();
+            if let Some(extent) = extent.clip(range) {
+                visit(extent)?;
+            }
         }
-    })?;
-    outcome
+        if is_last || at >= range.end() {
+            return Ok(());
+        }
+    }
 }
 
 /// Where the file system cannot, the data makes the space.
-fn allocate(target: &HostFile, range: ByteRange) -> Result<()> {
+fn allocate(target: &dyn SpaceFile, range: ByteRange) -> Result<()> {
     for piece in range.chunks(ALLOCATE) {
         match target.fallocate(FallocateMode::AllocateKeepSize, piece) {
             Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(()),
@@ -140,8 +154,8 @@ fn allocate(target: &HostFile, range: ByteRange) -> Result<()> {
 }
 
 struct Copier<'a> {
-    source: &'a HostFile,
-    target: &'a HostFile,
+    source: &'a dyn SpaceFile,
+    target: &'a dyn SpaceFile,
     state: Target,
     buffers: [Vec<u8>; 2],
     done: u64,
@@ -159,9 +173,9 @@ impl Copier<'_> {
         let [ours, theirs] = &mut self.buffers;
         let ours = &mut ours[..piece.len() as usize];
         if self.source.read_at(ours, piece.start())? < ours.len() {
-            return Err(Error::new(ErrorKind::InUse)
-                .at(self.source.path())
-                .detail("the file became shorter while it was copied"));
+            return Err(
+                Error::new(ErrorKind::InUse).detail("the file became shorter while it was copied")
+            );
         }
         let theirs = &mut theirs[..ours.len()];
         let is_there = self.state == Target::Begun
@@ -200,7 +214,7 @@ impl Copier<'_> {
 }
 
 /// Zeros that were never written read like zeros that were.
-fn is_written(file: &HostFile, piece: ByteRange) -> Result<bool> {
+fn is_written(file: &dyn SpaceFile, piece: ByteRange) -> Result<bool> {
     let mut is_written = true;
     file.for_each_extent(piece, &mut |extent| {
         is_written &= extent.state == ExtentState::Written;

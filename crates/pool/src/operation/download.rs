@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use extant_hostfs::{HostFile, remove_soon};
+use extant_hostfs::{Access, HostFile, remove_soon};
 use extant_space::{Control, Error, ErrorKind, Result};
 use rustix::fs::OFlags;
 
@@ -13,8 +13,8 @@ use crate::pool::Pool;
 use crate::volume::lock_for_reading;
 
 pub(super) fn perform(work: &Work<'_>, download: &Download, control: Control<'_>) -> Result<()> {
-    let source = work.pool.open_volume(&download.volume, OFlags::RDONLY)?;
-    let _locked = lock_for_reading(&source)?;
+    let source = work.storage.open(&download.volume, Access::Read)?;
+    let _locked = lock_for_reading(&*source)?;
     let (folder, name) = place_of(&download.target)?;
     if !download.replace && folder.stat(name)?.is_some() {
         return Err(Error::new(ErrorKind::AlreadyExists)
@@ -34,7 +34,8 @@ pub(super) fn perform(work: &Work<'_>, download: &Download, control: Control<'_>
         }
     };
     let target = HostFile::from_file(file, &download.target)?;
-    copy(&source, &target, state, &|| work.rate(), control)?;
+    copy(&*source, &target, state, &|| work.rate(), control)
+        .map_err(|error| error.at(source.path()))?;
     work.begin_publication()?;
     let existing = match download.replace {
         true => OnExisting::Replace,
@@ -64,7 +65,7 @@ pub(super) fn was_published(pool: &Pool, id: JobId, download: &Download) -> Resu
 
 /// Of this pool's job alone: jobs of several pools may download to one place.
 fn partial_name(pool: &Pool, id: JobId) -> Result<String> {
-    let pool = pool.folder().identity()?;
+    let pool = pool.identity()?;
     Ok(format!(".extant-download-{:x}-{:x}-{id}", pool.0, pool.1))
 }
 

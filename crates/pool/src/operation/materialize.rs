@@ -1,10 +1,10 @@
 //! Holes and unwritten parts of a volume become written.
 
-use extant_hostfs::{MaterializeOptions, Shared, materialize_file};
+use extant_hostfs::Access;
 use extant_space::{Control, Result};
-use rustix::fs::OFlags;
 
 use crate::job::{Materialize, Work};
+use crate::storage::MakeWritten;
 use crate::volume::lock_alone;
 
 pub(super) fn perform(
@@ -12,15 +12,13 @@ pub(super) fn perform(
     materialize: &Materialize,
     control: Control<'_>,
 ) -> Result<()> {
-    let file = work.pool.open_volume(&materialize.volume, OFlags::RDWR)?;
-    let _locked = lock_alone(&file)?;
-    let options = MaterializeOptions {
-        shared: match materialize.unshare {
-            true => Shared::Unshare,
-            false => Shared::Refuse,
-        },
+    let file = work.storage.open(&materialize.volume, Access::ReadWrite)?;
+    let _locked = lock_alone(&*file)?;
+    let wanted = MakeWritten {
+        range: None,
+        unshare: materialize.unshare,
+        is_unknown_to_others: false,
         pace: work.pace(),
-        ..MaterializeOptions::default()
     };
-    materialize_file(&file, &options, control).map(|_| ())
+    file.make_written(&wanted, control)
 }

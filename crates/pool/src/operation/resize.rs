@@ -3,42 +3,41 @@
 //! A larger one is shown at once, and the new part is made real after that: nobody but who resizes knows of it yet. Until
 //! the job is done, the old capacity is in its record.
 
-use extant_hostfs::{Exclusion, HostFile, MaterializeOptions, materialize_file};
+use extant_hostfs::Access;
 use extant_space::{
-    ByteRange, Control, ErrorKind, FallocateMode, Phase, Preallocation, Result, SpaceFile, SyncMode,
+    ByteRange, Control, ErrorKind, FallocateMode, Phase, Preallocation, Result, SyncMode,
 };
-use rustix::fs::OFlags;
 
 use crate::format::Format;
 use crate::job::{Record, Resize, Work};
-use crate::pool::Pool;
+use crate::storage::{MakeWritten, Storage, VolumeFile};
 use crate::volume::{check_nobody_has_it_open, lock_alone};
 
 /// Allocated in one call.
 const ALLOCATE: u64 = 16 << 30;
 
 pub(super) fn perform(work: &Work<'_>, resize: &Resize, control: Control<'_>) -> Result<()> {
-    let file = work.pool.open_volume(&resize.volume, OFlags::RDWR)?;
-    let _locked = lock_alone(&file)?;
-    Format::of(file.as_file()).check_supports("resize")?;
+    let file = work.storage.open(&resize.volume, Access::ReadWrite)?;
+    let _locked = lock_alone(&*file)?;
+    Format::of(&*file).check_supports("resize")?;
     let (before, after) = (
         work.record.reservation.capacity_before_bytes,
         resize.capacity_bytes,
     );
     if after < before {
-        check_nobody_has_it_open(&file)?;
+        check_nobody_has_it_open(&*file)?;
     }
     control.cancel.check()?;
     file.resize(after)?;
     if after > before {
         let part = ByteRange::new(before, after);
-        make_real(&file, part, resize.preallocation, work, control)?;
+        make_real(&*file, part, resize.preallocation, work, control)?;
     }
     file.sync(SyncMode::All)
 }
 
 fn make_real(
-    file: &HostFile,
+    file: &dyn VolumeFile,
     part: ByteRange,
     preallocation: Preallocation,
     work: &Work<'_>,
@@ -53,26 +52,26 @@ fn make_real(
             Ok(())
         }),
         Preallocation::Full => {
-            let options = MaterializeOptions {
+            let wanted = MakeWritten {
                 range: Some(part),
+                unshare: false,
                 // Who has the volume open does not know of the new part yet.
-                exclusion: Exclusion::Shared,
+                is_unknown_to_others: true,
                 pace: work.pace(),
-                ..MaterializeOptions::default()
             };
-            materialize_file(file, &options, control).map(|_| ())
+            file.make_written(&wanted, control)
         }
     }
 }
 
 /// Cuts the new part off. What a smaller capacity has cut off does not come back: that is one call, and the end of its
 /// job.
-pub(super) fn roll_back(pool: &Pool, record: &Record, resize: &Resize) -> Result<()> {
+pub(super) fn roll_back(storage: &dyn Storage, record: &Record, resize: &Resize) -> Result<()> {
     let before = record.reservation.capacity_before_bytes;
     if resize.capacity_bytes <= before {
         return Ok(());
     }
-    let file = match pool.open_volume(&resize.volume, OFlags::RDWR) {
+    let file = match storage.open(&resize.volume, Access::ReadWrite) {
         Ok(file) => file,
         // Removed by somebody else.
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),

@@ -2,13 +2,13 @@
 
 use std::ops::ControlFlow;
 
-use extant_hostfs::{Fallback, HostFile, write_zeroes};
+use extant_hostfs::Access;
 use extant_space::{
-    ByteRange, Control, ExtentState, FallocateMode, Phase, Progress, Result, SpaceFile, SyncMode,
+    ByteRange, Control, ExtentState, FallocateMode, Phase, Progress, Result, SyncMode,
 };
-use rustix::fs::OFlags;
 
 use crate::job::{Wipe, WipeMethod, Work};
+use crate::storage::VolumeFile;
 use crate::volume::{check_nobody_has_it_open, lock_alone};
 
 /// Punched in one call.
@@ -17,20 +17,20 @@ const PUNCH: u64 = 1 << 30;
 const BLOCK_MAX: u64 = 64 << 10;
 
 pub(super) fn perform(work: &Work<'_>, wipe: &Wipe, control: Control<'_>) -> Result<()> {
-    let file = work.pool.open_volume(&wipe.volume, OFlags::RDWR)?;
-    let _locked = lock_alone(&file)?;
+    let file = work.storage.open(&wipe.volume, Access::ReadWrite)?;
+    let _locked = lock_alone(&*file)?;
     if !wipe.force {
-        check_nobody_has_it_open(&file)?;
+        check_nobody_has_it_open(&*file)?;
     }
     match wipe.method {
-        WipeMethod::Zero => zero(&file, work, control)?,
-        WipeMethod::Discard => discard(&file, control)?,
+        WipeMethod::Zero => zero(&*file, work, control)?,
+        WipeMethod::Discard => discard(&*file, control)?,
     }
     file.sync(SyncMode::All)
 }
 
 /// Writes zeros over what is written, in place. The rest reads as zeros anyway.
-fn zero(file: &HostFile, work: &Work<'_>, control: Control<'_>) -> Result<()> {
+fn zero(file: &dyn VolumeFile, work: &Work<'_>, control: Control<'_>) -> Result<()> {
     let written = written_runs(file)?;
     let total: u64 = written.iter().map(|run| run.len()).sum();
     let pace = work.pace();
@@ -46,14 +46,14 @@ fn zero(file: &HostFile, work: &Work<'_>, control: Control<'_>) -> Result<()> {
             control.report(Phase::Write, done + within, total);
         };
         let inner = Control::new(control.cancel, &progress);
-        write_zeroes(file, run, Fallback::Write, &pace, inner)?;
+        file.write_zeroes(run, &pace, inner)?;
         done += run.len();
     }
     Ok(())
 }
 
 /// Neighbours are joined: each run costs a sync.
-fn written_runs(file: &HostFile) -> Result<Vec<ByteRange>> {
+fn written_runs(file: &dyn VolumeFile) -> Result<Vec<ByteRange>> {
     let whole = ByteRange::new(0, file.size()?);
     let mut runs: Vec<ByteRange> = Vec::new();
     file.for_each_extent(whole, &mut |extent| {
@@ -71,7 +71,7 @@ fn written_runs(file: &HostFile) -> Result<Vec<ByteRange>> {
     Ok(runs)
 }
 
-fn discard(file: &HostFile, control: Control<'_>) -> Result<()> {
+fn discard(file: &dyn VolumeFile, control: Control<'_>) -> Result<()> {
     // The last block as a whole.
     let size = file.size()?.next_multiple_of(BLOCK_MAX);
     for piece in ByteRange::new(0, size).chunks(PUNCH) {

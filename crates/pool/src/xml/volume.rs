@@ -1,8 +1,8 @@
 //! `<volume>`.
 
+use extant_hostfs::Access;
 use extant_space::{Preallocation, Result};
 use roxmltree::Node;
-use rustix::fs::OFlags;
 
 use super::document::{child, invalid, number, parse, size, text};
 use super::kept::{Kept, Out};
@@ -11,6 +11,7 @@ use crate::format::Format;
 use crate::job::{CreateVolume, Operation};
 use crate::name::VolumeName;
 use crate::pool::Pool;
+use crate::storage::Purpose;
 use crate::volume::kept_of;
 
 /// Those that are read, or written anew.
@@ -123,8 +124,8 @@ impl Pool {
     /// A volume as libvirt describes it, with what was kept of the description that it was made by.
     pub fn volume_xml(&self, name: &VolumeName) -> Result<String> {
         let info = self.volume(name)?;
-        let file = self.open_volume(name, OFlags::RDONLY)?;
-        let kept = match kept_of(&file)? {
+        let storage = self.storage(Purpose::Look)?;
+        let kept = match kept_of(&*storage.open(name, Access::Read)?)? {
             Some(kept) => kept.out()?,
             None => Out::default(),
         };

@@ -1,0 +1,220 @@
+//! What a pool asks of what holds its volumes.
+//!
+//! A [`Storage`] is open for the time of one operation; so is what it opens. Names in it are single components, and what
+//! is no volume (links, folders, hidden names) is never opened as one. Files that are not complete lie apart from the
+//! volumes, where one rename gives them a volume's name.
+//!
+//! All files are [`SpaceFile`]s. What not every place can do (sharing space, telling who has a file open, attributes) has
+//! an answer for those that cannot. An operation that needs a file of the host asks for it by
+//! [`as_host`](VolumeFile::as_host).
+
+mod directory;
+mod host_file;
+
+use std::path::{Path, PathBuf};
+
+use extant_hostfs::{Access, Holder, HostFile, Pace};
+use extant_space::{ByteRange, Control, Preallocation, Result, SpaceFile};
+
+use crate::folder::OnExisting;
+use crate::job::JobId;
+use crate::name::VolumeName;
+
+pub(crate) use directory::DirectoryStorage;
+
+/// What a storage is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Nothing is changed.
+    Look,
+    /// Volumes, or files that become some.
+    Change,
+}
+
+/// A file, as far as a list tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileStat {
+    pub(crate) size_bytes: u64,
+    /// On the file system.
+    pub(crate) allocated_bytes: u64,
+    /// Of a block of the file system.
+    pub(crate) block_bytes: u64,
+    /// Permissions: the lowest 12 bits of the mode.
+    pub(crate) mode: u32,
+    pub(crate) uid: u32,
+    pub(crate) gid: u32,
+}
+
+/// A file that is not complete, or was not when its process died.
+#[derive(Debug)]
+pub(crate) struct WorkFile {
+    pub(crate) name: String,
+    /// The job that it is of; `None` for a name that no job gives.
+    pub(crate) job: Option<JobId>,
+    pub(crate) allocated_bytes: u64,
+}
+
+/// A raw file that is to be made.
+#[derive(Clone, Debug)]
+pub(crate) struct NewFile {
+    pub(crate) size_bytes: u64,
+    /// The first bytes that are made real.
+    pub(crate) allocation_bytes: u64,
+    /// In which way.
+    pub(crate) preallocation: Preallocation,
+    pub(crate) mode: u32,
+    /// Copy-on-write is turned off, where there is any.
+    pub(crate) nocow: bool,
+}
+
+/// How an existing file is made written.
+#[derive(Clone, Debug)]
+pub(crate) struct MakeWritten {
+    /// `None`: all of it.
+    pub(crate) range: Option<ByteRange>,
+    /// Parts shared with other files get space of their own; refused otherwise.
+    pub(crate) unshare: bool,
+    /// Nobody else is kept out: who has the file open does not know of the range.
+    pub(crate) is_unknown_to_others: bool,
+    pub(crate) pace: Pace,
+}
+
+/// How a volume is locked against other operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LockMode {
+    /// With others who read.
+    Shared,
+    /// By nobody else.
+    Alone,
+}
+
+/// What holds the volumes of a pool.
+pub(crate) trait Storage: Send + Sync {
+    /// Visits the volumes, in no order; returns how many names are none.
+    fn for_each_volume(&self, visit: &mut dyn FnMut(&VolumeName, &FileStat)) -> Result<u64>;
+
+    /// Something has the name, whatever it is.
+    fn has_name(&self, name: &VolumeName) -> Result<bool>;
+
+    /// Opens the file of a volume.
+    fn open(&self, name: &VolumeName, access: Access) -> Result<Box<dyn VolumeFile>>;
+
+    /// The first bytes of a volume; false where it has not so many, or may not be read.
+    fn peek(&self, name: &VolumeName, first: &mut [u8]) -> bool;
+
+    /// Takes a volume away, durably. Its space comes back soon.
+    fn remove(&self, name: &VolumeName) -> Result<()>;
+
+    /// Free on the file system for who runs this process.
+    fn free_bytes(&self) -> Result<u64>;
+
+    /// Where the files are that are not complete; for messages.
+    fn work_path(&self) -> PathBuf;
+
+    /// The files that are not complete.
+    fn work_files(&self) -> Result<Vec<WorkFile>>;
+
+    /// Opens such a file to be changed; `None` where there is none.
+    fn open_work(&self, name: &str) -> Result<Option<Box<dyn VolumeFile>>>;
+
+    /// Makes an empty one, for its owner alone.
+    fn new_work(&self, name: &str) -> Result<Box<dyn VolumeFile>>;
+
+    /// Makes one that has its name when it is complete and durable. What an earlier try has done is not done again.
+    fn create_work(
+        &self,
+        name: &str,
+        new: &NewFile,
+        pace: Pace,
+        control: Control<'_>,
+    ) -> Result<()>;
+
+    /// Removes one. Its space comes back soon.
+    fn remove_work(&self, name: &str) -> Result<()>;
+
+    /// Gives one the name of a volume, in one step and durably.
+    fn publish(&self, work: &str, volume: &VolumeName, existing: OnExisting) -> Result<()>;
+
+    /// New files can share the space of `source`.
+    fn can_share(&self, source: &dyn VolumeFile) -> Result<bool>;
+}
+
+impl dyn Storage + '_ {
+    /// Removes what a job has made so far.
+    pub(crate) fn remove_work_of(&self, job: JobId) -> Result<()> {
+        let files = self.work_files()?.into_iter();
+        for file in files.filter(|file| file.job == Some(job)) {
+            self.remove_work(&file.name)?;
+        }
+        Ok(())
+    }
+}
+
+/// The file of a volume, or one that is to become some.
+pub(crate) trait VolumeFile: SpaceFile {
+    /// For messages.
+    fn path(&self) -> &Path;
+
+    fn stat(&self) -> Result<FileStat>;
+
+    /// Takes a lock; false while somebody else has one that excludes it.
+    fn try_lock(&self, mode: LockMode) -> Result<bool>;
+
+    /// Gives the lock back.
+    fn unlock(&self);
+
+    /// Another process that has the file open, as far as can be seen.
+    fn holder(&self) -> Option<Holder>;
+
+    /// Sets the permissions, durably.
+    fn set_mode(&self, mode: u32) -> Result<()>;
+
+    /// The value of an extended attribute; `None` where there is none.
+    fn attribute(&self, name: &str) -> Result<Option<Vec<u8>>>;
+
+    /// Sets an extended attribute.
+    fn set_attribute(&self, name: &str, value: &[u8]) -> Result<()>;
+
+    /// Becomes a copy of `source` that shares its space; false where that cannot be.
+    fn share_space_of(&self, source: &dyn VolumeFile) -> Result<bool>;
+
+    /// Holes and unwritten parts become written; data is kept.
+    fn make_written(&self, wanted: &MakeWritten, control: Control<'_>) -> Result<()>;
+
+    /// The range reads as zeros and is written; data is lost.
+    fn write_zeroes(&self, range: ByteRange, pace: &Pace, control: Control<'_>) -> Result<()>;
+
+    /// An overwrite of what is written stays in its place.
+    fn overwrites_in_place(&self) -> Result<bool>;
+
+    /// The file of the host, where it is one.
+    fn as_host(&self) -> Option<&HostFile>;
+}
+
+/// The file of a job that is complete, but for its name.
+pub(crate) fn complete_name(job: JobId) -> String {
+    format!("{job}.complete")
+}
+
+/// The file that a job copies to.
+pub(crate) fn copy_name(job: JobId) -> String {
+    format!("{job}.copy")
+}
+
+/// `12.complete`, and `.12.complete.extant-partial` while it is made.
+fn job_of(name: &str) -> Option<JobId> {
+    let (number, _) = name.strip_prefix('.').unwrap_or(name).split_once('.')?;
+    number.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_files_are_told_by_their_job() {
+        assert_eq!(job_of(".12.complete.extant-partial"), Some(JobId(12)));
+        assert_eq!(job_of(&copy_name(JobId(3))), Some(JobId(3)));
+        assert_eq!(job_of("noise"), None);
+    }
+}

@@ -1,0 +1,193 @@
+//! A directory of the host. Files that are not complete lie in its folder `.extant/work`.
+
+use std::ffi::CStr;
+use std::path::PathBuf;
+
+use extant_hostfs::Pace;
+use extant_hostfs::{Access, CopyOnWrite, CreateOptions, HostFile, OnFailure, remove_soon};
+use extant_space::{Control, ErrorKind, Preallocation, Result};
+use rustix::fs::{FileType, OFlags, Stat};
+
+use super::{FileStat, NewFile, Storage, VolumeFile, WorkFile, job_of};
+use crate::folder::{Folder, OnExisting};
+use crate::name::VolumeName;
+use crate::state;
+
+const WORK: &str = "work";
+/// A file without a name for the time of a look.
+const PROBE: &str = "probe";
+
+/// A directory whose regular files are volumes.
+pub(crate) struct DirectoryStorage<'p> {
+    folder: &'p Folder,
+}
+
+impl<'p> DirectoryStorage<'p> {
+    pub(crate) fn new(folder: &'p Folder) -> Self {
+        Self { folder }
+    }
+
+    /// Opened anew each time: who only looks has none.
+    fn work(&self) -> Result<Folder> {
+        state::make_own_folder(self.folder, state::FOLDER)?.make_child(WORK)
+    }
+
+    fn host_file(folder: &Folder, name: &str, access: OFlags) -> Result<Box<dyn VolumeFile>> {
+        let file = folder.file(name, access)?;
+        Ok(Box::new(HostFile::from_file(
+            file,
+            &folder.path().join(name),
+        )?))
+    }
+}
+
+impl Storage for DirectoryStorage<'_> {
+    fn for_each_volume(&self, visit: &mut dyn FnMut(&VolumeName, &FileStat)) -> Result<u64> {
+        let mut others = 0;
+        self.folder.for_each_name(|listed: &CStr| {
+            let name = listed.to_str().ok().and_then(|name| name.parse().ok());
+            let stat = self.folder.stat_listed(listed);
+            match (name, stat) {
+                (Some(name), Some(stat)) if is_regular(&stat) => visit(&name, &stat.into()),
+                _ => others += u64::from(!is_own(listed.to_bytes())),
+            }
+        })?;
+        Ok(others)
+    }
+
+    fn has_name(&self, name: &VolumeName) -> Result<bool> {
+        Ok(self.folder.stat(name.as_str())?.is_some())
+    }
+
+    fn open(&self, name: &VolumeName, access: Access) -> Result<Box<dyn VolumeFile>> {
+        let access = match access {
+            Access::Read => OFlags::RDONLY,
+            Access::ReadWrite => OFlags::RDWR,
+            Access::ReadWriteCreate => OFlags::RDWR | OFlags::CREATE,
+        };
+        Self::host_file(self.folder, name.as_str(), access)
+    }
+
+    fn peek(&self, name: &VolumeName, first: &mut [u8]) -> bool {
+        self.folder.peek(name.as_str(), first)
+    }
+
+    fn remove(&self, name: &VolumeName) -> Result<()> {
+        remove_soon(self.folder, name.as_str().as_ref())
+            .map_err(|error| error.about(self.folder.path().join(name.as_str())))?;
+        self.folder.sync()
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        let found = self.folder.statvfs()?;
+        let free = match rustix::process::geteuid().is_root() {
+            true => found.f_bfree,
+            false => found.f_bavail,
+        };
+        Ok(free.saturating_mul(found.f_frsize))
+    }
+
+    fn work_path(&self) -> PathBuf {
+        self.folder.path().join(state::FOLDER).join(WORK)
+    }
+
+    fn work_files(&self) -> Result<Vec<WorkFile>> {
+        let work = self.work()?;
+        let mut files = Vec::new();
+        work.for_each_name(|name| {
+            let (Ok(text), Some(stat)) = (name.to_str(), work.stat_listed(name)) else {
+                return;
+            };
+            files.push(WorkFile {
+                name: text.to_owned(),
+                job: job_of(text),
+                allocated_bytes: stat.st_blocks as u64 * 512,
+            });
+        })?;
+        Ok(files)
+    }
+
+    fn open_work(&self, name: &str) -> Result<Option<Box<dyn VolumeFile>>> {
+        match Self::host_file(&self.work()?, name, OFlags::RDWR) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn new_work(&self, name: &str) -> Result<Box<dyn VolumeFile>> {
+        let new = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+        Self::host_file(&self.work()?, name, new)
+    }
+
+    fn create_work(
+        &self,
+        name: &str,
+        new: &NewFile,
+        pace: Pace,
+        control: Control<'_>,
+    ) -> Result<()> {
+        let work = self.work()?;
+        if work.stat(name)?.is_some() {
+            return Ok(());
+        }
+        let mut options = CreateOptions::new(new.size_bytes);
+        options.preallocation = new.preallocation;
+        options.allocation_bytes = match new.preallocation {
+            Preallocation::Off => None,
+            Preallocation::Falloc | Preallocation::Full => Some(new.allocation_bytes),
+        };
+        options.pace = pace;
+        options.mode = Some(new.mode);
+        if new.nocow {
+            options.copy_on_write = CopyOnWrite::Disable;
+        }
+        // Removed by the roll-back, or kept for who resumes the job.
+        options.on_failure = OnFailure::KeepPartial;
+        extant_hostfs::create(&work.path().join(name), &options, control).map(drop)
+    }
+
+    fn remove_work(&self, name: &str) -> Result<()> {
+        let work = self.work()?;
+        remove_soon(&work, name.as_ref()).map_err(|error| error.about(work.path().join(name)))
+    }
+
+    fn publish(&self, work: &str, volume: &VolumeName, existing: OnExisting) -> Result<()> {
+        self.work()?
+            .rename(work, self.folder, volume.as_str(), existing)?;
+        self.folder.sync()
+    }
+
+    fn can_share(&self, source: &dyn VolumeFile) -> Result<bool> {
+        let Some(source) = source.as_host() else {
+            return Ok(false);
+        };
+        let work = self.work()?;
+        work.remove(PROBE)?;
+        let file = work.new_file(PROBE)?;
+        work.remove(PROBE)?;
+        Ok(rustix::fs::ioctl_ficlone(&file, source.as_file()).is_ok())
+    }
+}
+
+impl From<Stat> for FileStat {
+    fn from(stat: Stat) -> Self {
+        Self {
+            size_bytes: stat.st_size as u64,
+            allocated_bytes: stat.st_blocks as u64 * 512,
+            block_bytes: stat.st_blksize.max(0) as u64,
+            mode: stat.st_mode & 0o7777,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+        }
+    }
+}
+
+fn is_regular(stat: &Stat) -> bool {
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+}
+
+/// Names that are there in every pool.
+fn is_own(name: &[u8]) -> bool {
+    matches!(name, b".extant" | b"lost+found")
+}

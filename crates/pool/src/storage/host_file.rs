@@ -1,0 +1,115 @@
+//! A file of the host as the file of a volume.
+
+use std::io;
+use std::path::Path;
+
+use extant_hostfs::{
+    Exclusion, Fallback, Holder, HostFile, MaterializeOptions, Pace, Shared, materialize_file,
+    write_zeroes,
+};
+use extant_space::{ByteRange, Control, Error, Result};
+use rustix::fs::{FlockOperation, Mode, XattrFlags, flock};
+use rustix::io::Errno;
+
+use super::{FileStat, LockMode, MakeWritten, VolumeFile};
+
+/// Longer values are none of ours.
+const ATTRIBUTE_MAX: usize = 4 << 10;
+
+impl VolumeFile for HostFile {
+    fn path(&self) -> &Path {
+        self.path()
+    }
+
+    fn stat(&self) -> Result<FileStat> {
+        let stat = rustix::fs::fstat(self.as_file()).map_err(|errno| error(self, errno))?;
+        Ok(stat.into())
+    }
+
+    fn try_lock(&self, mode: LockMode) -> Result<bool> {
+        let operation = match mode {
+            LockMode::Shared => FlockOperation::NonBlockingLockShared,
+            LockMode::Alone => FlockOperation::NonBlockingLockExclusive,
+        };
+        match flock(self.as_file(), operation) {
+            // Some file systems have no locks.
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(true),
+            Err(Errno::WOULDBLOCK) => Ok(false),
+            Err(errno) => Err(error(self, errno).during("lock")),
+        }
+    }
+
+    fn unlock(&self) {
+        let _ = flock(self.as_file(), FlockOperation::Unlock);
+    }
+
+    fn holder(&self) -> Option<Holder> {
+        extant_hostfs::holders(self.path()).into_iter().next()
+    }
+
+    fn set_mode(&self, mode: u32) -> Result<()> {
+        rustix::fs::fchmod(self.as_file(), Mode::from_raw_mode(mode))
+            .and_then(|()| rustix::fs::fsync(self.as_file()))
+            .map_err(|errno| error(self, errno).during("set mode"))
+    }
+
+    fn attribute(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        let mut bytes = vec![0; ATTRIBUTE_MAX];
+        match rustix::fs::fgetxattr(self.as_file(), name, &mut bytes[..]) {
+            Ok(length) => {
+                bytes.truncate(length);
+                Ok(Some(bytes))
+            }
+            Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(None),
+            Err(errno) => Err(error(self, errno).during("read extended attribute")),
+        }
+    }
+
+    fn set_attribute(&self, name: &str, value: &[u8]) -> Result<()> {
+        rustix::fs::fsetxattr(self.as_file(), name, value, XattrFlags::empty())
+            .map_err(|errno| error(self, errno).during("set extended attribute"))
+    }
+
+    fn share_space_of(&self, source: &dyn VolumeFile) -> Result<bool> {
+        let Some(source) = source.as_host() else {
+            return Ok(false);
+        };
+        match rustix::fs::ioctl_ficlone(self.as_file(), source.as_file()) {
+            Ok(()) => Ok(true),
+            Err(Errno::OPNOTSUPP | Errno::NOTTY | Errno::INVAL | Errno::NOSYS) => Ok(false),
+            Err(errno) => Err(error(self, errno).during("clone")),
+        }
+    }
+
+    fn make_written(&self, wanted: &MakeWritten, control: Control<'_>) -> Result<()> {
+        let options = MaterializeOptions {
+            range: wanted.range,
+            shared: match wanted.unshare {
+                true => Shared::Unshare,
+                false => Shared::Refuse,
+            },
+            exclusion: match wanted.is_unknown_to_others {
+                true => Exclusion::Shared,
+                false => Exclusion::Lease,
+            },
+            pace: wanted.pace.clone(),
+        };
+        materialize_file(self, &options, control).map(drop)
+    }
+
+    fn write_zeroes(&self, range: ByteRange, pace: &Pace, control: Control<'_>) -> Result<()> {
+        write_zeroes(self, range, Fallback::Write, pace, control).map(drop)
+    }
+
+    fn overwrites_in_place(&self) -> Result<bool> {
+        self.overwrites_in_place()
+    }
+
+    fn as_host(&self) -> Option<&HostFile> {
+        Some(self)
+    }
+}
+
+fn error(file: &HostFile, errno: Errno) -> Error {
+    Error::from(io::Error::from(errno)).at(file.path())
+}
