@@ -160,7 +160,7 @@ impl HostDevice {
     /// The engine at work; never [`HostEngine::Auto`].
     pub fn engine(&self) -> HostEngine {
         match self.engine {
-            Engine::Uring(_) => HostEngine::Uring,
+            Engine::Uring { .. } => HostEngine::Uring,
             Engine::Plain { .. } => HostEngine::Plain,
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! | module | gives |
 //! |---|---|
+//! | [`aio`] | many direct reads and writes at a time through Linux AIO |
 //! | [`buffer`] | memory aligned as direct I/O wants it |
 //! | [`call`] | one read, write, sync, fallocate or discard, with the memory that it uses |
 //! | [`direct`] | direct I/O: its alignment, on and off |
@@ -17,8 +18,11 @@
 //! Nothing here decides: which call is made when, and what is done when the kernel refuses, is the business
 //! of the crates above. Errors are the kernel's, as [`std::io::Error`].
 
+pub mod aio;
 pub mod buffer;
 pub mod call;
+#[cfg(test)]
+mod call_list;
 pub mod direct;
 pub mod disk;
 pub mod extents;

@@ -20,6 +20,7 @@ use extant_sys::ring::CallQueue;
 
 use super::HostDevice;
 use super::limits::TRANSFER;
+use super::target::TargetKind;
 use super::ways::Way;
 use crate::traffic::{Pace, Visit};
 use crate::{Operation, Persistence};
@@ -162,6 +163,18 @@ impl<'s> Batch<'s> {
             (0, 0, flushes) => flushes > 0,
             _ => false,
         }
+    }
+
+    /// It is of nothing but direct writes to a file.
+    pub(super) fn writes_directly(&self) -> bool {
+        self.device.kind == TargetKind::File
+            && self.device.direct.is_some()
+            && self.assigns.is_empty()
+            && self.flushes.is_empty()
+            && self
+                .waiting
+                .iter()
+                .all(|(_, job)| matches!(job, Job::Write { .. }))
     }
 
     /// How many calls there are to make side by side.

@@ -3,27 +3,37 @@
 //! Rings are kept in a pool: each batch takes one for itself, so that threads do not wait for each other. A
 //! batch of one read, write or flush is a plain call, which costs no more than a ring's and needs none. Where all
 //! rings are in use, or a ring fails, plain calls do the rest.
+//!
+//! Direct writes to a file go through Linux AIO: they may allocate, which a ring leaves to threads of its own.
 
 use std::fs::File;
+use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread;
 
 use extant_space::{Error, ErrorKind, Result};
+use extant_sys::aio::Aio;
 use extant_sys::call::Call;
 use extant_sys::ring::{CallQueue, Ring, run_plain};
 
 use super::batch::Batch;
 use super::options::HostEngine;
 
-/// Rings at a time; a batch that finds none makes plain calls.
-const RINGS_MAX: usize = 16;
+/// Rings at a time, and contexts of AIO; a batch that finds none makes plain calls.
+const MADE_MAX: usize = 16;
 /// Threads that make the plain calls of one batch, the caller's among them.
 const THREADS_MAX: usize = 8;
 
 pub(super) enum Engine {
-    Uring(Rings),
-    Plain { depth: u32 },
+    Uring {
+        rings: Pool<Ring>,
+        contexts: Pool<Aio>,
+        depth: u32,
+    },
+    Plain {
+        depth: u32,
+    },
 }
 
 impl Engine {
@@ -33,11 +43,11 @@ impl Engine {
             return Ok(Self::Plain { depth });
         }
         match Ring::new(depth) {
-            Ok(ring) => Ok(Self::Uring(Rings {
-                free: Mutex::new(vec![ring]),
-                made: AtomicUsize::new(1),
+            Ok(ring) => Ok(Self::Uring {
+                rings: Pool::new(Some(ring)),
+                contexts: Pool::new(None),
                 depth,
-            })),
+            }),
             Err(_) if wanted == HostEngine::Auto => Ok(Self::Plain { depth }),
             Err(source) => Err(Error::from(source)
                 .with_kind(ErrorKind::Unsupported)
@@ -50,48 +60,69 @@ impl Engine {
         if batch.is_single_call() {
             return run_plain(file, batch);
         }
+        let Self::Uring {
+            rings,
+            contexts,
+            depth,
+        } = self
+        else {
+            return run_threads(file, batch, self.depth());
+        };
+        if batch.writes_directly()
+            && let Some(mut context) = contexts.take(|| Aio::new(*depth))
+        {
+            context.run(file, batch);
+            contexts.put(Some(context));
+        } else if let Some(ring) = rings.take(|| Ring::new(*depth)) {
+            rings.put(ring.run(file, batch));
+        } else {
+            run_threads(file, batch, *depth);
+        }
+    }
+
+    fn depth(&self) -> u32 {
         match self {
-            Self::Uring(rings) => match rings.take() {
-                Some(ring) => rings.put(ring.run(file, batch)),
-                None => run_threads(file, batch, rings.depth),
-            },
-            Self::Plain { depth } => run_threads(file, batch, *depth),
+            Self::Uring { depth, .. } | Self::Plain { depth } => *depth,
         }
     }
 }
 
-/// The rings that no batch uses.
-pub(super) struct Rings {
-    free: Mutex<Vec<Ring>>,
+/// Rings, or what else a batch takes for itself, that no batch uses.
+pub(super) struct Pool<T> {
+    free: Mutex<Vec<T>>,
     made: AtomicUsize,
-    depth: u32,
 }
 
-impl Rings {
-    fn take(&self) -> Option<Ring> {
-        if let Some(ring) = self
-            .free
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .pop()
-        {
-            return Some(ring);
+impl<T> Pool<T> {
+    fn new(first: Option<T>) -> Self {
+        Self {
+            made: AtomicUsize::new(usize::from(first.is_some())),
+            free: Mutex::new(first.into_iter().collect()),
         }
-        if self.made.fetch_add(1, Ordering::Relaxed) < RINGS_MAX
-            && let Ok(ring) = Ring::new(self.depth)
+    }
+
+    /// One that is free, or a new one.
+    fn take(&self, make: impl FnOnce() -> io::Result<T>) -> Option<T> {
+        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(one) = free.pop() {
+            return Some(one);
+        }
+        drop(free);
+        if self.made.fetch_add(1, Ordering::Relaxed) < MADE_MAX
+            && let Ok(one) = make()
         {
-            return Some(ring);
+            return Some(one);
         }
         self.made.fetch_sub(1, Ordering::Relaxed);
         None
     }
 
-    /// Takes a ring back; `None` for one that failed.
-    fn put(&self, ring: Option<Ring>) {
-        match ring {
-            Some(ring) => {
+    /// Takes one back; `None` for one that failed.
+    fn put(&self, one: Option<T>) {
+        match one {
+            Some(one) => {
                 let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-                free.push(ring);
+                free.push(one);
             }
             None => {
                 self.made.fetch_sub(1, Ordering::Relaxed);

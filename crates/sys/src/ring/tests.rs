@@ -1,7 +1,7 @@
 //! Rings on files and fifos: a read of an empty fifo is a call that stays in flight as long as a test wants.
 
 use std::fs::OpenOptions;
-use std::io::{IoSlice, IoSliceMut, Write};
+use std::io::Write;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::thread;
 use std::time::Duration;
@@ -12,6 +12,7 @@ use extant_testkit::requires::Requirement;
 use rustix::fs::{CWD, FallocateFlags, FileType, Mode, mknodat};
 
 use super::*;
+use crate::call_list::{List, read, write};
 
 fn uring() -> Requirement {
     Requirement::new("io_uring in the kernel", Ring::new(1).is_ok())
@@ -23,63 +24,6 @@ fn fifo() -> File {
     mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
     let mut options = OpenOptions::new();
     options.read(true).write(true).open(path).unwrap()
-}
-
-fn read(into: &mut [u8], offset: u64) -> Call<'_> {
-    let parts = [IoSliceMut::new(into)].into_iter().collect();
-    Call::Read {
-        offset,
-        into: Memory::Parts(parts),
-    }
-}
-
-fn write(from: &[u8], offset: u64) -> Call<'_> {
-    let parts = [IoSlice::new(from)].into_iter().collect();
-    Call::Write {
-        offset,
-        from: Memory::Parts(parts),
-        durability: Durability::Cached,
-    }
-}
-
-/// A list of calls, and their results in the order in which they ended.
-#[derive(Default)]
-struct List<'a> {
-    calls: Vec<Call<'a>>,
-    started: usize,
-    most_in_flight: usize,
-    ended: Vec<(usize, io::Result<usize>)>,
-    panic_at_end: bool,
-}
-
-impl<'a> List<'a> {
-    /// The calls are made from the last to the first.
-    fn new(mut calls: Vec<Call<'a>>) -> Self {
-        calls.reverse();
-        Self {
-            calls,
-            ..Self::default()
-        }
-    }
-
-    fn results(mut self) -> Vec<io::Result<usize>> {
-        self.ended.sort_by_key(|(tag, _)| *tag);
-        self.ended.into_iter().map(|(_, result)| result).collect()
-    }
-}
-
-impl<'a> CallQueue<'a> for List<'a> {
-    fn next(&mut self) -> Option<(usize, Call<'a>)> {
-        let call = self.calls.pop()?;
-        self.started += 1;
-        self.most_in_flight = self.most_in_flight.max(self.started - self.ended.len());
-        Some((self.started - 1, call))
-    }
-
-    fn ended(&mut self, tag: usize, _call: Call<'a>, result: io::Result<usize>) {
-        self.ended.push((tag, result));
-        assert!(!self.panic_at_end, "as the test wants it");
-    }
 }
 
 #[test]
