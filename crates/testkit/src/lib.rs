@@ -9,6 +9,7 @@
 //! | [`mke2fs()`] | images with file systems to begin with |
 //! | [`newer`] | util-linux's fallocate with `-w`, on a machine whose own is older |
 //! | [`faulty`] | a FUSE file system that refuses, lies, fails or dawdles on demand |
+//! | [`libvirt`] | a libvirtd of its own, and virsh |
 //! | [`fuse_rings`] | FUSE over io_uring, turned on |
 //! | [`guest`] | a newer kernel in QEMU, with disks that take write zeroes |
 //!
@@ -26,6 +27,7 @@ pub mod fuse_rings;
 pub mod guest;
 pub mod hot_paths;
 pub mod lab;
+pub mod libvirt;
 mod mke2fs;
 pub mod newer;
 pub mod oracle;

@@ -1,0 +1,146 @@
+//! A libvirtd of its own, and virsh that talks to it.
+//!
+//! The daemon is that of a user without rights ([`USER`]), with all its folders in one that is removed at the end: it needs no
+//! system service, and knows nothing of the pools and machines of the system's own daemon.
+
+use std::fs::{self, File, Permissions};
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::command;
+use crate::requires::{self, Requirement};
+use crate::workdir::Workdir;
+
+/// Whom the daemon runs as, and its group.
+pub const USER: u32 = 65534;
+/// What a test or a bench with a daemon needs, beside root.
+pub const PROGRAMS: [&str; 3] = ["libvirtd", "virsh", "setpriv"];
+/// How long its start may take.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A daemon at work. Ended when dropped.
+#[derive(Debug)]
+pub struct Libvirt {
+    // Ended before its folder goes.
+    daemon: Child,
+    work: Workdir,
+}
+
+impl Libvirt {
+    /// Root, and the programs.
+    pub fn requirement() -> Requirement {
+        let programs = PROGRAMS.map(requires::tool);
+        let met = requires::root().is_met() && programs.iter().all(Requirement::is_met);
+        Requirement::new(format!("root, {}", PROGRAMS.join(", ")), met)
+    }
+
+    /// Starts one and waits until it answers.
+    ///
+    /// # Panics
+    /// When it does not.
+    #[track_caller]
+    pub fn start() -> Self {
+        let work = Workdir::new();
+        for name in ["run", "home"] {
+            give(&work.folder(name));
+        }
+        let log = work.path().join("log");
+        let log_file = File::create(&log).expect("a new file");
+        let mut command = as_user(&command::find("libvirtd").expect("libvirtd"));
+        set_folders(&mut command, work.path());
+        let daemon = command.stdout(Stdio::null()).stderr(log_file).spawn();
+        let daemon = daemon.unwrap_or_else(|error| panic!("libvirtd: {error}"));
+        let libvirt = Self { daemon, work };
+        let start = Instant::now();
+        while command::run(libvirt.virsh().arg("uri")).is_err() {
+            assert!(
+                start.elapsed() < PATIENCE,
+                "libvirtd does not answer: {}",
+                fs::read_to_string(&log).unwrap_or_default()
+            );
+            thread::sleep(Duration::from_millis(10));
+        }
+        libvirt
+    }
+
+    /// Its folder, which [`USER`] may enter. The names `run`, `home` and `log` in it are taken.
+    pub fn work(&self) -> &Workdir {
+        &self.work
+    }
+
+    /// Makes a folder in it that is [`USER`]'s.
+    #[track_caller]
+    pub fn folder(&self, name: &str) -> PathBuf {
+        let folder = self.work.folder(name);
+        give(&folder);
+        folder
+    }
+
+    /// Where the daemon looks for the configuration of its user.
+    pub fn home(&self) -> PathBuf {
+        self.work.path().join("home")
+    }
+
+    /// `virsh`, connected to the daemon, without further words.
+    pub fn virsh(&self) -> Command {
+        let mut command = command::tool("virsh");
+        let socket = self.work.path().join("run/libvirt/libvirt-sock");
+        let uri = format!("storage+unix:///session?socket={}", socket.display());
+        command.args(["-q", "-c", &uri]).stdin(Stdio::null());
+        set_folders(&mut command, self.work.path());
+        command
+    }
+
+    /// What `virsh` prints.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[track_caller]
+    pub fn ask(&self, words: &[&str]) -> String {
+        let printed = command::text(self.virsh().args(words));
+        printed.unwrap_or_else(|failure| panic!("{failure}"))
+    }
+}
+
+impl Drop for Libvirt {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = kill_process(Pid::from_child(&self.daemon), Signal::TERM);
+        let _ = self.daemon.wait();
+    }
+}
+
+/// Makes a folder [`USER`]'s, which others may look into.
+///
+/// # Panics
+/// When that may not be done.
+#[track_caller]
+pub fn give(folder: &Path) {
+    let given = chown(folder, Some(USER), Some(USER))
+        .and_then(|()| fs::set_permissions(folder, Permissions::from_mode(0o755)));
+    given.unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+}
+
+/// `program` run by [`USER`], without further words.
+fn as_user(program: &Path) -> Command {
+    let id = USER.to_string();
+    let mut command = command::tool("setpriv");
+    command
+        .args([format!("--reuid={id}"), format!("--regid={id}")])
+        .args(["--clear-groups", "--inh-caps=-all", "--"])
+        .arg(program)
+        .stdin(Stdio::null());
+    command
+}
+
+fn set_folders(command: &mut Command, work: &Path) {
+    for variable in ["HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"] {
+        command.env(variable, work.join("home"));
+    }
+    command.env("XDG_RUNTIME_DIR", work.join("run"));
+}
