@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use extant_hostfs::Pace;
 use extant_space::{ByteSize, Preallocation};
 
-use crate::progress::ProgressMode;
+use crate::progress::ProgressArgs;
 
 /// How the disk is used.
 #[derive(Args, Clone, Debug)]
@@ -35,9 +35,8 @@ impl PaceArgs {
 /// What a long operation tells, and where.
 #[derive(Args, Clone, Debug)]
 pub struct OutputArgs {
-    /// Where progress goes, on stderr
-    #[arg(long, value_name = "HOW", default_value = "auto")]
-    pub progress: ProgressMode,
+    #[command(flatten)]
+    pub progress: ProgressArgs,
 
     /// Print the result as JSON
     #[arg(long)]

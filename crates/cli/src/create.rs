@@ -177,24 +177,22 @@ impl CreateArgs {
 
 /// Creates the file and tells what was done.
 pub fn run(args: &CreateArgs, cancel: &CancelToken) -> ExitCode {
-    let display = args.output.progress.display();
-    let control = Control::new(cancel, &display);
-    let result = create(args, control);
-    drop(display);
-    match result {
-        Ok(status) => status,
-        Err(error) => exit::report(&error, args.output.progress.error_style()),
+    let progress = &args.output.progress;
+    match progress.show(|display| create(args, Control::new(cancel, display))) {
+        Ok(said) => print::text(said),
+        Err(error) => exit::report(&error, progress.error_style()),
     }
 }
 
-fn create(args: &CreateArgs, control: Control<'_>) -> Result<ExitCode> {
+/// What was made, in words or as JSON.
+fn create(args: &CreateArgs, control: Control<'_>) -> Result<String> {
     let image = args.image()?;
     let (json, verbose) = (args.output.json, args.output.verbose);
     if let Some(place) = &args.inside.image {
         let report = inside::create(args, &image, place, control)?;
         return Ok(match json {
-            true => print::json(&report),
-            false => print::text(describe(&report.told(), verbose)),
+            true => print::json_text(&report),
+            false => describe(&report.told(), verbose),
         });
     }
     let options = args.options(&image);
@@ -202,8 +200,8 @@ fn create(args: &CreateArgs, control: Control<'_>) -> Result<ExitCode> {
         Format::Raw => {
             let report = extant_hostfs::create(&args.path, &options, control)?;
             return Ok(match json {
-                true => print::json(&report),
-                false => print::text(describe(&Told::from(&report), verbose)),
+                true => print::json_text(&report),
+                false => describe(&Told::from(&report), verbose),
             });
         }
         Format::Qcow2 => extant_image::create(&args.path, &image, &options, control)?,
@@ -213,13 +211,13 @@ fn create(args: &CreateArgs, control: Control<'_>) -> Result<ExitCode> {
         file,
     };
     Ok(match json {
-        true => print::json(&report),
+        true => print::json_text(&report),
         false => {
             let told = Told {
                 image: Some(report.image),
                 ..Told::from(&report.file)
             };
-            print::text(describe(&told, verbose))
+            describe(&told, verbose)
         }
     })
 }

@@ -70,5 +70,9 @@ pub fn run(args: &JobArgs, cancel: &CancelToken) -> ExitCode {
         JobCommand::Resume(args) => act::resume(args, cancel),
         JobCommand::Work(args) => work::run(args, cancel),
     };
-    result.unwrap_or_else(|error| exit::report(&error, Style::Line))
+    let style = match &args.command {
+        JobCommand::Resume(args) => args.output.progress.error_style(),
+        _ => Style::Line,
+    };
+    result.unwrap_or_else(|error| exit::report(&error, style))
 }

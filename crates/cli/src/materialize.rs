@@ -85,19 +85,19 @@ impl MaterializeArgs {
 
 /// Materializes the file and tells what was done.
 pub fn run(args: &MaterializeArgs, cancel: &CancelToken) -> ExitCode {
-    let display = args.output.progress.display();
-    let result = args.options().and_then(|options| {
-        let control = Control::new(cancel, &display);
+    let progress = &args.output.progress;
+    let result = progress.show(|display| {
+        let options = args.options()?;
+        let control = Control::new(cancel, display);
         match &args.inside.image {
             None => extant_hostfs::materialize(&args.file, &options, control),
             Some(image) => inside::materialize(args, image, options.range, control),
         }
     });
-    drop(display);
     match result {
         Ok(report) if args.output.json => print::json(&report),
         Ok(report) => print::text(describe(args, &report)),
-        Err(error) => exit::report(&error, args.output.progress.error_style()),
+        Err(error) => exit::report(&error, progress.error_style()),
     }
 }
 

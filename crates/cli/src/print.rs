@@ -15,9 +15,12 @@ pub fn text(value: impl Display) -> ExitCode {
 
 /// Prints `value` as indented JSON.
 pub fn json(value: &impl Serialize) -> ExitCode {
-    let mut bytes = serde_json::to_vec_pretty(value).expect("reports are plain data");
-    bytes.push(b'\n');
-    write(&bytes)
+    text(json_text(value))
+}
+
+/// `value` as indented JSON.
+pub fn json_text(value: &impl Serialize) -> String {
+    serde_json::to_string_pretty(value).expect("reports are plain data")
 }
 
 fn write(bytes: &[u8]) -> ExitCode {

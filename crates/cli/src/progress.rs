@@ -1,22 +1,59 @@
-//! How far an operation is: a bar, JSON lines, or nothing.
+//! How far an operation is: a bar or JSON lines on stderr, and lines for another program.
+//!
+//! One [`Display`] an operation, made by [`ProgressArgs::show`], which also tells how the operation ended. Lines are composed in
+//! one place (`progress/lines.rs`) and are the same wherever they go; another program gets them through `progress/stream.rs`, where
+//! nobody waits for it.
+//!
+//! Format: docs/formats/progress.md.
+
+mod lines;
+mod stream;
 
 use std::cell::RefCell;
 use std::io::IsTerminal;
+use std::os::fd::RawFd;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use clap::ValueEnum;
-use extant_space::{Phase, Progress, ProgressSink};
+use clap::{Args, ValueEnum};
+use extant_space::{Progress, ProgressSink, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde::Serialize;
 
 use crate::exit::Style;
+use lines::Lines;
+use stream::Stream;
 
-/// Lines a second are enough for a program that draws a bar of its own.
-const LINE_INTERVAL: Duration = Duration::from_millis(100);
+/// Where progress goes.
+#[derive(Args, Clone, Debug)]
+pub struct ProgressArgs {
+    /// Where progress goes, on stderr
+    #[arg(
+        long = "progress",
+        id = "progress",
+        value_name = "HOW",
+        default_value = "auto"
+    )]
+    mode: ProgressMode,
 
-/// Where progress goes, on stderr.
+    #[command(flatten)]
+    pub stream: StreamArgs,
+}
+
+/// Where progress goes for another program.
+#[derive(Args, Clone, Debug)]
+pub struct StreamArgs {
+    /// Tell progress and the end as JSON lines on an open file descriptor, such as a pipe
+    #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(RawFd).range(0..))]
+    progress_fd: Option<RawFd>,
+
+    /// Tell progress and the end as JSON lines on a Unix socket, which somebody listens on
+    #[arg(long, value_name = "PATH", conflicts_with = "progress_fd")]
+    progress_socket: Option<PathBuf>,
+}
+
+/// What is shown on stderr.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum ProgressMode {
+enum ProgressMode {
     /// A bar on a terminal, else nothing
     #[default]
     Auto,
@@ -28,52 +65,82 @@ pub enum ProgressMode {
     None,
 }
 
-impl ProgressMode {
+impl ProgressArgs {
     /// How errors are told beside this progress.
-    pub fn error_style(self) -> Style {
-        match self {
-            Self::Json => Style::Json,
+    pub fn error_style(&self) -> Style {
+        match self.mode {
+            ProgressMode::Json => Style::Json,
             _ => Style::Line,
         }
     }
 
-    /// The display itself.
-    pub fn display(self) -> Display {
-        match self {
-            Self::Auto if std::io::stderr().is_terminal() => Display::Bar(bar()),
-            Self::Bar => Display::Bar(bar()),
-            Self::Json => Display::Json(RefCell::new(LastLine::default())),
-            Self::Auto | Self::None => Display::None,
+    /// Does `work`, which tells how far it is, and tells how it ended. The display is gone on return.
+    ///
+    /// # Errors
+    /// Those of `work`; before it, when there is nobody to tell.
+    pub fn show<T>(&self, work: impl FnOnce(&Display) -> Result<T>) -> Result<T> {
+        let display = Display::new(self.mode, &self.stream)?;
+        let result = work(&display);
+        display.end(result.as_ref().err());
+        result
+    }
+}
+
+impl StreamArgs {
+    /// A display for the other program, and on stderr as a terminal wants it, or silent.
+    pub fn display(&self, is_silent: bool) -> Result<Display> {
+        let mode = match is_silent {
+            true => ProgressMode::None,
+            false => ProgressMode::Auto,
+        };
+        Display::new(mode, self)
+    }
+
+    fn open(&self) -> Result<Option<Stream>> {
+        match (self.progress_fd, &self.progress_socket) {
+            (Some(number), _) => Stream::to_descriptor(number).map(Some),
+            (_, Some(path)) => Stream::to_socket(path).map(Some),
+            (None, None) => Ok(None),
         }
     }
 }
 
+/// A progress display; gone when dropped.
+pub struct Display {
+    bar: Option<ProgressBar>,
+    /// Lines go to stderr too.
+    shows_lines: bool,
+    stream: Option<Stream>,
+    lines: RefCell<Lines>,
+}
+
 impl Display {
+    fn new(mode: ProgressMode, stream: &StreamArgs) -> Result<Self> {
+        let shows_bar = match mode {
+            ProgressMode::Auto => std::io::stderr().is_terminal(),
+            ProgressMode::Bar => true,
+            ProgressMode::Json | ProgressMode::None => false,
+        };
+        Ok(Self {
+            stream: stream.open()?,
+            bar: shows_bar.then(bar),
+            shows_lines: mode == ProgressMode::Json,
+            lines: RefCell::new(Lines::new(Instant::now())),
+        })
+    }
+
     /// Nobody is told.
     pub fn is_silent(&self) -> bool {
-        matches!(self, Self::None)
+        self.bar.is_none() && !self.shows_lines && self.stream.is_none()
     }
-}
 
-/// A progress display; gone when dropped.
-pub enum Display {
-    Bar(ProgressBar),
-    Json(RefCell<LastLine>),
-    None,
-}
-
-#[derive(Default)]
-pub struct LastLine {
-    written: Option<(Instant, Phase)>,
-    started: Option<Instant>,
-}
-
-#[derive(Serialize)]
-struct Line {
-    event: &'static str,
-    #[serde(flatten)]
-    progress: Progress,
-    elapsed_seconds: f64,
+    /// Tells the other program how it ended.
+    pub fn end(self, error: Option<&extant_space::Error>) {
+        if let Some(stream) = &self.stream {
+            let line = self.lines.borrow().end(Instant::now(), error);
+            stream.end(line);
+        }
+    }
 }
 
 fn bar() -> ProgressBar {
@@ -90,43 +157,29 @@ fn bar() -> ProgressBar {
 
 impl ProgressSink for Display {
     fn update(&self, progress: Progress) {
-        match self {
-            Self::Bar(bar) => {
-                bar.set_length(progress.total_bytes);
-                bar.set_position(progress.done_bytes);
-                bar.set_message(progress.phase.name());
-            }
-            Self::Json(last) => last.borrow_mut().write(progress),
-            Self::None => {}
+        if let Some(bar) = &self.bar {
+            bar.set_length(progress.total_bytes);
+            bar.set_position(progress.done_bytes);
+            bar.set_message(progress.phase.name());
         }
-    }
-}
-
-impl LastLine {
-    fn write(&mut self, progress: Progress) {
-        let now = Instant::now();
-        let is_due = self.written.is_none_or(|(at, phase)| {
-            phase != progress.phase || now.duration_since(at) >= LINE_INTERVAL
-        });
-        if !is_due {
+        if !self.shows_lines && self.stream.is_none() {
             return;
         }
-        self.written = Some((now, progress.phase));
-        let started = *self.started.get_or_insert(now);
-        let line = Line {
-            event: "progress",
-            progress,
-            elapsed_seconds: now.duration_since(started).as_secs_f64(),
+        let Some(line) = self.lines.borrow_mut().update(Instant::now(), progress) else {
+            return;
         };
-        if let Ok(text) = serde_json::to_string(&line) {
-            eprintln!("{text}");
+        if self.shows_lines {
+            eprint!("{line}");
+        }
+        if let Some(stream) = &self.stream {
+            stream.tell(line);
         }
     }
 }
 
 impl Drop for Display {
     fn drop(&mut self) {
-        if let Self::Bar(bar) = self {
+        if let Some(bar) = &self.bar {
             bar.finish_and_clear();
         }
     }

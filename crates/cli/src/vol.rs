@@ -15,9 +15,10 @@ mod work;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use extant_space::{CancelToken, Result};
+use extant_space::{CancelToken, Control, Result};
 
 use crate::exit::{self, Style};
+use crate::print;
 
 pub use work::{detach, finish};
 
@@ -70,19 +71,26 @@ pub fn run(args: &VolArgs, cancel: &CancelToken) -> ExitCode {
         VolCommand::Upload(args) => &args.work,
         VolCommand::Download(args) => &args.work,
     };
-    let result = match &args.command {
-        VolCommand::Create(args) => create::run(args, cancel),
-        VolCommand::Resize(args) => resize::run(args, cancel),
-        VolCommand::Clone(args) => clone::run(args, cancel),
-        VolCommand::Materialize(args) => wipe::materialize(args, cancel),
-        VolCommand::Wipe(args) => wipe::run(args, cancel),
-        VolCommand::Upload(args) => transfer::upload(args, cancel),
-        VolCommand::Download(args) => transfer::download(args, cancel),
-        VolCommand::List(_) | VolCommand::Info(_) | VolCommand::Delete(_) => {
-            unreachable!("run above")
+    let progress = &work.output.progress;
+    let said = progress.show(|display| {
+        let control = Control::new(cancel, display);
+        match &args.command {
+            VolCommand::Create(args) => create::run(args, control),
+            VolCommand::Resize(args) => resize::run(args, control),
+            VolCommand::Clone(args) => clone::run(args, control),
+            VolCommand::Materialize(args) => wipe::materialize(args, control),
+            VolCommand::Wipe(args) => wipe::run(args, control),
+            VolCommand::Upload(args) => transfer::upload(args, control),
+            VolCommand::Download(args) => transfer::download(args, control),
+            VolCommand::List(_) | VolCommand::Info(_) | VolCommand::Delete(_) => {
+                unreachable!("run above")
+            }
         }
-    };
-    result.unwrap_or_else(|error| exit::report(&error, work.output.progress.error_style()))
+    });
+    match said {
+        Ok(said) => print::text(said),
+        Err(error) => exit::report(&error, progress.error_style()),
+    }
 }
 
 fn told(result: Result<ExitCode>) -> ExitCode {

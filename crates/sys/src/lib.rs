@@ -10,6 +10,7 @@
 //! | [`extents`], [`fiemap`] | the extent map of a file |
 //! | [`fuse_ring`] | requests of FUSE through io_uring |
 //! | [`identity`] | whether two paths lead to the same file or disk |
+//! | [`inherited`] | descriptors that a process was started with |
 //! | [`mounted`] | control calls of a mount of Extant |
 //! | [`mounts`] | the kernel's table of mounts |
 //! | [`range_lock`] | locks of ranges of a file, as QEMU keeps them |
@@ -29,6 +30,7 @@ pub mod extents;
 pub mod fiemap;
 pub mod fuse_ring;
 pub mod identity;
+pub mod inherited;
 pub mod mounted;
 pub mod mounts;
 pub mod range_lock;

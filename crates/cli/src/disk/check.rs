@@ -9,7 +9,7 @@ use extant_image::{CheckReport, FindingKind, Format, Use, check, lock, repair_le
 use extant_space::{ByteSize, CancelToken, Control, Error, ErrorKind, Result};
 
 use super::LookArgs;
-use crate::progress::{Display, ProgressMode};
+use crate::progress::{Display, ProgressArgs};
 use crate::{exit, print};
 
 /// The check could not be made.
@@ -39,9 +39,8 @@ pub struct CheckArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 1000)]
     pub findings: usize,
 
-    /// Where progress goes, on stderr
-    #[arg(long, value_name = "HOW", default_value = "auto")]
-    pub progress: ProgressMode,
+    #[command(flatten)]
+    pub progress: ProgressArgs,
 
     /// Print the result as JSON
     #[arg(long)]
@@ -57,9 +56,9 @@ pub enum Repair {
 
 /// Checks.
 pub(super) fn run(args: &CheckArgs, cancel: &CancelToken) -> ExitCode {
-    let display = args.progress.display();
-    let result = report(args, cancel, &display).map_err(|error| error.at(&args.look.file));
-    drop(display);
+    let result = args
+        .progress
+        .show(|display| report(args, cancel, display).map_err(|error| error.at(&args.look.file)));
     match result {
         Ok(report) => {
             match args.json {

@@ -86,10 +86,8 @@ struct Report {
 
 /// Converts.
 pub(super) fn run(args: &ConvertArgs, cancel: &CancelToken) -> ExitCode {
-    let display = args.output.progress.display();
-    let result = copy(args, Control::new(cancel, &display));
-    drop(display);
-    match result {
+    let progress = &args.output.progress;
+    match progress.show(|display| copy(args, Control::new(cancel, display))) {
         Ok(report) if args.output.json => print::json(&report),
         Ok(report) => {
             let mut out = format!(
@@ -103,7 +101,7 @@ pub(super) fn run(args: &ConvertArgs, cancel: &CancelToken) -> ExitCode {
             print::row(&mut out, "time", format!("{:.2} s", report.elapsed_seconds));
             print::text(out)
         }
-        Err(error) => exit::report(&error, args.output.progress.error_style()),
+        Err(error) => exit::report(&error, progress.error_style()),
     }
 }
 

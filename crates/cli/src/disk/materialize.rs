@@ -36,12 +36,13 @@ pub struct MaterializeArgs {
 
 /// Makes it full.
 pub(super) fn run(args: &MaterializeArgs, cancel: &CancelToken) -> ExitCode {
-    let display = args.output.progress.display();
-    let control = Control::new(cancel, &display);
-    let result = change(&args.look, &args.pace, |target, format| {
-        materialize(target, format, control)
+    let progress = &args.output.progress;
+    let result = progress.show(|display| {
+        let control = Control::new(cancel, display);
+        change(&args.look, &args.pace, |target, format| {
+            materialize(target, format, control)
+        })
     });
-    drop(display);
     match result {
         Ok(report) if args.output.json => print::json(&report),
         Ok(report) => {
@@ -54,6 +55,6 @@ pub(super) fn run(args: &MaterializeArgs, cancel: &CancelToken) -> ExitCode {
             print::row(&mut out, "time", format!("{:.2} s", report.elapsed_seconds));
             print::text(out)
         }
-        Err(error) => exit::report(&error, args.output.progress.error_style()),
+        Err(error) => exit::report(&error, progress.error_style()),
     }
 }

@@ -83,19 +83,20 @@ impl Change {
 
 /// Resizes.
 pub(super) fn run(args: &ResizeArgs, cancel: &CancelToken) -> ExitCode {
-    let display = args.output.progress.display();
-    let control = Control::new(cancel, &display);
-    let result = change(&args.look, &args.pace, |target, format| {
-        let layer = Layer::open(std::sync::Arc::clone(target.file()), format)?;
-        let size = args.size.of(layer.virtual_bytes())?;
-        drop(layer);
-        let options = ResizeOptions {
-            preallocation: args.preallocation.map(Preallocation::from),
-            may_shrink: args.shrink,
-        };
-        resize(target, format, size, &options, control)
+    let progress = &args.output.progress;
+    let result = progress.show(|display| {
+        change(&args.look, &args.pace, |target, format| {
+            let layer = Layer::open(std::sync::Arc::clone(target.file()), format)?;
+            let size = args.size.of(layer.virtual_bytes())?;
+            drop(layer);
+            let options = ResizeOptions {
+                preallocation: args.preallocation.map(Preallocation::from),
+                may_shrink: args.shrink,
+            };
+            let control = Control::new(cancel, display);
+            resize(target, format, size, &options, control)
+        })
     });
-    drop(display);
     match result {
         Ok(report) if args.output.json => print::json(&report),
         Ok(report) => {
@@ -114,6 +115,6 @@ pub(super) fn run(args: &ResizeArgs, cancel: &CancelToken) -> ExitCode {
             }
             print::text(out)
         }
-        Err(error) => exit::report(&error, args.output.progress.error_style()),
+        Err(error) => exit::report(&error, progress.error_style()),
     }
 }

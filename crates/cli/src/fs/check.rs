@@ -13,7 +13,7 @@ use extant_space::{CancelToken, Control, ErrorKind, Result};
 use crate::exit;
 use crate::image::Image;
 use crate::print;
-use crate::progress::{Display, ProgressMode};
+use crate::progress::{Display, ProgressArgs};
 
 /// Errors were found.
 const FOUND: u8 = 4;
@@ -37,9 +37,8 @@ pub struct CheckArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 1000)]
     pub findings: usize,
 
-    /// Where progress goes, on stderr
-    #[arg(long, value_name = "HOW", default_value = "auto")]
-    pub progress: ProgressMode,
+    #[command(flatten)]
+    pub progress: ProgressArgs,
 
     /// Print the result as JSON
     #[arg(long)]
@@ -48,10 +47,7 @@ pub struct CheckArgs {
 
 /// Checks.
 pub(super) fn run(args: &CheckArgs, cancel: &CancelToken) -> ExitCode {
-    let display = args.progress.display();
-    let result = report(args, cancel, &display);
-    drop(display);
-    match result {
+    match args.progress.show(|display| report(args, cancel, display)) {
         Ok(report) => {
             match args.json {
                 true => print::json(&report),

@@ -24,6 +24,7 @@ use crate::arguments::OutputArgs;
 use crate::image::walk::{Enter, Stage, Step, walk};
 use crate::image::{At, Image, names};
 use crate::print;
+use crate::progress::Display;
 
 /// Copy files of an image to this machine.
 ///
@@ -63,6 +64,16 @@ pub struct GetArgs {
 
 /// Copies.
 pub(super) fn run(args: &GetArgs, cancel: &CancelToken) -> Result<ExitCode> {
+    let progress = &args.output.progress;
+    let tally = progress.show(|display| get(args, display, cancel))?;
+    let to = args.paths.last().expect("clap wants two");
+    Ok(match args.output.json {
+        true => print::json(&tally),
+        false => print::text(tally.describe(&print::path(to))),
+    })
+}
+
+fn get(args: &GetArgs, display: &Display, cancel: &CancelToken) -> Result<Tally> {
     let (to, sources) = args.paths.split_last().expect("clap wants two");
     let image = Image::look(&args.image)?;
     let follow = match args.recursive {
@@ -73,7 +84,6 @@ pub(super) fn run(args: &GetArgs, cancel: &CancelToken) -> Result<ExitCode> {
         .iter()
         .map(|path| image.resolve(path, follow))
         .collect::<Result<_>>()?;
-    let display = args.output.progress.display();
     let total = match display.is_silent() {
         true => 0,
         false => data_bytes(&image, &nodes, sources)?,
@@ -85,22 +95,16 @@ pub(super) fn run(args: &GetArgs, cancel: &CancelToken) -> Result<ExitCode> {
             true => Owners::Ours,
             false => Owners::Kept,
         },
-        meter: Meter::new(Control::new(cancel, &display), total),
+        meter: Meter::new(Control::new(cancel, display), total),
         linked: HashMap::new(),
         tally: Tally::default(),
         buffer: vec![0; PIECE],
         open: Vec::new(),
     };
-    let done = get.all(sources, &nodes, to);
+    get.all(sources, &nodes, to)?;
     let mut tally = std::mem::take(&mut get.tally);
     tally.elapsed_seconds = get.meter.elapsed_seconds();
-    drop(get);
-    drop(display);
-    done?;
-    Ok(match args.output.json {
-        true => print::json(&tally),
-        false => print::text(tally.describe(&print::path(to))),
-    })
+    Ok(tally)
 }
 
 fn data_bytes(image: &Image, nodes: &[Node], sources: &[PathBuf]) -> Result<u64> {

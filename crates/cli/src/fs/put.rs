@@ -80,27 +80,26 @@ pub struct PutArgs {
 /// Copies.
 pub(super) fn run(args: &PutArgs, cancel: &CancelToken) -> Result<ExitCode> {
     let (to, sources) = args.paths.split_last().expect("clap wants two");
-    let display = args.output.progress.display();
-    let total = match display.is_silent() {
-        true => 0,
-        false => host::data_bytes(sources),
-    };
-    let put = changing(&args.image, args.assign, |image| {
-        let mut put = Put {
-            image,
-            args,
-            itself: fs::metadata(&args.image).ok(),
-            meter: Meter::new(Control::new(cancel, &display), total),
-            linked: HashMap::new(),
-            tally: Tally::default(),
-            buffer: vec![0; PIECE],
+    let tally = args.output.progress.show(|display| {
+        let total = match display.is_silent() {
+            true => 0,
+            false => host::data_bytes(sources),
         };
-        put.all(sources, to)?;
-        put.tally.elapsed_seconds = put.meter.elapsed_seconds();
-        Ok(put.tally)
-    });
-    drop(display);
-    let tally = put?;
+        changing(&args.image, args.assign, |image| {
+            let mut put = Put {
+                image,
+                args,
+                itself: fs::metadata(&args.image).ok(),
+                meter: Meter::new(Control::new(cancel, display), total),
+                linked: HashMap::new(),
+                tally: Tally::default(),
+                buffer: vec![0; PIECE],
+            };
+            put.all(sources, to)?;
+            put.tally.elapsed_seconds = put.meter.elapsed_seconds();
+            Ok(put.tally)
+        })
+    })?;
     Ok(match args.output.json {
         true => print::json(&tally),
         false => print::text(tally.describe(&print::path(&args.image))),

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use extant_pool::JobState;
-use extant_space::{CancelToken, Result};
+use extant_space::{CancelToken, Control, Result};
 
 use super::OneJobArgs;
 use super::show::describe;
@@ -40,7 +40,7 @@ pub struct ResumeArgs {
     pub job: OneJobArgs,
 
     /// Return at once; the job goes on in a process of its own
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["progress_fd", "progress_socket"])]
     pub detach: bool,
 
     #[command(flatten)]
@@ -61,10 +61,13 @@ pub(super) fn cancel(args: &CancelArgs) -> Result<ExitCode> {
 }
 
 pub(super) fn resume(args: &ResumeArgs, cancel: &CancelToken) -> Result<ExitCode> {
-    let pool = args.job.pool.open()?;
-    let job = pool.resume(args.job.id)?;
-    match args.detach {
-        true => vol::detach(&args.job.pool, job, &args.output),
-        false => vol::finish(&pool, job, &args.output, cancel),
-    }
+    let said = args.output.progress.show(|display| {
+        let pool = args.job.pool.open()?;
+        let job = pool.resume(args.job.id)?;
+        match args.detach {
+            true => vol::detach(&args.job.pool, job, &args.output),
+            false => vol::finish(&pool, job, &args.output, Control::new(cancel, display)),
+        }
+    });
+    said.map(print::text)
 }

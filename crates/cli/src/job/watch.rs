@@ -10,7 +10,7 @@ use extant_space::{CancelToken, Error, ErrorKind, ProgressSink, Result};
 use super::OneJobArgs;
 use super::show::describe;
 use crate::print;
-use crate::progress::ProgressMode;
+use crate::progress::{Display, StreamArgs};
 
 /// Follow a job to its end.
 ///
@@ -29,6 +29,9 @@ pub struct WatchArgs {
     /// Print the job as JSON on stdout, one object a line, about ten times a second
     #[arg(long)]
     pub json: bool,
+
+    #[command(flatten)]
+    pub stream: StreamArgs,
 }
 
 /// Wait for the end of a job, and say nothing meanwhile.
@@ -48,12 +51,38 @@ pub struct WaitArgs {
 }
 
 pub(super) fn run(args: &WatchArgs, cancel: &CancelToken) -> Result<ExitCode> {
+    let display = args.stream.display(args.json)?;
+    let followed = follow(args, &display, cancel);
+    match &followed {
+        // The job goes on.
+        Err(error) if error.kind() == ErrorKind::Cancelled => drop(display),
+        Err(error) => display.end(Some(error)),
+        Ok(None) => drop(display),
+        Ok(Some(status)) => display.end(ended(status).err().as_ref()),
+    }
+    let Some(status) = followed? else {
+        return Ok(ExitCode::SUCCESS);
+    };
+    if !args.json {
+        print::text(describe(&status));
+    }
+    ended(&status)
+}
+
+/// The job as it ended; none when nobody hears of it any more.
+fn follow(args: &WatchArgs, display: &Display, cancel: &CancelToken) -> Result<Option<JobStatus>> {
     let pool = args.job.pool.open()?;
+    let update = |status: &JobStatus| {
+        if let Some(progress) = status.progress {
+            display.update(progress);
+        }
+    };
     if args.json {
         let mut heard = Ok(());
         // Also cancelled when nobody hears it any more.
         let enough = cancel.clone();
         let status = pool.wait(args.job.id, &enough, &mut |status| {
+            update(status);
             let mut out = std::io::stdout().lock();
             let line = serde_json::to_string(status).expect("plain data");
             let written = writeln!(out, "{line}").and_then(|()| out.flush());
@@ -64,20 +93,13 @@ pub(super) fn run(args: &WatchArgs, cancel: &CancelToken) -> Result<ExitCode> {
         });
         return match heard {
             // Whoever listened has heard enough.
-            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(ExitCode::SUCCESS),
+            Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(None),
             Err(error) => Err(print::output_error(error)),
-            Ok(()) => ended(&status?),
+            Ok(()) => status.map(Some),
         };
     }
-    let display = ProgressMode::Auto.display();
-    let status = pool.wait(args.job.id, cancel, &mut |status| {
-        if let Some(progress) = status.progress {
-            display.update(progress);
-        }
-    })?;
-    drop(display);
-    print::text(describe(&status));
-    ended(&status)
+    pool.wait(args.job.id, cancel, &mut |status| update(status))
+        .map(Some)
 }
 
 pub(super) fn wait(args: &WaitArgs, cancel: &CancelToken) -> Result<ExitCode> {
@@ -89,7 +111,7 @@ pub(super) fn wait(args: &WaitArgs, cancel: &CancelToken) -> Result<ExitCode> {
     ended(&status)
 }
 
-/// The exit status is the job's.
+/// The outcome is the job's.
 fn ended(status: &JobStatus) -> Result<ExitCode> {
     if status.state == JobState::Interrupted {
         return Err(Error::new(ErrorKind::Io)

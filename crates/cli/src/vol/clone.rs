@@ -1,10 +1,8 @@
 //! `extant vol clone`.
 
-use std::process::ExitCode;
-
 use clap::{Args, ValueEnum};
 use extant_pool::{CloneMethod, CloneVolume, Operation, VolumeName};
-use extant_space::{CancelToken, Result};
+use extant_space::{Control, Result};
 
 use super::work::{VolumeArgs, WorkArgs, work};
 use crate::arguments::parse_mode;
@@ -50,7 +48,7 @@ pub enum Method {
     Copy,
 }
 
-pub(super) fn run(args: &CloneArgs, cancel: &CancelToken) -> Result<ExitCode> {
+pub(super) fn run(args: &CloneArgs, control: Control<'_>) -> Result<String> {
     let operation = Operation::Clone(CloneVolume {
         source: args.volume.volume.clone(),
         volume: args.new.clone(),
@@ -61,5 +59,5 @@ pub(super) fn run(args: &CloneArgs, cancel: &CancelToken) -> Result<ExitCode> {
         },
         mode: args.mode,
     });
-    work(&args.volume.pool, &args.work, operation, cancel)
+    work(&args.volume.pool, &args.work, operation, control)
 }

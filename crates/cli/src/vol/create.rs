@@ -1,11 +1,10 @@
 //! `extant vol create`.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 use extant_pool::{CreateVolume, Format, Operation, VolumeName, VolumeXml};
-use extant_space::{ByteSize, CancelToken, Result};
+use extant_space::{ByteSize, Control, Result};
 
 use super::work::{WorkArgs, work};
 use crate::arguments::{FileMode, parse_mode, parse_size};
@@ -63,7 +62,7 @@ pub struct CreateArgs {
     pub work: WorkArgs,
 }
 
-pub(super) fn run(args: &CreateArgs, cancel: &CancelToken) -> Result<ExitCode> {
+pub(super) fn run(args: &CreateArgs, control: Control<'_>) -> Result<String> {
     let preallocation = match args.preallocation {
         Some(mode) => mode.into(),
         None => args.pool.open()?.definition().limits().preallocation,
@@ -86,5 +85,5 @@ pub(super) fn run(args: &CreateArgs, cancel: &CancelToken) -> Result<ExitCode> {
         }
         _ => unreachable!("clap wants one or the other"),
     };
-    work(&args.pool, &args.work, operation, cancel)
+    work(&args.pool, &args.work, operation, control)
 }

@@ -1,10 +1,8 @@
 //! `extant vol resize`.
 
-use std::process::ExitCode;
-
 use clap::Args;
 use extant_pool::{Operation, Resize};
-use extant_space::{ByteSize, CancelToken, Result};
+use extant_space::{ByteSize, Control, Result};
 
 use super::work::{VolumeArgs, WorkArgs, work};
 use crate::arguments::{FileMode, parse_size};
@@ -37,7 +35,7 @@ pub struct ResizeArgs {
     pub work: WorkArgs,
 }
 
-pub(super) fn run(args: &ResizeArgs, cancel: &CancelToken) -> Result<ExitCode> {
+pub(super) fn run(args: &ResizeArgs, control: Control<'_>) -> Result<String> {
     let preallocation = match args.preallocation {
         Some(mode) => mode.into(),
         None => args.volume.pool.open()?.definition().limits().preallocation,
@@ -48,5 +46,5 @@ pub(super) fn run(args: &ResizeArgs, cancel: &CancelToken) -> Result<ExitCode> {
         preallocation,
         shrink: args.shrink,
     });
-    work(&args.volume.pool, &args.work, operation, cancel)
+    work(&args.volume.pool, &args.work, operation, control)
 }

@@ -1,11 +1,10 @@
 //! `extant vol upload` and `extant vol download`.
 
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
 use extant_pool::{Download, Operation, Upload};
-use extant_space::{CancelToken, Result};
+use extant_space::{Control, Result};
 
 use super::work::{VolumeArgs, WorkArgs, absolute, work};
 use crate::arguments::parse_mode;
@@ -62,21 +61,21 @@ pub struct DownloadArgs {
     pub work: WorkArgs,
 }
 
-pub(super) fn upload(args: &UploadArgs, cancel: &CancelToken) -> Result<ExitCode> {
+pub(super) fn upload(args: &UploadArgs, control: Control<'_>) -> Result<String> {
     let operation = Operation::Upload(Upload {
         volume: args.volume.volume.clone(),
         source: absolute(&args.file)?,
         replace: args.force,
         mode: args.mode,
     });
-    work(&args.volume.pool, &args.work, operation, cancel)
+    work(&args.volume.pool, &args.work, operation, control)
 }
 
-pub(super) fn download(args: &DownloadArgs, cancel: &CancelToken) -> Result<ExitCode> {
+pub(super) fn download(args: &DownloadArgs, control: Control<'_>) -> Result<String> {
     let operation = Operation::Download(Download {
         volume: args.volume.volume.clone(),
         target: absolute(&args.file)?,
         replace: args.force,
     });
-    work(&args.volume.pool, &args.work, operation, cancel)
+    work(&args.volume.pool, &args.work, operation, control)
 }

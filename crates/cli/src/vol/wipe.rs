@@ -1,10 +1,8 @@
 //! `extant vol wipe` and `extant vol materialize`.
 
-use std::process::ExitCode;
-
 use clap::{Args, ValueEnum};
 use extant_pool::{Materialize, Operation, Wipe, WipeMethod};
-use extant_space::{CancelToken, Result};
+use extant_space::{Control, Result};
 
 use super::work::{VolumeArgs, WorkArgs, work};
 
@@ -63,7 +61,7 @@ pub struct MaterializeArgs {
     pub work: WorkArgs,
 }
 
-pub(super) fn run(args: &WipeArgs, cancel: &CancelToken) -> Result<ExitCode> {
+pub(super) fn run(args: &WipeArgs, control: Control<'_>) -> Result<String> {
     let operation = Operation::Wipe(Wipe {
         volume: args.volume.volume.clone(),
         method: match args.method {
@@ -72,13 +70,13 @@ pub(super) fn run(args: &WipeArgs, cancel: &CancelToken) -> Result<ExitCode> {
         },
         force: args.force,
     });
-    work(&args.volume.pool, &args.work, operation, cancel)
+    work(&args.volume.pool, &args.work, operation, control)
 }
 
-pub(super) fn materialize(args: &MaterializeArgs, cancel: &CancelToken) -> Result<ExitCode> {
+pub(super) fn materialize(args: &MaterializeArgs, control: Control<'_>) -> Result<String> {
     let operation = Operation::Materialize(Materialize {
         volume: args.volume.volume.clone(),
         unshare: args.unshare,
     });
-    work(&args.volume.pool, &args.work, operation, cancel)
+    work(&args.volume.pool, &args.work, operation, control)
 }

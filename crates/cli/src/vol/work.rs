@@ -2,14 +2,14 @@
 
 use std::num::NonZeroU64;
 use std::path::PathBuf;
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use extant_pool::{
     Job, JobId, JobOptions, OnStop, Operation, Pool, Priority, VolumeInfo, VolumeName,
 };
-use extant_space::{CancelToken, Control, Error, Result};
+use extant_space::{Control, Error, Result};
 use serde::Serialize;
 
 use crate::arguments::{OutputArgs, parse_rate};
@@ -22,7 +22,7 @@ use super::info::describe;
 #[derive(Args, Clone, Debug)]
 pub struct WorkArgs {
     /// Return at once with the number of the job, which goes on in a process of its own
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["progress_fd", "progress_socket"])]
     pub detach: bool,
 
     /// Which jobs go first when there are many
@@ -87,29 +87,26 @@ pub(super) fn work(
     place: &PoolArgs,
     args: &WorkArgs,
     operation: Operation,
-    cancel: &CancelToken,
-) -> Result<ExitCode> {
+    control: Control<'_>,
+) -> Result<String> {
     let pool = place.open()?;
     let job = pool.submit(operation, args.options())?;
     match args.detach {
         true => detach(place, job, &args.output),
-        false => finish(&pool, job, &args.output, cancel),
+        false => finish(&pool, job, &args.output, control),
     }
 }
 
-/// Runs a job to its end and tells what came of it.
+/// Runs a job to its end; what came of it, in words or as JSON.
 pub fn finish(
     pool: &Pool,
     job: Job<'_>,
     output: &OutputArgs,
-    cancel: &CancelToken,
-) -> Result<ExitCode> {
+    control: Control<'_>,
+) -> Result<String> {
     let started = Instant::now();
     let (id, operation) = (job.id(), job.operation().clone());
-    let display = output.progress.display();
-    let result = job.run(OnStop::Cancel, Control::new(cancel, &display));
-    drop(display);
-    result?;
+    job.run(OnStop::Cancel, control)?;
     let outcome = JobOutcome {
         job: id,
         operation: operation.name(),
@@ -117,7 +114,7 @@ pub fn finish(
         elapsed_seconds: started.elapsed().as_secs_f64(),
     };
     if output.json {
-        return Ok(print::json(&outcome));
+        return Ok(print::json_text(&outcome));
     }
     let mut out = describe(&outcome.volume, output.verbose);
     print::row(
@@ -125,11 +122,11 @@ pub fn finish(
         "time",
         format!("{:.2} s", outcome.elapsed_seconds),
     );
-    Ok(print::text(out))
+    Ok(out)
 }
 
-/// Hands the job to a process of its own, which takes its lock as standard input.
-pub fn detach(place: &PoolArgs, job: Job<'_>, output: &OutputArgs) -> Result<ExitCode> {
+/// Hands the job to a process of its own, which takes its lock as standard input; its number, in words or as JSON.
+pub fn detach(place: &PoolArgs, job: Job<'_>, output: &OutputArgs) -> Result<String> {
     let id = job.id();
     let fail = |source| Error::from(source).during("start the job's process");
     let program = std::env::current_exe().map_err(fail)?;
@@ -144,8 +141,8 @@ pub fn detach(place: &PoolArgs, job: Job<'_>, output: &OutputArgs) -> Result<Exi
         .spawn()
         .map_err(fail)?;
     Ok(match output.json {
-        true => print::json(&serde_json::json!({ "job": id })),
-        false => print::text(id),
+        true => print::json_text(&serde_json::json!({ "job": id })),
+        false => id.to_string(),
     })
 }
 
