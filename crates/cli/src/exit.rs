@@ -39,7 +39,19 @@ struct Failure {
 
 /// Tells `error` on stderr; the exit status that belongs to it.
 pub fn report(error: &Error, style: Style) -> ExitCode {
-    let status = status(error.kind());
+    tell(error, style, status(error.kind()))
+}
+
+/// The same for a command with statuses of its own: whatever went wrong is `failed`, but for a cancel.
+pub fn report_as(error: &Error, style: Style, failed: u8) -> ExitCode {
+    let status = match error.kind() {
+        ErrorKind::Cancelled => CANCELLED,
+        _ => failed,
+    };
+    tell(error, style, status)
+}
+
+fn tell(error: &Error, style: Style, status: u8) -> ExitCode {
     match style {
         Style::Line => eprintln!("extant: {error}"),
         Style::Json => {

@@ -58,13 +58,7 @@ pub(super) fn run(args: &CheckArgs, cancel: &CancelToken) -> ExitCode {
                 false => ExitCode::from(FOUND),
             }
         }
-        Err(error) => {
-            let status = exit::report(&error, args.progress.error_style());
-            match error.kind() {
-                ErrorKind::Cancelled => status,
-                _ => ExitCode::from(FAILED),
-            }
-        }
+        Err(error) => exit::report_as(&error, args.progress.error_style(), FAILED),
     }
 }
 
