@@ -10,6 +10,7 @@ mod images;
 mod mballoc;
 pub(crate) mod mount;
 mod neighbour;
+mod pool;
 mod stack;
 mod sync4k;
 mod written;
@@ -28,6 +29,7 @@ pub const ALL: &[&dyn Bench] = &[
     &stack::Stack,
     &mount::Mount,
     &images::Images,
+    &pool::Pool,
 ];
 
 /// The bench called `name`.
