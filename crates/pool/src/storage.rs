@@ -157,6 +157,12 @@ pub(crate) trait VolumeFile: SpaceFile {
 
     fn stat(&self) -> Result<FileStat>;
 
+    /// When anything of the file was changed for the last time: nanoseconds since 1970, by the clock of its file system.
+    /// `None` where that cannot be told.
+    fn changed_ns(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
     /// Takes a lock; false while somebody else has one that excludes it.
     fn try_lock(&self, mode: LockMode) -> Result<bool>;
 

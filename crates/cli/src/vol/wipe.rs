@@ -8,7 +8,8 @@ use super::work::{VolumeArgs, WorkArgs, work};
 
 /// Destroy the content of a volume; its capacity stays.
 ///
-/// What is wiped stays wiped, also after a cancel.
+/// What is wiped stays wiped, also after a cancel. After a kill the same command goes on where that was, unless the volume
+/// has been changed since.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

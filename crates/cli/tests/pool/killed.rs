@@ -246,3 +246,38 @@ fn sync(folder: &Path) {
     let folder = fs::File::open(folder).unwrap();
     rustix::fs::syncfs(&folder).unwrap();
 }
+
+#[test]
+fn wipe_goes_on_where_it_was_killed() {
+    require!(Filesystem::Ext4.requirement());
+    const SIZE: u64 = 400 * MIB;
+    /// What a wipe makes durable at once.
+    const PIECE: u64 = 256 * MIB;
+    let scratch = Scratch::builder(Filesystem::Ext4, 640 * MIB)
+        .memory(1280 * MIB)
+        .build();
+    let pool = scratch.path();
+    fs::write(pool.join("data"), vec![7; SIZE as usize]).unwrap();
+    let mut wipe = extant();
+    wipe.args(["vol", "wipe"]).arg(pool).arg("data");
+    let running = Running::start(wipe.args(["--rate", "128M"]));
+    let shown = || {
+        let answer = run(extant().args(["job", "show", "--json"]).arg(pool).arg("1"));
+        let json = serde_json::from_str::<serde_json::Value>(&answer.stdout).ok();
+        json.and_then(|job| job["progress"]["done_bytes"].as_u64())
+    };
+    wait_until("the second piece", || shown() > Some(PIECE));
+    running.stop(Signal::KILL);
+    assert!(fs::read(pool.join("data")).unwrap().contains(&7));
+    let mut resume = extant();
+    resume.args(["job", "resume"]).arg(pool).arg("1");
+    let answer = run(resume.args(["--progress", "json"]));
+    assert_eq!(answer.code, Some(0), "{answer}");
+    let lines = answer.stderr.lines();
+    let mut lines = lines.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
+    let first = lines.find(|line| line["phase"] == "write").unwrap();
+    assert!(first["done_bytes"].as_u64() >= Some(PIECE), "{answer}");
+    let content = fs::read(pool.join("data")).unwrap();
+    assert_eq!(content.len() as u64, SIZE);
+    assert!(content == vec![0; SIZE as usize]);
+}

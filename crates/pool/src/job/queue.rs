@@ -33,6 +33,8 @@ pub(super) fn wait_turn<'p>(
             teller.set(Line {
                 stage: Stage::Running,
                 progress: None,
+                // What an earlier process has done.
+                wiped: teller.newest().wiped,
             })?;
             return Ok(storage);
         }

@@ -44,6 +44,30 @@ pub(crate) enum Stage {
 pub(crate) struct Line {
     pub(crate) stage: Stage,
     pub(crate) progress: Option<Progress>,
+    /// How far a wipe is. The file does not tell it: what is destroyed is written as before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) wiped: Option<Wiped>,
+}
+
+/// What of a volume is destroyed already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Wiped {
+    /// All before this byte is, durably.
+    pub(crate) end_byte: u64,
+    /// The last change of the volume that the job saw, which was its own: nanoseconds since 1970, by the clock of the volume's
+    /// file system.
+    pub(crate) changed_ns: u64,
+}
+
+impl Line {
+    /// Of a job that has done nothing yet.
+    pub(crate) fn new(stage: Stage) -> Self {
+        Self {
+            stage,
+            progress: None,
+            wiped: None,
+        }
+    }
 }
 
 /// A run file that this process has locked. Given back when dropped.
@@ -64,10 +88,7 @@ impl RunFile {
             .and_then(|()| file.write_all_at(GO_ON, 0));
         made.map_err(|source| Error::from(source).at(jobs.path().join(name)))?;
         let run = Self { file: Some(file) };
-        run.tell(Line {
-            stage: Stage::Waiting,
-            progress: None,
-        })?;
+        run.tell(Line::new(Stage::Waiting))?;
         Ok(run)
     }
 
@@ -224,6 +245,10 @@ mod tests {
                 phase: extant_space::Phase::Write,
                 done_bytes: u64::MAX,
                 total_bytes: u64::MAX,
+            }),
+            wiped: Some(Wiped {
+                end_byte: u64::MAX,
+                changed_ns: u64::MAX,
             }),
         };
         run.tell(line).unwrap();

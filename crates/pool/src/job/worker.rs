@@ -13,7 +13,7 @@ use extant_hostfs::Pace;
 use extant_space::{CancelToken, Control, ErrorKind, Progress, Result};
 
 use super::rate::JobRate;
-use super::{JobId, Line, Outcome, Record, RunFile, Stage, queue};
+use super::{JobId, Line, Outcome, Record, RunFile, Stage, Wiped, queue};
 use crate::operation;
 use crate::pool::Pool;
 use crate::state::State;
@@ -185,22 +185,29 @@ pub(super) struct Teller<'a> {
 
 impl<'a> Teller<'a> {
     fn new(run: &'a RunFile) -> Self {
-        let line = run.line().unwrap_or(Line {
-            stage: Stage::Waiting,
-            progress: None,
-        });
+        let line = run.line().unwrap_or(Line::new(Stage::Waiting));
         Self {
             run,
             line: Mutex::new(line),
         }
     }
 
-    fn newest(&self) -> Line {
+    pub(super) fn newest(&self) -> Line {
         *self.line.lock().expect("nobody panics with it")
     }
 
     fn set_progress(&self, progress: Progress) {
         self.line.lock().expect("nobody panics with it").progress = Some(progress);
+    }
+
+    fn set_wiped(&self, wiped: Wiped) {
+        let mut own = self.line.lock().expect("nobody panics with it");
+        let moved = own.wiped.map(|old| old.end_byte) != Some(wiped.end_byte);
+        own.wiped = Some(wiped);
+        if moved {
+            // A line that cannot be written makes the next process do more.
+            let _ = self.run.tell(*own);
+        }
     }
 
     /// Tells others where the job is, now.
@@ -229,6 +236,16 @@ impl Work<'_> {
     /// Bytes a second as they are now; `None`: no bound.
     pub(crate) fn rate(&self) -> Option<NonZeroU64> {
         self.rate.now()
+    }
+
+    /// How far a wipe is, or was when it was interrupted.
+    pub(crate) fn wiped(&self) -> Option<Wiped> {
+        self.teller.newest().wiped
+    }
+
+    /// Keeps for who resumes the job what a wipe has destroyed, durably.
+    pub(crate) fn set_wiped(&self, wiped: Wiped) {
+        self.teller.set_wiped(wiped);
     }
 
     /// All is done but a rename: from here on a file under the final name is this job's. Durable on return.

@@ -1,4 +1,8 @@
 //! The content of a volume is destroyed; its capacity stays.
+//!
+//! Zeros are written in pieces, each of them durable before the next. How far that is stands in the run file of the job, as the
+//! extent map does not tell it; whoever resumes the job goes on there. That is believed only when nobody else has changed
+//! the volume since: what was written over a part that had been wiped would stay.
 
 use std::ops::ControlFlow;
 
@@ -7,10 +11,14 @@ use extant_space::{
     ByteRange, Control, ExtentState, FallocateMode, Phase, Progress, Result, SyncMode,
 };
 
-use crate::job::{Wipe, WipeMethod, Work};
+use crate::job::{Wipe, WipeMethod, Wiped, Work};
 use crate::storage::VolumeFile;
 use crate::volume::{check_nobody_has_it_open, lock_alone};
 
+/// Wiped, and durable, at once: what is lost by a kill at most. A piece costs a sync.
+const PIECE: u64 = 256 << 20;
+/// A job's own last writes may come so long after the last change that it saw.
+const LAST_WRITES_NS: u64 = 1_000_000_000;
 /// Punched in one call.
 const PUNCH: u64 = 1 << 30;
 /// A multiple of every block.
@@ -31,25 +39,58 @@ pub(super) fn perform(work: &Work<'_>, wipe: &Wipe, control: Control<'_>) -> Res
 
 /// Writes zeros over what is written, in place. The rest reads as zeros anyway.
 fn zero(file: &dyn VolumeFile, work: &Work<'_>, control: Control<'_>) -> Result<()> {
+    let mut end_byte = wiped_before(file, work)?;
     let written = written_runs(file)?;
     let total: u64 = written.iter().map(|run| run.len()).sum();
     let pace = work.pace();
     let mut done = 0;
-    for run in written {
+    for piece in written.iter().flat_map(|run| run.chunks(PIECE)) {
         control.cancel.check()?;
+        if piece.end() <= end_byte {
+            done += piece.len();
+            continue;
+        }
         let progress = |inner: Progress| {
             let within = match inner.phase {
-                Phase::Write => inner.done_bytes.min(run.len()),
+                Phase::Write => inner.done_bytes.min(piece.len()),
                 Phase::Allocate => 0,
-                _ => run.len(),
+                _ => piece.len(),
             };
+            keep(file, work, end_byte);
             control.report(Phase::Write, done + within, total);
         };
         let inner = Control::new(control.cancel, &progress);
-        file.write_zeroes(run, &pace, inner)?;
-        done += run.len();
+        file.write_zeroes(piece, &pace, inner)?;
+        end_byte = piece.end();
+        keep(file, work, end_byte);
+        done += piece.len();
+        control.report(Phase::Write, done, total);
     }
     Ok(())
+}
+
+/// Up to where an earlier process has wiped the volume; 0 when others have changed it since.
+fn wiped_before(file: &dyn VolumeFile, work: &Work<'_>) -> Result<u64> {
+    let (Some(wiped), Some(changed_ns)) = (work.wiped(), file.changed_ns()?) else {
+        return Ok(0);
+    };
+    // A clock that was set back is no proof either.
+    let own = wiped.changed_ns..=wiped.changed_ns.saturating_add(LAST_WRITES_NS);
+    Ok(match own.contains(&changed_ns) {
+        true => wiped.end_byte,
+        false => 0,
+    })
+}
+
+/// For who resumes the job.
+fn keep(file: &dyn VolumeFile, work: &Work<'_>, end_byte: u64) {
+    // Without the time of the change nobody could believe it.
+    if let Ok(Some(changed_ns)) = file.changed_ns() {
+        work.set_wiped(Wiped {
+            end_byte,
+            changed_ns,
+        });
+    }
 }
 
 /// Neighbours are joined: each run costs a sync.

@@ -26,6 +26,13 @@ impl VolumeFile for HostFile {
         Ok(stat.into())
     }
 
+    fn changed_ns(&self) -> Result<Option<u64>> {
+        let stat = rustix::fs::fstat(self.as_file()).map_err(|errno| error(self, errno))?;
+        let seconds = u64::try_from(stat.st_ctime).ok();
+        let whole = seconds.and_then(|seconds| seconds.checked_mul(1_000_000_000));
+        Ok(whole.and_then(|whole| whole.checked_add(stat.st_ctime_nsec)))
+    }
+
     fn try_lock(&self, mode: LockMode) -> Result<bool> {
         let operation = match mode {
             LockMode::Shared => FlockOperation::NonBlockingLockShared,

@@ -8,3 +8,4 @@ mod stand;
 mod trouble;
 mod turns;
 mod volumes;
+mod wipe;
