@@ -9,7 +9,7 @@ use extant_hostfs::{
     CopyOnWrite, CreateOptions, CreateReport, Existing, OnFailure, Plan, Verified,
 };
 use extant_image::{Format, ImageOptions, Preallocation};
-use extant_space::{ByteSize, CancelToken, Control, Error, ErrorKind, MapSummary, Result};
+use extant_space::{ByteSize, CancelToken, Control, MapSummary, Result};
 use serde::Serialize;
 
 use crate::arguments::{OutputArgs, PaceArgs, parse_mode, parse_size};
@@ -144,13 +144,7 @@ impl CreateArgs {
         let asked = self.preallocation.map(Preallocation::from);
         options.preallocation = asked.or(words.preallocation).unwrap_or(default);
         options.qcow2 = words.qcow2;
-        if format != Format::Raw && self.allocation.is_some() {
-            return Err(Error::new(ErrorKind::InvalidArgument)
-                .at(&self.path)
-                .detail(
-                    "--allocation is for raw files; in qcow2 every cluster is mapped, or none",
-                ));
-        }
+        options.allocation_bytes = self.allocation.map(|size| size.0);
         options.check().map_err(|error| error.at(&self.path))?;
         Ok(options)
     }
@@ -158,7 +152,11 @@ impl CreateArgs {
     /// The same for the library.
     pub fn options(&self, image: &ImageOptions) -> CreateOptions {
         let mut options = CreateOptions::new(self.size.0);
-        options.allocation_bytes = self.allocation.map(|size| size.0);
+        options.allocation_bytes = match image.format {
+            Format::Raw => image.allocation_bytes,
+            // All of the file, which holds no more than that part.
+            Format::Qcow2 => None,
+        };
         options.preallocation = image.preallocation.space();
         options.pace = self.pace.pace();
         options.mode = self.mode;
@@ -235,6 +233,9 @@ pub struct ImageFacts {
     format: Format,
     virtual_bytes: u64,
     preallocation: Preallocation,
+    /// Of that, the first part; `None`: all.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    allocation_bytes: Option<u64>,
 }
 
 impl ImageFacts {
@@ -244,6 +245,7 @@ impl ImageFacts {
             format: options.format,
             virtual_bytes: options.disk_bytes(),
             preallocation: options.preallocation,
+            allocation_bytes: options.allocation_bytes,
         }
     }
 }
@@ -296,7 +298,7 @@ fn describe(report: &Told<'_>, verbose: bool) -> String {
             print::path(report.path),
             image.format,
             ByteSize(image.virtual_bytes),
-            what_of_image(image.preallocation)
+            what_of_image(image)
         ),
     };
     if report.resumed_bytes > 0 {
@@ -362,12 +364,16 @@ fn what(report: &Told<'_>) -> String {
     }
 }
 
-fn what_of_image(preallocation: Preallocation) -> &'static str {
-    match preallocation {
-        Preallocation::Off => "sparse",
-        Preallocation::Metadata => "all of it mapped (sparse)",
-        Preallocation::Falloc => "all of it mapped and reserved (unwritten)",
-        Preallocation::Full => "all of it mapped, zeroed and written",
+fn what_of_image(image: ImageFacts) -> String {
+    let part = match image.allocation_bytes {
+        None => "all of it".to_owned(),
+        Some(bytes) => format!("the first {} of it", ByteSize(bytes)),
+    };
+    match image.preallocation {
+        Preallocation::Off => "sparse".to_owned(),
+        Preallocation::Metadata => format!("{part} mapped (sparse)"),
+        Preallocation::Falloc => format!("{part} mapped and reserved (unwritten)"),
+        Preallocation::Full => format!("{part} mapped, zeroed and written"),
     }
 }
 

@@ -60,7 +60,7 @@ fn create_file(
 ) -> Result<CreateReport> {
     let mut file = file.clone();
     file.size_bytes = new.file_bytes();
-    file.allocation_bytes = None;
+    file.allocation_bytes = new.allocation_bytes();
     let fill = |file: &HostFile, control: Control<'_>| new.write_metadata(file, control);
     let filling = Filling {
         order: FillOrder::AfterSpace,

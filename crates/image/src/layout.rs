@@ -11,7 +11,7 @@ use extant_space::{ByteSize, Error, ErrorKind, Result};
 use crate::format::Geometry;
 
 /// Bytes at which the guest's data begins, where clusters are smaller.
-const DATA_ALIGNMENT: u64 = 4096;
+pub(crate) const DATA_ALIGNMENT: u64 = 4096;
 const L1_BYTES_MAX: u64 = 32 << 20;
 const REFCOUNT_TABLE_BYTES_MAX: u64 = 8 << 20;
 

@@ -48,6 +48,14 @@ pub fn lock(file: impl AsFd, wanted: Use) -> Result<()> {
     }
 }
 
+/// Lets others in again, for who cannot leave that to the close: a process just forked by another thread has the file open for a moment.
+pub fn unlock(file: impl AsFd) {
+    for first in [DONE, REFUSED] {
+        // The close does the same, a moment later.
+        let _ = range_lock::release(&file, first, RESIZE + 1);
+    }
+}
+
 fn try_lock(file: &impl AsFd, wanted: Use) -> Result<()> {
     let done: &[u64] = match wanted {
         Use::Read => &[READ],

@@ -2,11 +2,13 @@
 
 use std::ops::ControlFlow;
 
-use extant_space::{ByteRange, Result};
+use extant_space::{ByteRange, Preallocation as Space, Result};
 use serde::Serialize;
 
+use crate::format::Header;
 use crate::layer::Layer;
-use crate::layout::{Layout, Mapped};
+use crate::layout::{DATA_ALIGNMENT, Layout, Mapped};
+use crate::new_image::NewImage;
 use crate::options::{Format, ImageOptions};
 use crate::preallocation::Preallocation;
 
@@ -54,9 +56,52 @@ pub fn measure(options: &ImageOptions, data_bytes: u64) -> Result<Measurement> {
         }
     };
     Ok(Measurement {
-        required_bytes: fully_allocated_bytes,
+        required_bytes: NewImage::new(options)?.file_bytes(),
         fully_allocated_bytes,
     })
+}
+
+/// Bytes that [`resize`](crate::resize) takes on the host at most, in a qcow2 file of `file_bytes`.
+pub fn resize_bytes_max(
+    header: &Header,
+    file_bytes: u64,
+    virtual_bytes: u64,
+    preallocation: Preallocation,
+) -> u64 {
+    let geometry = header.geometry;
+    let old_bytes = header.virtual_bytes;
+    if virtual_bytes <= old_bytes {
+        return 0;
+    }
+    let (l1_new, l1_old) = (
+        geometry.l1_entries(virtual_bytes),
+        geometry.l1_entries(old_bytes),
+    );
+    // The L1 table moves when it has to be longer.
+    let l1 = match l1_new > l1_old {
+        true => geometry.clusters(l1_new * 8),
+        false => 0,
+    };
+    let (tables, data) = match preallocation {
+        Preallocation::Off => (0, 0),
+        // The last table of the old disk may be missing as well.
+        _ => (
+            l1_new - l1_old + 1,
+            geometry.clusters(virtual_bytes) - old_bytes / geometry.cluster_bytes(),
+        ),
+    };
+    let added = l1 + tables + data;
+    let entries = geometry.refcount_block_entries();
+    let blocks = added / entries + 2;
+    let counted = geometry.clusters(file_bytes) + added + blocks;
+    let refcount_table = geometry.clusters((counted / entries + 1) * 8);
+    // Once for the L1 table, once for what is mapped.
+    let metadata = l1 + tables + 2 * (blocks + refcount_table);
+    let space = match preallocation.space() {
+        Space::Off => metadata,
+        Space::Falloc | Space::Full => metadata + data + geometry.clusters(DATA_ALIGNMENT),
+    };
+    space.saturating_mul(geometry.cluster_bytes())
 }
 
 /// Bytes of the clusters of `cluster_bytes` that a copy of `layer` would hold data in.

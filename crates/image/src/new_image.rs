@@ -28,7 +28,10 @@ pub struct NewImage {
 
 #[derive(Clone, Debug)]
 enum Contents {
-    Raw { virtual_bytes: u64 },
+    Raw {
+        virtual_bytes: u64,
+        allocation_bytes: Option<u64>,
+    },
     Qcow2(Box<Qcow2>),
 }
 
@@ -61,6 +64,7 @@ impl NewImage {
         let contents = match options.format {
             Format::Raw => Contents::Raw {
                 virtual_bytes: options.virtual_bytes,
+                allocation_bytes: options.allocation_bytes,
             },
             Format::Qcow2 => Contents::Qcow2(Box::new(Qcow2::new(options, preallocation, data)?)),
         };
@@ -78,8 +82,32 @@ impl NewImage {
     /// Size of the image's file, bytes.
     pub fn file_bytes(&self) -> u64 {
         match &self.contents {
-            Contents::Raw { virtual_bytes } => *virtual_bytes,
+            Contents::Raw { virtual_bytes, .. } => *virtual_bytes,
             Contents::Qcow2(qcow2) => qcow2.layout.file_bytes(),
+        }
+    }
+
+    /// The first bytes of the file whose space the preallocation is about; `None`: all.
+    pub fn allocation_bytes(&self) -> Option<u64> {
+        match &self.contents {
+            Contents::Raw {
+                allocation_bytes, ..
+            } => *allocation_bytes,
+            // What has no space has no place in the file.
+            Contents::Qcow2(_) => None,
+        }
+    }
+
+    /// Bytes that the image takes on the host when it is new.
+    pub fn space_bytes(&self) -> u64 {
+        match (&self.contents, self.preallocation) {
+            (_, Preallocation::Falloc | Preallocation::Full) => {
+                let file_bytes = self.file_bytes();
+                self.allocation_bytes()
+                    .map_or(file_bytes, |bytes| bytes.min(file_bytes))
+            }
+            (Contents::Raw { .. }, _) => 0,
+            (Contents::Qcow2(qcow2), _) => qcow2.layout.offset(qcow2.layout.metadata_clusters()),
         }
     }
 
@@ -89,7 +117,7 @@ impl NewImage {
     /// When it has no place.
     pub(crate) fn place(&self, guest_offset: u64) -> (u64, u64) {
         match &self.contents {
-            Contents::Raw { virtual_bytes } => (guest_offset, virtual_bytes - guest_offset),
+            Contents::Raw { virtual_bytes, .. } => (guest_offset, virtual_bytes - guest_offset),
             Contents::Qcow2(qcow2) => qcow2.place(guest_offset),
         }
     }
@@ -151,9 +179,12 @@ impl Qcow2 {
         data: &[ByteRange],
     ) -> Result<Self> {
         let geometry = options.qcow2.geometry()?;
+        let part = options
+            .allocation_bytes
+            .filter(|&bytes| bytes < options.disk_bytes());
         let placed = match preallocation {
             Preallocation::Off => Placed::of(data, geometry),
-            _ => Placed::all(geometry.clusters(options.disk_bytes())),
+            _ => Placed::all(geometry.clusters(part.unwrap_or(options.disk_bytes()))),
         };
         let mapped = match (preallocation, &options.qcow2.data_file) {
             (Preallocation::Off, None) => Mapped::Some {
@@ -161,6 +192,10 @@ impl Qcow2 {
                 tables: placed.tables(geometry).len() as u64,
             },
             (Preallocation::Off, Some(_)) => Mapped::Nothing,
+            (_, None) if part.is_some() => Mapped::Some {
+                clusters: placed.clusters(),
+                tables: placed.tables(geometry).len() as u64,
+            },
             (_, Some(_)) => Mapped::Elsewhere,
             (_, None) => Mapped::Here,
         };

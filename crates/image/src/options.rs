@@ -2,20 +2,22 @@
 
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::str::FromStr;
 
 use extant_space::{ByteSize, Error, ErrorKind, Result};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::Preallocation;
-use crate::format::{Compression, Geometry, Version};
+use crate::format::{Compatible, Compression, Geometry, Header, Version};
 
 const SECTOR_BYTES: u64 = 512;
 
 /// How an image lies in its file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
     /// The guest's bytes, and nothing else.
+    #[default]
     Raw,
     /// QEMU's format, version 2 or 3.
     Qcow2,
@@ -47,8 +49,22 @@ impl fmt::Display for Format {
     }
 }
 
+impl FromStr for Format {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text {
+            "raw" => Ok(Self::Raw),
+            "qcow2" => Ok(Self::Qcow2),
+            _ => Err(invalid(format!(
+                "'{text}' is not a format; raw and qcow2 are"
+            ))),
+        }
+    }
+}
+
 /// A backing file, by its name and format as they will be in the header. It is not opened.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BackingFile {
     /// The name; QEMU takes a relative one from the directory of the image.
     pub name: PathBuf,
@@ -57,7 +73,7 @@ pub struct BackingFile {
 }
 
 /// An external file for the guest's data.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DataFile {
     /// Its name, as it will be in the header.
     pub name: PathBuf,
@@ -66,7 +82,7 @@ pub struct DataFile {
 }
 
 /// Options of qcow2.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Qcow2Options {
     /// A power of two from 512 bytes to 2 MiB.
     pub cluster_bytes: u64,
@@ -99,6 +115,19 @@ impl Default for Qcow2Options {
 }
 
 impl Qcow2Options {
+    /// Those of an image, for a new one of the same shape. That stands alone: it has neither backing file nor data file.
+    pub fn of(header: &Header) -> Self {
+        Self {
+            cluster_bytes: header.geometry.cluster_bytes(),
+            refcount_bits: header.geometry.refcount_bits(),
+            version: header.version,
+            lazy_refcounts: header.compatible.contains(Compatible::LAZY_REFCOUNTS),
+            compression: header.compression,
+            backing: None,
+            data_file: None,
+        }
+    }
+
     /// Cluster size and refcount width.
     ///
     /// # Errors
@@ -167,7 +196,7 @@ impl Qcow2Options {
 }
 
 /// What an image is to be.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageOptions {
     /// Its format.
     pub format: Format,
@@ -175,6 +204,8 @@ pub struct ImageOptions {
     pub virtual_bytes: u64,
     /// How much of it is made real.
     pub preallocation: Preallocation,
+    /// Of that, only so many of the first bytes; `None`: all.
+    pub allocation_bytes: Option<u64>,
     /// Options of qcow2; raw has none.
     pub qcow2: Qcow2Options,
 }
@@ -186,6 +217,7 @@ impl ImageOptions {
             format,
             virtual_bytes,
             preallocation: Preallocation::Off,
+            allocation_bytes: None,
             qcow2: Qcow2Options::default(),
         }
     }
@@ -209,12 +241,32 @@ impl ImageOptions {
                 ByteSize(self.virtual_bytes)
             )));
         }
+        if let Some(bytes) = self.allocation_bytes {
+            self.check_allocation(bytes)?;
+        }
         match self.format {
-            Format::Raw if self.preallocation == Preallocation::Metadata => Err(invalid(
-                "preallocation=metadata is for qcow2; a raw image has no metadata",
-            )),
-            Format::Raw => Ok(()),
+            Format::Raw => self.preallocation.of_raw().map(drop),
             Format::Qcow2 => self.qcow2.check(self.preallocation),
+        }
+    }
+
+    fn check_allocation(&self, bytes: u64) -> Result<()> {
+        if bytes > self.virtual_bytes {
+            return Err(invalid(format!(
+                "the allocation ({}) is more than the size ({})",
+                ByteSize(bytes),
+                ByteSize(self.virtual_bytes)
+            )));
+        }
+        let has_data_file = self.format == Format::Qcow2 && self.qcow2.data_file.is_some();
+        match self.preallocation {
+            _ if has_data_file => Err(invalid(
+                "an allocation is for disks whose data lies in the image, not in a data file",
+            )),
+            Preallocation::Off if bytes > 0 => Err(invalid(
+                "an allocation needs preallocation falloc or full, or metadata for qcow2",
+            )),
+            _ => Ok(()),
         }
     }
 }

@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use extant_space::Preallocation as Space;
-use serde::Serialize;
+use extant_space::{Error, ErrorKind, Preallocation as Space, Result};
+use serde::{Deserialize, Serialize};
 
 /// How much of a new image is made real, by QEMU's names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preallocation {
     /// Nothing: clusters are allocated when the guest writes.
@@ -30,6 +30,18 @@ impl Preallocation {
             Self::Metadata => "metadata",
             Self::Falloc => "falloc",
             Self::Full => "full",
+        }
+    }
+
+    /// The mode of a raw image, which has no metadata.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for that of metadata.
+    pub fn of_raw(self) -> Result<Space> {
+        match self {
+            Self::Metadata => Err(Error::new(ErrorKind::InvalidArgument)
+                .detail("preallocation=metadata is for qcow2; a raw image has no metadata")),
+            other => Ok(other.space()),
         }
     }
 

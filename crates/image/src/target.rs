@@ -16,11 +16,16 @@ const ALLOCATE: u64 = 16 << 30;
 /// Zeroed in one request inside an image, between two looks at the cancel.
 const ZERO: u64 = 64 << 20;
 
+/// Makes holes and unwritten parts of a range of the file written, and keeps data.
+pub type SpaceWriter = Box<dyn Fn(ByteRange, Control<'_>) -> Result<()> + Send + Sync>;
+
 /// An image file, open for changes.
 pub struct Target {
     file: Arc<dyn SpaceFile>,
     /// Of a file of the host: space is made by the plan of `extant-hostfs`.
     host: Option<(PathBuf, Pace)>,
+    /// The caller's own way to make space written.
+    writer: Option<SpaceWriter>,
 }
 
 impl Target {
@@ -34,12 +39,23 @@ impl Target {
         Ok(Self {
             file: Arc::new(file),
             host: Some((path.to_path_buf(), pace)),
+            writer: None,
         })
     }
 
     /// A file that nobody else uses, such as one inside an image that is held.
     pub fn held(file: Arc<dyn SpaceFile>) -> Self {
-        Self { file, host: None }
+        Self {
+            file,
+            host: None,
+            writer: None,
+        }
+    }
+
+    /// Space is made written by `writer`: it has a file open that must not be opened again by its name, or knows a better way.
+    pub fn with_writer(mut self, writer: SpaceWriter) -> Self {
+        self.writer = Some(writer);
+        self
     }
 
     /// The file.
@@ -58,8 +74,9 @@ impl Target {
             _ if range.is_empty() => Ok(()),
             Preallocation::Off => Ok(()),
             Preallocation::Falloc => self.allocate(range, control),
-            Preallocation::Full => match &self.host {
-                Some((path, pace)) => {
+            Preallocation::Full => match (&self.writer, &self.host) {
+                (Some(write), _) => write(range, control),
+                (None, Some((path, pace))) => {
                     let options = MaterializeOptions {
                         range: Some(range),
                         // Our own descriptor is open, and the lock keeps others out.
@@ -69,7 +86,7 @@ impl Target {
                     };
                     extant_hostfs::materialize(path, &options, control).map(drop)
                 }
-                None => self.write(range, control),
+                (None, None) => self.write(range, control),
             },
         }
     }

@@ -73,6 +73,19 @@ fn modes_show_in_the_map_of_the_file_and_in_the_report() {
 }
 
 #[test]
+fn first_part_of_an_image_can_be_real_alone() {
+    require!(qemu_img());
+    let work = Workdir::new();
+    let file = work.path().join("a.qcow2");
+    let answer = create(&file, "32MiB", &["--allocation", "2MiB", "--json"]).success();
+    assert_eq!(answer.number("/image/allocation_bytes"), 2 * MIB);
+    assert_eq!(answer.number("/image/virtual_bytes"), 32 * MIB);
+    assert_checks(&file);
+    let info = run(extant().args(["image", "info", "--json"]).arg(&file)).success();
+    assert_eq!(info.number("/states/written"), 2 * MIB);
+}
+
+#[test]
 fn wrong_words_are_refused_and_leave_nothing() {
     let work = Workdir::new();
     let file = work.path().join("a.qcow2");
@@ -80,7 +93,12 @@ fn wrong_words_are_refused_and_leave_nothing() {
         (&["-o", "cluster_size=3k"][..], 2, "cluster_size=3072"),
         (&["-o", "backing_file=b"], 2, "backing_fmt"),
         (&["-o", "extended_l2=on"], 5, "extended_l2"),
-        (&["--allocation", "1M"], 2, "--allocation is for raw"),
+        (&["--allocation", "3M"], 2, "more than the size"),
+        (
+            &["--allocation", "1M", "--preallocation", "off"],
+            2,
+            "an allocation needs preallocation",
+        ),
         (
             &["--format", "raw", "-o", "compat=1.1"],
             2,

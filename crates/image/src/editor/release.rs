@@ -70,14 +70,19 @@ impl Editor<'_> {
         self.give_back(&freed)
     }
 
-    /// Returns the space of clusters that nothing uses any more to the file system.
-    fn give_back(&self, freed: &[Freed]) -> Result<()> {
+    /// Cuts the file behind the last cluster that is in use, which ends at the offset that is returned.
+    pub(crate) fn cut_end(&self) -> Result<u64> {
         let table = self.refcount_table()?;
-        let bits = self.geometry().cluster_bits();
-        let end = self.counted_end(&table)? << bits;
+        let end = self.counted_end(&table)? << self.geometry().cluster_bits();
         if end < self.file().size()? {
             self.file().resize(end)?;
         }
+        Ok(end)
+    }
+
+    /// Returns the space of clusters that nothing uses any more to the file system.
+    fn give_back(&self, freed: &[Freed]) -> Result<()> {
+        let end = self.cut_end()?;
         let kept = ByteRange::new(0, end);
         // Compressed clusters share theirs with others: those are left alone.
         let exclusive = freed.iter().filter(|freed| freed.is_exclusive);

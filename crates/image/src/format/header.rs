@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 
 use extant_ondisk::on_disk;
 use extant_space::{ByteRange, Error, ErrorKind, Result, SpaceFile};
+use serde::{Deserialize, Serialize};
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -61,11 +62,13 @@ const SNAPSHOTS_MAX: u32 = 65_536;
 const BACKING_NAME_MAX: u64 = 1023;
 
 /// The version of the format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Version {
     /// `compat=0.10`
+    #[serde(rename = "0.10")]
     V2,
     /// `compat=1.1`
+    #[serde(rename = "1.1")]
     V3,
 }
 
@@ -80,7 +83,8 @@ impl Version {
 }
 
 /// How clusters are compressed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Compression {
     /// Raw deflate.
     #[default]

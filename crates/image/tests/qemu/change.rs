@@ -4,7 +4,8 @@ use std::path::Path;
 
 use extant_hostfs::Pace;
 use extant_image::{
-    Follow, Format, Preallocation, ResizeOptions, Target, materialize, open_path, resize,
+    Follow, Format, Preallocation, ResizeOptions, Target, materialize, open_path, reclaim, resize,
+    resize_bytes_max,
 };
 use extant_space::{CancelToken, Control, ErrorKind, Progress, Result};
 use extant_testkit::requires::tool;
@@ -52,6 +53,13 @@ fn space_of(image: &Path) -> u64 {
     std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(image).unwrap()) * 512
 }
 
+/// What is told that a resize takes at most.
+fn most_taken(image: &Path, bytes: u64, preallocation: Preallocation) -> u64 {
+    let layer = open_path(image, None, Follow::Nothing).unwrap();
+    let file_bytes = std::fs::metadata(image).unwrap().len();
+    resize_bytes_max(layer.header().unwrap(), file_bytes, bytes, preallocation)
+}
+
 /// What QEMU reads are these bytes.
 #[track_caller]
 fn assert_holds(ground: &Ground, image: &Path, bytes: &[u8]) {
@@ -82,8 +90,10 @@ fn every_growth_keeps_data_and_has_the_space_that_was_asked_for() {
                     qemu_io(&image, &["write -P 7 100k 300k", "write -z 600k 64k"]);
                 }
                 let mut bytes = bytes_of(&image);
+                let space = space_of(&image) + most_taken(&image, new, preallocation);
                 resized(&image, new, Some(preallocation), false)
                     .unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert!(space_of(&image) <= space, "{what}");
                 assert_checks(&image);
                 bytes.resize(new as usize, 0);
                 assert_holds(&ground, &image, &bytes);
@@ -116,6 +126,29 @@ fn every_growth_keeps_data_and_has_the_space_that_was_asked_for() {
             }
         }
     }
+}
+
+#[test]
+fn what_a_change_that_was_cut_off_left_is_given_back() {
+    require!(qemu_img(), tool("qemu-io"));
+    let ground = Ground::new();
+    let image = ground.path("a.qcow2");
+    create(&image, &qcow2(8 * MIB, Preallocation::Off));
+    qemu_io(&image, &["write -P 7 1M 1M"]);
+    let bytes = bytes_of(&image);
+    let before = std::fs::metadata(&image).unwrap().len();
+    // Space behind the end, of which one cluster is counted and used by nothing.
+    let file = std::fs::File::options().write(true).open(&image).unwrap();
+    file.set_len(before + MIB).unwrap();
+    let block = 2 * 64 * KIB;
+    let lost = before.div_ceil(64 * KIB) + 3;
+    std::os::unix::fs::FileExt::write_all_at(&file, &[0, 1], block + lost * 2).unwrap();
+    let target = Target::host(&image, Pace::Full).unwrap();
+    silent(|control| reclaim(&target, control)).unwrap();
+    drop(target);
+    assert_eq!(std::fs::metadata(&image).unwrap().len(), before);
+    assert_checks(&image);
+    assert_holds(&ground, &image, &bytes);
 }
 
 #[test]

@@ -4,7 +4,8 @@ use std::fs;
 
 use extant_image::format::{Compression, Version};
 use extant_image::{
-    BackingFile, DataFile, Format, ImageOptions, Preallocation, Qcow2Options, measure,
+    BackingFile, DataFile, Follow, Format, ImageOptions, NewImage, Preallocation, Qcow2Options,
+    measure,
 };
 use extant_space::{ByteRange, ErrorKind, ExtentState, SpaceFile};
 use extant_testkit::require;
@@ -74,6 +75,43 @@ fn qemu_accepts_every_mode_cluster_size_and_size() {
                 }
                 fs::remove_file(&image).unwrap();
             }
+        }
+    }
+}
+
+#[test]
+fn first_part_of_an_image_is_mapped_and_real_and_the_rest_is_not() {
+    require!(qemu_img());
+    let ground = Ground::new();
+    for cluster_bytes in [512, 64 * KIB] {
+        for (part, preallocation) in [
+            (0, Preallocation::Full),
+            (3 * MIB + 1, Preallocation::Metadata),
+            (3 * MIB + 1, Preallocation::Falloc),
+            (40 * MIB, Preallocation::Full),
+        ] {
+            let image = ground.path("a.qcow2");
+            let mut options = qcow2(40 * MIB, preallocation);
+            options.qcow2.cluster_bytes = cluster_bytes;
+            options.allocation_bytes = Some(part);
+            create(&image, &options);
+            assert_checks(&image);
+            let new = NewImage::new(&options).unwrap();
+            assert_eq!(fs::metadata(&image).unwrap().len(), new.file_bytes());
+            let layer = extant_image::open_path(&image, None, Follow::Nothing).unwrap();
+            let info = layer.info().unwrap();
+            assert_eq!(info.virtual_bytes, 40 * MIB);
+            let mapped = part.next_multiple_of(cluster_bytes);
+            assert_eq!(info.states.mapped, mapped, "{options:?}");
+            let real = match preallocation {
+                Preallocation::Metadata => 0,
+                _ => mapped,
+            };
+            assert_eq!(info.states.hole, 40 * MIB - real, "{options:?}");
+            let zero = ground.path("zero");
+            zeros(&zero, 40 * MIB);
+            assert_same((&image, Format::Qcow2), (&zero, Format::Raw));
+            fs::remove_file(&image).unwrap();
         }
     }
 }
@@ -393,12 +431,9 @@ fn what_cannot_be_is_refused_by_name_and_leaves_nothing() {
         silent(|control| extant_image::create(&image, options, &file, control)).unwrap_err()
     };
     for (qcow2, preallocation, words) in cases {
-        let options = ImageOptions {
-            format: Format::Qcow2,
-            virtual_bytes: MIB,
-            preallocation,
-            qcow2,
-        };
+        let mut options = ImageOptions::new(Format::Qcow2, MIB);
+        options.preallocation = preallocation;
+        options.qcow2 = qcow2;
         let error = make(&options);
         assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
         assert!(error.to_string().contains(words), "{words}: {error}");
@@ -406,6 +441,12 @@ fn what_cannot_be_is_refused_by_name_and_leaves_nothing() {
     let mut raw = ImageOptions::new(Format::Raw, MIB);
     raw.preallocation = Preallocation::Metadata;
     assert!(make(&raw).to_string().contains("preallocation=metadata"));
+    let mut part = qcow2(MIB, Preallocation::Off);
+    part.allocation_bytes = Some(4096);
+    assert!(make(&part).to_string().contains("needs preallocation"));
+    part.preallocation = Preallocation::Full;
+    part.allocation_bytes = Some(MIB + 1);
+    assert!(make(&part).to_string().contains("more than the size"));
     let mut large = qcow2(1 << 40, Preallocation::Off);
     large.qcow2.cluster_bytes = 512;
     assert_eq!(make(&large).kind(), ErrorKind::TooLarge);
