@@ -3,9 +3,9 @@
 use std::num::NonZeroU64;
 use std::str::FromStr;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use extant_hostfs::Pace;
-use extant_space::{ByteSize, Preallocation};
+use extant_space::ByteSize;
 
 use crate::progress::ProgressArgs;
 
@@ -45,27 +45,6 @@ pub struct OutputArgs {
     /// Tell more about how it was done
     #[arg(long, short)]
     pub verbose: bool,
-}
-
-/// Modes of preallocation of files, by QEMU's names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum FileMode {
-    /// Nothing: the file is sparse
-    Off,
-    /// Space is reserved, unwritten
-    Falloc,
-    /// Space is written with zeros: later writes change no metadata
-    Full,
-}
-
-impl From<FileMode> for Preallocation {
-    fn from(mode: FileMode) -> Self {
-        match mode {
-            FileMode::Off => Self::Off,
-            FileMode::Falloc => Self::Falloc,
-            FileMode::Full => Self::Full,
-        }
-    }
 }
 
 /// Bytes a second, with or without `/s`.

@@ -5,6 +5,7 @@
 mod clone;
 mod create;
 mod delete;
+mod format;
 mod info;
 mod list;
 mod resize;
@@ -32,6 +33,7 @@ pub use work::{detach, finish};
     after_help = "\
 Examples:
   extant vol create vms web.raw 20GiB               zeroed and written
+  extant vol create vms web.qcow2 20GiB             the same as a qcow2 image
   extant vol clone vms web.raw web-2.raw
   extant vol info vms web.raw
   extant vol list /srv/other                        any directory is a pool
@@ -48,6 +50,7 @@ enum VolCommand {
     Create(create::CreateArgs),
     List(list::ListArgs),
     Info(info::InfoArgs),
+    Format(format::FormatArgs),
     Resize(resize::ResizeArgs),
     Clone(clone::CloneArgs),
     Materialize(wipe::MaterializeArgs),
@@ -63,6 +66,7 @@ pub fn run(args: &VolArgs, cancel: &CancelToken) -> ExitCode {
         VolCommand::List(args) => return told(list::run(args)),
         VolCommand::Info(args) => return told(info::run(args)),
         VolCommand::Delete(args) => return told(delete::run(args)),
+        VolCommand::Format(args) => return told(format::run(args)),
         VolCommand::Create(args) => &args.work,
         VolCommand::Resize(args) => &args.work,
         VolCommand::Clone(args) => &args.work,
@@ -82,7 +86,10 @@ pub fn run(args: &VolArgs, cancel: &CancelToken) -> ExitCode {
             VolCommand::Wipe(args) => wipe::run(args, control),
             VolCommand::Upload(args) => transfer::upload(args, control),
             VolCommand::Download(args) => transfer::download(args, control),
-            VolCommand::List(_) | VolCommand::Info(_) | VolCommand::Delete(_) => {
+            VolCommand::List(_)
+            | VolCommand::Info(_)
+            | VolCommand::Delete(_)
+            | VolCommand::Format(_) => {
                 unreachable!("run above")
             }
         }

@@ -1,7 +1,8 @@
 //! Space accounting: what there is, what is promised, and whether more can be.
 //!
 //! Two questions are asked of each job before it is made, under the pool's lock:
-//! - is the capacity covered? What all volumes may hold is at most the space there is, times the overcommit;
+//! - is the capacity covered? What all volumes may come to take is at most the space there is, times the overcommit: the
+//!   capacity, and of an image its tables as well;
 //! - is there room now for what it will take, beside what the jobs at work will still take?
 //!
 //! The space there is: what the volumes take and what is free on the file system, within the pool's own limit. A
@@ -15,6 +16,7 @@
 use extant_space::{ByteSize, Error, ErrorKind, Result};
 use serde::Serialize;
 
+use crate::format;
 use crate::job::{Alive, Operation, Stage};
 use crate::limits::Limits;
 use crate::pool::Pool;
@@ -66,7 +68,7 @@ impl Space {
             .partition(|job| job.record.operation.makes_volume());
         storage.for_each_volume(&mut |name, stat| {
             let allocated = stat.allocated_bytes;
-            let mut capacity = stat.size_bytes;
+            let mut capacity = format::promised_bytes(storage, name, stat);
             let own = changers
                 .iter()
                 .map(|job| &job.record)

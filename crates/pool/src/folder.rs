@@ -88,13 +88,10 @@ impl Folder {
         Ok(File::from(fd))
     }
 
-    /// The first bytes of the file `name`; false where it has not so many, or may not be read.
-    pub(crate) fn peek(&self, name: &str, first: &mut [u8]) -> bool {
+    /// Opens the file `name` for a short look, with no more calls than that; `None` where it may not be read.
+    pub(crate) fn peek(&self, name: &str) -> Option<OwnedFd> {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let wanted = first.len();
-        rustix::fs::openat(&self.fd, name, flags, Mode::empty())
-            .and_then(|fd| rustix::io::pread(&fd, first, 0))
-            .is_ok_and(|read| read == wanted)
+        rustix::fs::openat(&self.fd, name, flags, Mode::empty()).ok()
     }
 
     /// Makes the file `name`, for its owner alone; it must not exist.

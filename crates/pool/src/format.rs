@@ -1,88 +1,285 @@
-//! Formats of volumes.
+//! What a volume's file is, and who says so.
 //!
-//! A format is a module of its own that makes, measures and resizes volumes; `raw` needs none, as its bytes are the
-//! volume. A file is told to be qcow2 by its first bytes only to keep it from being treated as raw where that would
-//! break it. Nothing in it is believed: the content of a raw volume is written by guests, who may write any header.
+//! The content of a raw volume is written by guests, who may write any header. Were that believed, a guest could make of its
+//! disk a qcow2 image whose backing file is any file of the host. So the format is what was said when the volume was made,
+//! kept as an extended attribute of its file. A file without one is what its name says, as for `extant create`. One whose name
+//! says nothing and that looks like qcow2 is of no known format: nothing is done to it that depends on the format until
+//! somebody has said what it is.
+//!
+//! A raw volume is its file. Every other format is a module below.
 
-use std::fmt;
-use std::str::FromStr;
+pub(crate) mod qcow2;
 
-use extant_space::{Error, ErrorKind, Result, SpaceFile};
-use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+use extant_hostfs::Access;
+pub use extant_image::Format;
+use extant_image::Glance;
+use extant_image::format::Header;
+use extant_space::{Error, ErrorKind, Result, SpaceFile, SyncMode};
 
 use crate::name::VolumeName;
-use crate::storage::Storage;
+use crate::pool::Pool;
+use crate::storage::{FileStat, Purpose, Storage, VolumeFile};
+use crate::volume::lock_alone;
 
-const QCOW2_MAGIC: &[u8; 4] = b"QFI\xfb";
+/// Where a file has its format.
+const ATTRIBUTE: &str = "user.extant.format";
 
-/// How a volume's content lies in its file.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-#[non_exhaustive]
-pub enum Format {
-    /// The file is the content.
-    #[default]
-    Raw,
-    /// QEMU's format.
-    Qcow2,
+/// What is known of a volume without opening it as an image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Facts {
+    /// `None`: it is not known.
+    pub(crate) format: Option<Format>,
+    /// Size of the guest's disk, bytes.
+    pub(crate) capacity_bytes: u64,
+    /// What the file takes when the guest has written all of its disk.
+    pub(crate) promised_bytes: u64,
 }
 
-impl Format {
-    /// The word used in tables and JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Raw => "raw",
-            Self::Qcow2 => "qcow2",
-        }
-    }
+/// What a file says of itself.
+enum Said {
+    Nothing,
+    Word(Option<Format>),
+}
 
-    /// What the first bytes of a file look like.
-    pub(crate) fn of(file: &(impl SpaceFile + ?Sized)) -> Self {
-        let mut first = [0; QCOW2_MAGIC.len()];
-        let read = file.read_at(&mut first, 0);
-        Self::of_first(read.is_ok_and(|read| read == first.len()), first)
-    }
-
-    /// The same for a file that is listed, without opening more than that takes. One that may not be read is raw.
-    pub(crate) fn of_listed(storage: &dyn Storage, name: &VolumeName, size_bytes: u64) -> Self {
-        let mut first = [0; QCOW2_MAGIC.len()];
-        let is_long = size_bytes >= first.len() as u64;
-        Self::of_first(is_long && storage.peek(name, &mut first), first)
-    }
-
-    fn of_first(is_known: bool, first: [u8; QCOW2_MAGIC.len()]) -> Self {
-        match is_known && &first == QCOW2_MAGIC {
-            true => Self::Qcow2,
-            false => Self::Raw,
-        }
-    }
-
-    /// Refuses what `operation` cannot be done to.
-    pub(crate) fn check_supports(self, operation: &str) -> Result<()> {
-        match self {
-            Self::Raw => Ok(()),
-            Self::Qcow2 => Err(Error::new(ErrorKind::Unsupported)
-                .detail(format!("{operation} of a qcow2 volume is not offered yet"))
-                .advice("use qemu-img, or a raw volume")),
+impl Said {
+    fn of(attribute: Option<Vec<u8>>) -> Self {
+        match attribute {
+            None => Self::Nothing,
+            Some(word) => Self::Word(
+                str::from_utf8(&word)
+                    .ok()
+                    .and_then(|word| word.parse().ok()),
+            ),
         }
     }
 }
 
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
+impl Facts {
+    /// Those of an open volume.
+    pub(crate) fn of(file: &dyn VolumeFile, name: &VolumeName) -> Result<Self> {
+        let said = Said::of(file.attribute(ATTRIBUTE)?);
+        let mut first = [0; Glance::BYTES];
+        let got = file.read_at(&mut first, 0)?;
+        Ok(Self::judge(said, name, file.size()?, || &first[..got]))
+    }
+
+    /// Those of content that is known to be of `format`.
+    pub(crate) fn of_content(file: &dyn SpaceFile, format: Format) -> Result<Self> {
+        let mut first = [0; Glance::BYTES];
+        let got = file.read_at(&mut first, 0)?;
+        Ok(Self::of_known(format, file.size()?, || &first[..got]))
+    }
+
+    /// Those of a volume in a list. One that may not be read is what its name says.
+    pub(crate) fn listed(storage: &dyn Storage, name: &VolumeName, stat: &FileStat) -> Self {
+        let peek = storage.peek(name);
+        let said = Said::of(peek.as_ref().and_then(|peek| peek.attribute(ATTRIBUTE)));
+        let first = &mut [0; Glance::BYTES];
+        Self::judge(said, name, stat.size_bytes, move || {
+            let got = peek.map_or(0, |peek| peek.read(first));
+            &first[..got]
+        })
+    }
+
+    /// The content is asked for where it counts.
+    fn judge<'a>(
+        said: Said,
+        name: &VolumeName,
+        size_bytes: u64,
+        first: impl FnOnce() -> &'a [u8],
+    ) -> Self {
+        let plain = |format| Self {
+            format,
+            capacity_bytes: size_bytes,
+            promised_bytes: size_bytes,
+        };
+        match (said, format_of_name(name)) {
+            (Said::Word(None), _) => plain(None),
+            (Said::Word(Some(format)), _) | (Said::Nothing, format @ Format::Qcow2) => {
+                Self::of_known(format, size_bytes, first)
+            }
+            (Said::Nothing, Format::Raw) => match Header::is_qcow2(first()) {
+                true => plain(None),
+                false => plain(Some(Format::Raw)),
+            },
+        }
+    }
+
+    fn of_known<'a>(format: Format, size_bytes: u64, first: impl FnOnce() -> &'a [u8]) -> Self {
+        let glance = match format {
+            Format::Raw => None,
+            // What is damaged is shown by its file; whoever opens it is told.
+            Format::Qcow2 => Glance::of(first()),
+        };
+        Self {
+            format: Some(format),
+            capacity_bytes: glance.map_or(size_bytes, |glance| glance.virtual_bytes),
+            promised_bytes: glance.map_or(size_bytes, |glance| glance.fully_allocated_bytes),
+        }
     }
 }
 
-impl FromStr for Format {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "raw" => Ok(Self::Raw),
-            "qcow2" => Ok(Self::Qcow2),
-            _ => Err(Error::new(ErrorKind::InvalidArgument)
-                .detail(format!("'{text}' is not a format; raw and qcow2 are"))),
+/// What the file of a volume takes when the guest has written all of its disk.
+pub(crate) fn promised_bytes(storage: &dyn Storage, name: &VolumeName, stat: &FileStat) -> u64 {
+    let peek = storage.peek(name);
+    let format = match Said::of(peek.as_ref().and_then(|peek| peek.attribute(ATTRIBUTE))) {
+        Said::Word(format) => format,
+        Said::Nothing => Some(format_of_name(name)),
+    };
+    match (format, peek) {
+        (Some(Format::Qcow2), Some(peek)) => {
+            let mut first = [0; Glance::BYTES];
+            let got = peek.read(&mut first);
+            let glance = Glance::of(&first[..got]);
+            glance.map_or(stat.size_bytes, |glance| glance.fully_allocated_bytes)
         }
+        _ => stat.size_bytes,
+    }
+}
+
+/// The format of a volume, for what depends on it.
+///
+/// # Errors
+/// `Unsupported` where it is not known.
+pub(crate) fn known(file: &dyn VolumeFile, name: &VolumeName) -> Result<Format> {
+    Facts::of(file, name)?
+        .format
+        .ok_or_else(|| unknown().at(file.path()))
+}
+
+fn unknown() -> Error {
+    Error::new(ErrorKind::Unsupported)
+        .detail("it looks like a qcow2 image, and nobody has said what it is")
+        .advice("extant vol format says it: qcow2 if you know who made it, else raw")
+}
+
+/// The format that a name stands for.
+pub(crate) fn format_of_name(name: &VolumeName) -> Format {
+    Format::of_name(Path::new(name.as_str()))
+}
+
+/// Says what the file of the volume `name` is; to be synced.
+///
+/// # Errors
+/// `Unsupported` where the file system has no attributes and the name says something else.
+pub(crate) fn say(file: &dyn VolumeFile, name: &VolumeName, format: Format) -> Result<()> {
+    match file.set_attribute(ATTRIBUTE, format.name().as_bytes()) {
+        Err(error) if error.kind() == ErrorKind::Unsupported => {
+            if format_of_name(name) == format {
+                return Ok(());
+            }
+            Err(Error::new(ErrorKind::Unsupported)
+                .detail(format!(
+                    "the file system keeps no attributes, so the name has to say that the volume is {format}"
+                ))
+                .advice("end the names of qcow2 volumes, and of no others, with .qcow2"))
+        }
+        done => done,
+    }
+}
+
+/// What is asked of content that comes from outside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Trust {
+    /// The image may name a backing file.
+    pub(crate) backing: bool,
+}
+
+/// Refuses content that is not of `format`, or names files of the host without being trusted to.
+///
+/// # Errors
+/// `InvalidArgument`, and what the header of an image cannot be.
+pub(crate) fn check_content(file: &dyn SpaceFile, format: Format, trust: Trust) -> Result<()> {
+    match format {
+        Format::Raw => Ok(()),
+        Format::Qcow2 => qcow2::check_content(file, trust),
+    }
+}
+
+/// The format that content from outside is taken as: that which was said, or that of the volume's name.
+///
+/// # Errors
+/// `InvalidArgument` where nobody said that content is raw that does not look so.
+pub(crate) fn of_content(
+    file: &dyn SpaceFile,
+    said: Option<Format>,
+    name: &VolumeName,
+) -> Result<Format> {
+    let format = said.unwrap_or_else(|| format_of_name(name));
+    let looks = extant_image::Layer::probe(file)?;
+    match (said, format, looks) {
+        (None, Format::Raw, Format::Qcow2) => Err(Error::new(ErrorKind::InvalidArgument)
+            .detail("it looks like a qcow2 image, and the volume's name does not say so")
+            .advice("--format qcow2 if you know who made it, else --format raw")),
+        _ => Ok(format),
+    }
+}
+
+impl Pool {
+    /// Says what the format of a volume is, for a file that was not made here.
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidArgument` for qcow2 that names a backing file, unless `allow_backing` is given, or a data file; `Corrupt` for a file
+    /// that is no image.
+    pub fn set_format(&self, name: &VolumeName, format: Format, allow_backing: bool) -> Result<()> {
+        let storage = self.storage(Purpose::Change)?;
+        let file = storage.open(name, Access::ReadWrite)?;
+        let _locked = lock_alone(&*file)?;
+        let trust = Trust {
+            backing: allow_backing,
+        };
+        check_content(&*file, format, trust)
+            .and_then(|()| say(&*file, name, format))
+            .map_err(|error| error.at(file.path()))?;
+        file.sync(SyncMode::All)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use extant_image::{ImageOptions, NewImage};
+
+    fn header(virtual_bytes: u64) -> Vec<u8> {
+        let geometry = extant_image::format::Geometry::new(16, 4).unwrap();
+        let header = Header::new(geometry, virtual_bytes);
+        header.encode().unwrap()
+    }
+
+    fn judged(said: Option<&str>, name: &str, content: &[u8]) -> Facts {
+        let said = Said::of(said.map(|word| word.as_bytes().to_vec()));
+        Facts::judge(said, &name.parse().unwrap(), 4096, || content)
+    }
+
+    #[test]
+    fn what_was_said_counts_before_the_name_and_the_content_never_does() {
+        let image = header(1 << 30);
+        for (said, name, content, format) in [
+            (Some("raw"), "a", &image[..], Some(Format::Raw)),
+            (Some("raw"), "a.qcow2", &image, Some(Format::Raw)),
+            (Some("qcow2"), "a", b"zeros", Some(Format::Qcow2)),
+            (Some("vmdk"), "a", b"zeros", None),
+            (Some(""), "a", b"zeros", None),
+            (None, "a.qcow2", b"zeros", Some(Format::Qcow2)),
+            (None, "a", b"zeros", Some(Format::Raw)),
+            (None, "a", b"", Some(Format::Raw)),
+            (None, "a", &image, None),
+        ] {
+            let facts = judged(said, name, content);
+            assert_eq!(facts.format, format, "{said:?} {name}");
+            assert_eq!(facts.capacity_bytes, 4096, "{said:?} {name}");
+        }
+    }
+
+    #[test]
+    fn sizes_come_from_the_header_of_what_is_known_to_be_qcow2() {
+        let options = ImageOptions::new(Format::Qcow2, 1 << 30);
+        let measured = extant_image::measure(&options, 0).unwrap();
+        let facts = judged(Some("qcow2"), "a", &header(1 << 30));
+        assert_eq!(facts.capacity_bytes, 1 << 30);
+        assert_eq!(facts.promised_bytes, measured.fully_allocated_bytes);
+        assert!(NewImage::new(&options).unwrap().file_bytes() < facts.promised_bytes);
     }
 }

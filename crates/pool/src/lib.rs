@@ -1,6 +1,6 @@
 //! Pools, volumes and jobs: storage for virtual machines and containers that promises only what exists.
 //!
-//! A [`Pool`] is a directory. Its volumes are the files in it; what the pool itself keeps lies in a hidden
+//! A [`Pool`] is a directory. Its volumes are the files in it, raw or qcow2; what the pool itself keeps lies in a hidden
 //! folder `.extant`: jobs, unfinished files, a lock. Any directory is a pool; a [`Definition`] gives one a
 //! name and [`Limits`].
 //!
@@ -37,5 +37,5 @@ pub use limits::{Limits, Overcommit};
 pub use name::{PoolName, VolumeName};
 pub use pool::{Pool, PoolInfo};
 pub use refresh::{Interrupted, Leftovers, Refreshed};
-pub use volume::{ListedVolume, VolumeInfo};
+pub use volume::{ImageFacts, ListedVolume, VolumeInfo};
 pub use xml::VolumeXml;

@@ -13,12 +13,18 @@ mod resize;
 mod upload;
 mod wipe;
 
-use extant_space::{Control, Error, Result};
+use std::sync::Arc;
+
+use extant_hostfs::Access;
+use extant_space::{Control, Error, ErrorKind, Result};
 
 use crate::folder::OnExisting;
 use crate::job::{Operation, Record, RunFile, Stage, Work};
+use crate::name::VolumeName;
 use crate::pool::Pool;
-use crate::storage::Storage;
+use crate::storage::{Storage, VolumeFile};
+
+pub(crate) use upload::content_format;
 
 /// Does the operation of a job whose turn it is.
 pub(crate) fn perform(work: &Work<'_>, control: Control<'_>) -> Result<()> {
@@ -54,8 +60,8 @@ pub(crate) fn roll_back(pool: &Pool, storage: &dyn Storage, record: &Record) -> 
         }
         Operation::Resize(resize) => resize::roll_back(storage, record, resize),
         Operation::Download(download) => download::roll_back(pool, record.id, download),
-        // What was written over is gone, and what was made real does no harm.
-        Operation::Wipe(_) | Operation::Materialize(_) => Ok(()),
+        Operation::Wipe(wipe) => wipe::roll_back(storage, record, wipe),
+        Operation::Materialize(materialize) => materialize::roll_back(storage, materialize),
     }
 }
 
@@ -78,6 +84,15 @@ pub(crate) fn was_published(
     let work = storage.work_files()?;
     Ok(work.iter().all(|file| file.job != Some(record.id))
         && storage.has_name(record.operation.volume())?)
+}
+
+/// Opens a volume to undo something; `None` when somebody else has removed it.
+fn open_to_undo(storage: &dyn Storage, name: &VolumeName) -> Result<Option<Arc<dyn VolumeFile>>> {
+    match storage.open(name, Access::ReadWrite) {
+        Ok(file) => Ok(Some(Arc::from(file))),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Gives the unfinished file `name` the name of the volume.

@@ -14,6 +14,7 @@ mod host_file;
 use std::path::{Path, PathBuf};
 
 use extant_hostfs::{Access, Holder, HostFile, Pace};
+use extant_image::NewImage;
 use extant_space::{ByteRange, Control, Preallocation, Result, SpaceFile};
 
 use crate::folder::OnExisting;
@@ -54,7 +55,7 @@ pub(crate) struct WorkFile {
     pub(crate) allocated_bytes: u64,
 }
 
-/// A raw file that is to be made.
+/// A file that is to be made.
 #[derive(Clone, Debug)]
 pub(crate) struct NewFile {
     pub(crate) size_bytes: u64,
@@ -65,6 +66,8 @@ pub(crate) struct NewFile {
     pub(crate) mode: u32,
     /// Copy-on-write is turned off, where there is any.
     pub(crate) nocow: bool,
+    /// What is written there when the space is; `None`: it is all zeros.
+    pub(crate) contents: Option<NewImage>,
 }
 
 /// How an existing file is made written.
@@ -99,8 +102,8 @@ pub(crate) trait Storage: Send + Sync {
     /// Opens the file of a volume.
     fn open(&self, name: &VolumeName, access: Access) -> Result<Box<dyn VolumeFile>>;
 
-    /// The first bytes of a volume; false where it has not so many, or may not be read.
-    fn peek(&self, name: &VolumeName, first: &mut [u8]) -> bool;
+    /// Opens a volume for no more than a list tells of it; `None` where it may not be read.
+    fn peek(&self, name: &VolumeName) -> Option<Box<dyn Peek>>;
 
     /// Takes a volume away, durably. Its space comes back soon.
     fn remove(&self, name: &VolumeName) -> Result<()>;
@@ -148,6 +151,15 @@ impl dyn Storage + '_ {
         }
         Ok(())
     }
+}
+
+/// A volume in a list.
+pub(crate) trait Peek {
+    /// The value of a short extended attribute; `None` where there is none.
+    fn attribute(&self, name: &str) -> Option<Vec<u8>>;
+
+    /// Reads the first bytes; how many there were.
+    fn read(&self, first: &mut [u8]) -> usize;
 }
 
 /// The file of a volume, or one that is to become some.

@@ -5,13 +5,15 @@
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use extant_hostfs::Access;
+use extant_image::{Preallocation, Qcow2Info};
 use extant_space::{ByteRange, Error, ErrorKind, ExtentFlags, ExtentState, MapSummary, Result};
 use serde::Serialize;
 
-use crate::format::Format;
+use crate::format::{Facts, Format, qcow2};
 use crate::name::VolumeName;
 use crate::pool::Pool;
 use crate::storage::{LockMode, Purpose, VolumeFile};
@@ -28,8 +30,8 @@ const KEPT_ATTRIBUTE: &str = "user.extant.libvirt";
 pub struct ListedVolume {
     /// Its name.
     pub name: VolumeName,
-    /// How its content lies in the file.
-    pub format: Format,
+    /// How its content lies in the file; `None`: nobody has said, and it looks like qcow2.
+    pub format: Option<Format>,
     /// Its logical size, bytes.
     pub capacity_bytes: u64,
     /// What it takes on the file system, bytes.
@@ -44,20 +46,25 @@ pub struct VolumeInfo {
     /// Its file.
     #[serde(serialize_with = "serialize_path")]
     pub path: PathBuf,
-    /// How its content lies in the file.
-    pub format: Format,
+    /// How its content lies in the file; `None`: nobody has said, and it looks like qcow2.
+    pub format: Option<Format>,
     /// Its logical size, bytes.
     pub capacity_bytes: u64,
+    /// Size of its file, bytes.
+    pub file_bytes: u64,
     /// What it takes on the file system, bytes.
     pub allocation_bytes: u64,
-    /// Bytes whose overwrite changes no metadata of the file system.
+    /// Bytes of the disk whose overwrite changes no metadata, of the file system or of the image.
     pub written_bytes: u64,
     /// Extents of the file, holes left out.
     pub extents: u64,
     /// A write into the volume may fail because the file system is full.
     pub may_run_out_of_space: bool,
-    /// Figures of the extent map.
+    /// Figures of the file's extent map.
     pub map: MapSummary,
+    /// What only an image has.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image: Option<ImageFacts>,
     /// Permissions of the file.
     pub mode: u32,
     /// Its owner's number.
@@ -66,16 +73,27 @@ pub struct VolumeInfo {
     pub gid: u32,
 }
 
+/// A qcow2 volume as an image. What it names is not looked at.
+#[derive(Clone, Debug, Serialize)]
+pub struct ImageFacts {
+    /// The mode that it is in: the least that holds for all of the disk.
+    pub preallocation: Preallocation,
+    /// Facts of its header.
+    #[serde(flatten)]
+    pub qcow2: Qcow2Info,
+}
+
 impl Pool {
     /// The volumes, by name.
     pub fn volumes(&self) -> Result<Vec<ListedVolume>> {
         let mut all = Vec::new();
         let storage = self.storage(Purpose::Look)?;
         storage.for_each_volume(&mut |name, stat| {
+            let facts = Facts::listed(&*storage, name, stat);
             all.push(ListedVolume {
                 name: name.clone(),
-                format: Format::of_listed(&*storage, name, stat.size_bytes),
-                capacity_bytes: stat.size_bytes,
+                format: facts.format,
+                capacity_bytes: facts.capacity_bytes,
                 allocation_bytes: stat.allocated_bytes,
             });
         })?;
@@ -86,33 +104,69 @@ impl Pool {
     /// A volume and its space.
     pub fn volume(&self, name: &VolumeName) -> Result<VolumeInfo> {
         let storage = self.storage(Purpose::Look)?;
-        let file = storage.open(name, Access::Read)?;
+        let file: Arc<dyn VolumeFile> = Arc::from(storage.open(name, Access::Read)?);
         let stat = file.stat()?;
-        let capacity_bytes = stat.size_bytes;
+        let facts = Facts::of(&*file, name)?;
         let mut map = MapSummary::for_block_size(stat.block_bytes.clamp(512, 1 << 16));
-        let mut safe_bytes = 0;
-        file.for_each_extent(ByteRange::new(0, capacity_bytes), &mut |extent| {
+        let (mut there_bytes, mut moving_bytes) = (0, 0);
+        file.for_each_extent(ByteRange::new(0, stat.size_bytes), &mut |extent| {
             map.add(&extent);
             let moves = ExtentFlags::SHARED | ExtentFlags::DELAYED;
-            if extent.state != ExtentState::Hole && !extent.flags.intersects(moves) {
-                safe_bytes += extent.logical.len();
+            if extent.state != ExtentState::Hole {
+                match extent.flags.intersects(moves) {
+                    false => there_bytes += extent.logical.len(),
+                    true => moving_bytes += extent.logical.len(),
+                }
             }
             ControlFlow::Continue(())
         })?;
+        let look = match facts.format {
+            Some(Format::Qcow2) => {
+                let look = qcow2::Look::at(Arc::clone(&file));
+                Some(look.map_err(|error| error.at(file.path()))?)
+            }
+            Some(Format::Raw) | None => None,
+        };
+        let (written_bytes, safe_bytes) = match &look {
+            None => (map.extant_bytes(), there_bytes),
+            // Which bytes of the disk move with the file is not asked.
+            Some(look) => (
+                look.written_bytes.saturating_sub(moving_bytes),
+                look.safe_bytes.saturating_sub(moving_bytes),
+            ),
+        };
         Ok(VolumeInfo {
             name: name.clone(),
             path: self.path_of(name),
-            format: Format::of(&*file),
-            capacity_bytes,
+            format: facts.format,
+            capacity_bytes: facts.capacity_bytes,
+            file_bytes: stat.size_bytes,
             allocation_bytes: stat.allocated_bytes,
-            written_bytes: map.extant_bytes(),
+            written_bytes,
             extents: map.extents(),
-            may_run_out_of_space: safe_bytes < capacity_bytes || !file.overwrites_in_place()?,
+            may_run_out_of_space: safe_bytes < facts.capacity_bytes
+                || !file.overwrites_in_place()?,
             map,
+            image: look.map(|look| ImageFacts {
+                preallocation: look.preallocation,
+                qcow2: look.facts,
+            }),
             mode: stat.mode,
             uid: stat.uid,
             gid: stat.gid,
         })
+    }
+
+    /// What is done about the space of a volume's new part where nothing is said: what the pool says, but nothing in an image with a
+    /// backing file, which would be hidden.
+    pub fn preallocation_of(&self, name: &VolumeName) -> Result<Preallocation> {
+        let storage = self.storage(Purpose::Look)?;
+        let file = storage.open(name, Access::Read)?;
+        let is_image = Facts::of(&*file, name)?.format == Some(Format::Qcow2);
+        if is_image && qcow2::has_backing(&*file).map_err(|error| error.at(file.path()))? {
+            return Ok(Preallocation::Off);
+        }
+        Ok(self.definition().limits().preallocation.into())
     }
 
     /// Removes a volume. One that another process has open is refused, unless `force` is given: its data would be

@@ -5,11 +5,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use extant_image::Preallocation;
 use extant_pool::{Definition, Limits, Overcommit, Pool, PoolName};
 use extant_space::{ByteSize, Result};
 
 use super::{ConfigArgs, xml};
-use crate::arguments::{FileMode, parse_rate, parse_size};
+use crate::arguments::{parse_rate, parse_size};
+use crate::create::Mode;
 use crate::print;
 
 /// Give a directory a name and limits.
@@ -54,7 +56,7 @@ pub struct DefineArgs {
 
     /// What is done about the space of new volumes, where nothing is said
     #[arg(long, value_name = "MODE", default_value = "full")]
-    pub preallocation: FileMode,
+    pub preallocation: Mode,
 
     #[command(flatten)]
     pub config: ConfigArgs,
@@ -81,7 +83,7 @@ pub(super) fn run(args: &DefineArgs) -> Result<ExitCode> {
         overcommit: args.overcommit,
         rate: args.rate,
         jobs_max: args.jobs,
-        preallocation: args.preallocation.into(),
+        preallocation: Preallocation::from(args.preallocation).of_raw()?,
     };
     let definitions = args.config.definitions()?;
     let definition = match (&args.name, &args.directory, &args.xml) {

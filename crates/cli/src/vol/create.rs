@@ -1,13 +1,16 @@
 //! `extant vol create`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
-use extant_pool::{CreateVolume, Format, Operation, VolumeName, VolumeXml};
+use extant_image::{Format, Preallocation};
+use extant_pool::{CreateVolume, Operation, VolumeName, VolumeXml};
 use extant_space::{ByteSize, Control, Result};
 
 use super::work::{WorkArgs, work};
-use crate::arguments::{FileMode, parse_mode, parse_size};
+use crate::arguments::{parse_mode, parse_size};
+use crate::create::{ImageFormat, Mode};
+use crate::image_words::Words;
 use crate::pool::{PoolArgs, xml};
 
 /// Make a new volume.
@@ -19,6 +22,9 @@ Examples:
   extant vol create vms web.raw 20GiB                    zeroed and written
   extant vol create vms db.raw 1TiB --allocation 50GiB    the first part written
   extant vol create vms big.raw 500GiB --background --detach
+  extant vol create vms web.qcow2 20GiB                  every cluster mapped, zeroed and written
+  extant vol create vms thin.qcow2 1TiB --preallocation off -o cluster_size=2M
+  extant vol create vms top.qcow2 20GiB -o backing_file=base.raw,backing_fmt=raw
   extant vol create vms --xml web.xml
 
 Exit status: see extant --help.")]
@@ -34,21 +40,29 @@ pub struct CreateArgs {
     #[arg(value_parser = parse_size, required_unless_present = "xml")]
     pub capacity: Option<ByteSize>,
 
-    /// Take name, capacity, allocation and permissions from libvirt's XML of a volume
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["volume", "capacity", "allocation", "mode"])]
+    /// Take name, capacity, allocation, format with its options, and permissions from libvirt's XML of a volume
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["volume", "capacity", "allocation", "format", "words", "mode"]
+    )]
     pub xml: Option<PathBuf>,
 
-    /// Make only the first part real; the rest stays sparse
+    /// Make only the first part real; the rest stays sparse. For qcow2, --preallocation says in which way
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub allocation: Option<ByteSize>,
 
-    /// What is done about its space [default: as the pool says, or full]
+    /// What is done about its space [default: as the pool says, or full; with a backing file off]
     #[arg(long, value_name = "MODE")]
-    pub preallocation: Option<FileMode>,
+    pub preallocation: Option<Mode>,
 
-    /// raw
-    #[arg(long, value_name = "FORMAT", default_value = "raw")]
-    pub format: Format,
+    /// The format [default: by the end of the name, .qcow2 or raw]
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<ImageFormat>,
+
+    /// Options of qcow2, in QEMU's words, as for extant create. A backing file is named, and not opened
+    #[arg(short = 'o', long = "options", value_name = "NAME=VALUE,...")]
+    pub words: Vec<String>,
 
     /// Permissions of the file
     #[arg(long, value_name = "OCTAL", value_parser = parse_mode, default_value = "0600")]
@@ -63,25 +77,28 @@ pub struct CreateArgs {
 }
 
 pub(super) fn run(args: &CreateArgs, control: Control<'_>) -> Result<String> {
-    let preallocation = match args.preallocation {
-        Some(mode) => mode.into(),
-        None => args.pool.open()?.definition().limits().preallocation,
-    };
+    let said = args.preallocation.map(Preallocation::from);
+    let of_pool = args.pool.open()?.definition().limits().preallocation.into();
     let operation = match (&args.volume, args.capacity, &args.xml) {
         (Some(volume), Some(capacity), _) => {
-            let mut create = CreateVolume::new(volume.clone(), capacity.0, preallocation);
-            if let Some(size) = args.allocation {
-                create.allocation_bytes = size.0;
-            }
-            create.format = args.format;
+            let format = match args.format {
+                Some(format) => format.into(),
+                None => Format::of_name(Path::new(volume.as_str())),
+            };
+            let words = Words::parse(&args.words, format)?;
+            let mut create = CreateVolume::new(volume.clone(), capacity.0, of_pool);
+            create.format = format;
+            create.qcow2 = (format == Format::Qcow2).then_some(words.qcow2);
+            let said = said.or(words.preallocation);
+            create.set_space(said, of_pool, args.allocation.map(|size| size.0))?;
             create.mode = args.mode;
             create.nocow = args.nocow;
             Operation::Create(create)
         }
         (_, _, Some(path)) => {
             let read = VolumeXml::read(&xml::read(path)?);
-            read.map_err(|error| error.at(path))?
-                .operation(preallocation)
+            read.and_then(|volume| volume.operation(said, of_pool))
+                .map_err(|error| error.at(path))?
         }
         _ => unreachable!("clap wants one or the other"),
     };

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use extant_pool::VolumeInfo;
+use extant_image::Format;
+use extant_pool::{ImageFacts, VolumeInfo};
 use extant_space::{ByteSize, ExtentState, Result};
 
 use super::work::VolumeArgs;
@@ -46,7 +47,11 @@ pub(super) fn run(args: &InfoArgs) -> Result<ExitCode> {
 /// A volume in a few lines.
 pub(super) fn describe(info: &VolumeInfo, verbose: bool) -> String {
     let capacity = ByteSize(info.capacity_bytes);
-    let mut out = format!("{}: {capacity}, {}", info.name, info.format);
+    let format = match info.format {
+        Some(format) => format.name(),
+        None => "of no known format: it looks like qcow2 (see extant vol format)",
+    };
+    let mut out = format!("{}: {capacity}, {format}", info.name);
     print::row(&mut out, "allocated", ByteSize(info.allocation_bytes));
     print::row(&mut out, "written", ByteSize(info.written_bytes));
     let unwritten = info.map.bytes(ExtentState::Unwritten);
@@ -68,10 +73,48 @@ pub(super) fn describe(info: &VolumeInfo, verbose: bool) -> String {
         false => "all there: no write fails for lack of it",
     };
     print::row(&mut out, "space", room);
+    if let Some(image) = &info.image {
+        describe_image(&mut out, image);
+    }
     if verbose {
         print::row(&mut out, "path", print::path(&info.path));
         let owner = format!("{:04o}, user {}, group {}", info.mode, info.uid, info.gid);
         print::row(&mut out, "mode", owner);
     }
     out
+}
+
+fn describe_image(out: &mut String, image: &ImageFacts) {
+    let facts = &image.qcow2;
+    let mut words = format!(
+        "preallocation {}, clusters of {}, compat {}",
+        image.preallocation,
+        ByteSize(facts.cluster_bytes),
+        facts.compat
+    );
+    if facts.lazy_refcounts {
+        words.push_str(", lazy refcounts");
+    }
+    print::row(out, "image", words);
+    if let Some(name) = &facts.backing_file {
+        let format = facts
+            .backing_format
+            .as_deref()
+            .unwrap_or("of no said format");
+        let backing = format!("{} ({format}), not looked at", print::path(name));
+        print::row(out, "backing", backing);
+    }
+    if facts.snapshot_count > 0 {
+        print::row(out, "snapshots", facts.snapshot_count);
+    }
+    for (is_so, word) in [(facts.is_dirty, "dirty"), (facts.is_corrupt, "corrupt")] {
+        if is_so {
+            print::row(out, "marked", format!("{word}: see extant image check"));
+        }
+    }
+}
+
+/// The word for a format in a table.
+pub(super) fn format_word(format: Option<Format>) -> &'static str {
+    format.map_or("unknown", Format::name)
 }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 use extant_space::{ByteSize, Result};
 
+use super::info::format_word;
 use crate::pool::PoolArgs;
 use crate::print;
 use crate::table::Table;
@@ -36,7 +37,7 @@ pub(super) fn run(args: &ListArgs) -> Result<ExitCode> {
         table.row([
             ByteSize(volume.capacity_bytes).to_string(),
             ByteSize(volume.allocation_bytes).to_string(),
-            volume.format.to_string(),
+            format_word(volume.format).to_owned(),
             volume.name.to_string(),
         ]);
     }

@@ -1,11 +1,13 @@
 //! `extant vol resize`.
 
 use clap::Args;
+use extant_image::Preallocation;
 use extant_pool::{Operation, Resize};
 use extant_space::{ByteSize, Control, Result};
 
 use super::work::{VolumeArgs, WorkArgs, work};
-use crate::arguments::{FileMode, parse_size};
+use crate::arguments::parse_size;
+use crate::create::Mode;
 
 /// Give a volume another capacity.
 #[derive(Args, Clone, Debug)]
@@ -13,6 +15,7 @@ use crate::arguments::{FileMode, parse_size};
 Examples:
   extant vol resize vms web.raw 30GiB
   extant vol resize vms web.raw 10GiB --shrink
+  extant vol resize vms web.qcow2 40GiB --preallocation falloc
 
 Exit status: see extant --help.")]
 pub struct ResizeArgs {
@@ -23,9 +26,10 @@ pub struct ResizeArgs {
     #[arg(value_parser = parse_size)]
     pub capacity: ByteSize,
 
-    /// What is done about the space of the new part [default: as the pool says, or full]
+    /// What is done about the space of the new part [default: as the pool says, or full; of an image with a
+    /// backing file off]
     #[arg(long, value_name = "MODE")]
-    pub preallocation: Option<FileMode>,
+    pub preallocation: Option<Mode>,
 
     /// Allow a smaller capacity: what is past it is lost
     #[arg(long)]
@@ -37,8 +41,11 @@ pub struct ResizeArgs {
 
 pub(super) fn run(args: &ResizeArgs, control: Control<'_>) -> Result<String> {
     let preallocation = match args.preallocation {
-        Some(mode) => mode.into(),
-        None => args.volume.pool.open()?.definition().limits().preallocation,
+        Some(mode) => Preallocation::from(mode),
+        None => {
+            let pool = args.volume.pool.open()?;
+            pool.preallocation_of(&args.volume.volume)?
+        }
     };
     let operation = Operation::Resize(Resize {
         volume: args.volume.volume.clone(),

@@ -3,19 +3,23 @@
 use std::path::PathBuf;
 
 use clap::Args;
+use extant_image::Format;
 use extant_pool::{Download, Operation, Upload};
 use extant_space::{Control, Result};
 
 use super::work::{VolumeArgs, WorkArgs, absolute, work};
 use crate::arguments::parse_mode;
+use crate::create::ImageFormat;
 
 /// Make a volume of a file.
 ///
-/// Holes of the file stay holes. The volume has the new content as a whole, or nothing changes.
+/// The file is taken as it is, and holes stay holes. The volume has the new content as a whole, or nothing changes.
+/// An image that names other files is refused, as whoever used the volume would read those.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
   extant vol upload vms web.raw debian-12.raw
+  extant vol upload vms web debian-12.img --format qcow2
 
 Exit status: see extant --help.")]
 pub struct UploadArgs {
@@ -24,6 +28,14 @@ pub struct UploadArgs {
 
     /// The file
     pub file: PathBuf,
+
+    /// What the file is, which is checked [default: by the end of the volume's name, .qcow2 or raw]
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<ImageFormat>,
+
+    /// Take a qcow2 image that names a backing file
+    #[arg(long)]
+    pub allow_backing: bool,
 
     /// Replace the volume if there is one
     #[arg(long, short)]
@@ -39,7 +51,7 @@ pub struct UploadArgs {
 
 /// Make a file of a volume.
 ///
-/// Holes of the volume stay holes. The file has the new content as a whole, or nothing changes.
+/// The volume's file is taken as it is, and holes stay holes. The file has the new content as a whole, or nothing changes.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -65,6 +77,8 @@ pub(super) fn upload(args: &UploadArgs, control: Control<'_>) -> Result<String> 
     let operation = Operation::Upload(Upload {
         volume: args.volume.volume.clone(),
         source: absolute(&args.file)?,
+        format: args.format.map(Format::from),
+        allow_backing: args.allow_backing,
         replace: args.force,
         mode: args.mode,
     });

@@ -9,7 +9,8 @@ use super::work::{VolumeArgs, WorkArgs, work};
 /// Destroy the content of a volume; its capacity stays.
 ///
 /// What is wiped stays wiped, also after a cancel. After a kill the same command goes on where that was, unless the volume
-/// has been changed since.
+/// has been changed since. A qcow2 volume becomes an empty image of the same shape that stands alone: without data, snapshots
+/// and backing file.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -36,7 +37,7 @@ pub struct WipeArgs {
 /// Ways to wipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Method {
-    /// Overwrite what is written with zeros, in place; holes stay holes
+    /// Overwrite what is written with zeros, in place; holes stay holes, and an image keeps its preallocation
     Zero,
     /// Give all space back; what it held may stay on the disk
     Discard,

@@ -8,8 +8,9 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
-use extant_testkit::require;
+use extant_testkit::requires::tool;
 use extant_testkit::scratch::{Filesystem, Scratch};
+use extant_testkit::{command, require};
 use rustix::process::Signal;
 
 use crate::support::{Answer, MIB, Random, Running, extant, noise, run, wait_until};
@@ -19,10 +20,19 @@ const SIZE: u64 = 8 * MIB;
 struct Stand {
     scratch: Scratch,
     content: Vec<u8>,
+    /// The file of an image whose disk has data in a part.
+    image: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Operation {
+    CreateImage,
+    CloneImage,
+    UploadImage,
+    GrowImage,
+    ShrinkImage,
+    MaterializeImage,
+    WipeImage,
     Create,
     Clone,
     Upload,
@@ -33,7 +43,14 @@ enum Operation {
     Wipe,
 }
 
-const ALL: [Operation; 8] = [
+const ALL: [Operation; 15] = [
+    Operation::CreateImage,
+    Operation::CloneImage,
+    Operation::UploadImage,
+    Operation::GrowImage,
+    Operation::ShrinkImage,
+    Operation::MaterializeImage,
+    Operation::WipeImage,
     Operation::Create,
     Operation::Clone,
     Operation::Upload,
@@ -53,9 +70,23 @@ impl Stand {
         let stand = Self {
             scratch,
             content: noise(7, SIZE as usize),
+            image: Vec::new(),
         };
         fs::create_dir(stand.pool()).unwrap();
         fs::write(stand.outside("source"), &stand.content).unwrap();
+        let source = stand.outside("source.qcow2");
+        run(extant()
+            .args(["create", "--preallocation", "off"])
+            .arg(&source)
+            .arg(SIZE.to_string()))
+        .success();
+        for write in ["write -P 7 1M 3M", "write -P 9 6M 1000"] {
+            let mut command = command::tool("qemu-io");
+            command.args(["-f", "qcow2", "-c", write]).arg(&source);
+            command::must(&mut command);
+        }
+        let image = fs::read(&source).unwrap();
+        let stand = Self { image, ..stand };
         stand.reset();
         stand
     }
@@ -70,7 +101,12 @@ impl Stand {
 
     /// `data` has content, `sparse` none, `old` another one.
     fn reset(&self) {
-        for (name, content) in [("data", &self.content[..]), ("old", b"old")] {
+        let contents = [
+            ("data", &self.content[..]),
+            ("old", b"old"),
+            ("image.qcow2", &self.image),
+        ];
+        for (name, content) in contents {
             let path = self.pool().join(name);
             if fs::read(&path).ok().as_deref() != Some(content) {
                 fs::write(&path, content).unwrap();
@@ -80,22 +116,29 @@ impl Stand {
         let _ = fs::remove_file(&sparse);
         fs::File::create(&sparse).unwrap().set_len(SIZE).unwrap();
         let _ = fs::remove_file(self.pool().join("new"));
+        let _ = fs::remove_file(self.pool().join("new.qcow2"));
         let _ = fs::remove_file(self.outside("target"));
     }
 
     fn command(&self, operation: Operation) -> std::process::Command {
         let mut command = extant();
         command.arg("vol").arg(match operation {
-            Operation::Create => "create",
-            Operation::Clone => "clone",
-            Operation::Upload | Operation::Replace => "upload",
+            Operation::Create | Operation::CreateImage => "create",
+            Operation::Clone | Operation::CloneImage => "clone",
+            Operation::Upload | Operation::Replace | Operation::UploadImage => "upload",
             Operation::Download => "download",
-            Operation::Resize => "resize",
-            Operation::Materialize => "materialize",
-            Operation::Wipe => "wipe",
+            Operation::Resize | Operation::GrowImage | Operation::ShrinkImage => "resize",
+            Operation::Materialize | Operation::MaterializeImage => "materialize",
+            Operation::Wipe | Operation::WipeImage => "wipe",
         });
         command.arg(self.pool());
         match operation {
+            Operation::CreateImage => command.args(["new.qcow2", "8MiB"]),
+            Operation::CloneImage => command.args(["image.qcow2", "new.qcow2", "--method", "copy"]),
+            Operation::UploadImage => command.arg("new.qcow2").arg(self.outside("source.qcow2")),
+            Operation::GrowImage => command.args(["image.qcow2", "16MiB"]),
+            Operation::ShrinkImage => command.args(["image.qcow2", "5MiB", "--shrink"]),
+            Operation::MaterializeImage | Operation::WipeImage => command.arg("image.qcow2"),
             Operation::Create => command.args(["new", "8MiB"]),
             Operation::Clone => command.args(["data", "new", "--method", "copy"]),
             Operation::Upload => command.arg("new").arg(self.outside("source")),
@@ -120,6 +163,13 @@ impl Stand {
         let zeros = vec![0; SIZE as usize];
         let data = read(&self.pool().join("data")).unwrap();
         match operation {
+            Operation::CreateImage
+            | Operation::CloneImage
+            | Operation::UploadImage
+            | Operation::GrowImage
+            | Operation::ShrinkImage
+            | Operation::MaterializeImage
+            | Operation::WipeImage => self.check_images(operation, is_done),
             Operation::Create => assert!(new.is_none() && !is_done || new == Some(zeros)),
             Operation::Clone | Operation::Upload => {
                 assert!(new.is_none() && !is_done || new.as_ref() == Some(&self.content));
@@ -146,6 +196,60 @@ impl Stand {
         }
     }
 
+    /// QEMU finds no corruption at any time, and no leak in a new image; the disk reads as before, or as it is to.
+    #[track_caller]
+    fn check_images(&self, operation: Operation, is_done: bool) {
+        let disk = disk_of(&self.outside("source.qcow2"));
+        let new = self.pool().join("new.qcow2");
+        if new.exists() {
+            assert_eq!(check_code(&new), 0);
+            match operation {
+                Operation::CreateImage => assert!(disk_of(&new) == vec![0; SIZE as usize]),
+                _ => assert!(disk_of(&new) == disk),
+            }
+        }
+        let makes_new = matches!(
+            operation,
+            Operation::CreateImage | Operation::CloneImage | Operation::UploadImage
+        );
+        assert!(new.exists() || !(makes_new && is_done));
+        let image = self.pool().join("image.qcow2");
+        if operation == Operation::WipeImage {
+            // Between the loss of its header and the end it is none.
+            if is_done {
+                assert_eq!(check_code(&image), 0);
+                assert!(disk_of(&image).iter().all(|&byte| byte == 0));
+            }
+            return;
+        }
+        let code = check_code(&image);
+        assert!(
+            code == 0 || code == LEAKS && !is_done,
+            "{operation:?}: {code}"
+        );
+        let found = disk_of(&image);
+        let kept = found.len().min(disk.len());
+        assert!(found[..kept] == disk[..kept] && found[kept..].iter().all(|&byte| byte == 0));
+        match (operation, is_done) {
+            (Operation::GrowImage, true) => assert_eq!(found.len() as u64, 2 * SIZE),
+            (Operation::ShrinkImage, true) => assert_eq!(found.len() as u64, 5 * MIB),
+            (Operation::GrowImage | Operation::ShrinkImage, false) => {}
+            _ => assert_eq!(found.len() as u64, SIZE),
+        }
+    }
+
+    /// After the job was cancelled: no leak, and the size that it had, unless it was cut off in one step.
+    #[track_caller]
+    fn check_image_is_given_back(&self, operation: Operation) {
+        let image = self.pool().join("image.qcow2");
+        assert_eq!(check_code(&image), 0, "{operation:?}");
+        let length = disk_of(&image).len() as u64;
+        match operation {
+            Operation::ShrinkImage => assert!(length == SIZE || length == 5 * MIB),
+            _ => assert_eq!(length, SIZE, "{operation:?}"),
+        }
+    }
+
     /// Neither jobs nor reservations nor unfinished files; space is that of the volumes.
     #[track_caller]
     fn check_at_rest(&self) {
@@ -156,12 +260,35 @@ impl Stand {
         assert_eq!(work.count(), 0);
         let left = fs::read_dir(self.scratch.path()).unwrap().filter(|entry| {
             let name = entry.as_ref().unwrap().file_name();
-            !["pool", "source", "target", "lost+found"]
+            !["pool", "source", "source.qcow2", "target", "lost+found"]
                 .iter()
                 .any(|known| name == *known)
         });
         assert_eq!(left.count(), 0);
     }
+}
+
+/// The exit status of `qemu-img check` for lost clusters.
+const LEAKS: i32 = 3;
+
+fn check_code(image: &Path) -> i32 {
+    let mut command = command::tool("qemu-img");
+    command.args(["check", "-q", "-f", "qcow2"]).arg(image);
+    let output = command::run_any_status(&mut command).unwrap();
+    output.status.code().expect("an exit status")
+}
+
+/// What the disk of an image reads as.
+fn disk_of(image: &Path) -> Vec<u8> {
+    let layer = extant_image::open_path(
+        image,
+        Some(extant_image::Format::Qcow2),
+        extant_image::Follow::Nothing,
+    )
+    .unwrap();
+    let mut bytes = vec![0; layer.virtual_bytes() as usize];
+    layer.read_at(&mut bytes, 0).unwrap();
+    bytes
 }
 
 fn free_bytes(folder: &Path) -> u64 {
@@ -179,7 +306,11 @@ fn refresh(pool: &Path, more: &[&str]) -> Answer {
 
 #[test]
 fn process_killed_at_any_moment_leaves_nothing_half_and_nothing_lost() {
-    require!(Filesystem::Ext4.requirement());
+    require!(
+        Filesystem::Ext4.requirement(),
+        tool("qemu-img"),
+        tool("qemu-io")
+    );
     let kills = std::env::var("EXTANT_KILLS")
         .ok()
         .and_then(|text| text.parse().ok());
@@ -221,6 +352,7 @@ fn process_killed_at_any_moment_leaves_nothing_half_and_nothing_lost() {
             stand.check_nothing_is_half(operation, false);
             let data = fs::metadata(pool.join("data")).unwrap().len();
             assert_eq!(data, SIZE, "{operation:?} was cancelled");
+            stand.check_image_is_given_back(operation);
         }
         stand.check_at_rest();
         let data = pool.join("data");

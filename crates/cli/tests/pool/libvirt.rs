@@ -6,7 +6,7 @@ use std::fs;
 
 use extant_space::ExtentState;
 use extant_testkit::libvirt::Libvirt;
-use extant_testkit::{oracle, require};
+use extant_testkit::{oracle, require, requires};
 use roxmltree::Document;
 
 use crate::support::{Answer, MIB, as_nobody, extant, run};
@@ -29,6 +29,127 @@ fn text(xml: &str, path: &[&str]) -> String {
         node = found.unwrap_or_else(|| panic!("no <{name}> in {xml}"));
     }
     node.text().unwrap_or_default().trim().to_owned()
+}
+
+/// The attribute `type` of `<target><format>`.
+fn format(xml: &str) -> String {
+    let document = Document::parse(xml).unwrap_or_else(|error| panic!("{error}: {xml}"));
+    let format = document
+        .descendants()
+        .find(|node| node.has_tag_name("format"));
+    format
+        .unwrap()
+        .attribute("type")
+        .unwrap_or_default()
+        .to_owned()
+}
+
+#[test]
+fn libvirt_and_extant_read_each_others_images() {
+    require!(Libvirt::requirement(), requires::tool("qemu-img"));
+    let libvirt = Libvirt::start();
+    let file = |name: &str| libvirt.work().path().join(name);
+    let pool = libvirt.folder("pool");
+    let extant = |words: &[&str]| by_the_user(&libvirt, words);
+    libvirt.ask(&[
+        "pool-create-as",
+        "vms",
+        "dir",
+        "--target",
+        pool.to_str().unwrap(),
+    ]);
+    libvirt.ask(&[
+        "vol-create-as",
+        "vms",
+        "theirs.qcow2",
+        "8M",
+        "--format",
+        "qcow2",
+    ]);
+    libvirt.ask(&["vol-create-as", "vms", "unsaid", "8M", "--format", "qcow2"]);
+    extant(&["pool", "define", "vms", pool.to_str().unwrap()]);
+    let info = |name: &str| extant(&["vol", "info", "vms", name, "--json"]);
+    assert_eq!(info("theirs.qcow2").text("/format"), "qcow2");
+    assert_eq!(info("theirs.qcow2").number("/capacity_bytes"), 8 * MIB);
+    // Neither its name nor anybody said so.
+    assert!(info("unsaid").json()["format"].is_null());
+    extant(&["vol", "format", "vms", "unsaid", "qcow2"]);
+    assert_eq!(info("unsaid").number("/capacity_bytes"), 8 * MIB);
+
+    // Ours, made of a description that libvirt wrote, in libvirt's eyes; and one with options.
+    let described = libvirt.ask(&["vol-dumpxml", "theirs.qcow2", "vms"]);
+    let described = described.replace("theirs", "ours");
+    fs::write(file("volume.xml"), &described).unwrap();
+    let xml = file("volume.xml");
+    let create = ["vol", "create", "vms", "--xml", xml.to_str().unwrap()];
+    extant(&[&create[..], &["--preallocation", "metadata"]].concat());
+    let options = [
+        "-o",
+        "cluster_size=128k,lazy_refcounts=on",
+        "--preallocation",
+        "falloc",
+    ];
+    extant(
+        &[
+            &["vol", "create", "vms", "full.qcow2", "6MiB"][..],
+            &options,
+        ]
+        .concat(),
+    );
+    let backed = ["-o", "backing_file=base,backing_fmt=raw"];
+    extant(&["vol", "create", "vms", "base", "8MiB"]);
+    extant(&[&["vol", "create", "vms", "top.qcow2", "8MiB"][..], &backed].concat());
+    extant(&["vol", "resize", "vms", "ours.qcow2", "12MiB"]);
+    extant(&["vol", "clone", "vms", "full.qcow2", "clone.qcow2"]);
+    extant(&["vol", "wipe", "vms", "theirs.qcow2"]);
+    libvirt.ask(&["pool-refresh", "vms"]);
+    for (name, capacity) in [
+        ("ours.qcow2", 12 * MIB),
+        ("full.qcow2", 6 * MIB),
+        ("clone.qcow2", 6 * MIB),
+        ("theirs.qcow2", 8 * MIB),
+        ("unsaid", 8 * MIB),
+        ("top.qcow2", 8 * MIB),
+    ] {
+        let theirs = libvirt.ask(&["vol-dumpxml", name, "vms"]);
+        let ours = extant(&["vol", "info", "vms", name, "--xml"]).stdout;
+        assert_eq!(text(&ours, &["capacity"]), capacity.to_string());
+        for path in [
+            &["name"][..],
+            &["key"],
+            &["capacity"],
+            &["allocation"],
+            &["physical"],
+            &["target", "path"],
+        ] {
+            assert_eq!(text(&ours, path), text(&theirs, path), "{path:?} of {name}");
+        }
+        // What is of version 2 has none there.
+        let compat = match theirs.contains("<compat>") {
+            true => text(&theirs, &["target", "compat"]),
+            false => "0.10".to_owned(),
+        };
+        assert_eq!(text(&ours, &["target", "compat"]), compat, "{name}");
+        assert_eq!(format(&ours), "qcow2");
+        assert_eq!(format(&theirs), "qcow2");
+        let lazy = |xml: &str| xml.contains("lazy_refcounts");
+        assert_eq!(lazy(&ours), lazy(&theirs), "{name}");
+        let backing = |xml: &str| xml.contains("<backingStore>");
+        assert_eq!(backing(&ours), backing(&theirs), "{name}");
+        let mut check = extant_testkit::command::tool("qemu-img");
+        check
+            .args(["check", "-q", "-f", "qcow2"])
+            .arg(pool.join(name));
+        extant_testkit::command::must(&mut check);
+    }
+
+    // And back: libvirt takes the description that we write.
+    let described = extant(&["vol", "info", "vms", "full.qcow2", "--xml"]).stdout;
+    fs::write(file("again.xml"), described.replace("full", "again")).unwrap();
+    libvirt.ask(&["vol-create", "vms", file("again.xml").to_str().unwrap()]);
+    let again = info("again.qcow2");
+    assert_eq!(again.number("/capacity_bytes"), 6 * MIB);
+    assert_eq!(again.json()["image"]["lazy_refcounts"], true);
 }
 
 #[test]

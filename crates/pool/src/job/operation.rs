@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use extant_space::Preallocation;
+use extant_image::{Format, ImageOptions, Preallocation, Qcow2Options};
+use extant_space::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::format::Format;
 use crate::name::VolumeName;
 use crate::storage::Purpose;
 use crate::xml::Kept;
@@ -38,6 +38,9 @@ pub struct CreateVolume {
     pub volume: VolumeName,
     /// Its format.
     pub format: Format,
+    /// Options of qcow2; `None`: QEMU's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub qcow2: Option<Qcow2Options>,
     /// Its logical size, bytes.
     pub capacity_bytes: u64,
     /// The first bytes that are made real at once; not more than the capacity.
@@ -55,20 +58,75 @@ pub struct CreateVolume {
 
 impl CreateVolume {
     /// A raw volume, all of whose space is made real in the way of `preallocation`, for its owner alone.
-    pub fn new(volume: VolumeName, capacity_bytes: u64, preallocation: Preallocation) -> Self {
+    pub fn new(
+        volume: VolumeName,
+        capacity_bytes: u64,
+        preallocation: impl Into<Preallocation>,
+    ) -> Self {
+        let preallocation = preallocation.into();
         Self {
             volume,
             format: Format::Raw,
+            qcow2: None,
             capacity_bytes,
             allocation_bytes: match preallocation {
                 Preallocation::Off => 0,
-                Preallocation::Falloc | Preallocation::Full => capacity_bytes,
+                _ => capacity_bytes,
             },
             preallocation,
             mode: 0o600,
             nocow: false,
             kept: None,
         }
+    }
+
+    /// Decides on the space of the volume, by what was said of the way and of the amount, and otherwise by what its pool says. An image
+    /// with a backing file has none of its own unless that was said.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for an amount of a qcow2 volume without a way: that is never guessed.
+    pub fn set_space(
+        &mut self,
+        said: Option<Preallocation>,
+        of_pool: Preallocation,
+        allocation_bytes: Option<u64>,
+    ) -> Result<()> {
+        let has_backing = self
+            .qcow2
+            .as_ref()
+            .is_some_and(|image| image.backing.is_some());
+        self.preallocation = match (self.format, said, allocation_bytes) {
+            (_, Some(said), _) => said,
+            (Format::Qcow2, None, Some(0)) => Preallocation::Off,
+            (Format::Qcow2, None, Some(_)) => {
+                return Err(Error::new(ErrorKind::InvalidArgument)
+                    .detail(
+                        "the allocation of a qcow2 volume says how much is made real, and not how",
+                    )
+                    .advice("--preallocation metadata, falloc or full"));
+            }
+            (_, None, None) if has_backing => Preallocation::Off,
+            (_, None, _) => of_pool,
+        };
+        self.allocation_bytes = match (self.preallocation, allocation_bytes) {
+            (_, Some(bytes)) => bytes,
+            (Preallocation::Off, None) => 0,
+            (_, None) => self.capacity_bytes,
+        };
+        Ok(())
+    }
+
+    /// The image that the volume's file is to be; a raw volume is a raw image.
+    pub(crate) fn image(&self) -> ImageOptions {
+        let mut image = ImageOptions::new(self.format, self.capacity_bytes);
+        image.preallocation = self.preallocation;
+        image.allocation_bytes = match self.preallocation {
+            Preallocation::Off if self.allocation_bytes == 0 => None,
+            Preallocation::Off => Some(self.allocation_bytes),
+            _ => Some(self.allocation_bytes).filter(|&bytes| bytes != self.capacity_bytes),
+        };
+        image.qcow2 = self.qcow2.clone().unwrap_or_default();
+        image
     }
 }
 
@@ -149,6 +207,12 @@ pub struct Upload {
     pub volume: VolumeName,
     /// Where the content comes from; an absolute path.
     pub source: PathBuf,
+    /// What the content is, which is checked; `None`: as the volume's name says, if it does not look otherwise.
+    #[serde(default)]
+    pub format: Option<Format>,
+    /// An image may name a backing file, which whoever uses the volume reads.
+    #[serde(default)]
+    pub allow_backing: bool,
     /// A volume of that name is replaced.
     pub replace: bool,
     /// Permissions of the file.

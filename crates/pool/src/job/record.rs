@@ -6,6 +6,7 @@
 use std::os::unix::fs::FileExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use extant_image::ImageOptions;
 use extant_space::{Error, ErrorKind, Result};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
@@ -32,6 +33,9 @@ pub(crate) struct Record {
     pub(crate) operation: Operation,
     pub(crate) options: JobOptions,
     pub(crate) reservation: Reservation,
+    /// The empty image that a wipe leaves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) shape: Option<ImageOptions>,
     /// Seconds since 1970.
     pub(crate) created: u64,
     pub(crate) outcome: Option<Outcome>,
@@ -42,12 +46,15 @@ pub(crate) struct Record {
 pub(crate) struct Reservation {
     /// Space that the job will take, bytes.
     pub(crate) space_bytes: u64,
-    /// Capacity of the volume when the job is done, bytes.
+    /// What the volume may come to take when the job is done, bytes: of a raw one its capacity.
     pub(crate) capacity_bytes: u64,
     /// What the volume took on the disk when the job was made, where it existed.
     pub(crate) allocated_before_bytes: u64,
-    /// Its capacity then.
+    /// What it might come to take then.
     pub(crate) capacity_before_bytes: u64,
+    /// Size of its disk then, bytes.
+    #[serde(default)]
+    pub(crate) disk_before_bytes: u64,
 }
 
 impl Reservation {
@@ -96,6 +103,7 @@ impl Record {
             operation,
             options,
             reservation,
+            shape: None,
             created: now(),
             outcome: None,
         }

@@ -3,15 +3,22 @@
 //! A volume has one job at a time, but for those that only read it. A job that is asked for again after its process
 //! died is taken up where it was.
 
+use std::os::unix::fs::MetadataExt;
+use std::sync::Arc;
+
 use extant_hostfs::{Access, HostFile};
-use extant_space::{ByteSize, Error, ErrorKind, Preallocation, Result};
+use extant_image::{ImageOptions, NewImage, measure as measure_image};
+use extant_space::{ByteSize, Error, ErrorKind, Preallocation as Space, Result};
 
 use super::{
-    CloneMethod, Job, JobId, JobOptions, JobState, Operation, Record, Reservation, RunFile,
+    CloneMethod, Job, JobId, JobOptions, JobState, Operation, Record, Reservation, RunFile, Upload,
+    WipeMethod,
 };
-use crate::accounting::{Need, Space};
-use crate::format::Format;
+use crate::accounting::{self, Need};
+use crate::format::qcow2::{ResizeNeed, shape_of};
+use crate::format::{Facts, Format, known};
 use crate::name::VolumeName;
+use crate::operation::content_format;
 use crate::pool::Pool;
 use crate::state::{Locked, State};
 use crate::storage::{Purpose, Storage, VolumeFile};
@@ -34,6 +41,7 @@ impl Pool {
         }
         state.jobs.prune()?;
         let reservation = self.assess(storage, &operation)?;
+        let shape = self.shape_after(storage, &operation)?;
         let need = Need {
             capacity_bytes: reservation
                 .capacity_bytes
@@ -41,11 +49,12 @@ impl Pool {
             space_bytes: reservation.space_bytes,
         };
         let limits = self.definition().limits();
-        let checked =
-            Space::of(self, storage, Some(&state)).and_then(|space| space.check(need, limits));
+        let checked = accounting::Space::of(self, storage, Some(&state))
+            .and_then(|space| space.check(need, limits));
         checked.map_err(|error| error.at(self.path_of(operation.volume())))?;
         let id = state.jobs.next_number()?;
-        let record = Record::new(id, operation, options, reservation);
+        let mut record = Record::new(id, operation, options, reservation);
+        record.shape = shape;
         let run = RunFile::create(state.jobs.folder(), id);
         let made = run.and_then(|run| record.write_new(state.jobs.folder()).map(|()| run));
         match made {
@@ -137,7 +146,7 @@ impl Pool {
         }
         // With the lock taken the job counts as being at work, with what it has not taken yet.
         if record.reservation.takes_anything() {
-            let space = Space::of(self, storage, Some(&state))?;
+            let space = accounting::Space::of(self, storage, Some(&state))?;
             space.check_is_covered(self.definition().limits())?;
         }
         drop(locked);
@@ -180,24 +189,17 @@ impl Pool {
     fn assess(&self, storage: &dyn Storage, operation: &Operation) -> Result<Reservation> {
         match operation {
             Operation::Create(create) => {
-                create.format.check_supports("creation")?;
                 self.check_name_is_free(storage, &create.volume)?;
                 check_capacity(create.capacity_bytes)?;
-                let space_bytes = space_of(create.preallocation, create.allocation_bytes);
-                if create.allocation_bytes > create.capacity_bytes {
-                    return Err(Error::new(ErrorKind::InvalidArgument).detail(format!(
-                        "the allocation ({}) is more than the capacity ({})",
-                        ByteSize(create.allocation_bytes),
-                        ByteSize(create.capacity_bytes)
-                    )));
-                }
-                if space_bytes < create.allocation_bytes {
+                let image = create.image();
+                let new = NewImage::new(&image)?;
+                if image.qcow2.data_file.is_some() {
                     return Err(Error::new(ErrorKind::InvalidArgument)
-                        .detail("an allocation needs preallocation falloc or full"));
+                        .detail("an image with a data file is two files; a volume is one"));
                 }
                 Ok(Reservation {
-                    space_bytes,
-                    capacity_bytes: create.capacity_bytes,
+                    space_bytes: new.space_bytes(),
+                    capacity_bytes: measure_image(&image, 0)?.fully_allocated_bytes,
                     ..Reservation::default()
                 })
             }
@@ -209,57 +211,93 @@ impl Pool {
                     CloneMethod::Auto => storage.can_share(&*source)?,
                     CloneMethod::Reflink => true,
                 };
-                let found = measure(&*source)?;
+                known(&*source, &clone.source)?;
+                let found = measure(&*source, &clone.source)?;
                 Ok(Reservation {
                     space_bytes: if shares { 0 } else { found.allocated_bytes },
-                    capacity_bytes: found.size_bytes,
+                    capacity_bytes: found.facts.promised_bytes,
                     ..Reservation::default()
                 })
             }
             Operation::Resize(resize) => {
                 check_capacity(resize.capacity_bytes)?;
                 let file = storage.open(&resize.volume, Access::ReadWrite)?;
-                Format::of(&*file)
-                    .check_supports("resize")
-                    .map_err(|error| error.at(file.path()))?;
-                let found = measure(&*file)?;
-                if resize.capacity_bytes < found.size_bytes && !resize.shrink {
+                let format = known(&*file, &resize.volume)?;
+                let found = measure(&*file, &resize.volume)?;
+                let before = found.facts.capacity_bytes;
+                if resize.capacity_bytes < before && !resize.shrink {
                     return Err(Error::new(ErrorKind::InvalidArgument)
                         .at(file.path())
                         .detail(format!(
                             "{} is less than the capacity of {}: what is past it would be lost",
                             ByteSize(resize.capacity_bytes),
-                            ByteSize(found.size_bytes)
+                            ByteSize(before)
                         ))
                         .advice("--shrink allows that"));
                 }
-                let more = resize.capacity_bytes.saturating_sub(found.size_bytes);
-                Ok(found.reservation(space_of(resize.preallocation, more), resize.capacity_bytes))
+                let (after, preallocation) = (resize.capacity_bytes, resize.preallocation);
+                let need = match format {
+                    Format::Raw => ResizeNeed {
+                        space_bytes: match preallocation.of_raw()? {
+                            Space::Off => 0,
+                            Space::Falloc | Space::Full => after.saturating_sub(before),
+                        },
+                        promised_bytes: after,
+                    },
+                    Format::Qcow2 => ResizeNeed::of(&*file, after, preallocation)
+                        .map_err(|error| error.at(file.path()))?,
+                };
+                Ok(found.reservation(need.space_bytes, need.promised_bytes))
             }
             Operation::Wipe(wipe) => {
-                let found = measure(&*storage.open(&wipe.volume, Access::ReadWrite)?)?;
-                Ok(found.reservation(0, found.size_bytes))
+                let file = storage.open(&wipe.volume, Access::ReadWrite)?;
+                known(&*file, &wipe.volume)?;
+                let found = measure(&*file, &wipe.volume)?;
+                Ok(found.reservation(0, found.facts.promised_bytes))
             }
             Operation::Materialize(materialize) => {
-                let found = measure(&*storage.open(&materialize.volume, Access::ReadWrite)?)?;
-                let holes = found.size_bytes.saturating_sub(found.allocated_bytes);
-                Ok(found.reservation(holes, found.size_bytes))
+                let file = storage.open(&materialize.volume, Access::ReadWrite)?;
+                known(&*file, &materialize.volume)?;
+                let found = measure(&*file, &materialize.volume)?;
+                let promised = found.facts.promised_bytes;
+                let missing = promised.saturating_sub(found.allocated_bytes);
+                Ok(found.reservation(missing, promised))
             }
             Operation::Upload(upload) => {
                 if !upload.replace {
                     self.check_name_is_free(storage, &upload.volume)?;
                 }
-                let found = measure_outside(&HostFile::open(&upload.source, Access::Read)?)?;
+                let source = HostFile::open(&upload.source, Access::Read)?;
+                let found = measure_outside(&source, upload)?;
                 Ok(Reservation {
                     space_bytes: found.allocated_bytes,
-                    capacity_bytes: found.size_bytes,
+                    capacity_bytes: found.facts.promised_bytes,
                     ..Reservation::default()
                 })
             }
             Operation::Download(download) => {
-                let found = measure(&*storage.open(&download.volume, Access::Read)?)?;
-                Ok(found.reservation(0, found.size_bytes))
+                let file = storage.open(&download.volume, Access::Read)?;
+                let found = measure(&*file, &download.volume)?;
+                Ok(found.reservation(0, found.facts.promised_bytes))
             }
+        }
+    }
+
+    /// The empty image that a wipe leaves. It is known before, as the image is gone halfway.
+    fn shape_after(
+        &self,
+        storage: &dyn Storage,
+        operation: &Operation,
+    ) -> Result<Option<ImageOptions>> {
+        let Operation::Wipe(wipe) = operation else {
+            return Ok(None);
+        };
+        let file: Arc<dyn VolumeFile> = Arc::from(storage.open(&wipe.volume, Access::Read)?);
+        match known(&*file, &wipe.volume)? {
+            Format::Raw => Ok(None),
+            Format::Qcow2 => shape_of(&file, wipe.method == WipeMethod::Zero)
+                .map(Some)
+                .map_err(|error| error.at(file.path())),
         }
     }
 
@@ -302,7 +340,7 @@ impl Operation {
 
 /// A file as it is before the job.
 struct Measured {
-    size_bytes: u64,
+    facts: Facts,
     allocated_bytes: u64,
 }
 
@@ -312,27 +350,31 @@ impl Measured {
             space_bytes,
             capacity_bytes,
             allocated_before_bytes: self.allocated_bytes,
-            capacity_before_bytes: self.size_bytes,
+            capacity_before_bytes: self.facts.promised_bytes,
+            disk_before_bytes: self.facts.capacity_bytes,
         }
     }
 }
 
-fn measure(file: &dyn VolumeFile) -> Result<Measured> {
-    let stat = file.stat()?;
+fn measure(file: &dyn VolumeFile, name: &VolumeName) -> Result<Measured> {
     Ok(Measured {
-        size_bytes: stat.size_bytes,
-        allocated_bytes: stat.allocated_bytes,
+        facts: Facts::of(file, name)?,
+        allocated_bytes: file.stat()?.allocated_bytes,
     })
 }
 
 /// The same for a file that is not known to be a regular one.
-fn measure_outside(file: &HostFile) -> Result<Measured> {
+fn measure_outside(file: &HostFile, upload: &Upload) -> Result<Measured> {
     let metadata = file.as_file().metadata();
     let metadata = metadata.map_err(|source| Error::from(source).at(file.path()))?;
-    match metadata.is_file() {
-        true => measure(file),
-        false => Err(Error::new(ErrorKind::WrongType).at(file.path())),
+    if !metadata.is_file() {
+        return Err(Error::new(ErrorKind::WrongType).at(file.path()));
     }
+    let format = content_format(upload, file).map_err(|error| error.at(file.path()))?;
+    Ok(Measured {
+        facts: Facts::of_content(file, format)?,
+        allocated_bytes: metadata.blocks() * 512,
+    })
 }
 
 fn check_capacity(bytes: u64) -> Result<()> {
@@ -344,12 +386,5 @@ fn check_capacity(bytes: u64) -> Result<()> {
         Ok(_) => Ok(()),
         Err(_) => Err(Error::new(ErrorKind::TooLarge)
             .detail(format!("{} is past the largest file", ByteSize(bytes)))),
-    }
-}
-
-fn space_of(preallocation: Preallocation, bytes: u64) -> u64 {
-    match preallocation {
-        Preallocation::Off => 0,
-        Preallocation::Falloc | Preallocation::Full => bytes,
     }
 }

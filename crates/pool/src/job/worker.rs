@@ -111,6 +111,7 @@ impl<'p> Job<'p> {
                 return Ok(());
             }
         }
+        let is_resumed = teller.newest().stage == Stage::Running;
         let progress = |progress: Progress| {
             teller.set_progress(progress);
             control.progress.update(progress);
@@ -128,6 +129,7 @@ impl<'p> Job<'p> {
                     record: &self.record,
                     teller: &teller,
                     rate: &rate,
+                    is_resumed,
                 };
                 operation::perform(&work, control)
             });
@@ -225,6 +227,8 @@ pub(crate) struct Work<'a> {
     pub(crate) record: &'a Record,
     teller: &'a Teller<'a>,
     rate: &'a JobRate,
+    /// A process that died has been at work before.
+    pub(crate) is_resumed: bool,
 }
 
 impl Work<'_> {

@@ -1,11 +1,13 @@
 //! A new volume with the content of another.
 
 use extant_hostfs::Access;
+use extant_image::{Format, Use};
 use extant_space::{Control, Error, ErrorKind, Result, SyncMode};
 
 use super::copy::{Target, copy};
 use super::publish;
 use crate::folder::OnExisting;
+use crate::format;
 use crate::job::{CloneMethod, CloneVolume, Work};
 use crate::storage::{VolumeFile, copy_name};
 use crate::volume::lock_for_reading;
@@ -14,6 +16,11 @@ pub(super) fn perform(work: &Work<'_>, clone: &CloneVolume, control: Control<'_>
     let name = copy_name(work.record.id);
     let source = work.storage.open(&clone.source, Access::Read)?;
     let _locked = lock_for_reading(&*source)?;
+    let format = format::known(&*source, &clone.source)?;
+    let _held = match format {
+        Format::Qcow2 => Some(format::qcow2::hold(&*source, Use::Read)?),
+        Format::Raw => None,
+    };
     let (target, state) = open_target(work)?;
     let shared = match (clone.method, state) {
         // What a copy has begun, a copy ends.
@@ -32,6 +39,7 @@ pub(super) fn perform(work: &Work<'_>, clone: &CloneVolume, control: Control<'_>
         false => copy(&*source, &*target, state, &|| work.rate(), control)
             .map_err(|error| error.at(source.path()))?,
     }
+    format::say(&*target, &clone.volume, format)?;
     target.set_mode(clone.mode)?;
     publish(work, &name, OnExisting::Refuse)
 }

@@ -2,30 +2,37 @@
 //!
 //! The storage makes the file, as `extant create` does; what a killed run left is taken up.
 
+use extant_image::{Format, NewImage};
 use extant_space::{Control, Error, ErrorKind, Result, SyncMode};
 
 use super::publish;
 use crate::folder::OnExisting;
+use crate::format::say;
 use crate::job::{CreateVolume, Work};
 use crate::storage::{NewFile, complete_name};
 use crate::volume::keep;
 
 pub(super) fn perform(work: &Work<'_>, create: &CreateVolume, control: Control<'_>) -> Result<()> {
-    create.format.check_supports("creation")?;
     let name = complete_name(work.record.id);
+    let image = NewImage::new(&create.image())?;
     let new = NewFile {
-        size_bytes: create.capacity_bytes,
-        allocation_bytes: create.allocation_bytes,
-        preallocation: create.preallocation,
+        size_bytes: image.file_bytes(),
+        allocation_bytes: image.allocation_bytes().unwrap_or(image.file_bytes()),
+        preallocation: image.preallocation().space(),
         mode: create.mode,
         nocow: create.nocow,
+        contents: (create.format != Format::Raw).then_some(image),
     };
     work.storage
         .create_work(&name, &new, work.pace(), control)?;
+    let file = work.storage.open_work(&name)?;
+    let file = file.ok_or_else(|| Error::new(ErrorKind::NotFound))?;
+    say(&*file, &create.volume, create.format)?;
     if let Some(kept) = &create.kept {
-        let file = work.storage.open_work(&name)?;
-        let file = file.ok_or_else(|| Error::new(ErrorKind::NotFound))?;
         keep(&*file, kept)?;
+    }
+    // A raw volume that has lost the word in a crash is raw nevertheless.
+    if create.kept.is_some() || create.format != Format::Raw {
         file.sync(SyncMode::All)?;
     }
     publish(work, &name, OnExisting::Refuse)

@@ -3,11 +3,13 @@
 use std::path::Path;
 
 use extant_hostfs::{Access, HostFile, remove_soon};
+use extant_image::{Format, Use};
 use extant_space::{Control, Error, ErrorKind, Result};
 use rustix::fs::OFlags;
 
 use super::copy::{Target, copy};
 use crate::folder::{Folder, OnExisting};
+use crate::format::{Facts, qcow2};
 use crate::job::{Download, JobId, Work};
 use crate::pool::Pool;
 use crate::volume::lock_for_reading;
@@ -15,6 +17,10 @@ use crate::volume::lock_for_reading;
 pub(super) fn perform(work: &Work<'_>, download: &Download, control: Control<'_>) -> Result<()> {
     let source = work.storage.open(&download.volume, Access::Read)?;
     let _locked = lock_for_reading(&*source)?;
+    let _held = match Facts::of(&*source, &download.volume)?.format {
+        Some(Format::Qcow2) => Some(qcow2::hold(&*source, Use::Read)?),
+        Some(Format::Raw) | None => None,
+    };
     let (folder, name) = place_of(&download.target)?;
     if !download.replace && folder.stat(name)?.is_some() {
         return Err(Error::new(ErrorKind::AlreadyExists)

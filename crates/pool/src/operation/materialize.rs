@@ -1,10 +1,15 @@
 //! Holes and unwritten parts of a volume become written.
 
+use std::sync::Arc;
+
 use extant_hostfs::Access;
+use extant_image::Format;
 use extant_space::{Control, Result};
 
+use super::open_to_undo;
+use crate::format::{Facts, known, qcow2};
 use crate::job::{Materialize, Work};
-use crate::storage::MakeWritten;
+use crate::storage::{MakeWritten, Storage, VolumeFile};
 use crate::volume::lock_alone;
 
 pub(super) fn perform(
@@ -13,7 +18,15 @@ pub(super) fn perform(
     control: Control<'_>,
 ) -> Result<()> {
     let file = work.storage.open(&materialize.volume, Access::ReadWrite)?;
+    let file: Arc<dyn VolumeFile> = Arc::from(file);
     let _locked = lock_alone(&*file)?;
+    if known(&*file, &materialize.volume)? == Format::Qcow2 {
+        let change = qcow2::Change::new(&file, work.pace(), materialize.unshare)?;
+        if work.is_resumed {
+            change.reclaim(control)?;
+        }
+        return change.materialize(control);
+    }
     let wanted = MakeWritten {
         range: None,
         unshare: materialize.unshare,
@@ -21,4 +34,14 @@ pub(super) fn perform(
         pace: work.pace(),
     };
     file.make_written(&wanted, control)
+}
+
+/// What was made real does no harm; what was not made of it is given back.
+pub(super) fn roll_back(storage: &dyn Storage, materialize: &Materialize) -> Result<()> {
+    match open_to_undo(storage, &materialize.volume)? {
+        Some(file) if Facts::of(&*file, &materialize.volume)?.format == Some(Format::Qcow2) => {
+            qcow2::undo(&file, None)
+        }
+        _ => Ok(()),
+    }
 }

@@ -3,12 +3,14 @@
 //! A larger one is shown at once, and the new part is made real after that: nobody but who resizes knows of it yet. Until
 //! the job is done, the old capacity is in its record.
 
-use extant_hostfs::Access;
-use extant_space::{
-    ByteRange, Control, ErrorKind, FallocateMode, Phase, Preallocation, Result, SyncMode,
-};
+use std::sync::Arc;
 
-use crate::format::Format;
+use extant_hostfs::Access;
+use extant_image::{Format, ResizeOptions};
+use extant_space::{ByteRange, Control, FallocateMode, Phase, Preallocation, Result, SyncMode};
+
+use super::open_to_undo;
+use crate::format::{Facts, known, qcow2};
 use crate::job::{Record, Resize, Work};
 use crate::storage::{MakeWritten, Storage, VolumeFile};
 use crate::volume::{check_nobody_has_it_open, lock_alone};
@@ -18,8 +20,12 @@ const ALLOCATE: u64 = 16 << 30;
 
 pub(super) fn perform(work: &Work<'_>, resize: &Resize, control: Control<'_>) -> Result<()> {
     let file = work.storage.open(&resize.volume, Access::ReadWrite)?;
+    let file: Arc<dyn VolumeFile> = Arc::from(file);
     let _locked = lock_alone(&*file)?;
-    Format::of(&*file).check_supports("resize")?;
+    if known(&*file, &resize.volume)? == Format::Qcow2 {
+        return resize_image(&file, work, resize, control);
+    }
+    let preallocation = resize.preallocation.of_raw()?;
     let (before, after) = (
         work.record.reservation.capacity_before_bytes,
         resize.capacity_bytes,
@@ -31,12 +37,38 @@ pub(super) fn perform(work: &Work<'_>, resize: &Resize, control: Control<'_>) ->
     file.resize(after)?;
     if after > before {
         let part = ByteRange::new(before, after);
-        make_real(&*file, part, resize.preallocation, work, control)?;
+        make_real(&*file, part, preallocation, work, control)?;
     }
     file.sync(SyncMode::All)
 }
 
-fn make_real(
+/// The image keeps its size until it can have the new one.
+fn resize_image(
+    file: &Arc<dyn VolumeFile>,
+    work: &Work<'_>,
+    resize: &Resize,
+    control: Control<'_>,
+) -> Result<()> {
+    let change = qcow2::Change::new(file, work.pace(), false)?;
+    if work.is_resumed {
+        change.undo_growth(growth(work.record, resize), control)?;
+    }
+    let options = ResizeOptions {
+        preallocation: Some(resize.preallocation),
+        may_shrink: resize.shrink,
+    };
+    change.resize(resize.capacity_bytes, &options, control)
+}
+
+fn growth(record: &Record, resize: &Resize) -> qcow2::Growth {
+    qcow2::Growth {
+        before_bytes: record.reservation.disk_before_bytes,
+        after_bytes: resize.capacity_bytes,
+    }
+}
+
+/// Makes a part of a raw file real.
+pub(super) fn make_real(
     file: &dyn VolumeFile,
     part: ByteRange,
     preallocation: Preallocation,
@@ -67,17 +99,14 @@ fn make_real(
 /// Cuts the new part off. What a smaller capacity has cut off does not come back: that is one call, and the end of its
 /// job.
 pub(super) fn roll_back(storage: &dyn Storage, record: &Record, resize: &Resize) -> Result<()> {
-    let before = record.reservation.capacity_before_bytes;
-    if resize.capacity_bytes <= before {
+    let Some(file) = open_to_undo(storage, &resize.volume)? else {
         return Ok(());
-    }
-    let file = match storage.open(&resize.volume, Access::ReadWrite) {
-        Ok(file) => file,
-        // Removed by somebody else.
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(error),
     };
-    if file.size()? == resize.capacity_bytes {
+    if Facts::of(&*file, &resize.volume)?.format == Some(Format::Qcow2) {
+        return qcow2::undo(&file, Some(growth(record, resize)));
+    }
+    let before = record.reservation.capacity_before_bytes;
+    if resize.capacity_bytes > before && file.size()? == resize.capacity_bytes {
         file.resize(before)?;
         file.sync(SyncMode::All)?;
     }

@@ -1,18 +1,37 @@
 //! A volume gets the content of a file.
 
 use extant_hostfs::{Access, HostFile};
-use extant_space::{Control, Result};
+use extant_image::{Format, Use};
+use extant_space::{Control, Result, SpaceFile};
 
 use super::clone::open_target;
 use super::copy::copy;
 use super::publish;
 use crate::folder::OnExisting;
+use crate::format::{Trust, check_content, of_content, qcow2, say};
 use crate::job::{Upload, Work};
 use crate::storage::copy_name;
 use crate::volume::{check_nobody_has_it_open, lock_alone};
 
+/// The format of what is uploaded, which is checked.
+///
+/// # Errors
+/// `InvalidArgument` for an image that names other files, or content that is not what nobody said that it is; what a header cannot be.
+pub(crate) fn content_format(upload: &Upload, file: &dyn SpaceFile) -> Result<Format> {
+    let format = of_content(file, upload.format, &upload.volume)?;
+    let trust = Trust {
+        backing: upload.allow_backing,
+    };
+    check_content(file, format, trust).map(|()| format)
+}
+
 pub(super) fn perform(work: &Work<'_>, upload: &Upload, control: Control<'_>) -> Result<()> {
     let source = HostFile::open(&upload.source, Access::Read)?;
+    let format = content_format(upload, &source).map_err(|error| error.at(source.path()))?;
+    let _held = match format {
+        Format::Qcow2 => Some(qcow2::hold(&source, Use::Read)?),
+        Format::Raw => None,
+    };
     let is_there = work.storage.has_name(&upload.volume)?;
     let replaced = match upload.replace && is_there {
         true => Some(work.storage.open(&upload.volume, Access::Read)?),
@@ -25,6 +44,9 @@ pub(super) fn perform(work: &Work<'_>, upload: &Upload, control: Control<'_>) ->
     let (target, state) = open_target(work)?;
     copy(&source, &*target, state, &|| work.rate(), control)
         .map_err(|error| error.at(source.path()))?;
+    // What was copied is judged: the source may have changed since the job was made.
+    let format = content_format(upload, &*target).map_err(|error| error.about(source.path()))?;
+    say(&*target, &upload.volume, format)?;
     target.set_mode(upload.mode)?;
     let existing = match replaced {
         Some(_) => OnExisting::Replace,

@@ -7,12 +7,16 @@
 use std::ops::ControlFlow;
 
 use extant_hostfs::Access;
+use extant_image::{ImageOptions, NewImage, Use};
 use extant_space::{
     ByteRange, Control, ExtentState, FallocateMode, Phase, Progress, Result, SyncMode,
 };
 
-use crate::job::{Wipe, WipeMethod, Wiped, Work};
-use crate::storage::VolumeFile;
+use super::open_to_undo;
+use super::resize::make_real;
+use crate::format::qcow2;
+use crate::job::{Record, Wipe, WipeMethod, Wiped, Work};
+use crate::storage::{Storage, VolumeFile};
 use crate::volume::{check_nobody_has_it_open, lock_alone};
 
 /// Wiped, and durable, at once: what is lost by a kill at most. A piece costs a sync.
@@ -30,16 +34,52 @@ pub(super) fn perform(work: &Work<'_>, wipe: &Wipe, control: Control<'_>) -> Res
     if !wipe.force {
         check_nobody_has_it_open(&*file)?;
     }
+    let _held = match &work.record.shape {
+        Some(_) if !wipe.force => Some(qcow2::hold(&*file, Use::Write)?),
+        _ => None,
+    };
+    if work.record.shape.is_some() {
+        qcow2::take_header_away(&*file)?;
+    }
     match wipe.method {
         WipeMethod::Zero => zero(&*file, work, control)?,
         WipeMethod::Discard => discard(&*file, control)?,
     }
+    if let Some(shape) = &work.record.shape {
+        make_empty(&*file, shape, work, control)?;
+    }
     file.sync(SyncMode::All)
+}
+
+/// Makes an image of a file of zeros.
+fn make_empty(
+    file: &dyn VolumeFile,
+    shape: &ImageOptions,
+    work: &Work<'_>,
+    control: Control<'_>,
+) -> Result<()> {
+    let image = NewImage::new(shape)?;
+    file.resize(image.file_bytes())?;
+    let whole = ByteRange::new(0, image.file_bytes());
+    make_real(file, whole, image.preallocation().space(), work, control)?;
+    image.write_metadata(file, control)
+}
+
+/// What was written over is gone. What is left of an image becomes an empty one.
+pub(super) fn roll_back(storage: &dyn Storage, record: &Record, wipe: &Wipe) -> Result<()> {
+    match (&record.shape, open_to_undo(storage, &wipe.volume)?) {
+        (Some(shape), Some(file)) => qcow2::end_wipe(&*file, shape),
+        _ => Ok(()),
+    }
 }
 
 /// Writes zeros over what is written, in place. The rest reads as zeros anyway.
 fn zero(file: &dyn VolumeFile, work: &Work<'_>, control: Control<'_>) -> Result<()> {
-    let mut end_byte = wiped_before(file, work)?;
+    let mut end_byte = match work.record.shape {
+        // A part of the new image may be there already, and that needs a file of zeros.
+        Some(_) => 0,
+        None => wiped_before(file, work)?,
+    };
     let written = written_runs(file)?;
     let total: u64 = written.iter().map(|run| run.len()).sum();
     let pace = work.pace();

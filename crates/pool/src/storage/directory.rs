@@ -1,14 +1,16 @@
 //! A directory of the host. Files that are not complete lie in its folder `.extant/work`.
 
 use std::ffi::CStr;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
-use extant_hostfs::Pace;
-use extant_hostfs::{Access, CopyOnWrite, CreateOptions, HostFile, OnFailure, remove_soon};
+use extant_hostfs::{
+    Access, CopyOnWrite, CreateOptions, FillOrder, Filling, HostFile, OnFailure, Pace, remove_soon,
+};
 use extant_space::{Control, ErrorKind, Preallocation, Result};
 use rustix::fs::{FileType, OFlags, Stat};
 
-use super::{FileStat, NewFile, Storage, VolumeFile, WorkFile, job_of};
+use super::{FileStat, NewFile, Peek, Storage, VolumeFile, WorkFile, job_of};
 use crate::folder::{Folder, OnExisting};
 use crate::name::VolumeName;
 use crate::state;
@@ -68,8 +70,9 @@ impl Storage for DirectoryStorage<'_> {
         Self::host_file(self.folder, name.as_str(), access)
     }
 
-    fn peek(&self, name: &VolumeName, first: &mut [u8]) -> bool {
-        self.folder.peek(name.as_str(), first)
+    fn peek(&self, name: &VolumeName) -> Option<Box<dyn Peek>> {
+        let fd = self.folder.peek(name.as_str())?;
+        Some(Box::new(fd))
     }
 
     fn remove(&self, name: &VolumeName) -> Result<()> {
@@ -144,7 +147,15 @@ impl Storage for DirectoryStorage<'_> {
         }
         // Removed by the roll-back, or kept for who resumes the job.
         options.on_failure = OnFailure::KeepPartial;
-        extant_hostfs::create(&work.path().join(name), &options, control).map(drop)
+        let path = work.path().join(name);
+        let Some(image) = &new.contents else {
+            return extant_hostfs::create(&path, &options, control).map(drop);
+        };
+        let filling = Filling {
+            order: FillOrder::AfterSpace,
+            fill: &|file, control| image.write_metadata(file, control),
+        };
+        extant_hostfs::create_filled(&path, &options, &filling, control).map(drop)
     }
 
     fn remove_work(&self, name: &str) -> Result<()> {
@@ -167,6 +178,21 @@ impl Storage for DirectoryStorage<'_> {
         let file = work.new_file(PROBE)?;
         work.remove(PROBE)?;
         Ok(rustix::fs::ioctl_ficlone(&file, source.as_file()).is_ok())
+    }
+}
+
+/// Longer values are none that a list wants.
+const PEEKED_MAX: usize = 64;
+
+impl Peek for OwnedFd {
+    fn attribute(&self, name: &str) -> Option<Vec<u8>> {
+        let mut value = [0; PEEKED_MAX];
+        let length = rustix::fs::fgetxattr(self, name, &mut value[..]).ok()?;
+        Some(value[..length].to_vec())
+    }
+
+    fn read(&self, first: &mut [u8]) -> usize {
+        rustix::io::pread(self, first, 0).unwrap_or(0)
     }
 }
 

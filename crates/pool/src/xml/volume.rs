@@ -1,13 +1,15 @@
 //! `<volume>`.
 
+mod image;
+
 use extant_hostfs::Access;
-use extant_space::{Preallocation, Result};
+use extant_image::{Format, Preallocation, Qcow2Options};
+use extant_space::Result;
 use roxmltree::Node;
 
 use super::document::{child, invalid, number, parse, size, text};
 use super::kept::{Kept, Out};
 use super::writer::Writer;
-use crate::format::Format;
 use crate::job::{CreateVolume, Operation};
 use crate::name::VolumeName;
 use crate::pool::Pool;
@@ -38,6 +40,8 @@ pub struct VolumeXml {
     pub capacity_bytes: u64,
     /// The first bytes that are to be real; `None`: all, as for libvirt.
     pub allocation_bytes: Option<u64>,
+    /// Options of qcow2.
+    pub qcow2: Option<Qcow2Options>,
     /// Permissions of the file.
     pub mode: Option<u32>,
     /// Copy-on-write is turned off for the file.
@@ -49,19 +53,11 @@ impl VolumeXml {
     /// Reads a description.
     ///
     /// # Errors
-    /// `InvalidArgument` with what is wrong; also for a backing store and for encryption, which a raw volume cannot have.
+    /// `InvalidArgument` with what is wrong; also for encryption, for a backing store that a raw volume cannot have, and for one
+    /// whose format is not said.
     pub fn read(source: &str) -> Result<Self> {
         let document = parse(source, "volume")?;
         let root = document.root_element();
-        for refused in ["backingStore", "encryption"] {
-            let in_target = child(root, "target")?.map(|target| child(target, refused));
-            let found = [child(root, refused)?, in_target.transpose()?.flatten()];
-            if found.into_iter().flatten().any(|node| node.has_children()) {
-                return Err(invalid(format!(
-                    "<{refused}> is not offered for raw volumes"
-                )));
-            }
-        }
         let name = text(root, "name")?.ok_or_else(|| invalid("a volume needs a <name>"))?;
         let capacity = size(root, "capacity")?;
         let target = child(root, "target")?;
@@ -73,37 +69,64 @@ impl VolumeXml {
             Some(format) => format.attribute("type").unwrap_or("raw").parse()?,
             None => Format::Raw,
         };
+        let in_target = |name: &str| target.map(|target| child(target, name)).transpose();
+        for encryption in [
+            child(root, "encryption")?,
+            in_target("encryption")?.flatten(),
+        ] {
+            if encryption.is_some_and(|node| node.has_children()) {
+                return Err(invalid("<encryption> is not offered"));
+            }
+        }
+        let (qcow2, known_in_target) = match format {
+            Format::Raw => {
+                image::refuse_backing(root)?;
+                (None, &KNOWN_IN_TARGET[..])
+            }
+            Format::Qcow2 => (
+                Some(image::read(root, target)?),
+                &image::KNOWN_IN_TARGET[..],
+            ),
+        };
         Ok(Self {
             name: name.parse()?,
             format,
+            qcow2,
             capacity_bytes: capacity.ok_or_else(|| invalid("a volume needs a <capacity>"))?,
             allocation_bytes: size(root, "allocation")?,
             mode: mode_of(target)?,
             nocow: target
                 .is_some_and(|target| target.children().any(|it| it.has_tag_name("nocow"))),
-            kept: Kept::of(source, root, &KNOWN, &KNOWN_IN_TARGET)?,
+            kept: Kept::of(source, root, &KNOWN, known_in_target)?,
         })
     }
 
-    /// The job that makes the volume: what is to be real is made so in the way of `preallocation`.
-    pub fn operation(self, preallocation: Preallocation) -> Operation {
-        let allocation_bytes = self.allocation_bytes.unwrap_or(self.capacity_bytes);
+    /// The job that makes the volume, with what was said about its space, and what its pool says otherwise.
+    ///
+    /// # Errors
+    /// `InvalidArgument` for a qcow2 volume with an allocation where nothing was said: the description tells how much is to be real, and
+    /// not in which way.
+    pub fn operation(
+        self,
+        said: Option<Preallocation>,
+        of_pool: Preallocation,
+    ) -> Result<Operation> {
         // Not more than there is: libvirt counts metadata of other formats there.
-        let allocation_bytes = match preallocation {
-            Preallocation::Off => 0,
-            _ => allocation_bytes.min(self.capacity_bytes),
-        };
-        let preallocation = match allocation_bytes {
-            0 => Preallocation::Off,
-            _ => preallocation,
-        };
-        let mut create = CreateVolume::new(self.name, self.capacity_bytes, preallocation);
+        let allocation = self
+            .allocation_bytes
+            .map(|bytes| bytes.min(self.capacity_bytes));
+        let mut create = CreateVolume::new(self.name, self.capacity_bytes, of_pool);
         create.format = self.format;
-        create.allocation_bytes = allocation_bytes;
+        create.qcow2 = self.qcow2;
+        create.set_space(said, of_pool, allocation)?;
+        if create.allocation_bytes == 0 || create.preallocation == Preallocation::Off {
+            create.preallocation = Preallocation::Off;
+            create.allocation_bytes = 0;
+        }
         create.mode = self.mode.unwrap_or(create.mode);
         create.nocow = self.nocow;
         create.kept = self.kept;
-        Operation::Create(create)
+        Ok(Operation::Create(create))
     }
 }
 
@@ -136,18 +159,25 @@ impl Pool {
         xml.value("key", &path);
         xml.bytes("capacity", info.capacity_bytes);
         xml.bytes("allocation", info.allocation_bytes);
-        xml.bytes("physical", info.capacity_bytes);
+        xml.bytes("physical", info.file_bytes);
         xml.begin("target", "");
         xml.value("path", &path);
-        xml.begin("format", &format!(" type='{}'", info.format));
+        let format = info.format.map_or("unknown", Format::name);
+        xml.begin("format", &format!(" type='{format}'"));
         xml.end();
         xml.begin("permissions", "");
         xml.value("mode", format!("{:04o}", info.mode));
         xml.value("owner", info.uid);
         xml.value("group", info.gid);
         xml.end();
+        if let Some(image) = &info.image {
+            image::write_target(&mut xml, &image.qcow2);
+        }
         xml.raw(&kept.target);
         xml.end();
+        if let Some(image) = &info.image {
+            image::write_backing(&mut xml, &image.qcow2);
+        }
         xml.raw(&kept.root);
         Ok(xml.finish())
     }
@@ -190,6 +220,7 @@ mod tests {
                 with("<target><encryption><secret/></encryption></target>"),
                 "encryption",
             ),
+            (with("<encryption><secret/></encryption>"), "encryption"),
             (with("<target><format type='vmdk'/></target>"), "vmdk"),
             (
                 with("<target><permissions><mode>9</mode></permissions></target>"),

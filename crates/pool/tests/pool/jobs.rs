@@ -22,7 +22,7 @@ use crate::stand::{
 };
 
 /// Runs `job` with a token that is cancelled at the `point`-th progress.
-fn run_until(point: usize, job: Job<'_>, on_stop: OnStop) -> Result<()> {
+pub fn run_until(point: usize, job: Job<'_>, on_stop: OnStop) -> Result<()> {
     let cancel = CancelToken::new();
     let seen = Cell::new(0);
     if point == 0 {
@@ -65,6 +65,8 @@ impl Stand {
         let upload = Upload {
             volume: name("b"),
             source: self.outside.join("source"),
+            format: None,
+            allow_backing: false,
             replace: false,
             mode: 0o600,
         };

@@ -3,6 +3,7 @@
 //! A process that dies is a job that is dropped before its end; real ones are killed in the tests of the command.
 
 mod jobs;
+mod qcow2;
 mod space;
 mod stand;
 mod trouble;

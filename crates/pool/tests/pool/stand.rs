@@ -53,7 +53,7 @@ pub fn resize(volume: &str, bytes: u64, preallocation: Preallocation) -> Operati
     Operation::Resize(Resize {
         volume: name(volume),
         capacity_bytes: bytes,
-        preallocation,
+        preallocation: preallocation.into(),
         shrink: false,
     })
 }

@@ -84,6 +84,8 @@ fn copies_keep_content_holes_and_unwritten_parts() {
     let upload = Upload {
         volume: name("up"),
         source: folder.join("source"),
+        format: None,
+        allow_backing: false,
         replace: false,
         mode: 0o600,
     };
@@ -176,7 +178,7 @@ fn resize_keeps_data_and_shrinks_only_when_told() {
     let shrink = Resize {
         volume: name("a"),
         capacity_bytes: 4 * MIB,
-        preallocation: Preallocation::Off,
+        preallocation: extant_image::Preallocation::Off,
         shrink: true,
     };
     perform(&pool, Operation::Resize(shrink)).unwrap();
@@ -282,21 +284,4 @@ fn what_is_no_volume_is_neither_listed_nor_followed() {
     }
     assert_eq!(fs::read(outside.join("secret")).unwrap(), b"secret");
     assert_at_rest(&pool);
-}
-
-#[test]
-fn header_of_another_format_is_not_taken_for_raw_where_that_breaks_it() {
-    require!(Filesystem::Ext4.requirement());
-    let scratch = in_memory(Filesystem::Ext4, 64 * MIB);
-    let pool = pool_at(scratch.path());
-    fs::write(scratch.path().join("a"), b"QFI\xfb\0\0\0\x03").unwrap();
-    let refused = perform(&pool, resize("a", MIB, Preallocation::Off)).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Unsupported);
-    let Operation::Create(mut qcow2) = create("b", MIB, Preallocation::Off) else {
-        unreachable!()
-    };
-    qcow2.format = extant_pool::Format::Qcow2;
-    let refused = perform(&pool, Operation::Create(qcow2)).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::Unsupported);
-    assert_eq!(names(&pool), ["a"]);
 }

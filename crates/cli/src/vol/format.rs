@@ -1,0 +1,38 @@
+//! `extant vol format`.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use extant_space::Result;
+
+use super::work::VolumeArgs;
+use crate::create::ImageFormat;
+
+/// Say what the file of a volume is.
+///
+/// For files that were not made by extant and whose names do not end with .qcow2. It is kept with the file, and counts more than
+/// name and content. The content is never asked, as a guest can write any header into a raw volume.
+#[derive(Args, Clone, Debug)]
+#[command(after_help = "\
+Examples:
+  extant vol format vms by-virsh qcow2
+  extant vol format vms odd raw
+
+Exit status: see extant --help.")]
+pub struct FormatArgs {
+    #[command(flatten)]
+    pub volume: VolumeArgs,
+
+    /// What it is
+    pub format: ImageFormat,
+
+    /// Take a qcow2 image that names a backing file
+    #[arg(long)]
+    pub allow_backing: bool,
+}
+
+pub(super) fn run(args: &FormatArgs) -> Result<ExitCode> {
+    let pool = args.volume.pool.open()?;
+    pool.set_format(&args.volume.volume, args.format.into(), args.allow_backing)?;
+    Ok(ExitCode::SUCCESS)
+}
