@@ -6,6 +6,8 @@
 //! says nothing and that looks like qcow2 is of no known format: nothing is done to it that depends on the format until
 //! somebody has said what it is.
 //!
+//! Whoever may write to the file can have written the attribute: that is more than a guest may.
+//!
 //! A raw volume is its file. Every other format is a module below.
 
 pub(crate) mod qcow2;
@@ -166,18 +168,21 @@ pub(crate) fn format_of_name(name: &VolumeName) -> Format {
 /// `Unsupported` where the file system has no attributes and the name says something else.
 pub(crate) fn say(file: &dyn VolumeFile, name: &VolumeName, format: Format) -> Result<()> {
     match file.set_attribute(ATTRIBUTE, format.name().as_bytes()) {
-        Err(error) if error.kind() == ErrorKind::Unsupported => {
-            if format_of_name(name) == format {
-                return Ok(());
-            }
-            Err(Error::new(ErrorKind::Unsupported)
-                .detail(format!(
-                    "the file system keeps no attributes, so the name has to say that the volume is {format}"
-                ))
-                .advice("end the names of qcow2 volumes, and of no others, with .qcow2"))
-        }
+        Err(error) if error.kind() == ErrorKind::Unsupported => check_name_says(name, format),
         done => done,
     }
+}
+
+/// Where nothing can be kept with a file, its name has to say what it is.
+fn check_name_says(name: &VolumeName, format: Format) -> Result<()> {
+    if format_of_name(name) == format {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::Unsupported)
+        .detail(format!(
+            "the file system keeps no attributes, so the name has to say that the volume is {format}"
+        ))
+        .advice("end the names of qcow2 volumes, and of no others, with .qcow2"))
 }
 
 /// What is asked of content that comes from outside.
@@ -270,6 +275,19 @@ mod tests {
             let facts = judged(said, name, content);
             assert_eq!(facts.format, format, "{said:?} {name}");
             assert_eq!(facts.capacity_bytes, 4096, "{said:?} {name}");
+        }
+    }
+
+    #[test]
+    fn where_nothing_is_kept_with_a_file_its_name_says_the_format() {
+        for (name, format, is_said) in [
+            ("a", Format::Raw, true),
+            ("a.qcow2", Format::Qcow2, true),
+            ("a.qcow2", Format::Raw, false),
+            ("a", Format::Qcow2, false),
+        ] {
+            let checked = check_name_says(&name.parse().unwrap(), format);
+            assert_eq!(checked.is_ok(), is_said, "{name} {format}");
         }
     }
 

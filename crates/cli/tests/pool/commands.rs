@@ -4,9 +4,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use extant_testkit::require;
+use extant_testkit::requires::tool;
 use extant_testkit::scratch::{Filesystem, Scratch};
 use extant_testkit::workdir::Workdir;
+use extant_testkit::{command, require};
 
 use crate::support::{Answer, MIB, extant, run};
 
@@ -81,6 +82,92 @@ fn session_with_a_defined_pool_does_what_it_says() {
     with_config("pool", "delete", &[]).success();
     with_config("pool", "info", &[]).refused(4, &["no pool 'vms'", "./vms"]);
     assert!(pool.join("a").exists(), "volumes stay");
+}
+
+#[test]
+fn images_are_volumes_like_others() {
+    require!(Filesystem::Ext4.requirement(), tool("qemu-img"));
+    let scratch = in_memory(128 * MIB);
+    let pool = scratch.path().join("pool");
+    fs::create_dir(&pool).unwrap();
+    let made = vol("create", &pool, &["a.qcow2", "8MiB", "--json"]).success();
+    assert_eq!(made.text("/format"), "qcow2");
+    assert_eq!(made.text("/image/preallocation"), "full");
+    assert_eq!(made.number("/written_bytes"), 8 * MIB);
+    let options = ["-o", "cluster_size=4k,compat=0.10"];
+    let thin = [
+        &[
+            "thin",
+            "1GiB",
+            "--format",
+            "qcow2",
+            "--preallocation",
+            "off",
+        ][..],
+        &options,
+    ];
+    // More than there is.
+    vol("create", &pool, &thin.concat()).refused(3, &["missing"]);
+    let part = ["part.qcow2", "32MiB", "--allocation", "4MiB"];
+    vol("create", &pool, &part).refused(2, &["--preallocation metadata, falloc or full"]);
+    let said = [&part[..], &["--preallocation", "falloc"]].concat();
+    let made = vol("create", &pool, &said).success();
+    assert!(
+        made.stdout.starts_with("part.qcow2: 32 MiB, qcow2\n"),
+        "{made}"
+    );
+    assert!(
+        made.stdout
+            .contains("preallocation off, clusters of 64 KiB, compat 1.1"),
+        "{made}"
+    );
+    assert!(made.stdout.contains("may fail"), "{made}");
+    let top = [
+        "top.qcow2",
+        "8MiB",
+        "-o",
+        "backing_file=base,backing_fmt=raw",
+    ];
+    vol("create", &pool, &top).success();
+    // Nothing is said of space, and nothing hides the backing file.
+    vol("resize", &pool, &["top.qcow2", "9MiB"]).success();
+    let info = vol("info", &pool, &["top.qcow2"]).success();
+    assert!(info.stdout.contains("base (raw), not looked at"), "{info}");
+    vol("resize", &pool, &["a.qcow2", "10MiB"]).success();
+    let info = vol("info", &pool, &["a.qcow2", "--json"]).success();
+    assert_eq!(info.number("/written_bytes"), 10 * MIB);
+    assert_eq!(info.json()["may_run_out_of_space"], false);
+    vol("clone", &pool, &["a.qcow2", "b"]).success();
+    vol("wipe", &pool, &["b", "--method", "discard"]).success();
+    vol("materialize", &pool, &["b"]).success();
+    let list = vol("list", &pool, &[]).success();
+    assert_eq!(list.stdout.matches("qcow2").count(), 7, "{list}");
+    let out = scratch.path().join("out");
+    let shown = out.to_str().unwrap();
+    vol("download", &pool, &["b", shown]).success();
+    vol("upload", &pool, &["c", shown]).refused(2, &["looks like a qcow2 image", "--format"]);
+    vol("upload", &pool, &["c", shown, "--format", "qcow2"]).success();
+    fs::copy(&out, pool.join("theirs")).unwrap();
+    let list = vol("list", &pool, &[]).success();
+    assert!(list.stdout.contains("unknown"), "{list}");
+    vol("resize", &pool, &["theirs", "20MiB"]).refused(5, &["extant vol format"]);
+    vol("format", &pool, &["theirs", "qcow2"]).success();
+    vol("resize", &pool, &["theirs", "11MiB"]).success();
+    for name in ["a.qcow2", "b", "c", "part.qcow2", "theirs"] {
+        let mut check = command::tool("qemu-img");
+        check
+            .args(["check", "-q", "-f", "qcow2"])
+            .arg(pool.join(name));
+        command::must(&mut check);
+    }
+    vol(
+        "create",
+        &pool,
+        &["raw", "1M", "--preallocation", "metadata"],
+    )
+    .refused(2, &["qcow2"]);
+    vol("create", &pool, &["raw", "1M", "-o", "compat=1.1"])
+        .refused(2, &["-o compat is for qcow2"]);
 }
 
 #[test]

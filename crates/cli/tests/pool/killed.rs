@@ -271,11 +271,18 @@ impl Stand {
 /// The exit status of `qemu-img check` for lost clusters.
 const LEAKS: i32 = 3;
 
+#[track_caller]
 fn check_code(image: &Path) -> i32 {
-    let mut command = command::tool("qemu-img");
-    command.args(["check", "-q", "-f", "qcow2"]).arg(image);
-    let output = command::run_any_status(&mut command).unwrap();
-    output.status.code().expect("an exit status")
+    let mut code = 0;
+    // A killed process keeps its locks for the moment that its last writes take.
+    wait_until("QEMU may look", || {
+        let mut command = command::tool("qemu-img");
+        command.args(["check", "-q", "-f", "qcow2"]).arg(image);
+        let output = command::run_any_status(&mut command).unwrap();
+        code = output.status.code().expect("an exit status");
+        !String::from_utf8_lossy(&output.stderr).contains("lock")
+    });
+    code
 }
 
 /// What the disk of an image reads as.

@@ -150,6 +150,14 @@ fn libvirt_and_extant_read_each_others_images() {
     let again = info("again.qcow2");
     assert_eq!(again.number("/capacity_bytes"), 6 * MIB);
     assert_eq!(again.json()["image"]["lazy_refcounts"], true);
+
+    // What virsh wipes is no image any more; what we wipe is an empty one, and both have lost their data.
+    libvirt.virsh(&["vol-wipe", "again.qcow2", "vms"]);
+    let file = fs::read(pool.join("again.qcow2")).unwrap();
+    assert!(file.iter().all(|&byte| byte == 0));
+    let mut look = extant();
+    look.args(["vol", "info"]).arg(&pool).arg("again.qcow2");
+    run(&mut look).refused(1, &["no qcow2 image"]);
 }
 
 #[test]

@@ -254,6 +254,38 @@ fn image_over_a_backing_file_goes_on_naming_it_and_has_no_space_of_its_own() {
 }
 
 #[test]
+fn image_that_finds_no_space_is_as_it_was() {
+    require!(Filesystem::Ext4.requirement(), qemu_img(), tool("qemu-io"));
+    let stand = Stand::new();
+    let content = stand.with_data("a");
+    // Jobs have what they were promised; somebody who knows nothing of that takes it.
+    for operation in [
+        resize("a", 100 * MIB, Preallocation::Full, false),
+        materialize("a"),
+    ] {
+        let job = submit(&stand.pool, operation).unwrap();
+        let hog = fs::File::create(stand.path(".hog")).unwrap();
+        let mut at = 0;
+        for size in [MIB, 4 * KIB] {
+            let block = vec![1; size as usize];
+            while hog.write_all_at(&block, at).is_ok() {
+                at += size;
+            }
+        }
+        hog.sync_all().unwrap();
+        let error = run(job).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+        assert_image(&stand.path("a"), 8 * MIB);
+        assert_reads(&stand.path("a"), &content);
+        assert_at_rest(&stand.pool);
+        fs::remove_file(stand.path(".hog")).unwrap();
+        drop(hog);
+        // Freed blocks can be had when the journal has committed.
+        rustix::fs::syncfs(fs::File::open(stand.path("a")).unwrap()).unwrap();
+    }
+}
+
+#[test]
 fn wiped_image_is_an_empty_one_of_the_same_shape() {
     require!(Filesystem::Ext4.requirement(), qemu_img(), tool("qemu-io"));
     let stand = Stand::new();
