@@ -6,7 +6,6 @@
 //!
 //! Errors name the place as `IMAGE:/path`.
 
-mod busy;
 pub mod names;
 pub mod walk;
 
@@ -16,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::ValueEnum;
-use extant_blockdev::{Device, HostAccess, HostDevice, HostOptions};
+use extant_blockdev::{Device, HostAccess, HostOptions};
 use extant_ext4::{Access, Assign, Filesystem, FollowLast, Node, Options, Reserve};
-use extant_image::Use;
+use extant_image::hold;
 use extant_space::{Error, MapSummary, Result};
 
 /// Whether new space is given its place on the device below at once.
@@ -62,43 +61,20 @@ impl Image {
 
     /// The device alone, for looking.
     pub fn look_at_device(path: &Path) -> Result<Arc<dyn Device>> {
-        if let Some(place) = busy::mounted_at(path) {
+        if let Some(place) = hold::mounted_at(path) {
             eprintln!(
                 "extant: {}: mounted at {}; what is not written to the disk yet is not seen",
                 names::shown_path(path),
                 names::shown_path(&place)
             );
         }
-        Ok(Arc::new(Self::open_device(
-            path,
-            &host_options(HostAccess::ReadOnly),
-        )?))
+        let options = host_options(HostAccess::ReadOnly);
+        Ok(Arc::new(hold::open_device(path, &options)?))
     }
 
     /// The device alone, to be used for long: nobody else changes it meanwhile, nor looks at it if it is written here.
     pub fn hold_device(path: &Path, options: &HostOptions) -> Result<Arc<dyn Device>> {
-        // Locked first: who comes later sees the lock.
-        let device = Self::open_device(path, options)?;
-        let wanted = match options.access {
-            HostAccess::ReadWrite => Use::Write,
-            HostAccess::ReadOnly => Use::Read,
-        };
-        // QEMU's programs look at no other locks.
-        extant_image::lock(&device, wanted).map_err(|error| error.at(path))?;
-        Self::check_is_free(path, options.access)?;
-        Ok(Arc::new(device))
-    }
-
-    /// Refuses what others use who do not look at locks, for who has locked it.
-    pub fn check_is_free(path: &Path, access: HostAccess) -> Result<()> {
-        match access {
-            HostAccess::ReadWrite => busy::check(path),
-            HostAccess::ReadOnly => busy::check_is_still(path),
-        }
-    }
-
-    fn open_device(path: &Path, options: &HostOptions) -> Result<HostDevice> {
-        HostDevice::open(path, options).map_err(|error| busy::explain(error, path))
+        Ok(Arc::new(hold::hold_device(path, options)?))
     }
 
     /// Opens it for changes, and keeps everybody else out.

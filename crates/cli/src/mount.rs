@@ -18,8 +18,6 @@ use clap::Args;
 use extant_ext4::Access;
 use extant_mount::MountOptions;
 use extant_space::{CancelToken, Result};
-use extant_sys::identity::Identity;
-use extant_sys::mounts::Mount;
 use serde::Serialize;
 
 use crate::background::{self, Place, Started};
@@ -216,14 +214,4 @@ pub fn run(args: &MountArgs, cancel: &CancelToken) -> ExitCode {
         }
     });
     done.unwrap_or_else(|error| exit::report(&error, Style::Line))
-}
-
-/// The mounts of an image or disk by this program, as far as they can be seen. A `fsname` of the user's own hides one.
-pub fn mounts_of(image: &Path) -> impl Iterator<Item = Mount> {
-    let wanted = Identity::of(image).ok();
-    let ours = Mount::all().unwrap_or_default().into_iter();
-    ours.filter(move |mount| {
-        let is_fuse = mount.fs_type.starts_with("fuse.");
-        is_fuse && wanted.is_some() && Identity::of(&mount.source).ok() == wanted
-    })
 }

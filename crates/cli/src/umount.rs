@@ -13,6 +13,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
+use extant_image::hold::mounts_of;
 use extant_mount::Busy;
 use extant_ondisk::ext4::Incompat;
 use extant_space::{CancelToken, Error, ErrorKind, Result};
@@ -22,7 +23,6 @@ use rustix::fs::FlockOperation;
 
 use crate::exit::{self, Style};
 use crate::image::Image;
-use crate::mount::mounts_of;
 
 const FS_TYPE: &str = "fuse.extant";
 /// How often is looked whether the server has let go.

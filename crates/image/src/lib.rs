@@ -3,7 +3,8 @@
 //! An image is a [`SpaceFile`](extant_space::SpaceFile), on the host or inside an ext4 file system. Nothing here follows a
 //! name that an image holds (backing file, data file) unless the caller said so.
 //!
-//! [`format`](mod@format) has the structures of qcow2 as they lie in the file, [`device`] an image as a block device.
+//! [`format`](mod@format) has the structures of qcow2 as they lie in the file, [`device`] an image as a block device,
+//! [`hold`] how others are kept out of one.
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +17,7 @@ pub mod device;
 mod editor;
 pub mod format;
 mod glance;
+pub mod hold;
 mod info;
 mod layer;
 mod layout;
@@ -25,6 +27,7 @@ mod measure;
 mod new_image;
 mod occupied;
 mod options;
+mod pieces;
 mod placed;
 mod preallocation;
 mod qcow2;
@@ -43,6 +46,7 @@ pub use materialize::{MaterializeReport, materialize};
 pub use measure::{Measurement, data_bytes, measure, resize_bytes_max};
 pub use new_image::NewImage;
 pub use options::{BackingFile, DataFile, Format, ImageOptions, Qcow2Options};
+pub use pieces::{Missing, Pieces, verify_state};
 pub use preallocation::Preallocation;
 pub use reclaim::reclaim;
 pub use resize::{ResizeOptions, ResizeReport, resize};

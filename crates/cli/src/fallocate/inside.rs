@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use extant_ext4::File;
+use extant_image::Pieces;
 use extant_space::{
     ByteRange, CancelToken, Control, Error, ErrorKind, FallocateMode, Silent, SpaceFile, SyncMode,
 };
@@ -12,7 +13,7 @@ use extant_space::{
 use super::operation::Operation;
 use super::{Failure, FallocateArgs, detail, holes, message, print, tell};
 use crate::image::Image;
-use crate::inside::{self, Opened, Pieces, Purpose};
+use crate::inside::{self, Opened, Purpose};
 
 /// Does it.
 pub(super) fn execute(
@@ -76,7 +77,7 @@ fn run(
         }
         Operation::WriteZeroes => {
             let control = Control::new(cancel, &Silent);
-            Pieces::new(file, None, control).write_zeroes(range)?;
+            Pieces::new(file, &|| None, control).write_zeroes(range)?;
             Said::Range("written as zeroes")
         }
         Operation::Dig => Said::Dug(holes::dig_inside(file, block_bytes, Some(range), cancel)?),

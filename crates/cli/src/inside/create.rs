@@ -6,14 +6,13 @@ use std::time::Instant;
 
 use extant_ext4::{FileType, NewKind, NewNode, Node, RenameMode};
 use extant_hostfs::Verified;
-use extant_image::{Format, ImageOptions, NewImage};
+use extant_image::{Format, ImageOptions, NewImage, Pieces, verify_state};
 use extant_space::{
     ByteRange, Control, Error, ErrorKind, MapSummary, Preallocation, Result, SpaceFile,
 };
 use serde::Serialize;
 
-use super::pieces::Pieces;
-use super::{check_space, verify};
+use super::check_space;
 use crate::create::{CreateArgs, ImageFacts, Told};
 use crate::image::{At, Image, changing};
 
@@ -106,7 +105,8 @@ fn make(
     let range = ByteRange::new(0, allocation_bytes);
     let preallocation = new.preallocation().space();
     check_space(image, allocation_bytes)?;
-    let mut pieces = Pieces::new(&file, args.pace.rate, control);
+    let rate = || args.pace.rate;
+    let mut pieces = Pieces::new(&file, &rate, control);
     pieces.allocate(range)?;
     let written_bytes = match preallocation {
         Preallocation::Full => {
@@ -118,7 +118,7 @@ fn make(
     };
     new.write_metadata(&file, control)?;
     pieces.sync()?;
-    verify(&file, range, preallocation.state())?;
+    verify_state(&file, range, preallocation.state())?;
     let mut map = image.summary();
     file.for_each_extent(ByteRange::new(0, size_bytes), &mut |extent| {
         map.add(&extent);

@@ -5,10 +5,10 @@ use std::time::Instant;
 
 use extant_ext4::FollowLast;
 use extant_hostfs::{MaterializeReport, Verified};
-use extant_space::{ByteRange, Control, ExtentState, Result, SpaceFile};
+use extant_image::{Missing, Pieces};
+use extant_space::{ByteRange, Control, Result, SpaceFile};
 
-use super::pieces::Pieces;
-use super::{check_space, verify};
+use super::check_space;
 use crate::image::{At, Image, changing};
 use crate::materialize::MaterializeArgs;
 
@@ -24,7 +24,8 @@ pub fn materialize(
         let node = image.resolve(&args.file, FollowLast::Yes)?;
         let inner = args.file.as_os_str().as_encoded_bytes();
         let done = node.file().and_then(|file| {
-            let pieces = Pieces::new(&file, args.pace.rate, control);
+            let rate = || args.pace.rate;
+            let pieces = Pieces::new(&file, &rate, control);
             make_written(&file, image, range, pieces)
         });
         done.at_inner(image, inner)
@@ -44,27 +45,11 @@ fn make_written(
         None => whole,
         Some(range) => range.intersection(whole).unwrap_or_default(),
     };
-    let (mut written, mut holes) = (0, 0);
-    for extent in file.extents(range)? {
-        match extent.state {
-            ExtentState::Written => written += extent.logical.len(),
-            ExtentState::Hole => holes += extent.logical.len(),
-            ExtentState::Unwritten => {}
-        }
-    }
+    let found = Missing::of(file, range)?;
+    let written = found.written_bytes;
     if written < range.len() {
-        check_space(image, holes)?;
-        if holes > 0 {
-            pieces.allocate(range)?;
-        }
-        pieces.expect(range.len() - written, range.len());
-        for extent in file.extents(range)? {
-            if extent.state != ExtentState::Written {
-                pieces.write_zeroes(extent.logical)?;
-            }
-        }
-        pieces.sync()?;
-        verify(file, range, ExtentState::Written)?;
+        check_space(image, found.hole_bytes)?;
+        pieces.make_written(range)?;
     }
     Ok(MaterializeReport {
         range,

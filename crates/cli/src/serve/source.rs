@@ -19,6 +19,7 @@ use extant_export::{Access, Export};
 use extant_ext4::{File, FollowLast};
 use extant_image::Format;
 use extant_image::device::{Companions, DeviceOptions, ImageAccess, ImageDevice};
+use extant_image::hold;
 use extant_space::{Error, ErrorKind, Result};
 
 use super::{ServeArgs, Served, format};
@@ -146,7 +147,7 @@ fn open_on_host(args: &ServeArgs, format: Option<Format>, path: &Path) -> Result
     if format == Some(Format::Qcow2) {
         // Locked first: who comes later sees the lock.
         let device = ImageDevice::open(path, &image_options(args))?;
-        Image::check_is_free(path, access)?;
+        hold::check_is_free(path, access)?;
         return Ok(Arc::new(device));
     }
     let options = HostOptions {

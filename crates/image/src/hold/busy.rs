@@ -13,7 +13,7 @@ use extant_space::{Error, ErrorKind, Result};
 use extant_sys::identity::Identity;
 use extant_sys::mounts::Mount;
 
-use crate::mount;
+use super::mounts_of;
 
 /// A process just started holds what its parent had open for a moment.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -67,7 +67,7 @@ pub(super) fn explain(error: Error, path: &Path) -> Error {
     if error.kind() != ErrorKind::InUse {
         return error;
     }
-    match mount::mounts_of(path).next() {
+    match mounts_of(path).next() {
         None => error,
         Some(mount) => {
             let place = mount.point.display();
@@ -79,7 +79,7 @@ pub(super) fn explain(error: Error, path: &Path) -> Error {
 }
 
 /// Where the file system of a disk, or of a file below a loop device, is mounted.
-pub(super) fn mounted_at(path: &Path) -> Option<PathBuf> {
+pub fn mounted_at(path: &Path) -> Option<PathBuf> {
     let metadata = fs::metadata(path).ok()?;
     if metadata.file_type().is_block_device() {
         return mount_point(metadata.rdev());

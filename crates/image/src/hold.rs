@@ -1,0 +1,63 @@
+//! Images and disks that are kept for one's own, and who else uses them.
+//!
+//! Who holds one has claimed the disk, or has locked the file by our lock and by QEMU's; what respects neither (loop devices,
+//! mounts, other programs) is looked for.
+
+mod busy;
+
+use std::path::Path;
+
+use extant_blockdev::{HostAccess, HostDevice, HostOptions};
+use extant_space::Result;
+use extant_sys::identity::Identity;
+use extant_sys::mounts::Mount;
+
+use crate::lock::{Use, lock};
+
+pub use busy::mounted_at;
+
+/// Opens an image or disk without keeping others out for longer than the device itself does.
+///
+/// # Errors
+/// Those of [`HostDevice::open`]; `InUse` tells of our mount where it is one.
+pub fn open_device(path: &Path, options: &HostOptions) -> Result<HostDevice> {
+    HostDevice::open(path, options).map_err(|error| busy::explain(error, path))
+}
+
+/// Opens an image or disk to be used for long: nobody else changes it meanwhile, nor looks at it if it is written here.
+///
+/// # Errors
+/// `InUse` with who has it, as far as that can be seen; those of [`HostDevice::open`].
+pub fn hold_device(path: &Path, options: &HostOptions) -> Result<HostDevice> {
+    // Locked first: who comes later sees the lock.
+    let device = open_device(path, options)?;
+    let wanted = match options.access {
+        HostAccess::ReadWrite => Use::Write,
+        HostAccess::ReadOnly => Use::Read,
+    };
+    // QEMU's programs look at no other locks.
+    lock(&device, wanted).map_err(|error| error.at(path))?;
+    check_is_free(path, options.access)?;
+    Ok(device)
+}
+
+/// Refuses what others use who do not look at locks, for who has locked it.
+///
+/// # Errors
+/// `InUse` with who has it.
+pub fn check_is_free(path: &Path, access: HostAccess) -> Result<()> {
+    match access {
+        HostAccess::ReadWrite => busy::check(path),
+        HostAccess::ReadOnly => busy::check_is_still(path),
+    }
+}
+
+/// The mounts of an image or disk by `extant mount`, as far as they can be seen. A `fsname` of the user's own hides one.
+pub fn mounts_of(image: &Path) -> impl Iterator<Item = Mount> {
+    let wanted = Identity::of(image).ok();
+    let ours = Mount::all().unwrap_or_default().into_iter();
+    ours.filter(move |mount| {
+        let is_fuse = mount.fs_type.starts_with("fuse.");
+        is_fuse && wanted.is_some() && Identity::of(&mount.source).ok() == wanted
+    })
+}
