@@ -14,7 +14,7 @@ use extant_mballoc::{
     Alignment, Allocation, Block as AllocatorBlock, BlockRange, Free, Goal, Owner, Request,
     RequestFlags,
 };
-use extant_ondisk::ext4::{InodeNumber, PhysicalBlock};
+use extant_ondisk::ext4::{GroupNumber, InodeNumber, PhysicalBlock};
 use extant_space::Result;
 
 use crate::cache::{Block, Changing};
@@ -265,12 +265,16 @@ impl Parts {
     }
 
     fn hand_over(&self, range: BlockRange) -> Result<()> {
-        for block in [range.start().0, range.end().0 - 1] {
-            let Some((group, _)) = self.layout.locate(PhysicalBlock(block)) else {
-                continue;
-            };
-            if !self.groups.is_handed_over(group)? {
-                self.allocator.load(extant_mballoc::GroupNumber(group.0))?;
+        let locate = |block| self.layout.locate(PhysicalBlock(block));
+        let (first, last) = (locate(range.start().0), locate(range.end().0 - 1));
+        let (Some((first, _)), Some((last, _))) = (first, last) else {
+            // Told by who marks the blocks.
+            return Ok(());
+        };
+        // With small blocks an extent may be longer than a group.
+        for group in first.0..=last.0 {
+            if !self.groups.is_handed_over(GroupNumber(group))? {
+                self.allocator.load(extant_mballoc::GroupNumber(group))?;
             }
         }
         Ok(())

@@ -23,7 +23,8 @@ use crate::sync::{read, write};
 use crate::transaction::Transaction;
 use crate::tree::{Mapping, Tree, TreeMut};
 
-/// Extents that are given back in one step: each may lie in two groups.
+/// Extents that are given back in one step: each may lie in two groups. Of one that is longer than a group, as they are with small
+/// blocks, so much is given back that it lies in two.
 const EXTENTS_MAX: usize = 8;
 /// Blocks of a directory that are given back in one step: each is metadata, which the journal has to forget.
 const DIRECTORY_BLOCKS_MAX: u32 = 64;
@@ -142,7 +143,8 @@ impl Parts {
             false => LOGICAL_END,
         };
         let tree = Tree::new(state.inode.block_area(), &*self.cache, format);
-        let part = last_extents(&tree, &range, blocks_max)?;
+        let group_blocks = self.layout.blocks_per_group().into();
+        let part = last_extents(&tree, &range, blocks_max, group_blocks)?;
         let Some(part) = part else {
             return Ok(None);
         };
@@ -169,12 +171,13 @@ fn holds_metadata(state: &InodeState) -> bool {
     state.inode.mode().file_type() == Some(FileType::Directory)
 }
 
-/// A part of `range`, up to its end, that holds its last few extents, or as much of them as has `blocks_max` blocks;
-/// `None` when it holds none.
+/// A part of `range`, up to its end, that holds its last few extents, or as much of them as has `blocks_max` blocks, or of the
+/// first of them `group_blocks`; `None` when it holds none.
 fn last_extents<N: crate::tree::Nodes>(
     tree: &Tree<'_, N>,
     range: &Range<u64>,
     blocks_max: u64,
+    group_blocks: u64,
 ) -> Result<Option<Range<u64>>> {
     let mut end = range.end.min(LOGICAL_END);
     let mut found = 0;
@@ -186,11 +189,14 @@ fn last_extents<N: crate::tree::Nodes>(
             Mapping::Hole(hole) => end = hole.start,
             Mapping::Extent(extent) => {
                 let first = range.start.max(extent.logical.0.into());
-                let blocks = (end - first).min(blocks_left);
+                let blocks = (end - first).min(blocks_left).min(group_blocks);
                 start = end - blocks;
+                found += 1;
+                if start > first {
+                    break;
+                }
                 end = extent.logical.0.into();
                 blocks_left -= blocks;
-                found += 1;
             }
         }
     }

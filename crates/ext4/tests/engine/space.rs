@@ -356,3 +356,41 @@ fn group_that_is_allocated_as_a_whole_is_assigned_in_one_request() {
     fs.close().unwrap();
     image.assert_clean();
 }
+
+#[test]
+fn extents_longer_than_groups_come_back_whole() {
+    require!(requires::tool("mke2fs"));
+    // Groups have 8 MiB here, extents up to 32.
+    let image = Image::new("-t ext4 -b 1024 -m 0", 128);
+    for way in 0..3 {
+        let fs = image.open();
+        let before = fs.statistics().free_blocks;
+        let file = create(&fs.root().unwrap(), "file").file().unwrap();
+        file.fallocate(FallocateMode::Allocate, ByteRange::new(0, 90 * MIB))
+            .unwrap();
+        let longest = file.extents(ByteRange::new(0, 90 * MIB)).unwrap();
+        let longest = longest.iter().map(|extent| extent.logical.len()).max();
+        assert!(longest.unwrap() > 20 * MIB, "{longest:?}");
+        drop(file);
+        fs.close().unwrap();
+        // Whose bitmaps nobody has looked at yet.
+        let fs = image.open();
+        let root = fs.root().unwrap();
+        let file = root.lookup(b"file").unwrap().file().unwrap();
+        match way {
+            0 => {}
+            1 => file.resize(0).unwrap(),
+            _ => {
+                let hole = ByteRange::new(MIB, 89 * MIB);
+                file.fallocate(FallocateMode::PunchHole, hole).unwrap();
+            }
+        }
+        drop(file);
+        root.unlink(b"file").unwrap();
+        fs.sync().unwrap();
+        assert_eq!(fs.statistics().free_blocks, before, "way {way}");
+        drop(root);
+        fs.close().unwrap();
+        image.assert_clean();
+    }
+}
