@@ -1,4 +1,4 @@
-//! `extant pool`: directories with limits, by name.
+//! `extant pool`: directories and ext4 images with limits, by name.
 
 mod define;
 mod info;
@@ -18,8 +18,9 @@ pub use place::{ConfigArgs, PoolArgs};
 
 /// Define pools: directories of volumes, with limits.
 ///
-/// Any directory is a pool without a definition. A definition gives it a name, and says how much may be promised. Nothing
-/// is promised that does not exist, unless an overcommit says so: of two volumes that do not both fit, one is refused.
+/// Any directory is a pool without a definition, and so is the root of any ext4 image, which needs neither root nor a mount. A
+/// definition gives one a name, and says how much may be promised. Nothing is promised that does not exist, unless an
+/// overcommit says so: of two volumes that do not both fit, one is refused.
 #[derive(Args, Clone, Debug)]
 #[command(
     arg_required_else_help = true,
@@ -28,6 +29,7 @@ Examples:
   extant pool define vms /srv/vms
   extant pool info vms
   extant pool info /srv/other         a directory, with the default limits
+  extant pool info ./disk.img         an ext4 image, without root or mount
   extant pool refresh vms             what killed processes have left
 
 Definitions are kept in /etc/extant/pools, of users in $XDG_CONFIG_HOME/extant/pools.

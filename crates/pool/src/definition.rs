@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use crate::folder::Folder;
 use crate::limits::Limits;
 use crate::name::PoolName;
+use crate::state;
 use crate::xml::Kept;
 
 const VERSION: u32 = 1;
@@ -31,6 +32,8 @@ const SUFFIX: &str = ".json";
 pub enum PoolKind {
     /// A directory of the host.
     Dir,
+    /// A directory in an ext4 image or on a disk, without a mount.
+    Ext4,
 }
 
 impl PoolKind {
@@ -38,8 +41,18 @@ impl PoolKind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Dir => "dir",
+            Self::Ext4 => "ext4",
         }
     }
+}
+
+/// Where in an image a pool is.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct InImage<'a> {
+    /// The directory of the volumes; `None`: the root.
+    pub directory: Option<&'a Path>,
+    /// Where the pool keeps what is its own; `None`: beside the image.
+    pub state: Option<&'a Path>,
 }
 
 /// A pool by its name.
@@ -51,6 +64,12 @@ pub struct Definition {
     name: Option<PoolName>,
     kind: PoolKind,
     path: PathBuf,
+    /// In an image; none is its root.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    directory: Option<PathBuf>,
+    /// The pool's own folder, where it is not the usual one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    state: Option<PathBuf>,
     identifier: Option<String>,
     #[serde(default)]
     limits: Limits,
@@ -67,9 +86,19 @@ impl Definition {
             name: None,
             kind: PoolKind::Dir,
             path: path.to_path_buf(),
+            directory: None,
+            state: None,
             identifier: None,
             limits: Limits::default(),
             kept: None,
+        }
+    }
+
+    /// The pool that the root of every ext4 image is.
+    pub fn of_image(path: &Path) -> Self {
+        Self {
+            kind: PoolKind::Ext4,
+            ..Self::of_directory(path)
         }
     }
 
@@ -87,6 +116,26 @@ impl Definition {
         })
     }
 
+    /// A pool in an ext4 image or on a disk, to be kept under `name`.
+    ///
+    /// # Errors
+    /// As [`named`](Self::named).
+    pub fn in_image(
+        name: PoolName,
+        path: &Path,
+        place: &InImage<'_>,
+        limits: Limits,
+    ) -> Result<Self> {
+        let absolute =
+            |path: &Path| std::path::absolute(path).map_err(|source| Error::from(source).at(path));
+        Ok(Self {
+            kind: PoolKind::Ext4,
+            directory: place.directory.map(Path::to_path_buf),
+            state: place.state.map(absolute).transpose()?,
+            ..Self::named(name, path, limits)?
+        })
+    }
+
     /// Its name; `None` for a directory without definition.
     pub fn name(&self) -> Option<&PoolName> {
         self.name.as_ref()
@@ -97,9 +146,27 @@ impl Definition {
         self.kind
     }
 
-    /// Where the volumes are.
+    /// Where the volumes are: a directory, an image, or a disk.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The directory of the volumes inside an image.
+    pub(crate) fn directory(&self) -> &Path {
+        self.directory.as_deref().unwrap_or(Path::new("/"))
+    }
+
+    /// What the pool keeps for itself.
+    pub(crate) fn state(&self) -> PathBuf {
+        match (&self.state, self.kind) {
+            (Some(state), _) => state.clone(),
+            (None, PoolKind::Dir) => self.path.join(state::FOLDER),
+            (None, PoolKind::Ext4) => {
+                let mut beside = self.path.as_os_str().to_owned();
+                beside.push(state::FOLDER);
+                beside.into()
+            }
+        }
     }
 
     /// What it may promise.

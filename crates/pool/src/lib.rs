@@ -1,8 +1,8 @@
 //! Pools, volumes and jobs: storage for virtual machines and containers that promises only what exists.
 //!
-//! A [`Pool`] is a directory. Its volumes are the files in it, raw or qcow2; what the pool itself keeps lies in a hidden
-//! folder `.extant`: jobs, unfinished files, a lock. Any directory is a pool; a [`Definition`] gives one a
-//! name and [`Limits`].
+//! A [`Pool`] is a directory, of the host or in an ext4 image that the engine drives without a mount. Its volumes are the
+//! files in it, raw or qcow2; what the pool itself keeps lies in a hidden folder `.extant`: jobs, unfinished files, a lock. Any
+//! directory is a pool; a [`Definition`] gives one a name and [`Limits`].
 //!
 //! Every long operation is a [`Job`]: it reserves what it needs before it starts, tells how far it is, can be
 //! cancelled by anybody who may use the pool, and survives its process. What is not complete never has a volume's name.
@@ -27,7 +27,7 @@ mod volume;
 mod xml;
 
 pub use accounting::Space;
-pub use definition::{Definition, Definitions, PoolKind};
+pub use definition::{Definition, Definitions, InImage, PoolKind};
 pub use format::Format;
 pub use job::{
     CloneMethod, CloneVolume, CreateVolume, Download, Job, JobFailure, JobId, JobOptions, JobState,

@@ -1,7 +1,10 @@
 //! A pool, open.
 
 use std::fmt;
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use extant_space::{Error, ErrorKind, Result};
 use serde::Serialize;
@@ -9,16 +12,36 @@ use serde::Serialize;
 use crate::accounting::Space;
 use crate::definition::{Definition, PoolKind};
 use crate::folder::Folder;
+use crate::job::Stage;
 use crate::limits::Limits;
 use crate::name::{PoolName, VolumeName};
-use crate::state::State;
-use crate::storage::{DirectoryStorage, Purpose, Storage};
+use crate::state::{self, State};
+use crate::storage::{
+    DirectoryStorage, ImagePlace, ImageStorage, OpenImage, Opening, Purpose, Storage,
+};
 
-/// A pool whose directory is open.
+/// How long the jobs of other processes are waited for, in what only one process can have open.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often is looked whether they are done.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// A pool whose directory is open, or whose image is there.
 #[derive(Debug)]
 pub struct Pool {
     definition: Definition,
-    folder: Folder,
+    place: Place,
+}
+
+/// What holds the volumes.
+#[derive(Debug)]
+enum Place {
+    Directory(Folder),
+    Image {
+        image: ImagePlace,
+        /// The folder that the pool's own is in, and its name there.
+        above: Folder,
+        own_name: String,
+    },
 }
 
 /// What is told of a pool.
@@ -30,6 +53,9 @@ pub struct PoolInfo {
     pub kind: PoolKind,
     /// Where they are.
     pub path: String,
+    /// In which directory inside of that, where it is an image.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub directory: Option<String>,
     /// What it may promise.
     pub limits: Limits,
     /// What it has and has promised.
@@ -40,13 +66,12 @@ pub struct PoolInfo {
 }
 
 impl Pool {
-    /// Opens the pool of a definition, whose directory must exist.
+    /// Opens the pool of a definition, whose directory or image must exist.
     ///
     /// # Errors
     /// `NotFound` also when the directory is there and the pool's own state is not: its file system is not mounted.
     pub fn open(definition: Definition) -> Result<Self> {
-        let folder = Folder::open(definition.path())?;
-        let pool = Self { definition, folder };
+        let pool = Self::at_place(definition)?;
         if let Some(identifier) = pool.definition.identifier() {
             match pool.state() {
                 Ok(state) => pool.check_identity(state.as_ref(), identifier)?,
@@ -58,15 +83,68 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Prepares the directory of a definition that is to be kept, made if need be.
+    /// Prepares the directory of a definition that is to be kept, made if need be. An image must be there.
+    ///
+    /// # Errors
+    /// Those of making it; `InUse` for an image that somebody uses, and what is wrong with one that is no ext4.
     pub fn build(definition: Definition) -> Result<Self> {
-        let path = definition.path();
-        std::fs::create_dir_all(path).map_err(|source| Error::from(source).at(path))?;
-        let folder = Folder::open(path)?;
-        if let Some(identifier) = definition.identifier() {
-            State::make(&folder)?.set_identifier(identifier)?;
+        let make = |path: &Path| {
+            std::fs::create_dir_all(path).map_err(|source| Error::from(source).at(path))
+        };
+        match definition.kind() {
+            PoolKind::Dir => make(definition.path())?,
+            PoolKind::Ext4 => {
+                image_place(&definition).check()?;
+                if let Some(above) = definition.state().parent() {
+                    make(above)?;
+                }
+            }
         }
-        Ok(Self { definition, folder })
+        let pool = Self::at_place(definition)?;
+        if let Some(identifier) = pool.definition.identifier() {
+            let state = pool.make_state()?;
+            if let Place::Image { image, .. } = &pool.place {
+                pool.wait_for(PATIENCE, &mut || image.build(state.folder(), identifier))?
+                    .ok_or_else(|| pool.busy())?;
+            }
+            state.set_identifier(identifier)?;
+        }
+        Ok(pool)
+    }
+
+    fn at_place(definition: Definition) -> Result<Self> {
+        let place = match definition.kind() {
+            PoolKind::Dir => Place::Directory(Folder::open(definition.path())?),
+            PoolKind::Ext4 => Self::at_image(&definition)?,
+        };
+        Ok(Self { definition, place })
+    }
+
+    fn at_image(definition: &Definition) -> Result<Place> {
+        let path = definition.path();
+        let found = std::fs::metadata(path).map_err(|source| Error::from(source).at(path))?;
+        let own = definition.state();
+        if found.file_type().is_block_device() && own.starts_with("/dev") {
+            return Err(Error::new(ErrorKind::Unsupported)
+                .at(path)
+                .detail("what a pool keeps for itself cannot lie beside a disk")
+                .advice("extant pool define gives it a place"));
+        }
+        let name = own.file_name().and_then(|name| name.to_str());
+        let (Some(above), Some(name)) = (own.parent(), name) else {
+            return Err(Error::new(ErrorKind::InvalidArgument)
+                .at(&own)
+                .detail("not the name of a folder, in UTF-8"));
+        };
+        let above = match above.as_os_str().is_empty() {
+            true => Path::new("."),
+            false => above,
+        };
+        Ok(Place::Image {
+            image: image_place(definition),
+            above: Folder::open(above)?,
+            own_name: name.to_owned(),
+        })
     }
 
     fn check_identity(&self, state: Option<&State>, identifier: &str) -> Result<()> {
@@ -74,15 +152,26 @@ impl Pool {
             Some(state) => state.identifier()?,
             None => None,
         };
-        let detail = match found {
-            Some(found) if found == identifier => return Ok(()),
-            Some(_) => "the directory belongs to another definition of a pool",
-            None => "the directory is not the one that the pool was defined with",
+        let detail = match (found, &self.place) {
+            (Some(found), _) if found == identifier => return Ok(()),
+            (Some(_), Place::Directory(_)) => {
+                "the directory belongs to another definition of a pool"
+            }
+            (None, Place::Directory(_)) => {
+                "the directory is not the one that the pool was defined with"
+            }
+            (Some(_), Place::Image { .. }) => "the image belongs to another definition of a pool",
+            (None, Place::Image { .. }) => "what the pool kept for itself is not there",
         };
-        Err(Error::new(ErrorKind::NotFound)
-            .at(self.folder.path())
-            .detail(detail)
-            .advice("mount its file system, or delete the definition and define the pool anew"))
+        let error = Error::new(ErrorKind::NotFound).detail(detail);
+        Err(match &self.place {
+            Place::Directory(folder) => error
+                .at(folder.path())
+                .advice("mount its file system, or delete the definition and define the pool anew"),
+            Place::Image { .. } => error
+                .at(self.definition.state())
+                .advice("bring it back, or delete the definition and define the pool anew"),
+        })
     }
 
     /// What it was opened by.
@@ -106,7 +195,11 @@ impl Pool {
         Ok(PoolInfo {
             name: self.definition.name().cloned(),
             kind: self.definition.kind(),
-            path: self.folder.path().display().to_string(),
+            path: self.definition.path().display().to_string(),
+            directory: match &self.place {
+                Place::Directory(_) => None,
+                Place::Image { .. } => Some(self.definition.directory().display().to_string()),
+            },
             limits: self.definition.limits().clone(),
             space: Space::of(self, &*storage, state.as_ref())?,
             jobs: jobs.iter().filter(|job| !job.state.has_ended()).count(),
@@ -114,36 +207,143 @@ impl Pool {
     }
 
     /// What holds the volumes, for one operation. To be opened before the pool's lock is taken.
-    pub(crate) fn storage(&self, _: Purpose) -> Result<Box<dyn Storage + '_>> {
-        Ok(Box::new(DirectoryStorage::new(&self.folder)))
+    ///
+    /// # Errors
+    /// `InUse` with the job that has an image open, after a while.
+    pub(crate) fn storage(&self, purpose: Purpose) -> Result<Box<dyn Storage + '_>> {
+        self.open_storage(purpose, PATIENCE)?
+            .ok_or_else(|| self.busy())
+    }
+
+    /// The same, without waiting for others of this pool; `None` while they have it.
+    pub(crate) fn try_storage(&self, purpose: Purpose) -> Result<Option<Box<dyn Storage + '_>>> {
+        self.open_storage(purpose, Duration::ZERO)
+    }
+
+    fn open_storage(
+        &self,
+        purpose: Purpose,
+        patience: Duration,
+    ) -> Result<Option<Box<dyn Storage + '_>>> {
+        let place = match &self.place {
+            Place::Directory(folder) => return Ok(Some(Box::new(DirectoryStorage::new(folder)))),
+            Place::Image { image, .. } => image,
+        };
+        let state = match purpose {
+            Purpose::Change => Some(self.make_state()?),
+            Purpose::Look => match self.state() {
+                // Who may only look takes no turns.
+                Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
+                state => state?,
+            },
+        };
+        let own = state.as_ref().map(State::folder);
+        let opened = self.wait_for(patience, &mut || place.try_open(purpose, own))?;
+        Ok(opened.map(|image| -> Box<dyn Storage> { Box::new(ImageStorage::new(image)) }))
+    }
+
+    /// Tries until it is open, or `patience` is over. Those who are not of this pool are waited for as well.
+    fn wait_for(
+        &self,
+        patience: Duration,
+        open: &mut dyn FnMut() -> Result<Opening>,
+    ) -> Result<Option<Arc<OpenImage>>> {
+        let started = Instant::now();
+        loop {
+            let is_over = started.elapsed() >= patience;
+            match open() {
+                Ok(Opening::Open(image)) => return Ok(Some(image)),
+                Ok(Opening::Busy) if is_over => return Ok(None),
+                Ok(Opening::Busy) => {}
+                Err(error) if error.kind() == ErrorKind::InUse && !is_over => {}
+                Err(error) => return Err(error),
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Who has the image open.
+    fn busy(&self) -> Error {
+        let error = Error::new(ErrorKind::InUse).at(self.definition.path());
+        let state = self.state().ok().flatten();
+        let jobs = state.as_ref().and_then(|state| state.jobs.alive().ok());
+        let at_work = jobs
+            .into_iter()
+            .flatten()
+            .find(|job| job.stage != Stage::Waiting);
+        if let Some(job) = at_work {
+            let (id, operation) = (job.record.id, &job.record.operation);
+            return error
+                .detail(format!(
+                    "job {id} ({} {}) is at work in the image",
+                    operation.name(),
+                    operation.volume()
+                ))
+                .advice("wait for it, or cancel it");
+        }
+        match (&self.place, &state) {
+            (Place::Image { image, .. }, Some(state)) => match image.holder(state.folder()) {
+                Some(pid) => error.detail(format!(
+                    "another process of the pool has the image open (pid {pid})"
+                )),
+                None => error.detail("another process of the pool has the image open"),
+            },
+            _ => error.detail("another process of the pool has the image open"),
+        }
     }
 
     /// Where a volume is, for messages.
     pub(crate) fn path_of(&self, name: &VolumeName) -> PathBuf {
-        self.folder.path().join(name.as_str())
+        match &self.place {
+            Place::Directory(folder) => folder.path().join(name.as_str()),
+            Place::Image { image, .. } => image.path().join(name.as_str()),
+        }
     }
 
     /// Numbers that no other pool of this host has.
     pub(crate) fn identity(&self) -> Result<(u64, u64)> {
-        self.folder.identity()
+        match &self.place {
+            Place::Directory(folder) => folder.identity(),
+            Place::Image { .. } => self.make_state()?.folder().identity(),
+        }
     }
 
     /// The pool's own state; `None` where nothing was ever kept.
     pub(crate) fn state(&self) -> Result<Option<State>> {
-        State::open(&self.folder)
+        let (above, name) = self.own();
+        State::open(above, name)
     }
 
     /// The pool's own state, made where there is none.
     pub(crate) fn make_state(&self) -> Result<State> {
-        State::make(&self.folder)
+        let (above, name) = self.own();
+        State::make(above, name)
     }
+
+    /// The folder that the pool's own is in, and its name there.
+    fn own(&self) -> (&Folder, &str) {
+        match &self.place {
+            Place::Directory(folder) => (folder, state::FOLDER),
+            Place::Image {
+                above, own_name, ..
+            } => (above, own_name),
+        }
+    }
+}
+
+fn image_place(definition: &Definition) -> ImagePlace {
+    ImagePlace::new(
+        definition.path(),
+        definition.directory(),
+        definition.identifier(),
+    )
 }
 
 impl fmt::Display for Pool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.definition.name() {
             Some(name) => f.pad(name.as_str()),
-            None => f.pad(&self.folder.path().display().to_string()),
+            None => f.pad(&self.definition.path().display().to_string()),
         }
     }
 }

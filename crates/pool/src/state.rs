@@ -1,4 +1,4 @@
-//! What a pool keeps for itself, in the folder `.extant` of its directory.
+//! What a pool keeps for itself, in the folder `.extant` of its directory; of an image, in the folder `IMAGE.extant` beside it.
 //!
 //! ```text
 //! .extant/lock          held for short steps: numbers, reservations, turns
@@ -24,7 +24,8 @@ use crate::job::Jobs;
 /// Its name in the directory of a pool.
 pub(crate) const FOLDER: &str = ".extant";
 const LOCK: &str = "lock";
-const IDENTIFIER: &str = "identifier";
+/// The file that tells whose pool it is.
+pub(crate) const IDENTIFIER: &str = "identifier";
 /// Steps under the lock take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -50,8 +51,8 @@ impl Drop for Locked {
 
 impl State {
     /// Opens it; `None` where the pool has none yet.
-    pub(crate) fn open(pool: &Folder) -> Result<Option<Self>> {
-        match pool.child(FOLDER).and_then(check_owner) {
+    pub(crate) fn open(above: &Folder, name: &str) -> Result<Option<Self>> {
+        match above.child(name).and_then(check_owner) {
             Ok(folder) => Self::of(folder).map(Some),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
@@ -59,8 +60,12 @@ impl State {
     }
 
     /// Opens it, made where the pool has none.
-    pub(crate) fn make(pool: &Folder) -> Result<Self> {
-        Self::of(make_own_folder(pool, FOLDER)?)
+    pub(crate) fn make(above: &Folder, name: &str) -> Result<Self> {
+        Self::of(make_own_folder(above, name)?)
+    }
+
+    pub(crate) fn folder(&self) -> &Folder {
+        &self.folder
     }
 
     fn of(folder: Folder) -> Result<Self> {
@@ -127,10 +132,10 @@ mod tests {
     fn state_is_made_once_and_its_lock_is_exclusive() {
         let place = tempfile::tempdir().unwrap();
         let pool = Folder::open(place.path()).unwrap();
-        assert!(State::open(&pool).unwrap().is_none());
-        let state = State::make(&pool).unwrap();
+        assert!(State::open(&pool, FOLDER).unwrap().is_none());
+        let state = State::make(&pool, FOLDER).unwrap();
         let locked = state.lock().unwrap();
-        let again = State::make(&pool).unwrap();
+        let again = State::make(&pool, FOLDER).unwrap();
         let other = again.folder.file(LOCK, OFlags::RDWR).unwrap();
         let refused = flock(&other, FlockOperation::NonBlockingLockExclusive);
         assert_eq!(refused, Err(Errno::WOULDBLOCK));
@@ -144,7 +149,7 @@ mod tests {
         let elsewhere = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(elsewhere.path(), place.path().join(FOLDER)).unwrap();
         let pool = Folder::open(place.path()).unwrap();
-        assert!(State::make(&pool).is_err());
+        assert!(State::make(&pool, FOLDER).is_err());
         assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0);
     }
 }

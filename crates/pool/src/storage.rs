@@ -10,6 +10,7 @@
 
 mod directory;
 mod host_file;
+mod image;
 
 use std::path::{Path, PathBuf};
 
@@ -22,6 +23,7 @@ use crate::job::JobId;
 use crate::name::VolumeName;
 
 pub(crate) use directory::DirectoryStorage;
+pub(crate) use image::{ImagePlace, ImageStorage, OpenImage, Opening};
 
 /// What a storage is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -217,6 +219,11 @@ pub(crate) fn complete_name(job: JobId) -> String {
 /// The file that a job copies to.
 pub(crate) fn copy_name(job: JobId) -> String {
     format!("{job}.copy")
+}
+
+/// Names that are there in every pool.
+fn is_own(name: &[u8]) -> bool {
+    matches!(name, b".extant" | b"lost+found")
 }
 
 /// `12.complete`, and `.12.complete.extant-partial` while it is made.

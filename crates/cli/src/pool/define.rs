@@ -1,27 +1,32 @@
 //! `extant pool define` and `delete`.
 
 use std::num::{NonZeroU32, NonZeroU64};
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::{env, fs};
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use extant_image::Preallocation;
-use extant_pool::{Definition, Limits, Overcommit, Pool, PoolName};
-use extant_space::{ByteSize, Result};
+use extant_pool::{Definition, InImage, Limits, Overcommit, Pool, PoolName};
+use extant_space::{ByteSize, Error, ErrorKind, Result};
 
 use super::{ConfigArgs, xml};
 use crate::arguments::{parse_rate, parse_size};
 use crate::create::Mode;
 use crate::print;
 
-/// Give a directory a name and limits.
+/// Give a directory, or an ext4 image, a name and limits.
 ///
-/// The directory is made if there is none; what is in it becomes the pool's volumes.
+/// A directory is made if there is none; what is in it becomes the pool's volumes. With --kind ext4 it is a directory inside of an
+/// image or on a disk, which the pool drives itself: nobody else may use it meanwhile, and one process at a time works in it.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
   extant pool define vms /srv/vms --total 500GiB
   extant pool define thin /srv/thin --overcommit 2 --preallocation off
+  extant pool define box --kind ext4 --target disk.img
+  extant pool define disk --kind ext4 --target /dev/vdb --directory /volumes
   extant pool define --xml vms.xml              as virsh pool-dumpxml writes it
 
 Exit status: see extant --help.")]
@@ -30,12 +35,29 @@ pub struct DefineArgs {
     #[arg(required_unless_present = "xml")]
     pub name: Option<PoolName>,
 
-    /// The directory
-    #[arg(required_unless_present = "xml")]
+    /// The directory, the image or the disk
+    #[arg(required_unless_present_any = ["xml", "target"])]
+    pub place: Option<PathBuf>,
+
+    /// The same as an option
+    #[arg(long, value_name = "PATH", conflicts_with = "place")]
+    pub target: Option<PathBuf>,
+
+    /// What holds the volumes
+    #[arg(long, value_name = "KIND", default_value = "dir")]
+    pub kind: KindArg,
+
+    /// With --kind ext4: the directory inside, which is made if there is none [default: the root]
+    #[arg(long, value_name = "DIR")]
     pub directory: Option<PathBuf>,
 
+    /// With --kind ext4: where the pool keeps what is its own [default: beside the image; of a disk, /var/lib/extant/pools/NAME,
+    /// of users in $XDG_STATE_HOME]
+    #[arg(long, value_name = "DIR")]
+    pub state: Option<PathBuf>,
+
     /// Take name and directory from libvirt's XML of a pool
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "directory"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "place", "target", "kind"])]
     pub xml: Option<PathBuf>,
 
     /// Volumes take at most this much in all [default: what the file system has]
@@ -62,7 +84,16 @@ pub struct DefineArgs {
     pub config: ConfigArgs,
 }
 
-/// Forget a pool; its directory and its volumes stay.
+/// Kinds of pools, by name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum KindArg {
+    /// A directory of this machine
+    Dir,
+    /// A directory in an ext4 image or on a disk, without root or mount
+    Ext4,
+}
+
+/// Forget a pool; its directory or image and its volumes stay.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -86,8 +117,9 @@ pub(super) fn run(args: &DefineArgs) -> Result<ExitCode> {
         preallocation: Preallocation::from(args.preallocation).of_raw()?,
     };
     let definitions = args.config.definitions()?;
-    let definition = match (&args.name, &args.directory, &args.xml) {
-        (Some(name), Some(directory), _) => Definition::named(name.clone(), directory, limits)?,
+    let place = args.place.as_ref().or(args.target.as_ref());
+    let definition = match (&args.name, place, &args.xml) {
+        (Some(name), Some(place), _) => define(args, name, place, limits)?,
         (_, _, Some(path)) => {
             let read = Definition::from_xml(&xml::read(path)?, limits);
             read.map_err(|error| error.at(path))?
@@ -100,6 +132,47 @@ pub(super) fn run(args: &DefineArgs) -> Result<ExitCode> {
     definitions.add(pool.definition())?;
     let path = print::path(pool.definition().path());
     Ok(print::text(format!("{name}: {path}")))
+}
+
+fn define(args: &DefineArgs, name: &PoolName, place: &Path, limits: Limits) -> Result<Definition> {
+    if args.kind == KindArg::Dir {
+        if args.directory.is_some() || args.state.is_some() {
+            return Err(Error::new(ErrorKind::InvalidArgument)
+                .detail("--directory and --state are for pools of --kind ext4"));
+        }
+        return Definition::named(name.clone(), place, limits);
+    }
+    let of_disk = match &args.state {
+        None if is_disk(place) => Some(state_of_disk(name)?),
+        _ => None,
+    };
+    let inside = InImage {
+        directory: args.directory.as_deref(),
+        state: args.state.as_deref().or(of_disk.as_deref()),
+    };
+    Definition::in_image(name.clone(), place, &inside, limits)
+}
+
+fn is_disk(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.file_type().is_block_device())
+}
+
+/// Beside a disk is no place that lasts.
+fn state_of_disk(name: &PoolName) -> Result<PathBuf> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(Path::new("/var/lib/extant/pools").join(name.as_str()));
+    }
+    let absolute = |variable: &str| {
+        let value = PathBuf::from(env::var_os(variable)?);
+        value.is_absolute().then_some(value)
+    };
+    let base = absolute("XDG_STATE_HOME").or_else(|| Some(absolute("HOME")?.join(".local/state")));
+    let base = base.ok_or_else(|| {
+        Error::new(ErrorKind::NotFound)
+            .detail("there is no HOME to keep the pool's state in")
+            .advice("--state names a folder")
+    })?;
+    Ok(base.join("extant/pools").join(name.as_str()))
 }
 
 pub(super) fn delete(args: &DeleteArgs) -> Result<ExitCode> {

@@ -15,6 +15,7 @@ use crate::print;
 Examples:
   extant pool info vms
   extant pool info /srv/other         a directory, with the default limits
+  extant pool info ./disk.img         an ext4 image, without a mount
   extant pool info vms --xml          for virsh pool-define
 
 Exit status: see extant --help.")]
@@ -51,6 +52,9 @@ fn describe(info: &PoolInfo) -> String {
     let (space, limits) = (&info.space, &info.limits);
     let mut out = format!("{name}: {}, {} volumes", info.kind.name(), space.volumes);
     print::row(&mut out, "path", &info.path);
+    if let Some(directory) = &info.directory {
+        print::row(&mut out, "directory", directory);
+    }
     print::row(&mut out, "total", ByteSize(space.total_bytes));
     print::row(&mut out, "allocated", ByteSize(space.allocated_bytes));
     let promised = format!(

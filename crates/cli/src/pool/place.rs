@@ -1,5 +1,7 @@
 //! How a pool is named on the command line.
 
+use std::fs;
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -27,7 +29,7 @@ impl ConfigArgs {
 /// A pool.
 #[derive(Args, Clone, Debug)]
 pub struct PoolArgs {
-    /// Name of a defined pool; with a slash or dots, a directory
+    /// Name of a defined pool; with a slash or dots, a directory or an ext4 image
     pub pool: PathBuf,
 
     #[command(flatten)]
@@ -50,7 +52,7 @@ impl PoolArgs {
             words.push(absolute(folder)?);
         }
         words.push("--".into());
-        words.push(match is_directory(&self.pool) {
+        words.push(match is_path(&self.pool) {
             true => absolute(&self.pool)?,
             false => self.pool.clone(),
         });
@@ -59,15 +61,19 @@ impl PoolArgs {
 
     fn definition(&self) -> Result<Definition> {
         match self.pool.to_str() {
-            Some(name) if !is_directory(&self.pool) => {
-                self.config.definitions()?.get(&name.parse()?)
-            }
+            Some(name) if !is_path(&self.pool) => self.config.definitions()?.get(&name.parse()?),
+            _ if is_image(&self.pool) => Ok(Definition::of_image(&self.pool)),
             _ => Ok(Definition::of_directory(&self.pool)),
         }
     }
 }
 
-fn is_directory(pool: &Path) -> bool {
+fn is_image(path: &Path) -> bool {
+    let found = fs::metadata(path);
+    found.is_ok_and(|found| found.is_file() || found.file_type().is_block_device())
+}
+
+fn is_path(pool: &Path) -> bool {
     let bytes = pool.as_os_str().as_encoded_bytes();
     bytes.contains(&b'/') || bytes == b"." || bytes == b".." || pool.to_str().is_none()
 }

@@ -1,13 +1,15 @@
 //! `kill -9` at random moments of every operation.
 //!
 //! After each: no volume is half there under its name, what the killed process left is found by `refresh`, and after
-//! a resume or a cancel nothing of it is left. `EXTANT_KILLS` says how many (60 by default).
+//! a resume or a cancel nothing of it is left. `EXTANT_KILLS` says how many of each kind of pool (60 by default). An image is clean
+//! for e2fsck each time.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread::sleep;
 use std::time::Duration;
 
+use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::requires::tool;
 use extant_testkit::scratch::{Filesystem, Scratch};
 use extant_testkit::{command, require};
@@ -17,7 +19,14 @@ use crate::support::{Answer, MIB, Random, Running, extant, noise, run, wait_unti
 
 const SIZE: u64 = 8 * MIB;
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Directory,
+    Image,
+}
+
 struct Stand {
+    kind: Kind,
     scratch: Scratch,
     content: Vec<u8>,
     /// The file of an image whose disk has data in a part.
@@ -61,18 +70,33 @@ const ALL: [Operation; 15] = [
     Operation::Wipe,
 ];
 
+/// So many of them are of disk images.
+const ALL_OF_IMAGES: usize = 7;
+
 impl Stand {
-    fn new() -> Self {
-        let bytes = 128 * MIB;
+    fn new(kind: Kind) -> Self {
+        let bytes = match kind {
+            Kind::Directory => 128 * MIB,
+            Kind::Image => 256 * MIB,
+        };
         let scratch = Scratch::builder(Filesystem::Ext4, bytes)
             .memory(2 * bytes)
             .build();
         let stand = Self {
+            kind,
             scratch,
             content: noise(7, SIZE as usize),
             image: Vec::new(),
         };
-        fs::create_dir(stand.pool()).unwrap();
+        match kind {
+            Kind::Directory => fs::create_dir(stand.pool()).unwrap(),
+            Kind::Image => {
+                let file = fs::File::create(stand.pool()).unwrap();
+                file.set_len(128 * MIB).unwrap();
+                let mut make = command::tool("mke2fs");
+                command::must(make.args(["-q", "-F", "-t", "ext4"]).arg(stand.pool()));
+            }
+        }
         fs::write(stand.outside("source"), &stand.content).unwrap();
         let source = stand.outside("source.qcow2");
         run(extant()
@@ -91,32 +115,88 @@ impl Stand {
         stand
     }
 
-    fn pool(&self) -> std::path::PathBuf {
+    fn pool(&self) -> PathBuf {
         self.scratch.path().join("pool")
     }
 
-    fn outside(&self, name: &str) -> std::path::PathBuf {
+    fn outside(&self, name: &str) -> PathBuf {
         self.scratch.path().join(name)
+    }
+
+    /// What a volume holds, seen past the pool; `None`: there is none.
+    fn read(&self, volume: &str) -> Option<Vec<u8>> {
+        match self.kind {
+            Kind::Directory => fs::read(self.pool().join(volume)).ok(),
+            Kind::Image => {
+                let mut cat = extant();
+                cat.args(["fs", "cat"]).arg(self.pool()).arg(volume);
+                let output = cat.output().unwrap();
+                output.status.success().then_some(output.stdout)
+            }
+        }
+    }
+
+    /// Makes a volume like a file outside.
+    fn put(&self, file: &Path, volume: &str) {
+        match self.kind {
+            Kind::Directory => {
+                let target = self.pool().join(volume);
+                let _ = fs::remove_file(&target);
+                let mut copy = command::tool("cp");
+                command::must(copy.arg("--sparse=always").arg(file).arg(target));
+            }
+            Kind::Image => {
+                let mut put = extant();
+                put.args(["fs", "put"]).arg(self.pool()).arg(file);
+                run(put.arg(format!("/{volume}"))).success();
+            }
+        }
+    }
+
+    fn remove(&self, volume: &str) {
+        if self.read(volume).is_none() {
+            return;
+        }
+        match self.kind {
+            Kind::Directory => fs::remove_file(self.pool().join(volume)).unwrap(),
+            Kind::Image => {
+                run(extant().args(["fs", "rm"]).arg(self.pool()).arg(volume)).success();
+            }
+        }
+    }
+
+    fn free_bytes(&self) -> u64 {
+        match self.kind {
+            Kind::Directory => {
+                sync(&self.pool());
+                free_bytes(&self.pool())
+            }
+            Kind::Image => run(extant().args(["fs", "df", "--json"]).arg(self.pool()))
+                .success()
+                .number("/0/free_bytes"),
+        }
     }
 
     /// `data` has content, `sparse` none, `old` another one.
     fn reset(&self) {
-        let contents = [
-            ("data", &self.content[..]),
-            ("old", b"old"),
-            ("image.qcow2", &self.image),
-        ];
-        for (name, content) in contents {
-            let path = self.pool().join(name);
-            if fs::read(&path).ok().as_deref() != Some(content) {
-                fs::write(&path, content).unwrap();
+        let mut files = vec![("data", &self.content[..]), ("old", b"old")];
+        if self.kind == Kind::Directory {
+            files.push(("image.qcow2", &self.image));
+        }
+        for (name, content) in files {
+            if self.read(name).as_deref() != Some(content) {
+                let file = self.outside("content");
+                fs::write(&file, content).unwrap();
+                self.put(&file, name);
+                fs::remove_file(file).unwrap();
             }
         }
-        let sparse = self.pool().join("sparse");
-        let _ = fs::remove_file(&sparse);
+        let sparse = self.outside("content");
         fs::File::create(&sparse).unwrap().set_len(SIZE).unwrap();
-        let _ = fs::remove_file(self.pool().join("new"));
-        let _ = fs::remove_file(self.pool().join("new.qcow2"));
+        self.put(&sparse, "sparse");
+        fs::remove_file(sparse).unwrap();
+        self.remove("new");
+        self.remove("new.qcow2");
         let _ = fs::remove_file(self.outside("target"));
     }
 
@@ -158,10 +238,9 @@ impl Stand {
     /// What is there is whole: the old or the new.
     #[track_caller]
     fn check_nothing_is_half(&self, operation: Operation, is_done: bool) {
-        let read = |path: &Path| fs::read(path).ok();
-        let new = read(&self.pool().join("new"));
+        let new = self.read("new");
         let zeros = vec![0; SIZE as usize];
-        let data = read(&self.pool().join("data")).unwrap();
+        let data = self.read("data").unwrap();
         match operation {
             Operation::CreateImage
             | Operation::CloneImage
@@ -175,15 +254,15 @@ impl Stand {
                 assert!(new.is_none() && !is_done || new.as_ref() == Some(&self.content));
             }
             Operation::Replace => {
-                let old = read(&self.pool().join("old")).unwrap();
+                let old = self.read("old").unwrap();
                 assert!(old == b"old" && !is_done || old == self.content);
             }
             Operation::Download => {
-                let target = read(&self.outside("target"));
+                let target = fs::read(self.outside("target")).ok();
                 assert!(target.is_none() && !is_done || target.as_ref() == Some(&self.content));
             }
             Operation::Materialize => {
-                assert!(read(&self.pool().join("sparse")) == Some(zeros));
+                assert!(self.read("sparse") == Some(zeros));
             }
             Operation::Wipe if is_done => assert!(data == zeros),
             Operation::Resize | Operation::Wipe => {}
@@ -256,13 +335,34 @@ impl Stand {
         let info = run(extant().args(["pool", "info", "--json"]).arg(self.pool())).success();
         assert_eq!(info.number("/jobs"), 0, "{info}");
         assert_eq!(info.number("/reserved_bytes"), 0, "{info}");
-        let work = fs::read_dir(self.pool().join(".extant/work")).unwrap();
-        assert_eq!(work.count(), 0);
+        match self.kind {
+            Kind::Directory => {
+                let work = fs::read_dir(self.pool().join(".extant/work")).unwrap();
+                assert_eq!(work.count(), 0);
+            }
+            Kind::Image => {
+                let mut list = extant();
+                list.args(["fs", "ls", "-a"]).arg(self.pool());
+                let work = run(list.arg("/.extant/work")).success();
+                assert_eq!(
+                    work.stdout.split_whitespace().collect::<Vec<_>>(),
+                    [".", ".."]
+                );
+                assert_e2fsck_clean(&self.pool());
+            }
+        }
         let left = fs::read_dir(self.scratch.path()).unwrap().filter(|entry| {
             let name = entry.as_ref().unwrap().file_name();
-            !["pool", "source", "source.qcow2", "target", "lost+found"]
-                .iter()
-                .any(|known| name == *known)
+            ![
+                "pool",
+                "pool.extant",
+                "source",
+                "source.qcow2",
+                "target",
+                "lost+found",
+            ]
+            .iter()
+            .any(|known| name == *known)
         });
         assert_eq!(left.count(), 0);
     }
@@ -318,11 +418,21 @@ fn process_killed_at_any_moment_leaves_nothing_half_and_nothing_lost() {
         tool("qemu-img"),
         tool("qemu-io")
     );
+    kill(Kind::Directory, &ALL);
+}
+
+#[test]
+fn process_killed_at_any_moment_leaves_nothing_half_in_an_image_either() {
+    require!(Filesystem::Ext4.requirement(), tool("qemu-io"));
+    kill(Kind::Image, &ALL[ALL_OF_IMAGES..]);
+}
+
+fn kill(kind: Kind, operations: &[Operation]) {
     let kills = std::env::var("EXTANT_KILLS")
         .ok()
         .and_then(|text| text.parse().ok());
     let mut random = Random::seeded("--test pool killed");
-    let stand = Stand::new();
+    let stand = Stand::new(kind);
     let pool = stand.pool();
     // Made now, so that its blocks count before.
     run(extant()
@@ -333,9 +443,8 @@ fn process_killed_at_any_moment_leaves_nothing_half_and_nothing_lost() {
     stand.reset();
     let mut interrupted = 0;
     for round in 0..kills.unwrap_or(60) {
-        let operation = ALL[round % ALL.len()];
-        sync(&pool);
-        let free_before = free_bytes(&pool);
+        let operation = operations[round % operations.len()];
+        let free_before = stand.free_bytes();
         let delay = Duration::from_millis(random.below(220));
         let running = Running::start(&mut stand.command(operation));
         sleep(delay);
@@ -357,23 +466,23 @@ fn process_killed_at_any_moment_leaves_nothing_half_and_nothing_lost() {
             let cancelled = refresh(&pool, &["--cancel"]);
             assert_eq!(cancelled.json()["cancelled"].as_array().unwrap().len(), 1);
             stand.check_nothing_is_half(operation, false);
-            let data = fs::metadata(pool.join("data")).unwrap().len();
+            let data = stand.read("data").unwrap().len() as u64;
             assert_eq!(data, SIZE, "{operation:?} was cancelled");
             stand.check_image_is_given_back(operation);
         }
         stand.check_at_rest();
-        let data = pool.join("data");
-        fs::File::options()
-            .write(true)
-            .open(data)
-            .unwrap()
-            .set_len(SIZE)
-            .unwrap();
+        if stand
+            .read("data")
+            .is_some_and(|data| data.len() as u64 != SIZE)
+        {
+            let mut shrink = extant();
+            shrink.args(["vol", "resize", "--shrink"]).arg(&pool);
+            run(shrink.args(["data", "8MiB"])).success();
+        }
         stand.reset();
         // Records of jobs take a block or two each.
         wait_until("the space comes back", || {
-            sync(&pool);
-            free_bytes(&pool) + 64 * 1024 >= free_before
+            stand.free_bytes() + 64 * 1024 >= free_before
         });
     }
     eprintln!("{interrupted} jobs were interrupted");

@@ -8,7 +8,7 @@ use super::submission::no_such_job;
 use super::{JobId, JobStatus, Outcome, run_file};
 use crate::operation;
 use crate::pool::Pool;
-use crate::storage::{Purpose, Storage};
+use crate::storage::Storage;
 
 /// How often a job is looked at by who waits for it.
 const LOOK: Duration = Duration::from_millis(5);
@@ -70,7 +70,7 @@ impl Pool {
     /// `NotFound`, `AlreadyExists` when it has ended before; `InUse` when its process does not answer.
     pub fn cancel(&self, id: JobId) -> Result<JobStatus> {
         let state = self.make_state()?;
-        self.unfinished(&state, id)?;
+        let record = self.unfinished(&state, id)?;
         run_file::ask_to_stop(state.jobs.folder(), id).or_else(|error| match error.kind() {
             // It has just ended.
             ErrorKind::NotFound => Ok(()),
@@ -83,7 +83,8 @@ impl Pool {
                 return Ok(status);
             }
             if status.state == super::JobState::Interrupted {
-                self.abandon(&*self.storage(Purpose::Change)?, id)?;
+                let storage = self.storage(record.operation.purpose())?;
+                self.abandon(&*storage, id)?;
                 return self.job(id);
             }
             if started.elapsed() > ANSWER_MAX {

@@ -2,7 +2,7 @@
 //!
 //! A pool has so many places (`jobs_max`). A job that waits takes one when there is one left after the jobs at work and the
 //! waiting ones before it: those of higher priority, and the older of the same. Jobs judge for themselves, under the
-//! pool's lock; a job whose process died holds no place.
+//! pool's lock; a job whose process died holds no place. In an image a job also waits until no other process has that open.
 
 use std::time::Duration;
 
@@ -27,18 +27,23 @@ pub(super) fn wait_turn<'p>(
 ) -> Result<Box<dyn Storage + 'p>> {
     loop {
         control.cancel.check()?;
-        let storage = pool.storage(own.operation.purpose())?;
-        let locked = state.lock()?;
-        if is_next(pool, state, own)? {
-            teller.set(Line {
-                stage: Stage::Running,
-                progress: None,
-                // What an earlier process has done.
-                wiped: teller.newest().wiped,
-            })?;
-            return Ok(storage);
+        // What others may need is opened for a turn that is probable, and the turn is judged under the lock.
+        let storage = match is_next(pool, state, own)? {
+            true => pool.try_storage(own.operation.purpose())?,
+            false => None,
+        };
+        if let Some(storage) = storage {
+            let _locked = state.lock()?;
+            if is_next(pool, state, own)? {
+                teller.set(Line {
+                    stage: Stage::Running,
+                    progress: None,
+                    // What an earlier process has done.
+                    wiped: teller.newest().wiped,
+                })?;
+                return Ok(storage);
+            }
         }
-        drop(locked);
         control.report(Phase::Wait, 0, 0);
         std::thread::sleep(LOOK);
     }

@@ -21,7 +21,7 @@ use crate::name::VolumeName;
 use crate::operation::content_format;
 use crate::pool::Pool;
 use crate::state::{Locked, State};
-use crate::storage::{Purpose, Storage, VolumeFile};
+use crate::storage::{Storage, VolumeFile};
 
 impl Pool {
     /// Makes a job of `operation`, which has what it needs on return: of two that do not both fit, one fails here.
@@ -74,7 +74,8 @@ impl Pool {
     /// [`submit`](Self::submit), as what it still needs is reserved anew.
     pub fn resume(&self, id: JobId) -> Result<Job<'_>> {
         let state = self.make_state()?;
-        let storage = self.storage(Purpose::Change)?;
+        let record = self.unfinished(&state, id)?;
+        let storage = self.storage(record.operation.purpose())?;
         let locked = state.lock()?;
         self.take_up(&*storage, state, locked, id, None)
     }

@@ -75,6 +75,10 @@ impl<'p> Job<'p> {
     /// A request of [`Pool::cancel`] cancels the token of `control` as well. After an error the pool is as before,
     /// but for what a wipe has wiped, and for an interrupted job, which can be resumed.
     pub fn run(mut self, on_stop: OnStop, control: Control<'_>) -> Result<()> {
+        let has_begun = self
+            .run
+            .line()
+            .is_none_or(|line| line.stage != Stage::Waiting);
         let mut storage = None;
         let result = self.work(&mut storage, control);
         let Err(error) = result else {
@@ -87,7 +91,12 @@ impl<'p> Job<'p> {
         if is_interrupted {
             return Err(error);
         }
-        match self.roll_back(storage) {
+        let undone = match has_begun || storage.is_some() {
+            true => self.roll_back(storage),
+            // What holds the volumes may be in use for long by others.
+            false => Ok(()),
+        };
+        match undone {
             Ok(()) => self.end(Err(error)),
             // It stays interrupted, for a disk that answers again.
             Err(_) => Err(error),

@@ -10,7 +10,7 @@ use extant_hostfs::{
 use extant_space::{Control, ErrorKind, Preallocation, Result};
 use rustix::fs::{FileType, OFlags, Stat};
 
-use super::{FileStat, NewFile, Peek, Storage, VolumeFile, WorkFile, job_of};
+use super::{FileStat, NewFile, Peek, Storage, VolumeFile, WorkFile, is_own, job_of};
 use crate::folder::{Folder, OnExisting};
 use crate::name::VolumeName;
 use crate::state;
@@ -211,9 +211,4 @@ impl From<Stat> for FileStat {
 
 fn is_regular(stat: &Stat) -> bool {
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
-}
-
-/// Names that are there in every pool.
-fn is_own(name: &[u8]) -> bool {
-    matches!(name, b".extant" | b"lost+found")
 }

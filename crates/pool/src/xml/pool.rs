@@ -7,7 +7,7 @@ use extant_space::{Error, ErrorKind, Result};
 use super::document::{child, invalid, parse, text};
 use super::kept::{Kept, Out};
 use super::writer::Writer;
-use crate::definition::Definition;
+use crate::definition::{Definition, PoolKind};
 use crate::limits::Limits;
 use crate::pool::Pool;
 
@@ -78,8 +78,22 @@ fn uuid_of(identifier: &str) -> Option<String> {
 }
 
 impl Pool {
+    /// libvirt's pools hold files and disks of the host.
+    pub(super) fn check_is_known_to_libvirt(&self) -> Result<()> {
+        match self.definition().kind() {
+            PoolKind::Dir => Ok(()),
+            PoolKind::Ext4 => Err(Error::new(ErrorKind::Unsupported)
+                .at(self.definition().path())
+                .detail("XML: libvirt has no pools of kind 'ext4'")),
+        }
+    }
+
     /// The pool as libvirt describes it.
+    ///
+    /// # Errors
+    /// `Unsupported` for a pool in an image, which libvirt does not know.
     pub fn xml(&self) -> Result<String> {
+        self.check_is_known_to_libvirt()?;
         let info = self.info()?;
         let definition = self.definition();
         let kept = match &definition.kept {

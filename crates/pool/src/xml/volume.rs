@@ -145,7 +145,11 @@ fn mode_of(target: Option<Node<'_, '_>>) -> Result<Option<u32>> {
 
 impl Pool {
     /// A volume as libvirt describes it, with what was kept of the description that it was made by.
+    ///
+    /// # Errors
+    /// `Unsupported` in an image, whose files libvirt does not know.
     pub fn volume_xml(&self, name: &VolumeName) -> Result<String> {
+        self.check_is_known_to_libvirt()?;
         let info = self.volume(name)?;
         let storage = self.storage(Purpose::Look)?;
         let kept = match kept_of(&*storage.open(name, Access::Read)?)? {

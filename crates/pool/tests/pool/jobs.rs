@@ -2,24 +2,20 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use extant_pool::{
-    CloneMethod, Download, Job, JobId, JobOptions, JobState, Leftovers, OnStop, Operation, Pool,
-    Priority, Upload,
+    CloneMethod, Job, JobId, JobOptions, JobState, Leftovers, OnStop, Operation, PoolKind, Priority,
 };
 use extant_space::{
     ByteRange, CancelToken, Control, ErrorKind, FallocateMode, Preallocation, Progress, Result,
-    Silent, SpaceFile,
+    Silent,
 };
 use extant_testkit::require;
-use extant_testkit::scratch::{Filesystem, Scratch};
+use extant_testkit::scratch::Filesystem;
 
-use crate::stand::{
-    MIB, assert_at_rest, clone, create, in_memory, name, names, perform, pool_at, resize, run,
-    submit,
-};
+use crate::both::{KINDS, Stand};
+use crate::stand::{MIB, clone, create, name, names, perform, resize, run, submit};
 
 /// Runs `job` with a token that is cancelled at the `point`-th progress.
 pub fn run_until(point: usize, job: Job<'_>, on_stop: OnStop) -> Result<()> {
@@ -37,127 +33,62 @@ pub fn run_until(point: usize, job: Job<'_>, on_stop: OnStop) -> Result<()> {
     job.run(on_stop, Control::new(&cancel, &sink))
 }
 
-/// A volume `a` with data, and a file outside of the pool.
-struct Stand {
-    // Dropped in this order: an open directory cannot be unmounted.
-    pool: Pool,
-    scratch: Scratch,
-    outside: std::path::PathBuf,
-}
-
-impl Stand {
-    fn new() -> Self {
-        let scratch = in_memory(Filesystem::Ext4, 128 * MIB);
-        let outside = scratch.folder_beside("outside");
-        let pool = pool_at(scratch.path());
-        let data: Vec<u8> = (0..=250).cycle().take(8 << 20).collect();
-        fs::write(outside.join("source"), &data).unwrap();
-        fs::write(scratch.path().join("a"), &data).unwrap();
-        Self {
-            scratch,
-            pool,
-            outside,
-        }
-    }
-
-    /// What can be undone, each with the names that it leaves.
-    fn operations(&self) -> Vec<(Operation, Vec<&'static str>)> {
-        let upload = Upload {
-            volume: name("b"),
-            source: self.outside.join("source"),
-            format: None,
-            allow_backing: false,
-            replace: false,
-            mode: 0o600,
-        };
-        let download = Download {
-            volume: name("a"),
-            target: self.outside.join("target"),
-            replace: false,
-        };
-        vec![
-            (create("b", 8 * MIB, Preallocation::Full), vec!["a", "b"]),
-            (clone("a", "b", CloneMethod::Copy), vec!["a", "b"]),
-            (Operation::Upload(upload), vec!["a", "b"]),
-            (resize("a", 16 * MIB, Preallocation::Full), vec!["a"]),
-            (Operation::Download(download), vec!["a"]),
-        ]
-    }
-
-    fn reset(&self) {
-        if self.pool.volume(&name("b")).is_ok() {
-            self.pool.delete(&name("b"), false).unwrap();
-        }
-        let file = fs::File::options()
-            .write(true)
-            .open(self.scratch.path().join("a"));
-        file.unwrap().set_len(8 * MIB).unwrap();
-        let _ = fs::remove_file(self.outside.join("target"));
-    }
-
-    #[track_caller]
-    fn assert_as_before(&self) {
-        assert_eq!(names(&self.pool), ["a"]);
-        let source = fs::read(self.outside.join("source")).unwrap();
-        assert!(fs::read(self.scratch.path().join("a")).unwrap() == source);
-        let left: Vec<_> = fs::read_dir(&self.outside).unwrap().collect();
-        assert_eq!(left.len(), 1, "{left:?}");
-        assert_at_rest(&self.pool);
-    }
-}
-
 #[test]
 fn job_cancelled_at_any_point_leaves_the_pool_as_before() {
     require!(Filesystem::Ext4.requirement());
-    let stand = Stand::new();
-    for (operation, done) in stand.operations() {
-        for point in 0.. {
-            let job = submit(&stand.pool, operation.clone()).unwrap();
-            let id = job.id();
-            match run_until(point, job, OnStop::Cancel) {
-                Ok(()) => {
-                    assert!(point > 1, "{operation:?} tells nothing");
-                    assert_eq!(names(&stand.pool), done, "{operation:?}");
-                    break;
-                }
-                Err(error) => {
-                    assert_eq!(error.kind(), ErrorKind::Cancelled, "{operation:?}: {error}");
-                    assert_eq!(stand.pool.job(id).unwrap().state, JobState::Cancelled);
-                    stand.assert_as_before();
+    for kind in KINDS {
+        let stand = Stand::new(kind);
+        for (operation, done) in stand.operations() {
+            for point in 0.. {
+                let job = submit(&stand.pool, operation.clone()).unwrap();
+                let id = job.id();
+                match run_until(point, job, OnStop::Cancel) {
+                    Ok(()) => {
+                        assert!(point > 1, "{operation:?} tells nothing");
+                        assert_eq!(names(&stand.pool), done, "{operation:?}");
+                        break;
+                    }
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Cancelled, "{operation:?}: {error}");
+                        assert_eq!(stand.pool.job(id).unwrap().state, JobState::Cancelled);
+                        stand.assert_as_before();
+                    }
                 }
             }
+            stand.reset();
         }
-        stand.reset();
     }
 }
 
 #[test]
 fn job_interrupted_at_any_point_is_resumed_to_the_same_end() {
     require!(Filesystem::Ext4.requirement());
-    let stand = Stand::new();
-    for (operation, done) in stand.operations() {
-        for point in 0.. {
-            let job = submit(&stand.pool, operation.clone()).unwrap();
-            let id = job.id();
-            let is_last = match run_until(point, job, OnStop::Interrupt) {
-                Ok(()) => true,
-                Err(error) => {
-                    assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
-                    assert_eq!(stand.pool.job(id).unwrap().state, JobState::Interrupted);
-                    let found = stand.pool.refresh(Leftovers::Keep).unwrap();
-                    assert_eq!(found.interrupted.len(), 1);
-                    assert_eq!(found.interrupted[0].job.id, id);
-                    run(stand.pool.resume(id).unwrap()).unwrap();
-                    false
+    for kind in KINDS {
+        let stand = Stand::new(kind);
+        for (operation, done) in stand.operations() {
+            for point in 0.. {
+                let job = submit(&stand.pool, operation.clone()).unwrap();
+                let id = job.id();
+                let is_last = match run_until(point, job, OnStop::Interrupt) {
+                    Ok(()) => true,
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Cancelled, "{error}");
+                        assert_eq!(stand.pool.job(id).unwrap().state, JobState::Interrupted);
+                        let found = stand.pool.refresh(Leftovers::Keep).unwrap();
+                        assert_eq!(found.interrupted.len(), 1);
+                        assert_eq!(found.interrupted[0].job.id, id);
+                        run(stand.pool.resume(id).unwrap()).unwrap();
+                        false
+                    }
+                };
+                assert_eq!(stand.pool.job(id).unwrap().state, JobState::Done);
+                assert_eq!(names(&stand.pool), done, "{operation:?}");
+                check_result(&stand, &operation);
+                stand.assert_at_rest();
+                stand.reset();
+                if is_last {
+                    break;
                 }
-            };
-            assert_eq!(stand.pool.job(id).unwrap().state, JobState::Done);
-            assert_eq!(names(&stand.pool), done, "{operation:?}");
-            check_result(&stand, &operation);
-            assert_at_rest(&stand.pool);
-            stand.reset();
-            if is_last {
-                break;
             }
         }
     }
@@ -166,12 +97,13 @@ fn job_interrupted_at_any_point_is_resumed_to_the_same_end() {
 #[track_caller]
 fn check_result(stand: &Stand, operation: &Operation) {
     let source = fs::read(stand.outside.join("source")).unwrap();
-    let same = |path: &Path| fs::read(path).unwrap() == source;
     match operation {
         Operation::Clone(_) | Operation::Upload(_) => {
-            assert!(same(&stand.scratch.path().join("b")));
+            assert!(stand.read("b") == source);
         }
-        Operation::Download(_) => assert!(same(&stand.outside.join("target"))),
+        Operation::Download(_) => {
+            assert!(fs::read(stand.outside.join("target")).unwrap() == source)
+        }
         Operation::Create(create) => {
             let info = stand.pool.volume(&create.volume).unwrap();
             assert_eq!(info.written_bytes, create.capacity_bytes);
@@ -187,140 +119,150 @@ fn check_result(stand: &Stand, operation: &Operation) {
 #[test]
 fn interrupted_job_is_taken_up_by_the_same_operation_and_cancelled_by_others() {
     require!(Filesystem::Ext4.requirement());
-    let stand = Stand::new();
-    let pool = &stand.pool;
-    let wanted = create("b", 8 * MIB, Preallocation::Full);
-    let first = submit(pool, wanted.clone()).unwrap();
-    let id = first.id();
-    run_until(3, first, OnStop::Interrupt).unwrap_err();
-    let other = submit(pool, create("b", 9 * MIB, Preallocation::Full)).unwrap_err();
-    assert_eq!(other.kind(), ErrorKind::InUse);
-    assert!(other.to_string().contains(&format!("job {id}")), "{other}");
-    let urgent = JobOptions {
-        priority: Priority::High,
-        ..JobOptions::default()
-    };
-    let again = pool.submit(wanted.clone(), urgent).unwrap();
-    assert_eq!(again.id(), id);
-    assert_eq!(pool.job(id).unwrap().options, urgent);
-    run(again).unwrap();
-    stand.reset();
+    for kind in KINDS {
+        let stand = Stand::new(kind);
+        let pool = &stand.pool;
+        let wanted = create("b", 8 * MIB, Preallocation::Full);
+        let first = submit(pool, wanted.clone()).unwrap();
+        let id = first.id();
+        run_until(3, first, OnStop::Interrupt).unwrap_err();
+        let other = submit(pool, create("b", 9 * MIB, Preallocation::Full)).unwrap_err();
+        assert_eq!(other.kind(), ErrorKind::InUse);
+        assert!(other.to_string().contains(&format!("job {id}")), "{other}");
+        let urgent = JobOptions {
+            priority: Priority::High,
+            ..JobOptions::default()
+        };
+        let again = pool.submit(wanted.clone(), urgent).unwrap();
+        assert_eq!(again.id(), id);
+        assert_eq!(pool.job(id).unwrap().options, urgent);
+        run(again).unwrap();
+        stand.reset();
 
-    let second = submit(pool, wanted).unwrap();
-    let id = second.id();
-    run_until(3, second, OnStop::Interrupt).unwrap_err();
-    assert_eq!(pool.cancel(id).unwrap().state, JobState::Cancelled);
-    stand.assert_as_before();
-    assert_eq!(
-        pool.cancel(id).unwrap_err().kind(),
-        ErrorKind::AlreadyExists
-    );
-    assert_eq!(
-        pool.resume(id).unwrap_err().kind(),
-        ErrorKind::AlreadyExists
-    );
-    assert_eq!(
-        pool.cancel(JobId(999)).unwrap_err().kind(),
-        ErrorKind::NotFound
-    );
+        let second = submit(pool, wanted).unwrap();
+        let id = second.id();
+        run_until(3, second, OnStop::Interrupt).unwrap_err();
+        assert_eq!(pool.cancel(id).unwrap().state, JobState::Cancelled);
+        stand.assert_as_before();
+        assert_eq!(
+            pool.cancel(id).unwrap_err().kind(),
+            ErrorKind::AlreadyExists
+        );
+        assert_eq!(
+            pool.resume(id).unwrap_err().kind(),
+            ErrorKind::AlreadyExists
+        );
+        assert_eq!(
+            pool.cancel(JobId(999)).unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
+    }
 }
 
 #[test]
 fn refresh_cancels_interrupted_jobs_when_told() {
     require!(Filesystem::Ext4.requirement());
-    let stand = Stand::new();
-    for (operation, _) in stand.operations() {
-        let job = submit(&stand.pool, operation).unwrap();
-        let id = job.id();
-        run_until(1, job, OnStop::Interrupt).unwrap_err();
-        let found = stand.pool.refresh(Leftovers::Remove).unwrap();
-        assert_eq!(found.cancelled, [id]);
-        stand.assert_as_before();
+    for kind in KINDS {
+        let stand = Stand::new(kind);
+        for (operation, _) in stand.operations() {
+            let job = submit(&stand.pool, operation).unwrap();
+            let id = job.id();
+            run_until(1, job, OnStop::Interrupt).unwrap_err();
+            let found = stand.pool.refresh(Leftovers::Remove).unwrap();
+            assert_eq!(found.cancelled, [id]);
+            stand.assert_as_before();
+        }
     }
 }
 
 #[test]
 fn files_of_no_job_are_found_told_and_removed() {
     require!(Filesystem::Ext4.requirement());
-    let stand = Stand::new();
-    perform(&stand.pool, create("b", MIB, Preallocation::Off)).unwrap();
-    let work = stand.scratch.path().join(".extant/work");
-    fs::write(work.join("77.copy"), vec![1; MIB as usize]).unwrap();
-    fs::write(stand.scratch.path().join(".extant/jobs/78.run"), "").unwrap();
-    let found = stand.pool.refresh(Leftovers::Keep).unwrap();
-    assert_eq!((found.removed_files, found.removed_bytes), (1, MIB));
-    assert_at_rest(&stand.pool);
-    assert_eq!(fs::read_dir(&work).unwrap().count(), 0);
+    for kind in KINDS {
+        let stand = Stand::new(kind);
+        perform(&stand.pool, create("b", MIB, Preallocation::Off)).unwrap();
+        stand.write(".extant/work/77.copy", &vec![1; MIB as usize]);
+        fs::write(stand.own().join("jobs/78.run"), "").unwrap();
+        let found = stand.pool.refresh(Leftovers::Keep).unwrap();
+        assert_eq!((found.removed_files, found.removed_bytes), (1, MIB));
+        stand.assert_at_rest();
+        assert_eq!(stand.work_names(), 0);
+    }
 }
 
 #[test]
 fn job_at_work_is_cancelled_by_another_and_its_volume_is_locked_meanwhile() {
     require!(Filesystem::Ext4.requirement());
-    let stand = Stand::new();
-    let pool = &stand.pool;
-    let slow = JobOptions {
-        rate: std::num::NonZeroU64::new(4 * MIB),
-        ..JobOptions::default()
-    };
-    for (operation, _) in stand.operations() {
-        let job = pool.submit(operation.clone(), slow).unwrap();
-        let id = job.id();
-        std::thread::scope(|scope| {
-            let worker = scope.spawn(|| {
-                job.run(
-                    OnStop::Interrupt,
-                    Control::new(&CancelToken::new(), &Silent),
-                )
+    for kind in KINDS {
+        let stand = Stand::new(kind);
+        let pool = &stand.pool;
+        let slow = JobOptions {
+            rate: std::num::NonZeroU64::new(4 * MIB),
+            ..JobOptions::default()
+        };
+        for (operation, _) in stand.operations() {
+            let job = pool.submit(operation.clone(), slow).unwrap();
+            let id = job.id();
+            std::thread::scope(|scope| {
+                let worker = scope.spawn(|| {
+                    job.run(
+                        OnStop::Interrupt,
+                        Control::new(&CancelToken::new(), &Silent),
+                    )
+                });
+                let begun = |status: &extant_pool::JobStatus| {
+                    let progress = status.progress;
+                    status.state == JobState::Running
+                        && progress.is_some_and(|it| it.done_bytes > 0)
+                };
+                while !begun(&pool.job(id).unwrap()) {
+                    assert!(!pool.job(id).unwrap().state.has_ended(), "{operation:?}");
+                    std::thread::sleep(Duration::from_millis(2));
+                }
+                let busy = pool.resume(id).unwrap_err();
+                assert_eq!(busy.kind(), ErrorKind::InUse);
+                if !matches!(operation, Operation::Download(_)) {
+                    let busy = submit(pool, operation.clone()).unwrap_err();
+                    assert_eq!(busy.kind(), ErrorKind::InUse, "{busy}");
+                }
+                let started = Instant::now();
+                assert_eq!(pool.cancel(id).unwrap().state, JobState::Cancelled);
+                eprintln!("cancel of {}: {:?}", operation.name(), started.elapsed());
+                assert_eq!(
+                    worker.join().unwrap().unwrap_err().kind(),
+                    ErrorKind::Cancelled
+                );
             });
-            let begun = |status: &extant_pool::JobStatus| {
-                let progress = status.progress;
-                status.state == JobState::Running && progress.is_some_and(|it| it.done_bytes > 0)
-            };
-            while !begun(&pool.job(id).unwrap()) {
-                assert!(!pool.job(id).unwrap().state.has_ended(), "{operation:?}");
-                std::thread::sleep(Duration::from_millis(2));
-            }
-            let busy = pool.resume(id).unwrap_err();
-            assert_eq!(busy.kind(), ErrorKind::InUse);
-            if !matches!(operation, Operation::Download(_)) {
-                let busy = submit(pool, operation.clone()).unwrap_err();
-                assert_eq!(busy.kind(), ErrorKind::InUse, "{busy}");
-            }
-            let started = Instant::now();
-            assert_eq!(pool.cancel(id).unwrap().state, JobState::Cancelled);
-            eprintln!("cancel of {}: {:?}", operation.name(), started.elapsed());
-            assert_eq!(
-                worker.join().unwrap().unwrap_err().kind(),
-                ErrorKind::Cancelled
-            );
-        });
-        stand.assert_as_before();
+            stand.assert_as_before();
+        }
     }
 }
 
 #[test]
 fn job_handed_over_is_never_without_a_worker() {
     require!(Filesystem::Ext4.requirement());
-    let stand = Stand::new();
-    let pool = &stand.pool;
-    let job = submit(pool, create("b", MIB, Preallocation::Full)).unwrap();
-    let id = job.id();
-    let lock = job.hand_over();
-    assert_eq!(pool.job(id).unwrap().state, JobState::Waiting);
-    assert_eq!(pool.resume(id).unwrap_err().kind(), ErrorKind::InUse);
-    let wrong = fs::File::open("/dev/null").unwrap();
-    assert_eq!(
-        pool.take_over(id, wrong).unwrap_err().kind(),
-        ErrorKind::InvalidArgument
-    );
-    run(pool.take_over(id, lock).unwrap()).unwrap();
-    assert_eq!(names(pool), ["a", "b"]);
+    for kind in KINDS {
+        let stand = Stand::new(kind);
+        let pool = &stand.pool;
+        let job = submit(pool, create("b", MIB, Preallocation::Full)).unwrap();
+        let id = job.id();
+        let lock = job.hand_over();
+        assert_eq!(pool.job(id).unwrap().state, JobState::Waiting);
+        assert_eq!(pool.resume(id).unwrap_err().kind(), ErrorKind::InUse);
+        let wrong = fs::File::open("/dev/null").unwrap();
+        assert_eq!(
+            pool.take_over(id, wrong).unwrap_err().kind(),
+            ErrorKind::InvalidArgument
+        );
+        run(pool.take_over(id, lock).unwrap()).unwrap();
+        assert_eq!(names(pool), ["a", "b"]);
+    }
 }
 
 #[test]
 fn jobs_that_ended_long_ago_are_forgotten_and_numbers_are_not_used_again() {
     require!(Filesystem::Ext4.requirement());
-    let stand = Stand::new();
+    let stand = Stand::new(PoolKind::Dir);
     for round in 1..=70 {
         let job = submit(&stand.pool, create("b", MIB, Preallocation::Off)).unwrap();
         assert_eq!(job.id(), JobId(round));
@@ -335,44 +277,49 @@ fn jobs_that_ended_long_ago_are_forgotten_and_numbers_are_not_used_again() {
 #[test]
 fn copy_taken_up_again_follows_a_source_that_has_changed() {
     require!(Filesystem::Ext4.requirement());
-    let stand = Stand::new();
-    let operation = clone("a", "b", CloneMethod::Copy);
-    let job = submit(&stand.pool, operation.clone()).unwrap();
-    run_until(5, job, OnStop::Interrupt).unwrap_err();
-    let path = stand.scratch.path().join("a");
-    let file = extant_hostfs::HostFile::open(&path, extant_hostfs::Access::ReadWrite).unwrap();
-    file.write_at(b"changed", 0).unwrap();
-    let hole = ByteRange::new(MIB, 2 * MIB);
-    file.fallocate(FallocateMode::PunchHole, hole).unwrap();
-    drop(file);
-    perform(&stand.pool, operation).unwrap();
-    let same = fs::read(&path).unwrap() == fs::read(stand.scratch.path().join("b")).unwrap();
-    assert!(same, "the clone is of the source as it is");
+    for kind in KINDS {
+        let stand = Stand::new(kind);
+        let operation = clone("a", "b", CloneMethod::Copy);
+        let job = submit(&stand.pool, operation.clone()).unwrap();
+        run_until(5, job, OnStop::Interrupt).unwrap_err();
+        stand.with_file("a", |file| {
+            file.write_at(b"changed", 0).unwrap();
+            let hole = ByteRange::new(MIB, 2 * MIB);
+            file.fallocate(FallocateMode::PunchHole, hole).unwrap();
+        });
+        perform(&stand.pool, operation).unwrap();
+        let same = stand.read("a") == stand.read("b");
+        assert!(same, "the clone is of the source as it is");
+    }
 }
 
 #[test]
 fn run_file_that_was_lost_is_made_anew() {
     require!(Filesystem::Ext4.requirement());
-    let stand = Stand::new();
-    let job = submit(&stand.pool, create("b", 8 * MIB, Preallocation::Full)).unwrap();
-    let id = job.id();
-    run_until(3, job, OnStop::Interrupt).unwrap_err();
-    fs::remove_file(stand.scratch.path().join(format!(".extant/jobs/{id}.run"))).unwrap();
-    let found = stand.pool.refresh(Leftovers::Keep).unwrap();
-    assert_eq!(found.interrupted.len(), 1);
-    run(stand.pool.resume(id).unwrap()).unwrap();
-    assert_eq!(names(&stand.pool), ["a", "b"]);
-    assert_at_rest(&stand.pool);
+    for kind in KINDS {
+        let stand = Stand::new(kind);
+        let job = submit(&stand.pool, create("b", 8 * MIB, Preallocation::Full)).unwrap();
+        let id = job.id();
+        run_until(3, job, OnStop::Interrupt).unwrap_err();
+        fs::remove_file(stand.own().join(format!("jobs/{id}.run"))).unwrap();
+        let found = stand.pool.refresh(Leftovers::Keep).unwrap();
+        assert_eq!(found.interrupted.len(), 1);
+        run(stand.pool.resume(id).unwrap()).unwrap();
+        assert_eq!(names(&stand.pool), ["a", "b"]);
+        stand.assert_at_rest();
+    }
 }
 
 #[test]
 fn interrupted_resize_of_a_volume_that_is_gone_is_cancelled() {
     require!(Filesystem::Ext4.requirement());
-    let stand = Stand::new();
-    let job = submit(&stand.pool, resize("a", 16 * MIB, Preallocation::Full)).unwrap();
-    let id = job.id();
-    run_until(1, job, OnStop::Interrupt).unwrap_err();
-    fs::remove_file(stand.scratch.path().join("a")).unwrap();
-    assert_eq!(stand.pool.cancel(id).unwrap().state, JobState::Cancelled);
-    assert_at_rest(&stand.pool);
+    for kind in KINDS {
+        let stand = Stand::new(kind);
+        let job = submit(&stand.pool, resize("a", 16 * MIB, Preallocation::Full)).unwrap();
+        let id = job.id();
+        run_until(1, job, OnStop::Interrupt).unwrap_err();
+        stand.remove("a");
+        assert_eq!(stand.pool.cancel(id).unwrap().state, JobState::Cancelled);
+        stand.assert_at_rest();
+    }
 }

@@ -2,6 +2,8 @@
 //!
 //! A process that dies is a job that is dropped before its end; real ones are killed in the tests of the command.
 
+mod both;
+mod inside;
 mod jobs;
 mod qcow2;
 mod space;

@@ -1,0 +1,270 @@
+//! An ext4 image or disk, driven by the engine: no mount, no root.
+//!
+//! Volumes are the regular files of one directory in it. Files that are not complete lie in that directory's folder
+//! `.extant/work`, as in a directory of the host, and get their names by a rename in the engine's journal; whoever opens the image
+//! after a crash replays that. Every change that somebody is told of is committed before.
+
+mod file;
+mod inner;
+mod place;
+mod turn;
+
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use extant_ext4::{FileType, InodeNumber, NewKind, Node, RenameMode};
+use extant_hostfs::{Access, Pace};
+use extant_image::{Pieces, verify_state};
+use extant_space::{ByteRange, Control, Error, ErrorKind, ExtentState, Preallocation, Result};
+
+use super::{FileStat, NewFile, OnExisting, Peek, Storage, VolumeFile, WorkFile, is_own, job_of};
+use crate::name::VolumeName;
+use crate::state;
+use file::{ImageFile, rate_of};
+use inner::{child_directory, find, make_directory, new_node};
+
+pub(crate) use place::{ImagePlace, OpenImage, Opening};
+
+const WORK: &str = "work";
+
+/// An image, open for one operation.
+pub(crate) struct ImageStorage {
+    image: Arc<OpenImage>,
+}
+
+impl ImageStorage {
+    pub(crate) fn new(image: Arc<OpenImage>) -> Self {
+        Self { image }
+    }
+
+    fn place(&self, name: &str) -> PathBuf {
+        self.image.path_of(name)
+    }
+
+    fn work_place(&self, name: &str) -> PathBuf {
+        self.work_path().join(name)
+    }
+
+    /// The folder of files that are not complete; `None` where there is none.
+    fn find_work(&self) -> Result<Option<Node>> {
+        let own = child_directory(self.image.directory(), state::FOLDER);
+        let found = own.and_then(|own| match own {
+            Some(own) => child_directory(&own, WORK),
+            None => Ok(None),
+        });
+        found.map_err(|error| error.at(self.work_path()))
+    }
+
+    fn make_work(&self) -> Result<Node> {
+        make_directory(self.image.directory(), state::FOLDER)
+            .and_then(|own| make_directory(&own, WORK))
+            .map_err(|error| error.at(self.work_path()))
+    }
+
+    fn file(&self, node: &Node, path: PathBuf) -> Result<Box<dyn VolumeFile>> {
+        match node.file() {
+            Ok(file) => Ok(Box::new(ImageFile::new(&self.image, file, path))),
+            Err(error) => Err(error.with_kind(ErrorKind::WrongType).at(path)),
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
+        let synced = self.image.filesystem().sync();
+        synced.map_err(|error| error.at(self.image.path()))
+    }
+
+    /// Fails before anything is changed where it cannot succeed.
+    fn check_room(&self, wanted_bytes: u64) -> Result<()> {
+        self.image.check_room(wanted_bytes)
+    }
+
+    /// The names in a directory, without its own two.
+    fn names(&self, directory: &Node) -> Result<Vec<(Vec<u8>, InodeNumber)>> {
+        let mut names = Vec::new();
+        let listed = directory.list(0, &mut |listed| {
+            if !matches!(listed.name, b"." | b"..") {
+                names.push((listed.name.to_vec(), listed.inode));
+            }
+            ControlFlow::Continue(())
+        });
+        listed.map_err(|error| error.at(self.image.path()))?;
+        Ok(names)
+    }
+}
+
+impl Peek for Box<dyn VolumeFile> {
+    fn attribute(&self, name: &str) -> Option<Vec<u8>> {
+        (**self).attribute(name).ok()?
+    }
+
+    fn read(&self, first: &mut [u8]) -> usize {
+        self.read_at(first, 0).unwrap_or(0)
+    }
+}
+
+impl Storage for ImageStorage {
+    fn for_each_volume(&self, visit: &mut dyn FnMut(&VolumeName, &FileStat)) -> Result<u64> {
+        let mut others = 0;
+        for (bytes, inode) in self.names(self.image.directory())? {
+            let text = std::str::from_utf8(&bytes).ok();
+            let name = text.and_then(|name| name.parse().ok());
+            // Another thread may have removed it.
+            let node = self.image.filesystem().node(inode).ok();
+            match (name, node) {
+                (Some(name), Some(node)) if node.file_type() == FileType::Regular => {
+                    visit(&name, &self.image.stat(&node));
+                }
+                _ => others += u64::from(!is_own(&bytes)),
+            }
+        }
+        Ok(others)
+    }
+
+    fn has_name(&self, name: &VolumeName) -> Result<bool> {
+        let found = find(self.image.directory(), name.as_str());
+        Ok(found
+            .map_err(|error| error.at(self.place(name.as_str())))?
+            .is_some())
+    }
+
+    fn open(&self, name: &VolumeName, access: Access) -> Result<Box<dyn VolumeFile>> {
+        let place = self.place(name.as_str());
+        if access != Access::Read {
+            self.image
+                .check_writable()
+                .map_err(|error| error.at(&place))?;
+        }
+        let node = self.image.directory().lookup(name.as_str().as_bytes());
+        self.file(&node.map_err(|error| error.at(&place))?, place)
+    }
+
+    fn peek(&self, name: &VolumeName) -> Option<Box<dyn Peek>> {
+        let file = self.open(name, Access::Read).ok()?;
+        Some(Box::new(file))
+    }
+
+    fn remove(&self, name: &VolumeName) -> Result<()> {
+        self.image
+            .check_writable()
+            .and_then(|()| self.image.directory().unlink(name.as_str().as_bytes()))
+            .map_err(|error| error.at(self.place(name.as_str())))?;
+        self.sync()
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        Ok(self.image.free_bytes())
+    }
+
+    fn work_path(&self) -> PathBuf {
+        self.place(state::FOLDER).join(WORK)
+    }
+
+    fn work_files(&self) -> Result<Vec<WorkFile>> {
+        let Some(work) = self.find_work()? else {
+            return Ok(Vec::new());
+        };
+        let names = self.names(&work)?.into_iter();
+        let files = names.filter_map(|(bytes, inode)| {
+            let name = String::from_utf8(bytes).ok()?;
+            let node = self.image.filesystem().node(inode).ok()?;
+            Some(WorkFile {
+                job: job_of(&name),
+                name,
+                allocated_bytes: node.attributes().allocated_bytes,
+            })
+        });
+        Ok(files.collect())
+    }
+
+    fn open_work(&self, name: &str) -> Result<Option<Box<dyn VolumeFile>>> {
+        let Some(work) = self.find_work()? else {
+            return Ok(None);
+        };
+        let place = self.work_place(name);
+        match find(&work, name).map_err(|error| error.at(&place))? {
+            Some(node) => self.file(&node, place).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn new_work(&self, name: &str) -> Result<Box<dyn VolumeFile>> {
+        let place = self.work_place(name);
+        let made = self
+            .make_work()?
+            .create(name.as_bytes(), &new_node(NewKind::Regular, 0o600));
+        self.file(&made.map_err(|error| error.at(&place))?, place)
+    }
+
+    fn create_work(
+        &self,
+        name: &str,
+        new: &NewFile,
+        pace: Pace,
+        control: Control<'_>,
+    ) -> Result<()> {
+        if self.open_work(name)?.is_some() {
+            return Ok(());
+        }
+        let partial = format!(".{name}.extant-partial");
+        let file = match self.open_work(&partial)? {
+            Some(file) => file,
+            None => self.new_work(&partial)?,
+        };
+        file.resize(new.size_bytes)?;
+        let rate = || rate_of(&pace);
+        let range = match new.preallocation {
+            Preallocation::Off => ByteRange::default(),
+            Preallocation::Falloc | Preallocation::Full => ByteRange::new(0, new.allocation_bytes),
+        };
+        let there = file.stat()?.allocated_bytes;
+        self.check_room(range.len().saturating_sub(there))?;
+        let mut pieces = Pieces::new(&*file, &rate, control);
+        match new.preallocation {
+            Preallocation::Off => {}
+            Preallocation::Falloc => {
+                pieces.allocate(range)?;
+                pieces.sync()?;
+                verify_state(&*file, range, ExtentState::Unwritten)?;
+            }
+            Preallocation::Full => pieces.make_written(range)?,
+        }
+        control.cancel.check()?;
+        file.set_mode(new.mode)?;
+        let work = self.make_work()?;
+        work.rename(
+            partial.as_bytes(),
+            &work,
+            name.as_bytes(),
+            RenameMode::NoReplace,
+        )
+        .map_err(|error| error.at(self.work_place(name)))?;
+        self.sync()
+    }
+
+    fn remove_work(&self, name: &str) -> Result<()> {
+        let removed = match self.find_work()? {
+            Some(work) => work.unlink(name.as_bytes()),
+            None => Err(Error::new(ErrorKind::NotFound)),
+        };
+        removed.map_err(|error| error.at(self.work_place(name)))?;
+        self.sync()
+    }
+
+    fn publish(&self, work: &str, volume: &VolumeName, existing: OnExisting) -> Result<()> {
+        let mode = match existing {
+            OnExisting::Refuse => RenameMode::NoReplace,
+            OnExisting::Replace => RenameMode::Replace,
+        };
+        let target = self.image.directory();
+        self.make_work()?
+            .rename(work.as_bytes(), target, volume.as_str().as_bytes(), mode)
+            .map_err(|error| error.at(self.place(volume.as_str())))?;
+        self.sync()
+    }
+
+    fn can_share(&self, _: &dyn VolumeFile) -> Result<bool> {
+        // ext4 has no shared extents.
+        Ok(false)
+    }
+}

@@ -1,0 +1,177 @@
+//! A file inside an image as the file of a volume.
+
+use std::num::NonZeroU64;
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use extant_ext4::{AttributeChange, File, XattrMode};
+use extant_hostfs::{Holder, HostFile, Pace};
+use extant_image::{Missing, Pieces};
+use extant_space::{
+    ByteRange, Control, ErrorKind, Extent, FallocateMode, Phase, Result, SpaceFile, SyncMode,
+};
+
+use super::OpenImage;
+use crate::storage::{FileStat, LockMode, MakeWritten, VolumeFile};
+
+/// Zeros written at once.
+const ZEROS: u64 = 1 << 20;
+/// A cancel is looked for at least this often.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// An open file of an open image.
+pub(super) struct ImageFile {
+    // Dropped before the image, which is closed with the last that uses it.
+    file: File,
+    path: PathBuf,
+    image: Arc<OpenImage>,
+}
+
+impl ImageFile {
+    pub(super) fn new(image: &Arc<OpenImage>, file: File, path: PathBuf) -> Self {
+        Self {
+            file,
+            path,
+            image: Arc::clone(image),
+        }
+    }
+
+    fn at<T>(&self, result: Result<T>) -> Result<T> {
+        result.map_err(|error| error.at(&self.path))
+    }
+}
+
+impl SpaceFile for ImageFile {
+    fn size(&self) -> Result<u64> {
+        self.at(self.file.size())
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        self.at(self.file.read_at(buffer, offset))
+    }
+
+    fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
+        self.at(self.file.write_at(buffer, offset))
+    }
+
+    fn resize(&self, size_bytes: u64) -> Result<()> {
+        self.at(self.file.resize(size_bytes))
+    }
+
+    fn fallocate(&self, mode: FallocateMode, range: ByteRange) -> Result<()> {
+        self.at(self.file.fallocate(mode, range))
+    }
+
+    fn for_each_extent(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.at(self.file.for_each_extent(range, visit))
+    }
+
+    fn sync(&self, mode: SyncMode) -> Result<()> {
+        self.at(self.file.sync(mode))
+    }
+}
+
+impl VolumeFile for ImageFile {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn stat(&self) -> Result<FileStat> {
+        Ok(self.image.stat(self.file.node()))
+    }
+
+    fn try_lock(&self, mode: LockMode) -> Result<bool> {
+        Ok(self.image.try_lock(self.file.node().number(), mode))
+    }
+
+    fn unlock(&self) {
+        self.image.unlock(self.file.node().number());
+    }
+
+    fn holder(&self) -> Option<Holder> {
+        // Whoever has the image open is alone with it.
+        None
+    }
+
+    fn set_mode(&self, mode: u32) -> Result<()> {
+        let change = AttributeChange {
+            permissions: Some(mode as u16),
+            ..AttributeChange::default()
+        };
+        self.at(self.file.node().set_attributes(&change))?;
+        self.sync(SyncMode::All)
+    }
+
+    fn attribute(&self, name: &str) -> Result<Option<Vec<u8>>> {
+        match self.file.node().xattr(name.as_bytes()) {
+            Ok(value) => Ok(Some(value)),
+            Err(error) if error.kind() == ErrorKind::NoAttribute => Ok(None),
+            Err(error) => Err(error.at(&self.path)),
+        }
+    }
+
+    fn set_attribute(&self, name: &str, value: &[u8]) -> Result<()> {
+        let node = self.file.node();
+        self.at(node.set_xattr(name.as_bytes(), value, XattrMode::Set))
+    }
+
+    fn share_space_of(&self, _: &dyn VolumeFile) -> Result<bool> {
+        // ext4 has no shared extents.
+        Ok(false)
+    }
+
+    fn make_written(&self, wanted: &MakeWritten, control: Control<'_>) -> Result<()> {
+        let whole = ByteRange::new(0, self.size()?);
+        let range = match wanted.range {
+            None => whole,
+            Some(range) => range.intersection(whole).unwrap_or_default(),
+        };
+        self.image
+            .check_room(Missing::of(self, range)?.hole_bytes)?;
+        let rate = || rate_of(&wanted.pace);
+        self.at(Pieces::new(self, &rate, control).make_written(range))
+    }
+
+    fn write_zeroes(&self, range: ByteRange, pace: &Pace, control: Control<'_>) -> Result<()> {
+        // As data: what the device makes of a request for zeros may leave the old ones on the disk below.
+        let zeros = vec![0; range.len().min(ZEROS) as usize];
+        let mut due = Instant::now();
+        for piece in range.chunks(ZEROS) {
+            control.cancel.check()?;
+            self.write_at(&zeros[..piece.len() as usize], piece.start())?;
+            control.report(Phase::Write, piece.end() - range.start(), range.len());
+            let Some(rate) = rate_of(pace) else { continue };
+            let took = Duration::from_secs_f64(piece.len() as f64 / rate.get() as f64);
+            due = (due + took).max(Instant::now());
+            while let Some(left) = due.checked_duration_since(Instant::now()) {
+                control.cancel.check()?;
+                thread::sleep(left.min(LOOK));
+            }
+        }
+        Ok(())
+    }
+
+    fn overwrites_in_place(&self) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn as_host(&self) -> Option<&HostFile> {
+        None
+    }
+}
+
+/// Bytes a second of a pace, as they are now. What others do on the disk below is not seen from here.
+pub(super) fn rate_of(pace: &Pace) -> Option<NonZeroU64> {
+    match pace {
+        Pace::Full | Pace::Background(None) => None,
+        Pace::Limit(rate) | Pace::Background(Some(rate)) => Some(*rate),
+        Pace::BackgroundShared(shared) => Some(shared.get()),
+    }
+}

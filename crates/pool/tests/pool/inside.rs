@@ -1,0 +1,516 @@
+//! Pools in ext4 images: what is different there.
+
+use std::fs;
+use std::num::NonZeroU64;
+use std::ops::ControlFlow;
+use std::path::Path;
+use std::time::Duration;
+
+use extant_ext4::{NewKind, NewNode};
+use extant_pool::{
+    CloneMethod, Definition, Download, InImage, JobOptions, JobState, Limits, Materialize, OnStop,
+    Operation, Pool, PoolKind, Resize, Upload, Wipe, WipeMethod,
+};
+use extant_space::{
+    ByteRange, CancelToken, Control, ErrorKind, ExtentState, FallocateMode, Preallocation, Silent,
+    SpaceFile,
+};
+use extant_testkit::requires::root;
+use extant_testkit::scratch::{Filesystem as Below, LoopDevice};
+use extant_testkit::{command, require};
+
+use crate::both::{SIZE, Stand, in_image, make_image, write_inside};
+use crate::stand::{KIB, MIB, clone, create, in_memory, name, names, perform, resize, run, submit};
+
+fn pool_in(image: &Path) -> Pool {
+    Pool::open(Definition::of_image(image)).unwrap()
+}
+
+fn defined(image: &Path, inside: &InImage<'_>) -> Definition {
+    let name = "test".parse().unwrap();
+    Definition::in_image(name, image, inside, Limits::default()).unwrap()
+}
+
+fn new(kind: NewKind<'_>) -> NewNode<'_> {
+    NewNode {
+        kind,
+        permissions: 0o755,
+        uid: 0,
+        gid: 0,
+        umask: 0,
+    }
+}
+
+#[test]
+fn volumes_of_an_image_are_what_was_asked_for() {
+    require!(Below::Ext4.requirement());
+    let stand = Stand::new(PoolKind::Ext4);
+    let pool = &stand.pool;
+    for (volume, preallocation, state) in [
+        ("sparse", Preallocation::Off, ExtentState::Hole),
+        ("reserved", Preallocation::Falloc, ExtentState::Unwritten),
+        ("written", Preallocation::Full, ExtentState::Written),
+    ] {
+        perform(pool, create(volume, 10 * MIB + 7, preallocation)).unwrap();
+        let info = pool.volume(&name(volume)).unwrap();
+        assert_eq!(info.map.bytes(state), 10 * MIB + 7, "{info:?}");
+        assert_eq!(info.capacity_bytes, 10 * MIB + 7);
+        assert_eq!(info.mode, 0o600);
+        assert_eq!(info.may_run_out_of_space, state == ExtentState::Hole);
+        assert!(
+            info.path
+                .to_str()
+                .unwrap()
+                .ends_with(&format!("disk.img:/{volume}"))
+        );
+    }
+    let Operation::Create(mut part) = create("part", 10 * MIB, Preallocation::Full) else {
+        unreachable!()
+    };
+    part.allocation_bytes = 3 * MIB;
+    part.mode = 0o640;
+    perform(pool, Operation::Create(part)).unwrap();
+    let info = pool.volume(&name("part")).unwrap();
+    assert_eq!((info.written_bytes, info.mode), (3 * MIB, 0o640));
+    let materialize = Materialize {
+        volume: name("part"),
+        unshare: false,
+    };
+    perform(pool, Operation::Materialize(materialize)).unwrap();
+    assert_eq!(pool.volume(&name("part")).unwrap().written_bytes, 10 * MIB);
+    assert_eq!(pool.info().unwrap().kind, PoolKind::Ext4);
+    stand.assert_at_rest();
+}
+
+/// A hole, unwritten space, data, and a tail of less than a block.
+fn mixed(file: &dyn SpaceFile) -> Vec<u8> {
+    let mut content = vec![0; (5 * MIB + 777) as usize];
+    file.resize(content.len() as u64).unwrap();
+    file.fallocate(FallocateMode::Allocate, ByteRange::new(MIB, 2 * MIB))
+        .unwrap();
+    for at in [3 * MIB, 5 * MIB - 100] {
+        let data: Vec<u8> = (0..600 * KIB).map(|byte| (byte % 251) as u8 | 1).collect();
+        let length = data.len().min(content.len() - at as usize);
+        content[at as usize..at as usize + length].copy_from_slice(&data[..length]);
+        file.write_at(&data[..length], at).unwrap();
+    }
+    content
+}
+
+#[track_caller]
+fn assert_mixed(file: &dyn SpaceFile) {
+    let state = |at| {
+        let extents = file.extents(ByteRange::new(at, at + KIB)).unwrap();
+        extents
+            .first()
+            .map_or(ExtentState::Hole, |extent| extent.state)
+    };
+    assert_eq!(state(0), ExtentState::Hole);
+    assert_eq!(state(MIB + MIB / 2), ExtentState::Unwritten);
+    assert_eq!(state(3 * MIB), ExtentState::Written);
+}
+
+#[test]
+fn copies_into_an_image_and_out_of_it_keep_content_holes_and_unwritten_parts() {
+    require!(Below::Ext4.requirement());
+    let stand = Stand::new(PoolKind::Ext4);
+    let (pool, outside) = (&stand.pool, &stand.outside);
+    let open = |name: &str| {
+        let access = extant_hostfs::Access::ReadWriteCreate;
+        extant_hostfs::HostFile::open(&outside.join(name), access).unwrap()
+    };
+    let content = mixed(&open("mixed"));
+    let upload = Upload {
+        volume: name("up"),
+        source: outside.join("mixed"),
+        replace: false,
+        mode: 0o640,
+        format: None,
+        allow_backing: false,
+    };
+    perform(pool, Operation::Upload(upload.clone())).unwrap();
+    perform(pool, clone("up", "copy", CloneMethod::Auto)).unwrap();
+    let refused = perform(pool, clone("up", "shared", CloneMethod::Reflink)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    let download = Download {
+        volume: name("copy"),
+        target: outside.join("target"),
+        replace: false,
+    };
+    perform(pool, Operation::Download(download)).unwrap();
+    for volume in ["up", "copy"] {
+        assert!(stand.read(volume) == content, "{volume}");
+        stand.with_file(volume, |file| assert_mixed(file));
+    }
+    assert!(fs::read(outside.join("target")).unwrap() == content);
+    assert_mixed(&open("target"));
+    assert_eq!(pool.volume(&name("up")).unwrap().mode, 0o640);
+    let taken = perform(pool, Operation::Upload(upload.clone())).unwrap_err();
+    assert_eq!(taken.kind(), ErrorKind::AlreadyExists);
+    fs::write(outside.join("mixed"), "new").unwrap();
+    let replace = true;
+    perform(pool, Operation::Upload(Upload { replace, ..upload })).unwrap();
+    assert_eq!(stand.read("up"), b"new");
+    stand.assert_at_rest();
+}
+
+#[test]
+fn wipe_in_an_image_overwrites_in_place_or_gives_space_back() {
+    require!(Below::Ext4.requirement());
+    let stand = Stand::new(PoolKind::Ext4);
+    stand.write("m", b"");
+    stand.with_file("m", |file| drop(mixed(file)));
+    let places = || {
+        stand.with_file("m", |file| {
+            let mut places = Vec::new();
+            let whole = ByteRange::new(0, file.size().unwrap());
+            file.for_each_extent(whole, &mut |extent| {
+                places.push((extent.logical, extent.physical, extent.state));
+                ControlFlow::Continue(())
+            })
+            .unwrap();
+            places
+        })
+    };
+    let wipe = |method| {
+        Operation::Wipe(Wipe {
+            volume: name("m"),
+            method,
+            force: false,
+        })
+    };
+    let before = places();
+    perform(&stand.pool, wipe(WipeMethod::Zero)).unwrap();
+    assert!(stand.read("m").iter().all(|&byte| byte == 0));
+    assert_eq!(places(), before);
+    perform(&stand.pool, wipe(WipeMethod::Discard)).unwrap();
+    let info = stand.pool.volume(&name("m")).unwrap();
+    assert_eq!(
+        (info.capacity_bytes, info.allocation_bytes),
+        (5 * MIB + 777, 0)
+    );
+    stand.assert_at_rest();
+}
+
+#[test]
+fn resize_in_an_image_keeps_data_and_shrinks_only_when_told() {
+    require!(Below::Ext4.requirement());
+    let stand = Stand::new(PoolKind::Ext4);
+    let pool = &stand.pool;
+    let data = stand.read("a");
+    perform(pool, resize("a", SIZE + MIB + 100, Preallocation::Full)).unwrap();
+    assert!(!pool.volume(&name("a")).unwrap().may_run_out_of_space);
+    perform(pool, resize("a", SIZE + 4 * MIB, Preallocation::Falloc)).unwrap();
+    perform(pool, resize("a", SIZE + 20 * MIB, Preallocation::Off)).unwrap();
+    let info = pool.volume(&name("a")).unwrap();
+    assert_eq!(info.capacity_bytes, SIZE + 20 * MIB);
+    assert_eq!(info.map.bytes(ExtentState::Hole), 16 * MIB);
+    let refused = perform(pool, resize("a", SIZE, Preallocation::Off)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
+    let shrink = Resize {
+        volume: name("a"),
+        capacity_bytes: SIZE,
+        preallocation: Preallocation::Off.into(),
+        shrink: true,
+    };
+    perform(pool, Operation::Resize(shrink)).unwrap();
+    assert!(stand.read("a") == data);
+    stand.assert_at_rest();
+}
+
+#[test]
+fn second_of_two_that_do_not_both_fit_into_an_image_fails_at_once() {
+    require!(Below::Ext4.requirement());
+    let stand = Stand::new(PoolKind::Ext4);
+    let pool = &stand.pool;
+    let available = pool.info().unwrap().space.available_bytes;
+    let size = available * 6 / 10;
+    let first = submit(pool, create("b", size, Preallocation::Full)).unwrap();
+    assert_eq!(pool.info().unwrap().space.reserved_bytes, size);
+    let error = submit(pool, create("c", size, Preallocation::Full)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace);
+    assert!(error.to_string().contains("missing"), "{error}");
+    run(first).unwrap();
+    assert_eq!(names(pool), ["a", "b"]);
+    stand.assert_at_rest();
+}
+
+#[test]
+fn job_that_finds_the_image_full_ends_and_leaves_nothing() {
+    require!(Below::Ext4.requirement());
+    let stand = Stand::new(PoolKind::Ext4);
+    let pool = &stand.pool;
+    let job = submit(pool, create("b", 20 * MIB, Preallocation::Full)).unwrap();
+    let id = job.id();
+    // Somebody who knows nothing of reservations takes everything but half of it.
+    stand.write(".hog", b"");
+    let free = pool.info().unwrap().space.free_bytes;
+    stand.with_file(".hog", |file| {
+        let range = ByteRange::new(0, free - 10 * MIB);
+        file.fallocate(FallocateMode::Allocate, range).unwrap();
+    });
+    let error = run(job).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    assert_eq!(pool.job(id).unwrap().state, JobState::Failed);
+    assert_eq!(names(pool), ["a"]);
+    stand.assert_at_rest();
+    stand.remove(".hog");
+    perform(pool, create("b", 20 * MIB, Preallocation::Full)).unwrap();
+    stand.assert_at_rest();
+}
+
+#[test]
+fn read_only_image_is_looked_at_and_not_changed() {
+    require!(root(), Below::Ext4.requirement());
+    let stand = Stand::new(PoolKind::Ext4);
+    perform(&stand.pool, create("b", MIB, Preallocation::Full)).unwrap();
+    let before = fs::read(stand.image()).unwrap();
+    stand.scratch.remount("ro");
+    let pool = pool_in(&stand.image());
+    assert_eq!(names(&pool), ["a", "b"]);
+    assert_eq!(pool.volume(&name("b")).unwrap().written_bytes, MIB);
+    assert_eq!(pool.info().unwrap().space.volumes, 2);
+    let refused = perform(&pool, create("c", MIB, Preallocation::Full)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnly, "{refused}");
+    let refused = pool.delete(&name("a"), false).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnly, "{refused}");
+    assert!(fs::read(stand.image()).unwrap() == before);
+    stand.scratch.remount("rw");
+    stand.assert_at_rest();
+}
+
+#[test]
+fn image_that_is_gone_or_another_is_not_filled() {
+    require!(Below::Ext4.requirement());
+    let scratch = in_memory(Below::Ext4, 256 * MIB);
+    let image = scratch.path().join("disk.img");
+    let missing = Pool::build(defined(&image, &InImage::default())).unwrap_err();
+    assert_eq!(missing.kind(), ErrorKind::NotFound, "{missing}");
+    fs::write(&image, vec![0; MIB as usize]).unwrap();
+    let wrong = Pool::build(defined(&image, &InImage::default())).unwrap_err();
+    assert_eq!(wrong.kind(), ErrorKind::Corrupt, "{wrong}");
+    assert!(!scratch.path().join("disk.img.extant").exists());
+
+    make_image(&image, 64 * MIB);
+    let pool = Pool::build(defined(&image, &InImage::default())).unwrap();
+    let definition = pool.definition().clone();
+    perform(&pool, create("a", MIB, Preallocation::Full)).unwrap();
+    let kept = scratch.path().join("kept");
+    fs::rename(&image, &kept).unwrap();
+    let gone = Pool::open(definition.clone()).unwrap_err();
+    assert_eq!(gone.kind(), ErrorKind::NotFound);
+    make_image(&image, 64 * MIB);
+    let pool = Pool::open(definition.clone()).unwrap();
+    let other = pool.volumes().unwrap_err();
+    assert_eq!(other.kind(), ErrorKind::NotFound);
+    assert!(other.to_string().contains("not the one"), "{other}");
+    let other = perform(&pool, create("a", MIB, Preallocation::Full)).unwrap_err();
+    assert_eq!(other.kind(), ErrorKind::NotFound);
+    fs::rename(&kept, &image).unwrap();
+    assert_eq!(names(&Pool::open(definition.clone()).unwrap()), ["a"]);
+    fs::remove_dir_all(scratch.path().join("disk.img.extant")).unwrap();
+    let without = Pool::open(definition).unwrap_err();
+    assert_eq!(without.kind(), ErrorKind::NotFound, "{without}");
+}
+
+#[test]
+fn pool_in_a_directory_of_an_image_leaves_the_rest_alone() {
+    require!(Below::Ext4.requirement());
+    let scratch = in_memory(Below::Ext4, 256 * MIB);
+    let image = scratch.path().join("disk.img");
+    make_image(&image, 64 * MIB);
+    in_image(&image, |filesystem| {
+        write_inside(filesystem, "/else", b"else")
+    });
+    let state = scratch.path().join("own");
+    let inside = InImage {
+        directory: Some(Path::new("/volumes/of pool")),
+        state: Some(&state),
+    };
+    let pool = Pool::build(defined(&image, &inside)).unwrap();
+    perform(&pool, create("a", MIB, Preallocation::Full)).unwrap();
+    assert_eq!(names(&pool), ["a"]);
+    assert_eq!(pool.refresh(Default::default()).unwrap().other_names, 0);
+    assert_eq!(names(&pool_in(&image)), ["else"]);
+    assert!(state.join("jobs").exists());
+    let error = pool.volume(&name("else")).unwrap_err();
+    assert!(
+        error.to_string().contains("disk.img:/volumes/of pool/else"),
+        "{error}"
+    );
+    let refused = pool.xml().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(refused.to_string().contains("ext4"), "{refused}");
+    assert_eq!(
+        pool.volume_xml(&name("a")).unwrap_err().kind(),
+        ErrorKind::Unsupported
+    );
+}
+
+#[test]
+fn what_is_no_volume_in_an_image_is_neither_listed_nor_followed() {
+    require!(Below::Ext4.requirement());
+    let stand = Stand::new(PoolKind::Ext4);
+    in_image(&stand.image(), |filesystem| {
+        let root = filesystem.root().unwrap();
+        root.create(b"folder", &new(NewKind::Directory)).unwrap();
+        write_inside(filesystem, "/folder/secret", b"secret");
+        for (link, target) in [("link", "folder/secret"), ("out", "/folder")] {
+            let kind = NewKind::SymbolicLink(target.as_bytes());
+            root.create(link.as_bytes(), &new(kind)).unwrap();
+        }
+        for hidden in [&b".hidden"[..], b"new\nline", b"\xff"] {
+            root.create(hidden, &new(NewKind::Regular)).unwrap();
+        }
+    });
+    let pool = &stand.pool;
+    assert_eq!(names(pool), ["a"]);
+    assert_eq!(pool.refresh(Default::default()).unwrap().other_names, 6);
+    for volume in ["link", "folder", "out"] {
+        let error = pool.volume(&name(volume)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WrongType, "{error}");
+        for operation in [
+            create(volume, MIB, Preallocation::Off),
+            resize(volume, MIB, Preallocation::Off),
+            clone(volume, "new", CloneMethod::Copy),
+            clone("a", volume, CloneMethod::Copy),
+        ] {
+            let error = perform(pool, operation).unwrap_err();
+            let kind = error.kind();
+            assert!(
+                matches!(kind, ErrorKind::WrongType | ErrorKind::AlreadyExists),
+                "{error}"
+            );
+        }
+        assert!(pool.delete(&name(volume), true).is_err());
+    }
+    assert_eq!(stand.read("folder/secret"), b"secret");
+    stand.assert_at_rest();
+}
+
+#[test]
+fn link_in_place_of_the_work_in_an_image_is_refused() {
+    require!(Below::Ext4.requirement());
+    let stand = Stand::new(PoolKind::Ext4);
+    in_image(&stand.image(), |filesystem| {
+        let root = filesystem.root().unwrap();
+        let elsewhere = root.create(b"elsewhere", &new(NewKind::Directory)).unwrap();
+        elsewhere.create(b"work", &new(NewKind::Directory)).unwrap();
+        let kind = NewKind::SymbolicLink(b"elsewhere");
+        root.create(b".extant", &new(kind)).unwrap();
+    });
+    let refused = perform(&stand.pool, create("b", MIB, Preallocation::Full)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NotDirectory, "{refused}");
+    assert!(refused.to_string().contains(".extant"), "{refused}");
+}
+
+/// A job that takes seconds, and the token that ends it.
+fn slow() -> JobOptions {
+    JobOptions {
+        rate: NonZeroU64::new(2 * MIB),
+        ..JobOptions::default()
+    }
+}
+
+/// Two pools of one image in a process meet as two processes do.
+#[test]
+fn job_of_another_process_waits_until_the_image_is_free() {
+    require!(Below::Ext4.requirement());
+    let stand = Stand::new(PoolKind::Ext4);
+    let (one, other) = (&stand.pool, pool_in(&stand.image()));
+    let first = one
+        .submit(create("b", 8 * MIB, Preallocation::Full), slow())
+        .unwrap();
+    let second = submit(&other, create("c", MIB, Preallocation::Full)).unwrap();
+    let third = submit(&other, create("d", MIB, Preallocation::Full)).unwrap();
+    let ids = [first.id(), second.id(), third.id()];
+    let cancel = CancelToken::new();
+    let state = |index: usize| other.job(ids[index]).unwrap().state;
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| first.run(OnStop::Cancel, Control::new(&cancel, &Silent)));
+        while state(0) != JobState::Running {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        let second = scope.spawn(|| run(second));
+        let third = scope.spawn(|| run(third));
+        std::thread::sleep(Duration::from_millis(100));
+        // They wait for the image, which nobody needs to see or to cancel them.
+        assert_eq!([state(1), state(2)], [JobState::Waiting; 2]);
+        assert_eq!(other.cancel(ids[2]).unwrap().state, JobState::Cancelled);
+        assert_eq!(
+            third.join().unwrap().unwrap_err().kind(),
+            ErrorKind::Cancelled
+        );
+        assert_eq!(state(0), JobState::Running);
+        assert_eq!(other.cancel(ids[0]).unwrap().state, JobState::Cancelled);
+        first.join().unwrap().unwrap_err();
+        second.join().unwrap().unwrap();
+    });
+    assert_eq!(names(&other), ["a", "c"]);
+    stand.assert_at_rest();
+}
+
+#[test]
+fn who_waits_too_long_for_an_image_is_told_whose_job_has_it() {
+    require!(Below::Ext4.requirement());
+    let stand = Stand::new(PoolKind::Ext4);
+    let other = pool_in(&stand.image());
+    let job = stand
+        .pool
+        .submit(create("b", 60 * MIB, Preallocation::Full), slow())
+        .unwrap();
+    let id = job.id();
+    let cancel = CancelToken::new();
+    std::thread::scope(|scope| {
+        let worker = scope.spawn(|| job.run(OnStop::Cancel, Control::new(&cancel, &Silent)));
+        while other.job(id).unwrap().state != JobState::Running {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        // Threads of one process share the image.
+        assert_eq!(names(&stand.pool), ["a"]);
+        perform(&stand.pool, create("c", MIB, Preallocation::Full)).unwrap();
+        let busy = other.volumes().unwrap_err();
+        assert_eq!(busy.kind(), ErrorKind::InUse);
+        assert!(
+            busy.to_string().contains(&format!("job {id} (create b)")),
+            "{busy}"
+        );
+        cancel.cancel();
+        worker.join().unwrap().unwrap_err();
+    });
+    assert_eq!(names(&other), ["a", "c"]);
+    stand.assert_at_rest();
+}
+
+#[test]
+fn image_that_others_use_is_left_alone() {
+    require!(root(), Below::Ext4.requirement());
+    let stand = Stand::new(PoolKind::Ext4);
+    let device = LoopDevice::attach(&stand.image());
+    let refused = perform(&stand.pool, create("b", MIB, Preallocation::Full)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InUse, "{refused}");
+    assert!(refused.to_string().contains("/dev/loop"), "{refused}");
+    drop(device);
+    perform(&stand.pool, create("b", MIB, Preallocation::Full)).unwrap();
+    stand.assert_at_rest();
+}
+
+#[test]
+fn disk_is_a_pool_whose_state_has_a_place_of_its_own() {
+    require!(root(), Below::Ext4.requirement());
+    let stand = Stand::new(PoolKind::Ext4);
+    let device = LoopDevice::attach(&stand.image());
+    let refused = Pool::open(Definition::of_image(device.path())).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    let state = stand.outside.join("state");
+    let inside = InImage {
+        state: Some(&state),
+        ..InImage::default()
+    };
+    let pool = Pool::build(defined(device.path(), &inside)).unwrap();
+    perform(&pool, create("b", MIB, Preallocation::Full)).unwrap();
+    assert_eq!(names(&pool), ["a", "b"]);
+    drop((pool, device));
+    assert_eq!(names(&stand.pool), ["a", "b"]);
+    command::must(command::tool("e2fsck").arg("-fn").arg(stand.image()));
+}
