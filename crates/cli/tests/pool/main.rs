@@ -5,5 +5,6 @@ mod support;
 
 mod commands;
 mod detached;
+mod images;
 mod killed;
 mod libvirt;

@@ -16,7 +16,9 @@ use std::sync::Arc;
 use extant_ext4::{FileType, InodeNumber, NewKind, Node, RenameMode};
 use extant_hostfs::{Access, Pace};
 use extant_image::{Pieces, verify_state};
-use extant_space::{ByteRange, Control, Error, ErrorKind, ExtentState, Preallocation, Result};
+use extant_space::{
+    ByteRange, Control, Error, ErrorKind, ExtentState, Preallocation, Result, SyncMode,
+};
 
 use super::{FileStat, NewFile, OnExisting, Peek, Storage, VolumeFile, WorkFile, is_own, job_of};
 use crate::name::VolumeName;
@@ -220,13 +222,12 @@ impl Storage for ImageStorage {
         let there = file.stat()?.allocated_bytes;
         self.check_room(range.len().saturating_sub(there))?;
         let mut pieces = Pieces::new(&*file, &rate, control);
+        pieces.allocate(range)?;
+        // A process that is killed loses what was not committed: not the space, then.
+        file.sync(SyncMode::All)?;
         match new.preallocation {
             Preallocation::Off => {}
-            Preallocation::Falloc => {
-                pieces.allocate(range)?;
-                pieces.sync()?;
-                verify_state(&*file, range, ExtentState::Unwritten)?;
-            }
+            Preallocation::Falloc => verify_state(&*file, range, ExtentState::Unwritten)?,
             Preallocation::Full => pieces.make_written(range)?,
         }
         control.cancel.check()?;

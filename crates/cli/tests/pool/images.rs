@@ -1,0 +1,195 @@
+//! Pools in ext4 images, as commands and processes meet in them.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use extant_testkit::oracle::assert_e2fsck_clean;
+use extant_testkit::requires::{root, tool};
+use extant_testkit::scratch::{Filesystem, Scratch};
+use extant_testkit::workdir::Workdir;
+use extant_testkit::{command, require};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::support::{Answer, MIB, NOBODY, Running, as_nobody, extant, noise, run, wait_until};
+
+fn make_image(path: &Path, bytes: u64) {
+    fs::File::create(path).unwrap().set_len(bytes).unwrap();
+    command::must(
+        command::tool("mke2fs")
+            .args(["-q", "-F", "-t", "ext4"])
+            .arg(path),
+    );
+}
+
+/// A file system in memory with an image.
+fn stand() -> (Scratch, PathBuf) {
+    let bytes = 512 * MIB;
+    let scratch = Scratch::builder(Filesystem::Ext4, bytes)
+        .memory(2 * bytes)
+        .build();
+    let image = scratch.path().join("disk.img");
+    make_image(&image, 256 * MIB);
+    (scratch, image)
+}
+
+fn words(group: &str, command: &str, pool: &Path, more: &[&str]) -> Command {
+    let mut words = extant();
+    words.args([group, command]).arg(pool).args(more);
+    words
+}
+
+#[track_caller]
+fn say(group: &str, command: &str, pool: &Path, more: &[&str]) -> Answer {
+    run(&mut words(group, command, pool, more))
+}
+
+#[test]
+fn session_in_an_image_needs_no_root_and_no_mount() {
+    require!(root(), tool("mke2fs"), tool("setpriv"));
+    let work = Workdir::new();
+    let folder = work.folder("own");
+    let image = folder.join("disk.img");
+    make_image(&image, 128 * MIB);
+    let source = folder.join("source");
+    fs::write(&source, noise(3, 3 << 20)).unwrap();
+    for path in [&folder, &image, &source] {
+        chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
+    }
+    let config = folder.join("config");
+    let nobody = |words: &[&str]| {
+        let mut command = extant();
+        command.args(words).arg("--config-dir").arg(&config);
+        run(&mut as_nobody(&command, &work))
+    };
+    let target = image.to_str().unwrap();
+    let define = [
+        "pool", "define", "box", "--kind", "ext4", "--target", target,
+    ];
+    nobody(&[&define[..], &["--directory", "/volumes"]].concat()).success();
+    nobody(&["vol", "create", "box", "a", "10MiB"]).success();
+    nobody(&["vol", "upload", "box", "b", source.to_str().unwrap()]).success();
+    nobody(&["vol", "clone", "box", "b", "c"]).success();
+    nobody(&["vol", "resize", "box", "c", "5MiB"]).success();
+    nobody(&["vol", "wipe", "box", "c", "--method", "discard"]).success();
+    nobody(&["vol", "materialize", "box", "c"]).success();
+    let back = folder.join("back");
+    nobody(&["vol", "download", "box", "b", back.to_str().unwrap()]).success();
+    assert!(fs::read(&back).unwrap() == fs::read(&source).unwrap());
+    let info = nobody(&["vol", "info", "box", "c", "--json"]).success();
+    assert_eq!(info.number("/written_bytes"), 5 * MIB);
+    assert_eq!(info.text("/path"), format!("{target}:/volumes/c"));
+    nobody(&["vol", "delete", "box", "a"]).success();
+    let list = nobody(&["vol", "list", "box", "--json"]).success().json();
+    assert_eq!(list.as_array().unwrap().len(), 2);
+    let info = nobody(&["pool", "info", "box", "--json"]).success();
+    assert_eq!(info.text("/kind"), "ext4");
+    assert_eq!(info.text("/directory"), "/volumes");
+    assert_eq!(info.number("/jobs"), 0);
+    nobody(&["pool", "info", "box", "--xml"]).refused(5, &["libvirt", "ext4"]);
+    nobody(&["vol", "info", "box", "c", "--xml"]).refused(5, &["libvirt"]);
+    nobody(&["pool", "refresh", "box"]).success();
+    let listed = nobody(&["pool", "list", "--json"]).success();
+    assert_eq!(listed.text("/0/path"), target);
+    nobody(&["pool", "delete", "box"]).success();
+    assert_e2fsck_clean(&image);
+    // By its path, its root is a pool; nothing else was put there.
+    let outside = say("vol", "list", &image, &["--json"]).success().json();
+    assert_eq!(outside.as_array().unwrap().len(), 0, "{outside}");
+}
+
+#[test]
+fn options_of_images_are_refused_for_directories() {
+    let work = Workdir::new();
+    let folder = work.folder("pool");
+    let config = work.folder("config");
+    let define = |more: &[&str]| {
+        let mut command = extant();
+        command.args(["pool", "define", "p"]).args(more);
+        run(command.arg("--config-dir").arg(&config))
+    };
+    let folder = folder.to_str().unwrap();
+    define(&[folder, "--directory", "/a"]).refused(2, &["--kind ext4"]);
+    define(&[folder, "--target", folder]).refused(2, &["--target"]);
+    define(&["--kind", "zfs", folder]).refused(2, &["zfs"]);
+    define(&["--kind", "ext4", folder]).refused(4, &["pool"]);
+    define(&["--target", folder]).success();
+}
+
+#[test]
+fn processes_share_an_image_and_exactly_those_that_fit_succeed() {
+    require!(Filesystem::Ext4.requirement());
+    let (scratch, image) = stand();
+    let config = scratch.path().join("config");
+    let mut define = extant();
+    define.args(["pool", "define", "small", "--kind", "ext4", "--target"]);
+    define
+        .arg(&image)
+        .args(["--total", "35MiB", "--config-dir"]);
+    run(define.arg(&config)).success();
+    let running: Vec<Running> = (0..12)
+        .map(|number| {
+            let mut create = extant();
+            create.args(["vol", "create", "small", &format!("v{number}"), "8MiB"]);
+            Running::start(create.arg("--config-dir").arg(&config))
+        })
+        .collect();
+    let answers: Vec<Answer> = running.into_iter().map(Running::wait).collect();
+    let count = |code: i32| {
+        let those = answers.iter().filter(|answer| answer.code == Some(code));
+        those.count()
+    };
+    assert_eq!((count(0), count(3)), (4, 8), "{answers:?}");
+    let mut info = extant();
+    info.args(["pool", "info", "small", "--json", "--config-dir"]);
+    let info = run(info.arg(&config)).success();
+    assert_eq!(info.number("/volumes"), 4);
+    assert_eq!(info.number("/allocated_bytes"), 32 * MIB);
+    assert_eq!(info.number("/reserved_bytes"), 0);
+    assert_e2fsck_clean(&image);
+}
+
+#[test]
+fn detached_job_in_an_image_is_seen_cancelled_killed_and_resumed() {
+    require!(Filesystem::Ext4.requirement());
+    let (_scratch, image) = stand();
+    let slow = |name: &str| {
+        let more = [name, "64MiB", "--rate", "16M", "--detach"];
+        let answer = say("vol", "create", &image, &more).success();
+        answer.stdout.trim().to_owned()
+    };
+    let has_begun = |id: &str| {
+        let shown = say("job", "show", &image, &[id, "--json"]).success().json();
+        shown["state"] == "running" && shown["progress"]["done_bytes"].as_u64() > Some(0)
+    };
+    let id = slow("a");
+    wait_until("the job's progress", || has_begun(&id));
+    // The jobs are seen while one of them has the image; what others change of it is refused.
+    let jobs = say("job", "list", &image, &["--json"]).success().json();
+    assert_eq!(jobs[0]["state"], "running");
+    run(extant().args(["fs", "rm"]).arg(&image).arg("/a")).refused(4, &["disk.img"]);
+    say("job", "cancel", &image, &[&id]).success();
+    assert_e2fsck_clean(&image);
+
+    let id = slow("b");
+    wait_until("the job's progress", || has_begun(&id));
+    let mut own = image.clone().into_os_string();
+    own.push(".extant");
+    let run_file = PathBuf::from(own).join(format!("jobs/{id}.run"));
+    let worker = extant_hostfs::holders(&run_file);
+    let pid = worker.first().expect("a worker").pid as i32;
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    let state = || say("job", "show", &image, &[&id, "--json"]).text("/state");
+    wait_until("the end of the worker", || state() == "interrupted");
+    let found = say("pool", "refresh", &image, &["--json"]).success();
+    assert_eq!(found.number("/interrupted/0/id").to_string(), id);
+    assert!(found.number("/interrupted/0/allocated_bytes") > 0);
+    say("job", "resume", &image, &[&id, "--detach"]).success();
+    say("job", "wait", &image, &[&id]).success();
+    let info = say("vol", "info", &image, &["b", "--json"]).success();
+    assert_eq!(info.number("/written_bytes"), 64 * MIB);
+    let list = say("vol", "list", &image, &["--json"]).success().json();
+    assert_eq!(list.as_array().unwrap().len(), 1);
+    assert_e2fsck_clean(&image);
+}
