@@ -102,8 +102,10 @@ impl Pool {
         }
         let pool = Self::at_place(definition)?;
         if let Some(identifier) = pool.definition.identifier() {
-            let state = pool.make_state()?;
+            let (above, name) = pool.own();
+            let state = State::make(above, name)?;
             if let Place::Image { image, .. } = &pool.place {
+                state.set_directory(pool.definition.directory())?;
                 pool.wait_for(PATIENCE, &mut || image.build(state.folder(), identifier))?
                     .ok_or_else(|| pool.busy())?;
             }
@@ -317,7 +319,11 @@ impl Pool {
     /// The pool's own state, made where there is none.
     pub(crate) fn make_state(&self) -> Result<State> {
         let (above, name) = self.own();
-        State::make(above, name)
+        let state = State::make(above, name)?;
+        if let Place::Image { .. } = &self.place {
+            state.check_directory(self.definition.directory())?;
+        }
+        Ok(state)
     }
 
     /// The folder that the pool's own is in, and its name there.

@@ -3,6 +3,7 @@
 //! ```text
 //! .extant/lock          held for short steps: numbers, reservations, turns
 //! .extant/identifier    that of the definition, where there is one
+//! .extant/directory     of an image: where in it the volumes are
 //! .extant/jobs/         N.json, N.spare, N.run (see job.rs)
 //! .extant/work/         files that are not complete (storage/directory.rs)
 //! ```
@@ -12,6 +13,8 @@
 
 use std::fs::File;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use extant_space::{Error, ErrorKind, Result};
@@ -26,6 +29,9 @@ pub(crate) const FOLDER: &str = ".extant";
 const LOCK: &str = "lock";
 /// The file that tells whose pool it is.
 pub(crate) const IDENTIFIER: &str = "identifier";
+const DIRECTORY: &str = "directory";
+/// Longer paths are none that anything takes.
+const PATH_MAX: u64 = 4096;
 /// Steps under the lock take milliseconds.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -104,6 +110,34 @@ impl State {
     pub(crate) fn set_identifier(&self, identifier: &str) -> Result<()> {
         self.folder
             .write(IDENTIFIER, format!("{identifier}\n").as_bytes())
+    }
+
+    /// Refuses another directory of an image than the one that its jobs are about; the first that is named is kept.
+    pub(crate) fn check_directory(&self, wanted: &Path) -> Result<()> {
+        match self.folder.read(DIRECTORY, PATH_MAX)? {
+            None => self.write_directory(wanted),
+            Some(found) if found == wanted.as_os_str().as_bytes() => Ok(()),
+            Some(found) => Err(Error::new(ErrorKind::InUse)
+                .at(self.folder.path())
+                .detail(format!(
+                    "the pool of this image is in its directory {}, and one image is one pool",
+                    String::from_utf8_lossy(&found)
+                ))
+                .advice("use that pool, or define one anew when it has no jobs")),
+        }
+    }
+
+    /// From now on it is another one, unless jobs are about the old.
+    pub(crate) fn set_directory(&self, directory: &Path) -> Result<()> {
+        match self.jobs.unfinished()?.is_empty() {
+            true => self.write_directory(directory),
+            false => self.check_directory(directory),
+        }
+    }
+
+    fn write_directory(&self, directory: &Path) -> Result<()> {
+        self.folder
+            .write(DIRECTORY, directory.as_os_str().as_bytes())
     }
 }
 

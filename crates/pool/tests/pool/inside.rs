@@ -333,6 +333,20 @@ fn pool_in_a_directory_of_an_image_leaves_the_rest_alone() {
     assert_eq!(pool.refresh(Default::default()).unwrap().other_names, 0);
     assert_eq!(names(&pool_in(&image)), ["else"]);
     assert!(state.join("jobs").exists());
+    // Its jobs are about that directory, and no other.
+    let other = InImage {
+        directory: Some(Path::new("/other")),
+        ..inside
+    };
+    let job = submit(&pool, create("b", MIB, Preallocation::Full)).unwrap();
+    let refused = Pool::build(defined(&image, &other)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InUse, "{refused}");
+    assert!(
+        refused.to_string().contains("/volumes/of pool"),
+        "{refused}"
+    );
+    run(job).unwrap();
+    pool.delete(&name("b"), false).unwrap();
     let error = pool.volume(&name("else")).unwrap_err();
     assert!(
         error.to_string().contains("disk.img:/volumes/of pool/else"),

@@ -159,7 +159,8 @@ impl VolumeFile for ImageFile {
     }
 
     fn overwrites_in_place(&self) -> Result<bool> {
-        Ok(true)
+        // As what the image lies on does it.
+        HostFile::open_read(self.image.path())?.overwrites_in_place()
     }
 
     fn as_host(&self) -> Option<&HostFile> {

@@ -73,3 +73,27 @@ impl Drop for Turn {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_changes_has_the_turn_alone_and_lookers_share_it() {
+        let place = tempfile::tempdir().unwrap();
+        let own = Folder::open(place.path()).unwrap();
+        let take = |purpose| Turn::take(&own, purpose).unwrap();
+        let before_all = take(Purpose::Look).expect("nobody has changed anything");
+        assert_eq!(Turn::holder(&own), None);
+        let changing = take(Purpose::Change).expect("it is free");
+        assert_eq!(Turn::holder(&own), Some(std::process::id()));
+        assert!(take(Purpose::Look).is_none());
+        assert!(take(Purpose::Change).is_none());
+        drop((before_all, changing));
+        let lookers = [take(Purpose::Look), take(Purpose::Look)];
+        assert!(lookers.iter().all(Option::is_some));
+        assert!(take(Purpose::Change).is_none());
+        drop(lookers);
+        assert!(take(Purpose::Change).is_some());
+    }
+}
