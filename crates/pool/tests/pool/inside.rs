@@ -4,23 +4,27 @@ use std::fs;
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use extant_ext4::{NewKind, NewNode};
 use extant_pool::{
-    CloneMethod, Definition, Download, InImage, JobOptions, JobState, Limits, Materialize, OnStop,
-    Operation, Pool, PoolKind, Resize, Upload, Wipe, WipeMethod,
+    CloneMethod, Definition, Download, InImage, JobOptions, JobState, Leftovers, Limits,
+    Materialize, OnStop, Operation, Pool, PoolKind, Resize, Upload, Wipe, WipeMethod,
 };
 use extant_space::{
     ByteRange, CancelToken, Control, ErrorKind, ExtentState, FallocateMode, Preallocation, Silent,
     SpaceFile,
 };
+use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::requires::root;
 use extant_testkit::scratch::{Filesystem as Below, LoopDevice};
 use extant_testkit::{command, require};
 
 use crate::both::{SIZE, Stand, in_image, make_image, write_inside};
-use crate::stand::{KIB, MIB, clone, create, in_memory, name, names, perform, resize, run, submit};
+use crate::stand::{
+    KIB, MIB, assert_at_rest, clone, create, in_memory, name, names, perform, resize, run, submit,
+};
 
 fn pool_in(image: &Path) -> Pool {
     Pool::open(Definition::of_image(image)).unwrap()
@@ -527,4 +531,65 @@ fn disk_is_a_pool_whose_state_has_a_place_of_its_own() {
     drop((pool, device));
     assert_eq!(names(&stand.pool), ["a", "b"]);
     command::must(command::tool("e2fsck").arg("-fn").arg(stand.image()));
+}
+
+#[test]
+fn forty_volumes_by_eight_callers_fit_exactly_into_an_image() {
+    require!(Below::Ext4.requirement());
+    let scratch = in_memory(Below::Ext4, 256 * MIB);
+    let image = scratch.path().join("disk.img");
+    make_image(&image, 128 * MIB);
+    let limits = Limits {
+        total_bytes: Some(40 * MIB),
+        ..Limits::default()
+    };
+    let name = "test".parse().unwrap();
+    let definition = Definition::in_image(name, &image, &InImage::default(), limits).unwrap();
+    let pool = Pool::build(definition).unwrap();
+    let next = AtomicU32::new(0);
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| {
+                loop {
+                    let number = next.fetch_add(1, Ordering::Relaxed);
+                    if number >= 40 {
+                        return;
+                    }
+                    let volume = format!("v{number}");
+                    perform(&pool, create(&volume, MIB, Preallocation::Full)).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(names(&pool).len(), 40);
+    assert_eq!(pool.info().unwrap().space.available_bytes, 0);
+    let refused = perform(&pool, create("one more", 1, Preallocation::Full)).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    assert_at_rest(&pool);
+    assert_e2fsck_clean(&image);
+}
+
+#[test]
+fn sparse_image_on_a_full_disk_fails_the_job_and_is_whole_when_there_is_space() {
+    require!(Below::Ext4.requirement());
+    let scratch = in_memory(Below::Ext4, 128 * MIB);
+    let image = scratch.path().join("disk.img");
+    make_image(&image, 512 * MIB);
+    let pool = pool_in(&image);
+    perform(&pool, create("a", 4 * MIB, Preallocation::Full)).unwrap();
+    let error = perform(&pool, create("b", 300 * MIB, Preallocation::Full)).unwrap_err();
+    let kind = error.kind();
+    assert!(
+        matches!(
+            kind,
+            ErrorKind::NoSpace | ErrorKind::Io | ErrorKind::ReadOnly
+        ),
+        "{error}"
+    );
+    // Where the image takes nothing any more, the job is left to be cancelled.
+    let found = pool.refresh(Leftovers::Remove).unwrap();
+    assert!(found.cancelled.len() <= 1, "{found:?}");
+    assert_eq!(names(&pool), ["a"]);
+    assert_at_rest(&pool);
+    assert_e2fsck_clean(&image);
 }
