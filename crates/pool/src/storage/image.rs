@@ -230,6 +230,9 @@ impl Storage for ImageStorage {
             Preallocation::Falloc => verify_state(&*file, range, ExtentState::Unwritten)?,
             Preallocation::Full => pieces.make_written(range)?,
         }
+        if let Some(image) = &new.contents {
+            image.write_metadata(&*file, control)?;
+        }
         control.cancel.check()?;
         file.set_mode(new.mode)?;
         let work = self.make_work()?;

@@ -127,6 +127,8 @@ fn copies_into_an_image_and_out_of_it_keep_content_holes_and_unwritten_parts() {
     let upload = Upload {
         volume: name("up"),
         source: outside.join("mixed"),
+        format: None,
+        allow_backing: false,
         replace: false,
         mode: 0o640,
         format: None,
@@ -214,7 +216,7 @@ fn resize_in_an_image_keeps_data_and_shrinks_only_when_told() {
     let shrink = Resize {
         volume: name("a"),
         capacity_bytes: SIZE,
-        preallocation: Preallocation::Off.into(),
+        preallocation: extant_image::Preallocation::Off,
         shrink: true,
     };
     perform(pool, Operation::Resize(shrink)).unwrap();

@@ -1,6 +1,7 @@
 //! qcow2 volumes, with qemu-img as the judge; and files whose content says what nobody else does.
 
 mod formats;
+mod inside;
 mod jobs;
 mod volumes;
 
