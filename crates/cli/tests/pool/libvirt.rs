@@ -50,7 +50,7 @@ fn libvirt_and_extant_read_each_others_images() {
     let libvirt = Libvirt::start();
     let file = |name: &str| libvirt.work().path().join(name);
     let pool = libvirt.folder("pool");
-    let extant = |words: &[&str]| by_the_user(&libvirt, words);
+    let ours = |words: &[&str]| by_the_user(&libvirt, words);
     libvirt.ask(&[
         "pool-create-as",
         "vms",
@@ -67,13 +67,13 @@ fn libvirt_and_extant_read_each_others_images() {
         "qcow2",
     ]);
     libvirt.ask(&["vol-create-as", "vms", "unsaid", "8M", "--format", "qcow2"]);
-    extant(&["pool", "define", "vms", pool.to_str().unwrap()]);
-    let info = |name: &str| extant(&["vol", "info", "vms", name, "--json"]);
+    ours(&["pool", "define", "vms", pool.to_str().unwrap()]);
+    let info = |name: &str| ours(&["vol", "info", "vms", name, "--json"]);
     assert_eq!(info("theirs.qcow2").text("/format"), "qcow2");
     assert_eq!(info("theirs.qcow2").number("/capacity_bytes"), 8 * MIB);
     // Neither its name nor anybody said so.
     assert!(info("unsaid").json()["format"].is_null());
-    extant(&["vol", "format", "vms", "unsaid", "qcow2"]);
+    ours(&["vol", "format", "vms", "unsaid", "qcow2"]);
     assert_eq!(info("unsaid").number("/capacity_bytes"), 8 * MIB);
 
     // Ours, made of a description that libvirt wrote, in libvirt's eyes; and one with options.
@@ -82,14 +82,14 @@ fn libvirt_and_extant_read_each_others_images() {
     fs::write(file("volume.xml"), &described).unwrap();
     let xml = file("volume.xml");
     let create = ["vol", "create", "vms", "--xml", xml.to_str().unwrap()];
-    extant(&[&create[..], &["--preallocation", "metadata"]].concat());
+    ours(&[&create[..], &["--preallocation", "metadata"]].concat());
     let options = [
         "-o",
         "cluster_size=128k,lazy_refcounts=on",
         "--preallocation",
         "falloc",
     ];
-    extant(
+    ours(
         &[
             &["vol", "create", "vms", "full.qcow2", "6MiB"][..],
             &options,
@@ -97,11 +97,11 @@ fn libvirt_and_extant_read_each_others_images() {
         .concat(),
     );
     let backed = ["-o", "backing_file=base,backing_fmt=raw"];
-    extant(&["vol", "create", "vms", "base", "8MiB"]);
-    extant(&[&["vol", "create", "vms", "top.qcow2", "8MiB"][..], &backed].concat());
-    extant(&["vol", "resize", "vms", "ours.qcow2", "12MiB"]);
-    extant(&["vol", "clone", "vms", "full.qcow2", "clone.qcow2"]);
-    extant(&["vol", "wipe", "vms", "theirs.qcow2"]);
+    ours(&["vol", "create", "vms", "base", "8MiB"]);
+    ours(&[&["vol", "create", "vms", "top.qcow2", "8MiB"][..], &backed].concat());
+    ours(&["vol", "resize", "vms", "ours.qcow2", "12MiB"]);
+    ours(&["vol", "clone", "vms", "full.qcow2", "clone.qcow2"]);
+    ours(&["vol", "wipe", "vms", "theirs.qcow2"]);
     libvirt.ask(&["pool-refresh", "vms"]);
     for (name, capacity) in [
         ("ours.qcow2", 12 * MIB),
@@ -112,7 +112,7 @@ fn libvirt_and_extant_read_each_others_images() {
         ("top.qcow2", 8 * MIB),
     ] {
         let theirs = libvirt.ask(&["vol-dumpxml", name, "vms"]);
-        let ours = extant(&["vol", "info", "vms", name, "--xml"]).stdout;
+        let ours = ours(&["vol", "info", "vms", name, "--xml"]).stdout;
         assert_eq!(text(&ours, &["capacity"]), capacity.to_string());
         for path in [
             &["name"][..],
@@ -144,7 +144,7 @@ fn libvirt_and_extant_read_each_others_images() {
     }
 
     // And back: libvirt takes the description that we write.
-    let described = extant(&["vol", "info", "vms", "full.qcow2", "--xml"]).stdout;
+    let described = ours(&["vol", "info", "vms", "full.qcow2", "--xml"]).stdout;
     fs::write(file("again.xml"), described.replace("full", "again")).unwrap();
     libvirt.ask(&["vol-create", "vms", file("again.xml").to_str().unwrap()]);
     let again = info("again.qcow2");
@@ -152,7 +152,7 @@ fn libvirt_and_extant_read_each_others_images() {
     assert_eq!(again.json()["image"]["lazy_refcounts"], true);
 
     // What virsh wipes is no image any more; what we wipe is an empty one, and both have lost their data.
-    libvirt.virsh(&["vol-wipe", "again.qcow2", "vms"]);
+    libvirt.ask(&["vol-wipe", "again.qcow2", "vms"]);
     let file = fs::read(pool.join("again.qcow2")).unwrap();
     assert!(file.iter().all(|&byte| byte == 0));
     let mut look = extant();

@@ -131,8 +131,6 @@ fn copies_into_an_image_and_out_of_it_keep_content_holes_and_unwritten_parts() {
         allow_backing: false,
         replace: false,
         mode: 0o640,
-        format: None,
-        allow_backing: false,
     };
     perform(pool, Operation::Upload(upload.clone())).unwrap();
     perform(pool, clone("up", "copy", CloneMethod::Auto)).unwrap();
