@@ -18,7 +18,7 @@ use extant_sys::extents::MapSource;
 use rustix::fs::{IFlags, Mode};
 use serde::Serialize;
 
-use crate::destination::{Destination, Existing};
+use crate::destination::{Destination, Durable, Existing};
 use crate::file::HostFile;
 use crate::filesystem::{FileSystem, FileSystemKind};
 use crate::pace::Pace;
@@ -70,6 +70,8 @@ pub struct CreateOptions {
     pub on_failure: OnFailure,
     /// Permissions of the file; `None`: 0666 without the umask's bits.
     pub mode: Option<u32>,
+    /// What is on the disk on return.
+    pub durable: Durable,
 }
 
 impl CreateOptions {
@@ -84,6 +86,7 @@ impl CreateOptions {
             copy_on_write: CopyOnWrite::default(),
             on_failure: OnFailure::default(),
             mode: None,
+            durable: Durable::default(),
         }
     }
 
@@ -195,7 +198,7 @@ fn create_new(
             return Err(explain(error.at(path), options));
         }
     };
-    partial.publish(final_mode(options.mode)?)?;
+    partial.publish(final_mode(options.mode)?, options.durable)?;
     path.clone_into(&mut report.path);
     report.elapsed_seconds = started.elapsed().as_secs_f64();
     Ok(report)

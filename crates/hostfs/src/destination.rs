@@ -30,6 +30,16 @@ pub enum Existing {
     Replace,
 }
 
+/// What of a new file is on the disk on return.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durable {
+    /// The file under its name.
+    #[default]
+    Name,
+    /// The file, and some name: for who renames it at once, and makes that durable.
+    Content,
+}
+
 /// The directory and name that a new file will have.
 pub(crate) struct Destination {
     pub(crate) directory: OwnedFd,

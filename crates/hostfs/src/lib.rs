@@ -40,7 +40,7 @@ mod zero_writer;
 pub use create::{
     CopyOnWrite, CreateOptions, CreateReport, FillOrder, Filling, OnFailure, create, create_filled,
 };
-pub use destination::Existing;
+pub use destination::{Durable, Existing};
 pub use dig::{HoleReport, Span, SpanKind, dig_holes, dig_holes_in, report_holes, report_holes_in};
 pub use disk::DiskLimits;
 pub use exclusion::Exclusion;

@@ -23,7 +23,7 @@ use extant_space::{Error, ErrorKind, Result, SpaceFile, SyncMode};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
-use crate::destination::{Destination, Existing};
+use crate::destination::{Destination, Durable, Existing};
 use crate::file::{self, HostFile};
 use crate::filesystem::FileSystem;
 use crate::sys::elsewhere;
@@ -131,8 +131,8 @@ impl Partial {
         drop(holder);
     }
 
-    /// Gives the file its mode and its name; durable on return.
-    pub(crate) fn publish(mut self, mode: Mode) -> Result<()> {
+    /// Gives the file its mode and its name.
+    pub(crate) fn publish(mut self, mode: Mode, durable: Durable) -> Result<()> {
         let path = self.destination.path.clone();
         let fail = |errno: Errno, operation| {
             Error::from(io::Error::from(errno))
@@ -148,8 +148,12 @@ impl Partial {
             _ => fail(errno, "rename"),
         })?;
         self.is_published = true;
-        self.sync_directory()
-            .map_err(|errno| fail(errno, "sync directory"))
+        match durable {
+            Durable::Name => self
+                .sync_directory()
+                .map_err(|errno| fail(errno, "sync directory")),
+            Durable::Content => Ok(()),
+        }
     }
 
     fn rename(&self) -> rustix::io::Result<()> {
@@ -304,7 +308,7 @@ mod tests {
         let (folder, destination) = destination("a");
         let partial = Partial::open(destination, false).unwrap();
         std::fs::write(folder.path().join("a"), "precious").unwrap();
-        let error = partial.publish(Mode::RUSR).unwrap_err();
+        let error = partial.publish(Mode::RUSR, Durable::Name).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read(folder.path().join("a")).unwrap(), b"precious");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);

@@ -181,6 +181,12 @@ impl Folder {
 
     /// Writes a small file whole or not at all, durable on return.
     pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+        self.write_content(name, bytes)?;
+        self.sync()
+    }
+
+    /// The same, but after a crash the file may be as it was before, or have no name but that of an unfinished one, `NAME.new`.
+    pub(crate) fn write_content(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let temporary = format!("{name}.new");
         self.remove(&temporary)?;
         let written = self.new_file(&temporary).and_then(|mut file| {
@@ -193,8 +199,7 @@ impl Folder {
             // The error that brought us here is the one to tell.
             let _ = self.remove(&temporary);
         }
-        done?;
-        self.sync()
+        done
     }
 
     /// Reads a small file; `None` where there is none. More than `bytes_max` is an error.

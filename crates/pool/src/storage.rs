@@ -125,7 +125,7 @@ pub(crate) trait Storage: Send + Sync {
     /// Makes an empty one, for its owner alone.
     fn new_work(&self, name: &str) -> Result<Box<dyn VolumeFile>>;
 
-    /// Makes one that has its name when it is complete and durable. What an earlier try has done is not done again.
+    /// Makes one that has its name when it is complete and its content durable. What an earlier try has done is not done again.
     fn create_work(
         &self,
         name: &str,

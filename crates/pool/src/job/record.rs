@@ -2,6 +2,10 @@
 //!
 //! Written when the job is made, and once more with its outcome. The second time must work on a full disk as well, so a
 //! spare file of sufficient size is written beside the first, filled in place and renamed over it.
+//!
+//! A job that makes a new file does not wait for its record to have its name on the disk. After a crash of the machine that job
+//! may be unknown: what it made is a file of no job then, which goes at the next refresh; or be known without its good
+//! end, which the run file tells.
 
 use std::os::unix::fs::FileExt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -139,7 +143,10 @@ impl Record {
                 .and_then(|()| file.sync_data())
                 .map_err(|source| Error::from(source).at(jobs.path().join(&spare)))
         });
-        let made = made.and_then(|()| jobs.write(&name(self.id), &bytes));
+        let made = made.and_then(|()| match self.operation.makes_volume() {
+            true => jobs.write_content(&name(self.id), &bytes),
+            false => jobs.write(&name(self.id), &bytes),
+        });
         if made.is_err() {
             // The error that brought us here is the one to tell.
             let _ = jobs.remove(&spare);
@@ -154,6 +161,7 @@ impl Record {
 
     /// Writes the record with its outcome.
     pub(crate) fn end(&mut self, jobs: &Folder, outcome: Outcome) -> Result<()> {
+        let is_told_by_the_run_file = self.operation.makes_volume() && outcome.failure.is_none();
         self.outcome = Some(outcome);
         let mut bytes = self.to_bytes();
         let spare = spare_name(self.id);
@@ -168,7 +176,10 @@ impl Record {
         file.write_all_at(&bytes, 0).map_err(fail)?;
         file.sync_all().map_err(fail)?;
         jobs.rename(&spare, jobs, &name(self.id), OnExisting::Replace)?;
-        jobs.sync()
+        match is_told_by_the_run_file {
+            true => Ok(()),
+            false => jobs.sync(),
+        }
     }
 
     fn to_bytes(&self) -> Vec<u8> {

@@ -155,6 +155,8 @@ impl<'p> Job<'p> {
         cancel: CancelToken,
         is_done: Receiver<()>,
     ) {
+        // The file has its place on the disk then, before the operation waits for its last line to be there.
+        let _ = self.run.sync();
         let mut told: Option<(Instant, Line)> = None;
         let mut shared: Option<Instant> = None;
         while is_done.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {

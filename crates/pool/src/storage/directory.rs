@@ -5,7 +5,8 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use extant_hostfs::{
-    Access, CopyOnWrite, CreateOptions, FillOrder, Filling, HostFile, OnFailure, Pace, remove_soon,
+    Access, CopyOnWrite, CreateOptions, Durable, FillOrder, Filling, HostFile, OnFailure, Pace,
+    remove_soon,
 };
 use extant_space::{Control, ErrorKind, Preallocation, Result};
 use rustix::fs::{FileType, OFlags, Stat};
@@ -145,6 +146,8 @@ impl Storage for DirectoryStorage<'_> {
         if new.nocow {
             options.copy_on_write = CopyOnWrite::Disable;
         }
+        // Its next name is made durable.
+        options.durable = Durable::Content;
         // Removed by the roll-back, or kept for who resumes the job.
         options.on_failure = OnFailure::KeepPartial;
         let path = work.path().join(name);
