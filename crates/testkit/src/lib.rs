@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`requires`] | tests that say what they need, and skip or fail without it |
 //! | [`scratch`] | mounted file systems on loop devices, thin devices, quota |
-//! | [`oracle`] | typed answers of filefrag, e2fsck, e4defrag, stat |
+//! | [`oracle`] | typed answers of filefrag, e2fsck, e4defrag, stat, qemu-img |
 //! | [`hot_paths`] | the `main` of programs whose instructions are counted |
 //! | [`mke2fs()`] | images with file systems to begin with |
 //! | [`newer`] | util-linux's fallocate with `-w`, on a machine whose own is older |

@@ -8,6 +8,7 @@ mod bytes;
 mod e2fsck;
 mod e4defrag;
 mod filefrag;
+pub mod qemu;
 
 pub use bytes::{allocated_bytes, assert_same_bytes, assert_zeros, sha256};
 pub use e2fsck::{E2fsck, assert_e2fsck_clean, e2fsck};

@@ -3,11 +3,11 @@
 use std::fs;
 use std::path::Path;
 
+use extant_testkit::oracle::qemu::{assert_checks, qemu, qemu_img, qemu_json};
 use extant_testkit::scratch::{Filesystem, Scratch};
 use extant_testkit::workdir::Workdir;
 use extant_testkit::{require, requires};
 
-use crate::judge::{assert_checks, qemu, qemu_img, qemu_json};
 use crate::support::{Answer, MIB, assert_names, create, extant, lengthen, noise, run};
 
 #[track_caller]

@@ -5,12 +5,12 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use extant_space::ExtentState;
+use extant_testkit::oracle::qemu::{assert_checks, qemu, qemu_img, qemu_json};
 use extant_testkit::scratch::{Filesystem, Scratch};
 use extant_testkit::workdir::Workdir;
 use extant_testkit::{oracle, require, requires};
 use rustix::process::Signal;
 
-use crate::judge::{assert_checks, qemu, qemu_img, qemu_json};
 use crate::support::{
     MIB, Random, Running, assert_names, create, create_command, extant, names, run,
 };

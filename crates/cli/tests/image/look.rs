@@ -3,10 +3,10 @@
 use std::fs;
 use std::os::unix::fs::FileExt;
 
+use extant_testkit::oracle::qemu::{assert_checks, qemu, qemu_img, qemu_json};
 use extant_testkit::workdir::Workdir;
 use extant_testkit::{require, requires};
 
-use crate::judge::{assert_checks, qemu, qemu_img, qemu_json};
 use crate::support::{Answer, MIB, create, extant, run};
 
 #[track_caller]

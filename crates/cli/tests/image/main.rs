@@ -5,5 +5,4 @@ mod support;
 
 mod change;
 mod create;
-mod judge;
 mod look;

@@ -65,6 +65,18 @@ impl Writer {
     }
 }
 
+/// A sparse `/a.raw` inside an ext4 image; sizes are in MiB.
+fn inside(image_mib: u64, file_mib: u64) -> (Stand, Image) {
+    let stand = Stand::new();
+    let image = Image::new(image_mib);
+    stand.sparse("a.raw", file_mib);
+    let file = stand.path("a.raw");
+    image
+        .fs(&["put", "IMAGE", file.to_str().unwrap(), "/"])
+        .success();
+    (stand, image)
+}
+
 #[track_caller]
 fn assert_written(bytes: &[u8], blocks: &[usize]) {
     assert!(blocks.len() >= 100, "{blocks:?}");
@@ -93,13 +105,8 @@ fn server_that_is_told_to_end_under_load_keeps_all_that_it_acknowledged() {
 #[test]
 fn server_on_a_file_inside_an_image_ends_under_load_and_leaves_the_image_clean() {
     require!(requires::tool("nbdsh"), requires::tool("mke2fs"));
-    let stand = Stand::new();
-    let image = Image::new(128);
+    let (stand, image) = inside(128, 64);
     let path = image.path.to_str().unwrap();
-    stand.sparse("a.raw", 64);
-    image
-        .fs(&["put", "IMAGE", stand.path("a.raw").to_str().unwrap(), "/"])
-        .success();
     let serving = stand.serve(&["--in", path, "/a.raw"]);
     let writer = Writer::begun(&serving);
     serving.end();
@@ -114,13 +121,8 @@ fn server_on_a_file_inside_an_image_ends_under_load_and_leaves_the_image_clean()
 #[test]
 fn what_was_flushed_survives_a_kill_of_a_server_on_a_file_inside_an_image() {
     require!(requires::tool("qemu-io"), requires::tool("mke2fs"));
-    let stand = Stand::new();
-    let image = Image::new(64);
+    let (stand, image) = inside(64, 16);
     let path = image.path.to_str().unwrap();
-    stand.sparse("a.raw", 16);
-    image
-        .fs(&["put", "IMAGE", stand.path("a.raw").to_str().unwrap(), "/"])
-        .success();
     let mut serving = stand.serve(&["--in", path, "/a.raw"]);
     qemu_io(
         &serving.uri("a.raw"),
@@ -171,13 +173,8 @@ fn client_that_is_killed_under_load_leaves_a_server_that_serves_others() {
 #[test]
 fn full_disk_is_told_to_client_and_log_and_the_server_goes_on() {
     require!(requires::tool("nbdsh"), requires::tool("mke2fs"));
-    let stand = Stand::new();
-    let image = Image::new(16);
+    let (stand, image) = inside(16, 64);
     let path = image.path.to_str().unwrap();
-    stand.sparse("a.raw", 64);
-    image
-        .fs(&["put", "IMAGE", stand.path("a.raw").to_str().unwrap(), "/"])
-        .success();
     let serving = stand.serve(&["--in", path, "/a.raw"]);
     let code = r#"
 import errno

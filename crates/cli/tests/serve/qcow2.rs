@@ -1,6 +1,7 @@
 //! qcow2 images as exports.
 
 use extant_testkit::command::tool;
+use extant_testkit::oracle;
 use extant_testkit::{require, requires};
 
 use crate::stand::{Stand, qemu_io, said, size};
@@ -10,18 +11,8 @@ use crate::support::{MIB, extant};
 #[track_caller]
 fn assert_holds(stand: &Stand, name: &str, reads: &[&str]) {
     let path = stand.path(name);
-    said(
-        tool("qemu-img")
-            .args(["check", "-q", "-f", "qcow2"])
-            .arg(&path),
-    );
-    let mut command = tool("qemu-io");
-    command.args(["-f", "qcow2", "-r"]);
-    for read in reads {
-        command.args(["-c", read]);
-    }
-    let found = said(command.arg(&path));
-    assert!(!found.contains("failed"), "{found}");
+    oracle::qemu::assert_checks(&path);
+    oracle::qemu::qemu_io(&path, "qcow2", reads);
 }
 
 #[test]

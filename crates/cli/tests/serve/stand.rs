@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use extant_testkit::command::{self, tool};
+use extant_testkit::oracle;
 use extant_testkit::workdir::Workdir;
 use rustix::process::Signal;
 
@@ -94,17 +95,7 @@ pub fn said(command: &mut Command) -> String {
 /// `qemu-io` on a raw export, with commands.
 #[track_caller]
 pub fn qemu_io(uri: &str, commands: &[&str]) -> String {
-    let mut command = tool("qemu-io");
-    command.args(["-f", "raw"]);
-    for words in commands {
-        command.args(["-c", words]);
-    }
-    let said = said(command.arg(uri));
-    assert!(
-        !said.contains("failed") && !said.contains("error"),
-        "{commands:?}: {said}"
-    );
-    said
+    oracle::qemu::qemu_io(uri, "raw", commands)
 }
 
 /// Python code with a handle `h` that is connected to the URI.

@@ -3,6 +3,7 @@
 //! Threads share clusters, never bytes: blocks of 4 KiB belong to them in turn in the first half of the disk, and whole clusters in
 //! the second, so that the expected bytes do not depend on who comes first.
 
+use std::ops::Range;
 use std::path::Path;
 use std::thread;
 
@@ -177,15 +178,33 @@ fn run(path: &Path, options: &DeviceOptions, before: &[u8], cluster: u64, seed: 
     found
 }
 
+/// Runs as often as there are seeds, with the judges after each; what the disk holds in the end.
+#[track_caller]
+fn judged(
+    path: &Path,
+    options: &DeviceOptions,
+    before: Vec<u8>,
+    cluster: u64,
+    seeds: Range<u64>,
+) -> Vec<u8> {
+    seeds.fold(before, |bytes, seed| {
+        let bytes = run(path, options, &bytes, cluster, seed);
+        assert_checks(path);
+        assert_reads(path, &bytes);
+        bytes
+    })
+}
+
+/// The bytes of a disk that nothing was written to.
+fn zeros() -> Vec<u8> {
+    vec![0; SIZE as usize]
+}
+
 #[track_caller]
 fn assert_model(ground: &Ground, options: &str, cluster: u64, seed: u64, openings: u64) {
     let path = ground.qcow2("image.qcow2", options, SIZE);
-    let mut bytes = vec![0; SIZE as usize];
-    for round in 0..openings {
-        bytes = run(&path, &qcow2_options(), &bytes, cluster, seed * 10 + round);
-        assert_checks(&path);
-        assert_reads(&path, &bytes);
-    }
+    let seeds = seed * 10..seed * 10 + openings;
+    judged(&path, &qcow2_options(), zeros(), cluster, seeds);
 }
 
 #[test]
@@ -224,12 +243,7 @@ fn image_past_the_page_cache_reads_as_it_was_written() {
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         return;
     }
-    let mut bytes = vec![0; SIZE as usize];
-    for seed in 600..602 {
-        bytes = run(&path, &options, &bytes, 16 << 10, seed);
-        assert_checks(&path);
-        assert_reads(&path, &bytes);
-    }
+    judged(&path, &options, zeros(), 16 << 10, 600..602);
 }
 
 #[test]
@@ -268,17 +282,8 @@ fn image_over_a_backing_file_reads_as_it_was_written() {
         let path = ground.qcow2("image.qcow2", &options, SIZE);
         let mut bytes = base.clone();
         bytes.resize(SIZE as usize, 0);
-        for round in 0..2 {
-            bytes = run(
-                &path,
-                &followed(),
-                &bytes,
-                65_536,
-                200 + seed as u64 * 10 + round,
-            );
-            assert_checks(&path);
-            assert_reads(&path, &bytes);
-        }
+        let seed = 200 + seed as u64 * 10;
+        judged(&path, &followed(), bytes, 65_536, seed..seed + 2);
         assert_eq!(std::fs::read(ground.path("base.raw")).unwrap(), base);
     }
 }
@@ -291,18 +296,8 @@ fn image_with_a_data_file_reads_as_it_was_written() {
         let data = ground.path("data.raw");
         let options = format!("data_file={},data_file_raw={raw}", data.display());
         let path = ground.qcow2("image.qcow2", &options, SIZE);
-        let mut bytes = vec![0; SIZE as usize];
-        for round in 0..2 {
-            bytes = run(
-                &path,
-                &followed(),
-                &bytes,
-                65_536,
-                300 + seed as u64 * 10 + round,
-            );
-            assert_checks(&path);
-            assert_reads(&path, &bytes);
-        }
+        let seed = 300 + seed as u64 * 10;
+        judged(&path, &followed(), zeros(), 65_536, seed..seed + 2);
     }
 }
 
@@ -320,17 +315,8 @@ fn compressed_image_reads_as_it_was_written() {
         qemu(&[
             &"convert", &"-c", &"-f", &"raw", &"-O", &"qcow2", &"-o", &options, &source, &path,
         ]);
-        for round in 0..2 {
-            bytes = run(
-                &path,
-                &qcow2_options(),
-                &bytes,
-                65_536,
-                400 + seed as u64 * 10 + round,
-            );
-            assert_checks(&path);
-            assert_reads(&path, &bytes);
-        }
+        let seed = 400 + seed as u64 * 10;
+        judged(&path, &qcow2_options(), bytes, 65_536, seed..seed + 2);
     }
 }
 
@@ -339,15 +325,12 @@ fn snapshots_keep_what_they_hold_while_the_disk_is_written() {
     require!(qemu_img());
     let ground = Ground::new();
     let path = ground.qcow2("image.qcow2", "cluster_size=4k", SIZE);
-    let first = run(&path, &qcow2_options(), &vec![0; SIZE as usize], 4096, 500);
+    let options = qcow2_options();
+    let first = judged(&path, &options, zeros(), 4096, 500..501);
     qemu(&[&"snapshot", &"-c", &"one", &path]);
-    let second = run(&path, &qcow2_options(), &first, 4096, 501);
-    assert_checks(&path);
-    assert_reads(&path, &second);
+    let second = judged(&path, &options, first.clone(), 4096, 501..502);
     qemu(&[&"snapshot", &"-c", &"two", &path]);
-    let third = run(&path, &qcow2_options(), &second, 4096, 502);
-    assert_checks(&path);
-    assert_reads(&path, &third);
+    judged(&path, &options, second.clone(), 4096, 502..503);
     for (name, bytes) in [("one", &first), ("two", &second)] {
         qemu(&[&"snapshot", &"-a", &name, &path]);
         assert_reads(&path, bytes);

@@ -1,29 +1,16 @@
 //! What the tests share: images that qemu-img makes, and its judgement of what became of them.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use extant_blockdev::{Device, Persistence};
 use extant_image::Format;
 use extant_image::device::{Companions, DeviceOptions, ImageDevice};
-use extant_testkit::command;
-use extant_testkit::requires::{Requirement, tool};
+use extant_testkit::oracle::qemu::assert_reads_same;
+pub use extant_testkit::oracle::qemu::{assert_checks, qemu, qemu_img};
 use extant_testkit::workdir::Workdir;
 
 pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
-
-pub fn qemu_img() -> Requirement {
-    tool("qemu-img")
-}
-
-/// Runs qemu-img; what it prints.
-#[track_caller]
-pub fn qemu(arguments: &[&dyn AsRef<OsStr>]) -> String {
-    let mut command = command::tool("qemu-img");
-    command.args(arguments.iter().map(|argument| argument.as_ref()));
-    command::text(&mut command).unwrap_or_else(|failure| panic!("{failure}"))
-}
 
 /// A folder for one test.
 pub struct Ground(Workdir);
@@ -91,20 +78,12 @@ pub fn write(device: &impl Device, offset: u64, bytes: &[u8]) {
     written.unwrap_or_else(|error| panic!("{error}"));
 }
 
-/// QEMU finds neither an error nor a leak.
-#[track_caller]
-pub fn assert_checks(path: &Path) {
-    qemu(&[&"check", &"-f", &"qcow2", &path]);
-}
-
 /// QEMU reads these bytes in the image.
 #[track_caller]
 pub fn assert_reads(path: &Path, bytes: &[u8]) {
     let raw = path.with_extension("expected");
     std::fs::write(&raw, bytes).expect("a file for the expected bytes");
-    qemu(&[
-        &"compare", &"-q", &"-f", &"qcow2", &"-F", &"raw", &path, &raw,
-    ]);
+    assert_reads_same((path, "qcow2"), (&raw, "raw"));
 }
 
 /// Bytes that tell where they belong, and from which of several writers they are.

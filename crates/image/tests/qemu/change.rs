@@ -13,18 +13,6 @@ use extant_testkit::{command, require};
 
 use crate::support::*;
 
-/// Runs commands of qemu-io on an image.
-#[track_caller]
-fn qemu_io(image: &Path, commands: &[&str]) {
-    let mut command = command::tool("qemu-io");
-    command.args(["-f", "qcow2"]);
-    for one in commands {
-        command.args(["-c", one]);
-    }
-    let said = command::text(command.arg(image)).unwrap_or_else(|failure| panic!("{failure}"));
-    assert!(!said.contains("failed"), "{said}");
-}
-
 fn resized(
     image: &Path,
     bytes: u64,
@@ -67,7 +55,7 @@ fn assert_holds(ground: &Ground, image: &Path, bytes: &[u8]) {
     std::fs::write(&raw, bytes).unwrap();
     let info = qemu_json(&[&"info", &"--output=json", &image]);
     assert_eq!(info["virtual-size"], bytes.len() as u64);
-    assert_same((image, Format::Qcow2), (&raw, Format::Raw));
+    assert_reads_same((image, "qcow2"), (&raw, "raw"));
 }
 
 #[test]
@@ -87,7 +75,11 @@ fn every_growth_keeps_data_and_has_the_space_that_was_asked_for() {
                 options.qcow2.cluster_bytes = cluster_bytes;
                 create(&image, &options);
                 if old > 0 {
-                    qemu_io(&image, &["write -P 7 100k 300k", "write -z 600k 64k"]);
+                    qemu_io(
+                        &image,
+                        "qcow2",
+                        &["write -P 7 100k 300k", "write -z 600k 64k"],
+                    );
                 }
                 let mut bytes = bytes_of(&image);
                 let space = space_of(&image) + most_taken(&image, new, preallocation);
@@ -162,7 +154,7 @@ fn growth_past_every_table_moves_them() {
         options.qcow2.cluster_bytes = 512;
         options.qcow2.refcount_bits = refcount_bits;
         create(&image, &options);
-        qemu_io(&image, &["write -P 3 0 1M"]);
+        qemu_io(&image, "qcow2", &["write -P 3 0 1M"]);
         let mut bytes = vec![3; 1 << 20];
         for size in [3 * MIB, 20 * MIB, 36 * MIB] {
             resized(&image, size, None, false).unwrap();
@@ -184,7 +176,7 @@ fn what_was_cut_off_does_not_come_back() {
             let mut options = qcow2(8 * MIB, preallocation);
             options.qcow2.cluster_bytes = cluster_bytes;
             create(&image, &options);
-            qemu_io(&image, &["write -P 5 0 8M"]);
+            qemu_io(&image, "qcow2", &["write -P 5 0 8M"]);
             let before = space_of(&image);
             let error = resized(&image, MIB, None, false).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::InvalidArgument);
@@ -223,7 +215,7 @@ fn images_of_qemu_are_resized() {
             command.args(["-o", words]);
         }
         command::run(command.arg(&image).arg("5M")).unwrap();
-        qemu_io(&image, &["write -P 1 0 1M", "write -P 2 4M 1M"]);
+        qemu_io(&image, "qcow2", &["write -P 1 0 1M", "write -P 2 4M 1M"]);
         let mut bytes = bytes_of(&image);
         for (size, preallocation) in [
             (6 * MIB, Preallocation::Full),
@@ -269,6 +261,7 @@ fn materialized_images_keep_their_data_and_are_written() {
         command::run(command.arg(&image).arg((5 * MIB + 512).to_string())).unwrap();
         qemu_io(
             &image,
+            "qcow2",
             &[
                 "write -P 1 64k 1M",
                 "write -P 2 4M 1M",
@@ -329,7 +322,7 @@ fn what_cannot_be_changed_in_place_is_refused_and_untouched() {
     ]);
     refuse("backing file (base.raw)", false);
     qemu(&[&"create", &"-q", &"-f", &"qcow2", &image, &"1M"]);
-    qemu_io(&image, &["write 0 64k"]);
+    qemu_io(&image, "qcow2", &["write 0 64k"]);
     qemu(&[&"snapshot", &"-c", &"one", &image]);
     refuse("1 internal snapshots", false);
     qemu(&[&"create", &"-q", &"-f", &"qcow2", &image, &"1M"]);
@@ -349,7 +342,7 @@ fn cancel_leaves_the_old_size_and_a_whole_image() {
     let ground = Ground::new();
     let image = ground.path("a.qcow2");
     create(&image, &qcow2(4 * MIB, Preallocation::Off));
-    qemu_io(&image, &["write -P 4 1M 1M"]);
+    qemu_io(&image, "qcow2", &["write -P 4 1M 1M"]);
     let bytes = bytes_of(&image);
     for (calls, is_resize) in [(0, true), (0, false)] {
         let cancel = CancelToken::new();

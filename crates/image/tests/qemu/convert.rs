@@ -58,7 +58,7 @@ fn every_mode_and_shape_holds_the_same_bytes() {
             options.qcow2.cluster_bytes = cluster_bytes;
             converted(&raw, &image, &options);
             assert_checks(&image);
-            assert_same((&image, Format::Qcow2), (&raw, Format::Raw));
+            assert_reads_same((&image, "qcow2"), (&raw, "raw"));
             let layer = open_path(&image, None, Follow::Nothing).unwrap();
             let info = layer.info().unwrap();
             // Such large clusters all have data.
@@ -70,7 +70,7 @@ fn every_mode_and_shape_holds_the_same_bytes() {
                 options.preallocation = preallocation;
             }
             converted(&image, &again, &options);
-            assert_same((&again, Format::Raw), (&raw, Format::Raw));
+            assert_reads_same((&again, "raw"), (&raw, "raw"));
             let layer = open_path(&again, Some(Format::Raw), Follow::Nothing).unwrap();
             let states = layer.info().unwrap().states;
             match options.preallocation {
@@ -135,7 +135,7 @@ fn chains_compressed_and_larger_copies_are_whole() {
     let copy = ground.path("copy.qcow2");
     converted(&top, &copy, &qcow2(2 * SIZE, Preallocation::Full));
     assert_checks(&copy);
-    assert_same((&copy, Format::Qcow2), (&raw, Format::Raw));
+    assert_reads_same((&copy, "qcow2"), (&raw, "raw"));
     let info = qemu_json(&[&"info", &"--output=json", &copy]);
     assert_eq!(info["virtual-size"], 2 * SIZE);
     assert!(info.get("backing-filename").is_none());

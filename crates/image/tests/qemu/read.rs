@@ -17,18 +17,6 @@ use crate::support::*;
 /// Bytes that the tests' images have.
 const SIZE: u64 = 5 * MIB + 512;
 
-/// Runs commands of qemu-io on an image.
-#[track_caller]
-fn qemu_io(image: &Path, format: &str, commands: &[&str]) {
-    let mut command = command::tool("qemu-io");
-    command.args(["-f", format]);
-    for one in commands {
-        command.args(["-c", one]);
-    }
-    let said = command::text(command.arg(image)).unwrap_or_else(|failure| panic!("{failure}"));
-    assert!(!said.contains("failed"), "{said}");
-}
-
 /// Makes an image with qemu-img.
 #[track_caller]
 fn made(image: &Path, words: &str, more: &[&str]) {

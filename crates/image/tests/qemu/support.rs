@@ -1,55 +1,16 @@
-//! What the tests share: qemu-img as a judge, and images by name in a folder.
+//! What the tests share: images by name in a folder. qemu-img is the judge.
 
-use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use extant_image::{Format, ImageOptions, Preallocation};
 use extant_space::{CancelToken, Control, Silent};
-use extant_testkit::command;
-use extant_testkit::requires::{Requirement, tool};
+pub use extant_testkit::oracle::qemu::{
+    assert_checks, assert_reads_same, qemu, qemu_img, qemu_io, qemu_json,
+};
 use extant_testkit::workdir::Workdir;
-use serde_json::Value;
 
 pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
-
-pub fn qemu_img() -> Requirement {
-    tool("qemu-img")
-}
-
-/// Runs qemu-img; what it prints.
-#[track_caller]
-pub fn qemu(arguments: &[&dyn AsRef<OsStr>]) -> String {
-    let mut command = command::tool("qemu-img");
-    command.args(arguments.iter().map(|argument| argument.as_ref()));
-    command::text(&mut command).unwrap_or_else(|failure| panic!("{failure}"))
-}
-
-#[track_caller]
-pub fn qemu_json(arguments: &[&dyn AsRef<OsStr>]) -> Value {
-    serde_json::from_str(&qemu(arguments)).expect("JSON of qemu-img")
-}
-
-/// QEMU finds neither an error nor a leak.
-#[track_caller]
-pub fn assert_checks(image: &Path) {
-    qemu(&[&"check", &"-q", &"-f", &"qcow2", &image]);
-}
-
-/// Both read the same.
-#[track_caller]
-pub fn assert_same(one: (&Path, Format), other: (&Path, Format)) {
-    qemu(&[
-        &"compare",
-        &"-q",
-        &"-f",
-        &one.1.name(),
-        &"-F",
-        &other.1.name(),
-        &one.0,
-        &other.0,
-    ]);
-}
 
 /// A folder for one test.
 pub struct Ground(Workdir);
