@@ -124,8 +124,7 @@ impl LookArgs {
             });
         };
         if follow == Follow::Named {
-            return Err(Error::new(ErrorKind::Unsupported)
-                .detail("--chain is for files of the host, not for those inside an image (--in)"));
+            return Err(not_inside());
         }
         let (file, outer) = open_inside(outer, self)?;
         let layer = self.layer(file)?;
@@ -157,6 +156,12 @@ impl LookArgs {
             }
         }
     }
+}
+
+/// A path inside an image is no path of the host, which a name would be.
+fn not_inside() -> Error {
+    Error::new(ErrorKind::Unsupported)
+        .detail("--chain is for files of the host, not for those inside an image (--in)")
 }
 
 fn open_inside(outer: &std::path::Path, args: &LookArgs) -> Result<(Arc<dyn SpaceFile>, Image)> {

@@ -4,11 +4,13 @@
 //! that is too high is a *leak*. An L2 table that several snapshots share is read once.
 //!
 //! Memory: two counts of 16 bits for each cluster of the file, taken as they are touched, and at most 1 GiB; a count ends at
-//! 65,535. Nothing is written, but for [`repair_leaks`].
+//! 65,535. Nothing is written, but for [`repair_leaks`] and
+//! [`rebuild_refcounts`].
 
 mod active;
 mod bitmaps;
 mod count;
+mod rebuild;
 mod repair;
 mod report;
 
@@ -20,6 +22,7 @@ use crate::format::{
 use crate::qcow2::{Qcow2, read_table};
 use count::Counts;
 
+pub use rebuild::rebuild_refcounts;
 pub use repair::repair_leaks;
 pub use report::{CheckReport, Finding, FindingKind};
 

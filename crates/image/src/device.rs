@@ -5,6 +5,8 @@
 //! futures stay on one thread; a cluster that it has freed may be used again before the entry that mentioned it is durably gone;
 //! and it does not read zstd. Two writers of the same tables would have to tell each other of every change.
 //!
+//! An image whose user was killed with refcounts behind (lazy refcounts) gets them right before it is written.
+//!
 //! Files that an image names, backing files and data files, are opened only when that is asked for. While a file of the host is
 //! open, QEMU's programs are kept out of it, and keep us out (`../lock.rs`).
 
@@ -12,6 +14,7 @@ mod host;
 mod options;
 mod qcow2;
 mod store;
+mod store_file;
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -19,15 +22,17 @@ use std::path::Path;
 use std::sync::Arc;
 
 use extant_blockdev::{Device, Geometry, RangeStatus, Request};
-use extant_space::{ByteRange, Extent, Result};
+use extant_space::{ByteRange, CancelToken, Control, ErrorKind, Extent, Result, Silent};
 
 use crate::Format;
-use crate::format::Header;
+use crate::check::rebuild_refcounts;
+use crate::format::{Header, Incompatible};
 use host::HostImage;
 use options::not_allowed;
 pub use options::{Companions, DeviceOptions, ImageAccess};
 use qcow2::{Parts, Qcow2};
 pub use store::Store;
+use store_file::StoreFile;
 
 /// The disk in an image.
 pub struct ImageDevice {
@@ -44,8 +49,8 @@ impl ImageDevice {
     /// Opens the image at `path`, a file or disk of the host.
     ///
     /// # Errors
-    /// `InUse` when somebody else has it open, `Corrupt` for an image that contradicts itself, is marked as corrupt or was not
-    /// closed (opened for reading only the first), `Unsupported` for features that are not known, and for companions that are
+    /// `InUse` when somebody else has it open, `Corrupt` for an image that contradicts itself or is marked as corrupt (opened for reading
+    /// only the first), `Unsupported` for features that are not known, and for companions that are
     /// needed and not allowed.
     pub fn open(path: impl AsRef<Path>, options: &DeviceOptions) -> Result<Self> {
         Self::open_in_chain(path.as_ref(), options, 0)
@@ -80,14 +85,19 @@ impl ImageDevice {
         let content = match format {
             Format::Raw => Content::Raw(store),
             Format::Qcow2 => {
-                let header = read_header(&store, first)?;
+                let mut header = read_header(&store, first.clone())?;
+                let writes = options.access == ImageAccess::ReadWrite;
+                if writes && is_behind(&header) {
+                    rebuild(&store, &header)?;
+                    read_first(&store, &mut first)?;
+                    header = read_header(&store, first)?;
+                }
                 let (backing, data) = companions(&header, options, origin)?;
                 let parts = Parts {
                     file: store,
                     data,
                     backing,
                 };
-                let writes = options.access == ImageAccess::ReadWrite;
                 let image = Qcow2::open(&header, parts, writes, options.cache_bytes)?;
                 Content::Qcow2(Box::new(image))
             }
@@ -165,6 +175,26 @@ fn read_header(store: &Arc<dyn Store>, mut first: Vec<u8>) -> Result<Header> {
         first = cluster;
     }
     Header::parse(&first, file_bytes)
+}
+
+/// Who used the image last was killed, and left refcounts behind.
+fn is_behind(header: &Header) -> bool {
+    let features = header.incompatible;
+    features.contains(Incompatible::DIRTY) && !features.contains(Incompatible::CORRUPT)
+}
+
+/// Makes refcounts right before anything is written, as QEMU does.
+fn rebuild(store: &Arc<dyn Store>, header: &Header) -> Result<()> {
+    let whole = store
+        .file_bytes()?
+        .next_multiple_of(header.geometry.cluster_bytes());
+    match store.resize(whole) {
+        // A disk keeps its size.
+        Err(error) if error.kind() != ErrorKind::Unsupported => return Err(error),
+        _ => {}
+    }
+    let file = Arc::new(StoreFile(Arc::clone(store)));
+    rebuild_refcounts(file, Control::new(&CancelToken::new(), &Silent)).map(drop)
 }
 
 fn read_first(store: &Arc<dyn Store>, into: &mut [u8]) -> Result<()> {

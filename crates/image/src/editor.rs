@@ -4,22 +4,33 @@
 //! they pointed to before is given back last. The fields of the header that move tables and change the size lie in one sector and are
 //! written at once.
 //!
+//! Snapshots share clusters and L2 tables with the disk: what they have is copied before it is changed. Bitmaps are kept true, or
+//! marked as wrong until they are (`bitmaps.rs`). The guest's data may lie in a file of its own, at the guest's offsets and without counts.
+//!
 //! What is not known here is refused by name before anything is changed.
 
 mod append;
+mod bitmaps;
+mod grow;
 mod map;
 mod release;
 
 use std::mem::offset_of;
+use std::ops::Range;
 use std::sync::Arc;
 
-use extant_space::{Error, ErrorKind, Result, SpaceFile, SyncMode};
+use extant_space::{Control, Error, ErrorKind, Result, SpaceFile, SyncMode};
 
+use crate::check::rebuild_refcounts;
 use crate::format::{
     Autoclear, Extensions, Geometry, Incompatible, RawHeader, RefcountBlock, RefcountTableEntry,
+    Version, read_snapshots,
 };
 use crate::qcow2::{Qcow2, read_table};
 use crate::target::Target;
+
+/// Where the autoclear features lie.
+const AUTOCLEAR_FEATURES: u64 = 0x58;
 
 /// An image that nobody else uses, open for changes.
 pub(crate) struct Editor<'a> {
@@ -30,46 +41,79 @@ pub(crate) struct Editor<'a> {
 impl<'a> Editor<'a> {
     /// # Errors
     /// `Unsupported` for what is not changed here, `Corrupt` for an image that has to be repaired first.
-    pub(crate) fn open(target: &'a Target) -> Result<Self> {
-        let image = Qcow2::open(Arc::clone(target.file()))?;
+    pub(crate) fn open(target: &'a Target, control: Control<'_>) -> Result<Self> {
+        let mut image = Qcow2::open(Arc::clone(target.file()))?;
+        if image.header.incompatible.contains(Incompatible::CORRUPT) {
+            return Err(Error::new(ErrorKind::Corrupt)
+                .detail("the image is marked as corrupt")
+                .advice("repair it first: extant image check --repair all"));
+        }
+        if image.header.incompatible.contains(Incompatible::DIRTY) {
+            // Who used it was killed, and its refcounts are behind.
+            rebuild_refcounts(Arc::clone(target.file()), control)?;
+            image = Qcow2::open(Arc::clone(target.file()))?;
+        }
         let header = &image.header;
-        let repair = |what: &str| {
-            Error::new(ErrorKind::Corrupt)
-                .detail(format!("the image is marked as {what}"))
-                .advice("repair it first: qemu-img check -r all")
-        };
-        if header.incompatible.contains(Incompatible::CORRUPT) {
-            return Err(repair("corrupt"));
-        }
-        if header.incompatible.contains(Incompatible::DIRTY) {
-            return Err(repair("dirty: its refcounts may be wrong"));
-        }
-        if header.snapshots.count > 0 {
-            return Err(Target::refuse(format!(
-                "the image has {} internal snapshots, which share its clusters; images with snapshots are not changed",
-                header.snapshots.count
-            )));
-        }
-        if header.extensions.find(Extensions::BITMAPS).is_some() {
-            return Err(Target::refuse(
-                "the image has persistent bitmaps, which would be wrong afterwards; remove them first (qemu-img bitmap --remove)",
-            ));
+        if target.is_disk() {
+            return Err(
+                Target::refuse("the image lies on a disk, which does not become longer")
+                    .advice("extant image convert makes another one of it"),
+            );
         }
         if header.has_data_file() {
-            return Err(Target::refuse(
-                "the image has a data file; images with data files are not changed",
-            ));
+            target
+                .layer(crate::options::Format::Qcow2)?
+                .check_data_file()?;
+            if header.snapshots.count > 0 {
+                return Err(Target::refuse(
+                    "the image has a data file and internal snapshots, which cannot keep what lies there",
+                ));
+            }
         }
         let editor = Self { target, image };
-        let unknown =
-            editor.image.header.autoclear - (Autoclear::BITMAPS | Autoclear::RAW_DATA_FILE);
-        if !unknown.is_empty() {
+        let known = Autoclear::BITMAPS | Autoclear::RAW_DATA_FILE;
+        let features = editor.image.header.autoclear;
+        if !known.contains(features) {
             // Whoever changes an image without knowing what they stand for takes them away first.
-            let known = (editor.image.header.autoclear - unknown).bits();
-            editor.file().write_at(&known.to_be_bytes(), 88)?;
-            editor.sync()?;
+            editor.write_autoclear(features & known)?;
         }
         Ok(editor)
+    }
+
+    fn write_autoclear(&self, features: Autoclear) -> Result<()> {
+        self.file()
+            .write_at(&features.bits().to_be_bytes(), AUTOCLEAR_FEATURES)?;
+        self.sync()
+    }
+
+    /// Refuses what another size would make wrong.
+    pub(crate) fn check_resizable(&self, new_bytes: u64) -> Result<()> {
+        let header = &self.image.header;
+        let count = header.snapshots.count;
+        let unknown = |what: &str| {
+            Target::refuse(format!("the image has {count} internal snapshots, {what}"))
+                .advice("convert it to version 3 (qemu-img amend -o compat=1.1), or remove them")
+        };
+        if count > 0 && header.version == Version::V2 {
+            return Err(unknown(
+                "which need not tell the size of the disk in version 2: it is not resized",
+            ));
+        }
+        read_snapshots(
+            self.file(),
+            header,
+            &mut |snapshot| match snapshot.virtual_bytes {
+                Some(_) => Ok(()),
+                None => Err(unknown("one of which does not tell the size of its disk")),
+            },
+        )?;
+        let has_bitmaps = header.extensions.find(Extensions::BITMAPS).is_some();
+        if has_bitmaps && new_bytes < header.virtual_bytes {
+            return Err(Target::refuse(
+                "the image has persistent bitmaps, which are not made smaller; remove them first (qemu-img bitmap --remove)",
+            ));
+        }
+        Ok(())
     }
 
     pub(crate) fn image(&self) -> &Qcow2 {
@@ -78,6 +122,18 @@ impl<'a> Editor<'a> {
 
     fn file(&self) -> &dyn SpaceFile {
         &**self.target.file()
+    }
+
+    /// The file of the guest's data.
+    fn data(&self) -> &dyn SpaceFile {
+        match self.target.data_file() {
+            Some(data) => &**data.file(),
+            None => self.file(),
+        }
+    }
+
+    fn has_data_file(&self) -> bool {
+        self.image.header.has_data_file()
     }
 
     fn geometry(&self) -> Geometry {
@@ -121,7 +177,7 @@ impl<'a> Editor<'a> {
     fn change_counts(
         &self,
         clusters: impl Iterator<Item = u64>,
-        change: impl Fn(u64, u64) -> Result<u64>,
+        mut change: impl FnMut(u64, u64) -> Result<u64>,
     ) -> Result<()> {
         let geometry = self.geometry();
         let entries = geometry.refcount_block_entries();
@@ -155,14 +211,23 @@ impl<'a> Editor<'a> {
         Ok(())
     }
 
-    /// Takes one use from each cluster; not synced.
-    fn release_counts(&self, clusters: impl Iterator<Item = u64>) -> Result<()> {
+    /// Takes one use from each cluster, and returns those without any that are left; not synced.
+    fn release_counts(&self, clusters: impl Iterator<Item = u64>) -> Result<Vec<Range<u64>>> {
+        let mut free: Vec<Range<u64>> = Vec::new();
         self.change_counts(clusters, |cluster, count| {
-            count.checked_sub(1).ok_or_else(|| {
+            let left = count.checked_sub(1).ok_or_else(|| {
                 Error::new(ErrorKind::Corrupt)
                     .detail(format!("qcow2 cluster {cluster}: in use, and counted as 0"))
                     .advice("see extant image check")
-            })
-        })
+            })?;
+            if left == 0 {
+                match free.last_mut() {
+                    Some(last) if last.end == cluster => last.end += 1,
+                    _ => free.push(cluster..cluster + 1),
+                }
+            }
+            Ok(left)
+        })?;
+        Ok(free)
     }
 }

@@ -10,6 +10,7 @@
 //!
 //! Format: docs/formats/qcow2.md.
 
+mod bitmap;
 mod extensions;
 mod fault;
 mod features;
@@ -19,6 +20,7 @@ mod refcount;
 mod snapshot;
 mod table;
 
+pub(crate) use bitmap::{RawBitmap, RawBitmaps};
 pub use extensions::{Extension, Extensions, FeatureName};
 pub use features::{Autoclear, Compatible, Incompatible};
 pub use geometry::Geometry;

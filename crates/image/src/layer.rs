@@ -10,6 +10,7 @@ mod extents;
 mod open;
 mod read;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use extant_space::{CancelToken, Error, ErrorKind, Result, SpaceFile};
@@ -19,6 +20,7 @@ use crate::options::Format;
 use crate::qcow2::Qcow2;
 
 pub use extents::ImageExtent;
+pub(crate) use extents::states;
 pub use open::{Follow, open_path};
 
 /// An image for reading.
@@ -119,21 +121,21 @@ impl Layer {
         let Some(header) = self.header() else {
             return Ok(());
         };
-        let missing = |what: &str, name: String| {
-            Err(Error::new(ErrorKind::InvalidArgument)
-                .detail(format!(
-                    "the image has a {what} ({name}), which was not opened"
-                ))
-                .advice("--chain opens the files that the image names, if you trust who made it"))
-        };
-        if header.has_data_file() && self.data_file.is_none() {
-            let name = header.data_file().map(|name| name.display().to_string());
-            return missing("data file", name.unwrap_or_else(|| "without a name".into()));
-        }
+        self.check_data_file()?;
         match (&header.backing_file, &self.backing) {
-            (Some(name), None) => missing("backing file", name.display().to_string()),
+            (Some(name), None) => Err(missing("backing file", Some(name))),
             (_, Some(backing)) => backing.check_complete(),
             (None, None) => Ok(()),
+        }
+    }
+
+    /// The file of the guest's data is there.
+    pub(crate) fn check_data_file(&self) -> Result<()> {
+        match self.header() {
+            Some(header) if header.has_data_file() && self.data_file.is_none() => {
+                Err(missing("data file", header.data_file()))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -164,4 +166,14 @@ impl Layer {
             Kind::Qcow2(qcow2) => Ok(&qcow2.file),
         }
     }
+}
+
+/// What the image names was not opened.
+fn missing(what: &str, name: Option<&Path>) -> Error {
+    let name = name.map_or("without a name".into(), |name| name.display().to_string());
+    Error::new(ErrorKind::InvalidArgument)
+        .detail(format!(
+            "the image has a {what} ({name}), which was not opened"
+        ))
+        .advice("--chain opens the files that the image names, if you trust who made it")
 }

@@ -35,7 +35,7 @@ mod reclaim;
 mod resize;
 mod target;
 
-pub use check::{CheckReport, Finding, FindingKind, check, repair_leaks};
+pub use check::{CheckReport, Finding, FindingKind, check, rebuild_refcounts, repair_leaks};
 pub use convert::{Conversion, CopyOptions, convert};
 pub use create::create;
 pub use glance::Glance;

@@ -1,10 +1,9 @@
 //! Makes a thin image full in place: every cluster gets a place, and all of the file is written. Data stays.
 //!
-//! What could not be overwritten in place afterwards is refused by name: clusters shared with snapshots, compressed ones, and those of
-//! a backing file. `convert` makes one image of such.
+//! Clusters that snapshots have as well are copied: the snapshots keep theirs, and the disk has its own. What could not be overwritten in
+//! place afterwards is refused by name: compressed clusters, and those of a backing file. `convert` makes one image of such.
 
 use std::ops::ControlFlow;
-use std::sync::Arc;
 use std::time::Instant;
 
 use extant_space::{ByteRange, Control, Preallocation as Space, Result, SyncMode};
@@ -12,7 +11,6 @@ use serde::Serialize;
 
 use crate::editor::Editor;
 use crate::format::Mapping;
-use crate::layer::Layer;
 use crate::options::Format;
 use crate::preallocation::Preallocation;
 use crate::target::Target;
@@ -41,7 +39,7 @@ pub fn materialize(
     control: Control<'_>,
 ) -> Result<MaterializeReport> {
     let started = Instant::now();
-    let layer = Layer::open(Arc::clone(target.file()), format)?;
+    let layer = target.layer(format)?;
     let before = layer.info()?;
     drop(layer);
     if format == Format::Qcow2 {
@@ -51,6 +49,11 @@ pub fn materialize(
     let whole = ByteRange::new(0, file_bytes);
     target.make_space(whole, Space::Full, control)?;
     target.file().sync(SyncMode::All)?;
+    if let Some(data) = target.data_file() {
+        let whole = ByteRange::new(0, before.virtual_bytes);
+        data.make_space(whole, Space::Full, control)?;
+        data.file().sync(SyncMode::All)?;
+    }
     Ok(MaterializeReport {
         already_written_bytes: before.states.written,
         virtual_bytes: before.virtual_bytes,
@@ -60,7 +63,7 @@ pub fn materialize(
 }
 
 fn map_all(target: &Target, control: Control<'_>) -> Result<()> {
-    let mut editor = Editor::open(target)?;
+    let mut editor = Editor::open(target, control)?;
     let header = &editor.image().header;
     if let Some(name) = &header.backing_file {
         return Err(Target::refuse(format!(
@@ -78,12 +81,12 @@ fn map_all(target: &Target, control: Control<'_>) -> Result<()> {
             )
             .advice("extant image convert makes a full image of it")
             .in_range(run.guest)),
-            Mapping::Data(_) | Mapping::Zero(Some(_)) if !run.is_copied => Err(Target::refuse(
-                "clusters are shared, or not marked as the image's own",
-            )
-            .advice("see extant image check")
-            .in_range(run.guest)),
             _ => Ok(ControlFlow::Continue(())),
         })?;
+    if let Some(data) = target.data_file()
+        && data.file().size()? < all.end()
+    {
+        data.file().resize(all.end())?;
+    }
     editor.map_range(all, Preallocation::Full, control)
 }

@@ -163,15 +163,6 @@ impl NewImage {
     }
 }
 
-impl Preallocation {
-    fn max_metadata(self) -> Self {
-        match self {
-            Self::Off => Self::Metadata,
-            other => other,
-        }
-    }
-}
-
 impl Qcow2 {
     fn new(
         options: &ImageOptions,

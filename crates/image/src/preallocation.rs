@@ -45,6 +45,14 @@ impl Preallocation {
         }
     }
 
+    /// At least that every cluster is mapped.
+    pub(crate) fn max_metadata(self) -> Self {
+        match self {
+            Self::Off => Self::Metadata,
+            other => other,
+        }
+    }
+
     /// What it asks of the file that holds the guest's data.
     pub fn space(self) -> Space {
         match self {

@@ -15,6 +15,6 @@ use crate::target::Target;
 /// Those of [`repair_leaks`], and of images that are not changed here.
 pub fn reclaim(target: &Target, control: Control<'_>) -> Result<()> {
     repair_leaks(Arc::clone(target.file()), control)?;
-    Editor::open(target)?.cut_end()?;
+    Editor::open(target, control)?.cut_end()?;
     target.file().sync(SyncMode::All)
 }

@@ -4,7 +4,7 @@ use extant_space::{ByteRange, ByteSize, Control, Error, ErrorKind, Result, SyncM
 use serde::Serialize;
 
 use crate::editor::Editor;
-use crate::layer::Layer;
+use crate::format::Autoclear;
 use crate::options::Format;
 use crate::preallocation::Preallocation;
 use crate::target::Target;
@@ -44,7 +44,7 @@ pub fn resize(
     options: &ResizeOptions,
     control: Control<'_>,
 ) -> Result<ResizeReport> {
-    let layer = Layer::open(std::sync::Arc::clone(target.file()), format)?;
+    let layer = target.layer(format)?;
     let old_bytes = layer.virtual_bytes();
     let new_bytes = match format {
         Format::Raw => virtual_bytes,
@@ -101,26 +101,55 @@ fn resize_raw(target: &Target, report: &ResizeReport, control: Control<'_>) -> R
 }
 
 fn resize_qcow2(target: &Target, report: &ResizeReport, control: Control<'_>) -> Result<()> {
-    let mut editor = Editor::open(target)?;
+    let mut editor = Editor::open(target, control)?;
     let (old, new) = (report.old_bytes, report.new_bytes);
+    editor.check_resizable(new)?;
     if new < old {
         editor.shrink(new, control)?;
     } else if new > old {
-        let is_mapped = report.preallocation != Preallocation::Off;
-        if is_mapped && editor.image().header.backing_file.is_some() {
-            return Err(Error::new(ErrorKind::InvalidArgument).detail(
-                "preallocation and a backing file exclude each other: mapped clusters would hide it",
-            ));
-        }
-        editor.grow(new, control)?;
-        if is_mapped {
-            editor
-                .map_range(ByteRange::new(old, new), report.preallocation, control)
-                .or_else(|error| {
-                    editor.set_size(old)?;
-                    Err(error)
-                })?;
-        }
+        grow_qcow2(&mut editor, report, control)?;
+    }
+    if let Some(data) = target.data_file() {
+        data.file().sync(SyncMode::All)?;
     }
     target.file().sync(SyncMode::All)
+}
+
+fn grow_qcow2(editor: &mut Editor<'_>, report: &ResizeReport, control: Control<'_>) -> Result<()> {
+    let (old, new) = (report.old_bytes, report.new_bytes);
+    let header = &editor.image().header;
+    let preallocation = match header.autoclear.contains(Autoclear::RAW_DATA_FILE) {
+        // A raw file that others read has to be what the tables say.
+        true => report.preallocation.max_metadata(),
+        false => report.preallocation,
+    };
+    let is_mapped = preallocation != Preallocation::Off;
+    if is_mapped && header.backing_file.is_some() {
+        return Err(Error::new(ErrorKind::InvalidArgument).detail(
+            "preallocation and a backing file exclude each other: mapped clusters would hide it",
+        ));
+    }
+    let bitmaps = editor.longer_bitmaps(new)?;
+    if !bitmaps.is_empty() {
+        editor.believe_bitmaps(false)?;
+    }
+    let done = editor.grow(new, control).and_then(|()| match is_mapped {
+        false => Ok(()),
+        true => editor
+            .map_range(ByteRange::new(old, new), preallocation, control)
+            .or_else(|error| {
+                editor.set_size(old)?;
+                Err(error)
+            }),
+    });
+    match (bitmaps.is_empty(), done) {
+        (true, done) => done,
+        (false, Ok(())) => editor.lengthen_bitmaps(bitmaps),
+        (false, Err(error)) => {
+            if editor.image().header.virtual_bytes == old {
+                editor.forget_bitmaps(bitmaps)?;
+            }
+            Err(error)
+        }
+    }
 }

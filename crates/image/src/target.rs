@@ -1,5 +1,6 @@
 //! A file that an image is changed in, and how its space is made.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,7 +10,11 @@ use extant_space::{
     SpaceFile,
 };
 
+use crate::companion::beside;
+use crate::format::Header;
+use crate::layer::Layer;
 use crate::lock::{Use, lock};
+use crate::options::Format;
 
 /// Allocated in one request, so that the allocator sees as much as can be.
 const ALLOCATE: u64 = 16 << 30;
@@ -26,6 +31,8 @@ pub struct Target {
     host: Option<(PathBuf, Pace)>,
     /// The caller's own way to make space written.
     writer: Option<SpaceWriter>,
+    /// Where the guest's data is, if in another file.
+    data_file: Option<Box<Target>>,
 }
 
 impl Target {
@@ -40,6 +47,7 @@ impl Target {
             file: Arc::new(file),
             host: Some((path.to_path_buf(), pace)),
             writer: None,
+            data_file: None,
         })
     }
 
@@ -49,6 +57,7 @@ impl Target {
             file,
             host: None,
             writer: None,
+            data_file: None,
         }
     }
 
@@ -58,9 +67,50 @@ impl Target {
         self
     }
 
+    /// The file that holds the guest's data.
+    pub fn with_data_file(mut self, data_file: Target) -> Self {
+        self.data_file = Some(Box::new(data_file));
+        self
+    }
+
+    /// Opens the data file that a qcow2 image of the host names, if it names one. Who made the image chooses which file of the
+    /// host is changed.
+    ///
+    /// # Errors
+    /// What [`Header::read`] finds; those of [`host`](Self::host).
+    pub fn with_named_data_file(self) -> Result<Self> {
+        let header = Header::read(&*self.file)?;
+        let (Some(name), Some((path, pace))) = (header.data_file(), &self.host) else {
+            return Ok(self);
+        };
+        let data_file = Self::host(&beside(path, name)?, pace.clone())?;
+        Ok(self.with_data_file(data_file))
+    }
+
     /// The file.
     pub fn file(&self) -> &Arc<dyn SpaceFile> {
         &self.file
+    }
+
+    /// It keeps its size.
+    pub(crate) fn is_disk(&self) -> bool {
+        let is_block = |metadata: std::fs::Metadata| metadata.file_type().is_block_device();
+        self.host
+            .as_ref()
+            .is_some_and(|(path, _)| std::fs::metadata(path).is_ok_and(is_block))
+    }
+
+    pub(crate) fn data_file(&self) -> Option<&Target> {
+        self.data_file.as_deref()
+    }
+
+    /// The image for reading.
+    pub(crate) fn layer(&self, format: Format) -> Result<Layer> {
+        let layer = Layer::open(Arc::clone(&self.file), format)?;
+        Ok(match &self.data_file {
+            None => layer,
+            Some(data) => layer.with_data_file(Arc::clone(&data.file)),
+        })
     }
 
     /// Brings the space of `range`, inside the file, to what `preallocation` asks for. Data there stays.

@@ -6,14 +6,20 @@
 use std::ops::ControlFlow;
 use std::sync::{Arc, Mutex};
 
+use extant_image::format::{Header, Incompatible, Snapshot, read_snapshots};
 use extant_image::{
     Format, ImageOptions, Layer, NewImage, Preallocation, ResizeOptions, Target, check,
-    materialize, resize,
+    materialize, rebuild_refcounts, resize,
 };
 use extant_space::{
     ByteRange, CancelToken, Control, Error, ErrorKind, Extent, ExtentFlags, ExtentState,
     FallocateMode, Result, Silent, SpaceFile, SyncMode,
 };
+
+use extant_testkit::command::{self, tool};
+use extant_testkit::oracle::qemu::{qemu, qemu_img};
+use extant_testkit::require;
+use extant_testkit::workdir::Workdir;
 
 const SECTOR: usize = 512;
 const SEEDS: u64 = 6;
@@ -175,6 +181,64 @@ fn guest(bytes: Vec<u8>) -> Vec<u8> {
     data
 }
 
+/// The list of snapshots.
+fn snapshots(bytes: &[u8]) -> Vec<Snapshot> {
+    let file = Logged::of(bytes.to_vec());
+    let header = Header::read(&*file).unwrap();
+    let mut found = Vec::new();
+    read_snapshots(&*file, &header, &mut |snapshot| {
+        found.push(snapshot);
+        Ok(())
+    })
+    .unwrap();
+    found
+}
+
+/// What a snapshot holds: the image with its table in the place of the disk's.
+fn snapshot(bytes: &[u8], number: usize) -> Vec<u8> {
+    let snapshot = &snapshots(bytes)[number];
+    let mut view = bytes.to_vec();
+    view[24..32].copy_from_slice(&snapshot.virtual_bytes.unwrap().to_be_bytes());
+    view[36..40].copy_from_slice(&snapshot.l1_entries.to_be_bytes());
+    view[40..48].copy_from_slice(&snapshot.l1_offset.to_be_bytes());
+    guest(view)
+}
+
+/// What QEMU makes of the image.
+fn by_qemu(ground: &Workdir, bytes: &[u8], arguments: &[&str]) -> Vec<u8> {
+    let file = ground.path().join("a.qcow2");
+    std::fs::write(&file, bytes).unwrap();
+    let mut command = tool("qemu-img");
+    command::run(command.args(arguments).arg(&file)).unwrap();
+    std::fs::read(&file).unwrap()
+}
+
+/// The disk when the power is cut after `log`: all that was synced, and any sectors of what came after.
+fn after_cut(before: &[u8], log: &[Change], seed: u64) -> Vec<u8> {
+    let synced = log
+        .iter()
+        .rposition(|change| matches!(change, Change::Sync))
+        .unwrap_or(0);
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut disk = before.to_vec();
+    for (index, change) in log.iter().enumerate() {
+        match change {
+            _ if index < synced || seed == 0 => apply(&mut disk, change),
+            // Sizes and holes are of the file system, which keeps their order.
+            Change::Write(at, data) => {
+                for (number, sector) in data.chunks(SECTOR).enumerate() {
+                    if random.bool() {
+                        let at = at + (number * SECTOR) as u64;
+                        apply(&mut disk, &Change::Write(at, sector.to_vec()));
+                    }
+                }
+            }
+            _ => apply(&mut disk, change),
+        }
+    }
+    disk
+}
+
 /// Runs `work` on the image, cuts the power everywhere in it, and judges what is left.
 #[track_caller]
 fn cut_everywhere(what: &str, before: &[u8], work: impl FnOnce(&Target) -> Result<()>) {
@@ -182,33 +246,22 @@ fn cut_everywhere(what: &str, before: &[u8], work: impl FnOnce(&Target) -> Resul
     work(&Target::held(file.clone())).unwrap();
     let log = file.log();
     let old = guest(before.to_vec());
+    let held: Vec<Vec<u8>> = (0..snapshots(before).len())
+        .map(|number| snapshot(before, number))
+        .collect();
     for cut in 0..=log.len() {
-        let synced = log[..cut]
-            .iter()
-            .rposition(|change| matches!(change, Change::Sync))
-            .unwrap_or(0);
         for seed in 0..SEEDS {
-            let mut random = fastrand::Rng::with_seed(seed);
-            let mut disk = before.to_vec();
-            for (index, change) in log[..cut].iter().enumerate() {
-                match change {
-                    _ if index < synced || seed == 0 => apply(&mut disk, change),
-                    // Sizes and holes are of the file system, which keeps their order.
-                    Change::Write(at, data) => {
-                        for (number, sector) in data.chunks(SECTOR).enumerate() {
-                            if random.bool() {
-                                let at = at + (number * SECTOR) as u64;
-                                apply(&mut disk, &Change::Write(at, sector.to_vec()));
-                            }
-                        }
-                    }
-                    _ => apply(&mut disk, change),
-                }
-            }
+            let disk = after_cut(before, &log[..cut], seed);
             let place = format!("{what}: cut after {cut} of {}, seed {seed}", log.len());
             let report = silent(|control| check(Logged::of(disk.clone()), 5, control))
                 .unwrap_or_else(|error| panic!("{place}: {error}"));
             assert_eq!(report.corruptions, 0, "{place}: {report:?}");
+            for (number, held) in held.iter().enumerate() {
+                assert!(
+                    snapshot(&disk, number) == *held,
+                    "{place}: snapshot {number}"
+                );
+            }
             let now = guest(disk);
             let common = now.len().min(old.len());
             // A shrink may have put zeros behind its new end before that counts.
@@ -292,5 +345,102 @@ fn materialize_survives_cuts() {
         cut_everywhere("materialize", &half, |target| {
             silent(|control| materialize(target, Format::Qcow2, control)).map(drop)
         });
+    }
+}
+
+/// An image with two snapshots, of which the second has the same as the disk; the first is of a longer one.
+fn with_snapshots(cluster_bytes: u64) -> Vec<u8> {
+    let ground = Workdir::new();
+    let full = image(64 * KIB, cluster_bytes);
+    let mut one = by_qemu(&ground, &full, &["snapshot", "-c", "one"]);
+    // The disk ends earlier, inside a cluster, and has something behind its end.
+    one[24..32].copy_from_slice(&(49 * KIB + 512).to_be_bytes());
+    by_qemu(&ground, &one, &["snapshot", "-c", "two"])
+}
+
+#[test]
+fn changes_of_disks_with_snapshots_survive_cuts_and_leave_those() {
+    require!(qemu_img());
+    for cluster_bytes in [512, 4096] {
+        let shared = with_snapshots(cluster_bytes);
+        for preallocation in [Preallocation::Off, Preallocation::Metadata] {
+            let what = format!("grow with snapshots, {preallocation}");
+            cut_everywhere(&what, &shared, resized(90 * KIB, preallocation));
+        }
+        cut_everywhere(
+            "shrink with snapshots",
+            &shared,
+            resized(20 * KIB + 512, Preallocation::Off),
+        );
+        cut_everywhere("materialize with snapshots", &shared, |target| {
+            silent(|control| materialize(target, Format::Qcow2, control)).map(drop)
+        });
+    }
+}
+
+#[test]
+fn growth_of_a_disk_with_bitmaps_survives_cuts() {
+    require!(qemu_img());
+    let ground = Workdir::new();
+    let small = image(1 << 20, 512);
+    let file = ground.path().join("a.qcow2");
+    std::fs::write(&file, &small).unwrap();
+    for name in ["one", "two"] {
+        qemu(&[&"bitmap", &"--add", &"-g", &"512", &file, &name]);
+    }
+    let marked = std::fs::read(&file).unwrap();
+    for preallocation in [Preallocation::Off, Preallocation::Metadata] {
+        let what = format!("grow with bitmaps, {preallocation}");
+        cut_everywhere(&what, &marked, resized(2200 * KIB, preallocation));
+    }
+}
+
+/// The refcounts of the image are lost, as lazy ones may be.
+fn forgotten(mut bytes: Vec<u8>) -> Vec<u8> {
+    let file = Logged::of(bytes.clone());
+    let header = Header::read(&*file).unwrap();
+    let cluster_bytes = header.geometry.cluster_bytes() as usize;
+    let table = header.refcount_table_offset as usize;
+    for entry in bytes[table..table + cluster_bytes].to_vec().chunks(8) {
+        let block = u64::from_be_bytes(entry.try_into().unwrap()) as usize;
+        if block != 0 {
+            bytes[block..block + cluster_bytes / 2].fill(0);
+        }
+    }
+    // The last block is not there at all.
+    let last = (0..cluster_bytes / 8)
+        .map(|index| table + index * 8)
+        .rfind(|&at| bytes[at..at + 8] != [0; 8])
+        .unwrap();
+    bytes[last..last + 8].fill(0);
+    bytes[72..80].copy_from_slice(&Incompatible::DIRTY.bits().to_be_bytes());
+    bytes
+}
+
+#[test]
+fn rebuilding_refcounts_survives_cuts() {
+    for (size, cluster_bytes, refcount_bits) in [
+        (200 * KIB, 512, 16),
+        (1 << 20, 512, 64),
+        (64 * KIB, 4096, 1),
+    ] {
+        let whole = counted(size, cluster_bytes, refcount_bits);
+        let old = guest(whole.clone());
+        let lost = forgotten(whole);
+        let file = Logged::of(lost.clone());
+        silent(|control| rebuild_refcounts(file.clone(), control)).unwrap();
+        let log = file.log();
+        for (cut, seed) in (0..=log.len()).flat_map(|cut| (0..SEEDS).map(move |seed| (cut, seed))) {
+            let disk = Logged::of(after_cut(&lost, &log[..cut], seed));
+            let place = format!("{size}: cut after {cut} of {}, seed {seed}", log.len());
+            let header = Header::read(&*disk).unwrap();
+            if header.incompatible.contains(Incompatible::DIRTY) {
+                silent(|control| rebuild_refcounts(disk.clone(), control))
+                    .unwrap_or_else(|error| panic!("{place}: {error}"));
+            }
+            let report = silent(|control| check(disk.clone(), 5, control)).unwrap();
+            assert!(report.is_clean(), "{place}: {report:?}");
+            assert!(guest(disk.bytes()) == old, "{place}: data");
+        }
     }
 }

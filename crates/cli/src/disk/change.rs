@@ -6,37 +6,46 @@ use extant_ext4::FollowLast;
 use extant_image::{Format, Layer, Target};
 use extant_space::{Error, ErrorKind, Result};
 
-use super::LookArgs;
+use super::{ChainArgs, LookArgs, not_inside};
 use crate::arguments::PaceArgs;
 use crate::image::{AssignMode, At, changing};
 
-/// Opens the image, keeps others out of it, and runs `work` on it with its format.
+/// Opens the image, keeps others out of it, and runs `work` on it with its format. Of what it names, the data file is opened if that
+/// is allowed.
 pub(super) fn change<T>(
     look: &LookArgs,
+    chain: ChainArgs,
     pace: &PaceArgs,
     work: impl FnOnce(&Target, Format) -> Result<T>,
 ) -> Result<T> {
-    let run = |target: &Target| {
+    let run = |target: Target| {
         let format = match look.format() {
             Some(format) => format,
             None => Layer::probe(&**target.file())?,
         };
-        work(target, format)
+        let target = match format {
+            Format::Qcow2 if chain.chain => target.with_named_data_file()?,
+            _ => target,
+        };
+        work(&target, format)
     };
     let Some(outer) = &look.image else {
         let target = Target::host(&look.file, pace.pace())?;
-        return run(&target).map_err(|error| error.at(&look.file));
+        return run(target).map_err(|error| error.at(&look.file));
     };
     if pace.rate.is_some() {
         return Err(Error::new(ErrorKind::Unsupported)
             .detail("--rate is for files of the host, not for those inside an image (--in)"));
+    }
+    if chain.chain {
+        return Err(not_inside());
     }
     changing(outer, AssignMode::default(), |outer| {
         let node = outer.resolve(&look.file, FollowLast::Yes)?;
         let inner = look.file.as_os_str().as_encoded_bytes();
         let done = node
             .file()
-            .and_then(|file| run(&Target::held(Arc::new(file))));
+            .and_then(|file| run(Target::held(Arc::new(file))));
         done.at_inner(outer, inner)
     })
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use extant_hostfs::{Access, HostFile};
-use extant_image::{CheckReport, FindingKind, Format, Use, check, lock, repair_leaks};
+use extant_image::{
+    CheckReport, FindingKind, Format, Use, check, lock, rebuild_refcounts, repair_leaks,
+};
 use extant_space::{ByteSize, CancelToken, Control, Error, ErrorKind, Result};
 
 use super::LookArgs;
@@ -23,6 +25,7 @@ const LEAKS: u8 = 3;
 Examples:
   extant image check vm.qcow2
   extant image check --repair leaks vm.qcow2
+  extant image check --repair all vm.qcow2      refcounts are made what the tables use
 
 A corruption is a cluster that may be given away while it is in use, a leak one that is lost.
 Exit status, as qemu-img check: 0 clean, 2 corruptions, 3 leaks, 1 the check could not be made;
@@ -31,7 +34,7 @@ pub struct CheckArgs {
     #[command(flatten)]
     pub look: LookArgs,
 
-    /// Give back clusters that nothing uses, in an image without corruptions
+    /// Make refcounts right, before the check: those of clusters that nothing uses, or all
     #[arg(long, value_name = "WHAT", conflicts_with = "image")]
     pub repair: Option<Repair>,
 
@@ -50,8 +53,10 @@ pub struct CheckArgs {
 /// What is repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Repair {
-    /// Clusters that nothing uses
+    /// Clusters that nothing uses, in an image without corruptions
     Leaks,
+    /// All refcounts and copied flags, as after a crash with lazy refcounts
+    All,
 }
 
 /// Checks.
@@ -81,10 +86,14 @@ fn report(args: &CheckArgs, cancel: &CancelToken, display: &Display) -> Result<C
         return Err(Error::new(ErrorKind::Unsupported)
             .detail("a raw image holds nothing that could be checked"));
     }
-    if args.repair == Some(Repair::Leaks) {
+    if let Some(repair) = args.repair {
         let file = HostFile::open(&args.look.file, Access::ReadWrite)?;
         lock(&file, Use::Write)?;
-        repair_leaks(Arc::new(file), control)?;
+        let file = Arc::new(file);
+        match repair {
+            Repair::Leaks => repair_leaks(file, control)?,
+            Repair::All => rebuild_refcounts(file, control)?,
+        };
     }
     let (file, _outer) = args.look.open_file()?;
     check(file, args.findings, control)

@@ -6,15 +6,16 @@ use clap::Args;
 use extant_image::materialize;
 use extant_space::{ByteSize, CancelToken, Control};
 
-use super::LookArgs;
 use super::change::change;
+use super::{ChainArgs, LookArgs};
 use crate::arguments::{OutputArgs, PaceArgs};
 use crate::{exit, print};
 
 /// Make a thin image full in place: every cluster mapped, all of it written, its data kept.
 ///
-/// Nobody else may use the image meanwhile. Images with snapshots, compressed clusters or a backing
-/// file are refused, as their clusters could not be overwritten in place: convert makes a full one.
+/// Nobody else may use the image meanwhile. What snapshots share is copied, so that they keep theirs.
+/// Images with compressed clusters or a backing file are refused, as those could not be overwritten in
+/// place: convert makes a full one. A data file is made full as well, with --chain.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -28,6 +29,9 @@ pub struct MaterializeArgs {
     pub look: LookArgs,
 
     #[command(flatten)]
+    pub chain: ChainArgs,
+
+    #[command(flatten)]
     pub pace: PaceArgs,
 
     #[command(flatten)]
@@ -39,7 +43,7 @@ pub(super) fn run(args: &MaterializeArgs, cancel: &CancelToken) -> ExitCode {
     let progress = &args.output.progress;
     let result = progress.show(|display| {
         let control = Control::new(cancel, display);
-        change(&args.look, &args.pace, |target, format| {
+        change(&args.look, args.chain, &args.pace, |target, format| {
             materialize(target, format, control)
         })
     });

@@ -6,8 +6,8 @@ use clap::Args;
 use extant_image::{Layer, Preallocation, ResizeOptions, resize};
 use extant_space::{ByteSize, CancelToken, Control, Error, ErrorKind, Result};
 
-use super::LookArgs;
 use super::change::change;
+use super::{ChainArgs, LookArgs};
 use crate::arguments::{OutputArgs, PaceArgs, parse_size};
 use crate::create::Mode;
 use crate::{exit, print};
@@ -15,7 +15,8 @@ use crate::{exit, print};
 /// Make the disk of an image larger or smaller.
 ///
 /// What is new has the space that the rest has, unless --preallocation says otherwise. Nobody else
-/// may use the image meanwhile. A crash costs space inside the image at worst.
+/// may use the image meanwhile. A crash costs space inside the image at worst. Snapshots keep their
+/// size; persistent bitmaps can become larger only. A data file is changed as well, with --chain.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -40,6 +41,9 @@ pub struct ResizeArgs {
     /// Let it become smaller
     #[arg(long)]
     pub shrink: bool,
+
+    #[command(flatten)]
+    pub chain: ChainArgs,
 
     #[command(flatten)]
     pub pace: PaceArgs,
@@ -85,7 +89,7 @@ impl Change {
 pub(super) fn run(args: &ResizeArgs, cancel: &CancelToken) -> ExitCode {
     let progress = &args.output.progress;
     let result = progress.show(|display| {
-        change(&args.look, &args.pace, |target, format| {
+        change(&args.look, args.chain, &args.pace, |target, format| {
             let layer = Layer::open(std::sync::Arc::clone(target.file()), format)?;
             let size = args.size.of(layer.virtual_bytes())?;
             drop(layer);

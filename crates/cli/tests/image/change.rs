@@ -6,7 +6,7 @@ use std::path::Path;
 use extant_testkit::oracle::qemu::{assert_checks, qemu, qemu_img, qemu_json};
 use extant_testkit::scratch::{Filesystem, Scratch};
 use extant_testkit::workdir::Workdir;
-use extant_testkit::{require, requires};
+use extant_testkit::{command, require, requires};
 
 use crate::support::{Answer, MIB, assert_names, create, extant, lengthen, noise, run};
 
@@ -103,6 +103,46 @@ fn converted_images_hold_the_same_and_materialized_ones_too() {
     let back = work.path().join("back");
     image(&["convert"], &[&one, &back], &["--preallocation", "full"]).success();
     assert!(fs::read(&back).unwrap() == bytes);
+}
+
+#[test]
+fn data_file_is_changed_when_its_name_is_to_be_followed() {
+    require!(qemu_img());
+    let work = Workdir::new();
+    let (file, data) = (work.path().join("a.qcow2"), work.path().join("a.data"));
+    let words = format!("data_file={}", data.display());
+    create(&file, "4MiB", &["--preallocation", "off", "-o", &words]).success();
+    image(&["resize"], &[&file], &["6MiB"]).refused(2, &["a.data", "--chain"]);
+    image(&["materialize"], &[&file], &[]).refused(2, &["a.data", "--chain"]);
+    image(&["resize", "--chain"], &[&file], &["6MiB"]).success();
+    image(&["materialize", "--chain"], &[&file], &[]).success();
+    assert_checks(&file);
+    let answer = image(&["info", "--json", "--chain"], &[&file], &[]).success();
+    assert_eq!(answer.text("/preallocation"), "full");
+    assert_eq!(fs::metadata(&data).unwrap().len(), 6 * MIB);
+}
+
+#[test]
+fn dirty_image_is_repaired_on_request_and_when_it_is_changed() {
+    require!(qemu_img(), requires::tool("qemu-io"));
+    let work = Workdir::new();
+    let file = work.path().join("a.qcow2");
+    let words = ["--preallocation", "off", "-o", "lazy_refcounts=on"];
+    for repairs in [true, false] {
+        create(&file, "4MiB", &words).success();
+        let mut qemu = command::tool("qemu-io");
+        qemu.args(["-f", "qcow2", "-c", "write -P 5 1M 1M", "-c", "abort"]);
+        command::run_any_status(qemu.arg(&file)).unwrap();
+        let answer = image(&["check"], &[&file], &[]);
+        assert_eq!(answer.code, Some(2), "{answer}");
+        match repairs {
+            true => image(&["check", "--repair", "all"], &[&file], &[]),
+            false => image(&["resize"], &[&file], &["6MiB"]),
+        }
+        .success();
+        assert_checks(&file);
+        fs::remove_file(&file).unwrap();
+    }
 }
 
 #[test]

@@ -1,37 +1,12 @@
 //! Persistent bitmaps: space of the image that no table of the guest's names.
 
-use extant_ondisk::on_disk;
 use extant_space::{ByteRange, Result};
-use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::Check;
-use crate::format::{Autoclear, Extensions};
+use crate::format::{Autoclear, Extensions, RawBitmap, RawBitmaps};
 use crate::qcow2::read_table;
 
-on_disk! {
-    /// The header extension.
-    pub struct RawBitmaps: 24 {
-        0x00 nb_bitmaps: U32,
-        0x04 reserved: U32,
-        0x08 bitmap_directory_size: U64,
-        0x10 bitmap_directory_offset: U64,
-    }
-
-    /// Begins an entry of the directory; extra data and the name follow, filled up to a multiple of 8 bytes.
-    pub struct RawBitmap: 24 {
-        0x00 bitmap_table_offset: U64,
-        0x08 bitmap_table_size: U32,
-        0x0C flags: U32,
-        0x10 kind: u8,
-        0x11 granularity_bits: u8,
-        0x12 name_size: U16,
-        0x14 extra_data_size: U32,
-    }
-}
-
-const TABLE_ENTRIES_MAX: u32 = 32 << 20;
-const DIRECTORY_BYTES_MAX: u64 = 64 << 20;
 /// Read at once.
 const PIECE_ENTRIES: u64 = 64 << 10;
 const OFFSET: u64 = 0x00ff_ffff_ffff_fe00;
@@ -56,8 +31,9 @@ impl Check<'_> {
             raw.bitmap_directory_offset.get(),
             raw.bitmap_directory_size.get(),
         );
-        let directory = ByteRange::at(offset, bytes)
-            .filter(|range| range.end() <= self.file_bytes && range.len() <= DIRECTORY_BYTES_MAX);
+        let directory = ByteRange::at(offset, bytes).filter(|range| {
+            range.end() <= self.file_bytes && range.len() <= RawBitmaps::DIRECTORY_BYTES_MAX
+        });
         let Some(directory) = directory else {
             self.report.corrupt(format_args!(
                 "bitmaps extension: a directory of {bytes} bytes at {offset:#x}"
@@ -76,8 +52,7 @@ impl Check<'_> {
                 return Ok(());
             }
             self.image.file.read_at(entry.as_mut_bytes(), at)?;
-            let rest = u64::from(entry.name_size.get()) + u64::from(entry.extra_data_size.get());
-            at += (size_of::<RawBitmap>() as u64 + rest).next_multiple_of(8);
+            at += entry.entry_bytes();
             self.count_bitmap(index, &entry)?;
         }
         Ok(())
@@ -88,8 +63,9 @@ impl Check<'_> {
             entry.bitmap_table_offset.get(),
             entry.bitmap_table_size.get(),
         );
-        let range = ByteRange::at(offset, u64::from(entries) * 8)
-            .filter(|range| range.end() <= self.file_bytes && entries <= TABLE_ENTRIES_MAX);
+        let range = ByteRange::at(offset, u64::from(entries) * 8).filter(|range| {
+            range.end() <= self.file_bytes && entries <= RawBitmap::TABLE_ENTRIES_MAX
+        });
         let Some(range) = range.filter(|range| self.geometry.is_aligned(range.start())) else {
             self.report.corrupt(format_args!(
                 "bitmap {index}: a table of {entries} entries at {offset:#x}"
@@ -97,6 +73,15 @@ impl Check<'_> {
             return Ok(());
         };
         self.add(range, || format!("table of bitmap {index}"));
+        let needed = entry.table_entries(self.geometry, self.image.header.virtual_bytes);
+        let is_used = entry.flags.get() & RawBitmap::IN_USE != 0;
+        // Who has it in use sets the size when it is saved.
+        if !is_used && needed != Some(entries.into()) {
+            let virtual_bytes = self.image.header.virtual_bytes;
+            self.report.corrupt(format_args!(
+                "bitmap {index}: a table of {entries} entries does not fit a disk of {virtual_bytes} bytes"
+            ));
+        }
         let mut first = 0;
         while first < u64::from(entries) {
             let count = PIECE_ENTRIES.min(u64::from(entries) - first);

@@ -1,20 +1,60 @@
-//! Gives every cluster of a range of the guest a place, and makes a longer L1 table.
+//! Gives every cluster of a range of the guest a place that is the image's alone.
+//!
+//! What snapshots hold as well is copied, clusters and L2 tables; they keep what they had, and the counts of that go down last.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
-use extant_space::{ByteRange, Control, Error, ErrorKind, Result};
+use extant_space::{ByteRange, Control, Result};
 
 use super::Editor;
 use crate::format::{L1Entry, L2Entry, Mapping};
+use crate::layer::states;
 use crate::preallocation::Preallocation;
 use crate::qcow2::{Run, read_table};
 
-const L1_BYTES_MAX: u64 = 32 << 20;
-/// Zeros are written in such pieces.
-const ZEROS_BYTES: u64 = 1 << 20;
+/// Zeros are written, and data is copied, in such pieces.
+const PIECE_BYTES: u64 = 1 << 20;
+
+/// What a cluster has to get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Need {
+    Nothing,
+    /// Zeros where it is.
+    Zeros(u64),
+    /// A new place, with zeros.
+    Place,
+    /// A new place, with what lies here; others use that as well. `is_data`: it is read.
+    Copy {
+        place: u64,
+        is_data: bool,
+    },
+}
+
+impl Need {
+    fn of(mapping: Mapping, is_copied: bool) -> Self {
+        match mapping {
+            Mapping::Unallocated | Mapping::Zero(None) => Self::Place,
+            Mapping::Zero(Some(place)) if is_copied => Self::Zeros(place),
+            Mapping::Zero(Some(place)) => Self::Copy {
+                place,
+                is_data: false,
+            },
+            Mapping::Data(place) if !is_copied => Self::Copy {
+                place,
+                is_data: true,
+            },
+            Mapping::Data(_) | Mapping::Compressed(_) => Self::Nothing,
+        }
+    }
+
+    fn is_new_place(self) -> bool {
+        matches!(self, Self::Place | Self::Copy { .. })
+    }
+}
 
 impl Editor<'_> {
-    /// Maps all clusters of `range` that have no place, in one run of the file with the space that `preallocation` asks for.
+    /// Maps all clusters of `range` to places of their own; the new ones are one run of the file with the space that
+    /// `preallocation` asks for.
     ///
     /// # Errors
     /// After `NoSpace`, `Cancelled` and whatever else comes before clusters are counted, the image is as it was.
@@ -26,18 +66,21 @@ impl Editor<'_> {
     ) -> Result<()> {
         let geometry = self.geometry();
         let bits = geometry.cluster_bits();
-        let missing = self.missing(range)?;
-        for &(start, end) in &missing.zeroed {
-            self.write_zeros(ByteRange::new(start, end), control)?;
-        }
-        let tables = self.missing_tables(range);
-        let plan = self.plan(tables.len() as u64, missing.clusters)?;
+        self.make_zeros(range, control)?;
+        let clusters = match self.has_data_file() {
+            true => 0,
+            false => self.new_places(range)?,
+        };
+        let tables = self.tables_to_make(range);
+        let plan = self.plan(tables, clusters)?;
         let file_bytes = self.file().size()?;
-        if missing.clusters > 0 || !tables.is_empty() {
+        if clusters > 0 || tables > 0 {
             self.lengthen(&plan)
                 .and_then(|()| {
                     let data = self.data_range(&plan);
-                    self.target.make_space(data, preallocation.space(), control)
+                    self.target
+                        .make_space(data, preallocation.space(), control)?;
+                    self.copy_shared(range, plan.data << bits, control)
                 })
                 .inspect_err(|_| {
                     // Nothing refers to it yet, and the error is the one to tell.
@@ -45,206 +88,199 @@ impl Editor<'_> {
                 })?;
             self.count(&plan)?;
         }
+        if let Some(data) = self.target.data_file() {
+            data.make_space(range, preallocation.space(), control)?;
+            data.file().sync(extant_space::SyncMode::Data)?;
+        }
         self.sync()?;
-        let mut next = plan.data << bits;
-        let mut new_tables = (plan.tables..).map(|cluster| cluster << bits);
+        let mut places = plan.data..;
+        let mut new_tables = plan.tables..;
+        let mut left = Vec::new();
         let mut l1 = self.image.l1.clone();
         for part in range.chunks(geometry.l2_coverage_bytes()) {
             let index = (part.start() / geometry.l2_coverage_bytes()) as usize;
-            let (table, mut entries) = match L1Entry(l1[index]).offset() {
-                0 => {
-                    let place = new_tables.next().expect("as many as are planned");
-                    l1[index] = L1Entry::exclusive(place).raw();
-                    (place, vec![0; geometry.l2_entries() as usize])
-                }
-                place => (
-                    place,
-                    read_table(self.file(), place, geometry.l2_entries())?,
-                ),
+            let old = L1Entry(l1[index]);
+            let mut entries = match old.offset() {
+                0 => vec![0; geometry.l2_entries() as usize],
+                place => read_table(self.file(), place, geometry.l2_entries())?,
             };
-            let mut is_changed = false;
+            let mut is_changed = !old.is_copied() || old.offset() == 0;
+            let table = match is_changed {
+                true => new_tables.next().expect("an endless range") << bits,
+                false => old.offset(),
+            };
             for cluster in part.start() >> bits..geometry.clusters(part.end()) {
                 let entry = &mut entries[(cluster % geometry.l2_entries()) as usize];
-                let mapping = L2Entry(*entry).mapping(geometry, false, cluster << bits)?;
-                let place = match mapping {
-                    Mapping::Unallocated | Mapping::Zero(None) => {
-                        next += geometry.cluster_bytes();
-                        next - geometry.cluster_bytes()
-                    }
-                    Mapping::Zero(Some(place)) => place,
-                    Mapping::Data(_) | Mapping::Compressed(_) => continue,
+                let need = self.need(L2Entry(*entry), cluster << bits)?;
+                let place = match need {
+                    Need::Nothing => continue,
+                    Need::Zeros(place) => place,
+                    _ if self.has_data_file() => cluster << bits,
+                    _ => places.next().expect("an endless range") << bits,
                 };
+                if let Need::Copy { place, .. } = need {
+                    add_cluster(&mut left, place >> bits);
+                }
                 *entry = L2Entry::exclusive(place).raw();
                 is_changed = true;
             }
             if is_changed {
-                let bytes: Vec<u8> = entries
-                    .iter()
-                    .flat_map(|entry| entry.to_be_bytes())
-                    .collect();
-                self.file().write_at(&bytes, table)?;
+                self.file().write_at(&encode(&entries), table)?;
+            }
+            if table != old.offset() {
+                l1[index] = L1Entry::exclusive(table).raw();
+                if old.offset() != 0 {
+                    add_cluster(&mut left, old.offset() >> bits);
+                }
             }
         }
         self.sync()?;
         if l1 != self.image.l1 {
-            let bytes: Vec<u8> = l1.iter().flat_map(|entry| entry.to_be_bytes()).collect();
-            self.file().write_at(&bytes, self.image.header.l1_offset)?;
+            self.file()
+                .write_at(&encode(&l1), self.image.header.l1_offset)?;
             self.sync()?;
             self.image.l1 = l1;
         }
+        if !left.is_empty() {
+            self.release_counts(left.into_iter().flatten())?;
+            self.sync()?;
+        }
         Ok(())
     }
 
-    /// What of `range` has no place, and what has one that must be zeroed first.
-    fn missing(&self, range: ByteRange) -> Result<Missing> {
+    fn need(&self, entry: L2Entry, guest_offset: u64) -> Result<Need> {
+        let mapping = entry.mapping(self.geometry(), self.has_data_file(), guest_offset)?;
+        // Nobody else has what is in a data file.
+        Ok(Need::of(mapping, entry.is_copied() || self.has_data_file()))
+    }
+
+    /// Visits what the runs of `range` have to get, with their clusters.
+    fn for_each_need(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(Need, Range<u64>) -> Result<()>,
+    ) -> Result<()> {
         let geometry = self.geometry();
         let bits = geometry.cluster_bits();
-        let mut missing = Missing::default();
         self.image.for_each_run(range, &mut |run: Run| {
-            match run.mapping {
-                Mapping::Unallocated | Mapping::Zero(None) => {
-                    missing.clusters +=
-                        geometry.clusters(run.guest.end()) - (run.guest.start() >> bits);
-                }
-                Mapping::Zero(Some(place)) => {
-                    let start = place >> bits << bits;
-                    let end = place + run.guest.len();
-                    let end = geometry.clusters(end) << bits;
-                    missing.zeroed.push((start, end));
-                }
-                Mapping::Data(_) | Mapping::Compressed(_) => {}
-            }
-            Ok(ControlFlow::Continue(()))
-        })?;
-        Ok(missing)
-    }
-
-    /// Numbers of the L2 tables that `range` needs and that are not there.
-    fn missing_tables(&self, range: ByteRange) -> Vec<u64> {
-        let coverage = self.geometry().l2_coverage_bytes();
-        (range.start() / coverage..range.end().div_ceil(coverage))
-            .filter(|&index| L1Entry(self.image.l1[index as usize]).offset() == 0)
-            .collect()
-    }
-
-    /// Writes zeros over space that the image has.
-    pub(super) fn write_zeros(&self, range: ByteRange, control: Control<'_>) -> Result<()> {
-        let zeros = vec![0; ZEROS_BYTES.min(range.len()) as usize];
-        for piece in range.chunks(ZEROS_BYTES) {
-            control.cancel.check()?;
-            self.file()
-                .write_at(&zeros[..piece.len() as usize], piece.start())?;
-        }
-        Ok(())
-    }
-
-    /// Makes the disk larger, by clusters without a place.
-    ///
-    /// What tables hold behind the old end becomes unallocated: it was nobody's, and would be seen.
-    pub(crate) fn grow(&mut self, virtual_bytes: u64, control: Control<'_>) -> Result<()> {
-        let geometry = self.geometry();
-        let bits = geometry.cluster_bits();
-        let old_bytes = self.image.header.virtual_bytes;
-        let needed = geometry.l1_entries(virtual_bytes);
-        if needed * 8 > L1_BYTES_MAX {
-            return Err(Error::new(ErrorKind::TooLarge)
-                .detail("the L1 table of such small clusters cannot hold the larger disk")
-                .advice("convert it to larger clusters (cluster_size)"));
-        }
-        self.clear_behind(old_bytes, control)?;
-        let used = geometry.l1_entries(old_bytes) as usize;
-        let mut l1 = self.image.l1.clone();
-        l1.truncate(used);
-        l1.resize((needed as usize).max(self.image.l1.len()), 0);
-        let bytes: Vec<u8> = l1.iter().flat_map(|entry| entry.to_be_bytes()).collect();
-        let room = geometry.clusters(u64::from(self.image.header.l1_entries) * 8) << bits;
-        let old = self.image.header.l1_range();
-        let moves = bytes.len() as u64 > room;
-        if moves {
-            let plan = self.plan(geometry.clusters(bytes.len() as u64), 0)?;
-            self.lengthen(&plan)?;
-            self.count(&plan)?;
-            self.image.header.l1_offset = plan.tables << bits;
-        }
-        self.file().write_at(&bytes, self.image.header.l1_offset)?;
-        self.sync()?;
-        self.image.header.l1_entries = l1.len() as u32;
-        self.image.l1 = l1;
-        self.set_size(virtual_bytes)?;
-        if moves && !old.is_empty() {
-            self.release_counts(old.start() >> bits..geometry.clusters(old.end()))?;
-            self.sync()?;
-        }
-        Ok(())
-    }
-
-    /// What the last cluster and its L2 table hold behind the end of the disk.
-    fn clear_behind(&self, end: u64, control: Control<'_>) -> Result<()> {
-        let geometry = self.geometry();
-        self.zero_tail(end, control)?;
-        let index = end / geometry.l2_coverage_bytes();
-        let is_inside = !end.is_multiple_of(geometry.l2_coverage_bytes());
-        let table = self.image.l1.get(index as usize).copied().unwrap_or(0);
-        let table = L1Entry(table).offset();
-        if !is_inside || table == 0 {
-            return Ok(());
-        }
-        let first = geometry.clusters(end) % geometry.l2_entries();
-        if first == 0 {
-            return Ok(());
-        }
-        let at = table + first * 8;
-        let count = geometry.l2_entries() - first;
-        if read_table(self.file(), at, count)?
-            .iter()
-            .any(|&entry| entry != 0)
-        {
-            self.file().write_at(&vec![0; count as usize * 8], at)?;
-            self.sync()?;
-        }
-        Ok(())
-    }
-
-    /// Zeros in the part of the last cluster that is behind `end`.
-    pub(super) fn zero_tail(&self, end: u64, control: Control<'_>) -> Result<()> {
-        let geometry = self.geometry();
-        let bits = geometry.cluster_bits();
-        if geometry.is_aligned(end) {
-            return Ok(());
-        }
-        let start = end >> bits << bits;
-        let mut place = None;
-        self.image.for_each_run(ByteRange::new(start, end), &mut |run| {
-            place = match run.mapping {
-                Mapping::Data(offset) => Some(offset),
-                Mapping::Compressed(_) => {
-                    return Err(super::Target::refuse(
-                        "the last cluster is compressed and the disk ends inside it; convert the image instead",
-                    ));
-                }
-                Mapping::Unallocated | Mapping::Zero(_) => None,
+            let clusters = run.guest.start() >> bits..geometry.clusters(run.guest.end());
+            let aligned = |place: u64| place >> bits << bits;
+            let need = match Need::of(run.mapping, run.is_copied || self.has_data_file()) {
+                Need::Zeros(place) => Need::Zeros(aligned(place)),
+                Need::Copy { place, is_data } => Need::Copy {
+                    place: aligned(place),
+                    is_data,
+                },
+                need => need,
             };
+            visit(need, clusters)?;
             Ok(ControlFlow::Continue(()))
+        })
+    }
+
+    /// Clusters that get a new place.
+    fn new_places(&self, range: ByteRange) -> Result<u64> {
+        let mut count = 0;
+        self.for_each_need(range, &mut |need, clusters| {
+            if need.is_new_place() {
+                count += clusters.end - clusters.start;
+            }
+            Ok(())
         })?;
-        match place {
-            None => Ok(()),
-            Some(offset) => {
-                let cluster_end = offset + geometry.cluster_bytes();
-                let tail = ByteRange::new(offset + (end - start), cluster_end);
-                // A file that ends before has nothing there.
-                let file = ByteRange::new(0, self.file().size()?);
-                match tail.intersection(file) {
-                    Some(tail) => self.write_zeros(tail, control),
-                    None => Ok(()),
+        Ok(count)
+    }
+
+    /// Zeros where zeros are mapped and something else may lie: space that zero clusters have, and in a data file the places
+    /// that are not mapped yet.
+    fn make_zeros(&self, range: ByteRange, control: Control<'_>) -> Result<()> {
+        let bits = self.geometry().cluster_bits();
+        self.for_each_need(range, &mut |need, clusters| {
+            let place = match need {
+                Need::Zeros(place) => place,
+                Need::Place if self.has_data_file() => clusters.start << bits,
+                _ => return Ok(()),
+            };
+            let bytes = (clusters.end - clusters.start) << bits;
+            self.clear_data(ByteRange::new(place, place + bytes), control)
+        })
+    }
+
+    /// Copies what snapshots have as well to the new places, which begin at `first`.
+    fn copy_shared(&self, range: ByteRange, first: u64, control: Control<'_>) -> Result<()> {
+        let bits = self.geometry().cluster_bits();
+        let mut next = first;
+        let mut buffer = Vec::new();
+        self.for_each_need(range, &mut |need, clusters| {
+            if !need.is_new_place() {
+                return Ok(());
+            }
+            let bytes = (clusters.end - clusters.start) << bits;
+            let to = next;
+            next += bytes;
+            let Need::Copy {
+                place,
+                is_data: true,
+            } = need
+            else {
+                return Ok(());
+            };
+            for piece in ByteRange::new(0, bytes).chunks(PIECE_BYTES) {
+                control.cancel.check()?;
+                buffer.resize(piece.len() as usize, 0);
+                let got = self.file().read_at(&mut buffer, place + piece.start())?;
+                buffer[got..].fill(0);
+                self.file().write_at(&buffer, to + piece.start())?;
+            }
+            Ok(())
+        })
+    }
+
+    /// L2 tables that `range` needs, and that are not there or not the image's alone.
+    fn tables_to_make(&self, range: ByteRange) -> u64 {
+        let coverage = self.geometry().l2_coverage_bytes();
+        let is_to_make = |&index: &u64| {
+            let entry = L1Entry(self.image.l1[index as usize]);
+            entry.offset() == 0 || !entry.is_copied()
+        };
+        let tables = range.start() / coverage..range.end().div_ceil(coverage);
+        match range.is_empty() {
+            true => 0,
+            false => tables.filter(is_to_make).count() as u64,
+        }
+    }
+
+    /// Writes zeros over what the file of the guest's data has in `range`, cut at its end.
+    pub(super) fn clear_data(&self, range: ByteRange, control: Control<'_>) -> Result<()> {
+        let file = self.data();
+        let inside = ByteRange::new(0, file.size()?);
+        let Some(range) = range.intersection(inside) else {
+            return Ok(());
+        };
+        let zeros = vec![0; PIECE_BYTES.min(range.len()) as usize];
+        states(file, range, &mut |part, state| {
+            if state == extant_space::ExtentState::Written {
+                for piece in part.chunks(PIECE_BYTES) {
+                    control.cancel.check()?;
+                    file.write_at(&zeros[..piece.len() as usize], piece.start())?;
                 }
             }
-        }
+            Ok(ControlFlow::Continue(()))
+        })
+        .map(drop)
     }
 }
 
-#[derive(Default)]
-struct Missing {
-    clusters: u64,
-    /// Places in the file.
-    zeroed: Vec<(u64, u64)>,
+/// A table as it lies in the file.
+pub(super) fn encode(entries: &[u64]) -> Vec<u8> {
+    entries
+        .iter()
+        .flat_map(|entry| entry.to_be_bytes())
+        .collect()
+}
+
+fn add_cluster(runs: &mut Vec<Range<u64>>, cluster: u64) {
+    match runs.last_mut() {
+        Some(last) if last.end == cluster => last.end += 1,
+        _ => runs.push(cluster..cluster + 1),
+    }
 }

@@ -1,73 +1,86 @@
 //! Makes the disk smaller: the size first, then the tables, then the counts, then the file.
 
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 
 use extant_space::{ByteRange, Control, ErrorKind, FallocateMode, Result};
 
 use super::Editor;
+use super::map::encode;
 use crate::format::{L1Entry, Mapping};
 
 impl Editor<'_> {
-    /// Cuts the disk at `virtual_bytes`, and gives back what lies behind.
+    /// Cuts the disk at `virtual_bytes`, and gives back what lies behind. What snapshots have of it stays theirs.
     pub(crate) fn shrink(&mut self, virtual_bytes: u64, control: Control<'_>) -> Result<()> {
         let geometry = self.geometry();
         let bits = geometry.cluster_bits();
+        // Nobody would find it any more.
+        self.clear_behind(self.image.header.virtual_bytes, control)?;
         self.zero_tail(virtual_bytes, control)?;
-        let old_bytes = self.image.header.virtual_bytes;
-        // Whole clusters behind the new end.
-        let first = geometry.clusters(virtual_bytes) << bits;
-        let behind = ByteRange::new(first.min(old_bytes), old_bytes);
-        let mut freed = Vec::new();
-        self.image.for_each_run(behind, &mut |run| {
-            match run.mapping {
-                Mapping::Data(place) | Mapping::Zero(Some(place)) => {
-                    let end = geometry.clusters(place + run.guest.len()) << bits;
-                    freed.push(Freed {
-                        range: ByteRange::new(place, end),
-                        is_exclusive: run.is_copied,
-                    });
-                }
-                Mapping::Compressed(place) => {
-                    freed.push(Freed {
-                        range: ByteRange::new(place.offset, place.offset + place.length_bytes),
-                        is_exclusive: false,
-                    });
-                }
-                Mapping::Unallocated | Mapping::Zero(None) => {}
-            }
-            Ok(ControlFlow::Continue(()))
-        })?;
+        let kept = geometry.l1_entries(virtual_bytes) as usize;
+        let used = geometry.clusters(virtual_bytes) % geometry.l2_entries();
+        let last = match used {
+            0 => 0,
+            _ => self.own_table(kept - 1)?,
+        };
+        let freed = self.places_behind(virtual_bytes)?;
         control.cancel.check()?;
         // From here on it is done to the end: what is cut off leaves clusters that nobody sees.
         self.set_size(virtual_bytes)?;
-        let kept = geometry.l1_entries(virtual_bytes) as usize;
         let mut l1 = self.image.l1.clone();
-        let tables: Vec<L1Entry> = l1.drain(kept..).map(L1Entry).collect();
+        let tables = l1.drain(kept..).map(|entry| L1Entry(entry).offset());
+        let tables: Vec<u64> = tables.filter(|&table| table != 0).collect();
         l1.resize(self.image.l1.len(), 0);
-        let last = l1[..kept]
-            .last()
-            .map_or(0, |&entry| L1Entry(entry).offset());
-        let used = geometry.clusters(virtual_bytes) % geometry.l2_entries();
-        if last != 0 && used != 0 {
+        if last != 0 {
             let count = geometry.l2_entries() - used;
             self.file()
                 .write_at(&vec![0; count as usize * 8], last + used * 8)?;
         }
-        let bytes: Vec<u8> = l1.iter().flat_map(|entry| entry.to_be_bytes()).collect();
-        self.file().write_at(&bytes, self.image.header.l1_offset)?;
+        self.file()
+            .write_at(&encode(&l1), self.image.header.l1_offset)?;
         self.sync()?;
         self.image.l1 = l1;
-        let tables = tables.into_iter().filter(|table| table.offset() != 0);
-        freed.extend(tables.map(|table| Freed {
-            range: ByteRange::new(table.offset(), table.offset() + geometry.cluster_bytes()),
-            is_exclusive: table.is_copied(),
-        }));
-        let clusters = freed
-            .iter()
-            .flat_map(|freed| freed.range.start() >> bits..geometry.clusters(freed.range.end()));
-        self.release_counts(clusters)?;
+        let tables = tables
+            .into_iter()
+            .map(|table| table >> bits..(table >> bits) + 1);
+        let clusters = freed.into_iter().chain(tables).flatten();
+        let free = self.release_counts(clusters)?;
         self.sync()?;
-        self.give_back(&freed)
+        self.give_back(&free)?;
+        match self.target.data_file() {
+            Some(data) => match data.file().resize(virtual_bytes) {
+                // A disk keeps its size.
+                Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),
+                done => done,
+            },
+            None => Ok(()),
+        }
+    }
+
+    /// The clusters of the file that hold whole clusters behind the new end.
+    fn places_behind(&self, virtual_bytes: u64) -> Result<Vec<Range<u64>>> {
+        let old_bytes = self.image.header.virtual_bytes;
+        let geometry = self.geometry();
+        let first = geometry.clusters(virtual_bytes) << geometry.cluster_bits();
+        let behind = ByteRange::new(first.min(old_bytes), old_bytes);
+        let mut places = Vec::new();
+        self.image.for_each_run(behind, &mut |run| {
+            places.extend(self.clusters_of(run.mapping, run.guest.len()));
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(places)
+    }
+
+    /// The clusters of the image's file that a run of so many bytes has, if it has any.
+    pub(super) fn clusters_of(&self, mapping: Mapping, run_bytes: u64) -> Option<Range<u64>> {
+        let geometry = self.geometry();
+        let (start, bytes) = match mapping {
+            Mapping::Data(place) | Mapping::Zero(Some(place)) if !self.has_data_file() => {
+                (place, run_bytes)
+            }
+            Mapping::Compressed(place) => (place.offset, place.length_bytes),
+            _ => return None,
+        };
+        Some(start >> geometry.cluster_bits()..geometry.clusters(start + bytes))
     }
 
     /// Cuts the file behind the last cluster that is in use, which ends at the offset that is returned.
@@ -81,12 +94,12 @@ impl Editor<'_> {
     }
 
     /// Returns the space of clusters that nothing uses any more to the file system.
-    fn give_back(&self, freed: &[Freed]) -> Result<()> {
+    fn give_back(&self, free: &[Range<u64>]) -> Result<()> {
         let end = self.cut_end()?;
+        let bits = self.geometry().cluster_bits();
         let kept = ByteRange::new(0, end);
-        // Compressed clusters share theirs with others: those are left alone.
-        let exclusive = freed.iter().filter(|freed| freed.is_exclusive);
-        for range in exclusive.filter_map(|freed| freed.range.intersection(kept)) {
+        let bytes = |run: &Range<u64>| ByteRange::new(run.start << bits, run.end << bits);
+        for range in free.iter().filter_map(|run| bytes(run).intersection(kept)) {
             match self.file().fallocate(FallocateMode::PunchHole, range) {
                 // It is free in the image, which is what matters.
                 Err(error) if error.kind() == ErrorKind::Unsupported => break,
@@ -95,10 +108,4 @@ impl Editor<'_> {
         }
         Ok(())
     }
-}
-
-/// What the image does not use any more.
-struct Freed {
-    range: ByteRange,
-    is_exclusive: bool,
 }

@@ -41,6 +41,11 @@ impl L1Entry {
         self.0
     }
 
+    /// The same, with the flag that says whether the refcount of the table is one.
+    pub(crate) fn with_copied(self, is_copied: bool) -> Self {
+        Self(self.0 & !COPIED | if is_copied { COPIED } else { 0 })
+    }
+
     /// The refcount of the table is one.
     pub fn is_copied(self) -> bool {
         self.0 & COPIED != 0
@@ -133,6 +138,11 @@ impl L2Entry {
     /// The bits as they lie in the file.
     pub fn raw(self) -> u64 {
         self.0
+    }
+
+    /// The same, with the flag that says whether the refcount of the cluster is one.
+    pub(crate) fn with_copied(self, is_copied: bool) -> Self {
+        Self(self.0 & !COPIED | if is_copied { COPIED } else { 0 })
     }
 
     /// The refcount of the cluster is one: it may be overwritten in place.

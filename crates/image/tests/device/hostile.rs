@@ -3,14 +3,14 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use extant_blockdev::{Device, Persistence, Zeroing};
+use extant_blockdev::{Device, HostCache, Persistence, Zeroing};
 use extant_image::device::{DeviceOptions, ImageAccess, ImageDevice};
 use extant_image::format::Header;
 use extant_space::{ByteRange, ErrorKind, Result};
 use extant_testkit::require;
 
 use crate::support::{
-    Ground, KIB, MIB, assert_checks, open, pattern, qcow2_options, qemu_img, read, write,
+    Ground, KIB, MIB, assert_checks, open, open_with, pattern, qcow2_options, qemu_img, read, write,
 };
 
 const CLUSTER: u64 = 64 * KIB;
@@ -176,7 +176,6 @@ fn marked_images_are_read_and_not_written() {
     require!(qemu_img());
     // Byte 0x4f ends the incompatible features, 0x5f the autoclear ones.
     let marks = [
-        (0x4f, 1, ErrorKind::Corrupt, "was not closed"),
         (0x4f, 2, ErrorKind::Corrupt, "marked as corrupt"),
         (0x5f, 1, ErrorKind::Unsupported, "persistent bitmaps"),
     ];
@@ -195,6 +194,72 @@ fn marked_images_are_read_and_not_written() {
         let image = ImageDevice::open(&victim.path, &options).unwrap();
         assert_eq!(read(&image, 0, 4096), pattern(0, 4096, 1));
         assert_refused(write_first(&image), ErrorKind::ReadOnly, "read-only");
+    }
+}
+
+#[test]
+fn image_of_a_killed_writer_gets_its_refcounts_before_it_is_written() {
+    require!(qemu_img());
+    for cache in [HostCache::Buffered, HostCache::Direct] {
+        let mut victim = Victim::new();
+        let block = victim.refcount_block();
+        victim.set(block, &[0; 64]);
+        victim.set(0x4f, &[1]);
+        let dirty = fs::read(&victim.path).unwrap();
+        let options = DeviceOptions {
+            access: ImageAccess::ReadOnly,
+            ..qcow2_options()
+        };
+        drop(open_with(&victim.path, &options));
+        assert!(
+            fs::read(&victim.path).unwrap() == dirty,
+            "reading changes nothing"
+        );
+        let options = DeviceOptions {
+            cache,
+            ..qcow2_options()
+        };
+        let image = match ImageDevice::open(&victim.path, &options) {
+            Ok(image) => image,
+            // The folder of the tests may be on a file system without direct I/O.
+            Err(error) if error.kind() == ErrorKind::Unsupported => continue,
+            Err(error) => panic!("{error}"),
+        };
+        assert_eq!(read(&image, 0, 4096), pattern(0, 4096, 1));
+        write_first(&image).unwrap();
+        drop(image);
+        assert_eq!(fs::read(&victim.path).unwrap()[0x4f], 0);
+        assert_checks(&victim.path);
+    }
+}
+
+#[test]
+fn image_of_a_killed_writer_that_contradicts_itself_is_left_as_it_is() {
+    require!(qemu_img());
+    type Break = fn(&mut Victim);
+    let breaks: [(Break, &str); 3] = [
+        // The guest's first cluster is the refcount block, an L2 table, nowhere in the file.
+        (
+            |victim| victim.set_number(victim.l2_offset(), COPIED | victim.refcount_block()),
+            "metadata",
+        ),
+        (
+            |victim| victim.set_number(victim.l2_offset(), COPIED | victim.l2_offset()),
+            "L2 table",
+        ),
+        (
+            |victim| victim.set_number(victim.l2_offset(), COPIED | 1 << 40),
+            "past the end",
+        ),
+    ];
+    for (spoil, says) in breaks {
+        let mut victim = Victim::new();
+        spoil(&mut victim);
+        victim.set(0x4f, &[1]);
+        let before = fs::read(&victim.path).unwrap();
+        let opened = ImageDevice::open(&victim.path, &qcow2_options());
+        assert_refused(opened, ErrorKind::Corrupt, says);
+        assert!(fs::read(&victim.path).unwrap() == before, "{says}");
     }
 }
 

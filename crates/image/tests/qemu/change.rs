@@ -13,7 +13,7 @@ use extant_testkit::{command, require};
 
 use crate::support::*;
 
-fn resized(
+pub fn resized(
     image: &Path,
     bytes: u64,
     preallocation: Option<Preallocation>,
@@ -29,7 +29,7 @@ fn resized(
 }
 
 /// The guest's bytes as a raw file beside the image.
-fn bytes_of(image: &Path) -> Vec<u8> {
+pub fn bytes_of(image: &Path) -> Vec<u8> {
     let layer = open_path(image, None, Follow::Named).unwrap();
     let mut bytes = vec![0; layer.virtual_bytes() as usize];
     layer.read_at(&mut bytes, 0).unwrap();
@@ -50,7 +50,7 @@ fn most_taken(image: &Path, bytes: u64, preallocation: Preallocation) -> u64 {
 
 /// What QEMU reads are these bytes.
 #[track_caller]
-fn assert_holds(ground: &Ground, image: &Path, bytes: &[u8]) {
+pub fn assert_holds(ground: &Ground, image: &Path, bytes: &[u8]) {
     let raw = ground.path("wanted");
     std::fs::write(&raw, bytes).unwrap();
     let info = qemu_json(&[&"info", &"--output=json", &image]);
@@ -294,13 +294,10 @@ fn what_cannot_be_changed_in_place_is_refused_and_untouched() {
     let raw = ground.path("base.raw");
     std::fs::write(&raw, vec![9; 1 << 20]).unwrap();
     let image = ground.path("a.qcow2");
-    let refuse = |word: &str, shrink: bool| {
+    let refuse = |word: &str| {
         let before = std::fs::read(&image).unwrap();
         let target = Target::host(&image, Pace::Full).unwrap();
-        let error = match shrink {
-            true => resized(&image, 512, None, true).unwrap_err(),
-            false => silent(|control| materialize(&target, Format::Qcow2, control)).unwrap_err(),
-        };
+        let error = silent(|control| materialize(&target, Format::Qcow2, control)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         assert!(error.to_string().contains(word), "{word}: {error}");
         assert!(std::fs::read(&image).unwrap() == before);
@@ -308,7 +305,7 @@ fn what_cannot_be_changed_in_place_is_refused_and_untouched() {
     qemu(&[
         &"convert", &"-c", &"-f", &"raw", &"-O", &"qcow2", &raw, &image,
     ]);
-    refuse("compressed", false);
+    refuse("compressed");
     qemu(&[
         &"create",
         &"-q",
@@ -320,20 +317,7 @@ fn what_cannot_be_changed_in_place_is_refused_and_untouched() {
         &"raw",
         &image,
     ]);
-    refuse("backing file (base.raw)", false);
-    qemu(&[&"create", &"-q", &"-f", &"qcow2", &image, &"1M"]);
-    qemu_io(&image, "qcow2", &["write 0 64k"]);
-    qemu(&[&"snapshot", &"-c", &"one", &image]);
-    refuse("1 internal snapshots", false);
-    qemu(&[&"create", &"-q", &"-f", &"qcow2", &image, &"1M"]);
-    qemu(&[&"bitmap", &"--add", &image, &"bits"]);
-    refuse("bitmaps", false);
-    let data = ground.path("a.data");
-    let words = format!("data_file={}", data.display());
-    qemu(&[
-        &"create", &"-q", &"-f", &"qcow2", &"-o", &words, &image, &"1M",
-    ]);
-    refuse("data file", false);
+    refuse("backing file (base.raw)");
 }
 
 #[test]

@@ -4,4 +4,5 @@ mod change;
 mod convert;
 mod create;
 mod read;
+mod shared;
 mod support;

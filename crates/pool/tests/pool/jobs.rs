@@ -162,12 +162,12 @@ fn interrupted_job_is_taken_up_by_the_same_operation_and_cancelled_by_others() {
 #[test]
 fn job_whose_record_a_crash_has_taken_is_no_job_and_its_file_nobodys() {
     require!(Filesystem::Ext4.requirement());
-    let stand = Stand::new();
+    let stand = Stand::new(PoolKind::Dir);
     let pool = &stand.pool;
     let first = submit(pool, create("b", 8 * MIB, Preallocation::Full)).unwrap();
     let id = first.id();
     run_until(3, first, OnStop::Interrupt).unwrap_err();
-    let jobs = stand.scratch.path().join(".extant/jobs");
+    let jobs = stand.own().join("jobs");
     let record = jobs.join(format!("{id}.json"));
     // As on the disk before the name of the record is.
     fs::rename(&record, jobs.join(format!("{id}.json.new"))).unwrap();
@@ -179,7 +179,7 @@ fn job_whose_record_a_crash_has_taken_is_no_job_and_its_file_nobodys() {
     assert_eq!(pool.volume(&name("b")).unwrap().written_bytes, 9 * MIB);
     let found = pool.refresh(Leftovers::Keep).unwrap();
     assert_eq!(found.removed_files, 1, "{found:?}");
-    assert_at_rest(pool);
+    stand.assert_at_rest();
     let left = fs::read_dir(&jobs).unwrap().filter(|entry| {
         let name = entry.as_ref().unwrap().file_name();
         name.to_string_lossy().starts_with(&format!("{id}."))

@@ -1,0 +1,304 @@
+//! Brings refcounts and copied flags to what the tables say.
+//!
+//! For images with lazy refcounts whose user was killed (marked as dirty), as QEMU does when it opens one, and for those
+//! whose counts are wrong for another reason. The mark is there until everything is right: who is cut off begins again. Images with
+//! entries that cannot be, or with metadata that something else uses as well, are left as they are.
+
+use std::mem::offset_of;
+use std::ops::Range;
+use std::sync::Arc;
+
+use extant_space::{Control, Error, ErrorKind, Result, SpaceFile, SyncMode};
+
+use super::Check;
+use crate::format::{
+    Incompatible, L1Entry, L2Entry, Mapping, RawHeader, RefcountBlock, RefcountTableEntry, Version,
+};
+use crate::qcow2::{Qcow2, read_table};
+
+/// Where the incompatible features lie.
+const INCOMPATIBLE_FEATURES: u64 = 0x48;
+const TABLE_BYTES_MAX: u64 = 8 << 20;
+
+/// Sets every refcount and every copied flag to what the tables use; how many were changed. The image is not dirty or corrupt any more.
+/// The file is open for writing, and nobody else uses it.
+///
+/// # Errors
+/// `Corrupt` for an image that this does not repair: nothing is changed then. Those of [`check`](super::check), and of writing.
+pub fn rebuild_refcounts(file: Arc<dyn SpaceFile>, control: Control<'_>) -> Result<u64> {
+    let image = Qcow2::open(file)?;
+    let mut check = Check::new(&image, 1, control)?;
+    check.count_uses()?;
+    let wanted = Wanted::plan(&check)?;
+    wanted.check(&check)?;
+    let features = image.header.incompatible;
+    let marked = features | Incompatible::DIRTY;
+    if image.header.version == Version::V3 && features != marked {
+        write_features(&image, marked)?;
+    }
+    let counts = wanted.write_counts(&check)?;
+    let flags = wanted.write_flags(&check)?;
+    if image.header.version == Version::V3 {
+        let repaired = features - (Incompatible::DIRTY | Incompatible::CORRUPT);
+        write_features(&image, repaired)?;
+    }
+    Ok(counts + flags)
+}
+
+fn write_features(image: &Qcow2, features: Incompatible) -> Result<()> {
+    let bytes = features.bits().to_be_bytes();
+    image.file.write_at(&bytes, INCOMPATIBLE_FEATURES)?;
+    image.file.sync(SyncMode::Data)
+}
+
+fn unrepaired(detail: String) -> Error {
+    Error::new(ErrorKind::Corrupt)
+        .detail(detail)
+        .advice("qemu-img check -r all may repair it; work on a copy")
+}
+
+/// The counts as they will be.
+struct Wanted<'c> {
+    uses: &'c super::Counts,
+    /// Of the refcount blocks, by index; those that are made as well.
+    blocks: Vec<u64>,
+    /// Clusters behind the file: new blocks, then a new table.
+    made: Range<u64>,
+    /// The old table, where a new one takes its place.
+    left: Range<u64>,
+    /// Where the table will be, bytes, and its clusters.
+    table: u64,
+    table_clusters: u64,
+}
+
+impl<'c> Wanted<'c> {
+    /// Places for the blocks that are missing, and for a longer table if it takes one.
+    fn plan(check: &'c Check<'_>) -> Result<Self> {
+        let geometry = check.geometry;
+        let bits = geometry.cluster_bits();
+        let entries = geometry.refcount_block_entries();
+        let header = &check.image.header;
+        let range = header.refcount_table_range();
+        let old = read_table(&*check.image.file, range.start(), range.len() / 8)?;
+        let block_of = |index: u64| -> Result<Option<u64>> {
+            let raw = old.get(index as usize).copied().unwrap_or(0);
+            RefcountTableEntry(raw).block(geometry, index, check.file_bytes)
+        };
+        let start = check.uses.len();
+        let (mut new_blocks, mut new_table) = (0, 0);
+        let mut blocks = Vec::new();
+        loop {
+            let end = start + new_blocks + new_table;
+            let count = end.div_ceil(entries).max(old.len() as u64);
+            let mut next = start;
+            blocks.clear();
+            for index in 0..count {
+                let covered = index * entries..(index + 1) * entries;
+                let is_made = covered.start < end && covered.end > start && end > start;
+                let is_used = is_made
+                    || (covered.start < start
+                        && matches!(check.uses.next_nonzero(covered.start), Some((used, _)) if used < covered.end));
+                blocks.push(match block_of(index)? {
+                    Some(place) => place,
+                    None if is_used => {
+                        next += 1;
+                        (next - 1) << bits
+                    }
+                    None => 0,
+                });
+            }
+            let needed = blocks.iter().rposition(|&place| place != 0);
+            let needed = needed.map_or(0, |last| last as u64 + 1);
+            let table = match needed > old.len() as u64 {
+                true => geometry.clusters(needed * 8),
+                false => 0,
+            };
+            if next - start <= new_blocks && table <= new_table {
+                break;
+            }
+            (new_blocks, new_table) = (new_blocks.max(next - start), new_table.max(table));
+        }
+        if new_table * geometry.cluster_bytes() > TABLE_BYTES_MAX {
+            return Err(Error::new(ErrorKind::TooLarge)
+                .detail("the refcount table of such small clusters cannot count the file"));
+        }
+        let moves = new_table > 0;
+        Ok(Self {
+            uses: &check.uses,
+            blocks,
+            made: start..start + new_blocks + new_table,
+            left: match moves {
+                true => range.start() >> bits..range.end() >> bits,
+                false => 0..0,
+            },
+            table: match moves {
+                true => (start + new_blocks) << bits,
+                false => range.start(),
+            },
+            table_clusters: match moves {
+                true => new_table,
+                false => header.refcount_table_clusters.into(),
+            },
+        })
+    }
+
+    fn count(&self, cluster: u64) -> u64 {
+        if self.made.contains(&cluster) {
+            return 1;
+        }
+        if cluster >= self.uses.len() {
+            return 0;
+        }
+        let uses = self.uses.get(cluster);
+        uses - u64::from(self.left.contains(&cluster))
+    }
+
+    /// Refuses what counts alone do not repair.
+    fn check(&self, check: &Check<'_>) -> Result<()> {
+        if check.report.corruptions > 0 {
+            let found = check.report.findings.first();
+            let found = found.map_or("", |found| &found.detail);
+            return Err(unrepaired(format!(
+                "{} entries cannot be, such as: {found}",
+                check.report.corruptions
+            )));
+        }
+        let (geometry, header) = (check.geometry, &check.image.header);
+        let bits = geometry.cluster_bits();
+        let clusters =
+            |range: extant_space::ByteRange| range.start() >> bits..geometry.clusters(range.end());
+        let old_blocks = self.blocks.iter().filter(|&&place| place != 0);
+        let old_blocks = old_blocks.map(|place| place >> bits..(place >> bits) + 1);
+        let metadata = [
+            0..1,
+            clusters(header.refcount_table_range()),
+            clusters(header.l1_range()),
+        ];
+        for cluster in metadata.into_iter().chain(old_blocks).flatten() {
+            if cluster < self.uses.len() && self.uses.get(cluster) > 1 {
+                return Err(unrepaired(format!(
+                    "metadata at {:#x} is used for something else as well",
+                    cluster << bits
+                )));
+            }
+        }
+        let mut at = 0;
+        while let Some((cluster, uses)) = self.uses.next_nonzero(at) {
+            check.control.cancel.check()?;
+            at = cluster + 1;
+            let tables = check.tables.get(cluster);
+            if tables > 0 && tables != u64::from(uses) {
+                return Err(unrepaired(format!(
+                    "an L2 table at {:#x} is used for something else as well",
+                    cluster << bits
+                )));
+            }
+            if uses == u16::MAX || u64::from(uses) > geometry.refcount_max() {
+                return Err(unrepaired(format!(
+                    "the cluster at {:#x} is used more often than its refcount of {} bits tells",
+                    cluster << bits,
+                    geometry.refcount_bits()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the blocks that differ, and the table if it does; durable on return.
+    fn write_counts(&self, check: &Check<'_>) -> Result<u64> {
+        let geometry = check.geometry;
+        let file = &check.image.file;
+        let entries = geometry.refcount_block_entries();
+        let end = (self.made.end << geometry.cluster_bits()).max(check.file_bytes);
+        if !self.made.is_empty() {
+            file.resize(end)?;
+        }
+        let mut changed = 0;
+        let mut bytes = vec![0; geometry.cluster_bytes() as usize];
+        for (index, &place) in (0..).zip(&self.blocks) {
+            if place == 0 {
+                continue;
+            }
+            check.control.cancel.check()?;
+            let is_new = self.made.contains(&(place >> geometry.cluster_bits()));
+            bytes.fill(0);
+            if !is_new {
+                file.read_at(&mut bytes, place)?;
+            }
+            let before = changed;
+            let mut block = RefcountBlock::new(&mut bytes[..], geometry);
+            for at in 0..entries {
+                let wanted = self.count(index * entries + at);
+                if block.get(at as usize) != wanted {
+                    block.set(at as usize, wanted);
+                    changed += 1;
+                }
+            }
+            if is_new || changed > before {
+                file.write_at(&bytes, place)?;
+            }
+        }
+        file.sync(SyncMode::Data)?;
+        if self.made.is_empty() {
+            return Ok(changed);
+        }
+        let mut table = self.blocks.clone();
+        table.resize((self.table_clusters * geometry.l2_entries()) as usize, 0);
+        let table: Vec<u8> = table.iter().flat_map(|entry| entry.to_be_bytes()).collect();
+        file.write_at(&table, self.table)?;
+        file.sync(SyncMode::Data)?;
+        if !self.left.is_empty() {
+            // One sector of the header.
+            let mut fields = self.table.to_be_bytes().to_vec();
+            fields.extend((self.table_clusters as u32).to_be_bytes());
+            file.write_at(&fields, offset_of!(RawHeader, refcount_table_offset) as u64)?;
+            file.sync(SyncMode::Data)?;
+        }
+        Ok(changed)
+    }
+
+    /// Sets the copied flags of the tables that the guest sees; durable on return.
+    fn write_flags(&self, check: &Check<'_>) -> Result<u64> {
+        let geometry = check.geometry;
+        let bits = geometry.cluster_bits();
+        let image = check.image;
+        let has_data_file = image.header.has_data_file();
+        let mut changed = 0;
+        let mut l1 = image.l1.clone();
+        for (index, raw) in (0..).zip(&mut l1) {
+            check.control.cancel.check()?;
+            let Some(table) = L1Entry(*raw).table(geometry, index, check.file_bytes)? else {
+                continue;
+            };
+            let flagged = L1Entry(*raw).with_copied(self.count(table >> bits) == 1);
+            changed += u64::from(flagged.raw() != *raw);
+            *raw = flagged.raw();
+            let mut entries = read_table(&*image.file, table, geometry.l2_entries())?;
+            let before = changed;
+            for raw in &mut entries {
+                let entry = L2Entry(*raw);
+                let place = match entry.mapping(geometry, has_data_file, 0)? {
+                    Mapping::Data(place) | Mapping::Zero(Some(place)) => place,
+                    _ => continue,
+                };
+                let is_one = has_data_file || self.count(place >> bits) == 1;
+                let flagged = entry.with_copied(is_one);
+                changed += u64::from(flagged != entry);
+                *raw = flagged.raw();
+            }
+            if changed > before {
+                write_entries(image, table, &entries)?;
+            }
+        }
+        if l1 != image.l1 {
+            write_entries(image, image.header.l1_offset, &l1)?;
+        }
+        image.file.sync(SyncMode::Data)?;
+        Ok(changed)
+    }
+}
+
+fn write_entries(image: &Qcow2, place: u64, entries: &[u64]) -> Result<()> {
+    let bytes: Vec<u8> = entries.iter().flat_map(|raw| raw.to_be_bytes()).collect();
+    image.file.write_at(&bytes, place)
+}

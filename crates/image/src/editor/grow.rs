@@ -1,0 +1,165 @@
+//! Makes the disk larger, by clusters without a place, and sees to it that what is new reads as zeros.
+
+use std::ops::ControlFlow;
+
+use extant_space::{ByteRange, Control, Error, ErrorKind, Result};
+
+use super::Editor;
+use super::map::encode;
+use crate::format::{L1Entry, L2Entry, Mapping};
+use crate::preallocation::Preallocation;
+use crate::qcow2::read_table;
+use crate::target::Target;
+
+const L1_BYTES_MAX: u64 = 32 << 20;
+
+impl Editor<'_> {
+    /// Makes the disk larger, by clusters without a place.
+    ///
+    /// What tables hold behind the old end becomes unallocated: it was nobody's, and would be seen.
+    pub(crate) fn grow(&mut self, virtual_bytes: u64, control: Control<'_>) -> Result<()> {
+        let geometry = self.geometry();
+        let bits = geometry.cluster_bits();
+        let old_bytes = self.image.header.virtual_bytes;
+        let needed = geometry.l1_entries(virtual_bytes);
+        if needed * 8 > L1_BYTES_MAX {
+            return Err(Error::new(ErrorKind::TooLarge)
+                .detail("the L1 table of such small clusters cannot hold the larger disk")
+                .advice("convert it to larger clusters (cluster_size)"));
+        }
+        self.clear_behind(old_bytes, control)?;
+        if self.has_data_file() {
+            self.clear_data(ByteRange::new(old_bytes, virtual_bytes), control)?;
+            if self.data().size()? < virtual_bytes {
+                self.data().resize(virtual_bytes)?;
+            }
+        }
+        let used = geometry.l1_entries(old_bytes) as usize;
+        let mut l1 = self.image.l1.clone();
+        l1.truncate(used);
+        l1.resize((needed as usize).max(self.image.l1.len()), 0);
+        let bytes = encode(&l1);
+        let room = geometry.clusters(u64::from(self.image.header.l1_entries) * 8) << bits;
+        let old = self.image.header.l1_range();
+        let moves = bytes.len() as u64 > room;
+        if moves {
+            let plan = self.plan(geometry.clusters(bytes.len() as u64), 0)?;
+            self.lengthen(&plan)?;
+            self.count(&plan)?;
+            self.image.header.l1_offset = plan.tables << bits;
+        }
+        self.file().write_at(&bytes, self.image.header.l1_offset)?;
+        self.sync()?;
+        self.image.header.l1_entries = l1.len() as u32;
+        self.image.l1 = l1;
+        self.set_size(virtual_bytes)?;
+        if moves && !old.is_empty() {
+            self.release_counts(old.start() >> bits..geometry.clusters(old.end()))?;
+            self.sync()?;
+        }
+        Ok(())
+    }
+
+    /// What the last cluster and its L2 table hold behind the end of the disk.
+    pub(super) fn clear_behind(&mut self, end: u64, control: Control<'_>) -> Result<()> {
+        let geometry = self.geometry();
+        self.zero_tail(end, control)?;
+        let index = (end / geometry.l2_coverage_bytes()) as usize;
+        let is_inside = !end.is_multiple_of(geometry.l2_coverage_bytes());
+        let table = self.image.l1.get(index).copied().unwrap_or(0);
+        let table = L1Entry(table).offset();
+        let first = geometry.clusters(end) % geometry.l2_entries();
+        if !is_inside || table == 0 || first == 0 {
+            return Ok(());
+        }
+        let count = geometry.l2_entries() - first;
+        let behind = read_table(self.file(), table + first * 8, count)?;
+        if behind.iter().all(|&entry| entry == 0) {
+            return Ok(());
+        }
+        let mut left = Vec::new();
+        for &raw in &behind {
+            let mapping = L2Entry(raw).mapping(geometry, self.has_data_file(), end)?;
+            left.extend(self.clusters_of(mapping, geometry.cluster_bytes()));
+        }
+        let table = self.own_table(index)?;
+        self.file()
+            .write_at(&vec![0; count as usize * 8], table + first * 8)?;
+        self.sync()?;
+        self.release_counts(left.into_iter().flatten())?;
+        self.sync()
+    }
+
+    /// The L2 table of an entry of the L1 table, which is a copy now if snapshots have it as well; 0: there is none.
+    pub(super) fn own_table(&mut self, index: usize) -> Result<u64> {
+        let old = L1Entry(self.image.l1[index]);
+        if old.offset() == 0 || old.is_copied() {
+            return Ok(old.offset());
+        }
+        let bits = self.geometry().cluster_bits();
+        let entries = read_table(self.file(), old.offset(), self.geometry().l2_entries())?;
+        let plan = self.plan(1, 0)?;
+        self.lengthen(&plan)?;
+        self.count(&plan)?;
+        let place = plan.tables << bits;
+        self.file().write_at(&encode(&entries), place)?;
+        self.sync()?;
+        let new = L1Entry::exclusive(place).raw();
+        let at = self.image.header.l1_offset + index as u64 * 8;
+        self.file().write_at(&new.to_be_bytes(), at)?;
+        self.sync()?;
+        self.image.l1[index] = new;
+        self.release_counts(std::iter::once(old.offset() >> bits))?;
+        self.sync()?;
+        Ok(place)
+    }
+
+    /// Zeros in the part of the last cluster that is behind `end`.
+    pub(super) fn zero_tail(&mut self, end: u64, control: Control<'_>) -> Result<()> {
+        let geometry = self.geometry();
+        if geometry.is_aligned(end) {
+            return Ok(());
+        }
+        let Some((tail, is_own)) = self.tail(end)? else {
+            return Ok(());
+        };
+        let mut bytes = vec![0; tail.len() as usize];
+        // A file that ends before has nothing there.
+        let got = self.data().read_at(&mut bytes, tail.start())?;
+        if bytes[..got].iter().all(|&byte| byte == 0) {
+            return Ok(());
+        }
+        if !is_own {
+            let start = end - end % geometry.cluster_bytes();
+            self.map_range(ByteRange::new(start, end), Preallocation::Off, control)?;
+        }
+        match self.tail(end)? {
+            Some((tail, _)) => self.clear_data(tail, control),
+            None => Ok(()),
+        }
+    }
+
+    /// Where the rest of the cluster lies in which the disk ends, and whether it is the image's alone.
+    fn tail(&self, end: u64) -> Result<Option<(ByteRange, bool)>> {
+        let geometry = self.geometry();
+        let within = end % geometry.cluster_bytes();
+        let start = end - within;
+        let mut found = None;
+        self.image.for_each_run(ByteRange::new(start, end), &mut |run| {
+            found = match run.mapping {
+                Mapping::Data(place) => {
+                    let tail = ByteRange::new(place + within, place + geometry.cluster_bytes());
+                    Some((tail, run.is_copied || self.has_data_file()))
+                }
+                Mapping::Compressed(_) => {
+                    return Err(Target::refuse(
+                        "the last cluster is compressed and the disk ends inside it; convert the image instead",
+                    ));
+                }
+                Mapping::Unallocated | Mapping::Zero(_) => None,
+            };
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(found)
+    }
+}
