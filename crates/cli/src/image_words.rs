@@ -67,6 +67,28 @@ impl Words {
         Ok(words)
     }
 
+    /// Takes a backing file that was given beside the words, for an image of `format`.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where the words name one as well, and for images that can have none.
+    pub fn stand_on(&mut self, name: &str, backing: Format, format: Format) -> Result<()> {
+        if format == Format::Raw {
+            return Err(invalid(
+                "a backing file is for qcow2, and the image is raw".to_owned(),
+            ));
+        }
+        if self.qcow2.backing.is_some() {
+            return Err(invalid(
+                "-o backing_file and --backing exclude each other".to_owned(),
+            ));
+        }
+        self.qcow2.backing = Some(BackingFile {
+            name: name.into(),
+            format: backing.name().to_owned(),
+        });
+        Ok(())
+    }
+
     fn take(
         &mut self,
         name: &str,

@@ -1,13 +1,16 @@
-//! The commands about space on a file inside an image (`--in IMAGE`): create, materialize, fallocate.
+//! The commands about space on a file inside an image (`--in IMAGE`): create, materialize, fallocate, and copies of disk
+//! images (`--into IMAGE`).
 //!
 //! How space is made there: `extant_image::Pieces`.
 //!
 //! A new file has no name until it is complete. Whatever happens before, nothing of it is left: what has no name is
 //! freed by who opens the image next.
 
+mod convert;
 mod create;
 mod fallocate;
 mod materialize;
+mod new_file;
 
 use std::path::PathBuf;
 
@@ -16,9 +19,11 @@ use extant_space::{ByteSize, Error, ErrorKind, Result};
 
 use crate::image::{AssignMode, Image};
 
+pub use convert::convert;
 pub use create::create;
 pub use fallocate::{Opened, Purpose, open};
 pub use materialize::materialize;
+pub use new_file::NewFile;
 
 /// Where the file is.
 #[derive(Args, Clone, Debug)]

@@ -14,6 +14,7 @@
 
 mod calls;
 mod create;
+mod data_writer;
 mod destination;
 mod dig;
 mod disk;
@@ -40,6 +41,7 @@ mod zero_writer;
 pub use create::{
     CopyOnWrite, CreateOptions, CreateReport, FillOrder, Filling, OnFailure, create, create_filled,
 };
+pub use data_writer::DataWriter;
 pub use destination::{Durable, Existing};
 pub use dig::{HoleReport, Span, SpanKind, dig_holes, dig_holes_in, report_holes, report_holes_in};
 pub use disk::DiskLimits;

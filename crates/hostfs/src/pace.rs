@@ -56,7 +56,7 @@ impl Pace {
         }
     }
 
-    fn is_background(&self) -> bool {
+    pub(crate) fn is_background(&self) -> bool {
         matches!(self, Self::Background(_) | Self::BackgroundShared(_))
     }
 }

@@ -24,16 +24,26 @@ pub(crate) fn backing_format(header: &Header, depth: u32) -> Result<Format> {
             "more than {CHAIN_MAX} backing files, or they lead to each other"
         )));
     }
-    match header.extensions.backing_format().as_deref() {
-        Some("qcow2") => Ok(Format::Qcow2),
-        Some("raw") => Ok(Format::Raw),
-        Some(other) => Err(unsupported(format!(
-            "the backing file is of format {other:?}, which is not read here"
-        ))),
+    match header.extensions.backing_format() {
+        Some(format) => known_format(&format),
         None => Err(unsupported(
             "the image does not say the format of its backing file, which is never guessed".into(),
         )
         .advice("set it: qemu-img rebase -u -F FORMAT -b FILE IMAGE")),
+    }
+}
+
+/// The format of a backing file, by QEMU's word.
+///
+/// # Errors
+/// `Unsupported` for those that are not read here.
+pub(crate) fn known_format(word: &str) -> Result<Format> {
+    match word {
+        "qcow2" => Ok(Format::Qcow2),
+        "raw" => Ok(Format::Raw),
+        other => Err(Error::new(ErrorKind::Unsupported).detail(format!(
+            "the backing file is of format {other:?}, which is not read here"
+        ))),
     }
 }
 

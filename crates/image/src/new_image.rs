@@ -39,6 +39,7 @@ enum Contents {
 struct Qcow2 {
     layout: Layout,
     header: Vec<u8>,
+    has_zero_clusters: bool,
     placed: Placed,
 }
 
@@ -139,7 +140,11 @@ impl NewImage {
     ) -> Result<()> {
         match &self.contents {
             Contents::Raw { .. } => Ok(()),
-            Contents::Qcow2(qcow2) => qcow2.write(file, occupied, control),
+            Contents::Qcow2(qcow2) => {
+                qcow2.write_tables(file, occupied, control)?;
+                // Last: who finds it finds all.
+                qcow2.write_header(file)
+            }
         }
     }
 
@@ -152,6 +157,19 @@ impl NewImage {
             }
             _ => None,
         }
+    }
+
+    /// Bytes of a cluster; of a raw image, all of it is one.
+    pub(crate) fn cluster_bytes(&self) -> u64 {
+        match &self.contents {
+            Contents::Raw { virtual_bytes, .. } => (*virtual_bytes).max(1),
+            Contents::Qcow2(qcow2) => qcow2.layout.geometry.cluster_bytes(),
+        }
+    }
+
+    /// A cluster can say that it is zeros without space.
+    pub(crate) fn has_zero_clusters(&self) -> bool {
+        matches!(&self.contents, Contents::Qcow2(qcow2) if qcow2.has_zero_clusters)
     }
 
     /// Base-2 logarithm of the unit that places are given in.
@@ -193,6 +211,7 @@ impl Qcow2 {
         let layout = Layout::new(geometry, options.disk_bytes(), mapped)?;
         Ok(Self {
             header: header(options, &layout)?.encode()?,
+            has_zero_clusters: options.qcow2.version == Version::V3,
             placed: match mapped {
                 Mapped::Here | Mapped::Some { .. } => placed.from(layout.data_start),
                 Mapped::Nothing | Mapped::Elsewhere => placed,
@@ -208,7 +227,12 @@ impl Qcow2 {
         ((cluster << bits) + within, (count << bits) - within)
     }
 
-    fn write(
+    fn write_header(&self, file: &dyn SpaceFile) -> Result<()> {
+        file.write_at(&self.header, 0)
+    }
+
+    /// Everything but the header.
+    fn write_tables(
         &self,
         file: &dyn SpaceFile,
         occupied: Option<&Occupied>,
@@ -227,15 +251,14 @@ impl Qcow2 {
             layout.offset(blocks + index)
         })?;
         self.write_refcounts(&mut out, occupied)?;
-        if layout.l2_tables > 0 {
-            self.write_tables(&mut out, occupied)?;
+        match layout.l2_tables {
+            0 => Ok(()),
+            _ => self.write_mapping(&mut out, occupied),
         }
-        // Last: who finds it finds all.
-        file.write_at(&self.header, 0)
     }
 
     /// The L1 table, and the L2 tables that it names.
-    fn write_tables(&self, out: &mut Writer<'_>, occupied: Option<&Occupied>) -> Result<()> {
+    fn write_mapping(&self, out: &mut Writer<'_>, occupied: Option<&Occupied>) -> Result<()> {
         let layout = &self.layout;
         let geometry = layout.geometry;
         let tables = self.placed.tables(geometry);
@@ -257,10 +280,15 @@ impl Qcow2 {
                 let first = index * geometry.l2_entries();
                 let end = first + geometry.l2_entries();
                 self.placed.for_each(first..end, &mut |place| {
-                    let place = place.filter(|&cluster| holds(occupied, cluster));
-                    let entry = place.map_or(L2Entry::UNALLOCATED, |cluster| {
-                        L2Entry::exclusive(layout.offset(cluster))
-                    });
+                    let entry = match place {
+                        Some(cluster) if holds(occupied, cluster) => {
+                            L2Entry::exclusive(layout.offset(cluster))
+                        }
+                        Some(cluster) if occupied.is_some_and(|found| found.hides(cluster)) => {
+                            L2Entry::ZERO
+                        }
+                        _ => L2Entry::UNALLOCATED,
+                    };
                     piece.extend_from_slice(&entry.raw().to_be_bytes());
                 });
             }

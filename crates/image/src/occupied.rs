@@ -1,32 +1,53 @@
-//! Which of the clusters that were kept for data got any: those that turned out to be zeros need none.
+//! Which of the clusters that were kept for data got any. Those that turned out to be zeros need none; over a backing file they have
+//! to say so.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A bit for each cluster of a run of the file, set by several threads.
+/// Two bits for each cluster of a run of the file, set by several threads.
 pub(crate) struct Occupied {
     start: u64,
-    bits: Vec<AtomicU64>,
+    data: Vec<AtomicU64>,
+    zeros: Vec<AtomicU64>,
 }
 
 impl Occupied {
     /// None yet, of `count` clusters from `start` on.
     pub(crate) fn new(start: u64, count: u64) -> Self {
         let words = count.div_ceil(64);
+        let clear = || (0..words).map(|_| AtomicU64::new(0)).collect();
         Self {
             start,
-            bits: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            data: clear(),
+            zeros: clear(),
         }
     }
 
-    /// Something was written to `cluster`.
+    /// The guest's data is in `cluster`.
     pub(crate) fn set(&self, cluster: u64) {
-        let index = cluster - self.start;
-        // The threads that set bits are joined before anybody looks.
-        self.bits[(index / 64) as usize].fetch_or(1 << (index % 64), Ordering::Relaxed);
+        self.set_in(&self.data, cluster);
+    }
+
+    /// What would lie in `cluster` is zeros, and hides something.
+    pub(crate) fn set_zero(&self, cluster: u64) {
+        self.set_in(&self.zeros, cluster);
     }
 
     pub(crate) fn holds(&self, cluster: u64) -> bool {
+        self.is_in(&self.data, cluster)
+    }
+
+    pub(crate) fn hides(&self, cluster: u64) -> bool {
+        self.is_in(&self.zeros, cluster)
+    }
+
+    fn set_in(&self, bits: &[AtomicU64], cluster: u64) {
         let index = cluster - self.start;
-        self.bits[(index / 64) as usize].load(Ordering::Relaxed) >> (index % 64) & 1 == 1
+        // The threads that set bits are joined before anybody looks.
+        bits[(index / 64) as usize].fetch_or(1 << (index % 64), Ordering::Relaxed);
+    }
+
+    fn is_in(&self, bits: &[AtomicU64], cluster: u64) -> bool {
+        let index = cluster - self.start;
+        bits[(index / 64) as usize].load(Ordering::Relaxed) >> (index % 64) & 1 == 1
     }
 }

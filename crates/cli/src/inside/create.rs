@@ -4,7 +4,6 @@ use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use extant_ext4::{FileType, NewKind, NewNode, Node, RenameMode};
 use extant_hostfs::Verified;
 use extant_image::{Format, ImageOptions, NewImage, Pieces, verify_state};
 use extant_space::{
@@ -13,6 +12,7 @@ use extant_space::{
 use serde::Serialize;
 
 use super::check_space;
+use super::new_file::NewFile;
 use crate::create::{CreateArgs, ImageFacts, Told};
 use crate::image::{At, Image, changing};
 
@@ -90,16 +90,8 @@ fn make(
     allocation_bytes: u64,
     control: Control<'_>,
 ) -> Result<Created> {
-    let (directory, name) = image.resolve_parent(&args.path)?;
-    check_name(&directory, name, args)?;
-    let node = directory.create_unnamed(&NewNode {
-        kind: NewKind::Regular,
-        permissions: args.mode.unwrap_or(0o644) as u16,
-        uid: 0,
-        gid: 0,
-        umask: 0,
-    })?;
-    let file = node.file()?;
+    let new_file = NewFile::begin(image, &args.path, args.mode, args.force)?;
+    let file = new_file.file()?;
     let size_bytes = new.file_bytes();
     file.resize(size_bytes)?;
     let range = ByteRange::new(0, allocation_bytes);
@@ -125,7 +117,7 @@ fn make(
         ControlFlow::Continue(())
     })?;
     control.cancel.check()?;
-    give_name(&directory, name, &node, args)?;
+    new_file.give_name()?;
     let inner = args.path.as_os_str().as_encoded_bytes();
     Ok(Created {
         image: image.path().to_string_lossy().into_owned(),
@@ -141,36 +133,6 @@ fn make(
         disk: (disk.format != Format::Raw).then(|| ImageFacts::of(disk)),
         place: image.place(inner),
     })
-}
-
-/// Before any work: whether the name can be had.
-fn check_name(directory: &Node, name: &[u8], args: &CreateArgs) -> Result<()> {
-    let found = match directory.lookup(name) {
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        found => found?,
-    };
-    match found.file_type() {
-        FileType::Regular if args.force => Ok(()),
-        FileType::Regular => Err(Error::new(ErrorKind::AlreadyExists)
-            .advice("--force replaces it when the new one is complete")),
-        FileType::Directory => Err(Error::new(ErrorKind::IsDirectory)),
-        _ if args.force => Err(Error::new(ErrorKind::WrongType)),
-        _ => Err(Error::new(ErrorKind::AlreadyExists)),
-    }
-}
-
-fn give_name(directory: &Node, name: &[u8], node: &Node, args: &CreateArgs) -> Result<()> {
-    match directory.link(name, node) {
-        Err(error) if error.kind() == ErrorKind::AlreadyExists && args.force => {}
-        done => return done,
-    }
-    let temporary = format!(".extant-partial-{}", node.number());
-    directory.link(temporary.as_bytes(), node)?;
-    let done = directory.rename(temporary.as_bytes(), directory, name, RenameMode::Replace);
-    if done.is_err() {
-        directory.unlink(temporary.as_bytes())?;
-    }
-    done
 }
 
 fn explain(error: Error, args: &CreateArgs) -> Error {

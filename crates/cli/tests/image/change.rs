@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use extant_testkit::oracle::qemu::{assert_checks, qemu, qemu_img, qemu_json};
+use extant_testkit::oracle::qemu::{assert_checks, assert_reads_same, qemu, qemu_img, qemu_json};
 use extant_testkit::scratch::{Filesystem, Scratch};
 use extant_testkit::workdir::Workdir;
 use extant_testkit::{command, require, requires};
@@ -100,6 +100,17 @@ fn converted_images_hold_the_same_and_materialized_ones_too() {
     .success();
     same(&one);
     image(&["convert"], &[&raw, &one], &[]).refused(4, &["one.qcow2", "file exists"]);
+    let over = work.path().join("over.qcow2");
+    let words = ["-B", "thin.qcow2", "-F", "qcow2"];
+    image(&["convert"], &[&raw, &over], &words).success();
+    same(&over);
+    assert_checks(&over);
+    // All of it is in the backing file.
+    let answer = image(&["info", "--json"], &[&over], &[]).success();
+    assert_eq!(answer.number("/states/mapped"), 0, "{answer}");
+    let slow = work.path().join("slow.qcow2");
+    image(&["convert", "--background"], &[&raw, &slow], &[]).success();
+    same(&slow);
     let back = work.path().join("back");
     image(&["convert"], &[&one, &back], &["--preallocation", "full"]).success();
     assert!(fs::read(&back).unwrap() == bytes);
@@ -209,5 +220,55 @@ fn images_inside_an_image_are_changed() {
         .arg(&raw);
     run(&mut command).success();
     assert_eq!(fs::metadata(&raw).unwrap().len(), 8 * MIB);
+    run(extant().args(["fs", "check"]).arg(&outer)).success();
+}
+
+#[test]
+fn images_are_converted_into_an_image_and_within_one() {
+    require!(qemu_img(), requires::tool("mke2fs"));
+    let work = Workdir::new();
+    let outer = work.path().join("outer.img");
+    run(extant().args(["fs", "mkfs"]).arg(&outer).arg("64MiB")).success();
+    let raw = work.path().join("a.raw");
+    fs::write(&raw, noise(5, 3 << 20)).unwrap();
+    lengthen(&raw, 6 * MIB);
+    let convert = |from: &Path, to: &str, more: &[&str]| {
+        let mut command = extant();
+        command.args(["image", "convert"]).arg(from).arg(to);
+        run(command.arg("--into").arg(&outer).args(more))
+    };
+    let copy = work.path().join("copy");
+    for mode in ["off", "metadata", "falloc", "full"] {
+        let name = format!("/{mode}.qcow2");
+        convert(&raw, &name, &["--preallocation", mode]).success();
+        // And again from there, beside it.
+        let again = format!("/{mode}.again.qcow2");
+        let within = ["--in", outer.to_str().unwrap(), "--preallocation", mode];
+        convert(Path::new(&name), &again, &within).success();
+        for name in [name, again] {
+            run(extant()
+                .args(["fs", "get"])
+                .arg(&outer)
+                .arg(&name)
+                .arg(&copy))
+            .success();
+            assert_checks(&copy);
+            assert_reads_same((&copy, "qcow2"), (&raw, "raw"));
+            fs::remove_file(&copy).unwrap();
+            let mut command = extant();
+            command.args(["image", "info", "--json", "--in"]);
+            let info = run(command.arg(&outer).arg(&name)).success();
+            assert_eq!(info.text("/preallocation"), mode, "{info}");
+            run(extant().args(["fs", "rm"]).arg(&outer).arg(&name)).success();
+        }
+    }
+    convert(&raw, "/a.raw", &[]).success();
+    convert(&raw, "/a.raw", &[]).refused(4, &["outer.img:/a.raw", "file exists"]);
+    convert(
+        &raw,
+        "/b.raw",
+        &["--size", "1TiB", "--preallocation", "full"],
+    )
+    .refused(3, &["outer.img:/b.raw", "no space"]);
     run(extant().args(["fs", "check"]).arg(&outer)).success();
 }

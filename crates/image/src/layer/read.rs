@@ -76,9 +76,15 @@ fn expand_part(
     // Bounded: a place is at most twice a cluster.
     let mut data = vec![0; place.length_bytes as usize];
     let got = qcow2.file.read_at(&mut data, place.offset)?;
+    let expand = |into: &mut [u8]| {
+        compressed::expand(qcow2.header.compression, &data[..got], into)
+            .map_err(|error| error.in_range(ByteRange::new(start, start + cluster_bytes)))
+    };
+    if part.len() as u64 == cluster_bytes {
+        return expand(part);
+    }
     let mut cluster = vec![0; cluster_bytes as usize];
-    compressed::expand(qcow2.header.compression, &data[..got], &mut cluster)
-        .map_err(|error| error.in_range(ByteRange::new(start, start + cluster_bytes)))?;
+    expand(&mut cluster)?;
     let skip = (guest_offset - start) as usize;
     part.copy_from_slice(&cluster[skip..][..part.len()]);
     Ok(())

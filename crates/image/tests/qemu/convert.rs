@@ -6,8 +6,11 @@ use extant_image::{
     BackingFile, Conversion, CopyOptions, Follow, Format, ImageOptions, Preallocation, convert,
     open_path,
 };
-use extant_space::{CancelToken, Control, ErrorKind, Progress};
+use extant_space::{CancelToken, Control, ErrorKind, ExtentState, Progress};
+use extant_testkit::oracle::{filefrag, filefrag_count};
 use extant_testkit::require;
+use extant_testkit::requires::tool;
+use extant_testkit::scratch::{Filesystem, Scratch};
 
 use crate::support::*;
 
@@ -110,6 +113,35 @@ fn thin_copies_have_clusters_for_data_alone() {
 }
 
 #[test]
+fn copy_of_many_threads_is_few_extents_and_leaves_written_zeros_out() {
+    require!(Filesystem::Ext4.requirement());
+    const DATA: usize = 130 << 20;
+    let scratch = Scratch::new(Filesystem::Ext4, 512 * MIB);
+    let ground = Ground::new();
+    let raw = ground.path("source.raw");
+    let mut bytes: Vec<u8> = (0..DATA).map(|at| (at / 512 % 251) as u8 + 1).collect();
+    let zeros = 20 << 20..30 << 20;
+    bytes[zeros.clone()].fill(0);
+    std::fs::write(&raw, &bytes).unwrap();
+    let copy = scratch.path().join("copy.raw");
+    let layer = open_path(&raw, Some(Format::Raw), Follow::Nothing).unwrap();
+    let options = ImageOptions::new(Format::Raw, DATA as u64);
+    let threads = CopyOptions {
+        threads: 8,
+        ..CopyOptions::default()
+    };
+    let file = extant_hostfs::CreateOptions::new(1);
+    silent(|control| convert(&layer, &copy, &options, &file, threads, control)).unwrap();
+    assert!(std::fs::read(&copy).unwrap() == bytes);
+    let map = filefrag(&copy);
+    assert_eq!(map.bytes(ExtentState::Written), (DATA - zeros.len()) as u64);
+    assert_eq!(map.bytes(ExtentState::Unwritten), 0);
+    // Three allocations, and one more piece for the hole; the file system may have room in pieces.
+    let extents = filefrag_count(&copy);
+    assert!(extents <= 12, "{extents} extents");
+}
+
+#[test]
 fn chains_compressed_and_larger_copies_are_whole() {
     require!(qemu_img());
     let ground = Ground::new();
@@ -142,6 +174,60 @@ fn chains_compressed_and_larger_copies_are_whole() {
 }
 
 #[test]
+fn copy_over_a_backing_file_has_what_differs_alone() {
+    require!(qemu_img(), tool("qemu-io"));
+    let ground = Ground::new();
+    let raw = source(&ground);
+    // Longer than the disk at first, and with data where the disk has zeros; then shorter.
+    for (base_bytes, compat) in [(SIZE + 3 * MIB, "1.1"), (SIZE / 2, "0.10")] {
+        for cluster_bytes in [512, 64 * KIB, 2 * MIB] {
+            let base = ground.path("base.qcow2");
+            let size = (base_bytes / 512 * 512).to_string();
+            qemu(&[&"create", &"-q", &"-f", &"qcow2", &base, &size]);
+            let mut whole = std::fs::read(&raw).unwrap();
+            whole.resize(base_bytes as usize / 512 * 512, 0xab);
+            let part = ground.path("part.raw");
+            std::fs::write(&part, whole).unwrap();
+            qemu(&[
+                &"convert", &"-n", &"-f", &"raw", &"-O", &"qcow2", &part, &base,
+            ]);
+            qemu_io(
+                &base,
+                "qcow2",
+                &["write -P 9 150k 10k", "write -P 9 700k 100k"],
+            );
+            let mut options = qcow2(2 * SIZE, Preallocation::Off);
+            options.qcow2.cluster_bytes = cluster_bytes;
+            if compat == "0.10" {
+                options.qcow2.version = extant_image::format::Version::V2;
+            }
+            options.qcow2.backing = Some(BackingFile {
+                name: "base.qcow2".into(),
+                format: "qcow2".into(),
+            });
+            let top = ground.path("top.qcow2");
+            converted(&raw, &top, &options);
+            assert_checks(&top);
+            let long = ground.path("long.raw");
+            let mut bytes = std::fs::read(&raw).unwrap();
+            bytes.resize(2 * SIZE as usize, 0);
+            std::fs::write(&long, bytes).unwrap();
+            assert_reads_same((&top, "qcow2"), (&long, "raw"));
+            let layer = open_path(&top, None, Follow::Nothing).unwrap();
+            let mapped = layer.info().unwrap().states.mapped;
+            let most = 120 * KIB + 4 * cluster_bytes;
+            // Behind the end of the shorter one all data differs.
+            let behind = if base_bytes < SIZE { SIZE } else { 0 };
+            assert!(mapped <= most + behind, "{cluster_bytes}: {mapped}");
+            let info = qemu_json(&[&"info", &"--output=json", &top]);
+            assert_eq!(info["backing-filename"], "base.qcow2");
+            std::fs::remove_file(&top).unwrap();
+            std::fs::remove_file(&base).unwrap();
+        }
+    }
+}
+
+#[test]
 fn copy_that_cannot_be_is_refused_and_leaves_nothing() {
     let ground = Ground::new();
     let raw = source(&ground);
@@ -168,6 +254,7 @@ fn copy_that_cannot_be_is_refused_and_leaves_nothing() {
         let copy = CopyOptions {
             threads: 2,
             rate: std::num::NonZeroU64::new(1 << 20),
+            ..CopyOptions::default()
         };
         let control = Control::new(&cancel, &sink);
         let error = convert(&layer, &image, &options, &file, copy, control).unwrap_err();

@@ -1,0 +1,183 @@
+//! Writes data into a new file past the page cache, from several threads.
+//!
+//! Whole blocks go directly, from memory that is aligned for it; edges inside a block go through the page cache. So the disk is at
+//! work from the beginning, little is left for the sync at the end, and what others have in memory stays there. Where there is no
+//! direct I/O, everything goes through the page cache, and its write-out begins at once.
+//!
+//! In the background one request is in flight at a time, at the pace of `pace.rs`, on the disk before the next one.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::{Mutex, PoisonError};
+
+use extant_space::{ByteRange, CancelToken, Error, ErrorKind, Result, SpaceFile};
+use extant_sys::direct::DirectIo;
+
+use crate::file::HostFile;
+use crate::filesystem::FileSystem;
+use crate::pace::{Pace, Pacer};
+use crate::sys::calls::{WriteOut, sync_file_range};
+
+/// Granularity of paced requests, bytes: a multiple of any block.
+const PACED_UNIT: u32 = 64 << 10;
+
+/// Writes to one file, whose space or size is there already.
+pub struct DataWriter<'f> {
+    file: &'f HostFile,
+    direct: Option<Direct>,
+    /// In the background.
+    pacer: Option<Mutex<Pacer>>,
+}
+
+/// The same file, opened for direct I/O.
+struct Direct {
+    file: File,
+    block_bytes: u64,
+    memory_bytes: usize,
+}
+
+impl<'f> DataWriter<'f> {
+    /// A writer at `pace`, of which a limit alone is left to the caller.
+    pub fn new(file: &'f HostFile, pace: &Pace) -> Result<Self> {
+        let filesystem = FileSystem::of(file.as_file())?;
+        let pacer = match pace.is_background() {
+            true => Some(Mutex::new(Pacer::of_file(file, pace)?)),
+            false => None,
+        };
+        Ok(Self {
+            file,
+            direct: Direct::of(file, filesystem.block_bytes),
+            pacer,
+        })
+    }
+
+    /// Writes all of `bytes` at `offset`; durable after a sync of the file.
+    ///
+    /// # Errors
+    /// Those of writing; `Cancelled`, which only the background looks for.
+    pub fn write(&self, bytes: &[u8], offset: u64, cancel: &CancelToken) -> Result<()> {
+        let range = ByteRange::at(offset, bytes.len() as u64)
+            .ok_or_else(|| Error::new(ErrorKind::TooLarge))?;
+        let Some(pacer) = &self.pacer else {
+            return self.write_now(bytes, range, WriteOut::Start);
+        };
+        let mut pacer = pacer.lock().unwrap_or_else(PoisonError::into_inner);
+        pacer.one_at_a_time(range, PACED_UNIT, cancel, &mut |piece| {
+            let start = (piece.start() - offset) as usize;
+            let bytes = &bytes[start..start + piece.len() as usize];
+            self.write_now(bytes, piece, WriteOut::Finish)
+        })
+    }
+
+    fn write_now(&self, bytes: &[u8], range: ByteRange, write_out: WriteOut) -> Result<()> {
+        let blocks = match &self.direct {
+            Some(direct) => direct.blocks(bytes, range),
+            None => ByteRange::new(range.start(), range.start()),
+        };
+        let part = |part: ByteRange| {
+            let start = (part.start() - range.start()) as usize;
+            &bytes[start..start + part.len() as usize]
+        };
+        let mut cached = vec![range];
+        if let Some(direct) = self.direct.as_ref().filter(|_| !blocks.is_empty()) {
+            match direct.file.write_all_at(part(blocks), blocks.start()) {
+                Ok(()) => {
+                    cached = vec![
+                        ByteRange::new(range.start(), blocks.start()),
+                        ByteRange::new(blocks.end(), range.end()),
+                    ];
+                }
+                // Not this way, then: some file systems say so only when it is tried.
+                Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
+                Err(error) => return Err(self.file.error(error).during("write").in_range(blocks)),
+            }
+        }
+        for piece in cached.into_iter().filter(|piece| !piece.is_empty()) {
+            self.file.write_at(part(piece), piece.start())?;
+            match sync_file_range(self.file.as_file(), piece.start(), piece.len(), write_out) {
+                Err(error) if !has_no_write_out(&error) => {
+                    return Err(self.file.error(error).during("write").in_range(piece));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Nothing to write out to (tmpfs), or no such call (some FUSE): the sync at the end does it all.
+fn has_no_write_out(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ESPIPE | libc::EINVAL | libc::ENOSYS)
+    )
+}
+
+impl Direct {
+    /// `None`: there is no direct I/O, or no second way to the file.
+    fn of(file: &HostFile, block_bytes: u64) -> Option<Self> {
+        let alignment = DirectIo::of(file.as_file())?;
+        let path = format!("/proc/self/fd/{}", file.as_file().as_raw_fd());
+        let direct = OpenOptions::new()
+            .write(true)
+            .custom_flags(libc::O_DIRECT)
+            .open(path)
+            .ok()?;
+        Some(Self {
+            file: direct,
+            block_bytes: block_bytes.max(alignment.offset_bytes.into()),
+            memory_bytes: alignment.memory_bytes as usize,
+        })
+    }
+
+    /// What of `range` can go directly, from these bytes.
+    fn blocks(&self, bytes: &[u8], range: ByteRange) -> ByteRange {
+        let none = ByteRange::new(range.start(), range.start());
+        if !self.block_bytes.is_power_of_two() {
+            return none;
+        }
+        let blocks = range.shrink_to_blocks(self.block_bytes);
+        let skip = (blocks.start() - range.start()) as usize;
+        let address = bytes.as_ptr() as usize + skip;
+        match !blocks.is_empty() && address.is_multiple_of(self.memory_bytes.max(1)) {
+            true => blocks,
+            false => none,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use extant_space::SyncMode;
+
+    use super::*;
+    use crate::file::Access;
+
+    #[test]
+    fn what_is_written_at_any_place_is_there_at_every_pace() {
+        let folder = tempfile::tempdir().unwrap();
+        for pace in [Pace::Full, Pace::Background(None)] {
+            let path = folder.path().join("a");
+            let file = HostFile::open(&path, Access::ReadWriteCreate).unwrap();
+            file.resize(1 << 20).unwrap();
+            let writer = DataWriter::new(&file, &pace).unwrap();
+            let mut model = vec![0; 1 << 20];
+            let data: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8 + 1).collect();
+            let cancel = CancelToken::new();
+            for (start, length) in [(0, 4096), (8192, 300_000), (400_001, 5000), (1_048_575, 1)] {
+                writer
+                    .write(&data[..length], start as u64, &cancel)
+                    .unwrap();
+                model[start..start + length].copy_from_slice(&data[..length]);
+            }
+            file.sync(SyncMode::All).unwrap();
+            assert!(std::fs::read(&path).unwrap() == model, "{pace:?}");
+            cancel.cancel();
+            let stopped = writer.write(&data[..4096], 0, &cancel);
+            assert_eq!(stopped.is_err(), pace != Pace::Full);
+            std::fs::remove_file(&path).unwrap();
+        }
+    }
+}

@@ -1,0 +1,212 @@
+//! The threads of a copy: each takes the next piece of the source, reads it, and writes what is not zeros.
+
+use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use extant_space::{ByteRange, Control, Error, Phase, Preallocation, Result, SpaceFile};
+use extant_sys::buffer::AlignedBuffer;
+
+use super::Conversion;
+use super::stride::Stride;
+use super::zeros::{data_blocks, is_zero, zero_blocks};
+use crate::layer::Layer;
+use crate::occupied::Occupied;
+
+/// Copied at once by a thread: a power of two, and at least a cluster.
+const PIECE_BYTES: u64 = 2 << 20;
+/// A cancel is looked for at least this often.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Writes bytes at an offset of the new file; several threads do.
+pub(super) type Write<'w> = &'w (dyn Fn(&[u8], u64) -> Result<()> + Sync);
+
+/// What a thread takes.
+struct Piece {
+    guest: ByteRange,
+    stride: Arc<Stride>,
+}
+
+/// A copy at work.
+pub(super) struct Copy<'c> {
+    pub(super) conversion: &'c Conversion<'c>,
+    /// The new file.
+    pub(super) file: &'c dyn SpaceFile,
+    pub(super) write: Write<'c>,
+    pub(super) occupied: Option<&'c Occupied>,
+}
+
+impl Copy<'_> {
+    /// Copies everything.
+    pub(super) fn run(&self, control: Control<'_>) -> Result<()> {
+        let conversion = self.conversion;
+        let total = conversion.data_bytes();
+        let pieces = Mutex::new(self.pieces());
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let (sender, copied) = mpsc::channel();
+            for _ in 0..conversion.options.threads.max(1) {
+                let sender = sender.clone();
+                scope.spawn(|| {
+                    let sender = sender;
+                    let mut buffers = match Buffers::new(conversion.base) {
+                        Ok(buffers) => buffers,
+                        Err(error) => return drop(sender.send(Err(error))),
+                    };
+                    while !is_over.load(Ordering::Relaxed) {
+                        let next = pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
+                        let Some(piece) = next else { return };
+                        let started = Instant::now();
+                        let done = self.copy_piece(&piece, &mut buffers);
+                        let is_failed = done.is_err();
+                        let bytes = piece.guest.len();
+                        if sender.send(done.map(|()| bytes)).is_err() || is_failed {
+                            return;
+                        }
+                        if let Some(rate) = conversion.options.rate {
+                            self.hold_rate(rate, started, &is_over, bytes);
+                        }
+                    }
+                });
+            }
+            drop(sender);
+            let mut done = 0;
+            let result = loop {
+                if let Err(cancelled) = control.cancel.check() {
+                    break Err(cancelled);
+                }
+                match copied.recv_timeout(LOOK) {
+                    Ok(Ok(bytes)) => {
+                        done += bytes;
+                        control.report(Phase::Write, done, total);
+                    }
+                    Ok(Err(error)) => break Err(error),
+                    Err(mpsc::RecvTimeoutError::Timeout) => {}
+                    Err(mpsc::RecvTimeoutError::Disconnected) => break Ok(()),
+                }
+            };
+            is_over.store(true, Ordering::Relaxed);
+            result
+        })
+    }
+
+    /// All pieces, in order.
+    fn pieces(&self) -> impl Iterator<Item = Piece> + Send {
+        let conversion = self.conversion;
+        // Over a backing file most of it may be left out; what has its space needs none.
+        let is_allocated = conversion.base.is_none()
+            && conversion.new.preallocation().space() == Preallocation::Off;
+        let strides = conversion
+            .data
+            .iter()
+            .flat_map(|range| range.chunks(Stride::BYTES));
+        strides.flat_map(move |part| {
+            let place = || {
+                let (place, _) = conversion.new.place(part.start());
+                ByteRange::new(place, place + part.len())
+            };
+            let stride = Arc::new(Stride::new(is_allocated.then(place)));
+            part.chunks(PIECE_BYTES).map(move |guest| Piece {
+                guest,
+                stride: Arc::clone(&stride),
+            })
+        })
+    }
+
+    fn copy_piece(&self, piece: &Piece, buffers: &mut Buffers) -> Result<()> {
+        let conversion = self.conversion;
+        let guest = piece.guest;
+        let bytes = &mut buffers.source.as_mut_slice()[..guest.len() as usize];
+        conversion.source.read_at(bytes, guest.start())?;
+        let (Some(base), Some(under)) = (conversion.base, &mut buffers.base) else {
+            return self.write_data(bytes, guest.start(), &piece.stride);
+        };
+        let under = &mut under.as_mut_slice()[..guest.len() as usize];
+        base.read_at(under, guest.start())?;
+        for cluster in guest.chunks(conversion.new.cluster_bytes()) {
+            let start = (cluster.start() - guest.start()) as usize;
+            let inside = start..start + cluster.len() as usize;
+            let data = &bytes[inside.clone()];
+            if *data == under[inside] {
+                continue;
+            }
+            self.occupy(cluster, is_zero(data));
+            self.write_data(data, cluster.start(), &piece.stride)?;
+        }
+        Ok(())
+    }
+
+    /// Writes what is not zeros, and notes where.
+    fn write_data(&self, bytes: &[u8], start: u64, stride: &Stride) -> Result<()> {
+        let mut at = 0;
+        while at < bytes.len() {
+            let rest = &bytes[at..];
+            let (place, room) = self.conversion.new.place(start + at as u64);
+            let room = usize::try_from(room).unwrap_or(usize::MAX);
+            let zeros = zero_blocks(rest).min(room);
+            if zeros > 0 {
+                stride.leave_out(self.file, ByteRange::new(place, place + zeros as u64))?;
+                at += zeros;
+                continue;
+            }
+            let length = data_blocks(rest).min(room);
+            stride.allocate(self.file)?;
+            (self.write)(&rest[..length], place)?;
+            if let Some(occupied) = self.occupied {
+                let bits = self.conversion.new.place_bits();
+                let last = (place + length as u64 - 1) >> bits;
+                (place >> bits..=last).for_each(|cluster| occupied.set(cluster));
+            }
+            at += length;
+        }
+        Ok(())
+    }
+
+    /// Notes that a cluster differs from the backing file.
+    fn occupy(&self, cluster: ByteRange, is_zero: bool) {
+        let Some(occupied) = self.occupied else {
+            return;
+        };
+        let (place, _) = self.conversion.new.place(cluster.start());
+        let place = place >> self.conversion.new.place_bits();
+        match is_zero && self.conversion.new.has_zero_clusters() {
+            true => occupied.set_zero(place),
+            // Its place is zeros already.
+            false => occupied.set(place),
+        }
+    }
+
+    /// Each thread keeps its share of the rate.
+    fn hold_rate(&self, rate: NonZeroU64, started: Instant, is_over: &AtomicBool, bytes: u64) {
+        let share = rate.get() as f64 / self.conversion.options.threads.max(1) as f64;
+        let until = started + Duration::from_secs_f64(bytes as f64 / share);
+        while let Some(left) = until.checked_duration_since(Instant::now()) {
+            if is_over.load(Ordering::Relaxed) {
+                return;
+            }
+            thread::sleep(left.min(LOOK));
+        }
+    }
+}
+
+/// Memory of a thread, aligned for direct I/O.
+struct Buffers {
+    source: AlignedBuffer,
+    /// What the backing file of the new image has.
+    base: Option<AlignedBuffer>,
+}
+
+impl Buffers {
+    fn new(base: Option<&Layer>) -> Result<Self> {
+        let buffer = || {
+            AlignedBuffer::new(PIECE_BYTES as usize)
+                .map_err(|source| Error::from(source).during("prepare a buffer"))
+        };
+        Ok(Self {
+            source: buffer()?,
+            base: base.map(|_| buffer()).transpose()?,
+        })
+    }
+}

@@ -1,0 +1,23 @@
+//! Blocks of zeros in what is copied.
+
+/// What is looked at for zeros, and left out.
+const BLOCK_BYTES: usize = 64 << 10;
+
+/// Bytes of whole blocks of zeros at the start.
+pub(super) fn zero_blocks(bytes: &[u8]) -> usize {
+    let blocks = bytes.chunks(BLOCK_BYTES).take_while(|block| is_zero(block));
+    blocks.map(<[u8]>::len).sum()
+}
+
+/// Bytes up to the next block of zeros.
+pub(super) fn data_blocks(bytes: &[u8]) -> usize {
+    let blocks = bytes
+        .chunks(BLOCK_BYTES)
+        .take_while(|block| !is_zero(block));
+    blocks.map(<[u8]>::len).sum()
+}
+
+pub(super) fn is_zero(bytes: &[u8]) -> bool {
+    let (words, rest) = bytes.as_chunks::<64>();
+    words.iter().all(|word| *word == [0; 64]) && rest.iter().all(|&byte| byte == 0)
+}
