@@ -8,12 +8,13 @@ use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use extant_space::{
-    ByteRange, Error, ErrorKind, Extent, FallocateMode, Result, SpaceFile, SyncMode,
+    ByteRange, Error, ErrorKind, Extent, ExtentFlags, ExtentState, FallocateMode, Result,
+    SpaceFile, SyncMode,
 };
 use extant_sys::direct;
 use extant_sys::extents::{self, MapSource};
 use extant_sys::mounted;
-use rustix::fs::{FallocateFlags, IFlags, OFlags};
+use rustix::fs::{FallocateFlags, IFlags, OFlags, SeekFrom};
 use rustix::io::Errno;
 
 use crate::filesystem::FileSystem;
@@ -35,6 +36,7 @@ pub struct HostFile {
     file: File,
     path: PathBuf,
     map_source: MapSource,
+    is_disk: bool,
 }
 
 impl HostFile {
@@ -81,10 +83,14 @@ impl HostFile {
     pub fn from_file(file: File, path: &Path) -> Result<Self> {
         let map_source =
             MapSource::of(&file).map_err(|source| Error::from(source).during("map").at(path))?;
+        let metadata = file
+            .metadata()
+            .map_err(|source| Error::from(source).at(path))?;
         Ok(Self {
             file,
             path: path.to_path_buf(),
             map_source,
+            is_disk: metadata.file_type().is_block_device(),
         })
     }
 
@@ -170,6 +176,11 @@ impl AsFd for HostFile {
 
 impl SpaceFile for HostFile {
     fn size(&self) -> Result<u64> {
+        if self.is_disk {
+            // Its node tells none. Nobody reads at the offset of the descriptor.
+            return rustix::fs::seek(&self.file, SeekFrom::End(0))
+                .map_err(|errno| self.error(errno).during("size"));
+        }
         Ok(self.metadata()?.len())
     }
 
@@ -217,6 +228,18 @@ impl SpaceFile for HostFile {
         range: ByteRange,
         visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
     ) -> Result<()> {
+        if self.is_disk {
+            // There is nothing that it would have to allocate.
+            if let Some(logical) = range.intersection(ByteRange::new(0, self.size()?)) {
+                let _ = visit(Extent {
+                    logical,
+                    physical: None,
+                    state: ExtentState::Written,
+                    flags: ExtentFlags::empty(),
+                });
+            }
+            return Ok(());
+        }
         extents::for_each(&self.file, self.map_source, range, visit)
             .map_err(|source| self.error(source).during("map").in_range(range))
     }

@@ -3,14 +3,18 @@
 //! What `extant-hostfs` promises of a file holds for the image: it has its name when it is complete, durable and verified,
 //! and not before. A run that was cut off while space was made goes on where it was.
 //!
+//! On a disk, an image is made over what is there (`on_disk.rs`).
+//!
 //! An external data file is made first, and removed again when the image fails: without the image it is only a file.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use extant_hostfs::{CreateReport, FillOrder, Filling, HostFile};
 use extant_space::{Control, ErrorKind, Result};
 
 use crate::new_image::NewImage;
+use crate::on_disk::create_on_disk;
 use crate::options::{Format, ImageOptions};
 
 /// Creates `path` with the image that `options` ask for.
@@ -27,6 +31,9 @@ pub fn create(
     control: Control<'_>,
 ) -> Result<CreateReport> {
     let new = NewImage::new(options).map_err(|error| error.at(path))?;
+    if options.format == Format::Qcow2 && options.qcow2.data_file.is_none() && is_disk(path) {
+        return create_on_disk(path, &new, file.existing, control);
+    }
     let mut file = file.clone();
     let data_file = match options.format {
         Format::Qcow2 => options.qcow2.data_file.as_ref(),
@@ -50,6 +57,10 @@ pub fn create(
         path: image.path,
         ..report
     })
+}
+
+fn is_disk(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
 }
 
 fn create_file(

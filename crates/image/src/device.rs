@@ -32,7 +32,7 @@ use options::not_allowed;
 pub use options::{Companions, DeviceOptions, ImageAccess};
 use qcow2::{Parts, Qcow2};
 pub use store::Store;
-use store_file::StoreFile;
+pub(crate) use store_file::StoreFile;
 
 /// The disk in an image.
 pub struct ImageDevice {

@@ -26,6 +26,7 @@ mod materialize;
 mod measure;
 mod new_image;
 mod occupied;
+mod on_disk;
 mod options;
 mod pieces;
 mod placed;

@@ -4,7 +4,7 @@
 //! out in large pieces, in the order of the file. The image is complete when all is written and synced; until then the file
 //! must not have its name.
 
-use extant_space::{ByteRange, Control, Phase, Result, SpaceFile};
+use extant_space::{ByteRange, Control, Phase, Result, SpaceFile, SyncMode};
 
 use crate::format::{
     Autoclear, Compatible, Compression, Extensions, FeatureName, Geometry, Header, Incompatible,
@@ -145,6 +145,27 @@ impl NewImage {
                 // Last: who finds it finds all.
                 qcow2.write_header(file)
             }
+        }
+    }
+
+    /// As [`write_metadata`](Self::write_metadata); the header comes when all else is durable, and is so on return.
+    pub(crate) fn write_in_steps(&self, file: &dyn SpaceFile, control: Control<'_>) -> Result<()> {
+        if let Contents::Qcow2(qcow2) = &self.contents {
+            qcow2.write_tables(file, None, control)?;
+            file.sync(SyncMode::Data)?;
+            qcow2.write_header(file)?;
+        }
+        file.sync(SyncMode::Data)
+    }
+
+    /// Bytes of the file, from its start, that the image takes for zeros where it writes nothing.
+    pub(crate) fn zeroed_bytes(&self) -> u64 {
+        match &self.contents {
+            Contents::Raw { virtual_bytes } => *virtual_bytes,
+            Contents::Qcow2(qcow2) => match self.preallocation {
+                Preallocation::Off => qcow2.layout.offset(qcow2.layout.metadata_clusters()),
+                _ => qcow2.layout.file_bytes(),
+            },
         }
     }
 

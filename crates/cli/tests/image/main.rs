@@ -5,4 +5,5 @@ mod support;
 
 mod change;
 mod create;
+mod disk;
 mod look;

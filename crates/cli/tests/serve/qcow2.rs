@@ -2,6 +2,7 @@
 
 use extant_testkit::command::tool;
 use extant_testkit::oracle;
+use extant_testkit::scratch::LoopDevice;
 use extant_testkit::{require, requires};
 
 use crate::stand::{Stand, qemu_io, said, size};
@@ -125,4 +126,29 @@ fn image_inside_an_ext4_image_is_served() {
     get.args(["fs", "get", "disk.img", "/vm.qcow2", "vm.qcow2"]);
     said(get.current_dir(stand.work.path()));
     assert_holds(&stand, "vm.qcow2", &["read -P 9 64k 3M", "read -P 0 4M 4M"]);
+}
+
+#[test]
+fn image_on_a_disk_is_served() {
+    require!(
+        requires::tool("qemu-img"),
+        requires::tool("qemu-io"),
+        requires::root()
+    );
+    let stand = Stand::new();
+    let file = stand.data("disk", 3, 32);
+    let disk = LoopDevice::attach(&file);
+    let mut create = extant();
+    create.args(["create", "--force", "--format", "qcow2"]);
+    create.args(["--preallocation", "metadata"]);
+    said(create.arg(disk.path()).arg("16MiB"));
+    let export = format!("disk={}", disk.path().display());
+    let serving = stand.serve(&["--format", "qcow2", &export]);
+    let uri = serving.uri("disk");
+    assert_eq!(size(&uri), 16 * MIB);
+    qemu_io(&uri, &["read -P 0 0 16M", "write -P 7 1M 3M", "flush"]);
+    serving.end();
+    oracle::qemu::assert_checks(disk.path());
+    let reads = ["read -P 0 0 1M", "read -P 7 1M 3M", "read -P 0 4M 12M"];
+    oracle::qemu::qemu_io(disk.path(), "qcow2", &reads);
 }

@@ -11,7 +11,7 @@ use extant_space::{
 use super::Store;
 
 /// A store, whose blocks are read and written as a whole.
-pub(super) struct StoreFile(pub(super) Arc<dyn Store>);
+pub(crate) struct StoreFile(pub(crate) Arc<dyn Store>);
 
 impl StoreFile {
     /// The blocks that `bytes` from `offset` touch, as far as they are inside.

@@ -1,5 +1,6 @@
 //! Images as devices, beside QEMU's tools: what is written here is read there, and the reverse.
 
+mod disk;
 mod hostile;
 mod locks;
 mod model;

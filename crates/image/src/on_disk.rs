@@ -1,0 +1,96 @@
+//! Makes a new qcow2 image directly on a disk, over whatever was there.
+//!
+//! A disk keeps its size and is not zeros: what the image needs as zeros is zeroed first, and the header is written when all else is
+//! durable. Until then the disk begins with zeros, so that it is no image.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use extant_blockdev::{
+    Device, HostAccess, HostDevice, HostOptions, Operation, Persistence, Speed, Unmap, Zeroing,
+};
+use extant_hostfs::{CreateReport, Existing, HostFile, Verified};
+use extant_space::{
+    ByteRange, ByteSize, Control, Error, ErrorKind, MapSummary, Phase, Preallocation, Result,
+};
+
+use crate::device::StoreFile;
+use crate::lock::{Use, lock};
+use crate::new_image::NewImage;
+
+/// Zeroed between two looks at the cancel.
+const PIECE_BYTES: u64 = 64 << 20;
+
+/// Creates the image on the disk at `path`, which nobody else may use.
+///
+/// # Errors
+/// `AlreadyExists` unless what is on the disk may be replaced, `NoSpace` for an image larger than the disk; and errors of writing, after which the
+/// disk holds no image.
+pub(crate) fn create_on_disk(
+    path: &Path,
+    new: &NewImage,
+    existing: Existing,
+    control: Control<'_>,
+) -> Result<CreateReport> {
+    let started = Instant::now();
+    if existing != Existing::Replace {
+        return Err(Error::new(ErrorKind::AlreadyExists)
+            .at(path)
+            .detail("is a disk, and what is on it would be lost")
+            .advice("--force replaces it"));
+    }
+    let options = HostOptions {
+        access: HostAccess::ReadWrite,
+        ..HostOptions::default()
+    };
+    let disk = HostDevice::open(path, &options)?;
+    lock(&disk, Use::Write).map_err(|error| error.at(path))?;
+    let disk_bytes = disk.geometry().size;
+    if new.file_bytes() > disk_bytes {
+        return Err(Error::new(ErrorKind::NoSpace).at(path).detail(format!(
+            "no space: the image may take {}, the disk has {}",
+            ByteSize(new.file_bytes()),
+            ByteSize(disk_bytes)
+        )));
+    }
+    let disk = Arc::new(disk);
+    fill(&disk, new, control).map_err(|error| error.at(path))?;
+    let file = HostFile::open_read(path)?;
+    Ok(CreateReport {
+        path: path.to_path_buf(),
+        size_bytes: new.file_bytes(),
+        allocation_bytes: 0,
+        preallocation: Preallocation::Off,
+        written_bytes: 0,
+        resumed_bytes: 0,
+        plan: None,
+        verified: Verified::AllocatedSize,
+        map: MapSummary::for_block_size(disk.geometry().logical_block.into()),
+        map_source: file.map_source(),
+        notes: vec!["on a disk, which has its space".to_owned()],
+        elapsed_seconds: started.elapsed().as_secs_f64(),
+    })
+}
+
+fn fill(disk: &Arc<HostDevice>, new: &NewImage, control: Control<'_>) -> Result<()> {
+    let unmap = match new.preallocation().space() {
+        Preallocation::Off => Unmap::Allowed,
+        Preallocation::Falloc | Preallocation::Full => Unmap::Forbidden,
+    };
+    let block = u64::from(disk.geometry().logical_block);
+    let bytes = new.zeroed_bytes().next_multiple_of(block);
+    for piece in ByteRange::new(0, bytes).chunks(PIECE_BYTES) {
+        control.cancel.check()?;
+        let zeroing = Zeroing {
+            unmap,
+            speed: Speed::Any,
+            persistence: Persistence::Cached,
+        };
+        disk.write_zeroes(piece, zeroing)?;
+        control.report(Phase::Write, piece.end(), bytes);
+    }
+    disk.run(Operation::Flush)?;
+    let file = StoreFile(Arc::clone(disk) as Arc<dyn crate::device::Store>);
+    new.write_in_steps(&file, control)
+}
