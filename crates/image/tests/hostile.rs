@@ -3,14 +3,15 @@
 use std::fs::File;
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use extant_hostfs::{Access, HostFile, Pace};
 use extant_image::{
     Format, ImageOptions, Layer, NewImage, Preallocation, ResizeOptions, Target, check,
-    materialize, repair_leaks, resize,
+    materialize, rebuild_refcounts, repair_leaks, resize,
 };
 use extant_space::{ByteRange, CancelToken, Control, Result, Silent};
+use extant_testkit::oracle::qemu::{qemu, qemu_img};
 use proptest::prelude::*;
 use tempfile::NamedTempFile;
 
@@ -31,6 +32,30 @@ fn image() -> NamedTempFile {
     let file = HostFile::open(place.path(), Access::ReadWrite).unwrap();
     silent(|control| new.write_metadata(&file, control)).unwrap();
     place
+}
+
+/// The same with a snapshot and a bitmap, which QEMU made; at the end of the file.
+fn marked_image() -> NamedTempFile {
+    static BYTES: OnceLock<Vec<u8>> = OnceLock::new();
+    let bytes = BYTES.get_or_init(|| {
+        let place = image();
+        qemu(&[&"snapshot", &"-c", &"one", &place.path()]);
+        qemu(&[&"bitmap", &"--add", &"-g", &"512", &place.path(), &"b"]);
+        std::fs::read(place.path()).unwrap()
+    });
+    let place = NamedTempFile::new().unwrap();
+    place.as_file().write_all_at(bytes, 0).unwrap();
+    place
+}
+
+/// Any word, or one that may be the place of something.
+fn word() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        any::<u64>(),
+        (0u64..1200).prop_map(|cluster| cluster << 9),
+        (0u64..1200).prop_map(|cluster| cluster << 9 | 1 << 63),
+        (0u64..1 << 20).prop_map(|place| place | 1 << 62),
+    ]
 }
 
 /// Asks everything that can be asked.
@@ -58,6 +83,11 @@ fn ask(file: &Arc<HostFile>) -> Result<()> {
 fn change(place: &NamedTempFile) -> Result<()> {
     let open = || Target::host(place.path(), Pace::Full);
     let file = Arc::new(HostFile::open(place.path(), Access::ReadWrite)?);
+    if silent(|control| rebuild_refcounts(file.clone(), control)).is_ok() {
+        // What it repairs is right for the check as well.
+        let report = silent(|control| check(file.clone(), 10, control))?;
+        assert!(report.is_clean(), "{report:?}");
+    }
     silent(|control| repair_leaks(file, control))?;
     let target = open()?;
     let disk = Layer::open(target.file().clone(), Format::Qcow2)?.virtual_bytes();
@@ -85,12 +115,7 @@ proptest! {
         header in prop::collection::vec((0u64..112, any::<u8>()), 0..2),
         // Header, refcount table, blocks, L1 and L2 tables.
         words in prop::collection::vec(
-            (0u64..1500, prop_oneof![
-                any::<u64>(),
-                (0u64..1200).prop_map(|cluster| cluster << 9),
-                (0u64..1200).prop_map(|cluster| cluster << 9 | 1 << 63),
-                (0u64..1 << 20).prop_map(|place| place | 1 << 62),
-            ]),
+            (0u64..1500, word()),
             0..6,
         ),
         length in prop::option::of(0u64..700_000),
@@ -105,6 +130,30 @@ proptest! {
         }
         if let Some(length) = length {
             file.set_len(length).unwrap();
+        }
+        let file = Arc::new(HostFile::open(place.path(), Access::ReadWrite).unwrap());
+        let _ = ask(&file);
+        let _ = change(&place);
+    }
+
+    #[test]
+    fn anything_beside_snapshots_and_bitmaps_is_an_answer_or_an_error(
+        header in prop::collection::vec((0u64..112, any::<u8>()), 0..2),
+        // Near the end of the file, and anywhere.
+        words in prop::collection::vec((prop_oneof![0u64..2000, 0u64..60_000], word()), 0..6),
+    ) {
+        if !qemu_img().is_met() {
+            return Ok(());
+        }
+        let place = marked_image();
+        let file: &File = place.as_file();
+        let length = file.metadata().unwrap().len();
+        for (at, value) in header {
+            file.write_all_at(&[value], at).unwrap();
+        }
+        for (back, word) in words {
+            let at = length.saturating_sub((back + 1) * 8);
+            file.write_all_at(&word.to_be_bytes(), at).unwrap();
         }
         let file = Arc::new(HostFile::open(place.path(), Access::ReadWrite).unwrap());
         let _ = ask(&file);

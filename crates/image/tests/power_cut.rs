@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 
 use extant_image::format::{Header, Incompatible, Snapshot, read_snapshots};
 use extant_image::{
-    Format, ImageOptions, Layer, NewImage, Preallocation, ResizeOptions, Target, check,
+    DataFile, Format, ImageOptions, Layer, NewImage, Preallocation, ResizeOptions, Target, check,
     materialize, rebuild_refcounts, resize,
 };
 use extant_space::{
@@ -33,16 +33,28 @@ enum Change {
     Sync,
 }
 
+/// Which of several files was changed, in order.
+type Order = Arc<Mutex<Vec<usize>>>;
+
 /// A file in memory, and what was done to it.
 #[derive(Default)]
-struct Logged(Mutex<(Vec<u8>, Vec<Change>)>);
+struct Logged(Mutex<(Vec<u8>, Vec<Change>)>, Option<(usize, Order)>);
 
 impl Logged {
     fn of(bytes: Vec<u8>) -> Arc<Self> {
-        Arc::new(Self(Mutex::new((bytes, Vec::new()))))
+        Arc::new(Self(Mutex::new((bytes, Vec::new())), None))
+    }
+
+    /// One of several, by number.
+    fn one_of(bytes: Vec<u8>, number: usize, order: &Order) -> Arc<Self> {
+        let place = Some((number, Arc::clone(order)));
+        Arc::new(Self(Mutex::new((bytes, Vec::new())), place))
     }
 
     fn do_it(&self, change: Change) {
+        if let Some((number, order)) = &self.1 {
+            order.lock().unwrap().push(*number);
+        }
         let (bytes, log) = &mut *self.0.lock().unwrap();
         apply(bytes, &change);
         log.push(change);
@@ -441,6 +453,93 @@ fn rebuilding_refcounts_survives_cuts() {
             let report = silent(|control| check(disk.clone(), 5, control)).unwrap();
             assert!(report.is_clean(), "{place}: {report:?}");
             assert!(guest(disk.bytes()) == old, "{place}: data");
+        }
+    }
+}
+
+/// An image with a data file, of which nothing is mapped or all is.
+fn with_data_file(size: u64, preallocation: Preallocation) -> Vec<u8> {
+    let mut options = ImageOptions::new(Format::Qcow2, size);
+    options.qcow2.cluster_bytes = 512;
+    options.preallocation = preallocation;
+    options.qcow2.data_file = Some(DataFile {
+        name: "data".into(),
+        is_raw: false,
+    });
+    let new = NewImage::new(&options).unwrap();
+    let file = Logged::of(vec![0; new.file_bytes() as usize]);
+    silent(|control| new.write_metadata(&*file, control)).unwrap();
+    file.bytes()
+}
+
+fn guest_of(image: &[u8], data: &[u8]) -> Vec<u8> {
+    let layer = Layer::open(Logged::of(image.to_vec()), Format::Qcow2).unwrap();
+    let layer = layer.with_data_file(Logged::of(data.to_vec()));
+    let mut bytes = vec![0; layer.virtual_bytes() as usize];
+    layer.read_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+#[test]
+fn changes_of_disks_with_a_data_file_survive_cuts_of_both_files() {
+    const SIZE: u64 = 40 * KIB + 512;
+    let materialized =
+        |target: &Target| silent(|control| materialize(target, Format::Qcow2, control)).map(drop);
+    type Work<'w> = &'w dyn Fn(&Target) -> Result<()>;
+    let works: [(&str, Work<'_>); 4] = [
+        ("grow", &|target| {
+            resized(90 * KIB, Preallocation::Off)(target)
+        }),
+        ("grow mapped", &|target| {
+            resized(90 * KIB, Preallocation::Metadata)(target)
+        }),
+        ("shrink", &|target| {
+            resized(10 * KIB, Preallocation::Off)(target)
+        }),
+        ("materialize", &materialized),
+    ];
+    // What is not mapped, or behind the end, is not the guest's, whatever lies there.
+    let data = vec![0xee; 60 * KIB as usize];
+    for preallocation in [Preallocation::Off, Preallocation::Metadata] {
+        let image = with_data_file(SIZE, preallocation);
+        let old = guest_of(&image, &data);
+        for (name, work) in works {
+            let order = Order::default();
+            let files = [&image, &data]
+                .into_iter()
+                .enumerate()
+                .map(|(number, bytes)| Logged::one_of(bytes.clone(), number, &order));
+            let files: Vec<_> = files.collect();
+            let target =
+                Target::held(files[0].clone()).with_data_file(Target::held(files[1].clone()));
+            work(&target).unwrap();
+            let logs = [files[0].log(), files[1].log()];
+            let order = order.lock().unwrap().clone();
+            let end = guest_of(&files[0].bytes(), &files[1].bytes()).len();
+            for (cut, seed) in
+                (0..=order.len()).flat_map(|cut| (0..SEEDS).map(move |seed| (cut, seed)))
+            {
+                let done = |number| {
+                    order[..cut]
+                        .iter()
+                        .filter(|&&other| other == number)
+                        .count()
+                };
+                let image = after_cut(&image, &logs[0][..done(0)], seed);
+                let data = after_cut(&data, &logs[1][..done(1)], seed);
+                let place = format!("{name}, {preallocation}: cut after {cut}, seed {seed}");
+                let report =
+                    silent(|control| check(Logged::of(image.clone()), 5, control)).unwrap();
+                assert_eq!(report.corruptions, 0, "{place}: {report:?}");
+                let now = guest_of(&image, &data);
+                let common = now.len().min(old.len());
+                let kept = common.min(end);
+                assert!(now[..kept] == old[..kept], "{place}: data");
+                assert!(
+                    now[common..].iter().all(|&byte| byte == 0),
+                    "{place}: old data in new space"
+                );
+            }
         }
     }
 }

@@ -1,5 +1,7 @@
 //! A count for each cluster of a file, which takes memory only where something is counted.
 
+use std::ops::Range;
+
 /// Most clusters that are counted: with 2 bytes for each, half of what a check may take.
 const CLUSTERS_MAX: u64 = 256 << 20;
 
@@ -31,6 +33,13 @@ impl Counts {
         let rest = self.0.get(from as usize..)?;
         let found = rest.iter().position(|&count| count != 0)?;
         Some((from + found as u64, rest[found]))
+    }
+
+    /// One of these clusters was counted.
+    pub(super) fn has_any(&self, clusters: Range<u64>) -> bool {
+        let end = clusters.end.min(self.len());
+        let counts = self.0.get(clusters.start as usize..end as usize);
+        counts.is_some_and(|counts| counts.iter().any(|&count| count != 0))
     }
 
     /// How many clusters were counted.

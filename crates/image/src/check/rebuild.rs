@@ -95,12 +95,10 @@ impl<'c> Wanted<'c> {
             for index in 0..count {
                 let covered = index * entries..(index + 1) * entries;
                 let is_made = covered.start < end && covered.end > start && end > start;
-                let is_used = is_made
-                    || (covered.start < start
-                        && matches!(check.uses.next_nonzero(covered.start), Some((used, _)) if used < covered.end));
+                let is_used = || is_made || check.uses.has_any(covered.clone());
                 blocks.push(match block_of(index)? {
                     Some(place) => place,
-                    None if is_used => {
+                    None if is_used() => {
                         next += 1;
                         (next - 1) << bits
                     }

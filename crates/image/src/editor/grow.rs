@@ -66,12 +66,12 @@ impl Editor<'_> {
         self.zero_tail(end, control)?;
         let index = (end / geometry.l2_coverage_bytes()) as usize;
         let is_inside = !end.is_multiple_of(geometry.l2_coverage_bytes());
-        let table = self.image.l1.get(index).copied().unwrap_or(0);
-        let table = L1Entry(table).offset();
+        let entry = L1Entry(self.image.l1.get(index).copied().unwrap_or(0));
+        let table = entry.table(geometry, index as u64, self.file().size()?)?;
         let first = geometry.clusters(end) % geometry.l2_entries();
-        if !is_inside || table == 0 || first == 0 {
+        let Some(table) = table.filter(|_| is_inside && first != 0) else {
             return Ok(());
-        }
+        };
         let count = geometry.l2_entries() - first;
         let behind = read_table(self.file(), table + first * 8, count)?;
         if behind.iter().all(|&entry| entry == 0) {
