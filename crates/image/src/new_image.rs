@@ -161,7 +161,7 @@ impl NewImage {
     /// Bytes of the file, from its start, that the image takes for zeros where it writes nothing.
     pub(crate) fn zeroed_bytes(&self) -> u64 {
         match &self.contents {
-            Contents::Raw { virtual_bytes } => *virtual_bytes,
+            Contents::Raw { virtual_bytes, .. } => *virtual_bytes,
             Contents::Qcow2(qcow2) => match self.preallocation {
                 Preallocation::Off => qcow2.layout.offset(qcow2.layout.metadata_clusters()),
                 _ => qcow2.layout.file_bytes(),

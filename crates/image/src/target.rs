@@ -29,10 +29,10 @@ pub struct Target {
     file: Arc<dyn SpaceFile>,
     /// Of a file of the host: space is made by the plan of `extant-hostfs`.
     host: Option<(PathBuf, Pace)>,
-    /// The caller's own way to make space written.
-    writer: Option<SpaceWriter>,
     /// Where the guest's data is, if in another file.
     data_file: Option<Box<Target>>,
+    /// The caller's own way to make space written.
+    writer: Option<SpaceWriter>,
 }
 
 impl Target {
@@ -46,8 +46,8 @@ impl Target {
         Ok(Self {
             file: Arc::new(file),
             host: Some((path.to_path_buf(), pace)),
-            writer: None,
             data_file: None,
+            writer: None,
         })
     }
 
@@ -56,15 +56,9 @@ impl Target {
         Self {
             file,
             host: None,
-            writer: None,
             data_file: None,
+            writer: None,
         }
-    }
-
-    /// Space is made written by `writer`: it has a file open that must not be opened again by its name, or knows a better way.
-    pub fn with_writer(mut self, writer: SpaceWriter) -> Self {
-        self.writer = Some(writer);
-        self
     }
 
     /// The file that holds the guest's data.
@@ -85,6 +79,12 @@ impl Target {
         };
         let data_file = Self::host(&beside(path, name)?, pace.clone())?;
         Ok(self.with_data_file(data_file))
+    }
+
+    /// Space is made written by `writer`: it has a file open that must not be opened again by its name, or knows a better way.
+    pub fn with_writer(mut self, writer: SpaceWriter) -> Self {
+        self.writer = Some(writer);
+        self
     }
 
     /// The file.

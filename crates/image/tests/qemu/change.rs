@@ -126,7 +126,7 @@ fn what_a_change_that_was_cut_off_left_is_given_back() {
     let ground = Ground::new();
     let image = ground.path("a.qcow2");
     create(&image, &qcow2(8 * MIB, Preallocation::Off));
-    qemu_io(&image, &["write -P 7 1M 1M"]);
+    qemu_io(&image, "qcow2", &["write -P 7 1M 1M"]);
     let bytes = bytes_of(&image);
     let before = std::fs::metadata(&image).unwrap().len();
     // Space behind the end, of which one cluster is counted and used by nothing.

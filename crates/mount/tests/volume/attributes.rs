@@ -200,6 +200,6 @@ fn statistics_are_those_of_the_engine() {
         (shown.block_size, shown.name_length_max),
         (engine.block_bytes, 255)
     );
-    assert_eq!(shown.files, engine.inodes.into());
+    assert_eq!(shown.files, u64::from(engine.inodes));
     kernel.end();
 }

@@ -130,7 +130,7 @@ impl Disk {
             let answer = fs::symlink_metadata(folder.join(OsStr::from_bytes(name)));
             assert_eq!(
                 answer.unwrap().ino(),
-                self.file.0.into(),
+                u64::from(self.file.0),
                 "{}",
                 name.escape_ascii()
             );
