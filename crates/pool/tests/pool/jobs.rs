@@ -15,7 +15,7 @@ use extant_testkit::require;
 use extant_testkit::scratch::Filesystem;
 
 use crate::both::{KINDS, Stand};
-use crate::stand::{MIB, clone, create, name, names, perform, resize, run, submit};
+use crate::stand::{MIB, assert_at_rest, clone, create, name, names, perform, resize, run, submit};
 
 /// Runs `job` with a token that is cancelled at the `point`-th progress.
 pub fn run_until(point: usize, job: Job<'_>, on_stop: OnStop) -> Result<()> {
@@ -162,29 +162,31 @@ fn interrupted_job_is_taken_up_by_the_same_operation_and_cancelled_by_others() {
 #[test]
 fn job_whose_record_a_crash_has_taken_is_no_job_and_its_file_nobodys() {
     require!(Filesystem::Ext4.requirement());
-    let stand = Stand::new(PoolKind::Dir);
-    let pool = &stand.pool;
-    let first = submit(pool, create("b", 8 * MIB, Preallocation::Full)).unwrap();
-    let id = first.id();
-    run_until(3, first, OnStop::Interrupt).unwrap_err();
-    let jobs = stand.own().join("jobs");
-    let record = jobs.join(format!("{id}.json"));
-    // As on the disk before the name of the record is.
-    fs::rename(&record, jobs.join(format!("{id}.json.new"))).unwrap();
-    assert_eq!(pool.job(id).unwrap_err().kind(), ErrorKind::NotFound);
-    // Another number, so that the file of the first is not taken for its own.
-    let second = submit(pool, create("b", 9 * MIB, Preallocation::Full)).unwrap();
-    assert!(second.id() > id);
-    run(second).unwrap();
-    assert_eq!(pool.volume(&name("b")).unwrap().written_bytes, 9 * MIB);
-    let found = pool.refresh(Leftovers::Keep).unwrap();
-    assert_eq!(found.removed_files, 1, "{found:?}");
-    stand.assert_at_rest();
-    let left = fs::read_dir(&jobs).unwrap().filter(|entry| {
-        let name = entry.as_ref().unwrap().file_name();
-        name.to_string_lossy().starts_with(&format!("{id}."))
-    });
-    assert_eq!(left.count(), 0);
+    for kind in KINDS {
+        let stand = Stand::new(kind);
+        let pool = &stand.pool;
+        let first = submit(pool, create("b", 8 * MIB, Preallocation::Full)).unwrap();
+        let id = first.id();
+        run_until(3, first, OnStop::Interrupt).unwrap_err();
+        let jobs = stand.own().join("jobs");
+        let record = jobs.join(format!("{id}.json"));
+        // As on the disk before the name of the record is.
+        fs::rename(&record, jobs.join(format!("{id}.json.new"))).unwrap();
+        assert_eq!(pool.job(id).unwrap_err().kind(), ErrorKind::NotFound);
+        // Another number, so that the file of the first is not taken for its own.
+        let second = submit(pool, create("b", 9 * MIB, Preallocation::Full)).unwrap();
+        assert!(second.id() > id);
+        run(second).unwrap();
+        assert_eq!(pool.volume(&name("b")).unwrap().written_bytes, 9 * MIB);
+        let found = pool.refresh(Leftovers::Keep).unwrap();
+        assert_eq!(found.removed_files, 1, "{kind:?}: {found:?}");
+        assert_at_rest(pool);
+        let left = fs::read_dir(&jobs).unwrap().filter(|entry| {
+            let name = entry.as_ref().unwrap().file_name();
+            name.to_string_lossy().starts_with(&format!("{id}."))
+        });
+        assert_eq!(left.count(), 0);
+    }
 }
 
 #[test]
