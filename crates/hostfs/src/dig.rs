@@ -217,6 +217,11 @@ impl<'a> SeekData<'a> {
 }
 
 impl DataMap for SeekData<'_> {
+    fn size_bytes(&self) -> Result<u64> {
+        // A disk has no holes, and its node tells no size.
+        Ok(self.0.metadata()?.len())
+    }
+
     fn next_data(&self, range: ByteRange) -> Result<Option<ByteRange>> {
         let mut found = None;
         extents::for_each(self.0.as_file(), MapSource::Seek, range, &mut |extent| {
@@ -235,6 +240,10 @@ impl DataMap for SeekData<'_> {
 struct WrittenParts<'a>(&'a dyn SpaceFile);
 
 impl DataMap for WrittenParts<'_> {
+    fn size_bytes(&self) -> Result<u64> {
+        self.0.size()
+    }
+
     fn next_data(&self, range: ByteRange) -> Result<Option<ByteRange>> {
         let mut found: Option<ByteRange> = None;
         self.0.for_each_extent(range, &mut |extent| {

@@ -15,6 +15,9 @@ const BLOCK_MAX: u64 = READ_BYTES;
 
 /// Tells data from holes.
 pub(super) trait DataMap {
+    /// Up to where the file is looked through.
+    fn size_bytes(&self) -> Result<u64>;
+
     /// The first data in `range`, up to its end or that of the data; never empty.
     fn next_data(&self, range: ByteRange) -> Result<Option<ByteRange>>;
 }
@@ -50,7 +53,7 @@ impl<'a> Scan<'a> {
         range: Option<ByteRange>,
         control: Control<'a>,
     ) -> Result<Self> {
-        let size_bytes = file.size()?;
+        let size_bytes = map.size_bytes()?;
         let end = range.map_or(size_bytes, |range| range.end().min(size_bytes));
         let start = range.map_or(0, ByteRange::start).min(end);
         let is_plausible =

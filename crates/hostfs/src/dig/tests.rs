@@ -106,6 +106,10 @@ fn push(spans: &mut Vec<Span>, kind: SpanKind, start: u64, end: u64) {
 }
 
 impl DataMap for Model {
+    fn size_bytes(&self) -> Result<u64> {
+        self.size()
+    }
+
     fn next_data(&self, range: ByteRange) -> Result<Option<ByteRange>> {
         let mut pieces = range.chunks(BLOCK);
         let Some(first) = pieces.find(|piece| self.is_allocated(piece.start())) else {
