@@ -85,7 +85,9 @@ fn signal_ends_an_operation_that_looks_for_it_and_nobody_waits_meanwhile() {
     for (threads, signal) in [(1, Signal::INT), (2, Signal::KILL)] {
         let stand = Stand::new(&format!("threads={threads}"));
         fs::write(stand.path("file"), "").unwrap();
-        let mut child = Command::new("fallocate")
+        // A shell's background job ignores SIGINT, and so do the tests in it.
+        let mut child = Command::new("env")
+            .args(["--default-signal=INT", "fallocate"])
             .args(["-l", &ENDLESS.to_string()])
             .arg(stand.path("file"))
             .stderr(Stdio::null())
