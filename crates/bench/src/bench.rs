@@ -168,7 +168,12 @@ pub struct Outcome {
 
 /// A size as a user types it.
 pub fn size_word(bytes: u64) -> String {
-    ByteSize(bytes).to_string().replace(' ', "")
+    let word = ByteSize(bytes).to_string().replace(' ', "");
+    // Words are rounded; a command is to get all of it.
+    match word.parse() {
+        Ok(ByteSize(same)) if same == bytes => word,
+        _ => bytes.to_string(),
+    }
 }
 
 /// Pairs of round and method: each method once a round, each round starting one later.
@@ -180,6 +185,15 @@ pub fn rounds(rounds: usize, methods: usize) -> impl Iterator<Item = (usize, usi
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn word_of_a_size_means_just_that_size() {
+        for bytes in [5, 1 << 30, 1600 << 20] {
+            let said = size_word(bytes);
+            assert_eq!(said.parse(), Ok(ByteSize(bytes)), "{said}");
+        }
+        assert_eq!(size_word(1 << 30), "1GiB");
+    }
 
     #[test]
     fn rounds_hold_every_method_once_and_rotate() {
