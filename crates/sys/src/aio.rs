@@ -15,7 +15,7 @@ use std::ptr;
 
 use smallvec::SmallVec;
 
-use crate::call::{Call, Durability, Memory, PARTS_MAX};
+use crate::call::{Call, Memory, PARTS_MAX};
 use crate::ring::CallQueue;
 
 // IOCB_CMD_PREAD, _PWRITE, _PREADV and _PWRITEV of linux/aio_abi.h.
@@ -284,10 +284,7 @@ fn entry(file: &File, call: &mut Call<'_>, slot: usize) -> Entry {
             from,
             durability,
         } => {
-            let flags = match durability {
-                Durability::Cached => 0,
-                Durability::Durable => libc::RWF_DSYNC,
-            };
+            let flags = durability.rw_flags();
             match from {
                 Memory::Buffer(buffer, part) => {
                     let part = &buffer.as_slice()[part.clone()];

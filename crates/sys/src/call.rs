@@ -77,6 +77,16 @@ pub enum Durability {
     Durable,
 }
 
+impl Durability {
+    /// Flags of a write that is handed to the kernel as a description (`RWF_*` of linux/fs.h).
+    pub(crate) fn rw_flags(self) -> i32 {
+        match self {
+            Self::Cached => 0,
+            Self::Durable => libc::RWF_DSYNC,
+        }
+    }
+}
+
 impl Call<'_> {
     /// Makes the call here and now. Returns the bytes read or written, 0 for other calls.
     pub fn execute(&mut self, file: &File) -> io::Result<usize> {

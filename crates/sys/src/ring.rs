@@ -17,7 +17,7 @@ use std::os::fd::AsRawFd;
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{IoUring, Probe, opcode, squeue};
 
-use crate::call::{Call, Durability, Memory, PARTS_MAX};
+use crate::call::{Call, Memory, PARTS_MAX};
 
 // IORING_ENTER_GETEVENTS of linux/io_uring.h.
 const ENTER_GETEVENTS: u32 = 1;
@@ -286,10 +286,7 @@ fn entry(file: &File, call: &mut Call<'_>) -> squeue::Entry {
             from,
             durability,
         } => {
-            let flags = match durability {
-                Durability::Cached => 0,
-                Durability::Durable => libc::RWF_DSYNC,
-            };
+            let flags = durability.rw_flags();
             let part = match from {
                 Memory::Buffer(buffer, part) => &buffer.as_slice()[part.clone()],
                 Memory::Parts(parts) => match &parts[..] {

@@ -60,29 +60,24 @@ impl Engine {
         if batch.is_single_call() {
             return run_plain(file, batch);
         }
-        let Self::Uring {
-            rings,
-            contexts,
-            depth,
-        } = self
-        else {
-            return run_threads(file, batch, self.depth());
-        };
-        if batch.writes_directly()
-            && let Some(mut context) = contexts.take(|| Aio::new(*depth))
-        {
-            context.run(file, batch);
-            contexts.put(Some(context));
-        } else if let Some(ring) = rings.take(|| Ring::new(*depth)) {
-            rings.put(ring.run(file, batch));
-        } else {
-            run_threads(file, batch, *depth);
-        }
-    }
-
-    fn depth(&self) -> u32 {
         match self {
-            Self::Uring { depth, .. } | Self::Plain { depth } => *depth,
+            Self::Plain { depth } => run_threads(file, batch, *depth),
+            Self::Uring {
+                rings,
+                contexts,
+                depth,
+            } => {
+                if batch.writes_directly()
+                    && let Some(mut context) = contexts.take(|| Aio::new(*depth))
+                {
+                    context.run(file, batch);
+                    contexts.put(Some(context));
+                } else if let Some(ring) = rings.take(|| Ring::new(*depth)) {
+                    rings.put(ring.run(file, batch));
+                } else {
+                    run_threads(file, batch, *depth);
+                }
+            }
         }
     }
 }

@@ -8,6 +8,7 @@ use extant_testkit::requires::Requirement;
 
 use super::*;
 use crate::buffer::AlignedBuffer;
+use crate::call::Durability;
 use crate::call_list::{List, read, write};
 use crate::direct;
 
