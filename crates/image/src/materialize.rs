@@ -1,16 +1,14 @@
 //! Makes a thin image full in place: every cluster gets a place, and all of the file is written. Data stays.
 //!
-//! Clusters that snapshots have as well are copied: the snapshots keep theirs, and the disk has its own. What could not be overwritten in
-//! place afterwards is refused by name: compressed clusters, and those of a backing file. `convert` makes one image of such.
+//! Clusters that snapshots have as well are copied: the snapshots keep theirs, and the disk has its own. Compressed ones are expanded to
+//! places where they can be overwritten. An image over a backing file is refused: `convert` makes one image of both.
 
-use std::ops::ControlFlow;
 use std::time::Instant;
 
 use extant_space::{ByteRange, Control, Preallocation as Space, Result, SyncMode};
 use serde::Serialize;
 
 use crate::editor::Editor;
-use crate::format::Mapping;
 use crate::options::Format;
 use crate::preallocation::Preallocation;
 use crate::target::Target;
@@ -73,16 +71,6 @@ fn map_all(target: &Target, control: Control<'_>) -> Result<()> {
         .advice("extant image convert --chain makes one full image of both"));
     }
     let all = ByteRange::new(0, header.virtual_bytes);
-    editor
-        .image()
-        .for_each_run(all, &mut |run| match run.mapping {
-            Mapping::Compressed(_) => Err(Target::refuse(
-                "the image has compressed clusters, which are not overwritten in place",
-            )
-            .advice("extant image convert makes a full image of it")
-            .in_range(run.guest)),
-            _ => Ok(ControlFlow::Continue(())),
-        })?;
     if let Some(data) = target.data_file()
         && data.file().size()? < all.end()
     {

@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use extant_space::{ByteRange, CancelToken, Result, SpaceFile};
 
-use crate::format::{Header, L1Entry, L2Entry, Mapping};
+use crate::compressed;
+use crate::format::{CompressedPlace, Header, L1Entry, L2Entry, Mapping};
 
 /// Of an L2 table, read at once.
 const TABLE_PIECE_ENTRIES: u64 = 64 << 10;
@@ -87,6 +88,21 @@ impl Qcow2 {
             }
         }
         merge.finish()
+    }
+
+    /// Fills `cluster` with what is compressed at `place`; the guest's offset of the cluster names it in an error.
+    pub(crate) fn expand(
+        &self,
+        place: CompressedPlace,
+        guest_offset: u64,
+        cluster: &mut [u8],
+    ) -> Result<()> {
+        // Bounded: a place is at most twice a cluster.
+        let mut data = vec![0; place.length_bytes as usize];
+        let got = self.file.read_at(&mut data, place.offset)?;
+        let guest = ByteRange::new(guest_offset, guest_offset + cluster.len() as u64);
+        compressed::expand(self.header.compression, &data[..got], cluster)
+            .map_err(|error| error.in_range(guest))
     }
 
     /// The entries of one L2 table that map `piece`.

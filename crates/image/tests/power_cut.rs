@@ -360,6 +360,31 @@ fn materialize_survives_cuts() {
     }
 }
 
+#[test]
+fn expanding_what_is_compressed_survives_cuts() {
+    require!(qemu_img());
+    for cluster_bytes in [4096, 65536] {
+        let ground = Workdir::new();
+        let (source, packed) = ("source.qcow2", "packed.qcow2");
+        let source = ground.path().join(source);
+        let packed = ground.path().join(packed);
+        std::fs::write(&source, image(5 * cluster_bytes + 512, cluster_bytes)).unwrap();
+        let mut convert = tool("qemu-img");
+        convert.args(["convert", "-c", "-O", "qcow2", "-o"]);
+        convert.arg(format!("cluster_size={cluster_bytes}"));
+        command::run(convert.arg(&source).arg(&packed)).unwrap();
+        let before = std::fs::read(&packed).unwrap();
+        cut_everywhere("materialize compressed", &before, |target| {
+            silent(|control| materialize(target, Format::Qcow2, control)).map(drop)
+        });
+        cut_everywhere(
+            "shrink into a compressed cluster",
+            &before,
+            resized(2 * cluster_bytes + 512, Preallocation::Off),
+        );
+    }
+}
+
 /// An image with two snapshots, of which the second has the same as the disk; the first is of a longer one.
 fn with_snapshots(cluster_bytes: u64) -> Vec<u8> {
     let ground = Workdir::new();

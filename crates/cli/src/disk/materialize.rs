@@ -13,9 +13,10 @@ use crate::{exit, print};
 
 /// Make a thin image full in place: every cluster mapped, all of it written, its data kept.
 ///
-/// Nobody else may use the image meanwhile. What snapshots share is copied, so that they keep theirs.
-/// Images with compressed clusters or a backing file are refused, as those could not be overwritten in
-/// place: convert makes a full one. A data file is made full as well, with --chain.
+/// Nobody else may use the image meanwhile. What snapshots share is copied, so that they keep theirs, and
+/// what is compressed is expanded; the space that this had stays in the file for what comes. Images with a
+/// backing file are refused: convert makes one full image of both. A data file is made full as well, with
+/// --chain.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

@@ -9,7 +9,6 @@ use super::map::encode;
 use crate::format::{L1Entry, L2Entry, Mapping};
 use crate::preallocation::Preallocation;
 use crate::qcow2::read_table;
-use crate::target::Target;
 
 const L1_BYTES_MAX: u64 = 32 << 20;
 
@@ -120,46 +119,65 @@ impl Editor<'_> {
         if geometry.is_aligned(end) {
             return Ok(());
         }
-        let Some((tail, is_own)) = self.tail(end)? else {
-            return Ok(());
+        let mut tail = self.tail(end)?;
+        let is_clear = match &tail {
+            Tail::Nothing => true,
+            Tail::Compressed => false,
+            Tail::Own(range) | Tail::Shared(range) => self.reads_zero(*range)?,
         };
-        let mut bytes = vec![0; tail.len() as usize];
-        // A file that ends before has nothing there.
-        let got = self.data().read_at(&mut bytes, tail.start())?;
-        if bytes[..got].iter().all(|&byte| byte == 0) {
+        if is_clear {
             return Ok(());
         }
-        if !is_own {
+        if !matches!(tail, Tail::Own(_)) {
             let start = end - end % geometry.cluster_bytes();
             self.map_range(ByteRange::new(start, end), Preallocation::Off, control)?;
+            tail = self.tail(end)?;
         }
-        match self.tail(end)? {
-            Some((tail, _)) => self.clear_data(tail, control),
-            None => Ok(()),
+        match tail {
+            Tail::Own(range) => self.clear_data(range, control),
+            _ => Ok(()),
         }
     }
 
-    /// Where the rest of the cluster lies in which the disk ends, and whether it is the image's alone.
-    fn tail(&self, end: u64) -> Result<Option<(ByteRange, bool)>> {
+    fn reads_zero(&self, range: ByteRange) -> Result<bool> {
+        let mut bytes = vec![0; range.len() as usize];
+        // A file that ends before has nothing there.
+        let got = self.data().read_at(&mut bytes, range.start())?;
+        Ok(bytes[..got].iter().all(|&byte| byte == 0))
+    }
+
+    /// The rest of the cluster in which the disk ends.
+    fn tail(&self, end: u64) -> Result<Tail> {
         let geometry = self.geometry();
         let within = end % geometry.cluster_bytes();
         let start = end - within;
-        let mut found = None;
-        self.image.for_each_run(ByteRange::new(start, end), &mut |run| {
-            found = match run.mapping {
-                Mapping::Data(place) => {
-                    let tail = ByteRange::new(place + within, place + geometry.cluster_bytes());
-                    Some((tail, run.is_copied || self.has_data_file()))
-                }
-                Mapping::Compressed(_) => {
-                    return Err(Target::refuse(
-                        "the last cluster is compressed and the disk ends inside it; convert the image instead",
-                    ));
-                }
-                Mapping::Unallocated | Mapping::Zero(_) => None,
-            };
-            Ok(ControlFlow::Continue(()))
-        })?;
-        Ok(found)
+        let mut tail = Tail::Nothing;
+        self.image
+            .for_each_run(ByteRange::new(start, end), &mut |run| {
+                tail = match run.mapping {
+                    Mapping::Data(place) => {
+                        let range =
+                            ByteRange::new(place + within, place + geometry.cluster_bytes());
+                        match run.is_copied || self.has_data_file() {
+                            true => Tail::Own(range),
+                            false => Tail::Shared(range),
+                        }
+                    }
+                    Mapping::Compressed(_) => Tail::Compressed,
+                    Mapping::Unallocated | Mapping::Zero(_) => Tail::Nothing,
+                };
+                Ok(ControlFlow::Continue(()))
+            })?;
+        Ok(tail)
     }
+}
+
+/// What the rest of the cluster has in which the disk ends.
+enum Tail {
+    Nothing,
+    /// Bytes of the image alone, here in the file of the guest's data.
+    Own(ByteRange),
+    /// Bytes that snapshots have as well.
+    Shared(ByteRange),
+    Compressed,
 }

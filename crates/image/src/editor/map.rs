@@ -1,13 +1,14 @@
 //! Gives every cluster of a range of the guest a place that is the image's alone.
 //!
-//! What snapshots hold as well is copied, clusters and L2 tables; they keep what they had, and the counts of that go down last.
+//! What snapshots hold as well is copied, clusters and L2 tables; they keep what they had, and the counts of that go down last. So do
+//! those of compressed clusters, which are expanded into theirs.
 
 use std::ops::{ControlFlow, Range};
 
-use extant_space::{ByteRange, Control, Result};
+use extant_space::{ByteRange, Control, Error, ErrorKind, Result};
 
 use super::Editor;
-use crate::format::{L1Entry, L2Entry, Mapping};
+use crate::format::{CompressedPlace, L1Entry, L2Entry, Mapping};
 use crate::layer::states;
 use crate::preallocation::Preallocation;
 use crate::qcow2::{Run, read_table};
@@ -28,6 +29,8 @@ enum Need {
         place: u64,
         is_data: bool,
     },
+    /// A new place, with what is compressed here.
+    Expand(CompressedPlace),
 }
 
 impl Need {
@@ -43,12 +46,13 @@ impl Need {
                 place,
                 is_data: true,
             },
-            Mapping::Data(_) | Mapping::Compressed(_) => Self::Nothing,
+            Mapping::Data(_) => Self::Nothing,
+            Mapping::Compressed(place) => Self::Expand(place),
         }
     }
 
     fn is_new_place(self) -> bool {
-        matches!(self, Self::Place | Self::Copy { .. })
+        matches!(self, Self::Place | Self::Copy { .. } | Self::Expand(_))
     }
 }
 
@@ -80,7 +84,7 @@ impl Editor<'_> {
                     let data = self.data_range(&plan);
                     self.target
                         .make_space(data, preallocation.space(), control)?;
-                    self.copy_shared(range, plan.data << bits, control)
+                    self.fill_places(range, plan.data << bits, control)
                 })
                 .inspect_err(|_| {
                     // Nothing refers to it yet, and the error is the one to tell.
@@ -111,15 +115,19 @@ impl Editor<'_> {
             };
             for cluster in part.start() >> bits..geometry.clusters(part.end()) {
                 let entry = &mut entries[(cluster % geometry.l2_entries()) as usize];
-                let need = self.need(L2Entry(*entry), cluster << bits)?;
+                let old = L2Entry(*entry);
+                let mapping = old.mapping(geometry, self.has_data_file(), cluster << bits)?;
+                let need = self.need(mapping, old.is_copied())?;
                 let place = match need {
                     Need::Nothing => continue,
                     Need::Zeros(place) => place,
                     _ if self.has_data_file() => cluster << bits,
                     _ => places.next().expect("an endless range") << bits,
                 };
-                if let Need::Copy { place, .. } = need {
-                    add_cluster(&mut left, place >> bits);
+                match need {
+                    Need::Copy { place, .. } => add_cluster(&mut left, place >> bits),
+                    Need::Expand(_) => left.extend(self.clusters_of(mapping, 0)),
+                    _ => {}
                 }
                 *entry = L2Entry::exclusive(place).raw();
                 is_changed = true;
@@ -148,10 +156,13 @@ impl Editor<'_> {
         Ok(())
     }
 
-    fn need(&self, entry: L2Entry, guest_offset: u64) -> Result<Need> {
-        let mapping = entry.mapping(self.geometry(), self.has_data_file(), guest_offset)?;
+    fn need(&self, mapping: Mapping, is_copied: bool) -> Result<Need> {
         // Nobody else has what is in a data file.
-        Ok(Need::of(mapping, entry.is_copied() || self.has_data_file()))
+        match Need::of(mapping, is_copied || self.has_data_file()) {
+            Need::Expand(_) if self.has_data_file() => Err(Error::new(ErrorKind::Corrupt)
+                .detail("qcow2 cluster is compressed, which a data file cannot be")),
+            need => Ok(need),
+        }
     }
 
     /// Visits what the runs of `range` have to get, with their clusters.
@@ -165,7 +176,10 @@ impl Editor<'_> {
         self.image.for_each_run(range, &mut |run: Run| {
             let clusters = run.guest.start() >> bits..geometry.clusters(run.guest.end());
             let aligned = |place: u64| place >> bits << bits;
-            let need = match Need::of(run.mapping, run.is_copied || self.has_data_file()) {
+            let need = self
+                .need(run.mapping, run.is_copied)
+                .map_err(|error| error.in_range(run.guest))?;
+            let need = match need {
                 Need::Zeros(place) => Need::Zeros(aligned(place)),
                 Need::Copy { place, is_data } => Need::Copy {
                     place: aligned(place),
@@ -205,8 +219,8 @@ impl Editor<'_> {
         })
     }
 
-    /// Copies what snapshots have as well to the new places, which begin at `first`.
-    fn copy_shared(&self, range: ByteRange, first: u64, control: Control<'_>) -> Result<()> {
+    /// Puts what is not zeros to the new places, which begin at `first`.
+    fn fill_places(&self, range: ByteRange, first: u64, control: Control<'_>) -> Result<()> {
         let bits = self.geometry().cluster_bits();
         let mut next = first;
         let mut buffer = Vec::new();
@@ -217,19 +231,27 @@ impl Editor<'_> {
             let bytes = (clusters.end - clusters.start) << bits;
             let to = next;
             next += bytes;
-            let Need::Copy {
-                place,
-                is_data: true,
-            } = need
-            else {
-                return Ok(());
-            };
-            for piece in ByteRange::new(0, bytes).chunks(PIECE_BYTES) {
-                control.cancel.check()?;
-                buffer.resize(piece.len() as usize, 0);
-                let got = self.file().read_at(&mut buffer, place + piece.start())?;
-                buffer[got..].fill(0);
-                self.file().write_at(&buffer, to + piece.start())?;
+            match need {
+                Need::Copy {
+                    place,
+                    is_data: true,
+                } => {
+                    for piece in ByteRange::new(0, bytes).chunks(PIECE_BYTES) {
+                        control.cancel.check()?;
+                        buffer.resize(piece.len() as usize, 0);
+                        let got = self.file().read_at(&mut buffer, place + piece.start())?;
+                        buffer[got..].fill(0);
+                        self.file().write_at(&buffer, to + piece.start())?;
+                    }
+                }
+                Need::Expand(place) => {
+                    control.cancel.check()?;
+                    buffer.resize(bytes as usize, 0);
+                    self.image
+                        .expand(place, clusters.start << bits, &mut buffer)?;
+                    self.file().write_at(&buffer, to)?;
+                }
+                _ => {}
             }
             Ok(())
         })

@@ -5,7 +5,6 @@ use std::ops::ControlFlow;
 use extant_space::{ByteRange, Error, ErrorKind, Result, SpaceFile};
 
 use super::{Kind, Layer};
-use crate::compressed;
 use crate::format::{CompressedPlace, Mapping};
 use crate::qcow2::Qcow2;
 
@@ -73,18 +72,11 @@ fn expand_part(
 ) -> Result<()> {
     let cluster_bytes = qcow2.header.geometry.cluster_bytes();
     let start = guest_offset / cluster_bytes * cluster_bytes;
-    // Bounded: a place is at most twice a cluster.
-    let mut data = vec![0; place.length_bytes as usize];
-    let got = qcow2.file.read_at(&mut data, place.offset)?;
-    let expand = |into: &mut [u8]| {
-        compressed::expand(qcow2.header.compression, &data[..got], into)
-            .map_err(|error| error.in_range(ByteRange::new(start, start + cluster_bytes)))
-    };
     if part.len() as u64 == cluster_bytes {
-        return expand(part);
+        return qcow2.expand(place, start, part);
     }
     let mut cluster = vec![0; cluster_bytes as usize];
-    expand(&mut cluster)?;
+    qcow2.expand(place, start, &mut cluster)?;
     let skip = (guest_offset - start) as usize;
     part.copy_from_slice(&cluster[skip..][..part.len()]);
     Ok(())

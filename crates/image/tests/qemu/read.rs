@@ -113,7 +113,7 @@ fn assert_same_bytes(ground: &Ground, image: &Path) {
     std::fs::remove_file(&raw).unwrap();
 }
 
-fn checked(image: &Path) -> CheckReport {
+pub fn checked(image: &Path) -> CheckReport {
     let file = Arc::new(HostFile::open_read(image).unwrap());
     silent(|control| check(file, 100, control)).unwrap()
 }

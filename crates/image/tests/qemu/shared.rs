@@ -11,6 +11,7 @@ use extant_testkit::require;
 use extant_testkit::requires::tool;
 
 use crate::change::{assert_holds, bytes_of, resized};
+use crate::read::checked;
 use crate::support::*;
 
 const SIZE: u64 = 5 * MIB + 512;
@@ -87,6 +88,59 @@ fn snapshots_keep_their_disks_while_theirs_is_resized_and_made_full() {
         qemu(&[&"snapshot", &"-d", &"two", &image]);
         assert_checks(&image);
         assert_holds(&ground, &image, &bytes);
+    }
+}
+
+/// The same image compressed, each cluster for itself.
+fn compressed(ground: &Ground, image: &Path, words: &str) -> PathBuf {
+    let packed = ground.path("packed.qcow2");
+    qemu(&[
+        &"convert", &"-c", &"-f", &"qcow2", &"-O", &"qcow2", &"-o", &words, &image, &packed,
+    ]);
+    assert!(checked(&packed).compressed_clusters > 0);
+    packed
+}
+
+#[test]
+fn compressed_clusters_are_expanded_in_full_images_and_where_the_disk_ends() {
+    require!(qemu_img(), tool("qemu-io"));
+    let all = [
+        "compression_type=zlib",
+        "compression_type=zstd",
+        "cluster_size=4k",
+        "cluster_size=2M",
+        "compat=0.10",
+    ];
+    for words in all {
+        let ground = Ground::new();
+        let image = made(&ground, "");
+        let mut bytes = bytes_of(&image);
+        let packed = compressed(&ground, &image, words);
+        // Some of it is compressed no more, and QEMU keeps the rest for the snapshot.
+        qemu_io(&packed, "qcow2", &["write -P 9 4M 300k"]);
+        bytes[4 << 20..][..300 << 10].fill(9);
+        qemu(&[&"snapshot", &"-c", &"one", &packed]);
+        made_full(&packed).unwrap_or_else(|error| panic!("{words}: {error}"));
+        assert_checks(&packed);
+        assert_holds(&ground, &packed, &bytes);
+        assert!(snapshot(&ground, &packed, "one") == bytes, "{words}");
+        let layer = open_path(&packed, None, extant_image::Follow::Nothing).unwrap();
+        let states = layer.info().unwrap().states;
+        assert_eq!(states.written, SIZE, "{words}: {states:?}");
+        assert_eq!(checked(&packed).compressed_clusters, 0, "{words}");
+    }
+    for words in ["cluster_size=64k", "cluster_size=4k,compression_type=zstd"] {
+        let ground = Ground::new();
+        let image = made(&ground, "");
+        let mut bytes = bytes_of(&image);
+        let packed = compressed(&ground, &image, words);
+        // Inside a compressed cluster, with data behind the new end.
+        for size in [4 * MIB + 512, 3 * MIB, 64 * KIB + 1024, 2 * MIB + 512] {
+            resized(&packed, size, Some(Preallocation::Off), true).unwrap();
+            bytes.resize(size as usize, 0);
+            assert_checks(&packed);
+            assert_holds(&ground, &packed, &bytes);
+        }
     }
 }
 
