@@ -3,16 +3,20 @@
 //! Seeds/4's table over NBD: 4 KiB random writes to images of each format and mode of preallocation, at depths 1 and 64, a fresh
 //! image for each; and reads, and 1 MiB requests in order. Each side makes its images itself ([`image`]) and serves them from a
 //! process of its own without the page cache ([`server`]); fio's NBD engine is the client of both ([`load`]). On the
-//! machine's disk, and on ext4 over a loop device over memory, where the disk is no limit (not with `--quick`). And how long the images take to make ([`creation`]).
+//! machine's disk, and on ext4 over a loop device over memory, where the disk is no limit (not with `--quick`). What the
+//! kernel does without a server is beside it ([`floor`]). And how long the images take to make ([`creation`]).
 
 mod creation;
+mod floor;
 mod image;
 mod load;
 mod server;
 
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use extant_space::ByteSize;
 use extant_testkit::scratch::{Filesystem, Scratch};
 
@@ -88,8 +92,25 @@ impl Bench for Images {
         };
         creation::measure(context, &places[0], &mut outcome)?;
         load::measure(context, &places, &mut outcome)?;
+        floor::measure(context, &places, &mut outcome)?;
         Ok(outcome)
     }
+}
+
+/// Uses all of a file system's space once: the first touch of the memory below costs more than any after, and would be the first
+/// sample's.
+fn touch_all(file: &Path) -> Result<()> {
+    let zeros = vec![0; 1 << 20];
+    let mut all = File::create(file)?;
+    let full = loop {
+        if let Err(error) = all.write_all(&zeros) {
+            break error;
+        }
+    };
+    ensure!(full.kind() == ErrorKind::StorageFull, full);
+    all.sync_all()?;
+    fs::remove_file(file)?;
+    Ok(())
 }
 
 fn size(options: &Options) -> u64 {
@@ -114,6 +135,7 @@ fn places(context: &Context) -> Result<Vec<Place>> {
     let scratch = Scratch::builder(Filesystem::Ext4, device)
         .memory(device + (device >> 4))
         .build();
+    touch_all(&scratch.path().join("touch"))?;
     Ok(vec![
         disk,
         Place {

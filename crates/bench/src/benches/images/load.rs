@@ -32,13 +32,13 @@ pub(super) const CPU: &str = "cpu-per-request";
 /// Memory of our server: the most.
 pub(super) const PEAK: &str = "peak-memory";
 
-const RATE: &str = "requests/s";
+pub(super) const RATE: &str = "requests/s";
 const CPU_UNIT: &str = "us CPU/request";
 const PEAK_UNIT: &str = "MiB peak memory";
 
 /// What a client does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Job {
+pub(super) struct Job {
     name: &'static str,
     /// fio's word.
     pattern: &'static str,
@@ -47,7 +47,7 @@ struct Job {
 }
 
 const WRITE_1: Job = Job::random("write, depth 1", "randwrite", 1);
-const WRITE_64: Job = Job::random("write, depth 64", "randwrite", 64);
+pub(super) const WRITE_64: Job = Job::random("write, depth 64", "randwrite", 64);
 const READ_1: Job = Job::random("read, depth 1", "randread", 1);
 const READ_64: Job = Job::random("read, depth 64", "randread", 64);
 const WRITE_IN_ORDER: Job = Job::in_order("write 1 MiB in order", "write");
@@ -280,7 +280,8 @@ fn sample(
     Ok(())
 }
 
-fn name(place: &Place, kind: Kind, job: &Job, side: Side) -> String {
+/// Of the figures of one kind of request.
+pub(super) fn name(place: &Place, kind: Kind, job: &Job, side: Side) -> String {
     format!("{}, {kind}, {}, {side}", place.name, job.name)
 }
 
