@@ -7,14 +7,13 @@
 //!
 //! An external data file is made first, and removed again when the image fails: without the image it is only a file.
 
-use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
 use extant_hostfs::{CreateReport, FillOrder, Filling, HostFile};
 use extant_space::{Control, ErrorKind, Result};
 
 use crate::new_image::NewImage;
-use crate::on_disk::create_on_disk;
+use crate::on_disk::{create_on_disk, is_disk};
 use crate::options::{Format, ImageOptions};
 
 /// Creates `path` with the image that `options` ask for.
@@ -57,10 +56,6 @@ pub fn create(
         path: image.path,
         ..report
     })
-}
-
-fn is_disk(path: &Path) -> bool {
-    std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
 }
 
 fn create_file(

@@ -7,6 +7,9 @@
 //! Snapshots share clusters and L2 tables with the disk: what they have is copied before it is changed. Bitmaps are kept true, or
 //! marked as wrong until they are (`bitmaps.rs`). The guest's data may lie in a file of its own, at the guest's offsets and without counts.
 //!
+//! On a disk, which does not become longer, new clusters go behind the last one that is counted, as far as there is room. What lies
+//! there is anything, so they are zeroed or written as a whole before a table names them.
+//!
 //! What is not known here is refused by name before anything is changed.
 
 mod append;
@@ -28,6 +31,7 @@ use crate::format::{
 };
 use crate::qcow2::{Qcow2, read_table};
 use crate::target::Target;
+use append::check_counts;
 
 /// Where the autoclear features lie.
 const AUTOCLEAR_FEATURES: u64 = 0x58;
@@ -55,10 +59,7 @@ impl<'a> Editor<'a> {
         }
         let header = &image.header;
         if target.is_disk() {
-            return Err(
-                Target::refuse("the image lies on a disk, which does not become longer")
-                    .advice("extant image convert makes another one of it"),
-            );
+            check_counts(target, control)?;
         }
         if header.has_data_file() {
             target

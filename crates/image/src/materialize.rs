@@ -2,6 +2,8 @@
 //!
 //! Clusters that snapshots have as well are copied: the snapshots keep theirs, and the disk has its own. Compressed ones are expanded to
 //! places where they can be overwritten. An image over a backing file is refused: `convert` makes one image of both.
+//!
+//! A disk that an image lies on has its space: there, clusters are mapped to zeros that stay, and nothing else is to be done.
 
 use std::time::Instant;
 
@@ -40,8 +42,14 @@ pub fn materialize(
     let layer = target.layer(format)?;
     let before = layer.info()?;
     drop(layer);
-    if format == Format::Qcow2 {
-        map_all(target, control)?;
+    match format {
+        Format::Qcow2 => map_all(target, control)?,
+        Format::Raw if target.is_disk() => {
+            return Err(Target::refuse(
+                "a raw image on a disk is the disk, which has its space",
+            ));
+        }
+        Format::Raw => {}
     }
     let file_bytes = target.file().size()?;
     let whole = ByteRange::new(0, file_bytes);
@@ -71,10 +79,8 @@ fn map_all(target: &Target, control: Control<'_>) -> Result<()> {
         .advice("extant image convert --chain makes one full image of both"));
     }
     let all = ByteRange::new(0, header.virtual_bytes);
-    if let Some(data) = target.data_file()
-        && data.file().size()? < all.end()
-    {
-        data.file().resize(all.end())?;
+    if let Some(data) = target.data_file() {
+        data.lengthen(all.end())?;
     }
     editor.map_range(all, Preallocation::Full, control)
 }

@@ -1,8 +1,9 @@
-//! Makes a new qcow2 image directly on a disk, over whatever was there.
+//! qcow2 images directly on disks: how the disk is opened, and how a new image is made over whatever was there.
 //!
 //! A disk keeps its size and is not zeros: what the image needs as zeros is zeroed first, and the header is written when all else is
 //! durable. Until then the disk begins with zeros, so that it is no image.
 
+use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
@@ -22,6 +23,35 @@ use crate::new_image::NewImage;
 /// Zeroed between two looks at the cancel.
 const PIECE_BYTES: u64 = 64 << 20;
 
+pub(crate) fn is_disk(path: &Path) -> bool {
+    std::fs::metadata(path).is_ok_and(|metadata| metadata.file_type().is_block_device())
+}
+
+/// Opens a disk for changes, and keeps out who would mount it, and QEMU.
+pub(crate) fn open_disk(path: &Path) -> Result<HostDevice> {
+    let options = HostOptions {
+        access: HostAccess::ReadWrite,
+        ..HostOptions::default()
+    };
+    let disk = HostDevice::open(path, &options)?;
+    lock(&disk, Use::Write).map_err(|error| error.at(path))?;
+    Ok(disk)
+}
+
+/// # Errors
+/// `NoSpace` with what is missing, for an image that takes more than the disk has.
+pub(crate) fn check_fits(image_bytes: u64, disk_bytes: u64) -> Result<()> {
+    if image_bytes <= disk_bytes {
+        return Ok(());
+    }
+    Err(Error::new(ErrorKind::NoSpace).detail(format!(
+        "no space: the image may take {}, the disk has {}, {} missing",
+        ByteSize(image_bytes),
+        ByteSize(disk_bytes),
+        ByteSize(image_bytes - disk_bytes)
+    )))
+}
+
 /// Creates the image on the disk at `path`, which nobody else may use.
 ///
 /// # Errors
@@ -40,21 +70,8 @@ pub(crate) fn create_on_disk(
             .detail("is a disk, and what is on it would be lost")
             .advice("--force replaces it"));
     }
-    let options = HostOptions {
-        access: HostAccess::ReadWrite,
-        ..HostOptions::default()
-    };
-    let disk = HostDevice::open(path, &options)?;
-    lock(&disk, Use::Write).map_err(|error| error.at(path))?;
-    let disk_bytes = disk.geometry().size;
-    if new.file_bytes() > disk_bytes {
-        return Err(Error::new(ErrorKind::NoSpace).at(path).detail(format!(
-            "no space: the image may take {}, the disk has {}",
-            ByteSize(new.file_bytes()),
-            ByteSize(disk_bytes)
-        )));
-    }
-    let disk = Arc::new(disk);
+    let disk = Arc::new(open_disk(path)?);
+    check_fits(new.file_bytes(), disk.geometry().size).map_err(|error| error.at(path))?;
     fill(&disk, new, control).map_err(|error| error.at(path))?;
     let file = HostFile::open_read(path)?;
     Ok(CreateReport {

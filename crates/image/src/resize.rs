@@ -87,6 +87,11 @@ fn resize_raw(target: &Target, report: &ResizeReport, control: Control<'_>) -> R
         return Err(Error::new(ErrorKind::InvalidArgument)
             .detail("preallocation=metadata is for qcow2; a raw image has no metadata"));
     }
+    if target.is_disk() {
+        return Err(Target::refuse(
+            "a raw image on a disk is the disk, which keeps its size",
+        ));
+    }
     let file = target.file();
     file.resize(report.new_bytes)?;
     if report.new_bytes > report.old_bytes {
@@ -129,6 +134,7 @@ fn grow_qcow2(editor: &mut Editor<'_>, report: &ResizeReport, control: Control<'
             "preallocation and a backing file exclude each other: mapped clusters would hide it",
         ));
     }
+    editor.check_room(new, preallocation)?;
     let bitmaps = editor.longer_bitmaps(new)?;
     if !bitmaps.is_empty() {
         editor.believe_bitmaps(false)?;

@@ -1,6 +1,5 @@
 //! A file that an image is changed in, and how its space is made.
 
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -11,15 +10,19 @@ use extant_space::{
 };
 
 use crate::companion::beside;
+use crate::device::{Store, StoreFile};
 use crate::format::Header;
 use crate::layer::Layer;
 use crate::lock::{Use, lock};
+use crate::on_disk::{check_fits, is_disk, open_disk};
 use crate::options::Format;
 
 /// Allocated in one request, so that the allocator sees as much as can be.
 const ALLOCATE: u64 = 16 << 30;
 /// Zeroed in one request inside an image, between two looks at the cancel.
 const ZERO: u64 = 64 << 20;
+/// Zeros that are sent at once to what takes no other.
+const SENT: u64 = 1 << 20;
 
 /// Makes holes and unwritten parts of a range of the file written, and keeps data.
 pub type SpaceWriter = Box<dyn Fn(ByteRange, Control<'_>) -> Result<()> + Send + Sync>;
@@ -29,6 +32,7 @@ pub struct Target {
     file: Arc<dyn SpaceFile>,
     /// Of a file of the host: space is made by the plan of `extant-hostfs`.
     host: Option<(PathBuf, Pace)>,
+    is_disk: bool,
     /// Where the guest's data is, if in another file.
     data_file: Option<Box<Target>>,
     /// The caller's own way to make space written.
@@ -36,18 +40,24 @@ pub struct Target {
 }
 
 impl Target {
-    /// Opens a file of the host, and keeps QEMU and other commands of ours out of it.
+    /// Opens a file or disk of the host, and keeps QEMU and other commands of ours out of it.
     ///
     /// # Errors
     /// `InUse` when somebody uses the image; and errors of opening.
     pub fn host(path: &Path, pace: Pace) -> Result<Self> {
+        let host = Some((path.to_path_buf(), pace));
+        if is_disk(path) {
+            let disk: Arc<dyn Store> = Arc::new(open_disk(path)?);
+            return Ok(Self {
+                host,
+                ..Self::on_disk(Arc::new(StoreFile(disk)))
+            });
+        }
         let file = HostFile::open(path, Access::ReadWrite)?;
         lock(&file, Use::Write).map_err(|error| error.at(path))?;
         Ok(Self {
-            file: Arc::new(file),
-            host: Some((path.to_path_buf(), pace)),
-            data_file: None,
-            writer: None,
+            host,
+            ..Self::held(Arc::new(file))
         })
     }
 
@@ -56,8 +66,17 @@ impl Target {
         Self {
             file,
             host: None,
+            is_disk: false,
             data_file: None,
             writer: None,
+        }
+    }
+
+    /// A disk that nobody else uses: it has its space and keeps its size, and where the image has not written it holds anything.
+    pub fn on_disk(file: Arc<dyn SpaceFile>) -> Self {
+        Self {
+            is_disk: true,
+            ..Self::held(file)
         }
     }
 
@@ -92,12 +111,9 @@ impl Target {
         &self.file
     }
 
-    /// It keeps its size.
-    pub(crate) fn is_disk(&self) -> bool {
-        let is_block = |metadata: std::fs::Metadata| metadata.file_type().is_block_device();
-        self.host
-            .as_ref()
-            .is_some_and(|(path, _)| std::fs::metadata(path).is_ok_and(is_block))
+    /// It is a disk, not a file.
+    pub fn is_disk(&self) -> bool {
+        self.is_disk
     }
 
     pub(crate) fn data_file(&self) -> Option<&Target> {
@@ -113,7 +129,59 @@ impl Target {
         })
     }
 
-    /// Brings the space of `range`, inside the file, to what `preallocation` asks for. Data there stays.
+    /// # Errors
+    /// `NoSpace` with what is missing, for a disk that has less than `file_bytes`.
+    pub(crate) fn check_fits(&self, file_bytes: u64) -> Result<()> {
+        match self.is_disk {
+            true => check_fits(file_bytes, self.file.size()?).map_err(|error| {
+                error.advice(
+                    "make the disk larger; what changes that were cut off have left is freed by extant image check --repair leaks",
+                )
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// The file gets at least `file_bytes`.
+    ///
+    /// # Errors
+    /// As [`check_fits`](Self::check_fits); and those of the file.
+    pub(crate) fn lengthen(&self, file_bytes: u64) -> Result<()> {
+        self.check_fits(file_bytes)?;
+        match self.file.size()? < file_bytes {
+            true => self.file.resize(file_bytes),
+            false => Ok(()),
+        }
+    }
+
+    /// Cuts a file at `file_bytes`, or makes it longer again; a disk stays as it is.
+    pub(crate) fn cut(&self, file_bytes: u64) -> Result<()> {
+        match self.is_disk {
+            true => Ok(()),
+            false => self.file.resize(file_bytes),
+        }
+    }
+
+    /// Zeros in `range` of a disk, which give its space back where that is not preallocated, as for a new image.
+    pub(crate) fn zero(&self, range: ByteRange, preallocation: Preallocation) -> Result<()> {
+        let ways: &[FallocateMode] = match preallocation {
+            Preallocation::Off => &[FallocateMode::PunchHole, FallocateMode::ZeroRangeKeepSize],
+            Preallocation::Falloc | Preallocation::Full => &[FallocateMode::ZeroRangeKeepSize],
+        };
+        for &way in ways {
+            match self.file.fallocate(way, range) {
+                Err(error) if error.kind() == ErrorKind::Unsupported => {}
+                done => return done,
+            }
+        }
+        let zeros = vec![0; SENT.min(range.len()) as usize];
+        range.chunks(SENT).try_for_each(|piece| {
+            self.file
+                .write_at(&zeros[..piece.len() as usize], piece.start())
+        })
+    }
+
+    /// Brings the space of `range`, inside the file, to what `preallocation` asks for. Data there stays. A disk has its space.
     pub(crate) fn make_space(
         &self,
         range: ByteRange,
@@ -121,7 +189,7 @@ impl Target {
         control: Control<'_>,
     ) -> Result<()> {
         match preallocation {
-            _ if range.is_empty() => Ok(()),
+            _ if range.is_empty() || self.is_disk => Ok(()),
             Preallocation::Off => Ok(()),
             Preallocation::Falloc => self.allocate(range, control),
             Preallocation::Full => match (&self.writer, &self.host) {

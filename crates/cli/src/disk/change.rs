@@ -31,6 +31,11 @@ pub(super) fn change<T>(
     };
     let Some(outer) = &look.image else {
         let target = Target::host(&look.file, pace.pace())?;
+        if target.is_disk() && pace.rate.is_some() {
+            return Err(Error::new(ErrorKind::Unsupported)
+                .at(&look.file)
+                .detail("--rate is for files of the host, not for a disk that an image lies on"));
+        }
         return run(target).map_err(|error| error.at(&look.file));
     };
     if pace.rate.is_some() {

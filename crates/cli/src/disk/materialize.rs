@@ -16,12 +16,13 @@ use crate::{exit, print};
 /// Nobody else may use the image meanwhile. What snapshots share is copied, so that they keep theirs, and
 /// what is compressed is expanded; the space that this had stays in the file for what comes. Images with a
 /// backing file are refused: convert makes one full image of both. A data file is made full as well, with
-/// --chain.
+/// --chain. A disk that an image lies on has its space: clusters are mapped to zeros there, as far as it has room.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
   extant image materialize vm.qcow2
   extant image materialize --background vm.qcow2
+  extant image materialize /dev/vg/vm
 
 After a cancel or a crash the data is as before, and running again does what is left.
 Exit status: see extant --help.")]

@@ -16,13 +16,15 @@ use crate::{exit, print};
 ///
 /// What is new has the space that the rest has, unless --preallocation says otherwise. Nobody else
 /// may use the image meanwhile. A crash costs space inside the image at worst. Snapshots keep their
-/// size; persistent bitmaps can become larger only. A data file is changed as well, with --chain.
+/// size; persistent bitmaps can become larger only. A data file is changed as well, with --chain. An
+/// image on a disk grows behind what it has there; the disk keeps its size.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
   extant image resize vm.qcow2 40GiB
   extant image resize vm.qcow2 +10GiB --preallocation falloc
   extant image resize vm.qcow2 10GiB --shrink         what lies behind is lost
+  extant image resize /dev/vg/vm 40GiB                after lvextend, with preallocation
 
 The partitions and file systems inside are the guest's to resize.
 Exit status: see extant --help.")]

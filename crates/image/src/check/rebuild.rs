@@ -31,6 +31,7 @@ pub fn rebuild_refcounts(file: Arc<dyn SpaceFile>, control: Control<'_>) -> Resu
     check.count_uses()?;
     let wanted = Wanted::plan(&check)?;
     wanted.check(&check)?;
+    wanted.make_room(&check)?;
     let features = image.header.incompatible;
     let marked = features | Incompatible::DIRTY;
     if image.header.version == Version::V3 && features != marked {
@@ -62,7 +63,7 @@ struct Wanted<'c> {
     uses: &'c super::Counts,
     /// Of the refcount blocks, by index; those that are made as well.
     blocks: Vec<u64>,
-    /// Clusters behind the file: new blocks, then a new table.
+    /// Clusters behind all that are in use: new blocks, then a new table.
     made: Range<u64>,
     /// The old table, where a new one takes its place.
     left: Range<u64>,
@@ -84,7 +85,8 @@ impl<'c> Wanted<'c> {
             let raw = old.get(index as usize).copied().unwrap_or(0);
             RefcountTableEntry(raw).block(geometry, index, check.file_bytes)
         };
-        let start = check.uses.len();
+        // Not behind the file, as a disk that an image lies on is longer than that.
+        let start = geometry.clusters(check.report.image_end_bytes);
         let (mut new_blocks, mut new_table) = (0, 0);
         let mut blocks = Vec::new();
         loop {
@@ -202,15 +204,20 @@ impl<'c> Wanted<'c> {
         Ok(())
     }
 
+    /// The file becomes as long as new blocks want it.
+    fn make_room(&self, check: &Check<'_>) -> Result<()> {
+        let end = self.made.end << check.geometry.cluster_bits();
+        match !self.made.is_empty() && end > check.file_bytes {
+            true => check.image.file.resize(end),
+            false => Ok(()),
+        }
+    }
+
     /// Writes the blocks that differ, and the table if it does; durable on return.
     fn write_counts(&self, check: &Check<'_>) -> Result<u64> {
         let geometry = check.geometry;
         let file = &check.image.file;
         let entries = geometry.refcount_block_entries();
-        let end = (self.made.end << geometry.cluster_bits()).max(check.file_bytes);
-        if !self.made.is_empty() {
-            file.resize(end)?;
-        }
         let mut changed = 0;
         let mut bytes = vec![0; geometry.cluster_bytes() as usize];
         for (index, &place) in (0..).zip(&self.blocks) {

@@ -1,9 +1,9 @@
-//! The store of an image as a file, for what is done before the image is a device.
+//! The store of an image as a file: for what is done before the image is a device, and for changes of one that lies on a disk.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use extant_blockdev::{Device, Operation, Persistence};
+use extant_blockdev::{Device, Operation, Persistence, Speed, Zeroing};
 use extant_space::{
     ByteRange, Error, ErrorKind, Extent, FallocateMode, Result, SpaceFile, SyncMode,
 };
@@ -63,8 +63,29 @@ impl SpaceFile for StoreFile {
         self.0.resize(size_bytes)
     }
 
-    fn fallocate(&self, _: FallocateMode, _: ByteRange) -> Result<()> {
-        Err(Error::new(ErrorKind::Unsupported))
+    /// Zeros of both kinds, as far as they are whole blocks; those at the edges are written.
+    fn fallocate(&self, mode: FallocateMode, range: ByteRange) -> Result<()> {
+        let zeroing = match mode {
+            FallocateMode::PunchHole => Zeroing {
+                speed: Speed::OnlyIfFast,
+                ..Zeroing::ANY
+            },
+            FallocateMode::ZeroRangeKeepSize => Zeroing::ALLOCATED,
+            _ => return Err(Error::new(ErrorKind::Unsupported)),
+        };
+        let whole = range.shrink_to_blocks(self.0.geometry().logical_block.into());
+        if !whole.is_empty() {
+            self.0.write_zeroes(whole, zeroing)?;
+        }
+        for edge in [
+            ByteRange::new(range.start(), whole.start()),
+            ByteRange::new(whole.end(), range.end()),
+        ] {
+            if !edge.is_empty() {
+                self.write_at(&vec![0; edge.len() as usize], edge.start())?;
+            }
+        }
+        Ok(())
     }
 
     fn for_each_extent(
@@ -72,7 +93,11 @@ impl SpaceFile for StoreFile {
         range: ByteRange,
         visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.0.extents(range, visit)
+        let inside = ByteRange::new(0, self.0.geometry().size);
+        match range.intersection(inside) {
+            Some(range) => self.0.extents(range, visit),
+            None => Ok(()),
+        }
     }
 
     fn sync(&self, _: SyncMode) -> Result<()> {

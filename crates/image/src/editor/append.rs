@@ -3,10 +3,14 @@
 //! In the order of the file: refcount blocks for clusters that none counts yet, a larger refcount table where the old one is full,
 //! tables, data. First planned; then the caller makes their space, and may give up; then counted, durably.
 
-use extant_space::{ByteRange, Error, ErrorKind, Result};
+use std::sync::Arc;
+
+use extant_space::{ByteRange, Control, Error, ErrorKind, Result};
 
 use super::Editor;
+use crate::check::check;
 use crate::format::{RefcountBlock, RefcountTableEntry};
+use crate::target::Target;
 
 /// Bytes at which data begins, where clusters are smaller.
 const DATA_ALIGNMENT: u64 = 4096;
@@ -37,6 +41,19 @@ impl Plan {
     fn uses(&self, cluster: u64) -> bool {
         (self.start..self.tables + self.tables_count).contains(&cluster)
             || (self.data..self.end()).contains(&cluster)
+    }
+}
+
+/// Refuses an image on a disk in which clusters are in use that are not counted: nothing but the counts tells where it ends, and new
+/// clusters would lie over those.
+pub(super) fn check_counts(target: &Target, control: Control<'_>) -> Result<()> {
+    match check(Arc::clone(target.file()), 0, control)?.corruptions {
+        0 => Ok(()),
+        count => Err(Error::new(ErrorKind::Corrupt)
+            .detail(format!(
+                "the image has {count} corruptions: on a disk, new clusters could lie over what is in use"
+            ))
+            .advice("repair it first: extant image check --repair all")),
     }
 }
 
@@ -84,10 +101,13 @@ impl Editor<'_> {
         Ok(plan)
     }
 
-    /// The first cluster behind all that are in the file or counted.
+    /// The first cluster behind all that are counted or, where the file ends with the image, in the file.
     fn end_cluster(&self, table: &[u64]) -> Result<u64> {
-        let in_file = self.geometry().clusters(self.file().size()?);
-        Ok(in_file.max(self.counted_end(table)?))
+        let counted = self.counted_end(table)?;
+        match self.target.is_disk() {
+            true => Ok(counted),
+            false => Ok(counted.max(self.geometry().clusters(self.file().size()?))),
+        }
     }
 
     /// One past the last cluster that is counted.
@@ -116,10 +136,14 @@ impl Editor<'_> {
         ByteRange::new(plan.data << bits, plan.end() << bits)
     }
 
+    /// Where the file ends when all of the plan is in it.
+    pub(super) fn end_bytes(&self, plan: &Plan) -> u64 {
+        plan.end() << self.geometry().cluster_bits()
+    }
+
     /// The file gets the size that the plan needs.
     pub(super) fn lengthen(&self, plan: &Plan) -> Result<()> {
-        let bytes = plan.end() << self.geometry().cluster_bits();
-        self.file().resize(bytes.max(self.file().size()?))
+        self.target.lengthen(self.end_bytes(plan))
     }
 
     /// Counts the clusters of the plan; durable on return. From here on they are lost if nothing is made of them.

@@ -13,6 +13,58 @@ use crate::qcow2::read_table;
 const L1_BYTES_MAX: u64 = 32 << 20;
 
 impl Editor<'_> {
+    /// Refuses a larger disk before anything is changed, where what keeps its size has no room for it. Elsewhere that shows when space
+    /// is made.
+    ///
+    /// # Errors
+    /// `NoSpace` with what is missing.
+    pub(crate) fn check_room(
+        &self,
+        virtual_bytes: u64,
+        preallocation: Preallocation,
+    ) -> Result<()> {
+        if let Some(data) = self.target.data_file() {
+            data.check_fits(virtual_bytes)?;
+        }
+        if !self.target.is_disk() {
+            return Ok(());
+        }
+        let geometry = self.geometry();
+        let mut tables = self.new_l1_clusters(virtual_bytes)?;
+        let mut clusters = 0;
+        if preallocation != Preallocation::Off {
+            let old_bytes = self.image.header.virtual_bytes;
+            let new = ByteRange::new(old_bytes, virtual_bytes);
+            tables += self.tables_to_make(new);
+            if !self.has_data_file() {
+                let last = old_bytes - old_bytes % geometry.cluster_bytes();
+                clusters += geometry.clusters(virtual_bytes) - geometry.clusters(old_bytes);
+                clusters += self.new_places(ByteRange::new(last, old_bytes))?;
+            }
+        }
+        match tables + clusters {
+            0 => Ok(()),
+            _ => {
+                let plan = self.plan(tables, clusters)?;
+                self.target.check_fits(self.end_bytes(&plan))
+            }
+        }
+    }
+
+    /// Clusters of the L1 table that a larger disk needs in another place; 0: it stays where it is.
+    fn new_l1_clusters(&self, virtual_bytes: u64) -> Result<u64> {
+        let geometry = self.geometry();
+        let needed = geometry.l1_entries(virtual_bytes);
+        if needed * 8 > L1_BYTES_MAX {
+            return Err(Error::new(ErrorKind::TooLarge)
+                .detail("the L1 table of such small clusters cannot hold the larger disk")
+                .advice("convert it to larger clusters (cluster_size)"));
+        }
+        let clusters = geometry.clusters(needed * 8);
+        let room = geometry.clusters(u64::from(self.image.header.l1_entries) * 8);
+        Ok(if clusters > room { clusters } else { 0 })
+    }
+
     /// Makes the disk larger, by clusters without a place.
     ///
     /// What tables hold behind the old end becomes unallocated: it was nobody's, and would be seen.
@@ -20,29 +72,22 @@ impl Editor<'_> {
         let geometry = self.geometry();
         let bits = geometry.cluster_bits();
         let old_bytes = self.image.header.virtual_bytes;
-        let needed = geometry.l1_entries(virtual_bytes);
-        if needed * 8 > L1_BYTES_MAX {
-            return Err(Error::new(ErrorKind::TooLarge)
-                .detail("the L1 table of such small clusters cannot hold the larger disk")
-                .advice("convert it to larger clusters (cluster_size)"));
-        }
+        let new_l1 = self.new_l1_clusters(virtual_bytes)?;
+        let moves = new_l1 > 0;
         self.clear_behind(old_bytes, control)?;
-        if self.has_data_file() {
+        if let Some(data) = self.target.data_file() {
             self.clear_data(ByteRange::new(old_bytes, virtual_bytes), control)?;
-            if self.data().size()? < virtual_bytes {
-                self.data().resize(virtual_bytes)?;
-            }
+            data.lengthen(virtual_bytes)?;
         }
+        let needed = geometry.l1_entries(virtual_bytes);
         let used = geometry.l1_entries(old_bytes) as usize;
         let mut l1 = self.image.l1.clone();
         l1.truncate(used);
         l1.resize((needed as usize).max(self.image.l1.len()), 0);
         let bytes = encode(&l1);
-        let room = geometry.clusters(u64::from(self.image.header.l1_entries) * 8) << bits;
         let old = self.image.header.l1_range();
-        let moves = bytes.len() as u64 > room;
         if moves {
-            let plan = self.plan(geometry.clusters(bytes.len() as u64), 0)?;
+            let plan = self.plan(new_l1, 0)?;
             self.lengthen(&plan)?;
             self.count(&plan)?;
             self.image.header.l1_offset = plan.tables << bits;

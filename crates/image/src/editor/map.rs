@@ -5,7 +5,7 @@
 
 use std::ops::{ControlFlow, Range};
 
-use extant_space::{ByteRange, Control, Error, ErrorKind, Result};
+use extant_space::{ByteRange, Control, Error, ErrorKind, Phase, Preallocation as Space, Result};
 
 use super::Editor;
 use crate::format::{CompressedPlace, L1Entry, L2Entry, Mapping};
@@ -15,6 +15,8 @@ use crate::qcow2::{Run, read_table};
 
 /// Zeros are written, and data is copied, in such pieces.
 const PIECE_BYTES: u64 = 1 << 20;
+/// Zeroed on a disk between two looks at the cancel.
+const ZEROED_AT_ONCE: u64 = 16 << 20;
 
 /// What a cluster has to get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,13 +84,13 @@ impl Editor<'_> {
             self.lengthen(&plan)
                 .and_then(|()| {
                     let data = self.data_range(&plan);
-                    self.target
-                        .make_space(data, preallocation.space(), control)?;
-                    self.fill_places(range, plan.data << bits, control)
+                    let space = preallocation.space();
+                    self.target.make_space(data, space, control)?;
+                    self.fill_places(range, data, space, control)
                 })
                 .inspect_err(|_| {
                     // Nothing refers to it yet, and the error is the one to tell.
-                    let _ = self.file().resize(file_bytes);
+                    let _ = self.target.cut(file_bytes);
                 })?;
             self.count(&plan)?;
         }
@@ -193,7 +195,7 @@ impl Editor<'_> {
     }
 
     /// Clusters that get a new place.
-    fn new_places(&self, range: ByteRange) -> Result<u64> {
+    pub(super) fn new_places(&self, range: ByteRange) -> Result<u64> {
         let mut count = 0;
         self.for_each_need(range, &mut |need, clusters| {
             if need.is_new_place() {
@@ -219,10 +221,19 @@ impl Editor<'_> {
         })
     }
 
-    /// Puts what is not zeros to the new places, which begin at `first`.
-    fn fill_places(&self, range: ByteRange, first: u64, control: Control<'_>) -> Result<()> {
+    /// Puts what is not zeros to the new places, which are `data`; on a disk zeros as well.
+    fn fill_places(
+        &self,
+        range: ByteRange,
+        data: ByteRange,
+        space: Space,
+        control: Control<'_>,
+    ) -> Result<()> {
+        if data.is_empty() {
+            return Ok(());
+        }
         let bits = self.geometry().cluster_bits();
-        let mut next = first;
+        let mut next = data.start();
         let mut buffer = Vec::new();
         self.for_each_need(range, &mut |need, clusters| {
             if !need.is_new_place() {
@@ -251,6 +262,13 @@ impl Editor<'_> {
                         .expand(place, clusters.start << bits, &mut buffer)?;
                     self.file().write_at(&buffer, to)?;
                 }
+                _ if self.target.is_disk() => {
+                    for piece in ByteRange::new(to, next).chunks(ZEROED_AT_ONCE) {
+                        control.cancel.check()?;
+                        self.target.zero(piece, space)?;
+                        control.report(Phase::Write, piece.end() - data.start(), data.len());
+                    }
+                }
                 _ => {}
             }
             Ok(())
@@ -258,10 +276,10 @@ impl Editor<'_> {
     }
 
     /// L2 tables that `range` needs, and that are not there or not the image's alone.
-    fn tables_to_make(&self, range: ByteRange) -> u64 {
+    pub(super) fn tables_to_make(&self, range: ByteRange) -> u64 {
         let coverage = self.geometry().l2_coverage_bytes();
         let is_to_make = |&index: &u64| {
-            let entry = L1Entry(self.image.l1[index as usize]);
+            let entry = L1Entry(self.image.l1.get(index as usize).copied().unwrap_or(0));
             entry.offset() == 0 || !entry.is_copied()
         };
         let tables = range.start() / coverage..range.end().div_ceil(coverage);

@@ -47,11 +47,7 @@ impl Editor<'_> {
         self.sync()?;
         self.give_back(&free)?;
         match self.target.data_file() {
-            Some(data) => match data.file().resize(virtual_bytes) {
-                // A disk keeps its size.
-                Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),
-                done => done,
-            },
+            Some(data) => data.cut(virtual_bytes),
             None => Ok(()),
         }
     }
@@ -83,21 +79,21 @@ impl Editor<'_> {
         Some(start >> geometry.cluster_bits()..geometry.clusters(start + bytes))
     }
 
-    /// Cuts the file behind the last cluster that is in use, which ends at the offset that is returned.
-    pub(crate) fn cut_end(&self) -> Result<u64> {
+    /// Cuts the file behind the last cluster that is in use.
+    pub(crate) fn cut_end(&self) -> Result<()> {
         let table = self.refcount_table()?;
         let end = self.counted_end(&table)? << self.geometry().cluster_bits();
-        if end < self.file().size()? {
-            self.file().resize(end)?;
+        match end < self.file().size()? {
+            true => self.target.cut(end),
+            false => Ok(()),
         }
-        Ok(end)
     }
 
-    /// Returns the space of clusters that nothing uses any more to the file system.
+    /// Returns the space of clusters that nothing uses any more to the file system, or to the disk.
     fn give_back(&self, free: &[Range<u64>]) -> Result<()> {
-        let end = self.cut_end()?;
+        self.cut_end()?;
         let bits = self.geometry().cluster_bits();
-        let kept = ByteRange::new(0, end);
+        let kept = ByteRange::new(0, self.file().size()?);
         let bytes = |run: &Range<u64>| ByteRange::new(run.start << bits, run.end << bits);
         for range in free.iter().filter_map(|run| bytes(run).intersection(kept)) {
             match self.file().fallocate(FallocateMode::PunchHole, range) {

@@ -5,9 +5,13 @@ use std::path::Path;
 use extant_blockdev::{Device, Persistence};
 use extant_hostfs::{CreateOptions, Existing, Pace};
 use extant_image::device::ImageDevice;
-use extant_image::{Format, ImageOptions, Layer, Preallocation, Target, create, materialize};
+use extant_image::{
+    Follow, Format, ImageInfo, ImageOptions, Layer, Preallocation, ResizeOptions, ResizeReport,
+    Target, create, materialize, open_path, resize,
+};
 use extant_space::{CancelToken, Control, ErrorKind, Result, Silent, SpaceFile};
-use extant_testkit::scratch::LoopDevice;
+use extant_testkit::oracle::qemu::qemu_io;
+use extant_testkit::scratch::{DirectIo, LoopDevice};
 use extant_testkit::{require, requires};
 
 use crate::support::{
@@ -17,15 +21,50 @@ use crate::support::{
 const DISK: u64 = 48 * MIB;
 const SIZE: u64 = 24 * MIB;
 
+fn silent<T>(work: impl FnOnce(Control<'_>) -> T) -> T {
+    work(Control::new(&CancelToken::new(), &Silent))
+}
+
 fn made(disk: &Path, virtual_bytes: u64, preallocation: Preallocation, force: bool) -> Result<()> {
     let mut options = ImageOptions::new(Format::Qcow2, virtual_bytes);
     options.preallocation = preallocation;
+    made_with(disk, &options, force)
+}
+
+fn made_with(disk: &Path, options: &ImageOptions, force: bool) -> Result<()> {
     let mut file = CreateOptions::new(1);
     if force {
         file.existing = Existing::Replace;
     }
-    let (cancel, silent) = (CancelToken::new(), Silent);
-    create(disk, &options, &file, Control::new(&cancel, &silent)).map(drop)
+    silent(|control| create(disk, options, &file, control)).map(drop)
+}
+
+fn resized(disk: &Path, bytes: u64, preallocation: Option<Preallocation>) -> Result<ResizeReport> {
+    let target = Target::host(disk, Pace::Full)?;
+    let options = ResizeOptions {
+        preallocation,
+        may_shrink: true,
+    };
+    silent(|control| resize(&target, Format::Qcow2, bytes, &options, control))
+}
+
+fn made_full(disk: &Path) -> Result<()> {
+    let target = Target::host(disk, Pace::Full)?;
+    silent(|control| materialize(&target, Format::Qcow2, control)).map(drop)
+}
+
+fn info(disk: &Path) -> ImageInfo {
+    let layer = open_path(disk, Some(Format::Qcow2), Follow::Nothing).unwrap();
+    layer.info().unwrap()
+}
+
+/// QEMU finds the image clean, and reads these bytes in it.
+#[track_caller]
+fn assert_holds(ground: &Ground, disk: &Path, bytes: &[u8]) {
+    assert_checks(disk);
+    let copy = ground.path("copy.qcow2");
+    std::fs::write(&copy, std::fs::read(disk).unwrap()).unwrap();
+    assert_reads(&copy, bytes);
 }
 
 #[test]
@@ -53,22 +92,120 @@ fn image_on_a_disk_that_held_something_else_reads_as_it_was_written() {
             drop(image);
             assert_checks(disk.path());
         }
-        let target = Target::host(disk.path(), Pace::Full).unwrap();
-        let cancel = CancelToken::new();
-        let control = Control::new(&cancel, &Silent);
-        let error = materialize(&target, Format::Qcow2, control).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
-        drop(target);
         let file = extant_hostfs::HostFile::open_read(disk.path()).unwrap();
         assert_eq!(file.size().unwrap(), DISK);
         let layer = Layer::open(std::sync::Arc::new(file), Format::Qcow2).unwrap();
         let mut found = vec![1; SIZE as usize];
         layer.read_at(&mut found, 0).unwrap();
         assert!(found == bytes, "{preallocation}");
-        let copy = ground.path("copy.qcow2");
-        std::fs::write(&copy, std::fs::read(disk.path()).unwrap()).unwrap();
-        assert_reads(&copy, &bytes);
+        assert_holds(&ground, disk.path(), &bytes);
     }
+}
+
+#[test]
+fn image_on_a_disk_is_resized_and_made_full_and_shows_nothing_old() {
+    require!(qemu_img(), requires::tool("qemu-io"), requires::root());
+    for (sector_bytes, cluster_bytes) in [(512, 65_536), (4096, 512), (4096, 2 << 20)] {
+        for preallocation in Preallocation::ALL {
+            let what = format!("sectors of {sector_bytes}, {cluster_bytes}, {preallocation}");
+            let ground = Ground::new();
+            let file = ground.path("disk");
+            std::fs::write(&file, vec![0xee; DISK as usize]).unwrap();
+            let disk = LoopDevice::attach_with(&file, DirectIo::Off, sector_bytes);
+            let mut options = ImageOptions::new(Format::Qcow2, 4 * MIB);
+            options.preallocation = preallocation;
+            options.qcow2.cluster_bytes = cluster_bytes;
+            made_with(disk.path(), &options, true).unwrap();
+            qemu_io(disk.path(), "qcow2", &["write -P 1 1M 2M"]);
+            let mut bytes = vec![0; 4 << 20];
+            bytes[1 << 20..3 << 20].fill(1);
+            // The mode that it is in goes on; what is mapped has its space on a disk.
+            let kept = info(disk.path()).preallocation;
+            if preallocation != Preallocation::Off {
+                assert_eq!(kept, Preallocation::Full, "{what}");
+            }
+            for (size, asked) in [
+                (6 * MIB + 512, None),
+                (3 * MIB + 512, None),
+                (5 * MIB + 4096, Some(Preallocation::Full)),
+                (2 * MIB + 512, None),
+                (7 * MIB, Some(Preallocation::Metadata)),
+                (8 * MIB, Some(Preallocation::Off)),
+            ] {
+                let report = resized(disk.path(), size, asked)
+                    .unwrap_or_else(|error| panic!("{what} {size}: {error}"));
+                assert_eq!(report.new_bytes, size);
+                if asked.is_none() && size > report.old_bytes {
+                    assert_eq!(report.preallocation, kept, "{what} {size}");
+                }
+                bytes.resize(size as usize, 0);
+                assert_holds(&ground, disk.path(), &bytes);
+            }
+            made_full(disk.path()).unwrap_or_else(|error| panic!("{what}: {error}"));
+            assert_holds(&ground, disk.path(), &bytes);
+            let found = info(disk.path());
+            assert_eq!(found.preallocation, Preallocation::Full, "{what}");
+            assert_eq!(found.states.written, 8 * MIB, "{what}");
+            assert_eq!(found.file_bytes, DISK, "{what}");
+            // Clusters of their own: QEMU writes to them where they are.
+            qemu_io(disk.path(), "qcow2", &["write -P 2 6M 2M"]);
+            bytes[6 << 20..8 << 20].fill(2);
+            assert_holds(&ground, disk.path(), &bytes);
+        }
+    }
+}
+
+#[test]
+fn image_on_a_disk_grows_as_far_as_the_disk_has_room() {
+    require!(qemu_img(), requires::tool("qemu-io"), requires::root());
+    let ground = Ground::new();
+    let file = ground.path("disk");
+    std::fs::write(&file, vec![0xee; DISK as usize]).unwrap();
+    let disk = LoopDevice::attach(&file);
+    made(disk.path(), SIZE, Preallocation::Full, true).unwrap();
+    qemu_io(disk.path(), "qcow2", &["write -P 1 20M 4M"]);
+    let mut bytes = vec![0; SIZE as usize];
+    bytes[20 << 20..].fill(1);
+    let before = std::fs::read(disk.path()).unwrap();
+    let error = resized(disk.path(), 2 * DISK, None).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    assert!(error.to_string().contains("missing"), "{error}");
+    assert!(std::fs::read(disk.path()).unwrap() == before);
+    // A thin one may promise more than there is; it cannot be made full.
+    resized(disk.path(), 2 * DISK, Some(Preallocation::Off)).unwrap();
+    bytes.resize(2 * DISK as usize, 0);
+    assert_holds(&ground, disk.path(), &bytes);
+    let error = made_full(disk.path()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    assert_holds(&ground, disk.path(), &bytes);
+    // What a smaller disk leaves is used again.
+    for _ in 0..3 {
+        resized(disk.path(), MIB, None).unwrap();
+        bytes.truncate(1 << 20);
+        resized(disk.path(), DISK - MIB, Some(Preallocation::Full)).unwrap();
+        bytes.resize((DISK - MIB) as usize, 0);
+        assert_holds(&ground, disk.path(), &bytes);
+    }
+    assert_eq!(info(disk.path()).states.written, DISK - MIB);
+}
+
+#[test]
+fn disk_in_use_is_not_changed() {
+    require!(qemu_img(), requires::root());
+    let ground = Ground::new();
+    let file = ground.path("disk");
+    std::fs::write(&file, vec![0xee; DISK as usize]).unwrap();
+    let disk = LoopDevice::attach(&file);
+    made(disk.path(), SIZE, Preallocation::Off, true).unwrap();
+    let served = open(disk.path());
+    for error in [
+        resized(disk.path(), DISK, None).unwrap_err(),
+        made_full(disk.path()).unwrap_err(),
+    ] {
+        assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
+    }
+    drop(served);
+    resized(disk.path(), DISK, None).unwrap();
 }
 
 #[test]

@@ -1,147 +1,27 @@
 //! Power cuts during changes in place: whatever of the writes since the last sync is kept, torn or lost, the image has no
 //! corruption and the guest's data is there.
 //!
-//! The file logs what is done to it. A disk after a cut has all that was synced before, and of what came after any sectors.
+//! The file logs what is done to it (`logged.rs`); on a disk (`disk.rs`) there is nothing but writes.
+
+mod disk;
+mod logged;
 
 use std::ops::ControlFlow;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use extant_image::format::{Header, Incompatible, Snapshot, read_snapshots};
 use extant_image::{
     DataFile, Format, ImageOptions, Layer, NewImage, Preallocation, ResizeOptions, Target, check,
     materialize, rebuild_refcounts, resize,
 };
-use extant_space::{
-    ByteRange, CancelToken, Control, Error, ErrorKind, Extent, ExtentFlags, ExtentState,
-    FallocateMode, Result, Silent, SpaceFile, SyncMode,
-};
-
+use extant_space::{ByteRange, CancelToken, Control, Result, Silent, SpaceFile};
 use extant_testkit::command::{self, tool};
 use extant_testkit::oracle::qemu::{qemu, qemu_img};
 use extant_testkit::require;
 use extant_testkit::workdir::Workdir;
+use logged::{Change, Logged, Order, after_cut, apply};
 
-const SECTOR: usize = 512;
 const SEEDS: u64 = 6;
-
-/// One change of the file.
-#[derive(Clone)]
-enum Change {
-    Write(u64, Vec<u8>),
-    Resize(u64),
-    Punch(ByteRange),
-    Sync,
-}
-
-/// Which of several files was changed, in order.
-type Order = Arc<Mutex<Vec<usize>>>;
-
-/// A file in memory, and what was done to it.
-#[derive(Default)]
-struct Logged(Mutex<(Vec<u8>, Vec<Change>)>, Option<(usize, Order)>);
-
-impl Logged {
-    fn of(bytes: Vec<u8>) -> Arc<Self> {
-        Arc::new(Self(Mutex::new((bytes, Vec::new())), None))
-    }
-
-    /// One of several, by number.
-    fn one_of(bytes: Vec<u8>, number: usize, order: &Order) -> Arc<Self> {
-        let place = Some((number, Arc::clone(order)));
-        Arc::new(Self(Mutex::new((bytes, Vec::new())), place))
-    }
-
-    fn do_it(&self, change: Change) {
-        if let Some((number, order)) = &self.1 {
-            order.lock().unwrap().push(*number);
-        }
-        let (bytes, log) = &mut *self.0.lock().unwrap();
-        apply(bytes, &change);
-        log.push(change);
-    }
-
-    fn bytes(&self) -> Vec<u8> {
-        self.0.lock().unwrap().0.clone()
-    }
-
-    fn log(&self) -> Vec<Change> {
-        self.0.lock().unwrap().1.clone()
-    }
-}
-
-fn apply(bytes: &mut Vec<u8>, change: &Change) {
-    match change {
-        Change::Write(at, data) => {
-            let end = *at as usize + data.len();
-            if bytes.len() < end {
-                bytes.resize(end, 0);
-            }
-            bytes[*at as usize..end].copy_from_slice(data);
-        }
-        Change::Resize(size) => bytes.resize(*size as usize, 0),
-        Change::Punch(range) => {
-            let end = (range.end() as usize).min(bytes.len());
-            if let Some(hole) = bytes.get_mut(range.start() as usize..end) {
-                hole.fill(0);
-            }
-        }
-        Change::Sync => {}
-    }
-}
-
-impl SpaceFile for Logged {
-    fn size(&self) -> Result<u64> {
-        Ok(self.0.lock().unwrap().0.len() as u64)
-    }
-
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        let (bytes, _) = &*self.0.lock().unwrap();
-        let rest = bytes.get(offset as usize..).unwrap_or_default();
-        let count = rest.len().min(buffer.len());
-        buffer[..count].copy_from_slice(&rest[..count]);
-        Ok(count)
-    }
-
-    fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
-        self.do_it(Change::Write(offset, buffer.to_vec()));
-        Ok(())
-    }
-
-    fn resize(&self, size_bytes: u64) -> Result<()> {
-        self.do_it(Change::Resize(size_bytes));
-        Ok(())
-    }
-
-    fn fallocate(&self, mode: FallocateMode, range: ByteRange) -> Result<()> {
-        match mode {
-            FallocateMode::AllocateKeepSize => Ok(()),
-            FallocateMode::PunchHole | FallocateMode::WriteZeroes => {
-                self.do_it(Change::Punch(range));
-                Ok(())
-            }
-            _ => Err(Error::new(ErrorKind::Unsupported)),
-        }
-    }
-
-    fn for_each_extent(
-        &self,
-        range: ByteRange,
-        visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
-    ) -> Result<()> {
-        let _ = visit(Extent {
-            logical: range,
-            physical: None,
-            state: ExtentState::Written,
-            flags: ExtentFlags::empty(),
-        });
-        Ok(())
-    }
-
-    fn sync(&self, _: SyncMode) -> Result<()> {
-        self.do_it(Change::Sync);
-        Ok(())
-    }
-}
 
 fn silent<T>(work: impl FnOnce(Control<'_>) -> T) -> T {
     work(Control::new(&CancelToken::new(), &Silent))
@@ -225,37 +105,22 @@ fn by_qemu(ground: &Workdir, bytes: &[u8], arguments: &[&str]) -> Vec<u8> {
     std::fs::read(&file).unwrap()
 }
 
-/// The disk when the power is cut after `log`: all that was synced, and any sectors of what came after.
-fn after_cut(before: &[u8], log: &[Change], seed: u64) -> Vec<u8> {
-    let synced = log
-        .iter()
-        .rposition(|change| matches!(change, Change::Sync))
-        .unwrap_or(0);
-    let mut random = fastrand::Rng::with_seed(seed);
-    let mut disk = before.to_vec();
-    for (index, change) in log.iter().enumerate() {
-        match change {
-            _ if index < synced || seed == 0 => apply(&mut disk, change),
-            // Sizes and holes are of the file system, which keeps their order.
-            Change::Write(at, data) => {
-                for (number, sector) in data.chunks(SECTOR).enumerate() {
-                    if random.bool() {
-                        let at = at + (number * SECTOR) as u64;
-                        apply(&mut disk, &Change::Write(at, sector.to_vec()));
-                    }
-                }
-            }
-            _ => apply(&mut disk, change),
-        }
-    }
-    disk
-}
-
 /// Runs `work` on the image, cuts the power everywhere in it, and judges what is left.
 #[track_caller]
 fn cut_everywhere(what: &str, before: &[u8], work: impl FnOnce(&Target) -> Result<()>) {
+    cut_in(&|file| Target::held(file), what, before, work);
+}
+
+/// As [`cut_everywhere`], in what `place` makes of the file.
+#[track_caller]
+fn cut_in(
+    place: &dyn Fn(Arc<Logged>) -> Target,
+    what: &str,
+    before: &[u8],
+    work: impl FnOnce(&Target) -> Result<()>,
+) {
     let file = Logged::of(before.to_vec());
-    work(&Target::held(file.clone())).unwrap();
+    work(&place(file.clone())).unwrap();
     let log = file.log();
     let old = guest(before.to_vec());
     let held: Vec<Vec<u8>> = (0..snapshots(before).len())
@@ -296,7 +161,7 @@ fn file_size_of(log: &[Change], before: &[u8], most: usize) -> usize {
     guest(disk).len().min(most)
 }
 
-fn resized(bytes: u64, preallocation: Preallocation) -> impl FnOnce(&Target) -> Result<()> {
+fn resized(bytes: u64, preallocation: Preallocation) -> impl Fn(&Target) -> Result<()> {
     move |target| {
         let options = ResizeOptions {
             preallocation: Some(preallocation),
@@ -360,20 +225,25 @@ fn materialize_survives_cuts() {
     }
 }
 
+/// An image of five clusters and a bit, all compressed by QEMU.
+fn compressed(cluster_bytes: u64) -> Vec<u8> {
+    let ground = Workdir::new();
+    let (source, packed) = ("source.qcow2", "packed.qcow2");
+    let source = ground.path().join(source);
+    let packed = ground.path().join(packed);
+    std::fs::write(&source, image(5 * cluster_bytes + 512, cluster_bytes)).unwrap();
+    let mut convert = tool("qemu-img");
+    convert.args(["convert", "-c", "-O", "qcow2", "-o"]);
+    convert.arg(format!("cluster_size={cluster_bytes}"));
+    command::run(convert.arg(&source).arg(&packed)).unwrap();
+    std::fs::read(&packed).unwrap()
+}
+
 #[test]
 fn expanding_what_is_compressed_survives_cuts() {
     require!(qemu_img());
     for cluster_bytes in [4096, 65536] {
-        let ground = Workdir::new();
-        let (source, packed) = ("source.qcow2", "packed.qcow2");
-        let source = ground.path().join(source);
-        let packed = ground.path().join(packed);
-        std::fs::write(&source, image(5 * cluster_bytes + 512, cluster_bytes)).unwrap();
-        let mut convert = tool("qemu-img");
-        convert.args(["convert", "-c", "-O", "qcow2", "-o"]);
-        convert.arg(format!("cluster_size={cluster_bytes}"));
-        command::run(convert.arg(&source).arg(&packed)).unwrap();
-        let before = std::fs::read(&packed).unwrap();
+        let before = compressed(cluster_bytes);
         cut_everywhere("materialize compressed", &before, |target| {
             silent(|control| materialize(target, Format::Qcow2, control)).map(drop)
         });
@@ -415,17 +285,21 @@ fn changes_of_disks_with_snapshots_survive_cuts_and_leave_those() {
     }
 }
 
-#[test]
-fn growth_of_a_disk_with_bitmaps_survives_cuts() {
-    require!(qemu_img());
+/// An image with two bitmaps that need longer tables for a disk of more than 2 MiB.
+fn with_bitmaps() -> Vec<u8> {
     let ground = Workdir::new();
-    let small = image(1 << 20, 512);
     let file = ground.path().join("a.qcow2");
-    std::fs::write(&file, &small).unwrap();
+    std::fs::write(&file, image(1 << 20, 512)).unwrap();
     for name in ["one", "two"] {
         qemu(&[&"bitmap", &"--add", &"-g", &"512", &file, &name]);
     }
-    let marked = std::fs::read(&file).unwrap();
+    std::fs::read(&file).unwrap()
+}
+
+#[test]
+fn growth_of_a_disk_with_bitmaps_survives_cuts() {
+    require!(qemu_img());
+    let marked = with_bitmaps();
     for preallocation in [Preallocation::Off, Preallocation::Metadata] {
         let what = format!("grow with bitmaps, {preallocation}");
         cut_everywhere(&what, &marked, resized(2200 * KIB, preallocation));
