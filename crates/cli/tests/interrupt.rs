@@ -21,8 +21,8 @@ use extant_testkit::{command, oracle, require};
 use rustix::process::Signal;
 
 use support::{
-    Answer, KIB, MIB, Random, Running, assert_names, create, create_command, extant, materialize,
-    noise, partial_of, wait_until,
+    Answer, KIB, MIB, Random, Running, assert_names, create, create_command, device_bytes_written,
+    extant, materialize, noise, partial_of, wait_until,
 };
 
 const SIGNALS: [Signal; 3] = [Signal::INT, Signal::TERM, Signal::HUP];
@@ -211,16 +211,6 @@ fn kept_partial_is_taken_up_after_a_cancel() {
         assert_names(scratch.path(), &["a"]);
         fs::remove_file(&file).unwrap();
     }
-}
-
-/// Bytes that were written to the loop device so far.
-fn device_bytes_written(scratch: &Scratch) -> u64 {
-    let name = scratch.device().unwrap().file_name().unwrap();
-    let file = Path::new("/sys/block").join(name).join("stat");
-    let text = fs::read_to_string(file).unwrap();
-    // Documentation/block/stat.rst: the seventh word, in units of 512 bytes.
-    let sectors: u64 = text.split_whitespace().nth(6).unwrap().parse().unwrap();
-    sectors * 512
 }
 
 #[test]

@@ -24,7 +24,8 @@ use crate::{exit, print};
 /// Copy an image into a new one, of another format, shape or preallocation.
 ///
 /// Holes are skipped and zeros stay zeros. With --chain the copy holds what the image shows through
-/// its backing files. Over a backing file of its own (-B) it holds what differs from that. The new image appears under its name when it is complete.
+/// its backing files. Over a backing file of its own (-B) it holds what differs from that. The new image appears under its name when it is complete;
+/// a copy that was cut off begins again.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

@@ -8,6 +8,7 @@ use extant_testkit::scratch::{Filesystem, Scratch};
 use extant_testkit::workdir::Workdir;
 use extant_testkit::{command, require, requires};
 
+use crate::outer::Outer;
 use crate::support::{Answer, MIB, assert_names, create, extant, lengthen, noise, run};
 
 #[track_caller]
@@ -185,81 +186,51 @@ fn lack_of_space_leaves_the_image_as_it_was() {
 #[test]
 fn images_inside_an_image_are_changed() {
     require!(qemu_img(), requires::tool("mke2fs"));
-    let work = Workdir::new();
-    let outer = work.path().join("outer.img");
-    run(extant().args(["fs", "mkfs"]).arg(&outer).arg("64MiB")).success();
-    let inside = |words: &[&str], more: &[&str]| {
-        let mut command = extant();
-        command
-            .args(words)
-            .arg("--in")
-            .arg(&outer)
-            .arg("/a.qcow2")
-            .args(more);
-        run(&mut command).success()
-    };
+    let outer = Outer::new();
+    let inside = |words: &[&str], more: &[&str]| outer.on(words, "/a.qcow2", more).success();
     inside(&["create"], &["4MiB", "--preallocation", "off"]);
     inside(&["image", "resize"], &["8MiB"]);
     inside(&["image", "materialize"], &[]);
     let answer = inside(&["image", "info", "--json"], &[]);
     assert_eq!(answer.text("/preallocation"), "full");
-    let copy = work.path().join("copy.qcow2");
-    run(extant()
-        .args(["fs", "get"])
-        .arg(&outer)
-        .arg("/a.qcow2")
-        .arg(&copy))
-    .success();
-    assert_checks(&copy);
-    let raw = work.path().join("a.raw");
-    let mut command = extant();
-    command
-        .args(["image", "convert", "--in"])
-        .arg(&outer)
-        .arg("/a.qcow2")
-        .arg(&raw);
-    run(&mut command).success();
+    assert_checks(&outer.get("/a.qcow2"));
+    let raw = outer.beside("a.raw");
+    inside(&["image", "convert"], &[raw.to_str().unwrap()]);
     assert_eq!(fs::metadata(&raw).unwrap().len(), 8 * MIB);
-    run(extant().args(["fs", "check"]).arg(&outer)).success();
+    outer.check();
 }
 
 #[test]
 fn images_are_converted_into_an_image_and_within_one() {
     require!(qemu_img(), requires::tool("mke2fs"));
-    let work = Workdir::new();
-    let outer = work.path().join("outer.img");
-    run(extant().args(["fs", "mkfs"]).arg(&outer).arg("64MiB")).success();
-    let raw = work.path().join("a.raw");
+    let outer = Outer::new();
+    let raw = outer.beside("a.raw");
     fs::write(&raw, noise(5, 3 << 20)).unwrap();
     lengthen(&raw, 6 * MIB);
     let convert = |from: &Path, to: &str, more: &[&str]| {
         let mut command = extant();
         command.args(["image", "convert"]).arg(from).arg(to);
-        run(command.arg("--into").arg(&outer).args(more))
+        run(command.arg("--into").arg(outer.path()).args(more))
     };
-    let copy = work.path().join("copy");
     for mode in ["off", "metadata", "falloc", "full"] {
         let name = format!("/{mode}.qcow2");
         convert(&raw, &name, &["--preallocation", mode]).success();
         // And again from there, beside it.
         let again = format!("/{mode}.again.qcow2");
-        let within = ["--in", outer.to_str().unwrap(), "--preallocation", mode];
+        let within = [
+            "--in",
+            outer.path().to_str().unwrap(),
+            "--preallocation",
+            mode,
+        ];
         convert(Path::new(&name), &again, &within).success();
         for name in [name, again] {
-            run(extant()
-                .args(["fs", "get"])
-                .arg(&outer)
-                .arg(&name)
-                .arg(&copy))
-            .success();
+            let copy = outer.get(&name);
             assert_checks(&copy);
             assert_reads_same((&copy, "qcow2"), (&raw, "raw"));
-            fs::remove_file(&copy).unwrap();
-            let mut command = extant();
-            command.args(["image", "info", "--json", "--in"]);
-            let info = run(command.arg(&outer).arg(&name)).success();
+            let info = outer.on(&["image", "info", "--json"], &name, &[]).success();
             assert_eq!(info.text("/preallocation"), mode, "{info}");
-            run(extant().args(["fs", "rm"]).arg(&outer).arg(&name)).success();
+            outer.remove(&name);
         }
     }
     convert(&raw, "/a.raw", &[]).success();
@@ -270,5 +241,5 @@ fn images_are_converted_into_an_image_and_within_one() {
         &["--size", "1TiB", "--preallocation", "full"],
     )
     .refused(3, &["outer.img:/b.raw", "no space"]);
-    run(extant().args(["fs", "check"]).arg(&outer)).success();
+    outer.check();
 }

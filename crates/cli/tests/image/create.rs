@@ -11,8 +11,10 @@ use extant_testkit::workdir::Workdir;
 use extant_testkit::{oracle, require, requires};
 use rustix::process::Signal;
 
+use crate::outer::Outer;
 use crate::support::{
-    MIB, Random, Running, assert_names, create, create_command, extant, names, run,
+    MIB, Random, Running, assert_names, create, create_command, device_bytes_written, extant,
+    names, partial_of, run, wait_until,
 };
 
 #[test]
@@ -122,32 +124,18 @@ fn wrong_words_are_refused_and_leave_nothing() {
 #[test]
 fn image_inside_an_image_is_whole_in_every_mode() {
     require!(qemu_img(), requires::tool("mke2fs"));
-    let work = Workdir::new();
-    let outer = work.path().join("outer.img");
-    run(extant().args(["fs", "mkfs"]).arg(&outer).arg("64MiB")).success();
+    let outer = Outer::new();
     for mode in ["off", "metadata", "falloc", "full"] {
         let name = format!("/{mode}.qcow2");
-        let mut command = extant();
-        command
-            .arg("create")
-            .arg("--in")
-            .arg(&outer)
-            .args([&name, "8MiB", "--json"]);
-        let answer = run(command.args(["--preallocation", mode])).success();
+        let more = ["8MiB", "--json", "--preallocation", mode];
+        let answer = outer.on(&["create"], &name, &more).success();
         assert_eq!(answer.text("/disk/preallocation"), mode);
-        let copy = work.path().join("copy");
-        run(extant()
-            .args(["fs", "get"])
-            .arg(&outer)
-            .arg(&name)
-            .arg(&copy))
-        .success();
+        let copy = outer.get(&name);
         assert_checks(&copy);
         let info = qemu_json(&[&"info", &"--output=json", &copy]);
         assert_eq!(info["virtual-size"], 8 * MIB);
-        fs::remove_file(&copy).unwrap();
     }
-    run(extant().args(["fs", "check"]).arg(&outer)).success();
+    outer.check();
 }
 
 #[test]
@@ -193,6 +181,41 @@ fn killed_creation_leaves_no_name_and_the_next_run_is_whole() {
         fs::remove_file(&file).unwrap();
         assert_names(scratch.path(), &[]);
     }
+}
+
+#[test]
+fn killed_creation_of_a_full_image_goes_on_where_it_was() {
+    require!(qemu_img(), Filesystem::Ext4.requirement());
+    let scratch = Scratch::new(Filesystem::Ext4, 192 * MIB);
+    let file = scratch.path().join("a.qcow2");
+    let words = ["--preallocation", "full"];
+    let slow = [&words[..], &["--rate", "64M"]].concat();
+    let written = || oracle::filefrag(&partial_of(&file)).bytes(ExtentState::Written);
+    let mut kept = 0;
+    for _ in 0..3 {
+        let mut running = Running::start(&mut create_command(&file, "96MiB", &slow));
+        wait_until("more that is written", || {
+            !running.is_alive() || partial_of(&file).exists() && written() > kept + 4 * MIB
+        });
+        let (answer, _) = running.stop(Signal::KILL);
+        assert_eq!(answer.signal, Some(9), "{answer}");
+        assert_names(scratch.path(), &[".a.qcow2.extant-partial"]);
+        let now = written();
+        assert!(now > kept, "{now} of {kept} bytes are left");
+        kept = now;
+    }
+    let before = device_bytes_written(&scratch);
+    let answer = create(&file, "96MiB", &[&words[..], &["--json"]].concat()).success();
+    let size = fs::metadata(&file).unwrap().len();
+    assert_eq!(answer.number("/file/resumed_bytes"), kept, "{answer}");
+    let rest = answer.number("/file/written_bytes");
+    assert_eq!(rest, size - kept, "{answer}");
+    // With tables and metadata; all of it again would be far more.
+    let on_device = device_bytes_written(&scratch) - before;
+    assert!(on_device < rest + 3 * MIB, "{on_device} for {answer}");
+    assert_names(scratch.path(), &["a.qcow2"]);
+    assert_checks(&file);
+    assert!(oracle::filefrag(&file).is_extant());
 }
 
 #[test]

@@ -7,6 +7,7 @@ use extant_testkit::oracle::qemu::{assert_checks, qemu, qemu_img, qemu_json};
 use extant_testkit::workdir::Workdir;
 use extant_testkit::{require, requires};
 
+use crate::outer::Outer;
 use crate::support::{Answer, MIB, create, extant, run};
 
 #[track_caller]
@@ -143,32 +144,14 @@ fn measure_is_what_create_makes() {
 #[test]
 fn images_inside_an_image_are_looked_at() {
     require!(requires::tool("mke2fs"));
-    let work = Workdir::new();
-    let outer = work.path().join("outer.img");
-    run(extant().args(["fs", "mkfs"]).arg(&outer).arg("64MiB")).success();
-    let mut command = extant();
-    command
-        .args(["create", "--in"])
-        .arg(&outer)
-        .args(["/a.qcow2", "8MiB"]);
-    run(&mut command).success();
-    for words in [&["info", "--json"][..], &["check"], &["map"]] {
-        let mut command = extant();
-        command
-            .arg("image")
-            .args(words)
-            .arg("--in")
-            .arg(&outer)
-            .arg("/a.qcow2");
-        let answer = run(&mut command).success();
-        if words[0] == "info" {
-            assert_eq!(answer.text("/preallocation"), "full");
-        }
-    }
-    let outside = run(extant()
-        .args(["image", "info", "--chain", "--in"])
-        .arg(&outer)
-        .arg("/a.qcow2"));
+    let outer = Outer::new();
+    let on = |words: &[&str], more: &[&str]| outer.on(words, "/a.qcow2", more);
+    on(&["create"], &["8MiB"]).success();
+    let answer = on(&["image", "info", "--json"], &[]).success();
+    assert_eq!(answer.text("/preallocation"), "full");
+    on(&["image", "check"], &[]).success();
+    on(&["image", "map"], &[]).success();
+    let outside = on(&["image", "info", "--chain"], &[]);
     outside.refused(5, &["--chain is for files of the host"]);
 }
 

@@ -7,3 +7,4 @@ mod change;
 mod create;
 mod disk;
 mod look;
+mod outer;

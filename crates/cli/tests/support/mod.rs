@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use extant_testkit::command;
+use extant_testkit::scratch::Scratch;
 use extant_testkit::workdir::Workdir;
 use serde_json::Value;
 
@@ -208,6 +209,17 @@ pub fn wait_for_space_of(path: &Path) {
     wait_until("space of the partial file", || {
         std::fs::metadata(partial_of(path)).is_ok_and(|partial| partial.blocks() > 0)
     });
+}
+
+/// Bytes that were written to the loop device of a file system so far.
+pub fn device_bytes_written(scratch: &Scratch) -> u64 {
+    let device = scratch.device().expect("a file system on a device");
+    let name = device.file_name().expect("a name under /dev");
+    let file = Path::new("/sys/block").join(name).join("stat");
+    let text = std::fs::read_to_string(file).expect("statistics of the device");
+    // Documentation/block/stat.rst: the seventh word, in units of 512 bytes.
+    let sectors = text.split_whitespace().nth(6).map(str::parse::<u64>);
+    sectors.expect("a seventh word").expect("a number") * 512
 }
 
 /// Makes `file` longer, with a hole, on the disk.
