@@ -28,6 +28,17 @@ impl Fio {
             .set("fallocate", "none")
     }
 
+    /// What a disk does at most for a file that is there: large writes, several in flight, synced at their end.
+    pub fn ceiling(file: &Path, size_bytes: u64) -> Self {
+        Self::write("ceiling")
+            .set("ioengine", "io_uring")
+            .set("iodepth", 8)
+            .set("bs", "2M")
+            .set("end_fsync", 1)
+            .set("size", size_bytes)
+            .file(file)
+    }
+
     /// A job of an NBD client.
     pub fn nbd(name: &str, uri: &str) -> Self {
         let job = Self {

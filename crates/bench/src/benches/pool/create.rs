@@ -271,13 +271,7 @@ impl Work<'_> {
     }
 
     fn ceiling(&self, method: Method, file: &Path, outcome: &mut Outcome) -> Result<()> {
-        let job = Fio::write("ceiling")
-            .set("ioengine", "io_uring")
-            .set("iodepth", 8)
-            .set("bs", "2M")
-            .set("end_fsync", 1)
-            .set("size", self.size)
-            .file(file);
+        let job = Fio::ceiling(file, self.size);
         let writes = job.run()?;
         let shown = self.context.shown(&job.command());
         let time = mib(self.size) / writes.mib_per_second * 1000.0;

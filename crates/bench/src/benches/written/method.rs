@@ -159,13 +159,7 @@ impl Work<'_> {
     }
 
     fn ceiling(&mut self, method: Method, file: &Path) -> Result<()> {
-        let job = Fio::write("ceiling")
-            .set("ioengine", "io_uring")
-            .set("iodepth", 8)
-            .set("bs", "2M")
-            .set("end_fsync", 1)
-            .set("size", self.size)
-            .file(file);
+        let job = Fio::ceiling(file, self.size);
         let writes = job.run()?;
         let shown = self.context.shown(&job.command());
         let rate = writes.mib_per_second;
