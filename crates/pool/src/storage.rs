@@ -13,6 +13,7 @@ mod host_file;
 mod image;
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use extant_hostfs::{Access, Holder, HostFile, Pace};
 use extant_image::NewImage;
@@ -172,10 +173,11 @@ pub(crate) trait VolumeFile: SpaceFile {
     fn stat(&self) -> Result<FileStat>;
 
     /// When anything of the file was changed for the last time: nanoseconds since 1970, by the clock of its file system.
-    /// `None` where that cannot be told.
-    fn changed_ns(&self) -> Result<Option<u64>> {
-        Ok(None)
-    }
+    /// `None` where that is not told so exactly.
+    fn changed_ns(&self) -> Result<Option<u64>>;
+
+    /// So long after the last change that a process saw its own writes may still come when it is killed.
+    fn last_writes(&self) -> Duration;
 
     /// Takes a lock; false while somebody else has one that excludes it.
     fn try_lock(&self, mode: LockMode) -> Result<bool>;
@@ -201,7 +203,7 @@ pub(crate) trait VolumeFile: SpaceFile {
     /// Holes and unwritten parts become written; data is kept.
     fn make_written(&self, wanted: &MakeWritten, control: Control<'_>) -> Result<()>;
 
-    /// The range reads as zeros and is written; data is lost.
+    /// The range reads as zeros and is written, durably; data is lost.
     fn write_zeroes(&self, range: ByteRange, pace: &Pace, control: Control<'_>) -> Result<()>;
 
     /// An overwrite of what is written stays in its place.
@@ -209,6 +211,14 @@ pub(crate) trait VolumeFile: SpaceFile {
 
     /// The file of the host, where it is one.
     fn as_host(&self) -> Option<&HostFile>;
+}
+
+/// A time of a file; `None` for one before 1970.
+fn nanoseconds(seconds: i64, and_nanoseconds: u64) -> Option<u64> {
+    let seconds = u64::try_from(seconds).ok()?;
+    seconds
+        .checked_mul(1_000_000_000)?
+        .checked_add(and_nanoseconds)
 }
 
 /// The file of a job that is complete, but for its name.

@@ -5,7 +5,9 @@
 //! for e2fsck each time.
 
 use std::fs;
+use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -82,22 +84,7 @@ impl Stand {
         let scratch = Scratch::builder(Filesystem::Ext4, bytes)
             .memory(2 * bytes)
             .build();
-        let stand = Self {
-            kind,
-            scratch,
-            content: noise(7, SIZE as usize),
-            image: Vec::new(),
-            aside: Workdir::new(),
-        };
-        match kind {
-            Kind::Directory => fs::create_dir(stand.pool()).unwrap(),
-            Kind::Image => {
-                let file = fs::File::create(stand.pool()).unwrap();
-                file.set_len(128 * MIB).unwrap();
-                let mut make = command::tool("mke2fs");
-                command::must(make.args(["-q", "-F", "-t", "ext4"]).arg(stand.pool()));
-            }
-        }
+        let stand = Self::empty(kind, scratch, 128 * MIB);
         fs::write(stand.outside("source"), &stand.content).unwrap();
         let source = stand.outside("source.qcow2");
         run(extant()
@@ -113,6 +100,27 @@ impl Stand {
         let image = fs::read(&source).unwrap();
         let stand = Self { image, ..stand };
         stand.reset();
+        stand
+    }
+
+    /// A pool without volumes: a directory, or an image of `bytes`.
+    fn empty(kind: Kind, scratch: Scratch, bytes: u64) -> Self {
+        let stand = Self {
+            kind,
+            scratch,
+            content: noise(7, SIZE as usize),
+            image: Vec::new(),
+            aside: Workdir::new(),
+        };
+        match kind {
+            Kind::Directory => fs::create_dir(stand.pool()).unwrap(),
+            Kind::Image => {
+                let file = fs::File::create(stand.pool()).unwrap();
+                file.set_len(bytes).unwrap();
+                let mut make = command::tool("mke2fs");
+                command::must(make.args(["-q", "-F", "-t", "ext4"]).arg(stand.pool()));
+            }
+        }
         stand
     }
 
@@ -506,34 +514,62 @@ fn sync(folder: &Path) {
 #[test]
 fn wipe_goes_on_where_it_was_killed() {
     require!(Filesystem::Ext4.requirement());
+    for kind in [Kind::Directory, Kind::Image] {
+        kill_wipe(kind);
+    }
+}
+
+fn kill_wipe(kind: Kind) {
     const SIZE: u64 = 400 * MIB;
     /// What a wipe makes durable at once.
     const PIECE: u64 = 256 * MIB;
     let scratch = Scratch::builder(Filesystem::Ext4, 640 * MIB)
         .memory(1280 * MIB)
         .build();
-    let pool = scratch.path();
-    fs::write(pool.join("data"), vec![7; SIZE as usize]).unwrap();
+    let stand = Stand::empty(kind, scratch, 500 * MIB);
+    let pool = stand.pool();
+    match kind {
+        Kind::Directory => fs::write(pool.join("data"), vec![7; SIZE as usize]).unwrap(),
+        Kind::Image => {
+            let mut put = extant();
+            put.args(["fs", "put"]).arg(&pool).args(["-", "/data"]);
+            give(&mut put, &vec![7; SIZE as usize]);
+        }
+    }
     let mut wipe = extant();
-    wipe.args(["vol", "wipe"]).arg(pool).arg("data");
+    wipe.args(["vol", "wipe"]).arg(&pool).arg("data");
     let running = Running::start(wipe.args(["--rate", "128M"]));
     let shown = || {
-        let answer = run(extant().args(["job", "show", "--json"]).arg(pool).arg("1"));
+        let answer = run(extant().args(["job", "show", "--json"]).arg(&pool).arg("1"));
         let json = serde_json::from_str::<serde_json::Value>(&answer.stdout).ok();
         json.and_then(|job| job["progress"]["done_bytes"].as_u64())
     };
     wait_until("the second piece", || shown() > Some(PIECE));
     running.stop(Signal::KILL);
-    assert!(fs::read(pool.join("data")).unwrap().contains(&7));
+    assert!(stand.read("data").unwrap().contains(&7));
     let mut resume = extant();
-    resume.args(["job", "resume"]).arg(pool).arg("1");
+    resume.args(["job", "resume"]).arg(&pool).arg("1");
     let answer = run(resume.args(["--progress", "json"]));
     assert_eq!(answer.code, Some(0), "{answer}");
     let lines = answer.stderr.lines();
     let mut lines = lines.map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap());
     let first = lines.find(|line| line["phase"] == "write").unwrap();
-    assert!(first["done_bytes"].as_u64() >= Some(PIECE), "{answer}");
-    let content = fs::read(pool.join("data")).unwrap();
+    assert!(
+        first["done_bytes"].as_u64() >= Some(PIECE),
+        "{kind:?}: {answer}"
+    );
+    let content = stand.read("data").unwrap();
     assert_eq!(content.len() as u64, SIZE);
     assert!(content == vec![0; SIZE as usize]);
+    if kind == Kind::Image {
+        assert_e2fsck_clean(&pool);
+    }
+}
+
+/// Runs `command` with `bytes` on its standard input.
+#[track_caller]
+fn give(command: &mut std::process::Command, bytes: &[u8]) {
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(bytes).unwrap();
+    assert!(child.wait().unwrap().success());
 }

@@ -54,8 +54,10 @@ pub(crate) struct Line {
 pub(crate) struct Wiped {
     /// All before this byte is, durably.
     pub(crate) end_byte: u64,
-    /// The last change of the volume that the job saw, which was its own: nanoseconds since 1970, by the clock of the volume's
-    /// file system.
+    /// When the volume was changed for the last time before that: nanoseconds since 1970, by the clock of its file system. What comes
+    /// after it may be lost with the process.
+    pub(crate) durable_ns: u64,
+    /// The last change of the volume that the job saw, which was its own.
     pub(crate) changed_ns: u64,
 }
 
@@ -248,6 +250,7 @@ mod tests {
             }),
             wiped: Some(Wiped {
                 end_byte: u64::MAX,
+                durable_ns: u64::MAX,
                 changed_ns: u64::MAX,
             }),
         };

@@ -5,8 +5,8 @@
 
 use std::fs::File;
 use std::num::NonZeroU64;
-use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use extant_hostfs::Pace;
@@ -157,7 +157,7 @@ impl<'p> Job<'p> {
     ) {
         // The file has its place on the disk then, before the operation waits for its last line to be there.
         let _ = self.run.sync();
-        let mut told: Option<(Instant, Line)> = None;
+        let mut told: Option<Instant> = None;
         let mut shared: Option<Instant> = None;
         while is_done.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
             if self.run.must_stop() {
@@ -168,14 +168,13 @@ impl<'p> Job<'p> {
                 let _ = rate.share(&self.record, &self.state);
                 shared = Some(Instant::now());
             }
-            let newest = teller.newest();
-            let is_due = told.is_none_or(|(at, old)| at.elapsed() >= TELL && old != newest);
-            if is_due {
-                // A line that cannot be written is missed by nobody but those who look.
-                let _ = self.run.tell(newest);
-                told = Some((Instant::now(), newest));
+            if told.is_none_or(|at| at.elapsed() >= TELL) {
+                teller.tell_newest();
+                told = Some(Instant::now());
             }
         }
+        // For who resumes a job that was stopped.
+        teller.tell_newest();
     }
 
     fn end(&mut self, result: Result<()>) -> Result<()> {
@@ -193,41 +192,67 @@ impl<'p> Job<'p> {
 /// The line that others see, as it is to be written.
 pub(super) struct Teller<'a> {
     run: &'a RunFile,
-    line: Mutex<Line>,
+    lines: Mutex<Lines>,
+}
+
+/// Locked while a line is written: an older one never replaces a newer.
+struct Lines {
+    newest: Line,
+    /// As others see it.
+    told: Option<Line>,
 }
 
 impl<'a> Teller<'a> {
     fn new(run: &'a RunFile) -> Self {
-        let line = run.line().unwrap_or(Line::new(Stage::Waiting));
+        let told = run.line();
+        let newest = told.unwrap_or(Line::new(Stage::Waiting));
         Self {
             run,
-            line: Mutex::new(line),
+            lines: Mutex::new(Lines { newest, told }),
         }
     }
 
+    fn lines(&self) -> MutexGuard<'_, Lines> {
+        self.lines.lock().expect("nobody panics with it")
+    }
+
     pub(super) fn newest(&self) -> Line {
-        *self.line.lock().expect("nobody panics with it")
+        self.lines().newest
     }
 
     fn set_progress(&self, progress: Progress) {
-        self.line.lock().expect("nobody panics with it").progress = Some(progress);
+        self.lines().newest.progress = Some(progress);
     }
 
     fn set_wiped(&self, wiped: Wiped) {
-        let mut own = self.line.lock().expect("nobody panics with it");
-        let moved = own.wiped.map(|old| old.end_byte) != Some(wiped.end_byte);
-        own.wiped = Some(wiped);
-        if moved {
+        let mut lines = self.lines();
+        let old = lines.newest.wiped.map(|old| old.end_byte);
+        lines.newest.wiped = Some(wiped);
+        if old != Some(wiped.end_byte) {
             // A line that cannot be written makes the next process do more.
-            let _ = self.run.tell(*own);
+            let _ = self.tell(&mut lines);
         }
     }
 
     /// Tells others where the job is, now.
     pub(super) fn set(&self, line: Line) -> Result<()> {
-        let mut own = self.line.lock().expect("nobody panics with it");
-        *own = line;
-        self.run.tell(line)
+        let mut lines = self.lines();
+        lines.newest = line;
+        self.tell(&mut lines)
+    }
+
+    /// Tells what has not been told yet. A line that cannot be written is missed by nobody but those who look.
+    fn tell_newest(&self) {
+        let mut lines = self.lines();
+        if lines.told != Some(lines.newest) {
+            let _ = self.tell(&mut lines);
+        }
+    }
+
+    fn tell(&self, lines: &mut Lines) -> Result<()> {
+        self.run.tell(lines.newest)?;
+        lines.told = Some(lines.newest);
+        Ok(())
     }
 }
 

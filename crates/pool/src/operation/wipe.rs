@@ -21,8 +21,6 @@ use crate::volume::{check_nobody_has_it_open, lock_alone};
 
 /// Wiped, and durable, at once: what is lost by a kill at most. A piece costs a sync.
 const PIECE: u64 = 256 << 20;
-/// A job's own last writes may come so long after the last change that it saw.
-const LAST_WRITES_NS: u64 = 1_000_000_000;
 /// Punched in one call.
 const PUNCH: u64 = 1 << 30;
 /// A multiple of every block.
@@ -80,6 +78,8 @@ fn zero(file: &dyn VolumeFile, work: &Work<'_>, control: Control<'_>) -> Result<
         Some(_) => 0,
         None => wiped_before(file, work)?,
     };
+    let mut durable_ns = file.changed_ns()?;
+    keep(file, work, end_byte, durable_ns);
     let written = written_runs(file)?;
     let total: u64 = written.iter().map(|run| run.len()).sum();
     let pace = work.pace();
@@ -96,13 +96,14 @@ fn zero(file: &dyn VolumeFile, work: &Work<'_>, control: Control<'_>) -> Result<
                 Phase::Allocate => 0,
                 _ => piece.len(),
             };
-            keep(file, work, end_byte);
+            keep(file, work, end_byte, durable_ns);
             control.report(Phase::Write, done + within, total);
         };
         let inner = Control::new(control.cancel, &progress);
         file.write_zeroes(piece, &pace, inner)?;
         end_byte = piece.end();
-        keep(file, work, end_byte);
+        durable_ns = file.changed_ns()?;
+        keep(file, work, end_byte, durable_ns);
         done += piece.len();
         control.report(Phase::Write, done, total);
     }
@@ -115,7 +116,8 @@ fn wiped_before(file: &dyn VolumeFile, work: &Work<'_>) -> Result<u64> {
         return Ok(0);
     };
     // A clock that was set back is no proof either.
-    let own = wiped.changed_ns..=wiped.changed_ns.saturating_add(LAST_WRITES_NS);
+    let last_writes = file.last_writes().as_nanos() as u64;
+    let own = wiped.durable_ns..=wiped.changed_ns.saturating_add(last_writes);
     Ok(match own.contains(&changed_ns) {
         true => wiped.end_byte,
         false => 0,
@@ -123,11 +125,12 @@ fn wiped_before(file: &dyn VolumeFile, work: &Work<'_>) -> Result<u64> {
 }
 
 /// For who resumes the job.
-fn keep(file: &dyn VolumeFile, work: &Work<'_>, end_byte: u64) {
-    // Without the time of the change nobody could believe it.
-    if let Ok(Some(changed_ns)) = file.changed_ns() {
+fn keep(file: &dyn VolumeFile, work: &Work<'_>, end_byte: u64, durable_ns: Option<u64>) {
+    // Without the times of the changes nobody could believe it.
+    if let (Some(durable_ns), Ok(Some(changed_ns))) = (durable_ns, file.changed_ns()) {
         work.set_wiped(Wiped {
             end_byte,
+            durable_ns,
             changed_ns,
         });
     }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use extant_hostfs::{
     Exclusion, Fallback, Holder, HostFile, MaterializeOptions, Pace, Shared, materialize_file,
@@ -11,10 +12,12 @@ use extant_space::{ByteRange, Control, Error, Result};
 use rustix::fs::{FlockOperation, Mode, XattrFlags, flock};
 use rustix::io::Errno;
 
-use super::{FileStat, LockMode, MakeWritten, VolumeFile};
+use super::{FileStat, LockMode, MakeWritten, VolumeFile, nanoseconds};
 
 /// Longer values are none of ours.
 const ATTRIBUTE_MAX: usize = 4 << 10;
+/// The kernel ends what was under way.
+const LAST_WRITES: Duration = Duration::from_secs(1);
 
 impl VolumeFile for HostFile {
     fn path(&self) -> &Path {
@@ -28,9 +31,11 @@ impl VolumeFile for HostFile {
 
     fn changed_ns(&self) -> Result<Option<u64>> {
         let stat = rustix::fs::fstat(self.as_file()).map_err(|errno| error(self, errno))?;
-        let seconds = u64::try_from(stat.st_ctime).ok();
-        let whole = seconds.and_then(|seconds| seconds.checked_mul(1_000_000_000));
-        Ok(whole.and_then(|whole| whole.checked_add(stat.st_ctime_nsec)))
+        Ok(nanoseconds(stat.st_ctime, stat.st_ctime_nsec))
+    }
+
+    fn last_writes(&self) -> Duration {
+        LAST_WRITES
     }
 
     fn try_lock(&self, mode: LockMode) -> Result<bool> {

@@ -21,12 +21,15 @@ pub const SIZE: u64 = 8 * MIB;
 
 /// An image of `bytes` at `path`.
 pub fn make_image(path: &Path, bytes: u64) {
+    make_image_with(path, bytes, &[]);
+}
+
+/// The same, made as `more` tells mke2fs.
+pub fn make_image_with(path: &Path, bytes: u64, more: &[&str]) {
     fs::File::create(path).unwrap().set_len(bytes).unwrap();
-    command::must(
-        command::tool("mke2fs")
-            .args(["-q", "-F", "-t", "ext4"])
-            .arg(path),
-    );
+    let mut make = command::tool("mke2fs");
+    make.args(["-q", "-F", "-t", "ext4"]).args(more);
+    command::must(make.arg(path));
 }
 
 /// Does something in the image at `path`, as who changes it.
@@ -66,12 +69,17 @@ pub struct Stand {
 
 impl Stand {
     pub fn new(kind: PoolKind) -> Self {
-        let scratch = in_memory(Below::Ext4, 256 * MIB);
+        Self::with_room(kind, 128 * MIB, &[])
+    }
+
+    /// With an image of `bytes`, made as `more` tells mke2fs, or a directory with more room than that.
+    pub fn with_room(kind: PoolKind, bytes: u64, more: &[&str]) -> Self {
+        let scratch = in_memory(Below::Ext4, bytes + 128 * MIB);
         let outside = scratch.folder_beside("outside");
         let definition = match kind {
             PoolKind::Ext4 => {
                 let image = scratch.path().join("disk.img");
-                make_image(&image, 128 * MIB);
+                make_image_with(&image, bytes, more);
                 Definition::of_image(&image)
             }
             _ => Definition::of_directory(scratch.path()),

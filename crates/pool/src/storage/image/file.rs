@@ -15,7 +15,7 @@ use extant_space::{
 };
 
 use super::OpenImage;
-use crate::storage::{FileStat, LockMode, MakeWritten, VolumeFile};
+use crate::storage::{FileStat, LockMode, MakeWritten, VolumeFile, nanoseconds};
 
 /// Zeros written at once.
 const ZEROS: u64 = 1 << 20;
@@ -87,6 +87,20 @@ impl VolumeFile for ImageFile {
         Ok(self.image.stat(self.file.node()))
     }
 
+    fn changed_ns(&self) -> Result<Option<u64>> {
+        let found = self.file.node().attributes();
+        let changed = found.changed;
+        // An inode that has room for the time it was made has room for nanoseconds.
+        let is_exact = found.created.is_some();
+        let time = is_exact.then(|| nanoseconds(changed.seconds, changed.nanoseconds.into()));
+        Ok(time.flatten())
+    }
+
+    fn last_writes(&self) -> Duration {
+        // What was not committed is lost with the process.
+        Duration::ZERO
+    }
+
     fn try_lock(&self, mode: LockMode) -> Result<bool> {
         Ok(self.image.try_lock(self.file.node().number(), mode))
     }
@@ -155,7 +169,9 @@ impl VolumeFile for ImageFile {
                 thread::sleep(left.min(LOOK));
             }
         }
-        Ok(())
+        control.report(Phase::Sync, range.len(), range.len());
+        // With the time of the change, which others hold against what was told of it.
+        self.sync(SyncMode::All)
     }
 
     fn overwrites_in_place(&self) -> Result<bool> {
