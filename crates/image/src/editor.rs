@@ -14,6 +14,7 @@
 
 mod append;
 mod bitmaps;
+mod full;
 mod grow;
 mod map;
 mod release;

@@ -44,7 +44,7 @@ pub use info::{ImageInfo, Qcow2Info, SnapshotInfo, StateBytes};
 pub use layer::{Follow, ImageExtent, Layer, open_path};
 pub use lock::{Use, lock, unlock};
 pub use materialize::{MaterializeReport, materialize};
-pub use measure::{Measurement, data_bytes, measure, resize_bytes_max};
+pub use measure::{Measurement, data_bytes, full_file_bytes, measure, resize_bytes_max};
 pub use new_image::NewImage;
 pub use options::{BackingFile, DataFile, Format, ImageOptions, Qcow2Options};
 pub use pieces::{Missing, Pieces, verify_state};

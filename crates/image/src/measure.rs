@@ -1,16 +1,19 @@
 //! How large an image's file would be.
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
-use extant_space::{ByteRange, Preallocation as Space, Result};
+use extant_space::{ByteRange, Preallocation as Space, Result, SpaceFile};
 use serde::Serialize;
 
+use crate::editor::Editor;
 use crate::format::Header;
 use crate::layer::Layer;
 use crate::layout::{DATA_ALIGNMENT, Layout, Mapped};
 use crate::new_image::NewImage;
 use crate::options::{Format, ImageOptions};
 use crate::preallocation::Preallocation;
+use crate::target::Target;
 
 /// What a new image needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -102,6 +105,15 @@ pub fn resize_bytes_max(
         Space::Falloc | Space::Full => metadata + data + geometry.clusters(DATA_ALIGNMENT),
     };
     space.saturating_mul(geometry.cluster_bytes())
+}
+
+/// Size that the file of a qcow2 image has when [`materialize`](crate::materialize) has made it full. An image whose refcounts are behind
+/// (dirty) comes to this at most.
+///
+/// # Errors
+/// Those of the tables, which are read; nothing is changed.
+pub fn full_file_bytes(file: Arc<dyn SpaceFile>) -> Result<u64> {
+    Editor::looking(&Target::held(file))?.full_bytes()
 }
 
 /// Bytes of the clusters of `cluster_bytes` that a copy of `layer` would hold data in.

@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use extant_space::{
-    ByteRange, Control, Error, ErrorKind, ExtentState, FallocateMode, Phase, Result, SpaceFile,
-    SyncMode,
+    ByteRange, Control, Error, ErrorKind, ExtentFlags, ExtentState, FallocateMode, Phase, Result,
+    SpaceFile, SyncMode,
 };
 
 /// What a piece is to take.
@@ -150,6 +150,8 @@ pub struct Missing {
     pub written_bytes: u64,
     /// Bytes without space.
     pub hole_bytes: u64,
+    /// Bytes whose space other files have as well.
+    pub shared_bytes: u64,
 }
 
 impl Missing {
@@ -157,6 +159,9 @@ impl Missing {
     pub fn of(file: &dyn SpaceFile, range: ByteRange) -> Result<Self> {
         let mut found = Self::default();
         for extent in file.extents(range)? {
+            if extent.flags.contains(ExtentFlags::SHARED) {
+                found.shared_bytes += extent.logical.len();
+            }
             match extent.state {
                 ExtentState::Written => found.written_bytes += extent.logical.len(),
                 ExtentState::Hole => found.hole_bytes += extent.logical.len(),

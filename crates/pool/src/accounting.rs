@@ -75,7 +75,10 @@ impl Space {
                 .filter(|record| record.operation.volume() == name);
             for record in own {
                 let reservation = record.reservation;
-                if matches!(record.operation, Operation::Resize(_)) {
+                if matches!(
+                    record.operation,
+                    Operation::Resize(_) | Operation::Materialize(_)
+                ) {
                     capacity = capacity.max(reservation.capacity_bytes);
                 }
                 let taken = allocated.saturating_sub(reservation.allocated_before_bytes);

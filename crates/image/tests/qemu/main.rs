@@ -3,6 +3,7 @@
 mod change;
 mod convert;
 mod create;
+mod full;
 mod read;
 mod shared;
 mod support;

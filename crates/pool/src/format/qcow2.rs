@@ -11,7 +11,7 @@ use extant_hostfs::Pace;
 use extant_image::format::Header;
 use extant_image::{
     Format, ImageOptions, Layer, NewImage, Preallocation, Qcow2Info, Qcow2Options, ResizeOptions,
-    Target, Use, reclaim, resize_bytes_max,
+    Target, Use, full_file_bytes, reclaim, resize_bytes_max,
 };
 use extant_space::{
     ByteRange, CancelToken, Control, Error, ErrorKind, ExtentFlags, ExtentState, Result, Silent,
@@ -170,6 +170,11 @@ impl ResizeNeed {
             promised_bytes: measured.fully_allocated_bytes,
         })
     }
+}
+
+/// Size of the file when the image has been made full.
+pub(crate) fn full_bytes(file: &Arc<dyn VolumeFile>) -> Result<u64> {
+    full_file_bytes(Arc::<dyn VolumeFile>::clone(file))
 }
 
 /// A disk that becomes larger.

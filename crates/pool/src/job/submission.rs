@@ -7,15 +7,15 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use extant_hostfs::{Access, HostFile};
-use extant_image::{ImageOptions, NewImage, measure as measure_image};
-use extant_space::{ByteSize, Error, ErrorKind, Preallocation as Space, Result};
+use extant_image::{ImageOptions, Missing, NewImage, measure as measure_image};
+use extant_space::{ByteRange, ByteSize, Error, ErrorKind, Preallocation as Space, Result};
 
 use super::{
-    CloneMethod, Job, JobId, JobOptions, JobState, Operation, Record, Reservation, RunFile, Upload,
-    WipeMethod,
+    CloneMethod, Job, JobId, JobOptions, JobState, Materialize, Operation, Record, Reservation,
+    RunFile, Upload, WipeMethod,
 };
 use crate::accounting::{self, Need};
-use crate::format::qcow2::{ResizeNeed, shape_of};
+use crate::format::qcow2::{self, ResizeNeed, shape_of};
 use crate::format::{Facts, Format, known};
 use crate::name::VolumeName;
 use crate::operation::content_format;
@@ -141,8 +141,13 @@ impl Pool {
             return Err(Error::new(ErrorKind::InUse).detail(format!("job {id} is at work")));
         };
         run.clear_request()?;
-        if let Some(options) = options.filter(|options| *options != record.options) {
-            record.options = options;
+        let mut renewed = record.clone();
+        renewed.options = options.unwrap_or(renewed.options);
+        if let Some(reservation) = self.assess_anew(storage, &record)? {
+            renewed.reservation = reservation;
+        }
+        if renewed != record {
+            record = renewed;
             record.rewrite(state.jobs.folder())?;
         }
         // With the lock taken the job counts as being at work, with what it has not taken yet.
@@ -258,11 +263,7 @@ impl Pool {
             }
             Operation::Materialize(materialize) => {
                 let file = storage.open(&materialize.volume, Access::ReadWrite)?;
-                known(&*file, &materialize.volume)?;
-                let found = measure(&*file, &materialize.volume)?;
-                let promised = found.facts.promised_bytes;
-                let missing = promised.saturating_sub(found.allocated_bytes);
-                Ok(found.reservation(missing, promised))
+                assess_materialize(Arc::from(file), materialize)
             }
             Operation::Upload(upload) => {
                 if !upload.replace {
@@ -281,6 +282,21 @@ impl Pool {
                 let found = measure(&*file, &download.volume)?;
                 Ok(found.reservation(0, found.facts.promised_bytes))
             }
+        }
+    }
+
+    /// What an interrupted job still needs, where that is not seen by what its volume takes: space that was shared counted before.
+    fn assess_anew(&self, storage: &dyn Storage, record: &Record) -> Result<Option<Reservation>> {
+        match &record.operation {
+            Operation::Materialize(materialize) if materialize.unshare => {
+                let file = storage.open(&materialize.volume, Access::Read)?;
+                match known(&*file, &materialize.volume)? {
+                    Format::Raw => self.assess(storage, &record.operation).map(Some),
+                    // It may have to give something back before.
+                    Format::Qcow2 => Ok(None),
+                }
+            }
+            _ => Ok(None),
         }
     }
 
@@ -361,6 +377,29 @@ fn measure(file: &dyn VolumeFile, name: &VolumeName) -> Result<Measured> {
     Ok(Measured {
         facts: Facts::of(file, name)?,
         allocated_bytes: file.stat()?.allocated_bytes,
+    })
+}
+
+/// All that is missing in the file, with what is shared if that is to get space of its own; and what an image adds to its file.
+fn assess_materialize(file: Arc<dyn VolumeFile>, materialize: &Materialize) -> Result<Reservation> {
+    let found = measure(&*file, &materialize.volume)?;
+    let file_bytes = file.size()?;
+    let full_bytes = match known(&*file, &materialize.volume)? {
+        Format::Raw => file_bytes,
+        Format::Qcow2 => qcow2::full_bytes(&file).map_err(|error| error.at(file.path()))?,
+    };
+    let missing = Missing::of(&*file, ByteRange::new(0, file_bytes))?;
+    // Where the map tells nothing of holes the space does.
+    let not_allocated = file_bytes.saturating_sub(found.allocated_bytes);
+    let mut space_bytes = missing.hole_bytes.max(not_allocated) + (full_bytes - file_bytes);
+    if materialize.unshare {
+        space_bytes += missing.shared_bytes;
+    }
+    // Snapshots, and what was compressed, make a file larger than its disk alone.
+    let before = found.facts.promised_bytes.max(found.allocated_bytes);
+    Ok(Reservation {
+        capacity_before_bytes: before,
+        ..found.reservation(space_bytes, before.max(full_bytes))
     })
 }
 

@@ -3,6 +3,7 @@
 mod formats;
 mod inside;
 mod jobs;
+mod space;
 mod volumes;
 
 use std::ffi::OsStr;

@@ -1,0 +1,46 @@
+//! How large the file is when all of the disk has a place.
+
+use std::sync::Arc;
+
+use extant_space::{ByteRange, Result};
+
+use super::Editor;
+use crate::format::Incompatible;
+use crate::qcow2::Qcow2;
+use crate::target::Target;
+
+impl<'a> Editor<'a> {
+    /// An image that is looked at and not changed: what has to be repaired first stays.
+    pub(crate) fn looking(target: &'a Target) -> Result<Self> {
+        let image = Qcow2::open(Arc::clone(target.file()))?;
+        Ok(Self { target, image })
+    }
+
+    /// Size of the file when [`map_range`](Self::map_range) has mapped all of the disk. Of a dirty image it is the most that it can be.
+    pub(crate) fn full_bytes(&self) -> Result<u64> {
+        let file_bytes = self.file().size()?;
+        let all = ByteRange::new(0, self.image.header.virtual_bytes);
+        let clusters = match self.has_data_file() {
+            true => 0,
+            false => self.new_places(all)?,
+        };
+        let tables = self.tables_to_make(all);
+        let full_bytes = match clusters + tables {
+            0 => file_bytes,
+            _ => self.data_range(&self.plan(tables, clusters)?).end(),
+        };
+        let repair_bytes = match self.image.header.incompatible.contains(Incompatible::DIRTY) {
+            true => self.recount_bytes_max(file_bytes),
+            false => 0,
+        };
+        Ok(full_bytes.max(file_bytes) + repair_bytes)
+    }
+
+    /// What [`rebuild_refcounts`](crate::rebuild_refcounts) adds to the file at most: blocks, and a table.
+    fn recount_bytes_max(&self, file_bytes: u64) -> u64 {
+        let geometry = self.geometry();
+        let blocks = geometry.clusters(file_bytes) / geometry.refcount_block_entries() + 2;
+        let table = geometry.clusters((blocks + 1) * 8);
+        (blocks + table) << geometry.cluster_bits()
+    }
+}
