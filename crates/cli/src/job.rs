@@ -72,6 +72,8 @@ pub fn run(args: &JobArgs, cancel: &CancelToken) -> ExitCode {
     };
     let style = match &args.command {
         JobCommand::Resume(args) => args.output.progress.error_style(),
+        JobCommand::Watch(watch::WatchArgs { json: true, .. })
+        | JobCommand::Wait(watch::WaitArgs { json: true, .. }) => Style::Json,
         _ => Style::Line,
     };
     result.unwrap_or_else(|error| exit::report(&error, style))

@@ -26,7 +26,7 @@ pub struct WatchArgs {
     #[command(flatten)]
     pub job: OneJobArgs,
 
-    /// Print the job as JSON on stdout, one object a line, about ten times a second
+    /// Print the job as JSON on stdout, one object a line, about ten times a second; an error is JSON on stderr
     #[arg(long)]
     pub json: bool,
 
@@ -45,7 +45,7 @@ pub struct WaitArgs {
     #[command(flatten)]
     pub job: OneJobArgs,
 
-    /// Print the job as JSON when it has ended
+    /// Print the job as JSON when it has ended; an error is JSON on stderr
     #[arg(long)]
     pub json: bool,
 }
@@ -63,10 +63,11 @@ pub(super) fn run(args: &WatchArgs, cancel: &CancelToken) -> Result<ExitCode> {
     let Some(status) = followed? else {
         return Ok(ExitCode::SUCCESS);
     };
-    if !args.json {
-        print::text(describe(&status));
-    }
-    ended(&status)
+    let code = ended(&status)?;
+    Ok(match args.json {
+        true => code,
+        false => print::text(describe(&status)),
+    })
 }
 
 /// The job as it ended; none when nobody hears of it any more.

@@ -1,5 +1,6 @@
 //! Jobs in processes of their own.
 
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -75,6 +76,50 @@ fn detached_job_answers_at_once_and_is_watched_waited_for_and_cancelled() {
     );
     assert_eq!(states.last().unwrap()["state"], "cancelled", "{watched}");
     job("cancel", pool, &id, &[]).refused(4, &["has ended already"]);
+}
+
+#[test]
+fn failed_job_is_an_error_of_those_who_watch_it() {
+    require!(Filesystem::Ext4.requirement());
+    let scratch = in_memory();
+    let (pool, config) = (scratch.path().join("pool"), scratch.path().join("config"));
+    let config = ["--config-dir", config.to_str().unwrap()];
+    let mut define = extant();
+    define.args(["pool", "define", "one"]).arg(&pool);
+    run(define.args(["--jobs", "1"]).args(config)).success();
+    let on_pool = |group: &str, command: &str, more: &[&str]| {
+        let mut words = extant();
+        words.args([group, command, "one"]).args(more).args(config);
+        words
+    };
+    let slow = ["a", "64MiB", "--rate", "16M", "--detach"];
+    run(&mut on_pool("vol", "create", &slow)).success();
+    let source = scratch.path().join("source");
+    fs::write(&source, "content").unwrap();
+    let waiting = ["b", source.to_str().unwrap(), "--detach"];
+    run(&mut on_pool("vol", "upload", &waiting)).success();
+    fs::remove_file(&source).unwrap();
+    let watchers = [
+        ("watch", &["2"][..]),
+        ("wait", &["2"]),
+        ("watch", &["2", "--json"]),
+        ("wait", &["2", "--json"]),
+    ];
+    let watchers =
+        watchers.map(|(command, more)| Running::start(&mut on_pool("job", command, more)));
+    run(&mut on_pool("job", "cancel", &["1"])).success();
+    let [watched, waited, watched_json, waited_json] = watchers.map(Running::wait);
+    for answer in [watched, waited] {
+        answer.refused(4, &["source", "no such file"]);
+    }
+    for answer in [watched_json, waited_json] {
+        assert_eq!(answer.code, Some(4), "{answer}");
+        let error: serde_json::Value = serde_json::from_str(&answer.stderr).unwrap();
+        assert_eq!(error["event"], "error", "{answer}");
+        assert_eq!(error["kind"], "not-found", "{answer}");
+        assert_eq!(error["exit_status"], 4, "{answer}");
+        assert!(answer.stdout.contains("failed"), "{answer}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::fs;
 
 use extant_space::ExtentState;
 use extant_testkit::libvirt::Libvirt;
-use extant_testkit::{oracle, require, requires};
+use extant_testkit::{command, oracle, require, requires};
 use roxmltree::Document;
 
 use crate::support::{Answer, MIB, as_nobody, extant, run};
@@ -16,8 +16,8 @@ use crate::support::{Answer, MIB, as_nobody, extant, run};
 fn by_the_user(libvirt: &Libvirt, arguments: &[&str]) -> Answer {
     let mut inner = extant();
     inner.args(arguments);
-    let mut command = as_nobody(&inner, libvirt.work());
-    run(command.env("XDG_CONFIG_HOME", libvirt.home())).success()
+    let mut outer = as_nobody(&inner, libvirt.work());
+    run(outer.env("XDG_CONFIG_HOME", libvirt.home())).success()
 }
 
 /// The text of the element at the end of a path of names.
@@ -136,11 +136,11 @@ fn libvirt_and_extant_read_each_others_images() {
         assert_eq!(lazy(&ours), lazy(&theirs), "{name}");
         let backing = |xml: &str| xml.contains("<backingStore>");
         assert_eq!(backing(&ours), backing(&theirs), "{name}");
-        let mut check = extant_testkit::command::tool("qemu-img");
+        let mut check = command::tool("qemu-img");
         check
             .args(["check", "-q", "-f", "qcow2"])
             .arg(pool.join(name));
-        extant_testkit::command::must(&mut check);
+        command::must(&mut check);
     }
 
     // And back: libvirt takes the description that we write.
@@ -213,8 +213,11 @@ fn libvirt_and_extant_read_each_others_pools_and_volumes() {
         .filter_map(|line| line.split_whitespace().next())
         .collect();
     names.sort_unstable();
-    // It shows folders as well, the pool's own among them.
+    // It shows folders as well, the pool's own among them, which it cannot remove.
     assert_eq!(names, [".extant", "full", "ours", "theirs"]);
+    let mut delete = libvirt.virsh();
+    command::run(delete.args(["vol-delete", ".extant", "vms"])).unwrap_err();
+    assert!(pool.join(".extant/jobs").exists());
 
     for name in ["full", "ours", "theirs"] {
         let theirs = libvirt.ask(&["vol-dumpxml", name, "vms"]);
