@@ -12,6 +12,9 @@ use crate::storage::Storage;
 
 /// How often a job is looked at by who waits for it.
 const LOOK: Duration = Duration::from_millis(5);
+/// The same, by who has just cancelled it: it ends soon.
+const LOOK_AT_END: Duration = Duration::from_millis(1);
+const SOON: Duration = Duration::from_millis(200);
 /// A worker looks at requests far more often; its disk may hold it up.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
@@ -92,7 +95,10 @@ impl Pool {
                     .detail(format!("job {id} was asked to stop, and does not answer"))
                     .advice("its disk may be stuck; ask again, or end its process"));
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(match started.elapsed() < SOON {
+                true => LOOK_AT_END,
+                false => LOOK,
+            });
         }
     }
 

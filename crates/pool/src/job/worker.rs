@@ -1,7 +1,8 @@
 //! A job at work, in this process.
 //!
-//! The thread that runs the job does the operation; one more keeps the line of the run file, hands requests to stop on
-//! to the token, and shares the pool's rate. However the job ends, its record says so before its run file goes.
+//! The thread that runs the job does the operation. One more keeps the line of the run file and shares the pool's rate, for which it may
+//! wait for the disk; one that never does hands requests to stop on to the token. However the job ends, its record says so before its
+//! run file goes.
 
 use std::fs::File;
 use std::num::NonZeroU64;
@@ -19,7 +20,9 @@ use crate::pool::Pool;
 use crate::state::State;
 use crate::storage::Storage;
 
-/// How often a request to stop is looked for.
+/// How often a request to stop is looked for, which is a read of the page cache.
+const LISTEN: Duration = Duration::from_millis(5);
+/// How often is looked whether there is something to tell.
 const LOOK: Duration = Duration::from_millis(20);
 /// How often the line is written.
 const TELL: Duration = Duration::from_millis(100);
@@ -127,8 +130,10 @@ impl<'p> Job<'p> {
         };
         let rate = JobRate::new(self.record.options, self.pool.definition().limits());
         let (done, is_done) = channel::<()>();
+        let (ended, has_ended) = channel::<()>();
         std::thread::scope(|scope| {
-            scope.spawn(|| self.keep_line(&teller, &rate, control.cancel.clone(), is_done));
+            scope.spawn(|| self.listen(control.cancel, has_ended));
+            scope.spawn(|| self.keep_line(&teller, &rate, is_done));
             let control = Control::new(control.cancel, &progress);
             let turn = queue::wait_turn(self.pool, &self.state, &self.record, &teller, control);
             let result = turn.and_then(|storage| {
@@ -142,27 +147,27 @@ impl<'p> Job<'p> {
                 };
                 operation::perform(&work, control)
             });
-            drop(done);
+            drop((done, ended));
             result
         })
     }
 
+    /// Cancels the operation beside which it runs when somebody asks for that.
+    fn listen(&self, cancel: &CancelToken, is_done: Receiver<()>) {
+        while is_done.recv_timeout(LISTEN) == Err(RecvTimeoutError::Timeout) {
+            if self.run.must_stop() {
+                return cancel.cancel();
+            }
+        }
+    }
+
     /// Runs beside the operation until that is done.
-    fn keep_line(
-        &self,
-        teller: &Teller<'_>,
-        rate: &JobRate,
-        cancel: CancelToken,
-        is_done: Receiver<()>,
-    ) {
+    fn keep_line(&self, teller: &Teller<'_>, rate: &JobRate, is_done: Receiver<()>) {
         // The file has its place on the disk then, before the operation waits for its last line to be there.
         let _ = self.run.sync();
         let mut told: Option<Instant> = None;
         let mut shared: Option<Instant> = None;
         while is_done.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
-            if self.run.must_stop() {
-                cancel.cancel();
-            }
             if shared.is_none_or(|at| at.elapsed() >= SHARE) {
                 // A look that fails leaves the part as it was.
                 let _ = rate.share(&self.record, &self.state);
