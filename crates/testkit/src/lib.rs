@@ -9,6 +9,7 @@
 //! | [`mke2fs()`] | images with file systems to begin with |
 //! | [`newer`] | util-linux's fallocate with `-w`, on a machine whose own is older |
 //! | [`faulty`] | a FUSE file system that refuses, lies, fails or dawdles on demand |
+//! | [`user`] | programs run by a user without rights |
 //! | [`libvirt`] | a libvirtd of its own, and virsh |
 //! | [`fuse_rings`] | FUSE over io_uring, turned on |
 //! | [`guest`] | a newer kernel in QEMU, with disks that take write zeroes |
@@ -34,6 +35,7 @@ pub mod oracle;
 mod packages;
 pub mod requires;
 pub mod scratch;
+pub mod user;
 pub mod workdir;
 
 pub use mke2fs::mke2fs;

@@ -1,6 +1,6 @@
 //! A libvirtd of its own, and virsh that talks to it.
 //!
-//! The daemon is that of a user without rights ([`USER`]), with all its folders in one that is removed at the end: it needs no
+//! The daemon is that of a user without rights ([`NOBODY`]), with all its folders in one that is removed at the end: it needs no
 //! system service, and knows nothing of the pools and machines of the system's own daemon.
 
 use std::fs::{self, File, Permissions};
@@ -14,10 +14,9 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::command;
 use crate::requires::{self, Requirement};
+use crate::user::{NOBODY, as_user};
 use crate::workdir::Workdir;
 
-/// Whom the daemon runs as, and its group.
-pub const USER: u32 = 65534;
 /// What a test or a bench with a daemon needs, beside root.
 pub const PROGRAMS: [&str; 3] = ["libvirtd", "virsh", "setpriv"];
 /// How long its start may take.
@@ -68,12 +67,12 @@ impl Libvirt {
         libvirt
     }
 
-    /// Its folder, which [`USER`] may enter. The names `run`, `home` and `log` in it are taken.
+    /// Its folder, which [`NOBODY`] may enter. The names `run`, `home` and `log` in it are taken.
     pub fn work(&self) -> &Workdir {
         &self.work
     }
 
-    /// Makes a folder in it that is [`USER`]'s.
+    /// Makes a folder in it that is [`NOBODY`]'s.
     #[track_caller]
     pub fn folder(&self, name: &str) -> PathBuf {
         let folder = self.work.folder(name);
@@ -115,27 +114,15 @@ impl Drop for Libvirt {
     }
 }
 
-/// Makes a folder [`USER`]'s, which others may look into.
+/// Makes a folder [`NOBODY`]'s, which others may look into.
 ///
 /// # Panics
 /// When that may not be done.
 #[track_caller]
 pub fn give(folder: &Path) {
-    let given = chown(folder, Some(USER), Some(USER))
+    let given = chown(folder, Some(NOBODY), Some(NOBODY))
         .and_then(|()| fs::set_permissions(folder, Permissions::from_mode(0o755)));
     given.unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-}
-
-/// `program` run by [`USER`], without further words.
-fn as_user(program: &Path) -> Command {
-    let id = USER.to_string();
-    let mut command = command::tool("setpriv");
-    command
-        .args([format!("--reuid={id}"), format!("--regid={id}")])
-        .args(["--clear-groups", "--inh-caps=-all", "--"])
-        .arg(program)
-        .stdin(Stdio::null());
-    command
 }
 
 fn set_folders(command: &mut Command, work: &Path) {

@@ -9,6 +9,7 @@ use extant_testkit::scratch::{Filesystem, Scratch};
 use extant_testkit::workdir::Workdir;
 use extant_testkit::{command, require};
 
+use crate::stand::{in_memory, say};
 use crate::support::{Answer, MIB, extant, run};
 
 fn words(first: &str, second: &str) -> Command {
@@ -19,13 +20,7 @@ fn words(first: &str, second: &str) -> Command {
 
 #[track_caller]
 fn vol(command: &str, pool: &Path, more: &[&str]) -> Answer {
-    run(words("vol", command).arg(pool).args(more))
-}
-
-fn in_memory(bytes: u64) -> Scratch {
-    Scratch::builder(Filesystem::Ext4, bytes)
-        .memory(2 * bytes)
-        .build()
+    say("vol", command, pool, more)
 }
 
 #[test]

@@ -2,62 +2,30 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::Command;
 
 use extant_testkit::require;
-use extant_testkit::scratch::{Filesystem, Scratch};
-use rustix::process::{Pid, Signal, kill_process};
+use extant_testkit::scratch::Filesystem;
+use rustix::process::Signal;
 
+use crate::stand::{
+    create_slowly, has_begun, in_memory, make_twelve_where_four_fit, say, signal_worker, words,
+};
 use crate::support::{Answer, MIB, Running, assert_names, extant, run, wait_until};
-
-fn slow(pool: &Path, name: &str) -> Command {
-    let mut command = extant();
-    command
-        .args(["vol", "create"])
-        .arg(pool)
-        .args([name, "64MiB"]);
-    command.args(["--rate", "16M", "--detach"]);
-    command
-}
 
 #[track_caller]
 fn job(command: &str, pool: &Path, id: &str, more: &[&str]) -> Answer {
-    run(extant().args(["job", command]).arg(pool).arg(id).args(more))
-}
-
-fn in_memory() -> Scratch {
-    let bytes = 256 * MIB;
-    Scratch::builder(Filesystem::Ext4, bytes)
-        .memory(2 * bytes)
-        .build()
-}
-
-fn has_begun(pool: &Path, id: &str) -> bool {
-    let shown = job("show", pool, id, &["--json"]).success().json();
-    shown["state"] == "running" && shown["progress"]["done_bytes"].as_u64() > Some(0)
-}
-
-/// The process that holds the lock on the job's run file.
-fn worker(pool: &Path, id: &str) -> Pid {
-    let run = pool.join(format!(".extant/jobs/{id}.run"));
-    let holders = extant_hostfs::holders(&run);
-    Pid::from_raw(holders.first().expect("a worker").pid as i32).expect("a process")
+    say("job", command, pool, &[&[id], more].concat())
 }
 
 #[test]
 fn detached_job_answers_at_once_and_is_watched_waited_for_and_cancelled() {
     require!(Filesystem::Ext4.requirement());
-    let scratch = in_memory();
+    let scratch = in_memory(256 * MIB);
     let pool = scratch.path();
-    let id = run(&mut slow(pool, "a")).success().stdout.trim().to_owned();
+    let id = create_slowly(pool, "a");
     assert_eq!(id, "1");
-    let watch = Running::start(
-        extant()
-            .args(["job", "watch"])
-            .arg(pool)
-            .args([&id, "--json"]),
-    );
-    let wait = Running::start(extant().args(["job", "wait"]).arg(pool).arg(&id));
+    let watch = Running::start(&mut words("job", "watch", pool, &[&id, "--json"]));
+    let wait = Running::start(&mut words("job", "wait", pool, &[&id]));
     wait_until("the job's progress", || has_begun(pool, &id));
     assert_names(pool, &[".extant"]);
     job("cancel", pool, &id, &[]).success();
@@ -81,7 +49,7 @@ fn detached_job_answers_at_once_and_is_watched_waited_for_and_cancelled() {
 #[test]
 fn failed_job_is_an_error_of_those_who_watch_it() {
     require!(Filesystem::Ext4.requirement());
-    let scratch = in_memory();
+    let scratch = in_memory(256 * MIB);
     let (pool, config) = (scratch.path().join("pool"), scratch.path().join("config"));
     let config = ["--config-dir", config.to_str().unwrap()];
     let mut define = extant();
@@ -125,31 +93,23 @@ fn failed_job_is_an_error_of_those_who_watch_it() {
 #[test]
 fn killed_worker_leaves_a_job_that_another_process_resumes() {
     require!(Filesystem::Ext4.requirement());
-    let scratch = in_memory();
+    let scratch = in_memory(256 * MIB);
     let pool = scratch.path();
     // Told to end, as when the machine is shut down, it leaves the job as a kill does.
     for (name, signal) in [("a", Signal::KILL), ("b", Signal::TERM)] {
-        let id = run(&mut slow(pool, name))
-            .success()
-            .stdout
-            .trim()
-            .to_owned();
+        let id = create_slowly(pool, name);
         wait_until("the job's progress", || has_begun(pool, &id));
-        kill_process(worker(pool, &id), signal).unwrap();
+        signal_worker(&pool.join(".extant"), &id, signal);
         let interrupted = || job("show", pool, &id, &["--json"]).text("/state") == "interrupted";
         wait_until("the end of the worker", interrupted);
         job("wait", pool, &id, &[]).refused(1, &["interrupted", "resume"]);
-        let refreshed = run(extant().args(["pool", "refresh"]).arg(pool).arg("--json")).success();
+        let refreshed = say("pool", "refresh", pool, &["--json"]).success();
         assert_eq!(refreshed.number("/interrupted/0/id").to_string(), id);
         assert!(refreshed.number("/interrupted/0/allocated_bytes") > 0);
         let resumed = job("resume", pool, &id, &["--detach"]).success();
         assert_eq!(resumed.stdout.trim(), id);
         job("wait", pool, &id, &[]).success();
-        let info = run(extant()
-            .args(["vol", "info"])
-            .arg(pool)
-            .args([name, "--json"]))
-        .success();
+        let info = say("vol", "info", pool, &[name, "--json"]).success();
         assert_eq!(info.number("/written_bytes"), 64 * MIB);
     }
     assert_names(pool, &[".extant", "a", "b"]);
@@ -158,7 +118,7 @@ fn killed_worker_leaves_a_job_that_another_process_resumes() {
 #[test]
 fn of_processes_that_do_not_all_fit_exactly_those_that_fit_succeed() {
     require!(Filesystem::Ext4.requirement());
-    let scratch = in_memory();
+    let scratch = in_memory(256 * MIB);
     let pool = scratch.path().join("pool");
     let config = scratch.path().join("config");
     let mut define = extant();
@@ -167,21 +127,7 @@ fn of_processes_that_do_not_all_fit_exactly_those_that_fit_succeed() {
         .args(["--total", "35MiB", "--config-dir"])
         .arg(&config))
     .success();
-    let running: Vec<Running> = (0..12)
-        .map(|number| {
-            let mut create = extant();
-            create.args(["vol", "create", "small", &format!("v{number}"), "8MiB"]);
-            Running::start(create.arg("--config-dir").arg(&config))
-        })
-        .collect();
-    let answers: Vec<Answer> = running.into_iter().map(Running::wait).collect();
-    let count = |code: i32| {
-        answers
-            .iter()
-            .filter(|answer| answer.code == Some(code))
-            .count()
-    };
-    assert_eq!((count(0), count(3)), (4, 8), "{answers:?}");
+    make_twelve_where_four_fit(&config);
     let mut list = extant();
     list.args(["vol", "list", "small", "--json", "--config-dir"])
         .arg(&config);

@@ -3,46 +3,25 @@
 use std::fs;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use extant_testkit::oracle::assert_e2fsck_clean;
+use extant_testkit::require;
 use extant_testkit::requires::{root, tool};
 use extant_testkit::scratch::{Filesystem, Scratch};
 use extant_testkit::workdir::Workdir;
-use extant_testkit::{command, require};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
-use crate::support::{Answer, MIB, NOBODY, Running, as_nobody, extant, noise, run, wait_until};
-
-fn make_image(path: &Path, bytes: u64) {
-    fs::File::create(path).unwrap().set_len(bytes).unwrap();
-    command::must(
-        command::tool("mke2fs")
-            .args(["-q", "-F", "-t", "ext4"])
-            .arg(path),
-    );
-}
+use crate::stand::{
+    create_slowly, has_begun, in_memory, make_image, make_twelve_where_four_fit, say, signal_worker,
+};
+use crate::support::{MIB, NOBODY, as_nobody, extant, noise, run, wait_until};
 
 /// A file system in memory with an image.
 fn stand() -> (Scratch, PathBuf) {
-    let bytes = 512 * MIB;
-    let scratch = Scratch::builder(Filesystem::Ext4, bytes)
-        .memory(2 * bytes)
-        .build();
+    let scratch = in_memory(512 * MIB);
     let image = scratch.path().join("disk.img");
     make_image(&image, 256 * MIB);
     (scratch, image)
-}
-
-fn words(group: &str, command: &str, pool: &Path, more: &[&str]) -> Command {
-    let mut words = extant();
-    words.args([group, command]).arg(pool).args(more);
-    words
-}
-
-#[track_caller]
-fn say(group: &str, command: &str, pool: &Path, more: &[&str]) -> Answer {
-    run(&mut words(group, command, pool, more))
 }
 
 #[test]
@@ -128,19 +107,7 @@ fn processes_share_an_image_and_exactly_those_that_fit_succeed() {
         .arg(&image)
         .args(["--total", "35MiB", "--config-dir"]);
     run(define.arg(&config)).success();
-    let running: Vec<Running> = (0..12)
-        .map(|number| {
-            let mut create = extant();
-            create.args(["vol", "create", "small", &format!("v{number}"), "8MiB"]);
-            Running::start(create.arg("--config-dir").arg(&config))
-        })
-        .collect();
-    let answers: Vec<Answer> = running.into_iter().map(Running::wait).collect();
-    let count = |code: i32| {
-        let those = answers.iter().filter(|answer| answer.code == Some(code));
-        those.count()
-    };
-    assert_eq!((count(0), count(3)), (4, 8), "{answers:?}");
+    make_twelve_where_four_fit(&config);
     let mut info = extant();
     info.args(["pool", "info", "small", "--json", "--config-dir"]);
     let info = run(info.arg(&config)).success();
@@ -154,17 +121,8 @@ fn processes_share_an_image_and_exactly_those_that_fit_succeed() {
 fn detached_job_in_an_image_is_seen_cancelled_killed_and_resumed() {
     require!(Filesystem::Ext4.requirement());
     let (_scratch, image) = stand();
-    let slow = |name: &str| {
-        let more = [name, "64MiB", "--rate", "16M", "--detach"];
-        let answer = say("vol", "create", &image, &more).success();
-        answer.stdout.trim().to_owned()
-    };
-    let has_begun = |id: &str| {
-        let shown = say("job", "show", &image, &[id, "--json"]).success().json();
-        shown["state"] == "running" && shown["progress"]["done_bytes"].as_u64() > Some(0)
-    };
-    let id = slow("a");
-    wait_until("the job's progress", || has_begun(&id));
+    let id = create_slowly(&image, "a");
+    wait_until("the job's progress", || has_begun(&image, &id));
     // The jobs are seen while one of them has the image; what others change of it is refused.
     let jobs = say("job", "list", &image, &["--json"]).success().json();
     assert_eq!(jobs[0]["state"], "running");
@@ -172,14 +130,11 @@ fn detached_job_in_an_image_is_seen_cancelled_killed_and_resumed() {
     say("job", "cancel", &image, &[&id]).success();
     assert_e2fsck_clean(&image);
 
-    let id = slow("b");
-    wait_until("the job's progress", || has_begun(&id));
+    let id = create_slowly(&image, "b");
+    wait_until("the job's progress", || has_begun(&image, &id));
     let mut own = image.clone().into_os_string();
     own.push(".extant");
-    let run_file = PathBuf::from(own).join(format!("jobs/{id}.run"));
-    let worker = extant_hostfs::holders(&run_file);
-    let pid = worker.first().expect("a worker").pid as i32;
-    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    signal_worker(Path::new(&own), &id, Signal::KILL);
     let state = || say("job", "show", &image, &[&id, "--json"]).text("/state");
     wait_until("the end of the worker", || state() == "interrupted");
     let found = say("pool", "refresh", &image, &["--json"]).success();

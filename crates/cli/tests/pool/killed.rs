@@ -18,6 +18,7 @@ use extant_testkit::workdir::Workdir;
 use extant_testkit::{command, require};
 use rustix::process::Signal;
 
+use crate::stand::{in_memory, make_image};
 use crate::support::{Answer, MIB, Random, Running, extant, noise, run, wait_until};
 
 const SIZE: u64 = 8 * MIB;
@@ -81,10 +82,7 @@ impl Stand {
             Kind::Directory => 128 * MIB,
             Kind::Image => 256 * MIB,
         };
-        let scratch = Scratch::builder(Filesystem::Ext4, bytes)
-            .memory(2 * bytes)
-            .build();
-        let stand = Self::empty(kind, scratch, 128 * MIB);
+        let stand = Self::empty(kind, in_memory(bytes), 128 * MIB);
         fs::write(stand.outside("source"), &stand.content).unwrap();
         let source = stand.outside("source.qcow2");
         run(extant()
@@ -114,12 +112,7 @@ impl Stand {
         };
         match kind {
             Kind::Directory => fs::create_dir(stand.pool()).unwrap(),
-            Kind::Image => {
-                let file = fs::File::create(stand.pool()).unwrap();
-                file.set_len(bytes).unwrap();
-                let mut make = command::tool("mke2fs");
-                command::must(make.args(["-q", "-F", "-t", "ext4"]).arg(stand.pool()));
-            }
+            Kind::Image => make_image(&stand.pool(), bytes),
         }
         stand
     }
@@ -523,10 +516,7 @@ fn kill_wipe(kind: Kind) {
     const SIZE: u64 = 400 * MIB;
     /// What a wipe makes durable at once.
     const PIECE: u64 = 256 * MIB;
-    let scratch = Scratch::builder(Filesystem::Ext4, 640 * MIB)
-        .memory(1280 * MIB)
-        .build();
-    let stand = Stand::empty(kind, scratch, 500 * MIB);
+    let stand = Stand::empty(kind, in_memory(640 * MIB), 500 * MIB);
     let pool = stand.pool();
     match kind {
         Kind::Directory => fs::write(pool.join("data"), vec![7; SIZE as usize]).unwrap(),

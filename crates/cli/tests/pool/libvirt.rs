@@ -31,6 +31,24 @@ fn text(xml: &str, path: &[&str]) -> String {
     node.text().unwrap_or_default().trim().to_owned()
 }
 
+/// Both describe the volume `name` alike.
+#[track_caller]
+fn assert_same(name: &str, ours: &str, theirs: &str) {
+    for path in [
+        &["name"][..],
+        &["key"],
+        &["capacity"],
+        &["allocation"],
+        &["physical"],
+        &["target", "path"],
+        &["target", "permissions", "mode"],
+        &["target", "permissions", "owner"],
+        &["target", "permissions", "group"],
+    ] {
+        assert_eq!(text(ours, path), text(theirs, path), "{path:?} of {name}");
+    }
+}
+
 /// The attribute `type` of `<target><format>`.
 fn format(xml: &str) -> String {
     let document = Document::parse(xml).unwrap_or_else(|error| panic!("{error}: {xml}"));
@@ -114,16 +132,7 @@ fn libvirt_and_extant_read_each_others_images() {
         let theirs = libvirt.ask(&["vol-dumpxml", name, "vms"]);
         let ours = ours(&["vol", "info", "vms", name, "--xml"]).stdout;
         assert_eq!(text(&ours, &["capacity"]), capacity.to_string());
-        for path in [
-            &["name"][..],
-            &["key"],
-            &["capacity"],
-            &["allocation"],
-            &["physical"],
-            &["target", "path"],
-        ] {
-            assert_eq!(text(&ours, path), text(&theirs, path), "{path:?} of {name}");
-        }
+        assert_same(name, &ours, &theirs);
         // What is of version 2 has none there.
         let compat = match theirs.contains("<compat>") {
             true => text(&theirs, &["target", "compat"]),
@@ -222,19 +231,7 @@ fn libvirt_and_extant_read_each_others_pools_and_volumes() {
     for name in ["full", "ours", "theirs"] {
         let theirs = libvirt.ask(&["vol-dumpxml", name, "vms"]);
         let ours = by_the_user(&libvirt, &["vol", "info", "vms", name, "--xml"]).stdout;
-        for path in [
-            &["name"][..],
-            &["key"],
-            &["capacity"],
-            &["allocation"],
-            &["physical"],
-            &["target", "path"],
-            &["target", "permissions", "mode"],
-            &["target", "permissions", "owner"],
-            &["target", "permissions", "group"],
-        ] {
-            assert_eq!(text(&ours, path), text(&theirs, path), "{path:?} of {name}");
-        }
+        assert_same(name, &ours, &theirs);
         assert_eq!(ours.contains("<extra a='1'/>"), name == "ours", "{ours}");
     }
     let ours = by_the_user(&libvirt, &["pool", "info", "vms", "--xml"]).stdout;

@@ -8,3 +8,4 @@ mod detached;
 mod images;
 mod killed;
 mod libvirt;
+mod stand;

@@ -17,6 +17,8 @@ use std::process::{Command, Output, Stdio};
 
 use extant_testkit::command;
 use extant_testkit::scratch::Scratch;
+pub use extant_testkit::user::NOBODY;
+use extant_testkit::user::as_user;
 use extant_testkit::workdir::Workdir;
 use serde_json::Value;
 
@@ -24,9 +26,6 @@ pub use running::{Running, wait_until};
 
 pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
-
-/// A user who may do little.
-pub const NOBODY: u32 = 65534;
 
 /// `extant` without arguments yet.
 pub fn extant() -> Command {
@@ -73,15 +72,8 @@ pub fn as_nobody(inner: &Command, place: &Workdir) -> Command {
     if !copy.exists() {
         std::fs::copy(inner.get_program(), &copy).expect("copy the program");
     }
-    let id = NOBODY.to_string();
-    let (user, group) = (format!("--reuid={id}"), format!("--regid={id}"));
-    let mut command = command::tool("setpriv");
-    command
-        .args([&user, &group])
-        .args(["--clear-groups", "--inh-caps=-all", "--"])
-        .arg(copy)
-        .args(inner.get_args())
-        .stdin(Stdio::null());
+    let mut command = as_user(&copy);
+    command.args(inner.get_args());
     command
 }
 

@@ -6,13 +6,15 @@ use std::sync::Arc;
 
 use extant_blockdev::{HostDevice, HostOptions};
 use extant_ext4::{Filesystem, FollowLast, NewKind, NewNode, Options, RenameMode};
-use extant_pool::{CloneMethod, Definition, Download, Operation, Pool, PoolKind, Upload};
+use extant_pool::{CloneMethod, Definition, Operation, Pool, PoolKind};
 use extant_space::{Preallocation, SpaceFile};
 use extant_testkit::command;
 use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::scratch::{Filesystem as Below, Scratch};
 
-use crate::stand::{MIB, assert_at_rest, clone, create, in_memory, name, names, resize};
+use crate::stand::{
+    MIB, assert_at_rest, clone, create, download, in_memory, name, names, resize, upload,
+};
 
 pub const KINDS: [PoolKind; 2] = [PoolKind::Dir, PoolKind::Ext4];
 
@@ -172,19 +174,8 @@ impl Stand {
 
     /// What can be undone, each with the names that it leaves.
     pub fn operations(&self) -> Vec<(Operation, Vec<&'static str>)> {
-        let upload = Upload {
-            volume: name("b"),
-            source: self.outside.join("source"),
-            format: None,
-            allow_backing: false,
-            replace: false,
-            mode: 0o600,
-        };
-        let download = Download {
-            volume: name("a"),
-            target: self.outside.join("target"),
-            replace: false,
-        };
+        let upload = upload("b", &self.outside.join("source"));
+        let download = download("a", &self.outside.join("target"));
         vec![
             (create("b", 8 * MIB, Preallocation::Full), vec!["a", "b"]),
             (clone("a", "b", CloneMethod::Copy), vec!["a", "b"]),

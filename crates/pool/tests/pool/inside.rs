@@ -1,7 +1,6 @@
 //! Pools in ext4 images: what is different there.
 
 use std::fs;
-use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,12 +8,11 @@ use std::time::Duration;
 
 use extant_ext4::{NewKind, NewNode};
 use extant_pool::{
-    CloneMethod, Definition, Download, InImage, JobOptions, JobState, Leftovers, Limits,
-    Materialize, OnStop, Operation, Pool, PoolKind, Resize, Upload, Wipe, WipeMethod,
+    CloneMethod, Definition, InImage, JobState, Leftovers, Limits, OnStop, Operation, Pool,
+    PoolKind, Resize, Upload, WipeMethod,
 };
 use extant_space::{
     ByteRange, CancelToken, Control, ErrorKind, ExtentState, FallocateMode, Preallocation, Silent,
-    SpaceFile,
 };
 use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::requires::root;
@@ -23,7 +21,8 @@ use extant_testkit::{command, require};
 
 use crate::both::{SIZE, Stand, in_image, make_image, write_inside};
 use crate::stand::{
-    KIB, MIB, assert_at_rest, clone, create, in_memory, name, names, perform, resize, run, submit,
+    MIB, assert_at_rest, assert_mixed, at_rate, clone, create, download, in_memory, materialize,
+    mixed, name, names, part, perform, resize, run, submit, upload, wait_until_running, wipe,
 };
 
 fn pool_in(image: &Path) -> Pool {
@@ -68,50 +67,13 @@ fn volumes_of_an_image_are_what_was_asked_for() {
                 .ends_with(&format!("disk.img:/{volume}"))
         );
     }
-    let Operation::Create(mut part) = create("part", 10 * MIB, Preallocation::Full) else {
-        unreachable!()
-    };
-    part.allocation_bytes = 3 * MIB;
-    part.mode = 0o640;
-    perform(pool, Operation::Create(part)).unwrap();
+    perform(pool, Operation::Create(part("part", 10 * MIB, 3 * MIB))).unwrap();
     let info = pool.volume(&name("part")).unwrap();
     assert_eq!((info.written_bytes, info.mode), (3 * MIB, 0o640));
-    let materialize = Materialize {
-        volume: name("part"),
-        unshare: false,
-    };
-    perform(pool, Operation::Materialize(materialize)).unwrap();
+    perform(pool, materialize("part")).unwrap();
     assert_eq!(pool.volume(&name("part")).unwrap().written_bytes, 10 * MIB);
     assert_eq!(pool.info().unwrap().kind, PoolKind::Ext4);
     stand.assert_at_rest();
-}
-
-/// A hole, unwritten space, data, and a tail of less than a block.
-fn mixed(file: &dyn SpaceFile) -> Vec<u8> {
-    let mut content = vec![0; (5 * MIB + 777) as usize];
-    file.resize(content.len() as u64).unwrap();
-    file.fallocate(FallocateMode::Allocate, ByteRange::new(MIB, 2 * MIB))
-        .unwrap();
-    for at in [3 * MIB, 5 * MIB - 100] {
-        let data: Vec<u8> = (0..600 * KIB).map(|byte| (byte % 251) as u8 | 1).collect();
-        let length = data.len().min(content.len() - at as usize);
-        content[at as usize..at as usize + length].copy_from_slice(&data[..length]);
-        file.write_at(&data[..length], at).unwrap();
-    }
-    content
-}
-
-#[track_caller]
-fn assert_mixed(file: &dyn SpaceFile) {
-    let state = |at| {
-        let extents = file.extents(ByteRange::new(at, at + KIB)).unwrap();
-        extents
-            .first()
-            .map_or(ExtentState::Hole, |extent| extent.state)
-    };
-    assert_eq!(state(0), ExtentState::Hole);
-    assert_eq!(state(MIB + MIB / 2), ExtentState::Unwritten);
-    assert_eq!(state(3 * MIB), ExtentState::Written);
 }
 
 #[test]
@@ -125,22 +87,14 @@ fn copies_into_an_image_and_out_of_it_keep_content_holes_and_unwritten_parts() {
     };
     let content = mixed(&open("mixed"));
     let upload = Upload {
-        volume: name("up"),
-        source: outside.join("mixed"),
-        format: None,
-        allow_backing: false,
-        replace: false,
         mode: 0o640,
+        ..upload("up", &outside.join("mixed"))
     };
     perform(pool, Operation::Upload(upload.clone())).unwrap();
     perform(pool, clone("up", "copy", CloneMethod::Auto)).unwrap();
     let refused = perform(pool, clone("up", "shared", CloneMethod::Reflink)).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
-    let download = Download {
-        volume: name("copy"),
-        target: outside.join("target"),
-        replace: false,
-    };
+    let download = download("copy", &outside.join("target"));
     perform(pool, Operation::Download(download)).unwrap();
     for volume in ["up", "copy"] {
         assert!(stand.read(volume) == content, "{volume}");
@@ -176,18 +130,11 @@ fn wipe_in_an_image_overwrites_in_place_or_gives_space_back() {
             places
         })
     };
-    let wipe = |method| {
-        Operation::Wipe(Wipe {
-            volume: name("m"),
-            method,
-            force: false,
-        })
-    };
     let before = places();
-    perform(&stand.pool, wipe(WipeMethod::Zero)).unwrap();
+    perform(&stand.pool, wipe("m", WipeMethod::Zero)).unwrap();
     assert!(stand.read("m").iter().all(|&byte| byte == 0));
     assert_eq!(places(), before);
-    perform(&stand.pool, wipe(WipeMethod::Discard)).unwrap();
+    perform(&stand.pool, wipe("m", WipeMethod::Discard)).unwrap();
     let info = stand.pool.volume(&name("m")).unwrap();
     assert_eq!(
         (info.capacity_bytes, info.allocation_bytes),
@@ -422,14 +369,6 @@ fn link_in_place_of_the_work_in_an_image_is_refused() {
     assert!(refused.to_string().contains(".extant"), "{refused}");
 }
 
-/// A job that takes seconds, and the token that ends it.
-fn slow() -> JobOptions {
-    JobOptions {
-        rate: NonZeroU64::new(2 * MIB),
-        ..JobOptions::default()
-    }
-}
-
 /// Two pools of one image in a process meet as two processes do.
 #[test]
 fn job_of_another_process_waits_until_the_image_is_free() {
@@ -437,7 +376,7 @@ fn job_of_another_process_waits_until_the_image_is_free() {
     let stand = Stand::new(PoolKind::Ext4);
     let (one, other) = (&stand.pool, pool_in(&stand.image()));
     let first = one
-        .submit(create("b", 8 * MIB, Preallocation::Full), slow())
+        .submit(create("b", 8 * MIB, Preallocation::Full), at_rate(2 * MIB))
         .unwrap();
     let second = submit(&other, create("c", MIB, Preallocation::Full)).unwrap();
     let third = submit(&other, create("d", MIB, Preallocation::Full)).unwrap();
@@ -446,9 +385,7 @@ fn job_of_another_process_waits_until_the_image_is_free() {
     let state = |index: usize| other.job(ids[index]).unwrap().state;
     std::thread::scope(|scope| {
         let first = scope.spawn(|| first.run(OnStop::Cancel, Control::new(&cancel, &Silent)));
-        while state(0) != JobState::Running {
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        wait_until_running(&other, ids[0]);
         let second = scope.spawn(|| run(second));
         let third = scope.spawn(|| run(third));
         std::thread::sleep(Duration::from_millis(100));
@@ -475,15 +412,13 @@ fn who_waits_too_long_for_an_image_is_told_whose_job_has_it() {
     let other = pool_in(&stand.image());
     let job = stand
         .pool
-        .submit(create("b", 60 * MIB, Preallocation::Full), slow())
+        .submit(create("b", 60 * MIB, Preallocation::Full), at_rate(2 * MIB))
         .unwrap();
     let id = job.id();
     let cancel = CancelToken::new();
     std::thread::scope(|scope| {
         let worker = scope.spawn(|| job.run(OnStop::Cancel, Control::new(&cancel, &Silent)));
-        while other.job(id).unwrap().state != JobState::Running {
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        wait_until_running(&other, id);
         // Threads of one process share the image.
         assert_eq!(names(&stand.pool), ["a"]);
         perform(&stand.pool, create("c", MIB, Preallocation::Full)).unwrap();

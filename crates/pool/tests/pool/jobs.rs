@@ -15,7 +15,9 @@ use extant_testkit::require;
 use extant_testkit::scratch::Filesystem;
 
 use crate::both::{KINDS, Stand};
-use crate::stand::{MIB, assert_at_rest, clone, create, name, names, perform, resize, run, submit};
+use crate::stand::{
+    MIB, assert_at_rest, at_rate, clone, create, name, names, perform, resize, run, submit,
+};
 
 /// Runs `job` with a token that is cancelled at the `point`-th progress.
 pub fn run_until(point: usize, job: Job<'_>, on_stop: OnStop) -> Result<()> {
@@ -226,12 +228,8 @@ fn job_at_work_is_cancelled_by_another_and_its_volume_is_locked_meanwhile() {
     for kind in KINDS {
         let stand = Stand::new(kind);
         let pool = &stand.pool;
-        let slow = JobOptions {
-            rate: std::num::NonZeroU64::new(4 * MIB),
-            ..JobOptions::default()
-        };
         for (operation, _) in stand.operations() {
-            let job = pool.submit(operation.clone(), slow).unwrap();
+            let job = pool.submit(operation.clone(), at_rate(4 * MIB)).unwrap();
             let id = job.id();
             std::thread::scope(|scope| {
                 let worker = scope.spawn(|| {

@@ -10,12 +10,12 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use extant_image::{Format, Preallocation};
-use extant_pool::{CreateVolume, Materialize, Operation, Pool, Resize, Upload, Wipe, WipeMethod};
+use extant_pool::{CreateVolume, Operation, Pool, Resize, Upload};
 use extant_testkit::command;
 use extant_testkit::requires::{Requirement, tool};
 use extant_testkit::scratch::{Filesystem, Scratch};
 
-use crate::stand::{KIB, MIB, in_memory, name, perform, pool_at};
+use crate::stand::{KIB, MIB, in_memory, materialize, name, perform, pool_at, wipe};
 
 const CLUSTER: u64 = 64 * KIB;
 const MODES: [Preallocation; 4] = Preallocation::ALL;
@@ -69,29 +69,10 @@ fn resize(volume: &str, bytes: u64, preallocation: Preallocation, shrink: bool) 
     })
 }
 
-fn wipe(volume: &str, method: WipeMethod) -> Operation {
-    Operation::Wipe(Wipe {
-        volume: name(volume),
-        method,
-        force: false,
-    })
-}
-
-fn materialize(volume: &str) -> Operation {
-    Operation::Materialize(Materialize {
-        volume: name(volume),
-        unshare: false,
-    })
-}
-
 fn upload(volume: &str, source: &Path, format: Option<Format>) -> Upload {
     Upload {
-        volume: name(volume),
-        source: source.to_path_buf(),
         format,
-        allow_backing: false,
-        replace: false,
-        mode: 0o600,
+        ..crate::stand::upload(volume, source)
     }
 }
 

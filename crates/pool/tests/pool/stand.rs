@@ -1,12 +1,19 @@
 //! A pool to test on, and the words the tests share.
 
+use std::num::NonZeroU64;
 use std::path::Path;
+use std::thread::sleep;
+use std::time::Duration;
 
 use extant_pool::{
-    CloneMethod, CloneVolume, CreateVolume, Definition, Job, JobOptions, Leftovers, Limits, OnStop,
-    Operation, Pool, Resize, VolumeName,
+    CloneMethod, CloneVolume, CreateVolume, Definition, Download, Job, JobId, JobOptions, JobState,
+    Leftovers, Limits, Materialize, OnStop, Operation, Pool, Resize, Upload, VolumeName, Wipe,
+    WipeMethod,
 };
-use extant_space::{CancelToken, Control, Preallocation, Result, Silent};
+use extant_space::{
+    ByteRange, CancelToken, Control, ExtentState, FallocateMode, Preallocation, Result, Silent,
+    SpaceFile,
+};
 use extant_testkit::scratch::{Filesystem, Scratch};
 
 pub const KIB: u64 = 1 << 10;
@@ -40,6 +47,14 @@ pub fn create(volume: &str, bytes: u64, preallocation: Preallocation) -> Operati
     Operation::Create(CreateVolume::new(name(volume), bytes, preallocation))
 }
 
+/// A written volume of which only the first bytes are made real.
+pub fn part(volume: &str, bytes: u64, allocation_bytes: u64) -> CreateVolume {
+    let mut part = CreateVolume::new(name(volume), bytes, Preallocation::Full);
+    part.allocation_bytes = allocation_bytes;
+    part.mode = 0o640;
+    part
+}
+
 pub fn clone(source: &str, volume: &str, method: CloneMethod) -> Operation {
     Operation::Clone(CloneVolume {
         source: name(source),
@@ -56,6 +71,56 @@ pub fn resize(volume: &str, bytes: u64, preallocation: Preallocation) -> Operati
         preallocation: preallocation.into(),
         shrink: false,
     })
+}
+
+pub fn wipe(volume: &str, method: WipeMethod) -> Operation {
+    Operation::Wipe(Wipe {
+        volume: name(volume),
+        method,
+        force: false,
+    })
+}
+
+pub fn materialize(volume: &str) -> Operation {
+    Operation::Materialize(Materialize {
+        volume: name(volume),
+        unshare: false,
+    })
+}
+
+/// The same, with what other volumes share.
+pub fn unshare(volume: &str) -> Operation {
+    Operation::Materialize(Materialize {
+        volume: name(volume),
+        unshare: true,
+    })
+}
+
+pub fn upload(volume: &str, source: &Path) -> Upload {
+    Upload {
+        volume: name(volume),
+        source: source.to_path_buf(),
+        format: None,
+        allow_backing: false,
+        replace: false,
+        mode: 0o600,
+    }
+}
+
+pub fn download(volume: &str, target: &Path) -> Download {
+    Download {
+        volume: name(volume),
+        target: target.to_path_buf(),
+        replace: false,
+    }
+}
+
+/// So many bytes a second at most: slow enough for something to happen meanwhile.
+pub fn at_rate(bytes: u64) -> JobOptions {
+    JobOptions {
+        rate: NonZeroU64::new(bytes),
+        ..JobOptions::default()
+    }
 }
 
 pub fn submit(pool: &Pool, operation: Operation) -> Result<Job<'_>> {
@@ -88,4 +153,45 @@ pub fn assert_at_rest(pool: &Pool) {
 pub fn names(pool: &Pool) -> Vec<String> {
     let volumes = pool.volumes().unwrap().into_iter();
     volumes.map(|volume| volume.name.to_string()).collect()
+}
+
+/// Waits until a job has its turn.
+#[track_caller]
+pub fn wait_until_running(pool: &Pool, id: JobId) {
+    loop {
+        let state = pool.job(id).unwrap().state;
+        if state == JobState::Running {
+            return;
+        }
+        assert_eq!(state, JobState::Waiting);
+        sleep(Duration::from_millis(2));
+    }
+}
+
+/// A hole, unwritten space, data, and a tail of less than a block; what it reads as.
+pub fn mixed(file: &dyn SpaceFile) -> Vec<u8> {
+    let mut content = vec![0; (5 * MIB + 777) as usize];
+    file.resize(content.len() as u64).unwrap();
+    file.fallocate(FallocateMode::Allocate, ByteRange::new(MIB, 2 * MIB))
+        .unwrap();
+    for at in [3 * MIB, 5 * MIB - 100] {
+        let data: Vec<u8> = (0..600 * KIB).map(|byte| (byte % 251) as u8 | 1).collect();
+        let length = data.len().min(content.len() - at as usize);
+        content[at as usize..at as usize + length].copy_from_slice(&data[..length]);
+        file.write_at(&data[..length], at).unwrap();
+    }
+    content
+}
+
+#[track_caller]
+pub fn assert_mixed(file: &dyn SpaceFile) {
+    let state = |at| {
+        let extents = file.extents(ByteRange::new(at, at + KIB)).unwrap();
+        extents
+            .first()
+            .map_or(ExtentState::Hole, |extent| extent.state)
+    };
+    assert_eq!(state(0), ExtentState::Hole);
+    assert_eq!(state(MIB + MIB / 2), ExtentState::Unwritten);
+    assert_eq!(state(3 * MIB), ExtentState::Written);
 }

@@ -3,16 +3,17 @@
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
+use std::path::Path;
 
-use extant_pool::{
-    CloneMethod, Download, Materialize, Operation, Resize, Upload, Wipe, WipeMethod,
-};
-use extant_space::{ByteRange, ErrorKind, ExtentState, FallocateMode, Preallocation, SpaceFile};
+use extant_hostfs::{Access, HostFile};
+use extant_pool::{CloneMethod, Operation, Resize, Upload, WipeMethod};
+use extant_space::{ByteRange, ErrorKind, ExtentState, Preallocation, SpaceFile};
 use extant_testkit::require;
 use extant_testkit::scratch::Filesystem;
 
 use crate::stand::{
-    KIB, MIB, assert_at_rest, clone, create, in_memory, name, names, perform, pool_at, resize,
+    MIB, assert_at_rest, assert_mixed, clone, create, download, in_memory, materialize, mixed,
+    name, names, part, perform, pool_at, resize, unshare, upload, wipe,
 };
 
 #[test]
@@ -42,11 +43,7 @@ fn allocation_below_the_capacity_makes_the_first_part_real() {
     require!(Filesystem::Ext4.requirement());
     let scratch = in_memory(Filesystem::Ext4, 128 * MIB);
     let pool = pool_at(scratch.path());
-    let Operation::Create(mut part) = create("a", 30 * MIB, Preallocation::Full) else {
-        unreachable!()
-    };
-    part.allocation_bytes = 10 * MIB;
-    part.mode = 0o640;
+    let mut part = part("a", 30 * MIB, 10 * MIB);
     perform(&pool, Operation::Create(part.clone())).unwrap();
     let info = pool.volume(&name("a")).unwrap();
     assert_eq!((info.written_bytes, info.mode), (10 * MIB, 0o640));
@@ -58,20 +55,8 @@ fn allocation_below_the_capacity_makes_the_first_part_real() {
     assert_eq!(names(&pool), ["a"]);
 }
 
-/// A hole, unwritten space, data, and a tail of less than a block.
-fn mixed(path: &std::path::Path) -> Vec<u8> {
-    let file = extant_hostfs::HostFile::open(path, extant_hostfs::Access::ReadWriteCreate).unwrap();
-    let mut content = vec![0; (5 * MIB + 777) as usize];
-    file.resize(content.len() as u64).unwrap();
-    file.fallocate(FallocateMode::Allocate, ByteRange::new(MIB, 2 * MIB))
-        .unwrap();
-    for at in [3 * MIB, 5 * MIB - 100] {
-        let data: Vec<u8> = (0..600 * KIB).map(|byte| (byte % 251) as u8 | 1).collect();
-        let length = data.len().min(content.len() - at as usize);
-        content[at as usize..at as usize + length].copy_from_slice(&data[..length]);
-        file.write_at(&data[..length], at).unwrap();
-    }
-    content
+fn host_file(path: &Path) -> HostFile {
+    HostFile::open(path, Access::ReadWriteCreate).unwrap()
 }
 
 #[test]
@@ -80,35 +65,15 @@ fn copies_keep_content_holes_and_unwritten_parts() {
     let scratch = in_memory(Filesystem::Ext4, 128 * MIB);
     let folder = scratch.folder_beside("outside");
     let pool = pool_at(scratch.path());
-    let content = mixed(&folder.join("source"));
-    let upload = Upload {
-        volume: name("up"),
-        source: folder.join("source"),
-        format: None,
-        allow_backing: false,
-        replace: false,
-        mode: 0o600,
-    };
+    let content = mixed(&host_file(&folder.join("source")));
+    let upload = upload("up", &folder.join("source"));
     perform(&pool, Operation::Upload(upload.clone())).unwrap();
     perform(&pool, clone("up", "copy", CloneMethod::Copy)).unwrap();
-    let download = Download {
-        volume: name("copy"),
-        target: folder.join("target"),
-        replace: false,
-    };
+    let download = download("copy", &folder.join("target"));
     perform(&pool, Operation::Download(download.clone())).unwrap();
     for path in [scratch.path().join("copy"), folder.join("target")] {
         assert!(fs::read(&path).unwrap() == content, "{}", path.display());
-        let file = extant_hostfs::HostFile::open_read(&path).unwrap();
-        let state = |at| {
-            let extents = file.extents(ByteRange::new(at, at + KIB)).unwrap();
-            extents
-                .first()
-                .map_or(ExtentState::Hole, |extent| extent.state)
-        };
-        assert_eq!(state(0), ExtentState::Hole);
-        assert_eq!(state(MIB + MIB / 2), ExtentState::Unwritten);
-        assert_eq!(state(3 * MIB), ExtentState::Written);
+        assert_mixed(&HostFile::open_read(&path).unwrap());
     }
     let taken = perform(&pool, Operation::Upload(upload.clone())).unwrap_err();
     assert_eq!(taken.kind(), ErrorKind::AlreadyExists);
@@ -136,13 +101,9 @@ fn clone_shares_space_where_the_file_system_can_and_says_where_it_cannot() {
     assert!(shared.may_run_out_of_space);
     perform(&pool, clone("a", "c", CloneMethod::Copy)).unwrap();
     assert_eq!(pool.volume(&name("c")).unwrap().written_bytes, 8 * MIB);
-    let materialize = |unshare| {
-        let volume = name("b");
-        Operation::Materialize(Materialize { volume, unshare })
-    };
-    let refused = perform(&pool, materialize(false)).unwrap_err();
+    let refused = perform(&pool, materialize("b")).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::CopyOnWrite);
-    perform(&pool, materialize(true)).unwrap();
+    perform(&pool, unshare("b")).unwrap();
     assert_eq!(pool.volume(&name("b")).unwrap().written_bytes, 8 * MIB);
 
     let scratch = in_memory(Filesystem::Ext4, 64 * MIB);
@@ -193,16 +154,9 @@ fn wipe_overwrites_in_place_or_gives_space_back() {
     let scratch = in_memory(Filesystem::Ext4, 64 * MIB);
     let pool = pool_at(scratch.path());
     let path = scratch.path().join("a");
-    let wipe = |method| {
-        Operation::Wipe(Wipe {
-            volume: name("a"),
-            method,
-            force: false,
-        })
-    };
-    mixed(&path);
-    let place = |path: &std::path::Path| {
-        let file = extant_hostfs::HostFile::open_read(path).unwrap();
+    mixed(&host_file(&path));
+    let place = |path: &Path| {
+        let file = HostFile::open_read(path).unwrap();
         let extents = file
             .extents(ByteRange::new(0, file.size().unwrap()))
             .unwrap();
@@ -212,13 +166,13 @@ fn wipe_overwrites_in_place_or_gives_space_back() {
             .collect::<Vec<_>>()
     };
     let (before, blocks) = (place(&path), fs::metadata(&path).unwrap().blocks());
-    perform(&pool, wipe(WipeMethod::Zero)).unwrap();
+    perform(&pool, wipe("a", WipeMethod::Zero)).unwrap();
     assert!(fs::read(&path).unwrap().iter().all(|&byte| byte == 0));
     assert_eq!(
         (place(&path), fs::metadata(&path).unwrap().blocks()),
         (before, blocks)
     );
-    perform(&pool, wipe(WipeMethod::Discard)).unwrap();
+    perform(&pool, wipe("a", WipeMethod::Discard)).unwrap();
     let metadata = fs::metadata(&path).unwrap();
     assert_eq!((metadata.len(), metadata.blocks()), (5 * MIB + 777, 0));
 }

@@ -2,17 +2,16 @@
 
 use std::cell::Cell;
 use std::fs;
-use std::num::NonZeroU64;
 use std::thread::sleep;
 use std::time::Duration;
 
-use extant_pool::{JobId, JobOptions, OnStop, Operation, PoolKind, Wipe, WipeMethod};
+use extant_pool::{JobId, OnStop, PoolKind, WipeMethod};
 use extant_space::{CancelToken, Control, ErrorKind, Phase, Progress};
 use extant_testkit::require;
 use extant_testkit::scratch::Filesystem;
 
 use crate::both::{KINDS, Stand};
-use crate::stand::{MIB, name};
+use crate::stand::{MIB, at_rate, wipe};
 
 /// More than a piece of a wipe.
 const SIZE: u64 = 320 * MIB;
@@ -23,17 +22,9 @@ const PIECE: u64 = 256 * MIB;
 fn interrupted(kind: PoolKind, mkfs: &[&str]) -> (Stand, JobId) {
     let stand = Stand::with_room(kind, 448 * MIB, mkfs);
     stand.write("w", &vec![7; SIZE as usize]);
-    let wipe = Operation::Wipe(Wipe {
-        volume: name("w"),
-        method: WipeMethod::Zero,
-        force: false,
-    });
+    let wipe = wipe("w", WipeMethod::Zero);
     // Slow enough for a stop in the middle.
-    let options = JobOptions {
-        rate: NonZeroU64::new(512 * MIB),
-        ..JobOptions::default()
-    };
-    let job = stand.pool.submit(wipe, options).unwrap();
+    let job = stand.pool.submit(wipe, at_rate(512 * MIB)).unwrap();
     let id = job.id();
     let stop = CancelToken::new();
     let progress = |progress: Progress| {

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 
 use extant_image::{Format, Preallocation};
-use extant_pool::{CloneMethod, CreateVolume, Download, Operation, Upload, WipeMethod};
+use extant_pool::{CloneMethod, CreateVolume, Operation, Upload, WipeMethod};
 use extant_space::ErrorKind;
 use extant_testkit::require;
 use extant_testkit::requires::tool;
@@ -13,7 +13,7 @@ use extant_testkit::scratch::Filesystem;
 use rustix::fs::XattrFlags;
 
 use super::{Stand, assert_image, image, materialize, qemu, qemu_img, resize, upload, wipe};
-use crate::stand::{MIB, assert_at_rest, clone, name, perform};
+use crate::stand::{MIB, assert_at_rest, clone, download, name, perform};
 
 /// A guest of a raw volume writes the header of an image whose backing file is a file of the host.
 #[test]
@@ -166,12 +166,7 @@ fn upload_takes_an_image_as_it_is_and_none_that_names_other_files() {
     let stand = Stand::new();
     stand.with_data("a");
     let source = stand.outside.join("source");
-    let download = Operation::Download(Download {
-        volume: name("a"),
-        target: source.clone(),
-        replace: false,
-    });
-    perform(&stand.pool, download).unwrap();
+    perform(&stand.pool, Operation::Download(download("a", &source))).unwrap();
     assert!(fs::read(&source).unwrap() == fs::read(stand.path("a")).unwrap());
     // The name says it, or the user does.
     let by_name = upload("b.qcow2", &source, None);

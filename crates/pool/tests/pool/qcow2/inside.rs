@@ -12,15 +12,14 @@ use super::{
     MODES, assert_image, assert_reads, image, materialize, qemu, qemu_img, resize, upload, wipe,
 };
 use crate::both::Stand;
-use crate::stand::{MIB, clone, name, perform};
+use crate::stand::{MIB, clone, download, name, perform};
 
 /// The volume as a file of the host.
 fn fetch(stand: &Stand, volume: &str) -> PathBuf {
     let target = stand.outside.join(format!("{volume}.out"));
     let download = Download {
-        volume: name(volume),
-        target: target.clone(),
         replace: true,
+        ..download(volume, &target)
     };
     perform(&stand.pool, Operation::Download(download)).unwrap();
     target

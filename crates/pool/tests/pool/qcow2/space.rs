@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use extant_pool::{CloneMethod, Limits, Materialize, Operation, Pool};
+use extant_pool::{CloneMethod, Limits, Pool};
 use extant_space::{ErrorKind, Preallocation};
 use extant_testkit::require;
 use extant_testkit::requires::tool;
@@ -11,6 +11,7 @@ use extant_testkit::scratch::Filesystem;
 use super::{Stand, materialize, qemu, qemu_img};
 use crate::stand::{
     KIB, MIB, assert_at_rest, clone, create, in_memory, name, perform, pool_with, run, submit,
+    unshare,
 };
 
 /// Of the file system.
@@ -125,12 +126,6 @@ fn shared_parts_that_get_space_of_their_own_are_reserved() {
     for copy in ["b", "c"] {
         perform(&pool, clone("a", copy, CloneMethod::Reflink)).unwrap();
     }
-    let unshare = |volume: &str| {
-        Operation::Materialize(Materialize {
-            volume: name(volume),
-            unshare: true,
-        })
-    };
     let job = submit(&pool, unshare("b")).unwrap();
     let id = job.id();
     assert_eq!(pool.info().unwrap().space.reserved_bytes, 8 * MIB);

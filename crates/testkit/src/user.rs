@@ -1,0 +1,21 @@
+//! A user who may do little.
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::command;
+
+/// The user's number, and that of the group.
+pub const NOBODY: u32 = 65534;
+
+/// `program` run by [`NOBODY`], without further words. Who calls it is root.
+pub fn as_user(program: &Path) -> Command {
+    let id = NOBODY.to_string();
+    let mut command = command::tool("setpriv");
+    command
+        .args([format!("--reuid={id}"), format!("--regid={id}")])
+        .args(["--clear-groups", "--inh-caps=-all", "--"])
+        .arg(program)
+        .stdin(Stdio::null());
+    command
+}
