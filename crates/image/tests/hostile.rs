@@ -79,9 +79,25 @@ fn ask(file: &Arc<HostFile>) -> Result<()> {
     layer.info().map(drop)
 }
 
-/// Changes everything that can be changed.
-fn change(place: &NamedTempFile) -> Result<()> {
-    let open = || Target::host(place.path(), Pace::Full);
+/// Changes everything that can be changed, on a disk and in the file.
+fn change(place: &NamedTempFile) {
+    let disk = NamedTempFile::new().unwrap();
+    let mut bytes = std::fs::read(place.path()).unwrap();
+    bytes.resize(bytes.len() + (1 << 20), 0xee);
+    disk.as_file().write_all_at(&bytes, 0).unwrap();
+    let on_disk = || {
+        let file = HostFile::open(disk.path(), Access::ReadWrite)?;
+        Ok(Target::on_disk(Arc::new(file)))
+    };
+    if change_in(&disk, &on_disk).is_ok() {
+        let file = Arc::new(HostFile::open_read(disk.path()).unwrap());
+        let report = silent(|control| check(file, 10, control)).unwrap();
+        assert_eq!(report.corruptions, 0, "{report:?}");
+    }
+    let _ = change_in(place, &|| Target::host(place.path(), Pace::Full));
+}
+
+fn change_in(place: &NamedTempFile, open: &dyn Fn() -> Result<Target>) -> Result<()> {
     let file = Arc::new(HostFile::open(place.path(), Access::ReadWrite)?);
     if silent(|control| rebuild_refcounts(file.clone(), control)).is_ok() {
         // What it repairs is right for the check as well.
@@ -133,7 +149,7 @@ proptest! {
         }
         let file = Arc::new(HostFile::open(place.path(), Access::ReadWrite).unwrap());
         let _ = ask(&file);
-        let _ = change(&place);
+        change(&place);
     }
 
     #[test]
@@ -157,6 +173,6 @@ proptest! {
         }
         let file = Arc::new(HostFile::open(place.path(), Access::ReadWrite).unwrap());
         let _ = ask(&file);
-        let _ = change(&place);
+        change(&place);
     }
 }

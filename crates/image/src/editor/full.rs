@@ -27,7 +27,7 @@ impl<'a> Editor<'a> {
         let tables = self.tables_to_make(all);
         let full_bytes = match clusters + tables {
             0 => file_bytes,
-            _ => self.data_range(&self.plan(tables, clusters)?).end(),
+            _ => self.end_bytes(&self.plan(tables, clusters)?),
         };
         let repair_bytes = match self.image.header.incompatible.contains(Incompatible::DIRTY) {
             true => self.recount_bytes_max(file_bytes),

@@ -16,8 +16,8 @@ use extant_testkit::require;
 
 use crate::logged::{Logged, after_cut};
 use crate::{
-    KIB, SEEDS, compressed, counted, cut_in, forgotten, guest, image, resized, silent,
-    with_bitmaps, with_snapshots,
+    KIB, SEEDS, compressed, counted, cut_in, forgotten, guest, guest_of, image, resized, silent,
+    with_bitmaps, with_data_file, with_snapshots,
 };
 
 /// What was on the disk before.
@@ -199,6 +199,25 @@ fn disk_without_room_is_left_as_it_was() {
             break;
         }
         assert!((1..ROOM - 6 * KIB).contains(&fits), "{what}: {fits}");
+    }
+}
+
+#[test]
+fn data_file_that_is_a_disk_keeps_its_size_and_shows_nothing_old() {
+    const DATA: usize = 60 << 10;
+    let image = with_data_file(40 * KIB + 512, Preallocation::Off);
+    for preallocation in [Preallocation::Off, Preallocation::Full] {
+        let (file, data) = (Logged::of(image.clone()), Logged::of(vec![OLD; DATA]));
+        let target = Target::held(file.clone()).with_data_file(Disk::target(data.clone()));
+        let error = resized(90 * KIB, preallocation)(&target).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+        assert!(file.bytes() == image && data.bytes() == [OLD; DATA]);
+        resized(50 * KIB, preallocation)(&target).unwrap();
+        materialized(&target).unwrap();
+        resized(20 * KIB, Preallocation::Off)(&target).unwrap();
+        resized(DATA as u64, preallocation)(&target).unwrap();
+        assert_eq!(data.bytes().len(), DATA);
+        assert_eq!(guest_of(&file.bytes(), &data.bytes()), [0; DATA]);
     }
 }
 
