@@ -14,12 +14,14 @@ use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
-use extant_testkit::command;
+use extant_space::ExtentState;
 use extant_testkit::scratch::Scratch;
 pub use extant_testkit::user::NOBODY;
 use extant_testkit::user::as_user;
 use extant_testkit::workdir::Workdir;
+use extant_testkit::{command, oracle};
 use serde_json::Value;
 
 pub use running::{Running, wait_until};
@@ -201,6 +203,20 @@ pub fn wait_for_space_of(path: &Path) {
     wait_until("space of the partial file", || {
         std::fs::metadata(partial_of(path)).is_ok_and(|partial| partial.blocks() > 0)
     });
+}
+
+/// Bytes that are written of the partial file of `path`, whose process was killed: the kernel ends what that had in flight.
+#[track_caller]
+pub fn left_written(path: &Path) -> u64 {
+    let written = || oracle::filefrag(&partial_of(path)).bytes(ExtentState::Written);
+    let mut last = written();
+    loop {
+        std::thread::sleep(Duration::from_millis(50));
+        match written() {
+            now if now == last => return now,
+            now => last = now,
+        }
+    }
 }
 
 /// Bytes that were written to the loop device of a file system so far.
