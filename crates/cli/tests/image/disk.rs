@@ -1,13 +1,16 @@
 //! qcow2 images directly on disks.
 
 use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
 
 use extant_testkit::oracle::qemu::{assert_checks, qemu_img, qemu_io};
 use extant_testkit::scratch::LoopDevice;
 use extant_testkit::workdir::Workdir;
 use extant_testkit::{require, requires};
+use rustix::process::Signal;
 
-use crate::support::{MIB, create, extant, run};
+use crate::support::{MIB, Random, Running, create, extant, run};
 
 #[test]
 fn image_is_made_on_a_disk_looked_at_changed_and_copied() {
@@ -55,4 +58,51 @@ fn image_is_made_on_a_disk_looked_at_changed_and_copied() {
         "raw",
         &["read -P 0 0 3M", "read -P 5 3M 2M", "read -P 0 5M 59M"],
     );
+}
+
+#[test]
+fn killed_changes_on_a_disk_cost_space_at_worst() {
+    require!(qemu_img(), requires::tool("qemu-io"), requires::root());
+    let work = Workdir::new();
+    let file = work.path().join("disk");
+    fs::write(&file, vec![0xee; 256 << 20]).unwrap();
+    let disk = LoopDevice::attach(&file);
+    let on = |words: &[&str], more: &[&str]| {
+        let mut command = extant();
+        command.arg("image").args(words).arg(disk.path()).args(more);
+        command
+    };
+    let made = || {
+        let words = ["--format", "qcow2", "--preallocation", "off", "--force"];
+        let small = ["-o", "cluster_size=512"];
+        create(disk.path(), "64MiB", &[&words[..], &small].concat()).success();
+        qemu_io(disk.path(), "qcow2", &["write -P 5 3M 2M"]);
+    };
+    let mut random = Random::seeded("--test image killed_changes");
+    let mut killed = 0;
+    for mut change in [
+        on(&["materialize"], &[]),
+        on(&["resize", "--preallocation", "full"], &["80MiB"]),
+    ] {
+        made();
+        let started = Instant::now();
+        run(&mut change).success();
+        let whole = started.elapsed().as_millis() as u64;
+        for _ in 0..6 {
+            made();
+            let running = Running::start(&mut change);
+            sleep(Duration::from_millis(random.below(whole)));
+            let (answer, _) = running.stop(Signal::KILL);
+            killed += u32::from(answer.signal == Some(9));
+            let answer = run(&mut on(&["check"], &[]));
+            assert!(matches!(answer.code, Some(0 | 3)), "{answer}");
+            run(&mut on(&["check", "--repair", "leaks"], &[])).success();
+            run(&mut on(&["resize"], &["80MiB"])).success();
+            run(&mut on(&["materialize"], &[])).success();
+            assert_checks(disk.path());
+            let reads = ["read -P 0 0 3M", "read -P 5 3M 2M", "read -P 0 5M 75M"];
+            qemu_io(disk.path(), "qcow2", &reads);
+        }
+    }
+    assert!(killed > 0, "every change was complete before it was killed");
 }
