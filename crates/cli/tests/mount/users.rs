@@ -5,14 +5,14 @@
 use std::fs::{self, Permissions};
 use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, chown};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use extant_testkit::requires::Requirement;
 use extant_testkit::{command, require, requires};
 
 use crate::stand::{Stand, can_mount};
-use crate::support::{Answer, NOBODY, run};
+use crate::support::{Answer, NOBODY, copy_program, run};
 
 struct Room {
     process: Child,
@@ -37,8 +37,7 @@ impl Room {
         }
         // Where it was built not everybody may go.
         let program = stand.image.work.path().join("extant");
-        fs::copy(env!("CARGO_BIN_EXE_extant"), &program).unwrap();
-        fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+        copy_program(Path::new(env!("CARGO_BIN_EXE_extant")), &program);
         let process = Command::new("unshare")
             .args(["--mount", "--propagation", "private", "sh", "-euc"])
             .arg(

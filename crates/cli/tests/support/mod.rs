@@ -72,11 +72,19 @@ pub fn through(wrapper: &[&str], inner: &Command) -> Command {
 pub fn as_nobody(inner: &Command, place: &Workdir) -> Command {
     let copy = place.path().join("extant");
     if !copy.exists() {
-        std::fs::copy(inner.get_program(), &copy).expect("copy the program");
+        copy_program(Path::new(inner.get_program()), &copy);
     }
     let mut command = as_user(&copy);
     command.args(inner.get_args());
     command
+}
+
+/// Copies a program to where everybody can run it. Done by another process: what a thread here forks meanwhile would have the copy open
+/// for writing for a moment, and such a file is not run ("Text file busy").
+#[track_caller]
+pub fn copy_program(program: &Path, copy: &Path) {
+    let mut install = command::tool("install");
+    command::must(install.arg("--mode=0755").arg(program).arg(copy));
 }
 
 /// Runs `command` to its end.
