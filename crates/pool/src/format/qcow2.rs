@@ -173,7 +173,11 @@ impl ResizeNeed {
 }
 
 /// Size of the file when the image has been made full.
+///
+/// # Errors
+/// `InUse` while QEMU writes to it, whose tables tell nothing.
 pub(crate) fn full_bytes(file: &Arc<dyn VolumeFile>) -> Result<u64> {
+    let _held = hold(&**file, Use::Read)?;
     full_file_bytes(Arc::<dyn VolumeFile>::clone(file))
 }
 
