@@ -71,6 +71,15 @@ impl Folder {
         &self.path
     }
 
+    /// The same folder, open once more.
+    pub(crate) fn again(&self) -> Result<Self> {
+        let fd = self.fd.try_clone();
+        Ok(Self {
+            fd: fd.map_err(|source| Error::from(source).at(&self.path))?,
+            path: self.path.clone(),
+        })
+    }
+
     /// Opens the regular file `name`.
     pub(crate) fn file(&self, name: &str, access: OFlags) -> Result<File> {
         // A fifo would wait for its other end.

@@ -3,10 +3,9 @@
 use std::fmt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use extant_space::{Error, ErrorKind, Result};
+use extant_space::{CancelToken, Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::accounting::Space;
@@ -17,13 +16,13 @@ use crate::limits::Limits;
 use crate::name::{PoolName, VolumeName};
 use crate::state::{self, State};
 use crate::storage::{
-    DirectoryStorage, ImagePlace, ImageStorage, OpenImage, Opening, Purpose, Storage,
+    Comer, DirectoryStorage, ImagePlace, ImageStorage, Opening, Pin, Purpose, Storage,
 };
 
 /// How long the jobs of other processes are waited for, in what only one process can have open.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often is looked whether they are done.
-const LOOK: Duration = Duration::from_millis(10);
+const LOOK: Duration = Duration::from_millis(5);
 
 /// A pool whose directory is open, or whose image is there.
 #[derive(Debug)]
@@ -106,8 +105,11 @@ impl Pool {
             let state = State::make(above, name)?;
             if let Place::Image { image, .. } = &pool.place {
                 state.set_directory(pool.definition.directory())?;
-                pool.wait_for(PATIENCE, &mut || image.build(state.folder(), identifier))?
-                    .ok_or_else(|| pool.busy())?;
+                let mut comer = Comer::default();
+                wait_for(PATIENCE, &mut || {
+                    image.build(state.folder(), identifier, &mut comer)
+                })?
+                .ok_or_else(|| pool.busy())?;
             }
             state.set_identifier(identifier)?;
         }
@@ -208,29 +210,54 @@ impl Pool {
         })
     }
 
-    /// What holds the volumes, for one operation. To be opened before the pool's lock is taken.
+    /// What holds the volumes, for one operation that is short. To be opened before the pool's lock is taken.
     ///
     /// # Errors
     /// `InUse` with the job that has an image open, after a while.
     pub(crate) fn storage(&self, purpose: Purpose) -> Result<Box<dyn Storage + '_>> {
-        self.open_storage(purpose, PATIENCE)?
-            .ok_or_else(|| self.busy())
+        match &self.place {
+            Place::Directory(folder) => Ok(Box::new(DirectoryStorage::new(folder))),
+            Place::Image { image, .. } => {
+                let pin = self.pin(image, purpose, PATIENCE, &mut Comer::default())?;
+                let pin = pin.ok_or_else(|| self.busy())?;
+                Ok(Box::new(ImageStorage::new(pin)))
+            }
+        }
     }
 
-    /// The same, without waiting for others of this pool; `None` while they have it.
-    pub(crate) fn try_storage(&self, purpose: Purpose) -> Result<Option<Box<dyn Storage + '_>>> {
-        self.open_storage(purpose, Duration::ZERO)
-    }
-
-    fn open_storage(
+    /// The same for a job, which lets others have their turn, without waiting for it; `None` while others have it, and then `comer`
+    /// is to ask again soon. The pool's lock is not to be held in its calls.
+    pub(crate) fn storage_of_job(
         &self,
         purpose: Purpose,
-        patience: Duration,
+        cancel: &CancelToken,
+        comer: &mut Comer,
     ) -> Result<Option<Box<dyn Storage + '_>>> {
-        let place = match &self.place {
-            Place::Directory(folder) => return Ok(Some(Box::new(DirectoryStorage::new(folder)))),
-            Place::Image { image, .. } => image,
-        };
+        match &self.place {
+            Place::Directory(folder) => Ok(Some(Box::new(DirectoryStorage::new(folder)))),
+            Place::Image { image, .. } => {
+                let pin = self.pin(image, purpose, Duration::ZERO, comer)?;
+                Ok(pin.map(|pin| -> Box<dyn Storage> {
+                    Box::new(ImageStorage::of_job(&pin, cancel))
+                }))
+            }
+        }
+    }
+
+    /// Lets others have their turn in an image, if somebody waits. To be called beside a job, now and then.
+    pub(crate) fn give_way(&self) {
+        if let Place::Image { image, .. } = &self.place {
+            image.give_way();
+        }
+    }
+
+    fn pin(
+        &self,
+        image: &ImagePlace,
+        purpose: Purpose,
+        patience: Duration,
+        comer: &mut Comer,
+    ) -> Result<Option<Pin>> {
         let state = match purpose {
             Purpose::Change => Some(self.make_state()?),
             Purpose::Look => match self.state() {
@@ -240,28 +267,7 @@ impl Pool {
             },
         };
         let own = state.as_ref().map(State::folder);
-        let opened = self.wait_for(patience, &mut || place.try_open(purpose, own))?;
-        Ok(opened.map(|image| -> Box<dyn Storage> { Box::new(ImageStorage::new(image)) }))
-    }
-
-    /// Tries until it is open, or `patience` is over. Those who are not of this pool are waited for as well.
-    fn wait_for(
-        &self,
-        patience: Duration,
-        open: &mut dyn FnMut() -> Result<Opening>,
-    ) -> Result<Option<Arc<OpenImage>>> {
-        let started = Instant::now();
-        loop {
-            let is_over = started.elapsed() >= patience;
-            match open() {
-                Ok(Opening::Open(image)) => return Ok(Some(image)),
-                Ok(Opening::Busy) if is_over => return Ok(None),
-                Ok(Opening::Busy) => {}
-                Err(error) if error.kind() == ErrorKind::InUse && !is_over => {}
-                Err(error) => return Err(error),
-            }
-            std::thread::sleep(LOOK);
-        }
+        wait_for(patience, &mut || image.try_open(purpose, own, comer))
     }
 
     /// Who has the image open.
@@ -343,6 +349,22 @@ fn image_place(definition: &Definition) -> ImagePlace {
         definition.directory(),
         definition.identifier(),
     )
+}
+
+/// Tries until it is open, or `patience` is over. Those who are not of this pool are waited for as well.
+fn wait_for(patience: Duration, open: &mut dyn FnMut() -> Result<Opening>) -> Result<Option<Pin>> {
+    let started = Instant::now();
+    loop {
+        let is_over = started.elapsed() >= patience;
+        match open() {
+            Ok(Opening::Open(pin)) => return Ok(Some(pin)),
+            Ok(Opening::Busy) if is_over => return Ok(None),
+            Ok(Opening::Busy) => {}
+            Err(error) if error.kind() == ErrorKind::InUse && !is_over => {}
+            Err(error) => return Err(error),
+        }
+        std::thread::sleep(LOOK);
+    }
 }
 
 impl fmt::Display for Pool {

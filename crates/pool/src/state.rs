@@ -4,6 +4,7 @@
 //! .extant/lock          held for short steps: numbers, reservations, turns
 //! .extant/identifier    that of the definition, where there is one
 //! .extant/directory     of an image: where in it the volumes are
+//! .extant/turn, locks   of an image: who has it open, who waits, what jobs work on (storage/image/)
 //! .extant/jobs/         N.json, N.spare, N.run (see job.rs)
 //! .extant/work/         files that are not complete (storage/directory.rs)
 //! ```
@@ -114,17 +115,27 @@ impl State {
 
     /// Refuses another directory of an image than the one that its jobs are about; the first that is named is kept.
     pub(crate) fn check_directory(&self, wanted: &Path) -> Result<()> {
-        match self.folder.read(DIRECTORY, PATH_MAX)? {
-            None => self.write_directory(wanted),
-            Some(found) if found == wanted.as_os_str().as_bytes() => Ok(()),
-            Some(found) => Err(Error::new(ErrorKind::InUse)
-                .at(self.folder.path())
-                .detail(format!(
-                    "the pool of this image is in its directory {}, and one image is one pool",
-                    String::from_utf8_lossy(&found)
-                ))
-                .advice("use that pool, or define one anew when it has no jobs")),
+        let found = match self.folder.read(DIRECTORY, PATH_MAX)? {
+            Some(found) => found,
+            None => {
+                let _locked = self.lock()?;
+                match self.folder.read(DIRECTORY, PATH_MAX)? {
+                    // Another process was first.
+                    Some(found) => found,
+                    None => return self.write_directory(wanted),
+                }
+            }
+        };
+        if found == wanted.as_os_str().as_bytes() {
+            return Ok(());
         }
+        Err(Error::new(ErrorKind::InUse)
+            .at(self.folder.path())
+            .detail(format!(
+                "the pool of this image is in its directory {}, and one image is one pool",
+                String::from_utf8_lossy(&found)
+            ))
+            .advice("use that pool, or define one anew when it has no jobs"))
     }
 
     /// From now on it is another one, unless jobs are about the old.

@@ -1,6 +1,7 @@
 //! What a pool asks of what holds its volumes.
 //!
-//! A [`Storage`] is open for the time of one operation; so is what it opens. Names in it are single components, and what
+//! A [`Storage`] is open for the time of one operation; so is what it opens. That of a job may be given away between two of its
+//! calls, with what it has open, and comes back with the next. Names in it are single components, and what
 //! is no volume (links, folders, hidden names) is never opened as one. Files that are not complete lie apart from the
 //! volumes, where one rename gives them a volume's name.
 //!
@@ -24,7 +25,7 @@ use crate::job::JobId;
 use crate::name::VolumeName;
 
 pub(crate) use directory::DirectoryStorage;
-pub(crate) use image::{ImagePlace, ImageStorage, OpenImage, Opening};
+pub(crate) use image::{Comer, ImagePlace, ImageStorage, Opening, Pin};
 
 /// What a storage is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

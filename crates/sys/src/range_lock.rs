@@ -14,6 +14,15 @@ pub fn share(file: impl AsFd, start: u64, length: u64) -> io::Result<()> {
     control(&file, libc::F_OFD_SETLK, &mut lock)
 }
 
+/// Takes a lock of `length` bytes from `start` that excludes all others; does not wait. The file is open for writing.
+///
+/// # Errors
+/// `EAGAIN` when somebody else holds one, `EINVAL` where the kernel has no such locks.
+pub fn exclude(file: impl AsFd, start: u64, length: u64) -> io::Result<()> {
+    let mut lock = describe(libc::F_WRLCK, start, length)?;
+    control(&file, libc::F_OFD_SETLK, &mut lock)
+}
+
 /// Gives a range back.
 ///
 /// # Errors
@@ -73,6 +82,20 @@ mod tests {
         assert!(!is_held_elsewhere(&one, 100, 1).unwrap());
         release(&one, 100, 2).unwrap();
         assert!(!is_held_elsewhere(&other, 100, 100).unwrap());
+    }
+
+    #[test]
+    fn excluded_range_is_had_by_one_descriptor() {
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        let open = || File::options().read(true).write(true).open(&path).unwrap();
+        let (one, other) = (open(), open());
+        exclude(&one, 5, 1).unwrap();
+        for taken in [share(&other, 5, 1), exclude(&other, 0, 10)] {
+            assert_eq!(taken.unwrap_err().raw_os_error(), Some(libc::EAGAIN));
+        }
+        exclude(&other, 6, 1).unwrap();
+        release(&one, 5, 1).unwrap();
+        exclude(&other, 5, 1).unwrap();
     }
 
     #[test]

@@ -19,7 +19,7 @@ use crate::print;
 /// Give a directory, or an ext4 image, a name and limits.
 ///
 /// A directory is made if there is none; what is in it becomes the pool's volumes. With --kind ext4 it is a directory inside of an
-/// image or on a disk, which the pool drives itself: nobody else may use it meanwhile, and one process at a time works in it. What may be
+/// image or on a disk, which the pool drives itself: nobody else may use it meanwhile, and processes work in it by turns: a job lets others in. What may be
 /// promised is the image's room; extant materialize makes sure that a sparse image has it.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\

@@ -2,14 +2,14 @@
 //!
 //! After each: no volume is half there under its name, what the killed process left is found by `refresh`, and after
 //! a resume or a cancel nothing of it is left. `EXTANT_KILLS` says how many of each kind of pool (60 by default). An image is clean
-//! for e2fsck each time.
+//! for e2fsck each time; half of the jobs there have others beside them who want their turn.
 
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::thread::sleep;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::requires::tool;
@@ -340,6 +340,14 @@ impl Stand {
         }
     }
 
+    /// Has a job give way again and again.
+    fn look_for(&self, time: Duration) {
+        let end = Instant::now() + time;
+        while Instant::now() < end {
+            run(extant().args(["vol", "list"]).arg(self.pool())).success();
+        }
+    }
+
     /// Neither jobs nor reservations nor unfinished files; space is that of the volumes.
     #[track_caller]
     fn check_at_rest(&self) {
@@ -456,7 +464,10 @@ fn kill(kind: Kind) {
         let free_before = stand.free_bytes();
         let delay = Duration::from_millis(random.below(220));
         let running = Running::start(&mut stand.command(operation));
-        sleep(delay);
+        match kind == Kind::Image && random.below(2) == 0 {
+            true => stand.look_for(delay),
+            false => sleep(delay),
+        }
         let (answer, _) = running.stop(Signal::KILL);
         let was_killed = answer.signal.is_some();
         assert!(was_killed || answer.code == Some(0), "{answer}");

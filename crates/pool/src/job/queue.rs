@@ -2,7 +2,8 @@
 //!
 //! A pool has so many places (`jobs_max`). A job that waits takes one when there is one left after the jobs at work and the
 //! waiting ones before it: those of higher priority, and the older of the same. Jobs judge for themselves, under the
-//! pool's lock; a job whose process died holds no place. In an image a job also waits until no other process has that open.
+//! pool's lock; a job whose process died holds no place. In an image a job also waits until other processes have
+//! let it in.
 
 use std::time::Duration;
 
@@ -12,10 +13,10 @@ use super::worker::Teller;
 use super::{Line, Record, Stage};
 use crate::pool::Pool;
 use crate::state::State;
-use crate::storage::Storage;
+use crate::storage::{Comer, Storage};
 
 /// How often a waiting job looks.
-const LOOK: Duration = Duration::from_millis(20);
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Waits for the turn of a job, takes its place and opens what holds the volumes.
 pub(super) fn wait_turn<'p>(
@@ -25,12 +26,19 @@ pub(super) fn wait_turn<'p>(
     teller: &Teller<'_>,
     control: Control<'_>,
 ) -> Result<Box<dyn Storage + 'p>> {
+    let mut comer = Comer::default();
     loop {
         control.cancel.check()?;
         // What others may need is opened for a turn that is probable, and the turn is judged under the lock.
         let storage = match is_next(pool, state, own)? {
-            true => pool.try_storage(own.operation.purpose())?,
-            false => None,
+            true => {
+                let purpose = own.operation.purpose();
+                pool.storage_of_job(purpose, control.cancel, &mut comer)?
+            }
+            false => {
+                comer = Comer::default();
+                None
+            }
         };
         if let Some(storage) = storage {
             let _locked = state.lock()?;

@@ -1,7 +1,7 @@
 //! A job at work, in this process.
 //!
-//! The thread that runs the job does the operation. One more keeps the line of the run file and shares the pool's rate, for which it may
-//! wait for the disk; one that never does hands requests to stop on to the token. However the job ends, its record says so before its
+//! The thread that runs the job does the operation. One more keeps the line of the run file, shares the pool's rate, and lets others have
+//! their turn in an image, for which it may wait for the disk; one that never does hands requests to stop on to the token. However the job ends, its record says so before its
 //! run file goes.
 
 use std::fs::File;
@@ -95,10 +95,11 @@ impl<'p> Job<'p> {
             return Err(error);
         }
         let undone = match has_begun || storage.is_some() {
-            true => self.roll_back(storage),
+            true => self.roll_back(),
             // What holds the volumes may be in use for long by others.
             false => Ok(()),
         };
+        drop(storage);
         match undone {
             Ok(()) => self.end(Err(error)),
             // It stays interrupted, for a disk that answers again.
@@ -106,15 +107,13 @@ impl<'p> Job<'p> {
         }
     }
 
-    fn roll_back(&self, storage: Option<Box<dyn Storage + 'p>>) -> Result<()> {
-        let storage = match storage {
-            Some(storage) => storage,
-            None => self.pool.storage(self.record.operation.purpose())?,
-        };
+    /// Not with what the job had opened: its calls end when the job is cancelled while others have their turn.
+    fn roll_back(&self) -> Result<()> {
+        let storage = self.pool.storage(self.record.operation.purpose())?;
         operation::roll_back(self.pool, &*storage, &self.record)
     }
 
-    /// Leaves what it opened for who rolls back.
+    /// Leaves what it opened: who rolls back finds it open.
     fn work(&self, opened: &mut Option<Box<dyn Storage + 'p>>, control: Control<'_>) -> Result<()> {
         let teller = Teller::new(&self.run);
         if teller.newest().stage == Stage::Publishing {
@@ -168,6 +167,7 @@ impl<'p> Job<'p> {
         let mut told: Option<Instant> = None;
         let mut shared: Option<Instant> = None;
         while is_done.recv_timeout(LOOK) == Err(RecvTimeoutError::Timeout) {
+            self.pool.give_way();
             if shared.is_none_or(|at| at.elapsed() >= SHARE) {
                 // A look that fails leaves the part as it was.
                 let _ = rate.share(&self.record, &self.state);

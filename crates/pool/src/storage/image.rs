@@ -3,9 +3,15 @@
 //! Volumes are the regular files of one directory in it. Files that are not complete lie in that directory's folder
 //! `.extant/work`, as in a directory of the host, and get their names by a rename in the engine's journal; whoever opens the image
 //! after a crash replays that. Every change that somebody is told of is committed before.
+//!
+//! What is short has the image from its beginning to its end. A job has it call by call, and gives it away in between when others
+//! wait (`open.rs`): what belongs together, such as finding a folder and making a name in it, is done in one call.
 
+mod engine;
 mod file;
 mod inner;
+mod locks;
+mod open;
 mod place;
 mod turn;
 
@@ -17,31 +23,46 @@ use extant_ext4::{FileType, InodeNumber, NewKind, Node, RenameMode};
 use extant_hostfs::{Access, Pace};
 use extant_image::{Pieces, verify_state};
 use extant_space::{
-    ByteRange, Control, Error, ErrorKind, ExtentState, Preallocation, Result, SyncMode,
+    ByteRange, CancelToken, Control, Error, ErrorKind, ExtentState, Preallocation, Result, SyncMode,
 };
 
 use super::{FileStat, NewFile, OnExisting, Peek, Storage, VolumeFile, WorkFile, is_own, job_of};
 use crate::name::VolumeName;
 use crate::state;
+use engine::Engine;
 use file::{ImageFile, rate_of};
 use inner::{child_directory, find, make_directory, new_node};
+use open::Hold;
 
-pub(crate) use place::{ImagePlace, OpenImage, Opening};
+pub(crate) use open::Pin;
+pub(crate) use place::{ImagePlace, Opening};
+pub(crate) use turn::Comer;
 
 const WORK: &str = "work";
 
-/// An image, open for one operation.
+/// An image, for one operation.
 pub(crate) struct ImageStorage {
-    image: Arc<OpenImage>,
+    hold: Hold,
 }
 
 impl ImageStorage {
-    pub(crate) fn new(image: Arc<OpenImage>) -> Self {
-        Self { image }
+    /// Has the image until it is dropped.
+    pub(crate) fn new(pin: Pin) -> Self {
+        Self {
+            hold: Hold::Throughout(Arc::new(pin)),
+        }
+    }
+
+    /// Has it call by call, and lets others have their turn in between. A call that waits for it ends when the token is
+    /// cancelled.
+    pub(crate) fn of_job(pin: &Pin, cancel: &CancelToken) -> Self {
+        Self {
+            hold: Hold::ByCall(Arc::clone(pin.image()), cancel.clone()),
+        }
     }
 
     fn place(&self, name: &str) -> PathBuf {
-        self.image.path_of(name)
+        self.hold.image().path_of(name)
     }
 
     fn work_place(&self, name: &str) -> PathBuf {
@@ -49,8 +70,8 @@ impl ImageStorage {
     }
 
     /// The folder of files that are not complete; `None` where there is none.
-    fn find_work(&self) -> Result<Option<Node>> {
-        let own = child_directory(self.image.directory(), state::FOLDER);
+    fn find_work(&self, inside: &Engine) -> Result<Option<Node>> {
+        let own = child_directory(inside.directory(), state::FOLDER);
         let found = own.and_then(|own| match own {
             Some(own) => child_directory(&own, WORK),
             None => Ok(None),
@@ -58,27 +79,15 @@ impl ImageStorage {
         found.map_err(|error| error.at(self.work_path()))
     }
 
-    fn make_work(&self) -> Result<Node> {
-        make_directory(self.image.directory(), state::FOLDER)
+    fn make_work(&self, inside: &Engine) -> Result<Node> {
+        make_directory(inside.directory(), state::FOLDER)
             .and_then(|own| make_directory(&own, WORK))
             .map_err(|error| error.at(self.work_path()))
     }
 
-    fn file(&self, node: &Node, path: PathBuf) -> Result<Box<dyn VolumeFile>> {
-        match node.file() {
-            Ok(file) => Ok(Box::new(ImageFile::new(&self.image, file, path))),
-            Err(error) => Err(error.with_kind(ErrorKind::WrongType).at(path)),
-        }
-    }
-
-    fn sync(&self) -> Result<()> {
-        let synced = self.image.filesystem().sync();
-        synced.map_err(|error| error.at(self.image.path()))
-    }
-
-    /// Fails before anything is changed where it cannot succeed.
-    fn check_room(&self, wanted_bytes: u64) -> Result<()> {
-        self.image.check_room(wanted_bytes)
+    fn file(&self, inside: &Engine, node: &Node, path: PathBuf) -> Result<Box<dyn VolumeFile>> {
+        let file = ImageFile::open(&self.hold, inside, node, path)?;
+        Ok(Box::new(file))
     }
 
     /// The names in a directory, without its own two.
@@ -90,7 +99,7 @@ impl ImageStorage {
             }
             ControlFlow::Continue(())
         });
-        listed.map_err(|error| error.at(self.image.path()))?;
+        listed.map_err(|error| error.at(self.hold.image().path()))?;
         Ok(names)
     }
 }
@@ -107,15 +116,16 @@ impl Peek for Box<dyn VolumeFile> {
 
 impl Storage for ImageStorage {
     fn for_each_volume(&self, visit: &mut dyn FnMut(&VolumeName, &FileStat)) -> Result<u64> {
+        let inside = self.hold.enter()?;
         let mut others = 0;
-        for (bytes, inode) in self.names(self.image.directory())? {
+        for (bytes, inode) in self.names(inside.directory())? {
             let text = std::str::from_utf8(&bytes).ok();
             let name = text.and_then(|name| name.parse().ok());
             // Another thread may have removed it.
-            let node = self.image.filesystem().node(inode).ok();
+            let node = inside.filesystem().node(inode).ok();
             match (name, node) {
                 (Some(name), Some(node)) if node.file_type() == FileType::Regular => {
-                    visit(&name, &self.image.stat(&node));
+                    visit(&name, &inside.stat(&node));
                 }
                 _ => others += u64::from(!is_own(&bytes)),
             }
@@ -124,7 +134,8 @@ impl Storage for ImageStorage {
     }
 
     fn has_name(&self, name: &VolumeName) -> Result<bool> {
-        let found = find(self.image.directory(), name.as_str());
+        let inside = self.hold.enter()?;
+        let found = find(inside.directory(), name.as_str());
         Ok(found
             .map_err(|error| error.at(self.place(name.as_str())))?
             .is_some())
@@ -132,13 +143,13 @@ impl Storage for ImageStorage {
 
     fn open(&self, name: &VolumeName, access: Access) -> Result<Box<dyn VolumeFile>> {
         let place = self.place(name.as_str());
+        let image = self.hold.image();
         if access != Access::Read {
-            self.image
-                .check_writable()
-                .map_err(|error| error.at(&place))?;
+            image.check_writable().map_err(|error| error.at(&place))?;
         }
-        let node = self.image.directory().lookup(name.as_str().as_bytes());
-        self.file(&node.map_err(|error| error.at(&place))?, place)
+        let inside = self.hold.enter()?;
+        let node = inside.directory().lookup(name.as_str().as_bytes());
+        self.file(&inside, &node.map_err(|error| error.at(&place))?, place)
     }
 
     fn peek(&self, name: &VolumeName) -> Option<Box<dyn Peek>> {
@@ -147,15 +158,17 @@ impl Storage for ImageStorage {
     }
 
     fn remove(&self, name: &VolumeName) -> Result<()> {
-        self.image
+        let image = self.hold.image();
+        let inside = self.hold.enter()?;
+        image
             .check_writable()
-            .and_then(|()| self.image.directory().unlink(name.as_str().as_bytes()))
+            .and_then(|()| inside.directory().unlink(name.as_str().as_bytes()))
             .map_err(|error| error.at(self.place(name.as_str())))?;
-        self.sync()
+        inside.sync()
     }
 
     fn free_bytes(&self) -> Result<u64> {
-        Ok(self.image.free_bytes())
+        Ok(self.hold.enter()?.free_bytes())
     }
 
     fn work_path(&self) -> PathBuf {
@@ -163,13 +176,14 @@ impl Storage for ImageStorage {
     }
 
     fn work_files(&self) -> Result<Vec<WorkFile>> {
-        let Some(work) = self.find_work()? else {
+        let inside = self.hold.enter()?;
+        let Some(work) = self.find_work(&inside)? else {
             return Ok(Vec::new());
         };
         let names = self.names(&work)?.into_iter();
         let files = names.filter_map(|(bytes, inode)| {
             let name = String::from_utf8(bytes).ok()?;
-            let node = self.image.filesystem().node(inode).ok()?;
+            let node = inside.filesystem().node(inode).ok()?;
             Some(WorkFile {
                 job: job_of(&name),
                 name,
@@ -180,22 +194,24 @@ impl Storage for ImageStorage {
     }
 
     fn open_work(&self, name: &str) -> Result<Option<Box<dyn VolumeFile>>> {
-        let Some(work) = self.find_work()? else {
+        let inside = self.hold.enter()?;
+        let Some(work) = self.find_work(&inside)? else {
             return Ok(None);
         };
         let place = self.work_place(name);
         match find(&work, name).map_err(|error| error.at(&place))? {
-            Some(node) => self.file(&node, place).map(Some),
+            Some(node) => self.file(&inside, &node, place).map(Some),
             None => Ok(None),
         }
     }
 
     fn new_work(&self, name: &str) -> Result<Box<dyn VolumeFile>> {
         let place = self.work_place(name);
+        let inside = self.hold.enter()?;
         let made = self
-            .make_work()?
+            .make_work(&inside)?
             .create(name.as_bytes(), &new_node(NewKind::Regular, 0o600));
-        self.file(&made.map_err(|error| error.at(&place))?, place)
+        self.file(&inside, &made.map_err(|error| error.at(&place))?, place)
     }
 
     fn create_work(
@@ -220,7 +236,9 @@ impl Storage for ImageStorage {
             Preallocation::Falloc | Preallocation::Full => ByteRange::new(0, new.allocation_bytes),
         };
         let there = file.stat()?.allocated_bytes;
-        self.check_room(range.len().saturating_sub(there))?;
+        let wanted = range.len().saturating_sub(there);
+        // Before anything is changed where it cannot succeed.
+        self.hold.enter()?.check_room(wanted)?;
         let mut pieces = Pieces::new(&*file, &rate, control);
         pieces.allocate(range)?;
         // A process that is killed loses what was not committed: not the space, then.
@@ -235,7 +253,8 @@ impl Storage for ImageStorage {
         }
         control.cancel.check()?;
         file.set_mode(new.mode)?;
-        let work = self.make_work()?;
+        let inside = self.hold.enter()?;
+        let work = self.make_work(&inside)?;
         work.rename(
             partial.as_bytes(),
             &work,
@@ -243,16 +262,17 @@ impl Storage for ImageStorage {
             RenameMode::NoReplace,
         )
         .map_err(|error| error.at(self.work_place(name)))?;
-        self.sync()
+        inside.sync()
     }
 
     fn remove_work(&self, name: &str) -> Result<()> {
-        let removed = match self.find_work()? {
+        let inside = self.hold.enter()?;
+        let removed = match self.find_work(&inside)? {
             Some(work) => work.unlink(name.as_bytes()),
             None => Err(Error::new(ErrorKind::NotFound)),
         };
         removed.map_err(|error| error.at(self.work_place(name)))?;
-        self.sync()
+        inside.sync()
     }
 
     fn publish(&self, work: &str, volume: &VolumeName, existing: OnExisting) -> Result<()> {
@@ -260,11 +280,12 @@ impl Storage for ImageStorage {
             OnExisting::Refuse => RenameMode::NoReplace,
             OnExisting::Replace => RenameMode::Replace,
         };
-        let target = self.image.directory();
-        self.make_work()?
+        let inside = self.hold.enter()?;
+        let target = inside.directory();
+        self.make_work(&inside)?
             .rename(work.as_bytes(), target, volume.as_str().as_bytes(), mode)
             .map_err(|error| error.at(self.place(volume.as_str())))?;
-        self.sync()
+        inside.sync()
     }
 
     fn can_share(&self, _: &dyn VolumeFile) -> Result<bool> {

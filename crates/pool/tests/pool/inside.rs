@@ -4,16 +4,13 @@ use std::fs;
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
 
 use extant_ext4::{NewKind, NewNode};
 use extant_pool::{
-    CloneMethod, Definition, InImage, JobState, Leftovers, Limits, OnStop, Operation, Pool,
-    PoolKind, Resize, Upload, WipeMethod,
+    CloneMethod, Definition, InImage, JobState, Leftovers, Limits, Operation, Pool, PoolKind,
+    Resize, Upload, WipeMethod,
 };
-use extant_space::{
-    ByteRange, CancelToken, Control, ErrorKind, ExtentState, FallocateMode, Preallocation, Silent,
-};
+use extant_space::{ByteRange, ErrorKind, ExtentState, FallocateMode, Preallocation};
 use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::requires::root;
 use extant_testkit::scratch::{Filesystem as Below, LoopDevice};
@@ -21,8 +18,8 @@ use extant_testkit::{command, require};
 
 use crate::both::{SIZE, Stand, in_image, make_image, write_inside};
 use crate::stand::{
-    MIB, assert_at_rest, assert_mixed, at_rate, clone, create, download, in_memory, materialize,
-    mixed, name, names, part, perform, resize, run, submit, upload, wait_until_running, wipe,
+    MIB, assert_at_rest, assert_mixed, clone, create, download, in_memory, materialize, mixed,
+    name, names, part, perform, resize, run, submit, upload, wipe,
 };
 
 fn pool_in(image: &Path) -> Pool {
@@ -367,72 +364,6 @@ fn link_in_place_of_the_work_in_an_image_is_refused() {
     let refused = perform(&stand.pool, create("b", MIB, Preallocation::Full)).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::NotDirectory, "{refused}");
     assert!(refused.to_string().contains(".extant"), "{refused}");
-}
-
-/// Two pools of one image in a process meet as two processes do.
-#[test]
-fn job_of_another_process_waits_until_the_image_is_free() {
-    require!(Below::Ext4.requirement());
-    let stand = Stand::new(PoolKind::Ext4);
-    let (one, other) = (&stand.pool, pool_in(&stand.image()));
-    let first = one
-        .submit(create("b", 8 * MIB, Preallocation::Full), at_rate(2 * MIB))
-        .unwrap();
-    let second = submit(&other, create("c", MIB, Preallocation::Full)).unwrap();
-    let third = submit(&other, create("d", MIB, Preallocation::Full)).unwrap();
-    let ids = [first.id(), second.id(), third.id()];
-    let cancel = CancelToken::new();
-    let state = |index: usize| other.job(ids[index]).unwrap().state;
-    std::thread::scope(|scope| {
-        let first = scope.spawn(|| first.run(OnStop::Cancel, Control::new(&cancel, &Silent)));
-        wait_until_running(&other, ids[0]);
-        let second = scope.spawn(|| run(second));
-        let third = scope.spawn(|| run(third));
-        std::thread::sleep(Duration::from_millis(100));
-        // They wait for the image, which nobody needs to see or to cancel them.
-        assert_eq!([state(1), state(2)], [JobState::Waiting; 2]);
-        assert_eq!(other.cancel(ids[2]).unwrap().state, JobState::Cancelled);
-        assert_eq!(
-            third.join().unwrap().unwrap_err().kind(),
-            ErrorKind::Cancelled
-        );
-        assert_eq!(state(0), JobState::Running);
-        assert_eq!(other.cancel(ids[0]).unwrap().state, JobState::Cancelled);
-        first.join().unwrap().unwrap_err();
-        second.join().unwrap().unwrap();
-    });
-    assert_eq!(names(&other), ["a", "c"]);
-    stand.assert_at_rest();
-}
-
-#[test]
-fn who_waits_too_long_for_an_image_is_told_whose_job_has_it() {
-    require!(Below::Ext4.requirement());
-    let stand = Stand::new(PoolKind::Ext4);
-    let other = pool_in(&stand.image());
-    let job = stand
-        .pool
-        .submit(create("b", 60 * MIB, Preallocation::Full), at_rate(2 * MIB))
-        .unwrap();
-    let id = job.id();
-    let cancel = CancelToken::new();
-    std::thread::scope(|scope| {
-        let worker = scope.spawn(|| job.run(OnStop::Cancel, Control::new(&cancel, &Silent)));
-        wait_until_running(&other, id);
-        // Threads of one process share the image.
-        assert_eq!(names(&stand.pool), ["a"]);
-        perform(&stand.pool, create("c", MIB, Preallocation::Full)).unwrap();
-        let busy = other.volumes().unwrap_err();
-        assert_eq!(busy.kind(), ErrorKind::InUse);
-        assert!(
-            busy.to_string().contains(&format!("job {id} (create b)")),
-            "{busy}"
-        );
-        cancel.cancel();
-        worker.join().unwrap().unwrap_err();
-    });
-    assert_eq!(names(&other), ["a", "c"]);
-    stand.assert_at_rest();
 }
 
 #[test]

@@ -3,6 +3,7 @@
 //! A process that dies is a job that is dropped before its end; real ones are killed in the tests of the command.
 
 mod both;
+mod give_way;
 mod inside;
 mod jobs;
 mod qcow2;

@@ -3,18 +3,18 @@
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use extant_ext4::{AttributeChange, File, XattrMode};
+use extant_ext4::{AttributeChange, File, Node, XattrMode};
 use extant_hostfs::{Holder, HostFile, Pace};
 use extant_image::{Missing, Pieces};
 use extant_space::{
     ByteRange, Control, ErrorKind, Extent, FallocateMode, Phase, Result, SpaceFile, SyncMode,
 };
 
-use super::OpenImage;
+use super::engine::{Engine, FileKey};
+use super::open::Hold;
 use crate::storage::{FileStat, LockMode, MakeWritten, VolumeFile, nanoseconds};
 
 /// Zeros written at once.
@@ -22,47 +22,60 @@ const ZEROS: u64 = 1 << 20;
 /// A cancel is looked for at least this often.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// An open file of an open image.
+/// An open file of an image. While others have their turn in that, it is closed.
 pub(super) struct ImageFile {
-    // Dropped before the image, which is closed with the last that uses it.
-    file: File,
+    hold: Hold,
+    key: FileKey,
     path: PathBuf,
-    image: Arc<OpenImage>,
 }
 
 impl ImageFile {
-    pub(super) fn new(image: &Arc<OpenImage>, file: File, path: PathBuf) -> Self {
-        Self {
-            file,
-            path,
-            image: Arc::clone(image),
+    pub(super) fn open(hold: &Hold, inside: &Engine, node: &Node, path: PathBuf) -> Result<Self> {
+        match inside.open_file(node) {
+            Ok(key) => Ok(Self {
+                hold: hold.clone(),
+                key,
+                path,
+            }),
+            Err(error) => Err(error.with_kind(ErrorKind::WrongType).at(path)),
         }
     }
 
-    fn at<T>(&self, result: Result<T>) -> Result<T> {
-        result.map_err(|error| error.at(&self.path))
+    /// A call of the engine.
+    fn call<T>(&self, work: impl FnOnce(&Engine, &File) -> Result<T>) -> Result<T> {
+        let done = self.hold.enter().and_then(|inside| {
+            let file = inside.file(self.key)?;
+            work(&inside, &file)
+        });
+        done.map_err(|error| error.at(&self.path))
+    }
+}
+
+impl Drop for ImageFile {
+    fn drop(&mut self) {
+        self.hold.forget(self.key);
     }
 }
 
 impl SpaceFile for ImageFile {
     fn size(&self) -> Result<u64> {
-        self.at(self.file.size())
+        self.call(|_, file| file.size())
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        self.at(self.file.read_at(buffer, offset))
+        self.call(|_, file| file.read_at(buffer, offset))
     }
 
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
-        self.at(self.file.write_at(buffer, offset))
+        self.call(|_, file| file.write_at(buffer, offset))
     }
 
     fn resize(&self, size_bytes: u64) -> Result<()> {
-        self.at(self.file.resize(size_bytes))
+        self.call(|_, file| file.resize(size_bytes))
     }
 
     fn fallocate(&self, mode: FallocateMode, range: ByteRange) -> Result<()> {
-        self.at(self.file.fallocate(mode, range))
+        self.call(|_, file| file.fallocate(mode, range))
     }
 
     fn for_each_extent(
@@ -70,11 +83,11 @@ impl SpaceFile for ImageFile {
         range: ByteRange,
         visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.at(self.file.for_each_extent(range, visit))
+        self.call(|_, file| file.for_each_extent(range, visit))
     }
 
     fn sync(&self, mode: SyncMode) -> Result<()> {
-        self.at(self.file.sync(mode))
+        self.call(|_, file| file.sync(mode))
     }
 }
 
@@ -84,11 +97,11 @@ impl VolumeFile for ImageFile {
     }
 
     fn stat(&self) -> Result<FileStat> {
-        Ok(self.image.stat(self.file.node()))
+        self.call(|inside, file| Ok(inside.stat(file.node())))
     }
 
     fn changed_ns(&self) -> Result<Option<u64>> {
-        let found = self.file.node().attributes();
+        let found = self.call(|_, file| Ok(file.node().attributes()))?;
         let changed = found.changed;
         // An inode that has room for the time it was made has room for nanoseconds.
         let is_exact = found.created.is_some();
@@ -102,15 +115,15 @@ impl VolumeFile for ImageFile {
     }
 
     fn try_lock(&self, mode: LockMode) -> Result<bool> {
-        Ok(self.image.try_lock(self.file.node().number(), mode))
+        self.hold.image().try_lock(self.key.inode(), mode)
     }
 
     fn unlock(&self) {
-        self.image.unlock(self.file.node().number());
+        self.hold.image().unlock(self.key.inode());
     }
 
     fn holder(&self) -> Option<Holder> {
-        // Whoever has the image open is alone with it.
+        // Whoever has the image open is alone with it, and who has given it away has locked what it uses.
         None
     }
 
@@ -119,21 +132,25 @@ impl VolumeFile for ImageFile {
             permissions: Some(mode as u16),
             ..AttributeChange::default()
         };
-        self.at(self.file.node().set_attributes(&change))?;
-        self.sync(SyncMode::All)
+        self.call(|_, file| {
+            file.node().set_attributes(&change)?;
+            file.sync(SyncMode::All)
+        })
     }
 
     fn attribute(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        match self.file.node().xattr(name.as_bytes()) {
+        self.call(|_, file| match file.node().xattr(name.as_bytes()) {
             Ok(value) => Ok(Some(value)),
             Err(error) if error.kind() == ErrorKind::NoAttribute => Ok(None),
-            Err(error) => Err(error.at(&self.path)),
-        }
+            Err(error) => Err(error),
+        })
     }
 
     fn set_attribute(&self, name: &str, value: &[u8]) -> Result<()> {
-        let node = self.file.node();
-        self.at(node.set_xattr(name.as_bytes(), value, XattrMode::Set))
+        self.call(|_, file| {
+            let node = file.node();
+            node.set_xattr(name.as_bytes(), value, XattrMode::Set)
+        })
     }
 
     fn share_space_of(&self, _: &dyn VolumeFile) -> Result<bool> {
@@ -147,10 +164,12 @@ impl VolumeFile for ImageFile {
             None => whole,
             Some(range) => range.intersection(whole).unwrap_or_default(),
         };
-        self.image
-            .check_room(Missing::of(self, range)?.hole_bytes)?;
+        let missing = Missing::of(self, range)?.hole_bytes;
+        self.hold.enter()?.check_room(missing)?;
         let rate = || rate_of(&wanted.pace);
-        self.at(Pieces::new(self, &rate, control).make_written(range))
+        Pieces::new(self, &rate, control)
+            .make_written(range)
+            .map_err(|error| error.at(&self.path))
     }
 
     fn write_zeroes(&self, range: ByteRange, pace: &Pace, control: Control<'_>) -> Result<()> {
@@ -176,7 +195,7 @@ impl VolumeFile for ImageFile {
 
     fn overwrites_in_place(&self) -> Result<bool> {
         // As what the image lies on does it.
-        HostFile::open_read(self.image.path())?.overwrites_in_place()
+        HostFile::open_read(self.hold.image().path())?.overwrites_in_place()
     }
 
     fn as_host(&self) -> Option<&HostFile> {

@@ -1,101 +1,131 @@
-//! Where an image is, and having it open: one process to change it, or several to look, each for the time of an operation.
+//! Where an image is, and having it open: one process to change it, or several to look.
 //!
 //! Threads share what their process has open. Errors of a close are told to nobody, and need not be: what was promised was
 //! committed before.
 //!
-//! Lock order: the image, then the pool's lock.
+//! Lock order: the image, then the pool's lock. Whoever has an image for an operation as a whole may take the pool's lock; a job, which gives
+//! the image away between its calls, may not.
 
-use std::collections::HashMap;
 use std::ffi::OsString;
-use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
-use extant_blockdev::{HostAccess, HostOptions};
-use extant_ext4::{
-    Access, FileType, Filesystem, FollowLast, InodeNumber, NewKind, Node, Options, RenameMode,
-    Reserve,
-};
-use extant_image::hold;
-use extant_space::{ByteSize, Error, ErrorKind, Result, SpaceFile, SyncMode};
+use extant_ext4::{Filesystem, FollowLast, NewKind, RenameMode};
+use extant_space::{Error, ErrorKind, Result, SpaceFile, SyncMode};
 
-use super::inner::{child_directory, find, make_directory, new_node};
-use super::turn::Turn;
+use super::engine::{check_directory, open_filesystem};
+use super::inner::{find, make_directory, new_node};
+use super::open::{Found, OpenImage, Pin};
+use super::turn::{Comer, Turn};
 use crate::folder::Folder;
 use crate::state;
-use crate::storage::{FileStat, LockMode, Purpose};
+use crate::storage::Purpose;
 
-/// Longer is none of ours.
-const IDENTIFIER_MAX: usize = 256;
+/// An image or disk, and a directory in it.
+#[derive(Debug)]
+pub(super) struct Spot {
+    pub(super) path: PathBuf,
+    pub(super) directory: PathBuf,
+    /// An image that has another one is refused.
+    pub(super) identifier: Option<String>,
+}
 
-/// An image or disk, a directory in it, and what of it this process has open.
+impl Spot {
+    /// Where the directory is, for messages: `IMAGE:/directory`.
+    pub(super) fn inner_path(&self) -> PathBuf {
+        let mut place: OsString = self.path.as_os_str().to_owned();
+        place.push(":");
+        if !self.directory.as_os_str().as_bytes().starts_with(b"/") {
+            place.push("/");
+        }
+        place.push(&self.directory);
+        PathBuf::from(place)
+    }
+}
+
+/// An image, and what of it this process has open.
 #[derive(Debug)]
 pub(crate) struct ImagePlace {
-    path: PathBuf,
-    directory: PathBuf,
-    identifier: Option<String>,
-    open: Mutex<Weak<OpenImage>>,
+    spot: Arc<Spot>,
+    /// One as a rule: another may be opened to change the image while a job that only looks has given it away.
+    open: Mutex<Vec<Weak<OpenImage>>>,
 }
 
 /// What came of an attempt to open an image.
 pub(crate) enum Opening {
-    Open(Arc<OpenImage>),
+    Open(Pin),
     /// Others of the same pool have it.
     Busy,
-}
-
-/// An image that this process has open. Closed when dropped.
-pub(crate) struct OpenImage {
-    path: PathBuf,
-    /// `IMAGE:/directory`, for messages.
-    place: PathBuf,
-    locks: Mutex<HashMap<InodeNumber, Vec<LockMode>>>,
-    // Dropped in this order: the close comes with the last of the engine, and others have the turn after it.
-    directory: Node,
-    filesystem: Filesystem,
-    _turn: Option<Turn>,
 }
 
 impl ImagePlace {
     /// With `identifier`, an image that has another one is refused.
     pub(crate) fn new(path: &Path, directory: &Path, identifier: Option<&str>) -> Self {
-        Self {
+        let spot = Spot {
             path: path.to_path_buf(),
             directory: directory.to_path_buf(),
             identifier: identifier.map(str::to_owned),
-            open: Mutex::new(Weak::new()),
+        };
+        Self {
+            spot: Arc::new(spot),
+            open: Mutex::default(),
         }
     }
 
     /// Where the directory is, for messages: `IMAGE:/directory`.
     pub(crate) fn path(&self) -> PathBuf {
-        inner_path(&self.path, &self.directory)
+        self.spot.inner_path()
     }
 
     /// Opens the image, or shares what is open. `own` is the pool's folder, in which turns are taken; who cannot see that only
     /// looks, when nobody changes anything.
-    pub(crate) fn try_open(&self, purpose: Purpose, own: Option<&Folder>) -> Result<Opening> {
-        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(image) = open.upgrade() {
-            return Ok(match image.serves(purpose) {
-                true => Opening::Open(image),
-                false => Opening::Busy,
-            });
+    pub(crate) fn try_open(
+        &self,
+        purpose: Purpose,
+        own: Option<&Folder>,
+        comer: &mut Comer,
+    ) -> Result<Opening> {
+        let mut open = self.open();
+        let mut is_busy = false;
+        for image in open.iter().filter_map(Weak::upgrade) {
+            match image.pin(purpose, comer)? {
+                Found::Open(pin) => return Ok(Opening::Open(pin)),
+                Found::Busy => is_busy = true,
+                Found::Nothing => {}
+            }
         }
         let turn = match own {
+            None if is_busy => return Ok(Opening::Busy),
             None => None,
-            Some(own) => match Turn::take(own, purpose)? {
+            Some(own) if is_busy => {
+                comer.show(own);
+                return Ok(Opening::Busy);
+            }
+            Some(own) => match comer.take(own, purpose)? {
                 Some(turn) => Some(turn),
                 None => return Ok(Opening::Busy),
             },
         };
-        let image = Arc::new(self.open_now(purpose, turn)?);
-        if let Some(identifier) = &self.identifier {
-            image.check_identifier(identifier)?;
-        }
-        *open = Arc::downgrade(&image);
-        Ok(Opening::Open(image))
+        let opened = OpenImage::open(&self.spot, purpose, own, turn);
+        let pin = opened.inspect_err(|error| match own {
+            // One that looks without a turn, as nobody had changed anything before.
+            Some(own) if error.kind() == ErrorKind::InUse => comer.show(own),
+            _ => {}
+        })?;
+        open.retain(|image| image.strong_count() > 0);
+        open.push(Arc::downgrade(pin.image()));
+        Ok(Opening::Open(pin))
+    }
+
+    /// Lets others have their turn who wait for it, when the image is between two calls of a job.
+    pub(crate) fn give_way(&self) {
+        let open: Vec<_> = self.open().iter().filter_map(Weak::upgrade).collect();
+        open.iter().for_each(|image| image.give_way());
+    }
+
+    fn open(&self) -> MutexGuard<'_, Vec<Weak<OpenImage>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Who has the image open, where that can be told.
@@ -105,8 +135,9 @@ impl ImagePlace {
 
     /// Looks whether there is a file system that a pool can be in.
     pub(crate) fn check(&self) -> Result<()> {
-        let filesystem = open_filesystem(&self.path, Purpose::Look)?;
-        match filesystem.resolve(self.directory.as_os_str().as_bytes(), FollowLast::Yes) {
+        let filesystem = open_filesystem(&self.spot, Purpose::Look)?;
+        let directory = self.spot.directory.as_os_str().as_bytes();
+        match filesystem.resolve(directory, FollowLast::Yes) {
             Ok(node) => check_directory(&node).map_err(|error| error.at(self.path())),
             // It is made.
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -115,21 +146,26 @@ impl ImagePlace {
     }
 
     /// Makes the directory where there is none, and keeps `identifier` in it. `own` is as for [`try_open`](Self::try_open).
-    pub(crate) fn build(&self, own: &Folder, identifier: &str) -> Result<Opening> {
-        let Some(turn) = Turn::take(own, Purpose::Change)? else {
+    pub(crate) fn build(
+        &self,
+        own: &Folder,
+        identifier: &str,
+        comer: &mut Comer,
+    ) -> Result<Opening> {
+        let Some(turn) = comer.take(own, Purpose::Change)? else {
             return Ok(Opening::Busy);
         };
-        let filesystem = open_filesystem(&self.path, Purpose::Change)?;
+        let filesystem = open_filesystem(&self.spot, Purpose::Change)?;
         let built = self.build_in(&filesystem, identifier);
         let closed = filesystem.close();
         built.and(closed).map_err(|error| error.at(self.path()))?;
         drop(turn);
-        self.try_open(Purpose::Look, Some(own))
+        self.try_open(Purpose::Look, Some(own), comer)
     }
 
     fn build_in(&self, filesystem: &Filesystem, identifier: &str) -> Result<()> {
         let mut directory = filesystem.root()?;
-        for part in self.directory.components() {
+        for part in self.spot.directory.components() {
             if let std::path::Component::Normal(name) = part {
                 let name = name.to_str().ok_or_else(|| {
                     Error::new(ErrorKind::InvalidArgument).detail("the directory is not UTF-8")
@@ -149,182 +185,5 @@ impl ImagePlace {
         file.sync(SyncMode::All)?;
         let name = state::IDENTIFIER.as_bytes();
         own.rename(temporary.as_bytes(), &own, name, RenameMode::Replace)
-    }
-
-    fn open_now(&self, purpose: Purpose, turn: Option<Turn>) -> Result<OpenImage> {
-        let filesystem = open_filesystem(&self.path, purpose)?;
-        let place = self.path();
-        let directory = filesystem
-            .resolve(self.directory.as_os_str().as_bytes(), FollowLast::Yes)
-            .and_then(|node| check_directory(&node).map(|()| node))
-            .map_err(|error| error.at(&place))?;
-        Ok(OpenImage {
-            path: self.path.clone(),
-            place,
-            locks: Mutex::new(HashMap::new()),
-            directory,
-            filesystem,
-            _turn: turn,
-        })
-    }
-}
-
-fn open_filesystem(path: &Path, purpose: Purpose) -> Result<Filesystem> {
-    let (device, engine) = match purpose {
-        Purpose::Look => (HostAccess::ReadOnly, Access::ReadOnly),
-        Purpose::Change => (HostAccess::ReadWrite, Access::ReadWrite),
-    };
-    let options = HostOptions {
-        access: device,
-        ..HostOptions::default()
-    };
-    let device = hold::hold_device(path, &options)?;
-    let options = Options {
-        access: engine,
-        // Who may change the image may do what root may.
-        reserve: Reserve::Take,
-        ..Options::default()
-    };
-    Filesystem::open(Arc::new(device), options).map_err(|error| error.at(path))
-}
-
-fn check_directory(node: &Node) -> Result<()> {
-    match node.file_type() {
-        FileType::Directory => Ok(()),
-        _ => Err(Error::new(ErrorKind::NotDirectory)),
-    }
-}
-
-fn inner_path(image: &Path, inner: &Path) -> PathBuf {
-    let mut place: OsString = image.as_os_str().to_owned();
-    place.push(":");
-    if !inner.as_os_str().as_bytes().starts_with(b"/") {
-        place.push("/");
-    }
-    place.push(inner);
-    PathBuf::from(place)
-}
-
-impl OpenImage {
-    pub(super) fn path(&self) -> &Path {
-        &self.path
-    }
-
-    pub(super) fn path_of(&self, name: &str) -> PathBuf {
-        self.place.join(name)
-    }
-
-    pub(super) fn directory(&self) -> &Node {
-        &self.directory
-    }
-
-    pub(super) fn filesystem(&self) -> &Filesystem {
-        &self.filesystem
-    }
-
-    fn serves(&self, purpose: Purpose) -> bool {
-        purpose == Purpose::Look || self.filesystem.access() == Access::ReadWrite
-    }
-
-    pub(super) fn check_writable(&self) -> Result<()> {
-        match self.serves(Purpose::Change) {
-            true => Ok(()),
-            false => Err(Error::new(ErrorKind::ReadOnly)),
-        }
-    }
-
-    fn check_identifier(&self, wanted: &str) -> Result<()> {
-        let found = self.identifier().map_err(|error| error.at(&self.place))?;
-        let detail = match found {
-            Some(found) if found == wanted => return Ok(()),
-            Some(_) => "the image belongs to another definition of a pool",
-            None => "the image is not the one that the pool was defined with",
-        };
-        Err(Error::new(ErrorKind::NotFound)
-            .at(&self.path)
-            .detail(detail)
-            .advice("bring it back, or delete the definition and define the pool anew"))
-    }
-
-    fn identifier(&self) -> Result<Option<String>> {
-        let Some(own) = child_directory(&self.directory, state::FOLDER)? else {
-            return Ok(None);
-        };
-        let Some(node) = find(&own, state::IDENTIFIER)? else {
-            return Ok(None);
-        };
-        let mut bytes = vec![0; IDENTIFIER_MAX];
-        let read = node.file()?.read_at(&mut bytes, 0)?;
-        Ok(Some(
-            String::from_utf8_lossy(&bytes[..read]).trim().to_owned(),
-        ))
-    }
-
-    pub(super) fn free_bytes(&self) -> u64 {
-        let found = self.filesystem.statistics();
-        found.free_blocks * u64::from(found.block_bytes)
-    }
-
-    /// Fails before anything is changed where it cannot succeed.
-    pub(super) fn check_room(&self, wanted: u64) -> Result<()> {
-        let available = self.free_bytes();
-        if wanted <= available {
-            return Ok(());
-        }
-        Err(Error::new(ErrorKind::NoSpace)
-            .at(&self.path)
-            .detail(format!(
-                "no space: {} wanted, {} available, {} missing",
-                ByteSize(wanted),
-                ByteSize(available),
-                ByteSize(wanted - available)
-            )))
-    }
-
-    pub(super) fn stat(&self, node: &Node) -> FileStat {
-        let found = node.attributes();
-        FileStat {
-            size_bytes: found.size_bytes,
-            allocated_bytes: found.allocated_bytes,
-            block_bytes: self.filesystem.block_bytes().into(),
-            mode: u32::from(found.permissions),
-            uid: found.uid,
-            gid: found.gid,
-        }
-    }
-
-    /// Locks a volume for a thread; other processes have the image closed.
-    pub(super) fn try_lock(&self, inode: InodeNumber, mode: LockMode) -> bool {
-        let mut locks = self.locks();
-        let held = locks.entry(inode).or_default();
-        let is_free = match mode {
-            LockMode::Alone => held.is_empty(),
-            LockMode::Shared => !held.contains(&LockMode::Alone),
-        };
-        if is_free {
-            held.push(mode);
-        }
-        is_free
-    }
-
-    pub(super) fn unlock(&self, inode: InodeNumber) {
-        let mut locks = self.locks();
-        if let Some(held) = locks.get_mut(&inode) {
-            // All of them are of one mode.
-            held.pop();
-            if held.is_empty() {
-                locks.remove(&inode);
-            }
-        }
-    }
-
-    fn locks(&self) -> MutexGuard<'_, HashMap<InodeNumber, Vec<LockMode>>> {
-        self.locks.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl fmt::Debug for OpenImage {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "OpenImage({})", self.place.display())
     }
 }

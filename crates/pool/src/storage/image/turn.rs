@@ -2,6 +2,9 @@
 //!
 //! The lock (flock) on a file of the pool's own folder: shared by those who look. Who waits for it leaves the image alone, so that
 //! whoever has it meets nobody there. Who changes something writes the number of its process into the file.
+//!
+//! Everybody comes for the turn through a door (`locks.rs`), and who has to wait keeps that shut: those who look could follow one
+//! another for ever.
 
 use std::fs::File;
 use std::io;
@@ -11,6 +14,7 @@ use extant_space::{Error, ErrorKind, Result};
 use rustix::fs::{FlockOperation, OFlags, flock};
 use rustix::io::Errno;
 
+use super::locks::{Door, Waits};
 use crate::folder::Folder;
 use crate::storage::Purpose;
 
@@ -25,8 +29,8 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Takes the turn; `None` while others have it.
-    pub(super) fn take(own: &Folder, purpose: Purpose) -> Result<Option<Self>> {
+    /// Takes the turn, for who has the door; `None` while others have it.
+    pub(super) fn take_through(_: &Door, own: &Folder, purpose: Purpose) -> Result<Option<Self>> {
         let (access, operation) = match purpose {
             Purpose::Look => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
             Purpose::Change => (
@@ -65,6 +69,36 @@ impl Turn {
     }
 }
 
+/// Somebody who comes for the turn: the next one to have it, once the door is shut behind it. Shown to others while it waits.
+#[derive(Debug, Default)]
+pub(crate) struct Comer {
+    door: Option<Door>,
+    waits: Option<Waits>,
+}
+
+impl Comer {
+    /// Takes the turn; `None` while others have it, and then it is to be asked for again soon.
+    pub(super) fn take(&mut self, own: &Folder, purpose: Purpose) -> Result<Option<Turn>> {
+        if self.door.is_none() {
+            self.door = Door::take(own, purpose)?;
+        }
+        let turn = match &self.door {
+            Some(door) => Turn::take_through(door, own, purpose)?,
+            None => None,
+        };
+        match turn.is_some() {
+            true => *self = Self::default(),
+            false => self.show(own),
+        }
+        Ok(turn)
+    }
+
+    /// Others see that somebody waits.
+    pub(super) fn show(&mut self, own: &Folder) {
+        self.waits = self.waits.take().or_else(|| Waits::as_caller(own));
+    }
+}
+
 impl Drop for Turn {
     /// Not left to the close: a process just forked by another thread has the file open for a moment.
     fn drop(&mut self) {
@@ -82,7 +116,7 @@ mod tests {
     fn who_changes_has_the_turn_alone_and_lookers_share_it() {
         let place = tempfile::tempdir().unwrap();
         let own = Folder::open(place.path()).unwrap();
-        let take = |purpose| Turn::take(&own, purpose).unwrap();
+        let take = |purpose| Comer::default().take(&own, purpose).unwrap();
         let before_all = take(Purpose::Look).expect("nobody has changed anything");
         assert_eq!(Turn::holder(&own), None);
         let changing = take(Purpose::Change).expect("it is free");
@@ -95,5 +129,22 @@ mod tests {
         assert!(take(Purpose::Change).is_none());
         drop(lookers);
         assert!(take(Purpose::Change).is_some());
+    }
+    #[test]
+    fn who_waits_to_change_something_is_the_next_whoever_comes_to_look() {
+        let place = tempfile::tempdir().unwrap();
+        let own = Folder::open(place.path()).unwrap();
+        let take = |comer: &mut Comer, purpose| comer.take(&own, purpose).unwrap();
+        drop(take(&mut Comer::default(), Purpose::Change));
+        let looking = take(&mut Comer::default(), Purpose::Look).unwrap();
+        let mut waiting = Comer::default();
+        assert!(take(&mut waiting, Purpose::Change).is_none());
+        let mut late = Comer::default();
+        assert!(take(&mut late, Purpose::Look).is_none());
+        drop(looking);
+        assert!(take(&mut late, Purpose::Look).is_none());
+        let changing = take(&mut waiting, Purpose::Change).unwrap();
+        drop(changing);
+        assert!(take(&mut late, Purpose::Look).is_some());
     }
 }

@@ -1,0 +1,238 @@
+//! The engine at work on an image, as long as that is open.
+//!
+//! What refers to a file does so by the numbers of its inode: the engine goes and comes with the turn, and another process may
+//! have removed the file in between.
+
+use std::collections::HashMap;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use extant_blockdev::{HostAccess, HostOptions};
+use extant_ext4::{
+    Access, File, FileType, Filesystem, FollowLast, InodeNumber, Node, Options, Reserve,
+};
+use extant_image::hold;
+use extant_space::{ByteSize, Error, ErrorKind, Result, SpaceFile};
+
+use super::inner::{child_directory, find};
+use super::place::Spot;
+use super::turn::Turn;
+use crate::state;
+use crate::storage::{FileStat, Purpose};
+
+/// Longer is none of ours.
+const IDENTIFIER_MAX: usize = 256;
+
+/// A file that somebody has open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FileKey {
+    /// Of all that were ever open in this process.
+    handle: u64,
+    inode: InodeNumber,
+    generation: u32,
+}
+
+impl FileKey {
+    pub(super) fn inode(self) -> InodeNumber {
+        self.inode
+    }
+}
+
+/// An image that is open.
+pub(super) struct Engine {
+    spot: Arc<Spot>,
+    // Dropped in this order: the close comes with the last of the engine, and others have the turn after it.
+    files: Mutex<HashMap<u64, Arc<File>>>,
+    directory: Node,
+    filesystem: Filesystem,
+    turn: Option<Turn>,
+}
+
+impl Engine {
+    pub(super) fn open(spot: &Arc<Spot>, purpose: Purpose, turn: Option<Turn>) -> Result<Self> {
+        let filesystem = open_filesystem(spot, purpose)?;
+        let place = spot.inner_path();
+        let directory = filesystem
+            .resolve(spot.directory.as_os_str().as_bytes(), FollowLast::Yes)
+            .and_then(|node| check_directory(&node).map(|()| node))
+            .map_err(|error| error.at(&place))?;
+        let engine = Self {
+            spot: Arc::clone(spot),
+            files: Mutex::default(),
+            directory,
+            filesystem,
+            turn,
+        };
+        if let Some(identifier) = &spot.identifier {
+            engine.check_identifier(identifier)?;
+        }
+        Ok(engine)
+    }
+
+    /// Makes everything durable, closes the image, and gives the turn away.
+    pub(super) fn close(self) -> Result<()> {
+        let Self {
+            spot,
+            files,
+            directory,
+            filesystem,
+            turn,
+        } = self;
+        drop((files, directory));
+        let synced = filesystem.sync();
+        let closed = filesystem.close();
+        drop(turn);
+        synced.and(closed).map_err(|error| error.at(&spot.path))
+    }
+
+    pub(super) fn directory(&self) -> &Node {
+        &self.directory
+    }
+
+    pub(super) fn filesystem(&self) -> &Filesystem {
+        &self.filesystem
+    }
+
+    /// Makes all changes durable.
+    pub(super) fn sync(&self) -> Result<()> {
+        let synced = self.filesystem.sync();
+        synced.map_err(|error| error.at(&self.spot.path))
+    }
+
+    /// Opens the data of a regular file.
+    pub(super) fn open_file(&self, node: &Node) -> Result<FileKey> {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let file = node.file()?;
+        let key = FileKey {
+            handle: NEXT.fetch_add(1, Ordering::Relaxed),
+            inode: node.number(),
+            generation: node.attributes().generation,
+        };
+        self.files().insert(key.handle, Arc::new(file));
+        Ok(key)
+    }
+
+    /// A file that was opened here, or before the image was closed and opened again.
+    ///
+    /// # Errors
+    /// `NotFound` when it was removed meanwhile.
+    pub(super) fn file(&self, key: FileKey) -> Result<Arc<File>> {
+        if let Some(file) = self.files().get(&key.handle) {
+            return Ok(Arc::clone(file));
+        }
+        let node = match self.filesystem.node(key.inode) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Err(was_removed()),
+            found => found?,
+        };
+        if node.attributes().generation != key.generation {
+            return Err(was_removed());
+        }
+        let file = Arc::new(node.file()?);
+        let mut files = self.files();
+        Ok(Arc::clone(files.entry(key.handle).or_insert(file)))
+    }
+
+    /// Nobody has it open any more.
+    pub(super) fn forget(&self, key: FileKey) {
+        let file = self.files().remove(&key.handle);
+        // Not under the lock: the last handle of a file that has no name takes its space away.
+        drop(file);
+    }
+
+    fn files(&self) -> MutexGuard<'_, HashMap<u64, Arc<File>>> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn free_bytes(&self) -> u64 {
+        let found = self.filesystem.statistics();
+        found.free_blocks * u64::from(found.block_bytes)
+    }
+
+    /// Fails before anything is changed where it cannot succeed.
+    pub(super) fn check_room(&self, wanted: u64) -> Result<()> {
+        let available = self.free_bytes();
+        if wanted <= available {
+            return Ok(());
+        }
+        Err(Error::new(ErrorKind::NoSpace)
+            .at(&self.spot.path)
+            .detail(format!(
+                "no space: {} wanted, {} available, {} missing",
+                ByteSize(wanted),
+                ByteSize(available),
+                ByteSize(wanted - available)
+            )))
+    }
+
+    pub(super) fn stat(&self, node: &Node) -> FileStat {
+        let found = node.attributes();
+        FileStat {
+            size_bytes: found.size_bytes,
+            allocated_bytes: found.allocated_bytes,
+            block_bytes: self.filesystem.block_bytes().into(),
+            mode: u32::from(found.permissions),
+            uid: found.uid,
+            gid: found.gid,
+        }
+    }
+
+    fn check_identifier(&self, wanted: &str) -> Result<()> {
+        let found = self.identifier();
+        let found = found.map_err(|error| error.at(self.spot.inner_path()))?;
+        let detail = match found {
+            Some(found) if found == wanted => return Ok(()),
+            Some(_) => "the image belongs to another definition of a pool",
+            None => "the image is not the one that the pool was defined with",
+        };
+        Err(Error::new(ErrorKind::NotFound)
+            .at(&self.spot.path)
+            .detail(detail)
+            .advice("bring it back, or delete the definition and define the pool anew"))
+    }
+
+    fn identifier(&self) -> Result<Option<String>> {
+        let Some(own) = child_directory(&self.directory, state::FOLDER)? else {
+            return Ok(None);
+        };
+        let Some(node) = find(&own, state::IDENTIFIER)? else {
+            return Ok(None);
+        };
+        let mut bytes = vec![0; IDENTIFIER_MAX];
+        let read = node.file()?.read_at(&mut bytes, 0)?;
+        Ok(Some(
+            String::from_utf8_lossy(&bytes[..read]).trim().to_owned(),
+        ))
+    }
+}
+
+pub(super) fn open_filesystem(spot: &Spot, purpose: Purpose) -> Result<Filesystem> {
+    let (device, engine) = match purpose {
+        Purpose::Look => (HostAccess::ReadOnly, Access::ReadOnly),
+        Purpose::Change => (HostAccess::ReadWrite, Access::ReadWrite),
+    };
+    let options = HostOptions {
+        access: device,
+        ..HostOptions::default()
+    };
+    let device = hold::hold_device(&spot.path, &options)?;
+    let options = Options {
+        access: engine,
+        // Who may change the image may do what root may.
+        reserve: Reserve::Take,
+        ..Options::default()
+    };
+    Filesystem::open(Arc::new(device), options).map_err(|error| error.at(&spot.path))
+}
+
+pub(super) fn check_directory(node: &Node) -> Result<()> {
+    match node.file_type() {
+        FileType::Directory => Ok(()),
+        _ => Err(Error::new(ErrorKind::NotDirectory)),
+    }
+}
+
+fn was_removed() -> Error {
+    Error::new(ErrorKind::NotFound)
+        .detail("somebody has removed the file while others had their turn in the image")
+}

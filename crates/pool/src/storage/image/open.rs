@@ -1,0 +1,441 @@
+//! An image that this process has open, and gives away while a job is at work in it.
+//!
+//! An operation that is short has the image as a whole ([`Pin`]). A job has it for the time of each call ([`Hold::ByCall`]): when somebody
+//! waits, the image is closed between two calls, with all that was done until then durable, and others have their turn. The next
+//! call of the job takes the turn again and opens the image, and the files that were open are found by the numbers of their
+//! inodes. The locks of volumes stay all the time.
+//!
+//! Both sides get on: a job keeps the image for as long as it had to wait for it, within limits, and lets those who wait for the
+//! first time go before it, for a while.
+//!
+//! A call inside a call (from what visits extents) is part of the outer one, which is why threads count them.
+
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use extant_ext4::InodeNumber;
+use extant_space::{CancelToken, Error, ErrorKind, Result};
+use extant_sys::identity::Identity;
+
+use super::engine::{Engine, FileKey};
+use super::locks::{Door, VolumeLocks, Waits};
+use super::place::Spot;
+use super::turn::{Comer, Turn};
+use crate::folder::Folder;
+use crate::storage::{LockMode, Purpose};
+
+/// A job keeps the image for so long at least.
+const KEEP_MIN: Duration = Duration::from_millis(50);
+/// And no longer than this when others wait: several jobs and those who come for the first time all get on.
+const KEEP_MAX: Duration = Duration::from_millis(250);
+/// How long a job that comes back lets others go first.
+const YIELD_MAX: Duration = Duration::from_secs(1);
+/// How long those are waited for who are not of this pool.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How often is looked whether the turn is free.
+const LOOK: Duration = Duration::from_millis(5);
+
+thread_local! {
+    /// Calls of this thread that are under way, of any image.
+    static CALLS: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Where an image is between being open and being closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Open,
+    /// Closed by the last who uses it; nobody begins to.
+    Leaving,
+    /// A thread opens or closes it.
+    Moving,
+    Away,
+}
+
+/// An image that this process has open, or has given away for a while. Closed when dropped.
+pub(crate) struct OpenImage {
+    spot: Arc<Spot>,
+    purpose: Purpose,
+    identity: Option<Identity>,
+    own: Option<Folder>,
+    locks: VolumeLocks,
+    gate: Mutex<Gate>,
+    moved: Condvar,
+}
+
+struct Gate {
+    phase: Phase,
+    /// In the phases `Open` and `Leaving`.
+    engine: Option<Arc<Engine>>,
+    users: usize,
+    opened: Instant,
+    /// How long it stays open at least.
+    keep: Duration,
+    left: Instant,
+    /// What was done may not be on the disk, and nobody has been told.
+    lost: Option<(ErrorKind, String)>,
+}
+
+/// What came of a look at an image that may be open.
+pub(super) enum Found {
+    Open(Pin),
+    Busy,
+    /// It is not open, and will not be for what is wanted.
+    Nothing,
+}
+
+/// Has the image stay open.
+pub(crate) struct Pin {
+    engine: Option<Arc<Engine>>,
+    image: Arc<OpenImage>,
+}
+
+/// The image for a call.
+struct Call<'a> {
+    engine: Option<Arc<Engine>>,
+    image: &'a OpenImage,
+    /// It is counted in its thread.
+    in_thread: PhantomData<*const ()>,
+}
+
+/// How an operation has an image.
+#[derive(Clone)]
+pub(super) enum Hold {
+    /// From its beginning to its end.
+    Throughout(Arc<Pin>),
+    /// For each call; others may have it in between. A call that waits for it ends when the token is cancelled.
+    ByCall(Arc<OpenImage>, CancelToken),
+}
+
+/// The engine, for a call.
+pub(super) struct Inside<'a>(Held<'a>);
+
+enum Held<'a> {
+    Pinned(&'a Engine),
+    Called(Call<'a>),
+}
+
+/// A job that wants the image again.
+#[derive(Default)]
+struct Return {
+    since: Option<Instant>,
+    door: Option<Door>,
+    _waits: Option<Waits>,
+}
+
+impl OpenImage {
+    pub(super) fn open(
+        spot: &Arc<Spot>,
+        purpose: Purpose,
+        own: Option<&Folder>,
+        turn: Option<Turn>,
+    ) -> Result<Pin> {
+        let locks = VolumeLocks::new(own, purpose)?;
+        let own = own.map(Folder::again).transpose()?;
+        let identity = Identity::of(&spot.path).ok();
+        let engine = Arc::new(Engine::open(spot, purpose, turn)?);
+        let now = Instant::now();
+        let gate = Gate {
+            phase: Phase::Open,
+            engine: Some(Arc::clone(&engine)),
+            users: 1,
+            opened: now,
+            keep: KEEP_MIN,
+            left: now,
+            lost: None,
+        };
+        let image = Self {
+            spot: Arc::clone(spot),
+            purpose,
+            identity,
+            own,
+            locks,
+            gate: Mutex::new(gate),
+            moved: Condvar::new(),
+        };
+        Ok(Pin {
+            engine: Some(engine),
+            image: Arc::new(image),
+        })
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.spot.path
+    }
+
+    pub(super) fn path_of(&self, name: &str) -> PathBuf {
+        self.spot.inner_path().join(name)
+    }
+
+    fn serves(&self, purpose: Purpose) -> bool {
+        purpose == Purpose::Look || self.purpose == Purpose::Change
+    }
+
+    pub(super) fn check_writable(&self) -> Result<()> {
+        match self.serves(Purpose::Change) {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::ReadOnly)),
+        }
+    }
+
+    /// Locks a volume against threads and other processes, also while the image is given away.
+    pub(super) fn try_lock(&self, inode: InodeNumber, mode: LockMode) -> Result<bool> {
+        let locked = self.locks.try_lock(inode, mode);
+        locked.map_err(|error| error.at(self.path()))
+    }
+
+    pub(super) fn unlock(&self, inode: InodeNumber) {
+        self.locks.unlock(inode);
+    }
+
+    /// Has the image for an operation as a whole, where this process has it, or can have it now.
+    pub(super) fn pin(self: &Arc<Self>, purpose: Purpose, comer: &mut Comer) -> Result<Found> {
+        let mut gate = self.gate();
+        if gate.lost.is_some() || (gate.phase == Phase::Away && !self.serves(purpose)) {
+            return Ok(Found::Nothing);
+        }
+        if gate.phase == Phase::Away {
+            gate = self.move_back(gate, || match &self.own {
+                Some(own) => match comer.take(own, self.purpose)? {
+                    Some(turn) => self.reopen(turn).map(Some),
+                    None => Ok(None),
+                },
+                None => Ok(None),
+            })?;
+        }
+        if gate.phase != Phase::Open || !self.serves(purpose) {
+            return Ok(Found::Busy);
+        }
+        Ok(Found::Open(Pin {
+            engine: Some(gate.enter()),
+            image: Arc::clone(self),
+        }))
+    }
+
+    /// Begins a call. Waits while others have their turn.
+    fn call(&self, cancel: &CancelToken) -> Result<Call<'_>> {
+        let is_inner = CALLS.get() > 0;
+        let mut coming = Return::default();
+        let mut gate = self.gate();
+        loop {
+            if let Some((kind, detail)) = &gate.lost {
+                return Err(Error::new(*kind).detail(detail));
+            }
+            match gate.phase {
+                Phase::Open => break,
+                Phase::Leaving if is_inner => break,
+                Phase::Leaving | Phase::Moving => {}
+                Phase::Away => {
+                    gate = self.move_back(gate, || self.come_back(&mut coming))?;
+                    if gate.phase == Phase::Open {
+                        continue;
+                    }
+                }
+            }
+            cancel.check()?;
+            let waited = self.moved.wait_timeout(gate, LOOK);
+            gate = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let engine = gate.enter();
+        drop(gate);
+        Ok(Call::new(self, engine))
+    }
+
+    /// Begins a call where the image is open.
+    fn call_if_open(&self) -> Option<Call<'_>> {
+        let mut gate = self.gate();
+        gate.engine.is_some().then(|| {
+            let engine = gate.enter();
+            Call::new(self, engine)
+        })
+    }
+
+    fn end_call(&self) {
+        let mut gate = self.gate();
+        gate.users -= 1;
+        self.leave_unused(gate);
+    }
+
+    /// Gives the image away when somebody waits for it, and it was kept for long enough: now, or at the end of the calls
+    /// that are under way.
+    pub(super) fn give_way(&self) {
+        let mut gate = self.gate();
+        let is_due = gate.phase == Phase::Open && gate.opened.elapsed() >= gate.keep;
+        if is_due && self.locks.anybody_waits() {
+            gate.phase = Phase::Leaving;
+            self.leave_unused(gate);
+        }
+    }
+
+    fn leave_unused(&self, mut gate: MutexGuard<'_, Gate>) {
+        if gate.phase != Phase::Leaving || gate.users > 0 {
+            return;
+        }
+        let engine = gate.engine.take().expect("it is open until it is left");
+        gate.phase = Phase::Moving;
+        drop(gate);
+        let engine = Arc::into_inner(engine).expect("who used it has given it back");
+        let closed = engine.close();
+        let mut gate = self.gate();
+        gate.phase = Phase::Away;
+        gate.left = Instant::now();
+        gate.lost = closed.err().map(|error| (error.kind(), error.to_string()));
+        self.moved.notify_all();
+    }
+
+    /// Tries to have the image open again.
+    fn move_back<'a>(
+        &'a self,
+        mut gate: MutexGuard<'a, Gate>,
+        open: impl FnOnce() -> Result<Option<Engine>>,
+    ) -> Result<MutexGuard<'a, Gate>> {
+        gate.phase = Phase::Moving;
+        drop(gate);
+        let opened = open();
+        let mut gate = self.gate();
+        gate.phase = Phase::Away;
+        if let Some(engine) = opened? {
+            gate.phase = Phase::Open;
+            gate.engine = Some(Arc::new(engine));
+            gate.keep = gate.left.elapsed().clamp(KEEP_MIN, KEEP_MAX);
+            gate.opened = Instant::now();
+            // Only then: threads that try in vain would wake each other without end.
+            self.moved.notify_all();
+        }
+        Ok(gate)
+    }
+
+    /// One step of a job that wants the image again.
+    fn come_back(&self, coming: &mut Return) -> Result<Option<Engine>> {
+        let own = self.own.as_ref().expect("it was given to somebody");
+        let since = *coming.since.get_or_insert_with(|| {
+            coming._waits = Waits::as_returning(own);
+            Instant::now()
+        });
+        if coming.door.is_none() {
+            if since.elapsed() < YIELD_MAX && self.locks.callers_wait() {
+                return Ok(None);
+            }
+            coming.door = Door::take(own, self.purpose)?;
+        }
+        let Some(door) = &coming.door else {
+            return Ok(None);
+        };
+        let Some(turn) = Turn::take_through(door, own, self.purpose)? else {
+            return Ok(None);
+        };
+        match self.reopen(turn) {
+            Ok(engine) => Ok(Some(engine)),
+            // Somebody who is not of this pool.
+            Err(error) if error.kind() == ErrorKind::InUse && since.elapsed() < PATIENCE => {
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn reopen(&self, turn: Turn) -> Result<Engine> {
+        if self.identity.is_none() || Identity::of(&self.spot.path).ok() != self.identity {
+            return Err(Error::new(ErrorKind::NotFound)
+                .at(&self.spot.path)
+                .detail("another image is there than the one that the job was at work in"));
+        }
+        Engine::open(&self.spot, self.purpose, Some(turn))
+    }
+
+    fn gate(&self) -> MutexGuard<'_, Gate> {
+        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Gate {
+    fn enter(&mut self) -> Arc<Engine> {
+        self.users += 1;
+        Arc::clone(self.engine.as_ref().expect("it is open"))
+    }
+}
+
+impl Pin {
+    pub(super) fn image(&self) -> &Arc<OpenImage> {
+        &self.image
+    }
+
+    fn engine(&self) -> &Engine {
+        self.engine.as_ref().expect("until it is dropped")
+    }
+}
+
+impl Drop for Pin {
+    fn drop(&mut self) {
+        self.engine = None;
+        self.image.end_call();
+    }
+}
+
+impl<'a> Call<'a> {
+    fn new(image: &'a OpenImage, engine: Arc<Engine>) -> Self {
+        CALLS.set(CALLS.get() + 1);
+        Self {
+            engine: Some(engine),
+            image,
+            in_thread: PhantomData,
+        }
+    }
+}
+
+impl Drop for Call<'_> {
+    fn drop(&mut self) {
+        self.engine = None;
+        CALLS.set(CALLS.get() - 1);
+        self.image.end_call();
+    }
+}
+
+impl Hold {
+    /// The engine for a call, or for several that belong together.
+    ///
+    /// # Errors
+    /// `Cancelled` while others have their turn; those of opening the image again.
+    pub(super) fn enter(&self) -> Result<Inside<'_>> {
+        Ok(Inside(match self {
+            Self::Throughout(pin) => Held::Pinned(pin.engine()),
+            Self::ByCall(image, cancel) => Held::Called(image.call(cancel)?),
+        }))
+    }
+
+    pub(super) fn image(&self) -> &OpenImage {
+        match self {
+            Self::Throughout(pin) => &pin.image,
+            Self::ByCall(image, _) => image,
+        }
+    }
+
+    /// A file is not used any more.
+    pub(super) fn forget(&self, file: FileKey) {
+        match self {
+            Self::Throughout(pin) => pin.engine().forget(file),
+            Self::ByCall(image, _) => {
+                if let Some(call) = image.call_if_open() {
+                    Inside(Held::Called(call)).forget(file);
+                }
+            }
+        }
+    }
+}
+
+impl Deref for Inside<'_> {
+    type Target = Engine;
+
+    fn deref(&self) -> &Engine {
+        match &self.0 {
+            Held::Pinned(engine) => engine,
+            Held::Called(call) => call.engine.as_ref().expect("until it is dropped"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

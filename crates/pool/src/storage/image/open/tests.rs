@@ -1,0 +1,332 @@
+//! Two who know an image but share nothing of it, as two processes, at the moments when it goes from one to the other.
+
+use std::ops::ControlFlow;
+use std::thread::sleep;
+
+use extant_hostfs::Access;
+use extant_space::ByteRange;
+use extant_testkit::oracle::assert_e2fsck_clean;
+use extant_testkit::requires::tool;
+use extant_testkit::{command, require};
+
+use super::super::{ImagePlace, ImageStorage, Opening};
+use super::*;
+use crate::name::VolumeName;
+use crate::storage::{Storage, VolumeFile};
+
+/// An image, and two who know it: as two processes, they share nothing but files.
+struct Stand {
+    folder: tempfile::TempDir,
+    own: Folder,
+    job: ImagePlace,
+    others: ImagePlace,
+    cancel: CancelToken,
+}
+
+impl Stand {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("disk.img");
+        let file = std::fs::File::create(&image).unwrap();
+        file.set_len(32 << 20).unwrap();
+        let mut make = command::tool("mke2fs");
+        command::must(make.args(["-q", "-F", "-t", "ext4"]).arg(&image));
+        std::fs::create_dir(folder.path().join("own")).unwrap();
+        let place = || ImagePlace::new(&image, Path::new("/"), None);
+        Self {
+            own: Folder::open(&folder.path().join("own")).unwrap(),
+            job: place(),
+            others: place(),
+            cancel: CancelToken::new(),
+            folder,
+        }
+    }
+
+    fn try_open(&self, place: &ImagePlace, purpose: Purpose) -> Option<Pin> {
+        let mut comer = Comer::default();
+        match place
+            .try_open(purpose, Some(&self.own), &mut comer)
+            .unwrap()
+        {
+            Opening::Open(pin) => Some(pin),
+            Opening::Busy => None,
+        }
+    }
+
+    fn storage_of_job(&self, purpose: Purpose) -> ImageStorage {
+        let pin = self.try_open(&self.job, purpose).unwrap();
+        ImageStorage::of_job(&pin, &self.cancel)
+    }
+
+    fn storage_of_others(&self) -> ImageStorage {
+        ImageStorage::new(self.try_open(&self.others, Purpose::Change).unwrap())
+    }
+
+    /// Somebody waits, and the job has had the image for long enough when it looks.
+    fn give_way(&self) {
+        let _waits = Waits::as_caller(&self.own).unwrap();
+        sleep(KEEP_MAX);
+        self.job.give_way();
+    }
+
+    fn assert_clean(&self) {
+        assert!(self.try_open(&self.others, Purpose::Change).is_some());
+        assert_e2fsck_clean(&self.folder.path().join("disk.img"));
+    }
+}
+
+fn bytes(file: &dyn VolumeFile) -> Vec<u8> {
+    let mut bytes = vec![0; file.size().unwrap() as usize];
+    assert_eq!(file.read_at(&mut bytes, 0).unwrap(), bytes.len());
+    bytes
+}
+
+fn inode(storage: &ImageStorage, work: &str) -> InodeNumber {
+    let inside = storage.hold.enter().unwrap();
+    let folder = storage.find_work(&inside).unwrap().unwrap();
+    folder.lookup(work.as_bytes()).unwrap().number()
+}
+
+fn volume(storage: &ImageStorage, name: &str) -> VolumeName {
+    let volume = name.parse().unwrap();
+    storage.new_work(name).unwrap();
+    let refuse = crate::folder::OnExisting::Refuse;
+    storage.publish(name, &volume, refuse).unwrap();
+    volume
+}
+
+#[test]
+fn file_of_a_job_goes_on_when_others_had_their_turn() {
+    require!(tool("mke2fs"));
+    let stand = Stand::new();
+    let storage = stand.storage_of_job(Purpose::Change);
+    let file = storage.new_work("1.copy").unwrap();
+    file.write_at(b"before", 0).unwrap();
+    sleep(KEEP_MIN);
+    stand.job.give_way();
+    assert!(
+        stand.try_open(&stand.others, Purpose::Look).is_none(),
+        "nobody waited"
+    );
+    stand.give_way();
+    {
+        let others = stand.storage_of_others();
+        // What was done is there for them, without a sync.
+        let seen = others.open_work("1.copy").unwrap().unwrap();
+        assert_eq!(bytes(&*seen), b"before");
+        volume(&others, "theirs");
+    }
+    file.write_at(b" and after", 6).unwrap();
+    assert!(stand.try_open(&stand.others, Purpose::Look).is_none());
+    assert_eq!(bytes(&*file), b"before and after");
+    assert!(storage.has_name(&"theirs".parse().unwrap()).unwrap());
+    drop((file, storage));
+    stand.assert_clean();
+}
+
+#[test]
+fn file_that_was_removed_meanwhile_is_an_error_and_never_another_file() {
+    require!(tool("mke2fs"));
+    let stand = Stand::new();
+    let storage = stand.storage_of_job(Purpose::Change);
+    let file = storage.new_work("1.copy").unwrap();
+    file.write_at(b"1", 0).unwrap();
+    let number = inode(&storage, "1.copy");
+    stand.give_way();
+    {
+        let others = stand.storage_of_others();
+        others.remove_work("1.copy").unwrap();
+        // One of them gets the number that has become free.
+        let mut new = (2..200).map(|id| format!("{id}.copy"));
+        let same = new.find(|name| {
+            let file = others.new_work(name).unwrap();
+            file.write_at(b"2", 0).unwrap();
+            inode(&others, name) == number
+        });
+        assert!(same.is_some());
+    }
+    for _ in 0..2 {
+        let error = file.write_at(b"wrong", 0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+        assert!(error.to_string().contains("removed"), "{error}");
+    }
+    for other in storage.work_files().unwrap() {
+        let other = storage.open_work(&other.name).unwrap().unwrap();
+        assert_eq!(bytes(&*other), b"2");
+    }
+    drop((file, storage));
+    stand.assert_clean();
+}
+
+#[test]
+fn image_is_not_given_away_within_a_call() {
+    require!(tool("mke2fs"));
+    let stand = Stand::new();
+    let storage = stand.storage_of_job(Purpose::Change);
+    let file = storage.new_work("1.copy").unwrap();
+    file.write_at(&[1; 5000], 0).unwrap();
+    let mut looks = 0;
+    file.for_each_extent(ByteRange::new(0, 5000), &mut |_| {
+        stand.give_way();
+        // A call inside the call does not wait for its end.
+        assert_eq!(file.size().unwrap(), 5000);
+        assert!(stand.try_open(&stand.others, Purpose::Look).is_none());
+        looks += 1;
+        ControlFlow::Continue(())
+    })
+    .unwrap();
+    assert_eq!(looks, 1);
+    // It is at the end of it.
+    assert!(stand.try_open(&stand.others, Purpose::Change).is_some());
+    assert_eq!(file.size().unwrap(), 5000);
+    // An operation that is short is not held up at all.
+    let pin = stand.try_open(&stand.job, Purpose::Change).unwrap();
+    stand.give_way();
+    assert!(stand.try_open(&stand.others, Purpose::Look).is_none());
+    drop(pin);
+    assert!(stand.try_open(&stand.others, Purpose::Look).is_some());
+    drop((file, storage));
+    stand.assert_clean();
+}
+
+#[test]
+fn volume_of_a_job_stays_locked_while_others_have_their_turn() {
+    require!(tool("mke2fs"));
+    let stand = Stand::new();
+    let storage = stand.storage_of_job(Purpose::Change);
+    let name = volume(&storage, "a");
+    let file = storage.open(&name, Access::ReadWrite).unwrap();
+    assert!(file.try_lock(LockMode::Alone).unwrap());
+    stand.give_way();
+    {
+        let others = stand.storage_of_others();
+        let same = others.open(&name, Access::Read).unwrap();
+        assert!(!same.try_lock(LockMode::Alone).unwrap());
+        assert!(!same.try_lock(LockMode::Shared).unwrap());
+        let other = volume(&others, "b");
+        let other = others.open(&other, Access::Read).unwrap();
+        assert!(other.try_lock(LockMode::Alone).unwrap());
+        other.unlock();
+    }
+    assert_eq!(file.size().unwrap(), 0);
+    file.unlock();
+    assert!(file.try_lock(LockMode::Shared).unwrap());
+    stand.give_way();
+    {
+        let others = stand.storage_of_others();
+        let same = others.open(&name, Access::Read).unwrap();
+        assert!(!same.try_lock(LockMode::Alone).unwrap());
+        assert!(same.try_lock(LockMode::Shared).unwrap());
+        same.unlock();
+        file.unlock();
+        assert!(same.try_lock(LockMode::Alone).unwrap());
+        same.unlock();
+    }
+    drop((file, storage));
+    stand.assert_clean();
+}
+
+#[test]
+fn job_that_waits_for_its_turn_is_cancelled() {
+    require!(tool("mke2fs"));
+    let stand = Stand::new();
+    let storage = stand.storage_of_job(Purpose::Change);
+    let file = storage.new_work("1.copy").unwrap();
+    stand.give_way();
+    let others = stand.storage_of_others();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| file.write_at(b"late", 0));
+        sleep(Duration::from_millis(30));
+        assert!(!waiting.is_finished());
+        stand.cancel.cancel();
+        let error = waiting.join().unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Cancelled);
+    });
+    drop(others);
+    // Who rolls it back has the image again.
+    let undo = ImageStorage::new(stand.try_open(&stand.job, Purpose::Change).unwrap());
+    undo.remove_work("1.copy").unwrap();
+    drop((file, undo, storage));
+    stand.assert_clean();
+}
+
+#[test]
+fn job_that_looks_lets_a_thread_of_its_own_process_change_the_image() {
+    require!(tool("mke2fs"));
+    let stand = Stand::new();
+    let name = volume(&stand.storage_of_others(), "a");
+    let storage = stand.storage_of_job(Purpose::Look);
+    let file = storage.open(&name, Access::Read).unwrap();
+    assert!(stand.try_open(&stand.job, Purpose::Change).is_none());
+    // Others look at the same time.
+    assert!(stand.try_open(&stand.others, Purpose::Look).is_some());
+    stand.give_way();
+    let pin = stand.try_open(&stand.job, Purpose::Change).unwrap();
+    let changing = ImageStorage::new(pin);
+    volume(&changing, "b");
+    let shared = stand.try_open(&stand.job, Purpose::Look).unwrap();
+    drop((changing, shared));
+    assert_eq!(file.size().unwrap(), 0);
+    assert!(storage.has_name(&"b".parse().unwrap()).unwrap());
+    drop((file, storage));
+    stand.assert_clean();
+}
+
+#[test]
+fn another_image_in_its_place_is_not_written_to() {
+    require!(tool("mke2fs"));
+    let stand = Stand::new();
+    let storage = stand.storage_of_job(Purpose::Change);
+    let file = storage.new_work("1.copy").unwrap();
+    stand.give_way();
+    let image = stand.folder.path().join("disk.img");
+    let copy = stand.folder.path().join("copy");
+    std::fs::copy(&image, &copy).unwrap();
+    std::fs::rename(&copy, &image).unwrap();
+    let before = std::fs::read(&image).unwrap();
+    let error = file.write_at(b"wrong", 0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+    assert!(std::fs::read(&image).unwrap() == before);
+}
+
+#[test]
+fn what_may_not_be_on_the_disk_ends_the_job_and_not_those_who_come() {
+    require!(tool("mke2fs"));
+    let stand = Stand::new();
+    let storage = stand.storage_of_job(Purpose::Change);
+    let file = storage.new_work("1.copy").unwrap();
+    stand.give_way();
+    // As a close that failed leaves it.
+    storage.hold.image().gate().lost = Some((ErrorKind::Io, "the disk".to_owned()));
+    for _ in 0..2 {
+        let error = file.sync(extant_space::SyncMode::All).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert!(error.to_string().contains("the disk"), "{error}");
+    }
+    let undo = ImageStorage::new(stand.try_open(&stand.job, Purpose::Change).unwrap());
+    undo.remove_work("1.copy").unwrap();
+    drop((file, undo, storage));
+    stand.assert_clean();
+}
+
+#[test]
+fn job_waits_a_while_for_who_is_not_of_the_pool() {
+    require!(tool("mke2fs"));
+    let stand = Stand::new();
+    let storage = stand.storage_of_job(Purpose::Change);
+    let file = storage.new_work("1.copy").unwrap();
+    stand.give_way();
+    let image = stand.folder.path().join("disk.img");
+    let options = extant_blockdev::HostOptions::default();
+    let stranger = extant_image::hold::hold_device(&image, &options).unwrap();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| file.write_at(b"after", 0));
+        sleep(Duration::from_millis(100));
+        assert!(!waiting.is_finished());
+        drop(stranger);
+        waiting.join().unwrap().unwrap();
+    });
+    assert_eq!(bytes(&*file), b"after");
+    drop((file, storage));
+    stand.assert_clean();
+}
