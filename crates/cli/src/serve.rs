@@ -13,6 +13,7 @@ mod pid_file;
 mod ready;
 mod server;
 mod source;
+mod volumes;
 
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -29,6 +30,7 @@ use crate::background::{self, Place, Started};
 use crate::create::ImageFormat;
 use crate::exit::{self, Style};
 use crate::inside::InsideArgs;
+use crate::pool::ConfigArgs;
 use crate::print;
 
 /// Serve files, images and disks to NBD clients: virtual machines, qemu-img, nbdcopy, nbd-client.
@@ -44,6 +46,7 @@ Examples:
   extant serve boot=a.raw data=/dev/sdb1 --listen 127.0.0.1
   extant serve -r vm.raw --socket s --fork --pid-file s.pid
   extant serve --in disk.img /vm/a.raw --socket s   a file inside an ext4 image
+  extant serve --pool vms web.qcow2 --socket s      a volume of a pool
   extant serve vm.raw --listen 0.0.0.0:10809 --tls-creds /etc/pki/qemu
   nbdinfo [ extant serve vm.raw ]                   by a socket that the client hands over, as systemd does
 
@@ -55,12 +58,20 @@ SIGUSR1 tells what clients have done so far; a second SIGTERM ends the server as
 Exit status: see extant --help.")]
 pub struct ServeArgs {
     /// What is served, under its file name or the one before the '='
-    #[arg(value_name = "[NAME=]FILE", required = true)]
+    #[arg(value_name = "[NAME=]FILE|VOLUME", required = true)]
     #[arg(value_parser = OsStringValueParser::new().map(|word| Served::of(&word)))]
     pub files: Vec<Served>,
 
     #[command(flatten)]
     pub inside: InsideArgs,
+
+    /// The files are volumes of this pool, and what the pool says they are: its name; with a slash or dots, a directory or an
+    /// ext4 image, which nobody else may use meanwhile
+    #[arg(long, value_name = "POOL", conflicts_with = "image")]
+    pub pool: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub config: ConfigArgs,
 
     /// Listen on a socket in the file system
     #[arg(long, short, value_name = "PATH")]

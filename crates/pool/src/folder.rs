@@ -82,9 +82,8 @@ impl Folder {
 
     /// Opens the regular file `name`.
     pub(crate) fn file(&self, name: &str, access: OFlags) -> Result<File> {
-        // A fifo would wait for its other end.
-        let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(&self.fd, name, flags, OWNER_ONLY)
+        let fd = self
+            .open_name(name, access)
             .map_err(|errno| self.explain_open(errno, name))?;
         let stat = rustix::fs::fstat(&fd).map_err(|errno| self.error(errno, name))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
@@ -99,8 +98,18 @@ impl Folder {
 
     /// Opens the file `name` for a short look, with no more calls than that; `None` where it may not be read.
     pub(crate) fn peek(&self, name: &str) -> Option<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        rustix::fs::openat(&self.fd, name, flags, Mode::empty()).ok()
+        self.open_name(name, OFlags::RDONLY).ok()
+    }
+
+    fn open_name(&self, name: &str, access: OFlags) -> rustix::io::Result<OwnedFd> {
+        let open = |flags| rustix::fs::openat(&self.fd, name, flags, OWNER_ONLY);
+        let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        // A fifo would wait for its other end.
+        match open(flags | OFlags::NONBLOCK) {
+            // Under the lease of who makes the file written; it is given back to who waits.
+            Err(Errno::WOULDBLOCK) => open(flags),
+            opened => opened,
+        }
     }
 
     /// Makes the file `name`, for its owner alone; it must not exist.

@@ -37,5 +37,5 @@ pub use limits::{Limits, Overcommit};
 pub use name::{PoolName, VolumeName};
 pub use pool::{Pool, PoolInfo};
 pub use refresh::{Interrupted, Leftovers, Refreshed};
-pub use volume::{ImageFacts, ListedVolume, VolumeInfo};
+pub use volume::{ImageFacts, ListedVolume, VolumeInfo, VolumePlace};
 pub use xml::VolumeXml;

@@ -13,7 +13,8 @@ use extant_image::{Preallocation, Qcow2Info};
 use extant_space::{ByteRange, Error, ErrorKind, ExtentFlags, ExtentState, MapSummary, Result};
 use serde::Serialize;
 
-use crate::format::{Facts, Format, qcow2};
+use crate::definition::PoolKind;
+use crate::format::{Facts, Format, known, qcow2};
 use crate::name::VolumeName;
 use crate::pool::Pool;
 use crate::storage::{LockMode, Purpose, VolumeFile};
@@ -81,6 +82,17 @@ pub struct ImageFacts {
     /// Facts of its header.
     #[serde(flatten)]
     pub qcow2: Qcow2Info,
+}
+
+/// Where the data of a volume is, for who uses it past the pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumePlace {
+    /// Its file: of the host, or in the image.
+    pub path: PathBuf,
+    /// The ext4 image or disk that the file is in.
+    pub image: Option<PathBuf>,
+    /// How its content lies in the file.
+    pub format: Format,
 }
 
 impl Pool {
@@ -154,6 +166,31 @@ impl Pool {
             mode: stat.mode,
             uid: stat.uid,
             gid: stat.gid,
+        })
+    }
+
+    /// Where the data of a volume is, which is about to be opened there: to be changed, or only to be read.
+    ///
+    /// # Errors
+    /// `InUse` while a job works on the volume, `Unsupported` where nobody has said what it is.
+    pub fn place_of(&self, name: &VolumeName, to_change: bool) -> Result<VolumePlace> {
+        let storage = self.storage(Purpose::Look)?;
+        let file = storage.open(name, Access::Read)?;
+        let format = known(&*file, name)?;
+        // Jobs that come later see that the file is open.
+        drop(match to_change {
+            true => lock_alone(&*file)?,
+            false => lock_for_reading(&*file)?,
+        });
+        let definition = self.definition();
+        let (image, directory) = match definition.kind() {
+            PoolKind::Dir => (None, definition.path()),
+            PoolKind::Ext4 => (Some(definition.path().to_owned()), definition.directory()),
+        };
+        Ok(VolumePlace {
+            path: directory.join(name.as_str()),
+            image,
+            format,
         })
     }
 

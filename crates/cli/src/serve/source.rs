@@ -3,7 +3,7 @@
 //! | source | device |
 //! |---|---|
 //! | a file or disk of the host | the host device, buffered or direct |
-//! | a file inside an ext4 image (`--in`) | a loop device over the engine's file; the image is held for all of them |
+//! | a file inside an ext4 image (`--in`, or a volume of a pool in one) | a loop device over the engine's file; the image is held for all of them |
 //! | a qcow2 image in either | the device of extant-image over that |
 
 use std::collections::HashSet;
@@ -22,6 +22,7 @@ use extant_image::device::{Companions, DeviceOptions, ImageAccess, ImageDevice};
 use extant_image::hold;
 use extant_space::{Error, ErrorKind, Result};
 
+use super::volumes::{Place, Places};
 use super::{ServeArgs, Served, format};
 use crate::image::{At, Image};
 use crate::print;
@@ -58,30 +59,28 @@ impl Sources {
             list: Vec::new(),
             image: None,
         };
-        if let Some(path) = &args.inside.image {
+        let places = Places::of(args)?;
+        if let Some(path) = &places.image {
             sources.image = Some(match args.read_only {
                 true => Image::hold_still(path)?,
                 false => Image::change(path, args.inside.assign)?,
             });
         }
-        match sources.add_all(args) {
+        match sources.add_all(args, &places.files) {
             Ok(()) => Ok(sources),
             Err(error) => sources.close(Err(error)),
         }
     }
 
-    fn add_all(&mut self, args: &ServeArgs) -> Result<()> {
+    fn add_all(&mut self, args: &ServeArgs, places: &[Place]) -> Result<()> {
         let mut inodes = HashSet::new();
-        for served in &args.files {
-            let format = format::said(args.format, &served.path);
+        for (served, place) in args.files.iter().zip(places) {
+            let format = place.format;
             let (device, path) = match &self.image {
-                None => (
-                    open_on_host(args, format, &served.path)?,
-                    served.path.clone(),
-                ),
+                None => (open_on_host(args, format, &place.path)?, place.path.clone()),
                 Some(image) => {
-                    let inner = served.path.as_os_str().as_bytes();
-                    let file = image.resolve(&served.path, FollowLast::Yes)?.file();
+                    let inner = place.path.as_os_str().as_bytes();
+                    let file = image.resolve(&place.path, FollowLast::Yes)?.file();
                     let file = file.at_inner(image, inner)?;
                     let is_new = inodes.insert(file.node().number());
                     let place = image.place(inner);

@@ -47,6 +47,39 @@ fn detached_job_answers_at_once_and_is_watched_waited_for_and_cancelled() {
 }
 
 #[test]
+fn volume_that_is_made_written_may_be_looked_at_and_read() {
+    require!(Filesystem::Ext4.requirement());
+    let scratch = in_memory(256 * MIB);
+    let pool = scratch.path();
+    let thin = ["--preallocation", "off"];
+    say("vol", "create", pool, &[&["a", "8MiB"][..], &thin].concat()).success();
+    let image = ["b", "8MiB", "--format", "qcow2"];
+    say("vol", "create", pool, &[&image[..], &thin].concat()).success();
+    for volume in ["a", "b"] {
+        let slow = [volume, "--rate", "4MiB", "--detach"];
+        let answer = say("vol", "materialize", pool, &slow).success();
+        let id = answer.stdout.trim();
+        wait_until("the job's progress", || has_begun(pool, id));
+        for _ in 0..5 {
+            let listed = say("vol", "list", pool, &["--json"]).success().json();
+            assert_eq!(listed[1]["format"], "qcow2", "{listed}");
+            say("vol", "info", pool, &[volume]).success();
+        }
+        let shown = job("show", pool, id, &["--json"]).success().json();
+        assert_eq!(shown["state"], "running", "{shown}");
+        // Whoever has a raw volume open for longer may write to it; writers of an image lock it.
+        let opened = fs::File::open(pool.join(volume)).unwrap();
+        let waited = job("wait", pool, id, &[]);
+        let wanted = if volume == "a" { 4 } else { 0 };
+        assert_eq!(waited.code, Some(wanted), "{waited}");
+        drop(opened);
+        say("vol", "materialize", pool, &[volume]).success();
+        let info = say("vol", "info", pool, &[volume, "--json"]).success();
+        assert_eq!(info.number("/written_bytes"), 8 * MIB, "{info}");
+    }
+}
+
+#[test]
 fn failed_job_is_an_error_of_those_who_watch_it() {
     require!(Filesystem::Ext4.requirement());
     let scratch = in_memory(256 * MIB);

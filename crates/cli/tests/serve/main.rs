@@ -18,3 +18,4 @@ mod space;
 mod stand;
 mod start;
 mod tls;
+mod volumes;

@@ -2,13 +2,14 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use extant_hostfs::{
     Exclusion, Fallback, Holder, HostFile, MaterializeOptions, Pace, Shared, materialize_file,
     write_zeroes,
 };
-use extant_space::{ByteRange, Control, Error, Result};
+use extant_space::{ByteRange, Control, Error, ErrorKind, Progress, Result};
 use rustix::fs::{FlockOperation, Mode, XattrFlags, flock};
 use rustix::io::Errno;
 
@@ -16,6 +17,8 @@ use super::{FileStat, LockMode, MakeWritten, VolumeFile, nanoseconds};
 
 /// Longer values are none of ours.
 const ATTRIBUTE_MAX: usize = 4 << 10;
+/// A file that was opened while it was made written is tried so often again, each time for a moment (`Exclusion::Lease`).
+const REFUSALS_MAX: u32 = 10;
 /// The kernel ends what was under way.
 const LAST_WRITES: Duration = Duration::from_secs(1);
 
@@ -106,7 +109,28 @@ impl VolumeFile for HostFile {
             },
             pace: wanted.pace.clone(),
         };
-        materialize_file(self, &options, control).map(drop)
+        let has_begun = AtomicBool::new(false);
+        let progress = |progress: Progress| {
+            has_begun.store(true, Ordering::Relaxed);
+            control.report(progress.phase, progress.done_bytes, progress.total_bytes);
+        };
+        let inner = Control::new(control.cancel, &progress);
+        let mut refused = 0;
+        loop {
+            has_begun.store(false, Ordering::Relaxed);
+            let done = materialize_file(self, &options, inner);
+            match done {
+                // Whoever opens the file gets at it at once, which stops the work; mostly that is a look, such as a list of the pool.
+                Err(error) if error.kind() == ErrorKind::InUse => {
+                    match has_begun.load(Ordering::Relaxed) {
+                        true => refused = 1,
+                        false if (1..REFUSALS_MAX).contains(&refused) => refused += 1,
+                        false => return Err(error),
+                    }
+                }
+                done => return done.map(drop),
+            }
+        }
     }
 
     fn write_zeroes(&self, range: ByteRange, pace: &Pace, control: Control<'_>) -> Result<()> {

@@ -1,0 +1,75 @@
+//! Where the files are that are served, and what they are: as the command line names them, or as the volumes of a pool.
+
+use std::path::PathBuf;
+
+use extant_image::Format;
+use extant_pool::{Pool, VolumeName};
+use extant_space::{Error, ErrorKind, Result};
+
+use super::{Cache, ServeArgs, Served, format};
+use crate::pool::PoolArgs;
+
+/// All that is to be served, in the order of the arguments.
+pub(super) struct Places {
+    /// What the files are in.
+    pub(super) image: Option<PathBuf>,
+    pub(super) files: Vec<Place>,
+}
+
+/// A file that is to be served.
+pub(super) struct Place {
+    pub(super) path: PathBuf,
+    /// `None`: nobody has said.
+    pub(super) format: Option<Format>,
+}
+
+impl Places {
+    /// # Errors
+    /// Those of finding volumes.
+    pub(super) fn of(args: &ServeArgs) -> Result<Self> {
+        let Some(pool) = &args.pool else {
+            let named = |served: &Served| Place {
+                path: served.path.clone(),
+                format: format::said(args.format, &served.path),
+            };
+            return Ok(Self {
+                image: args.inside.image.clone(),
+                files: args.files.iter().map(named).collect(),
+            });
+        };
+        let pool = PoolArgs {
+            pool: pool.clone(),
+            config: args.config.clone(),
+        };
+        Self::of_volumes(args, &pool.open()?)
+    }
+
+    fn of_volumes(args: &ServeArgs, pool: &Pool) -> Result<Self> {
+        let mut places = Self {
+            image: None,
+            files: Vec::new(),
+        };
+        for served in &args.files {
+            let found = pool.place_of(&volume_name(served)?, !args.read_only)?;
+            places.image = found.image;
+            places.files.push(Place {
+                path: found.path,
+                format: args.format.map(Format::from).or(Some(found.format)),
+            });
+        }
+        if places.image.is_some() && args.cache != Cache::Writeback {
+            return Err(Error::new(ErrorKind::InvalidArgument)
+                .detail("--cache is for files of the host, and this pool is in an image"));
+        }
+        Ok(places)
+    }
+}
+
+fn volume_name(served: &Served) -> Result<VolumeName> {
+    match served.path.to_str() {
+        Some(name) => name.parse(),
+        None => Err(Error::new(ErrorKind::InvalidArgument)
+            .at(&served.path)
+            .detail("names of volumes are UTF-8")),
+    }
+}

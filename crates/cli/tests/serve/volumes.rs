@@ -1,0 +1,99 @@
+//! Volumes of pools as exports.
+
+use std::os::unix::fs::MetadataExt;
+
+use extant_testkit::command::tool;
+use extant_testkit::{require, requires};
+
+use crate::image::Image;
+use crate::stand::{Serving, Stand, qemu_io, said, size};
+use crate::support::{Answer, MIB, extant, run, wait_until};
+
+fn vol(words: &[&str]) -> Answer {
+    run(extant().arg("vol").args(words))
+}
+
+/// What a client reads.
+fn read(stand: &Stand, serving: &Serving, name: &str) -> Vec<u8> {
+    let copy = stand.path("copy");
+    let mut convert = tool("qemu-img");
+    convert.args(["convert", "-f", "raw", "-O", "raw", &serving.uri(name)]);
+    said(convert.arg(&copy));
+    std::fs::read(&copy).unwrap()
+}
+
+#[test]
+fn volume_is_served_as_what_its_pool_says_and_is_in_use_meanwhile() {
+    require!(requires::tool("nbdinfo"), requires::tool("qemu-io"));
+    let stand = Stand::new();
+    let pool = stand.path("pool");
+    std::fs::create_dir(&pool).unwrap();
+    let pool = pool.to_str().unwrap();
+    // Its name does not say so.
+    let thin = ["--format", "qcow2", "--preallocation", "off"];
+    vol(&[&["create", pool, "disk", "8MiB"][..], &thin].concat()).success();
+    vol(&["create", pool, "plain", "1MiB"]).success();
+    let serving = stand.serve(&["--pool", pool, "disk", "b=plain"]);
+    assert_eq!(size(&serving.uri("disk")), 8 * MIB);
+    assert_eq!(size(&serving.uri("b")), MIB);
+    qemu_io(&serving.uri("disk"), &["write -P 7 1M 64k"]);
+    vol(&["delete", pool, "disk"]).refused(4, &["pool/disk: "]);
+    vol(&["wipe", pool, "plain"]).refused(4, &["pool/plain: "]);
+    serving.end();
+    // Read only it may be served twice.
+    let serving = stand.serve(&["--pool", pool, "-r", "disk", "again=disk"]);
+    for name in ["disk", "again"] {
+        let bytes = read(&stand, &serving, name);
+        assert!(bytes[MIB as usize..][..64 << 10] == [7; 64 << 10], "{name}");
+    }
+    serving.end();
+    vol(&["delete", pool, "disk"]).success();
+    let mut gone = stand.command(&["--pool", pool, "disk", "--socket", "s"]);
+    run(&mut gone).refused(4, &["pool/disk: "]);
+    for name in ["a/b", "..", ".extant"] {
+        let mut wrong = stand.command(&["--pool", pool, name, "--socket", "s"]);
+        run(&mut wrong).refused(2, &[name]);
+    }
+}
+
+#[test]
+fn volume_that_a_job_works_on_is_not_served() {
+    let stand = Stand::new();
+    let pool = stand.path("pool");
+    std::fs::create_dir(&pool).unwrap();
+    let pool = pool.to_str().unwrap();
+    vol(&["create", pool, "a", "64MiB", "--preallocation", "off"]).success();
+    let slow = ["materialize", pool, "a", "--rate", "1MiB", "--detach"];
+    vol(&slow).success();
+    wait_until("the job", || {
+        std::fs::metadata(stand.path("pool/a")).unwrap().blocks() > 0
+    });
+    let mut command = stand.command(&["--pool", pool, "a", "--socket", "s"]);
+    run(&mut command).refused(4, &["pool/a: "]);
+    run(extant().args(["job", "cancel", pool, "2"])).success();
+    stand.serve(&["--pool", pool, "a"]).end();
+}
+
+#[test]
+fn volume_of_a_pool_in_an_image_is_served_through_its_journal() {
+    require!(
+        requires::tool("mke2fs"),
+        requires::tool("e2fsck"),
+        requires::tool("qemu-io")
+    );
+    let stand = Stand::new();
+    let image = Image::new(64);
+    let pool = image.path.to_str().unwrap();
+    vol(&["create", pool, "a.qcow2", "8MiB"]).success();
+    let mut command = stand.command(&["--pool", pool, "a.qcow2", "--cache", "none"]);
+    run(command.args(["--socket", "s"])).refused(2, &["--cache"]);
+    let serving = stand.serve(&["--pool", pool, "a.qcow2"]);
+    assert_eq!(size(&serving.uri("a.qcow2")), 8 * MIB);
+    qemu_io(&serving.uri("a.qcow2"), &["write -P 9 0 1M", "flush"]);
+    serving.end();
+    image.assert_clean();
+    let serving = stand.serve(&["--pool", pool, "a.qcow2", "-r"]);
+    let bytes = read(&stand, &serving, "a.qcow2");
+    assert!(bytes[..MIB as usize] == [9; MIB as usize]);
+    serving.end();
+}
