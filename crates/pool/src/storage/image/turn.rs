@@ -130,6 +130,7 @@ mod tests {
         drop(lookers);
         assert!(take(Purpose::Change).is_some());
     }
+
     #[test]
     fn who_waits_to_change_something_is_the_next_whoever_comes_to_look() {
         let place = tempfile::tempdir().unwrap();
