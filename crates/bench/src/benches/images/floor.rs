@@ -1,4 +1,4 @@
-//! What the kernel does alone: the random writes of [`load`](super::load) to raw images by fio itself, 64 at a time, without a server.
+//! What the kernel does alone: the random writes of [`load`] to raw images by fio itself, 64 at a time, without a server.
 //!
 //! A server adds to that what a client and a socket cost. Where the kernel allocates, converts and goes by way of a loop device in the
 //! processor's time, its own share is the larger one, and bounds what a ratio of two servers can be.
