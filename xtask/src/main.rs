@@ -22,6 +22,7 @@ mod workspace;
 use std::env;
 use std::process::ExitCode;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
 use crate::workspace::Workspace;
@@ -47,7 +48,7 @@ enum Command {
     /// Run test suites of others against a mount
     Suites,
     /// Everything that CI runs, in its order
-    Ci,
+    Ci(CiArgs),
     /// Write the release binary, man pages and shell completions to target/dist
     Dist,
 }
@@ -75,6 +76,13 @@ struct InstructionsArgs {
     update: bool,
 }
 
+#[derive(Args)]
+struct CiArgs {
+    /// Only these steps: `tidy clippy docs` take two minutes and need no set-up
+    #[arg(value_parser = PossibleValuesParser::new(ci::names()))]
+    steps: Vec<String>,
+}
+
 fn main() -> ExitCode {
     let (own_args, test_args) = split_at_dashes(env::args().collect());
     let command = Cli::parse_from(own_args).command;
@@ -90,7 +98,7 @@ fn main() -> ExitCode {
             },
         ),
         Command::Suites => suites::run(&workspace),
-        Command::Ci => ci::run(&workspace),
+        Command::Ci(args) => ci::run(&workspace, &args.steps),
         Command::Dist => dist::run(&workspace),
     });
     match done {
