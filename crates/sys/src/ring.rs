@@ -12,7 +12,7 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, BorrowedFd};
 
 use io_uring::types::{Fd, FsyncFlags};
 use io_uring::{IoUring, Probe, opcode, squeue};
@@ -33,6 +33,12 @@ pub trait CallQueue<'a> {
 
     /// A call has ended. Afterwards there may be a next one again.
     fn ended(&mut self, tag: usize, call: Call<'a>, result: io::Result<usize>);
+
+    /// Becomes readable when there may be a next call though none has ended. `None`: only the end of a call brings more.
+    /// [`Aio`](crate::aio::Aio) waits for it as well while calls are in flight; others ask again when a call has ended.
+    fn input(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 /// Runs `queue` by plain calls, one after the other.
