@@ -4,7 +4,7 @@ use std::ops::ControlFlow;
 
 use extant_space::{ByteRange, ErrorKind, Extent, ExtentFlags, ExtentState, Result};
 
-use crate::{Geometry, Operation, Persistence, Request, Zeroing};
+use crate::{Geometry, Operation, Persistence, Request, TransferStream, Zeroing};
 
 /// What a range of a device holds, as far as the device can tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,6 +43,13 @@ pub trait Device: Send + Sync {
 
     /// Runs a batch, and returns when every request of it has its result, which is in the request.
     fn submit(&self, requests: &mut [Request<'_>]);
+
+    /// Runs what `stream` has, until nothing is in flight and there is no next one. Returns whether it can, now: a device that
+    /// cannot takes nothing from the stream.
+    fn run_stream(&self, stream: &mut dyn TransferStream) -> bool {
+        let _ = stream;
+        false
+    }
 
     /// Visits what `range` holds, in order and without gaps, until `visit` breaks. A device that cannot tell
     /// says [`RangeStatus::Data`].
@@ -135,6 +142,10 @@ impl<D: Device + ?Sized> Device for std::sync::Arc<D> {
 
     fn submit(&self, requests: &mut [Request<'_>]) {
         (**self).submit(requests);
+    }
+
+    fn run_stream(&self, stream: &mut dyn TransferStream) -> bool {
+        (**self).run_stream(stream)
     }
 
     fn status(

@@ -14,7 +14,7 @@
 //! and an assign is refused; what the kernel has refused is not asked for again.
 //!
 //! A batch is in flight as a whole, up to the depth, through io_uring or from threads (`engine.rs`,
-//! `batch.rs`). An assign leaves data alone, shared (reflinked) data too: it stays shared, and a write to it
+//! `batch.rs`); a stream as long as there is more of it (`stream.rs`). An assign leaves data alone, shared (reflinked) data too: it stays shared, and a write to it
 //! allocates as before. On a copy-on-write file system every write does.
 //!
 //! A flush that failed fails all that follow: the kernel tells of an error once and then forgets the data.
@@ -24,6 +24,7 @@ mod bounce;
 mod engine;
 mod limits;
 mod options;
+mod stream;
 mod target;
 mod ways;
 
@@ -44,11 +45,14 @@ use extant_sys::extents::{self, MapSource};
 use crate::runs::Runs;
 use crate::split::submit_within;
 use crate::traffic::Traffic;
-use crate::{Device, Features, Geometry, RangeStatus, Request};
+use crate::{
+    Device, Features, Geometry, Operation, RangeStatus, Request, Transfer, TransferStream,
+};
 use batch::Batch;
 use bounce::BounceBuffers;
 use engine::Engine;
 use limits::{Queue, TRANSFER};
+use stream::Streamed;
 use target::{Target, TargetKind};
 use ways::{Refusals, Way};
 
@@ -222,6 +226,10 @@ impl HostDevice {
         Ok(flow)
     }
 
+    fn admit(&self, operation: &Operation<'_>) -> Result<()> {
+        self.geometry().admit(operation)
+    }
+
     fn admit_status(&self, range: ByteRange) -> Result<()> {
         let admitted = self.geometry().admit_status(range);
         admitted.map_err(|error| error.at(&self.path))
@@ -264,6 +272,15 @@ impl Device for HostDevice {
                 request.complete(result.map_err(|error| error.at(&self.path)));
             }
         });
+    }
+
+    /// Past the page cache, through Linux AIO.
+    fn run_stream(&self, stream: &mut dyn TransferStream) -> bool {
+        let takes = |direct: DirectIo| direct.memory_bytes <= Transfer::ALIGNMENT;
+        self.direct.is_some_and(takes)
+            && self
+                .engine
+                .run_stream(&self.file, &mut Streamed::new(self, stream))
     }
 
     /// A file's dirty pages are written out first. Where the file system has no `FIEMAP` (tmpfs), a hole is what

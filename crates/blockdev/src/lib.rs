@@ -18,6 +18,7 @@ mod runs;
 pub mod simulation;
 mod split;
 mod statistics;
+mod stream;
 mod throttle;
 mod traffic;
 
@@ -31,4 +32,5 @@ pub use request::{
     Operation, Persistence, ReadBuffers, Request, Speed, Unmap, WriteBuffers, Zeroing,
 };
 pub use statistics::{Histogram, OperationStatistics, Statistics, StatisticsSnapshot};
+pub use stream::{Transfer, TransferKind, TransferStream};
 pub use throttle::{Throttle, ThrottleOptions};

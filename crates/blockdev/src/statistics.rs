@@ -4,10 +4,12 @@
 //! writes no cache line that other threads write (as long as there are not more threads than shards) and the
 //! wrapper costs two looks at the clock and a few uncontended additions.
 //!
-//! The latency of a request is the time its batch took, since a batch returns as a whole.
+//! The latency of a request is the time its batch took, since a batch returns as a whole; that of a transfer of a
+//! stream is its own.
 
 mod histogram;
 mod snapshot;
+mod stream;
 
 use std::cell::Cell;
 use std::ops::ControlFlow;
@@ -18,10 +20,11 @@ use std::time::Instant;
 use crossbeam_utils::CachePadded;
 use extant_space::{ByteRange, Extent, Result};
 
-use crate::{Device, Geometry, OperationKind, RangeStatus, Request};
+use crate::{Device, Geometry, OperationKind, RangeStatus, Request, TransferStream};
 pub use histogram::Histogram;
 use histogram::Recorder;
 pub use snapshot::{OperationStatistics, StatisticsSnapshot};
+use stream::Counted;
 
 /// Shards are made when a thread first comes to them; more threads than this share.
 const SHARDS: usize = 64;
@@ -91,22 +94,19 @@ impl<D: Device> Device for Statistics<D> {
     fn submit(&self, requests: &mut [Request<'_>]) {
         let started = Instant::now();
         self.inner.submit(requests);
-        let nanoseconds = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let nanoseconds = nanoseconds_since(started);
         let shard = self.shard();
         for request in requests {
             let operation = &request.operation;
-            let counters = &shard.kinds[OperationKind::of(operation) as usize];
             let bytes = operation.start_and_length().map(|(_, length)| length);
-            counters.latency.record(nanoseconds);
-            if let Some(Err(_)) = request.result() {
-                counters.errors.fetch_add(1, Ordering::Relaxed);
-            } else if let Some(bytes) = bytes {
-                counters.bytes.fetch_add(bytes, Ordering::Relaxed);
-            }
-            if let Some(bytes) = bytes {
-                counters.size.record(bytes);
-            }
+            let failed = matches!(request.result(), Some(Err(_)));
+            shard.count(OperationKind::of(operation), bytes, nanoseconds, failed);
         }
+    }
+
+    fn run_stream(&self, stream: &mut dyn TransferStream) -> bool {
+        let mut counted = Counted::new(self.shard(), stream);
+        self.inner.run_stream(&mut counted)
     }
 
     fn status(
@@ -124,6 +124,29 @@ impl<D: Device> Device for Statistics<D> {
     ) -> Result<()> {
         self.inner.extents(range, visit)
     }
+}
+
+impl Shard {
+    fn count(&self, kind: OperationKind, bytes: Option<u64>, nanoseconds: u64, failed: bool) {
+        let counters = &self.kinds[kind as usize];
+        counters.latency.record(nanoseconds);
+        match bytes {
+            _ if failed => {
+                counters.errors.fetch_add(1, Ordering::Relaxed);
+            }
+            Some(bytes) => {
+                counters.bytes.fetch_add(bytes, Ordering::Relaxed);
+            }
+            None => {}
+        }
+        if let Some(bytes) = bytes {
+            counters.size.record(bytes);
+        }
+    }
+}
+
+fn nanoseconds_since(started: Instant) -> u64 {
+    u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// The number of this thread, counted from 0 in the order of their first operation.

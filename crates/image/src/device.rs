@@ -21,7 +21,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
-use extant_blockdev::{Device, Geometry, RangeStatus, Request};
+use extant_blockdev::{Device, Geometry, RangeStatus, Request, TransferStream};
 use extant_space::{ByteRange, CancelToken, Control, ErrorKind, Extent, Result, Silent};
 
 use crate::Format;
@@ -215,6 +215,10 @@ impl Device for ImageDevice {
 
     fn submit(&self, requests: &mut [Request<'_>]) {
         self.device().submit(requests);
+    }
+
+    fn run_stream(&self, stream: &mut dyn TransferStream) -> bool {
+        self.device().run_stream(stream)
     }
 
     fn status(

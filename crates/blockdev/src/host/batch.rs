@@ -339,7 +339,7 @@ impl<'s> CallQueue<'s> for Batch<'s> {
     }
 }
 
-fn is_interrupted(error: &io::Error) -> bool {
+pub(super) fn is_interrupted(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN))
 }
 

@@ -22,6 +22,8 @@ use super::options::HostEngine;
 
 /// Rings at a time, and contexts of AIO; a batch that finds none makes plain calls.
 const MADE_MAX: usize = 16;
+/// Transfers of a stream in flight.
+const STREAM_DEPTH: u32 = 128;
 /// Threads that make the plain calls of one batch, the caller's among them.
 const THREADS_MAX: usize = 8;
 
@@ -29,6 +31,7 @@ pub(super) enum Engine {
     Uring {
         rings: Pool<Ring>,
         contexts: Pool<Aio>,
+        streams: Pool<Aio>,
         depth: u32,
     },
     Plain {
@@ -46,6 +49,7 @@ impl Engine {
             Ok(ring) => Ok(Self::Uring {
                 rings: Pool::new(Some(ring)),
                 contexts: Pool::new(None),
+                streams: Pool::new(None),
                 depth,
             }),
             Err(_) if wanted == HostEngine::Auto => Ok(Self::Plain { depth }),
@@ -66,6 +70,7 @@ impl Engine {
                 rings,
                 contexts,
                 depth,
+                ..
             } => {
                 if batch.writes_directly()
                     && let Some(mut context) = contexts.take(|| Aio::new(*depth))
@@ -79,6 +84,20 @@ impl Engine {
                 }
             }
         }
+    }
+
+    /// Runs calls that come while others are in flight, as long as there are any. Returns whether that is possible now; else
+    /// nothing was taken from the queue.
+    pub(super) fn run_stream<'a>(&self, file: &File, queue: &mut dyn CallQueue<'a>) -> bool {
+        let Self::Uring { streams, .. } = self else {
+            return false;
+        };
+        let Some(mut context) = streams.take(|| Aio::new(STREAM_DEPTH)) else {
+            return false;
+        };
+        context.run(file, queue);
+        streams.put(Some(context));
+        true
     }
 }
 

@@ -5,13 +5,13 @@
 
 use std::io::{self, IoSlice};
 
-use extant_space::{ByteRange, Error, ErrorKind};
+use extant_space::{ByteRange, Error, ErrorKind, Result};
 use extant_sys::call::{Call, Durability, Memory, ReadParts, WriteParts};
 
 use super::{Batch, Flight, Job};
 use crate::Persistence;
-use crate::host::bounce;
 use crate::host::limits::TRANSFER;
+use crate::host::{HostDevice, bounce};
 
 impl<'s> Batch<'s> {
     pub(super) fn read(
@@ -120,42 +120,16 @@ impl<'s> Batch<'s> {
         mut call: Call<'s>,
         result: io::Result<usize>,
     ) {
-        let is_read = matches!(call, Call::Read { .. });
-        // Past the page cache only whole blocks can follow.
-        let unit = self
-            .device
-            .direct
-            .map_or(1, |_| self.device.geometry.logical_block as usize);
-        let error = match result.map(|moved| moved - moved % unit) {
-            Ok(0) => {
-                let missing = ByteRange::new(range.end() - call.remaining() as u64, range.end());
-                let detail = match is_read {
-                    true => "the file ends before the device does",
-                    false => "nothing was written, and no reason given",
-                };
-                Some(Error::new(ErrorKind::Io).detail(detail).in_range(missing))
-            }
-            Ok(moved) => {
-                call.advance(moved);
-                if call.remaining() > 0 {
-                    let flight = Flight::Transfer {
-                        owner,
-                        range,
-                        bounced,
-                    };
-                    return self.again.push((flight, call));
-                }
-                None
-            }
-            Err(source) => {
-                if is_durable(&call) {
-                    self.device.durable_write_failed(&source);
-                }
-                Some(Error::from(source).in_range(range))
-            }
+        let Some(result) = self.device.judge_transfer(&mut call, range, result) else {
+            let flight = Flight::Transfer {
+                owner,
+                range,
+                bounced,
+            };
+            return self.again.push((flight, call));
         };
         if let Some(buffer) = call.into_buffer() {
-            if error.is_none() {
+            if result.is_ok() {
                 let mut rest = buffer.as_slice();
                 for mut part in bounced.into_iter().flatten() {
                     let (now, later) = rest.split_at(part.len());
@@ -165,8 +139,45 @@ impl<'s> Batch<'s> {
             }
             self.device.bounce.put(buffer);
         }
-        if let Some(error) = error {
+        if let Err(error) = result {
             self.fail(owner, error);
+        }
+    }
+}
+
+impl HostDevice {
+    /// How a read or write of `range` went by the result of its call; `None` when the call, which is advanced, has to be made
+    /// again for the rest.
+    pub(in crate::host) fn judge_transfer(
+        &self,
+        call: &mut Call<'_>,
+        range: ByteRange,
+        result: io::Result<usize>,
+    ) -> Option<Result<()>> {
+        // Past the page cache only whole blocks can follow.
+        let unit = self
+            .direct
+            .map_or(1, |_| self.geometry.logical_block as usize);
+        match result.map(|moved| moved - moved % unit) {
+            Ok(0) => {
+                let missing = ByteRange::new(range.end() - call.remaining() as u64, range.end());
+                let detail = match call {
+                    Call::Read { .. } => "the file ends before the device does",
+                    _ => "nothing was written, and no reason given",
+                };
+                let error = Error::new(ErrorKind::Io).detail(detail);
+                Some(Err(error.in_range(missing)))
+            }
+            Ok(moved) => {
+                call.advance(moved);
+                (call.remaining() == 0).then_some(Ok(()))
+            }
+            Err(source) => {
+                if is_durable(call) {
+                    self.durable_write_failed(&source);
+                }
+                Some(Err(Error::from(source).in_range(range)))
+            }
         }
     }
 }

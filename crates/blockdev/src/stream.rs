@@ -1,0 +1,87 @@
+//! Reads and writes that come while others are in flight.
+//!
+//! A batch returns as a whole. Who serves clients that keep many requests in flight, and would answer each as it ends,
+//! hands a device a stream of them instead: the device asks for the next ones whenever some have ended or more have
+//! come, and nothing waits for the slowest.
+
+use std::os::fd::BorrowedFd;
+
+use extant_space::Result;
+use extant_sys::buffer::AlignedBuffer;
+use smallvec::smallvec;
+
+use crate::{Operation, OperationKind, Persistence};
+
+/// A read or write that owns its memory, so that it can be in flight beside whoever handed it in.
+#[derive(Debug)]
+pub struct Transfer {
+    /// Which of the stream's own it is: less than what the stream has in flight at most.
+    pub tag: usize,
+    /// What is done.
+    pub kind: TransferKind,
+    /// First byte on the device.
+    pub offset: u64,
+    /// Bytes; those from the start of the buffer.
+    pub length: usize,
+    /// Where the data goes or comes from.
+    pub buffer: AlignedBuffer,
+}
+
+/// The direction of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TransferKind {
+    /// Fills the buffer.
+    Read,
+    /// Writes the buffer, which is durable after the next flush.
+    Write,
+}
+
+impl TransferKind {
+    /// The verb, for errors and statistics.
+    pub fn name(self) -> &'static str {
+        OperationKind::from(self).name()
+    }
+}
+
+impl From<TransferKind> for OperationKind {
+    fn from(kind: TransferKind) -> Self {
+        match kind {
+            TransferKind::Read => Self::Read,
+            TransferKind::Write => Self::Write,
+        }
+    }
+}
+
+impl Transfer {
+    /// What every buffer is aligned to at least.
+    pub const ALIGNMENT: u32 = 4096;
+
+    /// The same as an operation of a batch.
+    pub fn operation(&mut self) -> Operation<'_> {
+        let bytes = &mut self.buffer.as_mut_slice()[..self.length];
+        match self.kind {
+            TransferKind::Read => Operation::Read {
+                offset: self.offset,
+                into: smallvec![bytes],
+            },
+            TransferKind::Write => Operation::Write {
+                offset: self.offset,
+                from: smallvec![&*bytes],
+                persistence: Persistence::Cached,
+            },
+        }
+    }
+}
+
+/// Where transfers come from, and go back to.
+pub trait TransferStream {
+    /// The next one, if it is there: never waits while one is in flight. Asked anew when some have ended or there is input,
+    /// and until it has none before the device waits for either.
+    fn next(&mut self) -> Option<Transfer>;
+
+    /// One has ended, and comes back as it was.
+    fn ended(&mut self, transfer: Transfer, result: Result<()>);
+
+    /// Becomes readable when there may be a next one. `None`: there will be none but by the end of another.
+    fn input(&self) -> Option<BorrowedFd<'_>>;
+}
