@@ -5,6 +5,7 @@
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -83,6 +84,12 @@ impl Stream {
     /// Bytes, encrypted or not, wait in the socket.
     pub(crate) fn has_input(&self) -> bool {
         self.socket.has_input()
+    }
+
+    /// Readable when there are bytes to be read, but for those of TLS that were received before: a read that does not wait
+    /// says whether there are some.
+    pub(crate) fn input(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 
     /// Fills `into`.

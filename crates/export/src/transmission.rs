@@ -4,9 +4,10 @@
 //! submission to the device and one write of replies. What is slow, or may be, is run after the reading was handed on,
 //! so that the next batch is gathered and started meanwhile; what is fast is run at once, as waking another thread
 //! would take longer than the work. A client that waits for each reply is served by one thread that never hands on: whether it
-//! waits shows before each reply, when nothing more is there.
+//! waits shows before each reply, when nothing more is there. Of one that does not, small reads and writes are run as a stream
+//! where the device takes one (`pipeline.rs`).
 //!
-//! Bounds: a thread holds one batch, in memory of its own; larger requests share one buffer of the connection and wait
+//! Bounds: a thread holds one batch, in memory of its own, and the transfers of one stream; larger requests share one buffer of the connection and wait
 //! for each other. When all threads are at work nobody reads, and the client waits.
 //!
 //! Lock order: receiver, large buffer, sender.
@@ -14,10 +15,12 @@
 mod batch;
 mod block_status;
 mod command;
+mod pipeline;
 mod receiver;
 mod replies;
 
 use std::io;
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
@@ -28,8 +31,10 @@ use extant_sys::buffer::AlignedBuffer;
 
 use crate::handshake::Agreement;
 use crate::stream::Stream;
+use crate::wire::error::NbdError;
 use batch::Batch;
-use command::Class;
+use command::{Class, Command};
+use pipeline::{Pipeline, Slots};
 use receiver::{Arrival, Receiver};
 use replies::Replies;
 
@@ -74,6 +79,19 @@ pub(crate) fn serve(transmission: &Transmission<'_>) -> Result<()> {
     }
 }
 
+impl Transmission<'_> {
+    /// Adds the reply to `command`; whoever runs the server is told of an error.
+    fn reply(&self, replies: &mut Replies, command: &Command, result: Result<()>) {
+        match result {
+            Ok(()) => replies.done(command),
+            Err(error) => {
+                (self.report)(&error);
+                replies.failed(command, NbdError::of(&error), &error);
+            }
+        }
+    }
+}
+
 struct Session<'a> {
     transmission: &'a Transmission<'a>,
     receiver: Mutex<Receiver>,
@@ -83,7 +101,7 @@ struct Session<'a> {
     workers: AtomicUsize,
     /// Workers that wait for the receiver.
     waiting: AtomicUsize,
-    /// Batches that are run while another worker may read.
+    /// Batches, and streams, that are run while another worker may read.
     in_flight: AtomicUsize,
     /// What a batch of reads and writes has taken of late, on the mean.
     batch_nanoseconds: AtomicU64,
@@ -99,8 +117,15 @@ impl Session<'_> {
             Err(source) => return self.fail(failed("get memory", source)),
         };
         let mut replies = Replies::default();
+        let mut slots = Slots::default();
+        let hand_on = || self.recruit(scope);
         let mut receiver = self.receive();
         loop {
+            if !receiver.is_alone() {
+                let memory = (&mut slots, &mut replies);
+                let pipeline = Pipeline::new(self, receiver, &hand_on, memory);
+                receiver = pipeline.run().unwrap_or_else(|| self.receive());
+            }
             let is_alone = match receiver.fill(&mut batch, self.transmission) {
                 Ok(Arrival::AfterWait) => self.in_flight.load(Ordering::Relaxed) == 0,
                 Ok(Arrival::AtOnce) => false,
@@ -113,7 +138,7 @@ impl Session<'_> {
                 self.execute(&mut batch, &mut replies);
                 // Before the client hears of it: what is there now, it has sent without waiting.
                 receiver.look_whether_alone(self.transmission.stream);
-                self.send(&mut batch, &mut replies);
+                self.reply(&mut batch, &replies);
                 continue;
             }
             if batch.commands().len() > 1 {
@@ -121,18 +146,27 @@ impl Session<'_> {
             }
             if self.is_fast(&batch) {
                 self.execute(&mut batch, &mut replies);
-                self.send(&mut batch, &mut replies);
+                self.reply(&mut batch, &replies);
                 continue;
             }
-            self.in_flight.fetch_add(1, Ordering::Relaxed);
+            self.enter();
             drop(receiver);
             self.recruit(scope);
             self.execute(&mut batch, &mut replies);
             // A client that waited for the reply is alone again when it has it.
-            self.in_flight.fetch_sub(1, Ordering::Relaxed);
-            self.send(&mut batch, &mut replies);
+            self.leave();
+            self.reply(&mut batch, &replies);
             receiver = self.receive();
         }
+    }
+
+    /// Something goes on while another worker may read.
+    fn enter(&self) {
+        self.in_flight.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn leave(&self) {
+        self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
     fn receive(&self) -> MutexGuard<'_, Receiver> {
@@ -175,11 +209,16 @@ impl Session<'_> {
         }
     }
 
-    fn send(&self, batch: &mut Batch<'_>, replies: &mut Replies) {
-        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
-        let sent = replies.send(self.transmission.stream, batch.memory());
-        drop(sender);
+    fn reply(&self, batch: &mut Batch<'_>, replies: &Replies) {
+        let memory = batch.memory();
+        self.send(replies, |place| &memory[place.clone()]);
         batch.release();
+    }
+
+    fn send<'m>(&self, replies: &Replies, bytes: impl Fn(&Range<usize>) -> &'m [u8]) {
+        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent = replies.send(self.transmission.stream, bytes);
+        drop(sender);
         if let Err(source) = sent {
             self.fail(failed("reply", source));
         }

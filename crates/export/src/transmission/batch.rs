@@ -11,8 +11,8 @@ use extant_sys::buffer::AlignedBuffer;
 use super::Transmission;
 use super::block_status;
 use super::command::{Action, Class, Command};
+use super::receiver::{Intake, Room};
 use super::replies::Replies;
-use crate::wire::error::NbdError;
 
 /// Commands of one batch.
 const COMMANDS_MAX: usize = 64;
@@ -30,12 +30,6 @@ pub(super) struct Batch<'s> {
     /// In place of the memory, for a single command that needs more.
     large: Option<MutexGuard<'s, Option<AlignedBuffer>>>,
     large_slot: &'s Mutex<Option<AlignedBuffer>>,
-}
-
-/// Whether memory is left.
-pub(super) enum Room {
-    Made(Range<usize>),
-    Full,
 }
 
 impl<'s> Batch<'s> {
@@ -60,56 +54,10 @@ impl<'s> Batch<'s> {
             .map_or(Class::Transfer, |command| command.action.class())
     }
 
-    /// A command may be added, as far as memory is not asked for.
-    pub(super) fn takes(&self, action: Action) -> bool {
-        let fits = self.commands.is_empty() || self.class() == action.class();
-        fits && self.commands.len() < COMMANDS_MAX && self.large.is_none()
-    }
-
-    pub(super) fn push(&mut self, command: Command) {
-        self.commands.push(command);
-    }
-
-    /// Memory for the next command. What does not fit a batch waits for the large buffer.
-    pub(super) fn make_room(&mut self, bytes: usize) -> io::Result<Room> {
-        if bytes > MEMORY {
-            if !self.commands.is_empty() {
-                return Ok(Room::Full);
-            }
-            let mut large = self
-                .large_slot
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            let length = bytes.next_power_of_two();
-            if large
-                .as_ref()
-                .is_none_or(|buffer| buffer.as_slice().len() < length)
-            {
-                *large = None;
-                *large = Some(AlignedBuffer::new(length)?);
-            }
-            self.large = Some(large);
-            return Ok(Room::Made(0..bytes));
-        }
-        if MEMORY - self.used < bytes {
-            return Ok(Room::Full);
-        }
-        let room = self.used..self.used + bytes;
-        self.used = room.end.next_multiple_of(ALIGNMENT).min(MEMORY);
-        Ok(Room::Made(room))
-    }
-
     pub(super) fn memory(&self) -> &[u8] {
         match self.large.as_deref() {
             Some(Some(large)) => large.as_slice(),
             _ => self.memory.as_slice(),
-        }
-    }
-
-    pub(super) fn memory_mut(&mut self) -> &mut [u8] {
-        match self.large.as_deref_mut() {
-            Some(Some(large)) => large.as_mut_slice(),
-            _ => self.memory.as_mut_slice(),
         }
     }
 
@@ -149,14 +97,7 @@ impl<'s> Batch<'s> {
                 }
                 _ => results.next().expect("a result for each request"),
             };
-            let command = &self.commands[at];
-            match result {
-                Ok(()) => replies.done(command),
-                Err(error) => {
-                    (transmission.report)(&error);
-                    replies.failed(command, NbdError::of(&error), &error);
-                }
-            }
+            transmission.reply(replies, &self.commands[at], result);
         }
     }
 
@@ -225,5 +166,57 @@ impl<'s> Batch<'s> {
             device.read_at(into, piece.start())?;
         }
         Ok(())
+    }
+}
+
+impl Intake for Batch<'_> {
+    fn is_empty(&self) -> bool {
+        self.commands.is_empty()
+    }
+
+    /// Memory is left to be asked for.
+    fn takes(&self, action: Action, _: usize) -> bool {
+        let fits = self.commands.is_empty() || self.class() == action.class();
+        fits && self.commands.len() < COMMANDS_MAX && self.large.is_none()
+    }
+
+    /// What does not fit a batch waits for the large buffer.
+    fn make_room(&mut self, bytes: usize) -> io::Result<Room> {
+        if bytes > MEMORY {
+            if !self.commands.is_empty() {
+                return Ok(Room::Full);
+            }
+            let mut large = self
+                .large_slot
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let length = bytes.next_power_of_two();
+            if large
+                .as_ref()
+                .is_none_or(|buffer| buffer.as_slice().len() < length)
+            {
+                *large = None;
+                *large = Some(AlignedBuffer::new(length)?);
+            }
+            self.large = Some(large);
+            return Ok(Room::Made(0..bytes));
+        }
+        if MEMORY - self.used < bytes {
+            return Ok(Room::Full);
+        }
+        let room = self.used..self.used + bytes;
+        self.used = room.end.next_multiple_of(ALIGNMENT).min(MEMORY);
+        Ok(Room::Made(room))
+    }
+
+    fn bytes_mut(&mut self, place: Range<usize>) -> &mut [u8] {
+        match self.large.as_deref_mut() {
+            Some(Some(large)) => &mut large.as_mut_slice()[place],
+            _ => &mut self.memory.as_mut_slice()[place],
+        }
+    }
+
+    fn push(&mut self, command: Command) {
+        self.commands.push(command);
     }
 }

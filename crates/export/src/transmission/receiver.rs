@@ -4,11 +4,13 @@
 //! where it is needed, but for what came with its header. Data of requests that are refused is read past.
 
 use std::io;
+use std::mem;
+use std::ops::Range;
 
 use extant_blockdev::Geometry;
 use extant_space::{Error, Result};
 
-use super::batch::{Batch, Room};
+use super::batch::Batch;
 use super::command::{Action, Command};
 use super::{Transmission, against_protocol};
 use crate::socket::Wait;
@@ -35,6 +37,41 @@ pub(super) enum Arrival {
     End,
 }
 
+/// Where requests go that were received.
+pub(super) trait Intake {
+    /// Nothing is there that has to be run before another is received.
+    fn is_empty(&self) -> bool;
+
+    /// Whether an action on so many bytes may be added now.
+    fn takes(&self, action: Action, bytes: usize) -> bool;
+
+    /// Memory for the data of the next request, as a place for [`Command::memory`].
+    fn make_room(&mut self, bytes: usize) -> io::Result<Room>;
+
+    /// The bytes of a place.
+    fn bytes_mut(&mut self, place: Range<usize>) -> &mut [u8];
+
+    fn push(&mut self, command: Command);
+}
+
+/// Whether memory is left.
+pub(super) enum Room {
+    Made(Range<usize>),
+    Full,
+}
+
+/// What a look for one more request has found.
+pub(super) enum Look {
+    /// It was added.
+    Taken,
+    /// There is none yet.
+    NotThere,
+    /// There is one, for somebody else.
+    NotHere,
+    /// There will be none.
+    End,
+}
+
 pub(super) struct Receiver {
     style: ReplyStyle,
     buffer: Vec<u8>,
@@ -45,6 +82,8 @@ pub(super) struct Receiver {
     has_ended: bool,
     /// The client waits for each reply, as far as was seen: looks that are left out until the next. `None`: it does not.
     alone: Option<u32>,
+    /// The last look has read all that the socket had.
+    is_drained: bool,
 }
 
 /// What became of the next request.
@@ -68,7 +107,18 @@ impl Receiver {
             skip: 0,
             has_ended: false,
             alone: None,
+            is_drained: false,
         }
+    }
+
+    /// The client waits for each reply, as far as was seen.
+    pub(super) fn is_alone(&self) -> bool {
+        self.alone.is_some()
+    }
+
+    /// The client seems to wait for each reply: whether it does is looked at again.
+    pub(super) fn is_alone_now(&mut self) {
+        self.alone = Some(0);
     }
 
     /// Looks whether the client has sent more before it has the reply to the only request at work.
@@ -143,9 +193,70 @@ impl Receiver {
         result
     }
 
+    /// Adds the next request to `intake` if it is there, and does not wait for it.
+    pub(super) fn look(
+        &mut self,
+        intake: &mut impl Intake,
+        transmission: &Transmission<'_>,
+        geometry: &mut Geometry,
+    ) -> Result<Look> {
+        if self.has_ended {
+            return Ok(Look::End);
+        }
+        loop {
+            match self.take(intake, transmission, geometry) {
+                Ok(Taken::Yes) => return Ok(Look::Taken),
+                Ok(Taken::NotNow) => return Ok(Look::NotHere),
+                Ok(Taken::Last) => {
+                    self.has_ended = true;
+                    return Ok(Look::End);
+                }
+                Err(error) => {
+                    self.has_ended = true;
+                    return Err(error);
+                }
+                Ok(Taken::Incomplete) => {}
+            }
+            if mem::take(&mut self.is_drained) {
+                return Ok(Look::NotThere);
+            }
+            let stream = transmission.stream;
+            let room = self.make_room();
+            let wanted = room.len();
+            let came = match stream.read(room, Wait::No) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return Ok(Look::NotThere);
+                }
+                came => came.map(|bytes| {
+                    // A socket gives all it has; TLS may hold some back, of which the socket does not tell.
+                    self.is_drained = bytes < wanted && !stream.is_encrypted();
+                    self.came(bytes, Arrival::AtOnce)
+                }),
+            };
+            if self.note(came)? == Arrival::End {
+                return Ok(Look::End);
+            }
+            // The device may have been resized meanwhile.
+            *geometry = transmission.agreement.export.device().geometry();
+        }
+    }
+
+    /// Waits until the client sends something, or ends.
+    pub(super) fn wait(
+        &mut self,
+        transmission: &Transmission<'_>,
+        geometry: &mut Geometry,
+    ) -> Result<()> {
+        let room = self.make_room();
+        let came = transmission.stream.read(room, Wait::Forever);
+        let came = came.map(|bytes| self.came(bytes, Arrival::AfterWait));
+        *geometry = transmission.agreement.export.device().geometry();
+        self.note(came).map(drop)
+    }
+
     fn take(
         &mut self,
-        batch: &mut Batch<'_>,
+        intake: &mut impl Intake,
         transmission: &Transmission<'_>,
         geometry: &Geometry,
     ) -> Result<Taken> {
@@ -159,9 +270,9 @@ impl Receiver {
         }
         let Some(header) = RequestHeader::parse(self.style, bytes) else {
             // What came before it is answered first.
-            return match batch.commands() {
-                [] => Err(against_protocol("no request where one is expected")),
-                _ => Ok(Taken::NotNow),
+            return match intake.is_empty() {
+                true => Err(against_protocol("no request where one is expected")),
+                false => Ok(Taken::NotNow),
             };
         };
         if header.command == command::DISC {
@@ -179,38 +290,38 @@ impl Receiver {
         };
         let payload = header.payload(self.style);
         if let Action::Refuse(..) = action {
-            if !batch.takes(action) {
+            if !intake.takes(action, 0) {
                 return Ok(Taken::NotNow);
             }
             self.start += header_size;
             self.skip = payload;
-            batch.push(new);
+            intake.push(new);
             return Ok(Taken::Yes);
         }
         let payload = usize::try_from(payload).expect("judged to be of bounded length");
         let there = payload.min(bytes.len() - header_size);
         let is_whole = there == payload;
-        if !batch.takes(action) || (!is_whole && !batch.commands().is_empty()) {
+        let needed = match action {
+            Action::Read => header.length as usize,
+            _ => payload,
+        };
+        if !intake.takes(action, needed) || (!is_whole && !intake.is_empty()) {
             return Ok(Taken::NotNow);
         }
         if !is_whole && payload <= COPIED_MAX {
             return Ok(Taken::Incomplete);
         }
-        let needed = match action {
-            Action::Read => header.length as usize,
-            _ => payload,
-        };
-        new.memory = match batch.make_room(needed) {
+        new.memory = match intake.make_room(needed) {
             Ok(Room::Made(memory)) => memory,
             Ok(Room::Full) => return Ok(Taken::NotNow),
             Err(source) => return Err(Error::from(source).during("get memory")),
         };
         self.start += header_size;
         if payload > 0 {
-            let into = &mut batch.memory_mut()[new.memory.clone()];
+            let into = intake.bytes_mut(new.memory.clone());
             self.receive_data(into, there, transmission.stream)?;
         }
-        batch.push(new);
+        intake.push(new);
         Ok(Taken::Yes)
     }
 
@@ -225,11 +336,8 @@ impl Receiver {
 
     /// Reads what there is, and waits when there is nothing.
     fn read_some(&mut self, stream: &Stream) -> io::Result<Arrival> {
-        self.buffer.copy_within(self.start..self.end, 0);
-        self.end -= self.start;
-        self.start = 0;
         let is_alone = self.alone.is_some();
-        let room = &mut self.buffer[self.end..];
+        let room = self.make_room();
         let mut read = |wait| stream.read(room, wait);
         let (bytes, arrival) = match is_alone {
             // It takes its time.
@@ -241,10 +349,23 @@ impl Receiver {
                 result => (result?, Arrival::AtOnce),
             },
         };
+        Ok(self.came(bytes, arrival))
+    }
+
+    /// Room in the buffer, behind what it has.
+    fn make_room(&mut self) -> &mut [u8] {
+        self.buffer.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        &mut self.buffer[self.end..]
+    }
+
+    /// Notes bytes that were read into the room.
+    fn came(&mut self, bytes: usize, arrival: Arrival) -> Arrival {
         self.end += bytes;
-        Ok(match bytes {
+        match bytes {
             0 => Arrival::End,
             _ => arrival,
-        })
+        }
     }
 }

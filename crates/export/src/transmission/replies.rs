@@ -16,7 +16,7 @@ use crate::wire::reply::{Encoder, Position, ReplyStyle};
 pub(super) struct Replies {
     style: ReplyStyle,
     headers: Vec<u8>,
-    /// After which byte of the headers which bytes of the batch's memory are sent.
+    /// After which byte of the headers the data of which place in memory is sent.
     data: Vec<(usize, Range<usize>)>,
 }
 
@@ -77,13 +77,21 @@ impl Replies {
         }
     }
 
-    /// Sends everything; `memory` is that of the batch.
-    pub(super) fn send(&self, stream: &Stream, memory: &[u8]) -> io::Result<()> {
+    pub(super) fn is_empty(&self) -> bool {
+        self.headers.is_empty()
+    }
+
+    /// Sends everything; `bytes` are those of a place in memory.
+    pub(super) fn send<'m>(
+        &self,
+        stream: &Stream,
+        bytes: impl Fn(&Range<usize>) -> &'m [u8],
+    ) -> io::Result<()> {
         let mut parts = Vec::with_capacity(2 * self.data.len() + 1);
         let mut sent = 0;
         for (after, data) in &self.data {
             parts.push(IoSlice::new(&self.headers[sent..*after]));
-            parts.push(IoSlice::new(&memory[data.clone()]));
+            parts.push(IoSlice::new(bytes(data)));
             sent = *after;
         }
         if sent < self.headers.len() {

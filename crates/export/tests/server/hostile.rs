@@ -9,7 +9,8 @@ use extant_export::{Server, ServerOptions};
 use proptest::prelude::*;
 
 use crate::client::*;
-use crate::{MIB, server};
+use crate::probe::BOTH;
+use crate::{MIB, server, server_on};
 
 /// Sends `bytes` and reads until the server closes.
 fn converse(server: &Server, bytes: &[u8]) -> usize {
@@ -159,39 +160,43 @@ proptest! {
 
 #[test]
 fn client_that_vanishes_in_the_middle_of_a_request_changes_nothing() {
-    let (server, device) = server(ServerOptions::default());
-    for sent in [1, 27, 28, 29, 28 + 4095] {
+    for takes in BOTH {
+        let (server, device) = server_on(takes, ServerOptions::default());
+        for sent in [1, 27, 28, 29, 28 + 4095] {
+            let mut client = Client::ready(&server, None, &[]);
+            let mut bytes = client.encode(WRITE, 0, 0, 4096);
+            bytes.extend([1; 4096]);
+            client.send(&bytes[..sent]);
+        }
         let mut client = Client::ready(&server, None, &[]);
-        let mut bytes = client.encode(WRITE, 0, 0, 4096);
-        bytes.extend([1; 4096]);
-        client.send(&bytes[..sent]);
+        let large = client.encode(WRITE, 0, 0, 16 * MIB);
+        client.send(&large);
+        client.send(&[1; 100_000]);
+        drop(client);
+        while server.connections() > 0 {
+            std::thread::yield_now();
+        }
+        assert_eq!(device.take_seen(), [""; 0]);
     }
-    let mut client = Client::ready(&server, None, &[]);
-    let large = client.encode(WRITE, 0, 0, 16 * MIB);
-    client.send(&large);
-    client.send(&[1; 100_000]);
-    drop(client);
-    while server.connections() > 0 {
-        std::thread::yield_now();
-    }
-    assert_eq!(device.take_seen(), [""; 0]);
 }
 
 #[test]
 fn garbage_behind_requests_ends_the_connection_after_their_replies() {
-    let (server, device) = server(ServerOptions::default());
-    let mut client = Client::ready(&server, None, &[]);
-    device.hold("flush");
-    let mut bytes = client.encode(FLUSH, 0, 0, 0);
-    bytes.extend(client.encode(WRITE, 0, 0, 512));
-    bytes.extend([4; 512]);
-    bytes.extend([0xAA; 28]);
-    client.send(&bytes);
-    // The write; by now the garbage is next, while the flush is at work.
-    assert_eq!(client.reply()[0].cookie, 2);
-    device.release();
-    assert_eq!(client.reply()[0].cookie, 1);
-    client.expect_end();
+    for takes in BOTH {
+        let (server, device) = server_on(takes, ServerOptions::default());
+        let mut client = Client::ready(&server, None, &[]);
+        device.hold("flush");
+        let mut bytes = client.encode(FLUSH, 0, 0, 0);
+        bytes.extend(client.encode(WRITE, 0, 0, 512));
+        bytes.extend([4; 512]);
+        bytes.extend([0xAA; 28]);
+        client.send(&bytes);
+        // The write; by now the garbage is next, while the flush is at work.
+        assert_eq!(client.reply()[0].cookie, 2);
+        device.release();
+        assert_eq!(client.reply()[0].cookie, 1);
+        client.expect_end();
+    }
 }
 
 #[test]

@@ -1,24 +1,43 @@
 //! A device in memory that notes what it is asked for, fails on demand, and holds requests until it is let go.
 
 use std::ops::ControlFlow;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
+use std::thread;
+use std::time::Duration;
 
-use extant_blockdev::{Device, Geometry, MemoryDevice, Operation, RangeStatus, Request};
+use extant_blockdev::{
+    Device, Geometry, MemoryDevice, Operation, RangeStatus, Request, TransferStream,
+};
 use extant_space::{ByteRange, Error, ErrorKind, Result};
 
 pub struct Probe {
     inner: MemoryDevice,
+    takes: Takes,
+    /// Transfers of streams so far.
+    streamed: AtomicUsize,
     size: AtomicU64,
     seen: Mutex<Vec<String>>,
     state: Mutex<State>,
     changed: Condvar,
 }
 
+/// How the device can be asked for reads and writes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Takes {
+    Batches,
+    /// Streams as well. Of transfers that came together the last ends first.
+    Streams,
+}
+
+pub const BOTH: [Takes; 2] = [Takes::Batches, Takes::Streams];
+
 #[derive(Default)]
 struct State {
     /// Operations of this name wait.
     held: Option<&'static str>,
+    /// Transfers of streams that begin here stay in flight.
+    kept: Option<u64>,
     waiting: usize,
     /// Operations that touch this byte fail.
     failure: Option<(u64, ErrorKind)>,
@@ -26,9 +45,11 @@ struct State {
 }
 
 impl Probe {
-    pub fn new(size: u64) -> Self {
+    pub fn new(size: u64, takes: Takes) -> Self {
         Self {
             inner: MemoryDevice::new(size),
+            takes,
+            streamed: AtomicUsize::new(0),
             size: AtomicU64::new(size),
             seen: Mutex::default(),
             state: Mutex::default(),
@@ -50,8 +71,21 @@ impl Probe {
         self.state.lock().unwrap().held = Some(name);
     }
 
+    /// Transfers of streams that begin at `offset` stay in flight until [`release`](Self::release).
+    pub fn keep(&self, offset: u64) {
+        self.state.lock().unwrap().kept = Some(offset);
+    }
+
+    /// How many reads and writes came by streams.
+    pub fn streamed(&self) -> usize {
+        self.streamed.load(Ordering::Relaxed)
+    }
+
     pub fn release(&self) {
-        self.state.lock().unwrap().held = None;
+        let mut state = self.state.lock().unwrap();
+        state.held = None;
+        state.kept = None;
+        drop(state);
         self.changed.notify_all();
     }
 
@@ -120,6 +154,36 @@ impl Device for Probe {
             match self.judge(&request.operation) {
                 Ok(()) => self.inner.submit(std::slice::from_mut(request)),
                 Err(error) => request.complete(Err(error)),
+            }
+        }
+    }
+
+    fn run_stream(&self, stream: &mut dyn TransferStream) -> bool {
+        if self.takes == Takes::Batches {
+            return false;
+        }
+        let mut in_flight = Vec::new();
+        loop {
+            while let Some(transfer) = stream.next() {
+                in_flight.push(transfer);
+            }
+            if in_flight.is_empty() {
+                return true;
+            }
+            let kept = self.state.lock().unwrap().kept;
+            let (stay, mut end): (Vec<_>, Vec<_>) = in_flight
+                .into_iter()
+                .partition(|transfer| Some(transfer.offset) == kept);
+            in_flight = stay;
+            if end.is_empty() {
+                // For the client, or the test.
+                thread::sleep(Duration::from_micros(100));
+            }
+            while let Some(mut transfer) = end.pop() {
+                self.streamed.fetch_add(1, Ordering::Relaxed);
+                let judged = self.judge(&transfer.operation());
+                let result = judged.and_then(|()| self.inner.run(transfer.operation()));
+                stream.ended(transfer, result);
             }
         }
     }

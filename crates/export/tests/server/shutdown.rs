@@ -7,7 +7,8 @@ use extant_export::ServerOptions;
 use extant_space::ErrorKind;
 
 use crate::client::*;
-use crate::server;
+use crate::probe::BOTH;
+use crate::{server, server_on};
 
 const ESHUTDOWN: u32 = 108;
 /// Another thread of the connection may read the second request before the end.
@@ -90,15 +91,17 @@ fn shutdown_tells_of_a_device_that_hangs_and_of_a_flush_that_fails() {
 
 #[test]
 fn panic_of_a_device_ends_its_connection_and_no_other() {
-    let (server, device) = server(ServerOptions::default());
-    let mut other = Client::ready(&server, None, &[]);
-    let mut client = Client::ready(&server, None, &[]);
-    device.panic_next();
-    let read = client.encode(READ, 0, 0, 512);
-    client.send(&read);
-    client.expect_end();
-    assert_eq!(other.read(0, 0, 512), [0; 512]);
-    while server.connections() > 1 {
-        std::thread::yield_now();
+    for takes in BOTH {
+        let (server, device) = server_on(takes, ServerOptions::default());
+        let mut other = Client::ready(&server, None, &[]);
+        let mut client = Client::ready(&server, None, &[]);
+        device.panic_next();
+        let read = client.encode(READ, 0, 0, 512);
+        client.send(&read);
+        client.expect_end();
+        assert_eq!(other.read(0, 0, 512), [0; 512]);
+        while server.connections() > 1 {
+            std::thread::yield_now();
+        }
     }
 }

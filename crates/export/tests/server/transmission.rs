@@ -11,25 +11,27 @@ use extant_export::{Access, Export, Exports, Server, ServerOptions, Unneeded};
 use extant_space::{ByteRange, ErrorKind, Result};
 
 use crate::client::*;
-use crate::probe::Probe;
-use crate::{MIB, server};
+use crate::probe::{BOTH, Probe, Takes};
+use crate::{MIB, server, server_on};
 
 const STYLES: [Option<u32>; 3] = [None, Some(STRUCTURED), Some(EXTENDED)];
 
 #[test]
 fn written_data_is_read_back_at_any_size_and_style() {
-    let (server, _) = server(ServerOptions::default());
-    for (at, style) in STYLES.into_iter().enumerate() {
-        let mut client = Client::ready(&server, style, &[]);
-        for length in [0, 512, 4096, 40_960, 131_072, 3 * MIB, 20 * MIB] {
-            let data: Vec<u8> = (0..length)
-                .map(|byte| (byte / 7) as u8 ^ at as u8)
-                .collect();
-            assert_eq!(error_of(&client.write(0, 512, &data)), 0);
-            if length == 0 {
-                assert_eq!(error_of(&client.request(READ, 0, 512, 0)), 0);
-            } else {
-                assert!(client.read(0, 512, length) == data, "{length} bytes");
+    for takes in BOTH {
+        let (server, _) = server_on(takes, ServerOptions::default());
+        for (at, style) in STYLES.into_iter().enumerate() {
+            let mut client = Client::ready(&server, style, &[]);
+            for length in [0, 512, 4096, 40_960, 131_072, 3 * MIB, 20 * MIB] {
+                let data: Vec<u8> = (0..length)
+                    .map(|byte| (byte / 7) as u8 ^ at as u8)
+                    .collect();
+                assert_eq!(error_of(&client.write(0, 512, &data)), 0);
+                if length == 0 {
+                    assert_eq!(error_of(&client.request(READ, 0, 512, 0)), 0);
+                } else {
+                    assert!(client.read(0, 512, length) == data, "{length} bytes");
+                }
             }
         }
     }
@@ -37,35 +39,37 @@ fn written_data_is_read_back_at_any_size_and_style() {
 
 #[test]
 fn many_requests_in_one_go_are_all_answered() {
-    let (server, _) = server(ServerOptions::default());
-    for style in STYLES {
-        let mut client = Client::ready(&server, style, &[]);
-        let mut bytes = Vec::new();
-        for at in 0..500u64 {
-            bytes.extend(client.encode(
-                WRITE,
-                if style == STYLES[2] { PAYLOAD } else { 0 },
-                at * 512,
-                512,
-            ));
-            bytes.extend([at as u8; 512]);
-            if at % 50 == 0 {
-                bytes.extend(client.encode(FLUSH, 0, 0, 0));
+    for takes in BOTH {
+        let (server, _) = server_on(takes, ServerOptions::default());
+        for style in STYLES {
+            let mut client = Client::ready(&server, style, &[]);
+            let mut bytes = Vec::new();
+            for at in 0..500u64 {
+                bytes.extend(client.encode(
+                    WRITE,
+                    if style == STYLES[2] { PAYLOAD } else { 0 },
+                    at * 512,
+                    512,
+                ));
+                bytes.extend([at as u8; 512]);
+                if at % 50 == 0 {
+                    bytes.extend(client.encode(FLUSH, 0, 0, 0));
+                }
             }
-        }
-        client.send(&bytes);
-        let mut cookies: Vec<_> = (0..510)
-            .map(|_| {
-                let reply = client.reply();
-                assert_eq!(error_of(&reply), 0);
-                reply[0].cookie
-            })
-            .collect();
-        cookies.sort_unstable();
-        cookies.dedup();
-        assert_eq!(cookies.len(), 510);
-        for at in [0u64, 77, 499] {
-            assert_eq!(client.read(0, at * 512, 512), [at as u8; 512]);
+            client.send(&bytes);
+            let mut cookies: Vec<_> = (0..510)
+                .map(|_| {
+                    let reply = client.reply();
+                    assert_eq!(error_of(&reply), 0);
+                    reply[0].cookie
+                })
+                .collect();
+            cookies.sort_unstable();
+            cookies.dedup();
+            assert_eq!(cookies.len(), 510);
+            for at in [0u64, 77, 499] {
+                assert_eq!(client.read(0, at * 512, 512), [at as u8; 512]);
+            }
         }
     }
 }
@@ -97,7 +101,7 @@ fn flags_reach_the_device() {
 
 #[test]
 fn export_that_keeps_space_offers_no_trim_and_leaves_space_behind_zeros() {
-    let device = Arc::new(Probe::new(MIB));
+    let device = Arc::new(Probe::new(MIB, Takes::Batches));
     let export = Export::new("disk", "", device.clone(), Access::ReadWrite).unwrap();
     let export = export.with_unneeded(Unneeded::Kept);
     let exports = Exports::new(vec![export]).unwrap();
@@ -126,127 +130,135 @@ fn zeroes_and_trim_change_what_is_read() {
 
 #[test]
 fn requests_that_cannot_be_right_are_refused_and_the_next_one_is_heard() {
-    let (server, device) = server(ServerOptions::default());
-    let size = 64 * MIB;
-    let refused: &[(u16, u16, u64, u64, u32)] = &[
-        (READ, 0, size, 512, 22),
-        (READ, 0, u64::MAX - 511, 512, 22),
-        (READ, 0, 1, 512, 22),
-        (READ, NO_HOLE, 0, 512, 22),
-        (READ, 0, 0, 32 * MIB + 512, 22),
-        (FLUSH, 0, 512, 0, 22),
-        (TRIM, 0, size - 512, 1024, 22),
-        (TRIM, DF, 0, 512, 22),
-        (ZEROES, 0, size - 512, 1024, 28),
-        (CACHE, 0, size, 512, 22),
-        (STATUS, 0, 0, 512, 22),
-        (77, 0, 0, 512, 22),
-        (8, 0, 0, 512, 22),
-    ];
-    for style in STYLES {
-        let mut client = Client::ready(&server, style, &[]);
-        for (command, flags, offset, length, error) in refused {
-            let reply = client.request(*command, *flags, *offset, *length);
-            assert_eq!(
-                error_of(&reply),
-                *error,
-                "{command} {flags} {offset} {length}"
-            );
+    for takes in BOTH {
+        let (server, device) = server_on(takes, ServerOptions::default());
+        let size = 64 * MIB;
+        let refused: &[(u16, u16, u64, u64, u32)] = &[
+            (READ, 0, size, 512, 22),
+            (READ, 0, u64::MAX - 511, 512, 22),
+            (READ, 0, 1, 512, 22),
+            (READ, NO_HOLE, 0, 512, 22),
+            (READ, 0, 0, 32 * MIB + 512, 22),
+            (FLUSH, 0, 512, 0, 22),
+            (TRIM, 0, size - 512, 1024, 22),
+            (TRIM, DF, 0, 512, 22),
+            (ZEROES, 0, size - 512, 1024, 28),
+            (CACHE, 0, size, 512, 22),
+            (STATUS, 0, 0, 512, 22),
+            (77, 0, 0, 512, 22),
+            (8, 0, 0, 512, 22),
+        ];
+        for style in STYLES {
+            let mut client = Client::ready(&server, style, &[]);
+            for (command, flags, offset, length, error) in refused {
+                let reply = client.request(*command, *flags, *offset, *length);
+                assert_eq!(
+                    error_of(&reply),
+                    *error,
+                    "{command} {flags} {offset} {length}"
+                );
+            }
+            if style.is_some() {
+                let reply = client.request(READ, DF, 0, 32 * MIB + 512);
+                assert_eq!(error_of(&reply), 75);
+            } else {
+                assert_eq!(error_of(&client.request(READ, DF, 0, 512)), 22);
+            }
+            // The data of refused writes is read past.
+            assert_eq!(error_of(&client.write(0, size - 512, &[1; 1024])), 28);
+            assert_eq!(error_of(&client.write(NO_HOLE, 0, &[1; 100_000])), 22);
+            assert_eq!(error_of(&client.write(0, 0, &vec![1; 33 << 20])), 22);
+            assert_eq!(client.read(0, 0, 512), [0; 512]);
         }
-        if style.is_some() {
-            let reply = client.request(READ, DF, 0, 32 * MIB + 512);
-            assert_eq!(error_of(&reply), 75);
-        } else {
-            assert_eq!(error_of(&client.request(READ, DF, 0, 512)), 22);
-        }
-        // The data of refused writes is read past.
-        assert_eq!(error_of(&client.write(0, size - 512, &[1; 1024])), 28);
-        assert_eq!(error_of(&client.write(NO_HOLE, 0, &[1; 100_000])), 22);
-        assert_eq!(error_of(&client.write(0, 0, &vec![1; 33 << 20])), 22);
-        assert_eq!(client.read(0, 0, 512), [0; 512]);
+        assert_eq!(device.take_seen(), [""; 0]);
     }
-    assert_eq!(device.take_seen(), [""; 0]);
 }
 
 #[test]
 fn errors_of_the_device_arrive_with_number_and_place_but_no_path() {
-    let (server, device) = server(ServerOptions::default());
-    let expected = [
-        (ErrorKind::NoSpace, 28),
-        (ErrorKind::QuotaExceeded, 28),
-        (ErrorKind::Io, 5),
-        (ErrorKind::Corrupt, 5),
-        (ErrorKind::PermissionDenied, 1),
-        (ErrorKind::Unsupported, 95),
-        (ErrorKind::InvalidArgument, 22),
-    ];
-    for style in STYLES {
-        let mut client = Client::ready(&server, style, &[]);
-        for (kind, error) in expected {
-            device.fail_at(8192, kind);
-            for command in [READ, WRITE, TRIM, ZEROES] {
-                let reply = match command {
-                    WRITE => client.write(0, 4096, &[1; 8192]),
-                    _ => client.request(command, 0, 4096, 8192),
-                };
-                assert_eq!(error_of(&reply), error, "{kind:?} {command}");
-                let chunk = reply.last().unwrap();
-                if style.is_some() {
-                    assert_eq!(chunk.kind, Some(ERROR_OFFSET));
-                    assert!(chunk.payload.ends_with(&8192u64.to_be_bytes()));
-                    let text = String::from_utf8_lossy(&chunk.payload[6..]).into_owned();
-                    assert!(text.starts_with(kind.description()), "{text}");
-                    assert!(!text.contains("secret"), "{text}");
+    for takes in BOTH {
+        let (server, device) = server_on(takes, ServerOptions::default());
+        let expected = [
+            (ErrorKind::NoSpace, 28),
+            (ErrorKind::QuotaExceeded, 28),
+            (ErrorKind::Io, 5),
+            (ErrorKind::Corrupt, 5),
+            (ErrorKind::PermissionDenied, 1),
+            (ErrorKind::Unsupported, 95),
+            (ErrorKind::InvalidArgument, 22),
+        ];
+        for style in STYLES {
+            let mut client = Client::ready(&server, style, &[]);
+            for (kind, error) in expected {
+                device.fail_at(8192, kind);
+                for command in [READ, WRITE, TRIM, ZEROES] {
+                    let reply = match command {
+                        WRITE => client.write(0, 4096, &[1; 8192]),
+                        _ => client.request(command, 0, 4096, 8192),
+                    };
+                    assert_eq!(error_of(&reply), error, "{kind:?} {command}");
+                    let chunk = reply.last().unwrap();
+                    if style.is_some() {
+                        assert_eq!(chunk.kind, Some(ERROR_OFFSET));
+                        assert!(chunk.payload.ends_with(&8192u64.to_be_bytes()));
+                        let text = String::from_utf8_lossy(&chunk.payload[6..]).into_owned();
+                        assert!(text.starts_with(kind.description()), "{text}");
+                        assert!(!text.contains("secret"), "{text}");
+                    }
                 }
+                device.fail_at(u64::MAX, kind);
+                let reply = client.request(FLUSH, 0, 0, 0);
+                assert_eq!(error_of(&reply), error);
+                assert_eq!(reply[0].kind, style.map(|_| ERROR));
+                device.fail_at(u64::MAX - 1, kind);
             }
-            device.fail_at(u64::MAX, kind);
-            let reply = client.request(FLUSH, 0, 0, 0);
-            assert_eq!(error_of(&reply), error);
-            assert_eq!(reply[0].kind, style.map(|_| ERROR));
-            device.fail_at(u64::MAX - 1, kind);
+            // Of several at once, only what failed fails.
+            device.fail_at(0, ErrorKind::Io);
+            let (first, second) = (
+                client.encode(TRIM, 0, 0, 512),
+                client.encode(TRIM, 0, 512, 512),
+            );
+            client.send(&[first, second].concat());
+            assert_eq!(
+                [error_of(&client.reply()), error_of(&client.reply())],
+                [5, 0]
+            );
+            device.fail_at(u64::MAX - 1, ErrorKind::Io);
         }
-        // Of a batch, only what failed fails.
-        device.fail_at(0, ErrorKind::Io);
-        let (first, second) = (
-            client.encode(TRIM, 0, 0, 512),
-            client.encode(TRIM, 0, 512, 512),
-        );
-        client.send(&[first, second].concat());
-        assert_eq!(
-            [error_of(&client.reply()), error_of(&client.reply())],
-            [5, 0]
-        );
-        device.fail_at(u64::MAX - 1, ErrorKind::Io);
     }
 }
 
 #[test]
 fn size_of_the_device_is_followed() {
-    let (server, device) = server(ServerOptions::default());
-    let mut client = Client::ready(&server, None, &[]);
-    device.set_size(MIB);
-    assert_eq!(error_of(&client.request(READ, 0, MIB, 512)), 22);
-    assert_eq!(error_of(&client.write(0, MIB, &[1; 512])), 28);
-    let mut other = Client::new(&server);
-    let answers = other.option(INFO, &name_and_kinds("disk", &[]));
-    assert_eq!(answers[0].1[2..10], MIB.to_be_bytes());
-    device.set_size(2 * MIB);
-    assert_eq!(error_of(&client.write(0, MIB, &[1; 512])), 0);
+    for takes in BOTH {
+        let (server, device) = server_on(takes, ServerOptions::default());
+        let mut client = Client::ready(&server, None, &[]);
+        device.set_size(MIB);
+        assert_eq!(error_of(&client.request(READ, 0, MIB, 512)), 22);
+        assert_eq!(error_of(&client.write(0, MIB, &[1; 512])), 28);
+        let mut other = Client::new(&server);
+        let answers = other.option(INFO, &name_and_kinds("disk", &[]));
+        assert_eq!(answers[0].1[2..10], MIB.to_be_bytes());
+        device.set_size(2 * MIB);
+        assert_eq!(error_of(&client.write(0, MIB, &[1; 512])), 0);
+    }
 }
 
 #[test]
 fn slow_flush_does_not_hold_up_reads() {
-    let (server, device) = server(ServerOptions::default());
-    let mut client = Client::ready(&server, None, &[]);
-    device.hold("flush");
-    let flush = client.encode(FLUSH, 0, 0, 0);
-    client.send(&flush);
-    device.wait_for_held();
-    for _ in 0..10 {
-        assert_eq!(client.read(0, 0, 512), [0; 512]);
+    for takes in BOTH {
+        let (server, device) = server_on(takes, ServerOptions::default());
+        let mut client = Client::ready(&server, None, &[]);
+        device.hold("flush");
+        let flush = client.encode(FLUSH, 0, 0, 0);
+        client.send(&flush);
+        device.wait_for_held();
+        for _ in 0..10 {
+            assert_eq!(client.read(0, 0, 512), [0; 512]);
+        }
+        device.release();
+        assert_eq!(client.reply()[0].cookie, 1);
     }
-    device.release();
-    assert_eq!(client.reply()[0].cookie, 1);
 }
 
 #[test]
@@ -262,18 +274,20 @@ fn flush_covers_what_another_connection_wrote() {
 
 #[test]
 fn disconnect_finishes_what_was_asked_for_before() {
-    let (server, _) = server(ServerOptions::default());
-    let mut client = Client::ready(&server, None, &[]);
-    let mut bytes = client.encode(WRITE, 0, 0, 512);
-    bytes.extend([3; 512]);
-    bytes.extend(client.encode(FLUSH, 0, 0, 0));
-    bytes.extend(client.encode(DISC, 0, 0, 0));
-    client.send(&bytes);
-    assert_eq!(error_of(&client.reply()), 0);
-    assert_eq!(error_of(&client.reply()), 0);
-    client.expect_end();
-    let mut client = Client::ready(&server, None, &[]);
-    assert_eq!(client.read(0, 0, 512), [3; 512]);
+    for takes in BOTH {
+        let (server, _) = server_on(takes, ServerOptions::default());
+        let mut client = Client::ready(&server, None, &[]);
+        let mut bytes = client.encode(WRITE, 0, 0, 512);
+        bytes.extend([3; 512]);
+        bytes.extend(client.encode(FLUSH, 0, 0, 0));
+        bytes.extend(client.encode(DISC, 0, 0, 0));
+        client.send(&bytes);
+        assert_eq!(error_of(&client.reply()), 0);
+        assert_eq!(error_of(&client.reply()), 0);
+        client.expect_end();
+        let mut client = Client::ready(&server, None, &[]);
+        assert_eq!(client.read(0, 0, 512), [3; 512]);
+    }
 }
 
 /// A device that takes longer than a wake-up, and notes by which threads it is asked.
