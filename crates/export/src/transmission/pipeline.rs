@@ -24,6 +24,8 @@ use super::replies::Replies;
 const SLOTS: usize = 128;
 /// Memory of each; touched as far as it is used.
 const SLOT: usize = 32 << 10;
+/// Replies to what ended at once, as reads of zeros do, that are sent together.
+const REPLIES_MAX: usize = 64;
 /// As often in a row one request alone came after all replies were sent, before the client is taken for one that waits for each.
 const LONELY_MAX: u32 = 3;
 
@@ -56,6 +58,10 @@ pub(super) struct Pipeline<'p, 'g, 's> {
     replies: &'p mut Replies,
     /// What the device has.
     in_flight: usize,
+    /// What it was given by the last call.
+    latest: Option<usize>,
+    /// Something has ended that did not end at once: its reply waits for no others.
+    is_due: bool,
     /// Since it had nothing the last time.
     taken: usize,
     /// How often in a row that was one.
@@ -81,6 +87,8 @@ impl<'p, 'g, 's> Pipeline<'p, 'g, 's> {
             slots,
             replies,
             in_flight: 0,
+            latest: None,
+            is_due: false,
             taken: 0,
             lonely: 0,
             is_over: false,
@@ -100,9 +108,6 @@ impl<'p, 'g, 's> Pipeline<'p, 'g, 's> {
 
     /// Sends the replies to what has ended.
     fn reply(&mut self) {
-        if self.replies.is_empty() {
-            return;
-        }
         let Slots {
             slots, free, ended, ..
         } = &mut *self.slots;
@@ -113,6 +118,10 @@ impl<'p, 'g, 's> Pipeline<'p, 'g, 's> {
         free.append(ended);
         self.replies
             .start(self.session.transmission.agreement.style);
+        self.is_due = false;
+        if self.in_flight == 0 && !self.is_over {
+            self.judge_client();
+        }
     }
 
     /// Leaves the next request to whoever asks the receiver: to another worker, while there is something in flight here.
@@ -164,17 +173,20 @@ impl<'p, 'g, 's> Pipeline<'p, 'g, 's> {
 impl TransferStream for Pipeline<'_, '_, '_> {
     /// Waits while nothing is in flight.
     fn next(&mut self) -> Option<Transfer> {
-        self.reply();
-        if self.in_flight == 0 && !self.is_over {
-            self.judge_client();
+        self.latest = None;
+        if self.is_due || self.slots.ended.len() == REPLIES_MAX {
+            self.reply();
         }
         while !self.is_over {
             match self.look()? {
                 Look::Taken => {
                     self.in_flight += 1;
                     self.taken += 1;
-                    return Some(self.slots.start());
+                    let transfer = self.slots.start();
+                    self.latest = Some(transfer.tag);
+                    return Some(transfer);
                 }
+                _ if !self.replies.is_empty() => self.reply(),
                 Look::NotThere if self.in_flight > 0 => return None,
                 Look::NotThere => self.wait(),
                 Look::NotHere | Look::End => self.end(),
@@ -192,6 +204,7 @@ impl TransferStream for Pipeline<'_, '_, '_> {
             .reply(self.replies, &command, result);
         self.slots.ended.push(transfer.tag);
         self.in_flight -= 1;
+        self.is_due |= self.latest != Some(transfer.tag);
     }
 
     fn input(&self) -> Option<BorrowedFd<'_>> {

@@ -9,7 +9,7 @@ use extant_export::{Server, ServerOptions};
 use proptest::prelude::*;
 
 use crate::client::*;
-use crate::probe::BOTH;
+use crate::probe::ALL;
 use crate::{MIB, server, server_on};
 
 /// Sends `bytes` and reads until the server closes.
@@ -160,7 +160,7 @@ proptest! {
 
 #[test]
 fn client_that_vanishes_in_the_middle_of_a_request_changes_nothing() {
-    for takes in BOTH {
+    for takes in ALL {
         let (server, device) = server_on(takes, ServerOptions::default());
         for sent in [1, 27, 28, 29, 28 + 4095] {
             let mut client = Client::ready(&server, None, &[]);
@@ -182,7 +182,7 @@ fn client_that_vanishes_in_the_middle_of_a_request_changes_nothing() {
 
 #[test]
 fn garbage_behind_requests_ends_the_connection_after_their_replies() {
-    for takes in BOTH {
+    for takes in ALL {
         let (server, device) = server_on(takes, ServerOptions::default());
         let mut client = Client::ready(&server, None, &[]);
         device.hold("flush");

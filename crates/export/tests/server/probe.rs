@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use extant_blockdev::{
-    Device, Geometry, MemoryDevice, Operation, RangeStatus, Request, TransferStream,
+    Device, Geometry, MemoryDevice, Operation, RangeStatus, Request, Transfer, TransferStream,
 };
 use extant_space::{ByteRange, Error, ErrorKind, Result};
 
@@ -28,9 +28,11 @@ pub enum Takes {
     Batches,
     /// Streams as well. Of transfers that came together the last ends first.
     Streams,
+    /// Streams as well, whose transfers end as they are taken.
+    StreamsAtOnce,
 }
 
-pub const BOTH: [Takes; 2] = [Takes::Batches, Takes::Streams];
+pub const ALL: [Takes; 3] = [Takes::Batches, Takes::Streams, Takes::StreamsAtOnce];
 
 #[derive(Default)]
 struct State {
@@ -162,28 +164,33 @@ impl Device for Probe {
         if self.takes == Takes::Batches {
             return false;
         }
+        let end_one = |stream: &mut dyn TransferStream, mut transfer: Transfer| {
+            self.streamed.fetch_add(1, Ordering::Relaxed);
+            let judged = self.judge(&transfer.operation());
+            let result = judged.and_then(|()| self.inner.run(transfer.operation()));
+            stream.ended(transfer, result);
+        };
+        let is_kept =
+            |transfer: &Transfer| Some(transfer.offset) == self.state.lock().unwrap().kept;
         let mut in_flight = Vec::new();
         loop {
             while let Some(transfer) = stream.next() {
-                in_flight.push(transfer);
+                match self.takes == Takes::StreamsAtOnce && !is_kept(&transfer) {
+                    true => end_one(stream, transfer),
+                    false => in_flight.push(transfer),
+                }
             }
             if in_flight.is_empty() {
                 return true;
             }
-            let kept = self.state.lock().unwrap().kept;
-            let (stay, mut end): (Vec<_>, Vec<_>) = in_flight
-                .into_iter()
-                .partition(|transfer| Some(transfer.offset) == kept);
+            let (stay, mut end): (Vec<_>, Vec<_>) = in_flight.into_iter().partition(is_kept);
             in_flight = stay;
             if end.is_empty() {
                 // For the client, or the test.
                 thread::sleep(Duration::from_micros(100));
             }
-            while let Some(mut transfer) = end.pop() {
-                self.streamed.fetch_add(1, Ordering::Relaxed);
-                let judged = self.judge(&transfer.operation());
-                let result = judged.and_then(|()| self.inner.run(transfer.operation()));
-                stream.ended(transfer, result);
+            while let Some(transfer) = end.pop() {
+                end_one(stream, transfer);
             }
         }
     }

@@ -7,7 +7,7 @@ use extant_export::ServerOptions;
 use extant_space::ErrorKind;
 
 use crate::client::*;
-use crate::probe::BOTH;
+use crate::probe::ALL;
 use crate::{server, server_on};
 
 const ESHUTDOWN: u32 = 108;
@@ -91,7 +91,7 @@ fn shutdown_tells_of_a_device_that_hangs_and_of_a_flush_that_fails() {
 
 #[test]
 fn panic_of_a_device_ends_its_connection_and_no_other() {
-    for takes in BOTH {
+    for takes in ALL {
         let (server, device) = server_on(takes, ServerOptions::default());
         let mut other = Client::ready(&server, None, &[]);
         let mut client = Client::ready(&server, None, &[]);

@@ -11,14 +11,14 @@ use extant_export::{Access, Export, Exports, Server, ServerOptions, Unneeded};
 use extant_space::{ByteRange, ErrorKind, Result};
 
 use crate::client::*;
-use crate::probe::{BOTH, Probe, Takes};
+use crate::probe::{ALL, Probe, Takes};
 use crate::{MIB, server, server_on};
 
 const STYLES: [Option<u32>; 3] = [None, Some(STRUCTURED), Some(EXTENDED)];
 
 #[test]
 fn written_data_is_read_back_at_any_size_and_style() {
-    for takes in BOTH {
+    for takes in ALL {
         let (server, _) = server_on(takes, ServerOptions::default());
         for (at, style) in STYLES.into_iter().enumerate() {
             let mut client = Client::ready(&server, style, &[]);
@@ -39,7 +39,7 @@ fn written_data_is_read_back_at_any_size_and_style() {
 
 #[test]
 fn many_requests_in_one_go_are_all_answered() {
-    for takes in BOTH {
+    for takes in ALL {
         let (server, _) = server_on(takes, ServerOptions::default());
         for style in STYLES {
             let mut client = Client::ready(&server, style, &[]);
@@ -130,7 +130,7 @@ fn zeroes_and_trim_change_what_is_read() {
 
 #[test]
 fn requests_that_cannot_be_right_are_refused_and_the_next_one_is_heard() {
-    for takes in BOTH {
+    for takes in ALL {
         let (server, device) = server_on(takes, ServerOptions::default());
         let size = 64 * MIB;
         let refused: &[(u16, u16, u64, u64, u32)] = &[
@@ -176,7 +176,7 @@ fn requests_that_cannot_be_right_are_refused_and_the_next_one_is_heard() {
 
 #[test]
 fn errors_of_the_device_arrive_with_number_and_place_but_no_path() {
-    for takes in BOTH {
+    for takes in ALL {
         let (server, device) = server_on(takes, ServerOptions::default());
         let expected = [
             (ErrorKind::NoSpace, 28),
@@ -230,7 +230,7 @@ fn errors_of_the_device_arrive_with_number_and_place_but_no_path() {
 
 #[test]
 fn size_of_the_device_is_followed() {
-    for takes in BOTH {
+    for takes in ALL {
         let (server, device) = server_on(takes, ServerOptions::default());
         let mut client = Client::ready(&server, None, &[]);
         device.set_size(MIB);
@@ -246,7 +246,7 @@ fn size_of_the_device_is_followed() {
 
 #[test]
 fn slow_flush_does_not_hold_up_reads() {
-    for takes in BOTH {
+    for takes in ALL {
         let (server, device) = server_on(takes, ServerOptions::default());
         let mut client = Client::ready(&server, None, &[]);
         device.hold("flush");
@@ -274,7 +274,7 @@ fn flush_covers_what_another_connection_wrote() {
 
 #[test]
 fn disconnect_finishes_what_was_asked_for_before() {
-    for takes in BOTH {
+    for takes in ALL {
         let (server, _) = server_on(takes, ServerOptions::default());
         let mut client = Client::ready(&server, None, &[]);
         let mut bytes = client.encode(WRITE, 0, 0, 512);

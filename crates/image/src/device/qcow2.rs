@@ -3,6 +3,7 @@
 //! | request | where |
 //! |---|---|
 //! | reads, writes | `transfer.rs`, over `mapped.rs` and `plan.rs`; clusters that have to be made, `rewrite.rs` |
+//! | reads and writes of a stream | `stream.rs` |
 //! | zeroes, discard, assign | `zero.rs` |
 //! | flush | `commit.rs` |
 //! | status | `status.rs` |
@@ -24,6 +25,7 @@ mod refcounts;
 mod rewrite;
 mod space;
 mod status;
+mod stream;
 mod transfer;
 mod zero;
 
@@ -32,7 +34,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use extant_blockdev::{
     Device, Features, Geometry as DeviceGeometry, Limits, Operation, Persistence, RangeLimit,
-    RangeStatus, Request,
+    RangeStatus, Request, TransferStream,
 };
 use extant_space::{ByteRange, Error, ErrorKind, Extent, Result};
 
@@ -42,6 +44,7 @@ use commit::Commits;
 use file::MetadataFile;
 use metadata::Metadata;
 use plan::again;
+use stream::Asides;
 
 /// Where the autoclear features lie.
 const AUTOCLEAR_FEATURES: usize = 0x58;
@@ -67,6 +70,7 @@ pub(super) struct Qcow2 {
     idle: Condvar,
     commits: Mutex<Commits>,
     commit_ended: Condvar,
+    asides: Asides,
 }
 
 impl Qcow2 {
@@ -118,6 +122,7 @@ impl Qcow2 {
             idle: Condvar::new(),
             commits: Mutex::default(),
             commit_ended: Condvar::new(),
+            asides: Asides::default(),
         })
     }
 
@@ -248,6 +253,10 @@ impl Device for Qcow2 {
         for (request, result) in requests.iter_mut().zip(results) {
             request.complete(result);
         }
+    }
+
+    fn run_stream(&self, stream: &mut dyn TransferStream) -> bool {
+        self.stream(stream)
     }
 
     fn status(

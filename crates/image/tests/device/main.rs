@@ -6,4 +6,5 @@ mod locks;
 mod model;
 mod power;
 mod space;
+mod stream;
 mod support;

@@ -18,8 +18,8 @@ use extant_testkit::scratch::{Filesystem, Scratch};
 use extant_testkit::{mke2fs, require, requires};
 
 use crate::support::{
-    Ground, KIB, MIB, assert_checks, assert_reads, followed, open, open_with, pattern,
-    qcow2_options, qemu, qemu_img, read, write,
+    Ground, KIB, MIB, assert_checks, assert_checks_in_use, assert_reads, followed, open, open_with,
+    pattern, qcow2_options, qemu, qemu_img, read, write,
 };
 
 const CLUSTER: u64 = 64 * KIB;
@@ -259,7 +259,7 @@ fn full_disk_fails_writes_alone_and_later_ones_succeed() {
         }
         assert!(failures > 100 && written.len() > 100, "{failures}");
         image.flush().unwrap();
-        qemu_check_of_a_copy_in_use(&path);
+        assert_checks_in_use(&path);
         for (offset, number) in written.iter().rev().take(50) {
             let is_last = |other: &&(u64, u64)| other.0 == *offset;
             let (_, last) = written.iter().rev().find(is_last).expect("itself");
@@ -295,12 +295,6 @@ fn full_disk_fails_writes_alone_and_later_ones_succeed() {
 }
 
 const GIB: u64 = 1 << 30;
-
-/// Leaks at worst, while the image is open.
-#[track_caller]
-fn qemu_check_of_a_copy_in_use(path: &Path) {
-    qemu(&[&"check", &"-q", &"-U", &"-f", &"qcow2", &path]);
-}
 
 #[test]
 fn image_in_a_file_without_a_path_is_read_and_written() {

@@ -78,6 +78,12 @@ pub fn write(device: &impl Device, offset: u64, bytes: &[u8]) {
     written.unwrap_or_else(|error| panic!("{error}"));
 }
 
+/// QEMU finds no error in an image that is flushed, and open here.
+#[track_caller]
+pub fn assert_checks_in_use(path: &Path) {
+    qemu(&[&"check", &"-q", &"-U", &"-f", &"qcow2", &path]);
+}
+
 /// QEMU reads these bytes in the image.
 #[track_caller]
 pub fn assert_reads(path: &Path, bytes: &[u8]) {

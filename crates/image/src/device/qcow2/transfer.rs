@@ -195,7 +195,7 @@ impl Qcow2 {
     }
 
     /// The file was cut inside a cluster. One that is written was made longer when it was opened.
-    fn ends_before(&self, end: u64) -> bool {
+    pub(super) fn ends_before(&self, end: u64) -> bool {
         !self.is_writable() && end > self.data_device().geometry().size
     }
 

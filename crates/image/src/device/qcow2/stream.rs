@@ -1,0 +1,178 @@
+//! Reads and writes that come while others are in flight.
+//!
+//! What lies together in the file is on its way there beside the others, as a stream of the file's device. Whatever else there
+//! is, a cluster that has to be made or bytes of a backing file, is run as a batch of its own while the stream waits: when
+//! there is much of that, the stream ends, and for a while none is begun, as batches do such requests together.
+
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use extant_blockdev::{Device, Transfer, TransferKind, TransferStream};
+use extant_space::{ByteRange, Result};
+
+use super::Qcow2;
+use super::mapped::{Source, Target};
+use super::metadata::Epoch;
+
+/// How much of late could not be done as a stream.
+#[derive(Default)]
+pub(super) struct Asides(AtomicU32);
+
+impl Asides {
+    /// One of these weighs as much as so many requests that are done as a stream, or batches that pass without one.
+    const WEIGHT: u32 = 16;
+    const TOO_MANY: u32 = 128;
+    const FEW: u32 = 64;
+
+    fn are_too_many(&self) -> bool {
+        self.0.load(Ordering::Relaxed) >= Self::TOO_MANY
+    }
+
+    fn are_few(&self) -> bool {
+        self.0.load(Ordering::Relaxed) <= Self::FEW
+    }
+
+    // Of two threads that do so at a time, either is right enough.
+    fn add(&self) {
+        let now = self.0.load(Ordering::Relaxed) + Self::WEIGHT;
+        self.0.store(now.min(Self::TOO_MANY), Ordering::Relaxed);
+    }
+
+    fn fade(&self) {
+        let now = self.0.load(Ordering::Relaxed);
+        if now > 0 {
+            self.0.store(now - 1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// What a request needs of the file.
+enum Need {
+    /// These bytes of it, as long as the epoch is held.
+    Bytes(u64, Epoch),
+    /// Nothing: they are zeros.
+    Nothing,
+    /// More than that.
+    Aside,
+}
+
+/// The guest's stream, as one of the device that its data lies in.
+struct Mapped<'s> {
+    image: &'s Qcow2,
+    guest: &'s mut dyn TransferStream,
+    /// By tag.
+    flights: Vec<Option<Flight>>,
+}
+
+/// What is remembered of a transfer that is in flight.
+struct Flight {
+    guest_offset: u64,
+    _epoch: Epoch,
+}
+
+impl Qcow2 {
+    pub(super) fn stream(&self, guest: &mut dyn TransferStream) -> bool {
+        if !self.asides.are_few() {
+            self.asides.fade();
+            return false;
+        }
+        let mut mapped = Mapped {
+            image: self,
+            guest,
+            flights: Vec::new(),
+        };
+        self.data_device().run_stream(&mut mapped)
+    }
+
+    fn need(&self, kind: TransferKind, range: ByteRange) -> Result<Need> {
+        if kind == TransferKind::Write {
+            self.make_room()?;
+        }
+        let mut metadata = self.metadata();
+        let epoch = metadata.epoch.clone();
+        let (offset, length) = match kind {
+            TransferKind::Read => match self.find(&mut metadata, range)? {
+                (Source::Zero | Source::AllocatedZero(_), length) if length == range.len() => {
+                    return Ok(Need::Nothing);
+                }
+                (Source::Host(offset) | Source::Shared(offset), length)
+                    if !self.ends_before(offset + length) =>
+                {
+                    (offset, length)
+                }
+                _ => return Ok(Need::Aside),
+            },
+            TransferKind::Write => match self.find_target(&mut metadata, range)? {
+                (Target::Host(offset), length) => (offset, length),
+                (Target::Rewrite, _) => return Ok(Need::Aside),
+            },
+        };
+        Ok(match length == range.len() {
+            true => Need::Bytes(offset, epoch),
+            false => Need::Aside,
+        })
+    }
+}
+
+impl Mapped<'_> {
+    /// Does what nothing has to be in flight for. Returns the place in the file of what is left.
+    fn route(&self, transfer: &mut Transfer) -> Result<Option<(u64, Epoch)>> {
+        let Self { image, .. } = self;
+        image.disk_geometry.admit(&transfer.operation())?;
+        if transfer.length == 0 {
+            return Ok(None);
+        }
+        let end = transfer.offset + transfer.length as u64;
+        match image.need(transfer.kind, ByteRange::new(transfer.offset, end))? {
+            Need::Bytes(offset, epoch) => {
+                image.asides.fade();
+                Ok(Some((offset, epoch)))
+            }
+            Need::Nothing => {
+                transfer.buffer.as_mut_slice()[..transfer.length].fill(0);
+                Ok(None)
+            }
+            Need::Aside => {
+                image.asides.add();
+                image.run(transfer.operation()).map(|()| None)
+            }
+        }
+    }
+}
+
+impl TransferStream for Mapped<'_> {
+    fn next(&mut self) -> Option<Transfer> {
+        while !self.image.asides.are_too_many() {
+            let mut transfer = self.guest.next()?;
+            match self.route(&mut transfer) {
+                Ok(None) => self.guest.ended(transfer, Ok(())),
+                Err(error) => self.guest.ended(transfer, Err(error)),
+                Ok(Some((offset, epoch))) => {
+                    if transfer.tag >= self.flights.len() {
+                        self.flights.resize_with(transfer.tag + 1, || None);
+                    }
+                    self.flights[transfer.tag] = Some(Flight {
+                        guest_offset: transfer.offset,
+                        _epoch: epoch,
+                    });
+                    transfer.offset = offset;
+                    return Some(transfer);
+                }
+            }
+        }
+        None
+    }
+
+    fn ended(&mut self, mut transfer: Transfer, result: Result<()>) {
+        let flight = self.flights[transfer.tag].take().expect("it was handed on");
+        transfer.offset = flight.guest_offset;
+        self.guest.ended(transfer, result);
+    }
+
+    fn input(&self) -> Option<BorrowedFd<'_>> {
+        match self.image.asides.are_too_many() {
+            true => None,
+            false => self.guest.input(),
+        }
+    }
+}
