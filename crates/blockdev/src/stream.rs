@@ -77,6 +77,7 @@ impl Transfer {
 pub trait TransferStream {
     /// The next one, if it is there: never waits while one is in flight. Asked anew when some have ended or there is input,
     /// and until it has none before the device waits for either.
+    /// A device that wants no more leaves this, and ends the stream when what is in flight has ended.
     fn next(&mut self) -> Option<Transfer>;
 
     /// One has ended, and comes back as it was.

@@ -100,6 +100,10 @@ impl<'p, 'g, 's> Pipeline<'p, 'g, 's> {
         let session = self.session;
         let device = session.transmission.agreement.export.device();
         device.run_stream(&mut self);
+        // A device may end a stream without asking for more.
+        if !self.replies.is_empty() {
+            self.reply();
+        }
         if self.receiver.is_none() {
             session.leave();
         }

@@ -30,9 +30,18 @@ pub enum Takes {
     Streams,
     /// Streams as well, whose transfers end as they are taken.
     StreamsAtOnce,
+    /// Streams of this kind that the device ends after a few transfers.
+    ShortStreams,
 }
 
-pub const ALL: [Takes; 3] = [Takes::Batches, Takes::Streams, Takes::StreamsAtOnce];
+pub const ALL: [Takes; 4] = [
+    Takes::Batches,
+    Takes::Streams,
+    Takes::StreamsAtOnce,
+    Takes::ShortStreams,
+];
+/// Transfers of a short one.
+const FEW: usize = 3;
 
 #[derive(Default)]
 struct State {
@@ -172,10 +181,17 @@ impl Device for Probe {
         };
         let is_kept =
             |transfer: &Transfer| Some(transfer.offset) == self.state.lock().unwrap().kept;
+        let mut left = match self.takes {
+            Takes::ShortStreams => FEW,
+            _ => usize::MAX,
+        };
         let mut in_flight = Vec::new();
         loop {
-            while let Some(transfer) = stream.next() {
-                match self.takes == Takes::StreamsAtOnce && !is_kept(&transfer) {
+            while left > 0
+                && let Some(transfer) = stream.next()
+            {
+                left -= 1;
+                match self.takes != Takes::Streams && !is_kept(&transfer) {
                     true => end_one(stream, transfer),
                     false => in_flight.push(transfer),
                 }
