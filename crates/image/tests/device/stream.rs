@@ -114,6 +114,14 @@ impl Guest {
             self.ended(transfer, result);
         }
     }
+
+    /// Whatever failed did so for this reason.
+    #[track_caller]
+    fn assert_errors(&self, kind: ErrorKind) {
+        for error in &self.errors {
+            assert_eq!(error.kind(), kind, "{error}");
+        }
+    }
 }
 
 /// What a range is of bytes, and of sectors.
@@ -365,9 +373,7 @@ fn lack_of_space_fails_who_needs_it() {
     let mut guest = Guest::new(Sizes::Any, 0..64 * MIB, vec![0; 64 << 20], 60);
     guest.run(&device, 8000);
     assert!(!guest.errors.is_empty());
-    for error in &guest.errors {
-        assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
-    }
+    guest.assert_errors(ErrorKind::NoSpace);
     assert_checks_in_use(&path);
     // Space comes back, and writing goes on.
     device.discard(ByteRange::new(0, 64 * MIB)).unwrap();
@@ -413,9 +419,7 @@ fn image_for_reading_takes_no_writes_and_reads_past_the_end_of_its_file() {
     guest.run(&device, 600);
     assert!(read(&device, 0, SIZE) == guest.bytes);
     assert!(guest.errors.len() > 100);
-    for error in &guest.errors {
-        assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
-    }
+    guest.assert_errors(ErrorKind::ReadOnly);
 }
 
 #[test]
@@ -427,7 +431,5 @@ fn transfers_past_the_end_of_the_disk_are_refused() {
     let mut guest = Guest::new(Sizes::Any, SIZE..2 * SIZE, vec![0; 2 * SIZE as usize], 80);
     guest.run(&device, 20);
     assert_eq!(guest.errors.len(), 20);
-    for error in &guest.errors {
-        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
-    }
+    guest.assert_errors(ErrorKind::InvalidArgument);
 }

@@ -112,20 +112,17 @@ impl Qcow2 {
             false => Need::Aside,
         })
     }
-}
 
-impl Mapped<'_> {
     /// Does what nothing has to be in flight for. Returns the place in the file of what is left.
     fn route(&self, transfer: &mut Transfer) -> Result<Option<(u64, Epoch)>> {
-        let Self { image, .. } = self;
-        image.disk_geometry.admit(&transfer.operation())?;
+        self.disk_geometry.admit(&transfer.operation())?;
         if transfer.length == 0 {
             return Ok(None);
         }
         let end = transfer.offset + transfer.length as u64;
-        match image.need(transfer.kind, ByteRange::new(transfer.offset, end))? {
+        match self.need(transfer.kind, ByteRange::new(transfer.offset, end))? {
             Need::Bytes(offset, epoch) => {
-                image.asides.fade();
+                self.asides.fade();
                 Ok(Some((offset, epoch)))
             }
             Need::Nothing => {
@@ -133,8 +130,8 @@ impl Mapped<'_> {
                 Ok(None)
             }
             Need::Aside => {
-                image.asides.add();
-                image.run(transfer.operation()).map(|()| None)
+                self.asides.add();
+                self.run(transfer.operation()).map(|()| None)
             }
         }
     }
@@ -144,9 +141,7 @@ impl TransferStream for Mapped<'_> {
     fn next(&mut self) -> Option<Transfer> {
         while !self.image.asides.are_too_many() {
             let mut transfer = self.guest.next()?;
-            match self.route(&mut transfer) {
-                Ok(None) => self.guest.ended(transfer, Ok(())),
-                Err(error) => self.guest.ended(transfer, Err(error)),
+            match self.image.route(&mut transfer) {
                 Ok(Some((offset, epoch))) => {
                     if transfer.tag >= self.flights.len() {
                         self.flights.resize_with(transfer.tag + 1, || None);
@@ -158,6 +153,7 @@ impl TransferStream for Mapped<'_> {
                     transfer.offset = offset;
                     return Some(transfer);
                 }
+                result => self.guest.ended(transfer, result.map(drop)),
             }
         }
         None
