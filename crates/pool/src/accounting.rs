@@ -9,19 +9,27 @@
 //! reservation is part of a job's record and counts while a process works on the job, less what the job has taken already.
 //! So none is left behind by a process that died; who resumes its job asks anew.
 //!
-//! Files get their names under the lock as well, so that none is counted twice, or not at all.
+//! Jobs go on while they are counted, and files get their names: one that gets it in between is counted twice, never not at all.
+//! So what a count grants is granted, and a refusal is told when nothing has changed meanwhile.
 //!
 //! Space that clones share counts once for each of them.
+
+use std::time::Duration;
 
 use extant_space::{ByteSize, Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::format;
-use crate::job::{Alive, Operation, Stage};
+use crate::job::{Alive, JobId, Operation, Stage};
 use crate::limits::Limits;
 use crate::pool::Pool;
-use crate::state::State;
-use crate::storage::Storage;
+use crate::state::{Locked, State};
+use crate::storage::{Storage, WorkFile};
+
+/// So often is counted again at most because of space that comes and goes.
+const COUNTS_MAX: u32 = 8;
+/// A job that is at its last steps is given so long before the next count.
+const NEXT_COUNT: Duration = Duration::from_millis(1);
 
 /// What a pool has and has promised, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -51,19 +59,88 @@ pub(crate) struct Need {
     pub(crate) space_bytes: u64,
 }
 
+/// What a count depends on beside the volumes.
+#[derive(PartialEq)]
+struct Moment {
+    jobs: Vec<Alive>,
+    files: Vec<WorkFile>,
+    free_bytes: u64,
+}
+
+impl Moment {
+    fn now(storage: &dyn Storage, state: Option<&State>) -> Result<Self> {
+        // The jobs first: a file that gets its name after they were read is counted with its job, whatever else it is counted with.
+        let (jobs, files) = match state {
+            Some(state) => (state.jobs.alive()?, storage.work_files()?),
+            None => (Vec::new(), Vec::new()),
+        };
+        Ok(Self {
+            jobs,
+            files,
+            free_bytes: storage.free_bytes()?,
+        })
+    }
+
+    /// No job has taken a step since, and no file has got a name.
+    fn has_same_steps(&self, other: &Self) -> bool {
+        let stages = |moment: &Self| -> Vec<(JobId, Stage)> {
+            let jobs = moment.jobs.iter();
+            jobs.map(|job| (job.record.id, job.stage)).collect()
+        };
+        let names = |moment: &Self| -> Vec<String> {
+            let files = moment.files.iter();
+            files.map(|file| file.name.clone()).collect()
+        };
+        stages(self) == stages(other) && names(self) == names(other)
+    }
+}
+
 impl Space {
-    /// Counts. With `state`, under its lock where the answer is to be relied upon.
+    /// As it is now, for who wants to know.
     pub(crate) fn of(pool: &Pool, storage: &dyn Storage, state: Option<&State>) -> Result<Self> {
-        let jobs = match state {
-            Some(state) => state.jobs.alive()?,
-            None => Vec::new(),
-        };
-        let work = match state {
-            Some(_) => storage.work_files()?,
-            None => Vec::new(),
-        };
+        let mut before = Moment::now(storage, state)?;
+        for _ in 1..COUNTS_MAX {
+            let space = Self::count(pool, storage, &before)?;
+            let after = Moment::now(storage, state)?;
+            if after.has_same_steps(&before) {
+                return Ok(space);
+            }
+            before = after;
+        }
+        // Jobs come and go all the time.
+        Self::count(pool, storage, &before)
+    }
+
+    /// Fails as `check` does for the space as it is. What is refused because a job was counted in the middle of a step is counted
+    /// again: no job is made under the lock, so those at work come to the end of their steps.
+    pub(crate) fn require(
+        pool: &Pool,
+        storage: &dyn Storage,
+        state: &State,
+        _: &Locked,
+        check: impl Fn(&Self) -> Result<()>,
+    ) -> Result<()> {
+        let mut before = Moment::now(storage, Some(state))?;
+        let mut counts = 0;
+        loop {
+            let Err(refused) = check(&Self::count(pool, storage, &before)?) else {
+                return Ok(());
+            };
+            counts += 1;
+            let after = Moment::now(storage, Some(state))?;
+            if after == before || (counts >= COUNTS_MAX && after.has_same_steps(&before)) {
+                return Err(refused);
+            }
+            std::thread::sleep(NEXT_COUNT);
+            before = Moment::now(storage, Some(state))?;
+        }
+    }
+
+    /// Counts what was there at `before`, and the volumes of now.
+    fn count(pool: &Pool, storage: &dyn Storage, before: &Moment) -> Result<Self> {
         let mut space = Self::default();
-        let (makers, changers): (Vec<&Alive>, Vec<&Alive>) = jobs
+        let (makers, changers): (Vec<&Alive>, Vec<&Alive>) = before
+            .jobs
             .iter()
             .partition(|job| job.record.operation.makes_volume());
         storage.for_each_volume(&mut |name, stat| {
@@ -88,7 +165,8 @@ impl Space {
             space.add(allocated, capacity);
         })?;
         for job in makers {
-            let files = work.iter().filter(|file| file.job == Some(job.record.id));
+            let files = before.files.iter();
+            let files = files.filter(|file| file.job == Some(job.record.id));
             let taken: Vec<u64> = files.map(|file| file.allocated_bytes).collect();
             if job.stage == Stage::Publishing && taken.is_empty() {
                 // Among the volumes already.
@@ -100,11 +178,15 @@ impl Space {
             space.add(taken, reservation.capacity_bytes);
         }
         // What jobs left that nobody works on is taken until they are resumed or cancelled.
-        let left = work
-            .iter()
-            .filter(|file| !jobs.iter().any(|job| file.job == Some(job.record.id)));
+        let is_left = |file: &&WorkFile| {
+            let mut jobs = before.jobs.iter();
+            !jobs.any(|job| file.job == Some(job.record.id))
+        };
+        let left = before.files.iter().filter(is_left);
         left.for_each(|file| space.add(file.allocated_bytes, 0));
-        space.close(storage.free_bytes()?, pool.definition().limits());
+        // Space that was freed meanwhile is among what files take, and what was taken may not be.
+        let free_bytes = before.free_bytes.min(storage.free_bytes()?);
+        space.close(free_bytes, pool.definition().limits());
         Ok(space)
     }
 

@@ -51,7 +51,7 @@ pub(crate) struct FileStat {
 }
 
 /// A file that is not complete, or was not when its process died.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct WorkFile {
     pub(crate) name: String,
     /// The job that it is of; `None` for a name that no job gives.

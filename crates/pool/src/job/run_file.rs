@@ -24,6 +24,8 @@ const SIZE: usize = 512;
 const REQUEST_SIZE: usize = 8;
 const GO_ON: &[u8; REQUEST_SIZE] = b"go on  \n";
 const STOP: &[u8; REQUEST_SIZE] = b"stop   \n";
+/// A line is written in one call of a few hundred bytes.
+const READS_MAX: u32 = 8;
 /// Whoever looks whether a lock is free holds it for a moment, and so does a process just killed.
 const PATIENCE: Duration = Duration::from_millis(500);
 
@@ -211,11 +213,13 @@ pub(crate) fn name(id: JobId) -> String {
     format!("{id}{SUFFIX}")
 }
 
-/// `None` for a line that is being changed at this moment.
+/// A line that is being changed is read again; `None` where there is none.
 fn line_of(file: &File) -> Option<Line> {
-    let mut bytes = [0; SIZE - REQUEST_SIZE];
-    file.read_exact_at(&mut bytes, REQUEST_SIZE as u64).ok()?;
-    serde_json::from_slice(&bytes).ok()
+    (0..READS_MAX).find_map(|_| {
+        let mut bytes = [0; SIZE - REQUEST_SIZE];
+        file.read_exact_at(&mut bytes, REQUEST_SIZE as u64).ok()?;
+        serde_json::from_slice(&bytes).ok()
+    })
 }
 
 #[cfg(test)]

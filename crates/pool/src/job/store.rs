@@ -16,7 +16,7 @@ use crate::folder::Folder;
 const ENDED_MAX: usize = 64;
 
 /// A job that has a process.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub(crate) struct Alive {
     pub(crate) record: Record,
     pub(crate) stage: Stage,

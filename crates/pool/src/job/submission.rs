@@ -49,8 +49,9 @@ impl Pool {
             space_bytes: reservation.space_bytes,
         };
         let limits = self.definition().limits();
-        let checked = accounting::Space::of(self, storage, Some(&state))
-            .and_then(|space| space.check(need, limits));
+        let checked = accounting::Space::require(self, storage, &state, &locked, |space| {
+            space.check(need, limits)
+        });
         checked.map_err(|error| error.at(self.path_of(operation.volume())))?;
         let id = state.jobs.next_number()?;
         let mut record = Record::new(id, operation, options, reservation);
@@ -152,8 +153,10 @@ impl Pool {
         }
         // With the lock taken the job counts as being at work, with what it has not taken yet.
         if record.reservation.takes_anything() {
-            let space = accounting::Space::of(self, storage, Some(&state))?;
-            space.check_is_covered(self.definition().limits())?;
+            let limits = self.definition().limits();
+            accounting::Space::require(self, storage, &state, &locked, |space| {
+                space.check_is_covered(limits)
+            })?;
         }
         drop(locked);
         Ok(Job::new(self, state, record, run))

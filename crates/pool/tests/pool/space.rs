@@ -2,14 +2,15 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use extant_pool::{CloneMethod, Limits};
+use extant_pool::{CloneMethod, Definition, InImage, Limits, Pool};
 use extant_space::{ErrorKind, Preallocation};
 use extant_testkit::require;
 use extant_testkit::scratch::Filesystem;
 
+use crate::both::make_image;
 use crate::stand::{
-    MIB, assert_at_rest, clone, create, in_memory, names, perform, pool_at, pool_with, resize, run,
-    submit,
+    MIB, assert_at_rest, clone, create, in_memory, name, names, perform, pool_at, pool_with,
+    resize, run, submit,
 };
 
 #[test]
@@ -91,6 +92,41 @@ fn reservation_shrinks_as_the_job_takes_its_space_and_ends_with_its_process() {
     let after = pool.info().unwrap().space;
     assert_eq!(after.reserved_bytes, 0);
     assert_eq!(after.available_bytes, before.available_bytes);
+}
+
+/// Sixteen callers, each with one volume after the other under its own name, gone before the next, in a pool that has
+/// space for one of each.
+fn make_and_remove(pool: &Pool, times: u32) {
+    std::thread::scope(|scope| {
+        for caller in 0..16 {
+            scope.spawn(move || {
+                let volume = format!("v{caller}");
+                for _ in 0..times {
+                    perform(pool, create(&volume, MIB, Preallocation::Falloc)).unwrap();
+                    pool.delete(&name(&volume), false).unwrap();
+                }
+            });
+        }
+    });
+    assert_eq!(pool.info().unwrap().space.available_bytes, 16 * MIB);
+    assert_at_rest(pool);
+}
+
+#[test]
+fn volumes_that_just_get_their_names_are_not_counted_twice() {
+    require!(Filesystem::Ext4.requirement());
+    let scratch = in_memory(Filesystem::Ext4, 192 * MIB);
+    let limits = Limits {
+        total_bytes: Some(16 * MIB),
+        ..Limits::default()
+    };
+    make_and_remove(&pool_with(&scratch.path().join("pool"), limits.clone()), 30);
+    let image = scratch.path().join("disk.img");
+    make_image(&image, 64 * MIB);
+    let inside = InImage::default();
+    let definition =
+        Definition::in_image("image".parse().unwrap(), &image, &inside, limits).unwrap();
+    make_and_remove(&Pool::build(definition).unwrap(), 30);
 }
 
 #[test]
