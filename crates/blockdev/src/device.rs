@@ -41,7 +41,8 @@ pub trait Device: Send + Sync {
         Ok(self.geometry().size)
     }
 
-    /// Runs a batch, and returns when every request of it has its result, which is in the request.
+    /// Runs a batch, and returns when every request of it has its result, which is in the request. The range of an error is
+    /// one of this device, wherever below it something failed.
     fn submit(&self, requests: &mut [Request<'_>]);
 
     /// Runs what `stream` has, until nothing is in flight and there is no next one. Returns whether it can, now: a device that

@@ -197,9 +197,9 @@ impl<F: SpaceFile + ?Sized> LoopDevice<F> {
                 Ok(())
             }
             Operation::Write { offset, from, .. } => {
-                let mut at = *offset + self.options.offset;
+                let mut at = *offset;
                 for part in from {
-                    self.file.write_at(part, at)?;
+                    self.write(part, at)?;
                     at += part.len() as u64;
                 }
                 Ok(())
@@ -215,14 +215,26 @@ impl<F: SpaceFile + ?Sized> LoopDevice<F> {
     }
 
     fn read(&self, into: &mut [u8], offset: u64) -> Result<()> {
-        let read = self.file.read_at(into, offset + self.options.offset)?;
+        let wanted = ByteRange::new(offset, offset + into.len() as u64);
+        let read = self
+            .file
+            .read_at(into, offset + self.options.offset)
+            .map_err(|error| error.in_range_above(wanted))?;
         if read == into.len() {
             return Ok(());
         }
-        let missing = ByteRange::new(offset + read as u64, offset + into.len() as u64);
+        let missing = ByteRange::new(offset + read as u64, wanted.end());
         Err(Error::new(ErrorKind::Io)
             .detail("the file below ends before the device does")
             .in_range(missing))
+    }
+
+    fn write(&self, from: &[u8], offset: u64) -> Result<()> {
+        self.file
+            .write_at(from, offset + self.options.offset)
+            .map_err(|error| {
+                error.in_range_above(ByteRange::new(offset, offset + from.len() as u64))
+            })
     }
 
     fn zero(&self, range: ByteRange, zeroing: Zeroing) -> Result<()> {
@@ -240,11 +252,9 @@ impl<F: SpaceFile + ?Sized> LoopDevice<F> {
             Speed::OnlyIfFast => Err(Error::new(ErrorKind::Unsupported)
                 .detail("the file below takes zeros only as data")
                 .in_range(range)),
-            Speed::Any => range.chunks(ZEROES.len() as u64).try_for_each(|piece| {
-                let zeroes = &ZEROES[..piece.len() as usize];
-                self.file
-                    .write_at(zeroes, piece.start() + self.options.offset)
-            }),
+            Speed::Any => range
+                .chunks(ZEROES.len() as u64)
+                .try_for_each(|piece| self.write(&ZEROES[..piece.len() as usize], piece.start())),
         }
     }
 
@@ -271,7 +281,7 @@ impl<F: SpaceFile + ?Sized> LoopDevice<F> {
         {
             self.modes.refuse(mode);
         }
-        result
+        result.map_err(|error| error.in_range_above(range))
     }
 
     fn in_file(&self, range: ByteRange) -> ByteRange {

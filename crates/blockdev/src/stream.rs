@@ -6,7 +6,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use extant_space::Result;
+use extant_space::{ByteRange, Result};
 use extant_sys::buffer::AlignedBuffer;
 use smallvec::smallvec;
 
@@ -55,6 +55,11 @@ impl From<TransferKind> for OperationKind {
 impl Transfer {
     /// What every buffer is aligned to at least.
     pub const ALIGNMENT: u32 = 4096;
+
+    /// The bytes of the device, which has them.
+    pub fn range(&self) -> ByteRange {
+        ByteRange::new(self.offset, self.offset + self.length as u64)
+    }
 
     /// The same as an operation of a batch.
     pub fn operation(&mut self) -> Operation<'_> {

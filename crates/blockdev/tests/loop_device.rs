@@ -186,6 +186,32 @@ fn assign_without_space_fails_with_the_cause_and_is_no_refusal() {
 }
 
 #[test]
+fn error_of_the_file_is_one_of_the_bytes_of_the_device() {
+    let file = Arc::new(PageFile::new(MIB));
+    let offset = 64 * 1024;
+    let device = device(
+        &file,
+        LoopOptions {
+            offset,
+            ..LoopOptions::default()
+        },
+    );
+    file.fill_up();
+    let range = ByteRange::new(8192, 12288);
+    let errors = [
+        device.write_at(&[1; 4096], range.start(), Persistence::Cached),
+        device.write_zeroes(range, Zeroing::ALLOCATED),
+        device.run(Operation::Assign(range)),
+    ];
+    for error in errors.map(Result::unwrap_err) {
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        assert_eq!(error.range(), Some(range), "{error}");
+        let below = "bytes 8192 to 12288: backing: bytes 73728 to 77824: no space left on device";
+        assert!(error.to_string().ends_with(below), "{error}");
+    }
+}
+
+#[test]
 fn one_sync_serves_the_flushes_and_fua_writes_of_a_batch() {
     let (file, device) = whole(MIB);
     let data = [1; 512];

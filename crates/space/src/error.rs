@@ -218,6 +218,21 @@ impl Error {
         self
     }
 
+    /// The same error as one of a range of what lies above the place where it happened: an image in a file, a file in a file
+    /// system. That place is told in words, and has its own bytes no longer.
+    pub fn in_range_above(mut self, range: ByteRange) -> Self {
+        let advice = self.0.advice.take();
+        let below = self.to_string();
+        Self(Box::new(Context {
+            operation: None,
+            path: None,
+            range: Some(range),
+            detail: Some(below),
+            advice,
+            ..*self.0
+        }))
+    }
+
     /// Replaces the kind's description by something more exact.
     pub fn detail(mut self, detail: impl Into<String>) -> Self {
         self.0.detail = Some(detail.into());
@@ -323,6 +338,23 @@ mod tests {
         );
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         assert_eq!(error.os_errno(), Some(libc::ENOSPC));
+    }
+
+    #[test]
+    fn error_of_a_range_above_tells_the_one_below_in_words() {
+        let error = Error::from_errno(libc::ENOSPC)
+            .during("write")
+            .in_range(ByteRange::new(65536, 69632))
+            .at("/srv/a.qcow2")
+            .advice("free some space")
+            .in_range_above(ByteRange::new(0, 4096));
+        assert_eq!(error.range(), Some(ByteRange::new(0, 4096)));
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        assert_eq!(error.os_errno(), Some(libc::ENOSPC));
+        assert_eq!(
+            error.to_string(),
+            "bytes 0 to 4096: /srv/a.qcow2: write bytes 65536 to 69632: no space left on device; free some space"
+        );
     }
 
     #[test]

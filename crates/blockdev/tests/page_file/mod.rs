@@ -73,6 +73,10 @@ impl Inside {
     }
 }
 
+fn no_space(range: ByteRange) -> Error {
+    Error::new(ErrorKind::NoSpace).at("backing").in_range(range)
+}
+
 impl SpaceFile for PageFile {
     fn size(&self) -> Result<u64> {
         Ok(self.inside.lock().unwrap().bytes.len() as u64)
@@ -94,6 +98,9 @@ impl SpaceFile for PageFile {
         if range.end() > inside.bytes.len() as u64 {
             inside.resize(range.end());
         }
+        if inside.full && inside.states_of(range).contains(&ExtentState::Hole) {
+            return Err(no_space(range));
+        }
         inside.bytes[offset as usize..][..buffer.len()].copy_from_slice(buffer);
         inside.states_of(range).fill(ExtentState::Written);
         Ok(())
@@ -111,7 +118,7 @@ impl SpaceFile for PageFile {
             return Err(Error::new(ErrorKind::Unsupported));
         }
         if inside.full && mode != FallocateMode::PunchHole {
-            return Err(Error::new(ErrorKind::NoSpace));
+            return Err(no_space(range));
         }
         assert!(
             range.end() <= inside.bytes.len() as u64,

@@ -167,6 +167,16 @@ impl Qcow2 {
         metadata
     }
 
+    /// What failed in the files of the image, as an error of the disk.
+    fn of_disk(&self, error: Error, operation: &Operation<'_>) -> Error {
+        // What is not admitted may have no range.
+        let is_admitted = self.disk_geometry.admit(operation).is_ok();
+        match is_admitted.then(|| operation.range()).flatten() {
+            Some(range) => error.in_range_above(range),
+            None => error,
+        }
+    }
+
     fn change_space(&self, operation: &Operation<'_>) -> Result<()> {
         match operation {
             Operation::Discard(range) => self.discard(*range),
@@ -251,6 +261,7 @@ impl Device for Qcow2 {
             }
         }
         for (request, result) in requests.iter_mut().zip(results) {
+            let result = result.map_err(|error| self.of_disk(error, &request.operation));
             request.complete(result);
         }
     }

@@ -187,7 +187,11 @@ impl TransferStream for Guest {
             (Err(_), TransferKind::Write) => is_known.fill(false),
             (_, TransferKind::Read) => {}
         }
-        self.errors.extend(result.err());
+        if let Err(error) = result {
+            // One that says nothing is about all of its request.
+            assert!(error.range().is_none_or(|place| place == range), "{error}");
+            self.errors.push(error);
+        }
         self.free.push((tag, transfer.buffer));
     }
 

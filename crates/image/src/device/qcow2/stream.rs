@@ -119,8 +119,9 @@ impl Qcow2 {
         if transfer.length == 0 {
             return Ok(None);
         }
-        let end = transfer.offset + transfer.length as u64;
-        match self.need(transfer.kind, ByteRange::new(transfer.offset, end))? {
+        let range = transfer.range();
+        let need = self.need(transfer.kind, range);
+        match need.map_err(|error| error.in_range_above(range))? {
             Need::Bytes(offset, epoch) => {
                 self.asides.fade();
                 Ok(Some((offset, epoch)))
@@ -162,6 +163,7 @@ impl TransferStream for Mapped<'_> {
     fn ended(&mut self, mut transfer: Transfer, result: Result<()>) {
         let flight = self.flights[transfer.tag].take().expect("it was handed on");
         transfer.offset = flight.guest_offset;
+        let result = result.map_err(|error| error.in_range_above(transfer.range()));
         self.guest.ended(transfer, result);
     }
 
