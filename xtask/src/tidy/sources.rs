@@ -1,6 +1,7 @@
-//! Rules for Rust files: header, name, imports, length, `unsafe`.
+//! Rules for Rust files: header, name, place among the modules, imports, length, `unsafe`.
 
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use super::Finding;
 use super::code::{code_only, line_of, test_modules, words};
@@ -21,20 +22,23 @@ const LINES_MAX: usize = 900;
 
 /// Checks every Rust file.
 pub fn check(tree: &Tree) -> Vec<Finding> {
-    let mut findings = Vec::new();
-    for (path, text) in tree.texts(".rs") {
-        let code = code_only(text);
-        let rules = [
-            header(path, text),
-            name(path),
-            glob_import(path, &code),
-            length(path, text),
-            forbid(path, &code),
-            unsafe_word(path, &code),
-        ];
-        findings.extend(rules.into_iter().flatten());
-    }
+    let files = tree.texts(".rs");
+    let mut findings: Vec<Finding> = files.flat_map(|(path, text)| in_file(path, text)).collect();
+    findings.extend(strays(tree));
     findings
+}
+
+fn in_file(path: &str, text: &str) -> Vec<Finding> {
+    let code = code_only(text);
+    let rules = [
+        header(path, text),
+        name(path),
+        glob_import(path, &code),
+        length(path, text),
+        forbid(path, &code),
+        unsafe_word(path, &code),
+    ];
+    rules.into_iter().flatten().collect()
 }
 
 /// Files that grow too long.
@@ -70,6 +74,59 @@ fn glob_import(path: &str, code: &str) -> Option<Finding> {
     let glob = globs.find(|at| !for_tests.iter().any(|range| range.contains(at)))?;
     let message = "`use super::*` outside a test module";
     Some(Finding::at_line(path, line_of(code, glob), message))
+}
+
+/// Files that no other one names as its module: nobody compiles them.
+fn strays(tree: &Tree) -> Vec<Finding> {
+    let modules: BTreeSet<PathBuf> = tree
+        .texts(".rs")
+        .flat_map(|(path, text)| modules_of(Path::new(path), text))
+        .collect();
+    let paths = tree.texts(".rs").map(|(path, _)| Path::new(path));
+    let strays = paths.filter(|path| !is_root(path) && !modules.contains(*path));
+    let message = "no file names it as a module";
+    strays
+        .map(|path| Finding::new(path.to_string_lossy(), message))
+        .collect()
+}
+
+/// Cargo finds it by itself, or by a line of a manifest.
+fn is_root(path: &Path) -> bool {
+    let is_named_so = |name: &str| path.file_name().is_some_and(|file| file == name);
+    let folder = path.parent().and_then(Path::file_name);
+    let is_in = |name: &str| folder.is_some_and(|folder| folder == name);
+    let is_in_src = path.iter().any(|part| part == "src");
+    ["lib.rs", "main.rs", "build.rs"]
+        .into_iter()
+        .any(is_named_so)
+        || is_in("bin")
+        || (!is_in_src && ["tests", "benches", "examples"].into_iter().any(is_in))
+}
+
+/// Where the files may be that `text` names as modules.
+fn modules_of(path: &Path, text: &str) -> Vec<PathBuf> {
+    let folder = path.parent().unwrap_or(Path::new(""));
+    let has_own_folder = !is_root(path) && !path.ends_with("mod.rs");
+    let below = match has_own_folder {
+        true => path.with_extension(""),
+        false => folder.to_owned(),
+    };
+    let mut found = Vec::new();
+    for line in text.lines() {
+        let line = line.trim();
+        if let Some(quoted) = line.strip_prefix("#[path = \"") {
+            let name = quoted.split('"').next().unwrap_or_default();
+            found.push(folder.join(name));
+        }
+        let declared = line
+            .strip_suffix(';')
+            .and_then(|line| line.rsplit_once("mod "));
+        if let Some((_, name)) = declared {
+            found.push(below.join(format!("{name}.rs")));
+            found.push(below.join(name).join("mod.rs"));
+        }
+    }
+    found
 }
 
 fn length(path: &str, text: &str) -> Option<Finding> {
@@ -111,7 +168,7 @@ mod tests {
     const GOOD: &str = "//! A file.\n";
 
     fn findings(path: &str, text: &str) -> Vec<String> {
-        let found = check(&Tree::of(&[(path, text)]));
+        let found = in_file(path, text);
         found.iter().map(Finding::to_string).collect()
     }
 
@@ -136,6 +193,33 @@ mod tests {
         assert_found("crates/a/src/util.rs", GOOD, "`util`");
         assert_found("crates/a/src/misc/b.rs", GOOD, "`misc`");
         assert_eq!(findings("crates/a/src/utility.rs", GOOD), [""; 0]);
+    }
+
+    #[test]
+    fn file_that_no_module_names_is_found() {
+        let root = "//! It.\n#![forbid(unsafe_code)]\nmod a;\npub(crate) mod b;\n";
+        let tree = [
+            ("x/src/lib.rs", root),
+            (
+                "x/src/a.rs",
+                "//! A.\n#[cfg(test)]\nmod tests;\n// mod gone;\n",
+            ),
+            ("x/src/a/tests.rs", GOOD),
+            ("x/src/a/b.rs", GOOD),
+            ("x/src/b/mod.rs", "//! B.\nmod c;\nmod d {\n}\n"),
+            ("x/src/b/c.rs", GOOD),
+            ("x/src/b/d.rs", GOOD),
+            (
+                "x/tests/t.rs",
+                "//! T.\nmod u;\n#[path = \"v/w.rs\"]\nmod w;\n",
+            ),
+            ("x/tests/u/mod.rs", GOOD),
+            ("x/tests/v/w.rs", GOOD),
+            ("x/tests/v/z.rs", GOOD),
+        ];
+        let found = check(&Tree::of(&tree));
+        let places: Vec<&str> = found.iter().map(|found| found.place.as_str()).collect();
+        assert_eq!(places, ["x/src/a/b.rs", "x/src/b/d.rs", "x/tests/v/z.rs"]);
     }
 
     #[test]
