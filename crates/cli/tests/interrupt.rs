@@ -182,7 +182,7 @@ fn second_signal_ends_at_once() {
     assert!(running.is_alive(), "the first signal waits for the disk");
     let (answer, time) = running.stop(Signal::INT);
     assert_eq!(answer.code, Some(130), "{answer}");
-    assert!(time < Duration::from_secs(1), "{time:?}");
+    assert!(time < Duration::from_secs(10), "{time:?}");
     disk.set_latency(Duration::ZERO);
     assert_names(disk.mount.path(), &[".a.extant-partial"]);
     create(&file, "32MiB", &[]).success();

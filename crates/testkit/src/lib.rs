@@ -9,6 +9,7 @@
 //! | [`mke2fs()`] | images with file systems to begin with |
 //! | [`newer`] | util-linux's fallocate with `-w`, on a machine whose own is older |
 //! | [`faulty`] | a FUSE file system that refuses, lies, fails or dawdles on demand |
+//! | [`busy`] | patience with what is busy for a moment |
 //! | [`user`] | programs run by a user without rights |
 //! | [`libvirt`] | a libvirtd of its own, and virsh |
 //! | [`fuse_rings`] | FUSE over io_uring, turned on |
@@ -21,6 +22,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod busy;
 pub mod command;
 mod debian;
 pub mod faulty;

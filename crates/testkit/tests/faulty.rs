@@ -224,7 +224,7 @@ fn fsync_and_flagged_rename_fail_when_told() {
 #[test]
 fn slow_writes_are_slow_together_and_end_with_the_fault() {
     require!(Faulty::requirement());
-    let latency = Duration::from_millis(100);
+    let latency = Duration::from_millis(500);
     let faulty = Faulty::new(
         16 * MIB,
         Faults {

@@ -9,7 +9,7 @@ use extant_testkit::command;
 use extant_testkit::{require, requires};
 
 use crate::image::must;
-use crate::stand::{Stand, can_mount};
+use crate::stand::{Stand, can_mount, patiently};
 use crate::support::{Answer, run};
 
 /// Two tests at once would take away each other's links.
@@ -71,7 +71,7 @@ fn mount_and_umount_of_the_system_find_the_program() {
     assert_eq!(stand.seen().unwrap().fs_type, "fuse.extant");
     fs::write(stand.path("file"), "data").unwrap();
     // It goes through our own, and so waits for the image.
-    must(command::tool("umount").arg(&stand.directory));
+    patiently(command::tool("umount").arg(&stand.directory)).success();
     assert!(!stand.is_mounted());
     stand.assert_closed();
 
@@ -171,7 +171,8 @@ fn failure_has_the_exit_status_of_mount() {
     };
     umount(&[]).refused(32, &["in use"]);
     drop(held);
-    umount(&["-nv"]).success();
+    let mut umount_aloud = std::process::Command::new("/sbin/umount.fuse.extant");
+    patiently(umount_aloud.arg(&stand.directory).arg("-nv")).success();
     umount(&[]).refused(32, &["not mounted"]);
     let shown = call(&["-v"]).success();
     assert!(shown.stdout.contains("mounted at"), "{shown}");

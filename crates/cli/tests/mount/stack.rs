@@ -11,7 +11,7 @@ use extant_testkit::scratch::{LoopDevice, Mount};
 use extant_testkit::{require, requires};
 
 use crate::image::must;
-use crate::stand::{Stand, can_mount};
+use crate::stand::{Stand, can_mount, patiently, umount_command};
 use crate::support::{KIB, MIB, create, extant, noise, run};
 
 const INNER: &str = "inner.img";
@@ -120,7 +120,7 @@ fn mount_on_a_loop_device_over_a_file_of_another_mount_is_sound() {
         command.arg("mount").args(words).arg(inner.disk.path());
         run(command.arg(&inner.place)).success();
     };
-    let umount = || run(extant().arg("umount").arg(&inner.place)).success();
+    let umount = || patiently(&mut umount_command(&inner.place)).success();
     mount(&["--assign", "try"]);
     let data = allocate_and_write_backwards(&inner.place.join("file"));
     umount();

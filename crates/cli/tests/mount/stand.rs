@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use extant_sys::mounts::Mount;
+use extant_testkit::busy::try_while_busy;
 use extant_testkit::requires::{self, Requirement};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -23,6 +24,22 @@ pub fn can_mount() -> Requirement {
         "root, /dev/fuse and mke2fs",
         needs.iter().all(Requirement::is_met),
     )
+}
+
+pub fn umount_command(directory: &Path) -> Command {
+    let mut command = extant();
+    command.arg("umount").arg(directory);
+    command
+}
+
+/// Runs a command that unmounts what nobody means to use any more.
+#[track_caller]
+pub fn patiently(command: &mut Command) -> Answer {
+    let is_busy = |answer: &Answer| {
+        let words = ["in use", "busy"];
+        words.iter().any(|word| answer.stderr.contains(word))
+    };
+    try_while_busy(is_busy, || run(command))
 }
 
 /// An image of its own. Whatever is mounted goes with the value.
@@ -68,9 +85,16 @@ impl Stand {
         server
     }
 
+    /// `extant umount DIR`.
     #[track_caller]
     pub fn umount(&self) -> Answer {
-        run(extant().arg("umount").arg(&self.directory))
+        patiently(&mut umount_command(&self.directory))
+    }
+
+    /// The same, of what somebody uses.
+    #[track_caller]
+    pub fn umount_in_use(&self) -> Answer {
+        run(&mut umount_command(&self.directory))
     }
 
     /// Unmounts, and nobody finds anything wrong.

@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 
 use extant_testkit::{command, require, requires};
 
-use crate::stand::{Stand, can_mount, mount_at, wait_for_end};
+use crate::stand::{Stand, can_mount, mount_at, patiently, umount_command, wait_for_end};
 use crate::support::{Running, extant, noise, run};
 
 #[test]
@@ -192,8 +192,8 @@ fn mount_in_a_mount_is_seen_and_unmounted_on_its_own() {
     run(mount.arg(outer.path("m"))).success();
     fs::write(outer.path("m/file"), noise(6, 200_000)).unwrap();
     assert!(mount_at(&outer.path("m")).is_some());
-    outer.umount().refused(4, &["--lazy"]);
-    run(extant().arg("umount").arg(outer.path("m"))).success();
+    outer.umount_in_use().refused(4, &["--lazy"]);
+    patiently(&mut umount_command(&outer.path("m"))).success();
     assert_eq!(
         fs::metadata(outer.path("inner.img")).unwrap().size(),
         32 << 20

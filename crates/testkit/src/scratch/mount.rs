@@ -2,17 +2,12 @@
 
 use std::io;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, unmount};
 
+use crate::busy::try_while_busy;
 use crate::command::{must, tool};
-
-/// How long a mount may stay busy: long enough for the kernel to let go of the files of a
-/// process that has just ended.
-const PATIENCE: Duration = Duration::from_secs(3);
 
 /// Something mounted somewhere.
 ///
@@ -81,13 +76,7 @@ impl Drop for Mount {
 }
 
 fn unmount_patiently(place: &Path) -> io::Result<()> {
-    let start = Instant::now();
-    loop {
-        match unmount(place, UnmountFlags::empty()) {
-            Err(Errno::BUSY) if start.elapsed() < PATIENCE => {
-                thread::sleep(Duration::from_millis(20));
-            }
-            result => return Ok(result?),
-        }
-    }
+    let is_busy = |result: &Result<(), Errno>| *result == Err(Errno::BUSY);
+    let result = try_while_busy(is_busy, || unmount(place, UnmountFlags::empty()));
+    Ok(result?)
 }
