@@ -1,7 +1,8 @@
 //! What a pool keeps for itself, in the folder `.extant` of its directory; of an image, in the folder `IMAGE.extant` beside it.
 //!
 //! ```text
-//! .extant/lock          held for short steps: numbers, reservations, turns
+//! .extant/lock          held for short steps: numbers, reservations, turns; counts how often
+//! .extant/door          held by who has the lock next
 //! .extant/identifier    that of the definition, where there is one
 //! .extant/directory     of an image: where in it the volumes are
 //! .extant/turn, locks   of an image: who has it open, who waits, what jobs work on (storage/image/)
@@ -15,6 +16,7 @@
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -28,12 +30,13 @@ use crate::job::Jobs;
 /// Its name in the directory of a pool.
 pub(crate) const FOLDER: &str = ".extant";
 const LOCK: &str = "lock";
+const DOOR: &str = "door";
 /// The file that tells whose pool it is.
 pub(crate) const IDENTIFIER: &str = "identifier";
 const DIRECTORY: &str = "directory";
 /// Longer paths are none that anything takes.
 const PATH_MAX: u64 = 4096;
-/// Steps under the lock take milliseconds.
+/// Steps under the lock take milliseconds, and many may come before.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The pool's own folder, open.
@@ -41,6 +44,47 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub(crate) struct State {
     folder: Folder,
     pub(crate) jobs: Jobs,
+}
+
+/// Somebody who waits for the lock.
+struct Wait {
+    patience: Duration,
+    /// How often it had been taken when that was looked at last.
+    taken: u64,
+    since: Instant,
+}
+
+impl Wait {
+    fn new(lock: &File, patience: Duration) -> Self {
+        Self {
+            patience,
+            taken: times_taken(lock),
+            since: Instant::now(),
+        }
+    }
+
+    /// Whether nobody has taken it for too long.
+    fn is_over(&mut self, lock: &File) -> bool {
+        let taken = times_taken(lock);
+        if taken != self.taken {
+            self.taken = taken;
+            self.since = Instant::now();
+        }
+        self.since.elapsed() >= self.patience
+    }
+}
+
+fn times_taken(lock: &File) -> u64 {
+    let mut count = [0; 8];
+    let read = lock.read_exact_at(&mut count, 0);
+    read.map_or(0, |()| u64::from_le_bytes(count))
+}
+
+/// For who has taken it.
+fn count_up(lock: &File) {
+    let count = times_taken(lock).wrapping_add(1);
+    // On a full disk others wait for no longer than if nobody had.
+    let _ = lock.write_all_at(&count.to_le_bytes(), 0);
 }
 
 /// Keeps other processes, and other threads, from accounting at the same time.
@@ -82,14 +126,26 @@ impl State {
         })
     }
 
-    /// Waits for the lock and takes it.
+    /// Waits for the lock and takes it: as long as it goes from one to the next, there is no hurry.
+    ///
+    /// Who has it comes through the door as well when it wants it again, so that nobody waits for ever.
     pub(crate) fn lock(&self) -> Result<Locked> {
-        let file = self.folder.file(LOCK, OFlags::RDWR | OFlags::CREATE)?;
-        let started = Instant::now();
+        let lock = self.folder.file(LOCK, OFlags::RDWR | OFlags::CREATE)?;
+        let door = self.folder.file(DOOR, OFlags::RDWR | OFlags::CREATE)?;
+        let mut wait = Wait::new(&lock, PATIENCE);
+        self.wait_for(&door, || wait.is_over(&lock))?;
+        let door = Locked { file: door };
+        self.wait_for(&lock, || wait.is_over(&lock))?;
+        drop(door);
+        count_up(&lock);
+        Ok(Locked { file: lock })
+    }
+
+    fn wait_for(&self, file: &File, mut is_over: impl FnMut() -> bool) -> Result<()> {
         loop {
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => return Ok(Locked { file }),
-                Err(Errno::WOULDBLOCK | Errno::INTR) if started.elapsed() < PATIENCE => {
+            match flock(file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => return Ok(()),
+                Err(Errno::WOULDBLOCK | Errno::INTR) if !is_over() => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 Err(Errno::WOULDBLOCK | Errno::INTR) => {
@@ -171,6 +227,8 @@ fn check_owner(folder: Folder) -> Result<Folder> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+
     use super::*;
 
     #[test]
@@ -186,6 +244,46 @@ mod tests {
         assert_eq!(refused, Err(Errno::WOULDBLOCK));
         drop(locked);
         again.lock().unwrap();
+    }
+
+    #[test]
+    fn who_takes_the_lock_again_and_again_lets_others_have_it() {
+        let place = tempfile::tempdir().unwrap();
+        let pool = Folder::open(place.path()).unwrap();
+        let state = State::make(&pool, FOLDER).unwrap();
+        let (taken, has_other) = (AtomicU32::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !has_other.load(Ordering::Relaxed) {
+                    let _locked = state.lock().unwrap();
+                    taken.fetch_add(1, Ordering::Relaxed);
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+            });
+            while taken.load(Ordering::Relaxed) == 0 {
+                std::thread::yield_now();
+            }
+            let before = taken.load(Ordering::Relaxed);
+            let locked = state.lock().unwrap();
+            let between = taken.load(Ordering::Relaxed) - before;
+            has_other.store(true, Ordering::Relaxed);
+            drop(locked);
+            assert!(between < 50, "{between}");
+        });
+    }
+
+    #[test]
+    fn patience_lasts_as_long_as_the_lock_goes_around() {
+        let lock = tempfile::tempfile().unwrap();
+        assert!(Wait::new(&lock, Duration::ZERO).is_over(&lock));
+        let mut patient = Wait::new(&lock, Duration::from_millis(100));
+        for _ in 0..5 {
+            std::thread::sleep(Duration::from_millis(50));
+            count_up(&lock);
+            assert!(!patient.is_over(&lock));
+        }
+        std::thread::sleep(Duration::from_millis(120));
+        assert!(patient.is_over(&lock));
     }
 
     #[test]
