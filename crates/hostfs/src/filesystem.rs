@@ -11,10 +11,15 @@ use std::path::{Path, PathBuf};
 use extant_space::{Error, ErrorKind, Result};
 use extant_sys::mounts::Mount;
 use rustix::fs::IFlags;
+use rustix::process::geteuid;
+use rustix::thread::{CapabilitySet, capabilities};
 use serde::{Serialize, Serializer};
 
 use crate::file::HostFile;
 use crate::scratch::Scratch;
+
+/// The magic number of ext2, ext3 and ext4.
+const EXT: u64 = 0xef53;
 
 /// A file system by what written space means on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -56,6 +61,14 @@ pub struct FileSystem {
 }
 
 impl FileSystem {
+    /// Bytes free for this user on the file system of an open file or directory, as it says itself.
+    ///
+    /// # Errors
+    /// Those of the calls that look at it.
+    pub fn available_bytes(file: &impl AsFd) -> Result<u64> {
+        Ok(Self::of(file)?.available_bytes)
+    }
+
     /// The file system of an open directory, and of the files to be made in it.
     pub(crate) fn of_directory(directory: &impl AsFd, path: &Path) -> Result<Self> {
         let mut filesystem = Self::of(directory).map_err(|error| error.at(path))?;
@@ -97,10 +110,10 @@ impl FileSystem {
             Some(mount) => mount.fs_type.clone(),
             None => format!("{magic:#x}"),
         };
-        let free = if rustix::process::geteuid().is_root() {
-            space.f_bfree
-        } else {
-            space.f_bavail
+        let options = mount.as_ref().map(|mount| mount.options.as_slice());
+        let free = match magic == EXT && may_use_reserve(options.unwrap_or_default()) {
+            true => space.f_bfree.saturating_sub(kept_by_ext4(space.f_blocks)),
+            false => space.f_bavail,
         };
         let device = match stat.st_dev {
             // btrfs has a number of its own for each subvolume; the mount names a device.
@@ -151,6 +164,34 @@ impl FileSystem {
     }
 }
 
+/// Blocks of ext4 that nobody gets, so that it can always write what it must (`/sys/fs/ext4/*/reserved_clusters`, as it is unless
+/// somebody has changed it). They are in `f_bfree`.
+fn kept_by_ext4(blocks: u64) -> u64 {
+    (blocks / 50).min(4096)
+}
+
+/// ext4 keeps blocks back for one user, root if nobody else is named, and for who has the capability. Root in a container has
+/// none, and on other file systems nobody gets what they keep back.
+fn may_use_reserve(options: &[String]) -> bool {
+    let resource = CapabilitySet::SYS_RESOURCE;
+    let has_capability = capabilities(None).is_ok_and(|sets| sets.effective.contains(resource));
+    let is_owner = reserve_owner(options) == Some(geteuid().as_raw());
+    (has_capability || is_owner) && is_in_first_user_namespace()
+}
+
+/// In others the numbers of users are not those that the file system knows, and capabilities are not for it.
+fn is_in_first_user_namespace() -> bool {
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.split_whitespace().eq(["0", "0", "4294967295"])
+}
+
+fn reserve_owner(options: &[String]) -> Option<u32> {
+    let mut named = options
+        .iter()
+        .filter_map(|option| option.strip_prefix("resuid="));
+    named.next_back().map_or(Some(0), |uid| uid.parse().ok())
+}
+
 fn kind_of(magic: u64, name: &str) -> FileSystemKind {
     // 9P shows the magic number of what the server has, and FUSE has one for all.
     if matches!(
@@ -189,6 +230,17 @@ pub(crate) fn parent_of(path: &Path) -> &Path {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn reserve_is_of_root_unless_another_user_is_named() {
+        let owner = |options: &[&str]| {
+            let options: Vec<String> = options.iter().map(ToString::to_string).collect();
+            reserve_owner(&options)
+        };
+        assert_eq!(owner(&["rw", "relatime"]), Some(0));
+        assert_eq!(owner(&["rw", "resuid=65534", "resgid=0"]), Some(65534));
+        assert_eq!(owner(&["resuid=nobody"]), None);
+    }
 
     #[test]
     fn copy_on_write_is_lifted_by_nocow_on_btrfs_and_by_nothing_on_zfs() {

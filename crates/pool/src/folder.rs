@@ -237,12 +237,6 @@ impl Folder {
         Ok(Some(bytes))
     }
 
-    /// The file system's answer about room.
-    pub(crate) fn statvfs(&self) -> Result<rustix::fs::StatVfs> {
-        rustix::fs::fstatvfs(&self.fd)
-            .map_err(|errno| Error::from(io::Error::from(errno)).at(&self.path))
-    }
-
     /// Who owns it.
     pub(crate) fn owner(&self) -> Result<u32> {
         Ok(self.own_stat()?.st_uid)

@@ -109,8 +109,11 @@ pub(crate) trait Storage: Send + Sync {
     /// Opens a volume for no more than a list tells of it; `None` where it may not be read.
     fn peek(&self, name: &VolumeName) -> Option<Box<dyn Peek>>;
 
-    /// Takes a volume away, durably. Its space comes back soon.
+    /// Takes a volume's name away. Its space comes back when the last one who has it open closes it.
     fn remove(&self, name: &VolumeName) -> Result<()>;
+
+    /// Makes durable what was removed; its space is counted as free on return.
+    fn sync(&self) -> Result<()>;
 
     /// Free on the file system for who runs this process.
     fn free_bytes(&self) -> Result<u64>;

@@ -211,11 +211,14 @@ impl Pool {
     pub fn delete(&self, name: &VolumeName, force: bool) -> Result<()> {
         let storage = self.storage(Purpose::Change)?;
         let file = storage.open(name, Access::Read)?;
-        let _locked = lock_alone(&*file)?;
+        let locked = lock_alone(&*file)?;
         if !force {
             check_nobody_has_it_open(&*file)?;
         }
-        storage.remove(name)
+        storage.remove(name)?;
+        drop(locked);
+        drop(file);
+        storage.sync()
     }
 }
 

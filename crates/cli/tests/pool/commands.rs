@@ -24,6 +24,22 @@ fn vol(command: &str, pool: &Path, more: &[&str]) -> Answer {
 }
 
 #[test]
+fn space_of_a_deleted_volume_is_there_for_the_next_one() {
+    require!(Filesystem::Ext4.requirement());
+    let scratch = in_memory(256 * MIB);
+    let pool = scratch.path();
+    for _ in 0..20 {
+        vol(
+            "create",
+            pool,
+            &["a", "200MiB", "--preallocation", "falloc"],
+        )
+        .success();
+        vol("delete", pool, &["a"]).success();
+    }
+}
+
+#[test]
 fn session_with_a_defined_pool_does_what_it_says() {
     require!(Filesystem::Ext4.requirement());
     let scratch = in_memory(128 * MIB);

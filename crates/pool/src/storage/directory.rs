@@ -5,10 +5,10 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use extant_hostfs::{
-    Access, CopyOnWrite, CreateOptions, Durable, FillOrder, Filling, HostFile, OnFailure, Pace,
-    remove_soon,
+    Access, CopyOnWrite, CreateOptions, Durable, FileSystem, FillOrder, Filling, HostFile,
+    OnFailure, Pace, remove_soon,
 };
-use extant_space::{Control, ErrorKind, Preallocation, Result};
+use extant_space::{Control, Error, ErrorKind, Preallocation, Result};
 use rustix::fs::{FileType, OFlags, Stat};
 
 use super::{FileStat, NewFile, Peek, Storage, VolumeFile, WorkFile, is_own, job_of};
@@ -77,18 +77,20 @@ impl Storage for DirectoryStorage<'_> {
     }
 
     fn remove(&self, name: &VolumeName) -> Result<()> {
-        remove_soon(self.folder, name.as_str().as_ref())
-            .map_err(|error| error.about(self.folder.path().join(name.as_str())))?;
+        match self.folder.remove(name.as_str())? {
+            true => Ok(()),
+            false => {
+                Err(Error::new(ErrorKind::NotFound).at(self.folder.path().join(name.as_str())))
+            }
+        }
+    }
+
+    fn sync(&self) -> Result<()> {
         self.folder.sync()
     }
 
     fn free_bytes(&self) -> Result<u64> {
-        let found = self.folder.statvfs()?;
-        let free = match rustix::process::geteuid().is_root() {
-            true => found.f_bfree,
-            false => found.f_bavail,
-        };
-        Ok(free.saturating_mul(found.f_frsize))
+        FileSystem::available_bytes(self.folder).map_err(|error| error.at(self.folder.path()))
     }
 
     fn work_path(&self) -> PathBuf {

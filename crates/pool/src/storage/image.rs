@@ -163,8 +163,11 @@ impl Storage for ImageStorage {
         image
             .check_writable()
             .and_then(|()| inside.directory().unlink(name.as_str().as_bytes()))
-            .map_err(|error| error.at(self.place(name.as_str())))?;
-        inside.sync()
+            .map_err(|error| error.at(self.place(name.as_str())))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.hold.enter()?.sync()
     }
 
     fn free_bytes(&self) -> Result<u64> {

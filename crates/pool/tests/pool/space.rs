@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use extant_pool::{CloneMethod, Definition, InImage, Limits, Pool};
 use extant_space::{ErrorKind, Preallocation};
 use extant_testkit::require;
-use extant_testkit::scratch::Filesystem;
+use extant_testkit::scratch::{Filesystem, Scratch};
 
 use crate::both::make_image;
 use crate::stand::{
@@ -72,6 +72,24 @@ fn total_bounds_what_is_made_real_whatever_may_be_promised() {
     }
     perform(&pool, create("b", 5 * MIB, Preallocation::Falloc)).unwrap();
     assert_at_rest(&pool);
+}
+
+#[test]
+fn what_the_file_system_keeps_for_another_user_is_not_promised() {
+    require!(Filesystem::Ext4.requirement());
+    for options in ["rw", "resuid=12345"] {
+        let scratch = Scratch::builder(Filesystem::Ext4, 256 * MIB)
+            .memory(512 * MIB)
+            .mkfs_options(&["-m", "40"])
+            .mount_options(options)
+            .build();
+        let pool = pool_at(scratch.path());
+        let available = pool.info().unwrap().space.available_bytes;
+        assert!(available > 100 * MIB, "{options}: {available}");
+        // Some blocks are for the map of the file.
+        let whole = create("a", available - MIB, Preallocation::Falloc);
+        perform(&pool, whole).unwrap_or_else(|error| panic!("{options}: {error}"));
+    }
 }
 
 #[test]
