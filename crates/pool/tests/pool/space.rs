@@ -144,7 +144,7 @@ fn volumes_that_just_get_their_names_are_not_counted_twice() {
     let inside = InImage::default();
     let definition =
         Definition::in_image("image".parse().unwrap(), &image, &inside, limits).unwrap();
-    make_and_remove(&Pool::build(definition).unwrap(), 30);
+    make_and_remove(&Pool::build(definition).unwrap(), 10);
 }
 
 #[test]
