@@ -61,7 +61,7 @@ impl Default for Options {
         Self {
             memory_mib: 1024,
             processors: 2,
-            timeout: Duration::from_secs(120),
+            timeout: Duration::from_secs(300),
             disks: Vec::new(),
             shared: None,
         }
