@@ -39,6 +39,9 @@ const PATH_MAX: u64 = 4096;
 /// Steps under the lock take milliseconds, and many may come before.
 const PATIENCE: Duration = Duration::from_secs(30);
 
+/// How often is looked whether it is free, first and after a while.
+const LOOK: Duration = Duration::from_millis(1);
+const LOOK_MAX: Duration = Duration::from_millis(16);
 /// Who waits for longer has no luck.
 const LUCK: Duration = Duration::from_millis(500);
 
@@ -172,6 +175,7 @@ impl State {
         let came = Instant::now();
         let mut wait = Wait::new(&lock, PATIENCE);
         let mut shut = None;
+        let mut pause = LOOK;
         loop {
             let may_try = match &door {
                 Some(door) if shut.is_none() => is_open(door)?,
@@ -193,7 +197,12 @@ impl State {
             {
                 shut = Some(Unlock(door));
             }
-            std::thread::sleep(Duration::from_millis(1));
+            std::thread::sleep(pause);
+            // Many who wait would leave the one who has it no processor.
+            pause = match shut {
+                Some(_) => LOOK,
+                None => (2 * pause).min(LOOK_MAX),
+            };
         }
     }
 
