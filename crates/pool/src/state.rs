@@ -94,20 +94,21 @@ fn count_up(lock: &File) {
 }
 
 fn try_lock(file: &File) -> Result<bool> {
-    match flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(true),
-        Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(false),
-        Err(errno) => Err(Error::from(io::Error::from(errno)).during("lock")),
-    }
+    try_flock(file, FlockOperation::NonBlockingLockExclusive)
 }
 
 /// Whether nobody has shut it.
 fn is_open(door: &File) -> Result<bool> {
-    match flock(door, FlockOperation::NonBlockingLockShared) {
-        Ok(()) => {
-            drop(Unlock(door));
-            Ok(true)
-        }
+    let is_open = try_flock(door, FlockOperation::NonBlockingLockShared)?;
+    if is_open {
+        drop(Unlock(door));
+    }
+    Ok(is_open)
+}
+
+fn try_flock(file: &File, operation: FlockOperation) -> Result<bool> {
+    match flock(file, operation) {
+        Ok(()) => Ok(true),
         Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(false),
         Err(errno) => Err(Error::from(io::Error::from(errno)).during("lock")),
     }

@@ -6,6 +6,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use extant_space::{ErrorKind, Result};
+
 const PATIENCE: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(20);
 
@@ -19,4 +21,11 @@ pub fn try_while_busy<T>(is_busy: impl Fn(&T) -> bool, mut attempt: impl FnMut()
         }
         thread::sleep(PAUSE);
     }
+}
+
+/// The same, where busy is the error of what is in use.
+pub fn try_while_in_use<T>(attempt: impl FnMut() -> Result<T>) -> Result<T> {
+    let is_busy =
+        |result: &Result<T>| matches!(result, Err(error) if error.kind() == ErrorKind::InUse);
+    try_while_busy(is_busy, attempt)
 }

@@ -10,8 +10,8 @@ use extant_ext4::Filesystem;
 use extant_ext4::check::{CheckOptions, check};
 use extant_mount::volume::{Volume, VolumeOptions, filesystem_options};
 use extant_mount::{MountOptions, Session};
-use extant_space::{CancelToken, Control, ErrorKind, Result, Silent};
-use extant_testkit::busy::try_while_busy;
+use extant_space::{CancelToken, Control, Silent};
+use extant_testkit::busy::try_while_in_use;
 use extant_testkit::command::{run, tool};
 use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::workdir::Workdir;
@@ -49,9 +49,7 @@ pub fn mounted<T>(
     let unmounter = session.unmounter();
     let server = thread::spawn(move || session.run());
     let result = work();
-    let is_busy =
-        |result: &Result<()>| matches!(result, Err(error) if error.kind() == ErrorKind::InUse);
-    if let Err(error) = try_while_busy(is_busy, || unmounter.unmount()) {
+    if let Err(error) = try_while_in_use(|| unmounter.unmount()) {
         let _ = unmounter.detach();
         panic!("{error}");
     }

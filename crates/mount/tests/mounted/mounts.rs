@@ -12,8 +12,7 @@ use extant_blockdev::{MemoryDevice, OperationKind};
 use extant_ext4::Filesystem;
 use extant_mount::volume::{Volume, VolumeOptions, filesystem_options};
 use extant_mount::{MountOptions, Session, Unmounter};
-use extant_space::{ErrorKind, Result};
-use extant_testkit::busy::try_while_busy;
+use extant_testkit::busy::try_while_in_use;
 use extant_testkit::command::{run, tool};
 use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::requires::{self, Requirement};
@@ -127,9 +126,7 @@ impl Ours {
         let Some(server) = self.server.take() else {
             return;
         };
-        let is_busy =
-            |result: &Result<()>| matches!(result, Err(error) if error.kind() == ErrorKind::InUse);
-        if let Err(error) = try_while_busy(is_busy, || self.unmounter.unmount()) {
+        if let Err(error) = try_while_in_use(|| self.unmounter.unmount()) {
             let _ = self.unmounter.detach();
             panic!("{error}");
         }
