@@ -122,7 +122,7 @@ struct Ready {
 impl Ready {
     fn show(&self, style: Style) -> String {
         match style {
-            Style::Json => serde_json::to_string(self).expect("plain words and numbers"),
+            Style::Json => print::json_line(self),
             Style::Line => format!(
                 "{}: mounted at {}, {}, by process {}",
                 print::path(Path::new(&self.image)),
