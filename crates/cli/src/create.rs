@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use extant_hostfs::{
     CopyOnWrite, CreateOptions, CreateReport, Existing, OnFailure, Plan, Verified,
 };
@@ -13,10 +14,10 @@ use extant_space::{ByteSize, CancelToken, Control, MapSummary, Result};
 use serde::Serialize;
 
 use crate::arguments::{OutputArgs, PaceArgs, parse_mode, parse_size};
-use crate::image_words::Words;
+use crate::image_words::{self, Words};
 use crate::inside::{self, InsideArgs};
 use crate::progress::Display;
-use crate::{exit, print};
+use crate::{complete, exit, print};
 
 /// Make a new file or disk image of SIZE bytes whose space is really there.
 ///
@@ -57,6 +58,7 @@ pub struct CreateArgs {
     /// Options of qcow2, in QEMU's words: cluster_size, refcount_bits, compat, lazy_refcounts,
     /// compression_type, backing_file with backing_fmt, data_file, data_file_raw, preallocation
     #[arg(short = 'o', long = "options", value_name = "NAME=VALUE,...")]
+    #[arg(add = ArgValueCompleter::new(complete::words(image_words::NAMES)))]
     pub words: Vec<String>,
 
     /// Make only the first part real; the rest stays sparse

@@ -1,5 +1,6 @@
 //! Exit status, and the one line that explains it.
 
+use std::io::{self, Write};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -64,7 +65,7 @@ pub fn report_as(error: &Error, style: Style, failed: u8) -> ExitCode {
 }
 
 fn tell(error: &Error, style: Style, status: u8) -> ExitCode {
-    if style == Style::Json || IS_JSON.load(Ordering::Relaxed) {
+    let line = if style == Style::Json || IS_JSON.load(Ordering::Relaxed) {
         let failure = Failure {
             event: "error",
             kind: error.kind(),
@@ -72,10 +73,12 @@ fn tell(error: &Error, style: Style, status: u8) -> ExitCode {
             path: error.path().map(|path| path.to_string_lossy().into_owned()),
             exit_status: status,
         };
-        eprintln!("{}", print::json_line(&failure));
+        print::json_line(&failure)
     } else {
-        eprintln!("extant: {error}");
-    }
+        format!("extant: {error}")
+    };
+    // Without stderr nobody can be told.
+    let _ = writeln!(io::stderr(), "{line}");
     ExitCode::from(status)
 }
 

@@ -8,17 +8,20 @@
 
 mod arguments;
 mod background;
+mod complete;
 mod create;
 mod disk;
 mod exit;
 mod fallocate;
 mod fs;
 mod generate;
+mod help;
 mod image;
 mod image_words;
 mod inside;
 mod job;
 mod log;
+mod man;
 mod map;
 mod materialize;
 mod mount;
@@ -73,6 +76,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Before anything is printed, and before signals are caught: a shell may end it.
+    complete::answer();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let cancel = match signals::catch() {
         Ok(cancel) => cancel,
@@ -120,7 +125,7 @@ fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
     if options.any(|word| word == "--json") {
         exit::use_json();
     }
-    let matches = Cli::command().try_get_matches_from(arguments)?;
+    let matches = help::lay_out(Cli::command()).try_get_matches_from(arguments)?;
     let mut innermost = &matches;
     while let Some((_, below)) = innermost.subcommand() {
         innermost = below;
