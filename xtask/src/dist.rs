@@ -1,6 +1,6 @@
 //! `cargo xtask dist`: what a package of the command consists of.
 //!
-//! `target/dist` then holds `extant`, `man/man1/*.1.gz`, `completions/*`, `sbin/*` (the
+//! `target/dist` then holds `extant`, `man/man*/*.gz`, `completions/*`, `sbin/*` (the
 //! names by which mount(8) and umount(8) find the program) and the licences. The
 //! binary itself writes its man pages and completions, so that they cannot differ
 //! from `--help`. `include`, `lib` and `python` are libextant: header, shared and static
@@ -57,8 +57,10 @@ pub fn run(workspace: &Workspace) -> Result<()> {
     step::run(Command::new(&built).arg("man").arg(&man))?;
     // Without a time stamp: the same pages are the same files.
     let mut pages = Vec::new();
-    for page in fs::read_dir(man.join("man1"))? {
-        pages.push(page?.path());
+    for section in fs::read_dir(&man)? {
+        for page in fs::read_dir(section?.path())? {
+            pages.push(page?.path());
+        }
     }
     step::run(Command::new("gzip").arg("-9n").args(pages))?;
     for name in MOUNT_HELPERS {

@@ -1,7 +1,7 @@
 //! Shell completions and man pages, made from the commands themselves.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, CommandFactory};
@@ -35,7 +35,7 @@ Examples:
   extant man ~/.local/share/man        man finds them there
   extant man /tmp/pages && man /tmp/pages/man1/extant-create.1")]
 pub struct ManArgs {
-    /// Where; the pages are in man1 below it, which is made if missing
+    /// Where; the pages are in man1, man3 and man5 below it, which are made if missing
     pub directory: PathBuf,
 }
 
@@ -59,20 +59,23 @@ pub fn completions(args: &CompletionsArgs) -> ExitCode {
 
 /// Writes the pages.
 pub fn man(args: &ManArgs) -> ExitCode {
-    let folder = args.directory.join("man1");
+    let directory = &args.directory;
     let write = || -> Result<usize> {
-        let fail = |source| Error::from(source).at(&folder).during("write man pages");
-        for folder in [&args.directory, &folder] {
-            fs::create_dir_all(folder).map_err(|source| Error::from(source).at(folder))?;
+        let fail = |path: &Path, source| Error::from(source).at(path).during("write man pages");
+        let make = |path: &Path| fs::create_dir_all(path).map_err(|source| fail(path, source));
+        make(directory)?;
+        for section in ["man1", "man3", "man5"] {
+            make(&directory.join(section))?;
         }
-        let pages = man::pages(Cli::command()).map_err(fail)?;
+        let pages = man::pages(Cli::command()).map_err(|source| fail(directory, source))?;
         for page in &pages {
-            fs::write(folder.join(&page.name), &page.text).map_err(fail)?;
+            let path = directory.join(&page.name);
+            fs::write(&path, &page.text).map_err(|source| fail(&path, source))?;
         }
         Ok(pages.len())
     };
     match write() {
-        Ok(pages) => print::text(format!("{}: {pages} man pages", print::path(&folder))),
+        Ok(pages) => print::text(format!("{}: {pages} man pages", print::path(directory))),
         Err(error) => exit::report(&error, Style::Line),
     }
 }

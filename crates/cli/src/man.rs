@@ -99,24 +99,34 @@ const fn more(
     }
 }
 
-/// A page and its file name.
+/// Written by hand: what is no command.
+const BY_HAND: [(&str, &str); 2] = [
+    ("man3/libextant.3", include_str!("../man/libextant.3")),
+    ("man5/extant-pool.5", include_str!("../man/extant-pool.5")),
+];
+
+/// A page and its place below the directory of man pages.
 pub struct Page {
     pub name: String,
     pub text: String,
 }
 
-/// The pages of `command` and of all commands below it.
+/// All pages: those of `command` and of the commands below it, and those written by hand.
 pub fn pages(command: Command) -> io::Result<Vec<Page>> {
     let mut command = command.disable_help_subcommand(true);
     command.build();
     let mut pages = Vec::new();
     add_pages(&command, None, &mut pages)?;
+    pages.extend(BY_HAND.map(|(name, text)| Page {
+        name: name.to_owned(),
+        text: text.to_owned(),
+    }));
     Ok(pages)
 }
 
 fn add_pages(command: &Command, parent: Option<&Command>, pages: &mut Vec<Page>) -> io::Result<()> {
     pages.push(Page {
-        name: format!("{}.1", name(command)),
+        name: format!("man1/{}.1", name(command)),
         text: page(command, parent)?,
     });
     for below in command

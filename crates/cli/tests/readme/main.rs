@@ -309,26 +309,29 @@ fn completions_of_bash_ask_the_program() {
 #[track_caller]
 fn man_pages(work: &Workdir) -> Vec<(String, String)> {
     let answer = run(extant().arg("man").arg(work.path().join("man"))).success();
-    let folder = work.path().join("man/man1");
-    let names = support::names(&folder);
-    let told = format!("{}: {} man pages\n", folder.display(), names.len());
+    let mut pages = Vec::new();
+    for section in ["man1", "man3", "man5"] {
+        let folder = work.path().join("man").join(section);
+        for name in support::names(&folder) {
+            let text = fs::read_to_string(folder.join(&name)).unwrap();
+            pages.push((format!("{section}/{}", name.display()), text));
+        }
+    }
+    let folder = work.path().join("man");
+    let told = format!("{}: {} man pages\n", folder.display(), pages.len());
     assert_eq!(answer.stdout, told);
-    let read = |name: std::ffi::OsString| {
-        let text = fs::read_to_string(folder.join(&name)).unwrap();
-        (name.into_string().unwrap(), text)
-    };
-    names.into_iter().map(read).collect()
+    pages
 }
 
 #[test]
 fn man_pages_are_made_for_every_command_and_are_clean() {
     let work = Workdir::new();
     let pages = man_pages(&work);
-    let mut wanted = vec!["extant.1".to_owned()];
+    let mut wanted = vec!["man1/extant.1".to_owned()];
     wanted.extend(
         all_commands()
             .iter()
-            .map(|words| format!("extant-{}.1", words.join("-"))),
+            .map(|words| format!("man1/extant-{}.1", words.join("-"))),
     );
     for name in wanted {
         let (_, text) = pages.iter().find(|(page, _)| *page == name).expect(&name);
@@ -346,7 +349,7 @@ fn man_pages_are_made_for_every_command_and_are_clean() {
         }
         assert!(!text.contains(".SH EXTRA"), "{name}");
         assert!(
-            name == "extant.1" || text.contains("\n.SH EXAMPLES\n"),
+            name == "man1/extant.1" || text.contains("\n.SH EXAMPLES\n"),
             "{name}"
         );
     }
@@ -355,9 +358,27 @@ fn man_pages_are_made_for_every_command_and_are_clean() {
     groff.args(["-man", "-ww", "-z", "-Tutf8"]);
     let files = pages
         .iter()
-        .map(|(name, _)| work.path().join("man/man1").join(name));
+        .map(|(name, _)| work.path().join("man").join(name));
     let output = command::run(groff.args(files)).unwrap();
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn man_page_of_the_library_names_every_function_of_the_header() {
+    let header = Path::new(env!("CARGO_MANIFEST_DIR")).join("../capi/include/extant.h");
+    let header = fs::read_to_string(header).expect("extant.h");
+    let page = include_str!("../../man/libextant.3");
+    let functions = header.lines().filter_map(|line| {
+        let (before, _) = line.split_once('(')?;
+        let name = before.rsplit([' ', '*']).next()?;
+        let is_declared = !line.starts_with([' ', '/']) && !line.starts_with("typedef");
+        (is_declared && name.starts_with("extant_")).then_some(name)
+    });
+    let functions: Vec<&str> = functions.collect();
+    assert!(functions.len() > 10, "{functions:?}");
+    for name in functions {
+        assert!(page.contains(name), "{name}");
+    }
 }
 
 #[test]
