@@ -7,6 +7,13 @@
 //! layers above do not care which they hold.
 //!
 //! Definitions: `docs/design.md`, "Words".
+//!
+//! Module layers, lowest first:
+//!
+//! 1. `fallocate`, `range`, `size`: values without errors of their own
+//! 2. `error`, `extent`: values that name ranges and sizes
+//! 3. `cancel`, `file`, `preallocation`, `summary`: what fails, and what is made of extents
+//! 4. `progress`: reports and cancellation of long work
 
 #![forbid(unsafe_code)]
 
