@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use extant_space::{
-    ByteRange, ByteSize, Control, Error, ErrorKind, MapSummary, Preallocation, Result, SpaceFile,
+    ByteRange, ByteSize, Control, Error, ErrorKind, MapSummary, Preallocation, Remedy, Result,
+    SpaceFile,
 };
 use extant_sys::extents::MapSource;
 use rustix::fs::{IFlags, Mode};
@@ -307,7 +308,7 @@ fn prepare_copy_on_write(
         file.resize(0)?;
         if !file.accepts_nocow() && filesystem.check_written_stays(file).is_ok() {
             notes.push(format!(
-                "--nocow: nothing to do, {} overwrites in place",
+                "copy-on-write need not be turned off: {} overwrites in place",
                 filesystem.name
             ));
         }
@@ -316,20 +317,20 @@ fn prepare_copy_on_write(
         return Ok(());
     }
     filesystem.check_written_stays(file).map_err(|error| {
-        error.advice(match filesystem.kind {
-            FileSystemKind::CopyOnWrite if !is_wanted => {
-                "--nocow turns that off for this file; --preallocation falloc only reserves"
-            }
-            _ => "--preallocation falloc only reserves, where the file system can",
-        })
+        let error = match filesystem.kind {
+            FileSystemKind::CopyOnWrite if !is_wanted => error.remedy(Remedy::DisableCopyOnWrite),
+            _ => error,
+        };
+        error.remedy(Remedy::ReserveOnly)
     })
 }
 
 fn explain(error: Error, options: &CreateOptions) -> Error {
     match error.kind() {
         ErrorKind::NoSpace if options.allocation_bytes.is_none() => error
-            .advice("free some, choose a smaller SIZE, or make only a part real (--allocation)"),
-        ErrorKind::NoSpace => error.advice("free some, or choose a smaller --allocation"),
+            .advice("free some, or choose a smaller size")
+            .remedy(Remedy::AllocateLess),
+        ErrorKind::NoSpace => error.advice("free some, or make less real"),
         _ => error,
     }
 }

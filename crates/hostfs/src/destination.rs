@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use extant_space::{Error, ErrorKind, Result};
+use extant_space::{Error, ErrorKind, Remedy, Result};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
@@ -111,7 +111,7 @@ impl Destination {
             Existing::Refuse => {
                 let error = Error::new(ErrorKind::AlreadyExists).at(&self.path);
                 Err(if is_file {
-                    error.advice("--force replaces it; extant materialize makes its holes real")
+                    error.remedy(Remedy::Replace).remedy(Remedy::Materialize)
                 } else {
                     error.detail("exists, and is not a regular file")
                 })

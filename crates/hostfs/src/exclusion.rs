@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use extant_space::{Error, ErrorKind, Result};
+use extant_space::{Error, ErrorKind, Remedy, Result};
 
 use crate::file::HostFile;
 use crate::holders;
@@ -45,16 +45,17 @@ pub(crate) fn take_lease(file: &HostFile) -> Result<WriteLease<'_>> {
             error
                 .with_kind(ErrorKind::InUse)
                 .detail(format!("the file is open elsewhere: {who}"))
-                .advice("stop it, or use --shared if nobody writes to the file's holes")
+                .advice("stop it")
+                .remedy(Remedy::ShareAccess)
         }
         Some(libc::EACCES | libc::EPERM) => error
             .with_kind(ErrorKind::PermissionDenied)
             .detail("other writers cannot be kept out: a lease needs the file's owner or CAP_LEASE")
-            .advice("use --shared if nobody writes to the file's holes"),
+            .remedy(Remedy::ShareAccess),
         _ => error
             .with_kind(ErrorKind::Unsupported)
             .detail("other writers cannot be kept out: this file system has no leases")
-            .advice("use --shared if nobody writes to the file's holes"),
+            .remedy(Remedy::ShareAccess),
     })
 }
 

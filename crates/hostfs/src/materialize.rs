@@ -13,7 +13,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Instant;
 
-use extant_space::{ByteRange, Control, Error, ErrorKind, FallocateMode, Result, SpaceFile};
+use extant_space::{
+    ByteRange, Control, Error, ErrorKind, FallocateMode, Remedy, Result, SpaceFile,
+};
 use rustix::fs::IFlags;
 use serde::Serialize;
 
@@ -120,7 +122,9 @@ pub fn materialize_file(
     };
     let filesystem = FileSystem::under(file)?;
     filesystem.check_written_stays(file).map_err(|error| {
-        error.advice("NOCOW can be set on an empty file only: extant create --nocow makes one")
+        error
+            .advice("NOCOW can be set on an empty file only")
+            .remedy(Remedy::CreateWithoutCopyOnWrite)
     })?;
     let before = missing::survey(file, range)?;
     let unshared_bytes = match (before.shared_bytes, options.shared) {
@@ -135,7 +139,7 @@ pub fn materialize_file(
                 .detail(format!(
                     "{bytes} bytes are shared with other files (reflinks): their next overwrite would allocate"
                 ))
-                .advice("--unshare gives them space of their own"));
+                .remedy(Remedy::Unshare));
         }
     };
     let target = Target {
