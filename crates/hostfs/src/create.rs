@@ -7,6 +7,7 @@
 
 mod content;
 mod filling;
+mod replaced;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -28,6 +29,8 @@ use crate::plan::Plan;
 use crate::verify::{self, Contents, Verified};
 use crate::written::Target;
 use content::Content;
+use replaced::Replaced;
+
 pub use filling::{FillOrder, Filling};
 
 /// What is done on file systems that overwrite elsewhere.
@@ -69,7 +72,8 @@ pub struct CreateOptions {
     pub copy_on_write: CopyOnWrite,
     /// What is done after a cancel or an error.
     pub on_failure: OnFailure,
-    /// Permissions of the file; `None`: 0666 without the umask's bits.
+    /// Permissions of the file; `None`: those of a file that is replaced, else 0666 without the
+    /// umask's bits.
     pub mode: Option<u32>,
     /// What is on the disk on return.
     pub durable: Durable,
@@ -181,7 +185,7 @@ fn create_new(
     check_size(&destination.path, options.size_bytes)?;
     let filesystem = FileSystem::of_directory(&destination.directory, &destination.directory_path)?;
     let keep = options.on_failure == OnFailure::KeepPartial;
-    let partial = Partial::open(destination, keep)?;
+    let partial = Partial::open(destination, keep, control)?;
     let made = make(
         &partial,
         &filesystem,
@@ -199,10 +203,35 @@ fn create_new(
             return Err(explain(error.at(path), options));
         }
     };
-    partial.publish(final_mode(options.mode)?, options.durable)?;
+    let notes = describe(&partial, options)?;
+    report.notes.extend(notes);
+    partial.publish(options.durable)?;
     path.clone_into(&mut report.path);
     report.elapsed_seconds = started.elapsed().as_secs_f64();
     Ok(report)
+}
+
+/// Owner, permissions and attributes: those of the file that is replaced, else as of any new file.
+fn describe(partial: &Partial, options: &CreateOptions) -> Result<Vec<String>> {
+    let file = partial.file();
+    // Before the mode, which may forbid it.
+    partial.clear_mark()?;
+    let replaced = match options.existing {
+        Existing::Replace => Replaced::look(partial.destination()),
+        Existing::Refuse => None,
+    };
+    match replaced {
+        Some(replaced) => {
+            let mode = options.mode.map(|bits| final_mode(Some(bits)));
+            replaced.hand_over(file, mode.transpose()?)
+        }
+        None => {
+            let mode = final_mode(options.mode)?;
+            rustix::fs::fchmod(file.as_file(), mode)
+                .map_err(|errno| file.error(errno).during("set mode"))?;
+            Ok(Vec::new())
+        }
+    }
 }
 
 /// Makes the partial file what the options ask for, and holds it against them.
