@@ -5,6 +5,8 @@ use std::process::ExitCode;
 use extant_space::{Error, ErrorKind};
 use serde::Serialize;
 
+use crate::remedy::Shown;
+
 /// After SIGINT or SIGTERM.
 pub const CANCELLED: u8 = 130;
 
@@ -53,12 +55,12 @@ pub fn report_as(error: &Error, style: Style, failed: u8) -> ExitCode {
 
 fn tell(error: &Error, style: Style, status: u8) -> ExitCode {
     match style {
-        Style::Line => eprintln!("extant: {error}"),
+        Style::Line => eprintln!("extant: {}", Shown(error)),
         Style::Json => {
             let failure = Failure {
                 event: "error",
                 kind: error.kind(),
-                message: error.to_string(),
+                message: Shown(error).to_string(),
                 path: error.path().map(|path| path.to_string_lossy().into_owned()),
                 exit_status: status,
             };
@@ -100,6 +102,7 @@ fn status(kind: ErrorKind) -> u8 {
         | ErrorKind::ReadOnly
         | ErrorKind::PermissionDenied
         | ErrorKind::Immutable
+        | ErrorKind::NotPermitted
         | ErrorKind::InUse => 4,
         ErrorKind::Unsupported | ErrorKind::CopyOnWrite => 5,
         ErrorKind::Cancelled => CANCELLED,

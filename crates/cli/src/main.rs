@@ -26,6 +26,7 @@ mod pool;
 mod print;
 mod probe;
 mod progress;
+mod remedy;
 mod serve;
 mod signals;
 mod table;

@@ -181,7 +181,7 @@ fn map_files(
             Err(Stopped::Map(error)) => {
                 status = ExitCode::from(1);
                 // Without stderr there is nobody left to tell.
-                let _ = writeln!(io::stderr(), "extant: {error}");
+                let _ = writeln!(io::stderr(), "extant: {}", crate::remedy::Shown(&error));
             }
             Err(stopped) => return Err(stopped),
         }

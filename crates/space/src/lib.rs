@@ -25,6 +25,7 @@ mod file;
 mod preallocation;
 mod progress;
 mod range;
+mod remedy;
 mod size;
 mod summary;
 
@@ -36,5 +37,6 @@ pub use file::{SpaceFile, SyncMode};
 pub use preallocation::Preallocation;
 pub use progress::{Control, Phase, Progress, ProgressSink, Silent};
 pub use range::ByteRange;
+pub use remedy::Remedy;
 pub use size::{ByteSize, ParseSizeError};
 pub use summary::MapSummary;
