@@ -147,7 +147,7 @@ impl ErrorKind {
             libc::EROFS => Self::ReadOnly,
             libc::EACCES => Self::PermissionDenied,
             libc::EPERM => Self::NotPermitted,
-            libc::ETXTBSY | libc::EBUSY | libc::EAGAIN => Self::InUse,
+            libc::ETXTBSY | libc::EBUSY | libc::EAGAIN | libc::EADDRINUSE => Self::InUse,
             libc::ENOSPC => Self::NoSpace,
             libc::EDQUOT => Self::QuotaExceeded,
             libc::EFBIG | libc::EOVERFLOW => Self::TooLarge,

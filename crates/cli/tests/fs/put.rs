@@ -54,7 +54,10 @@ fn owners_are_root_unless_asked_for() {
         image.fs(&words).success();
         let answer = image.fs(&["stat", "--json", "IMAGE", "/file"]).success();
         assert_eq!(
-            (answer.number("/0/uid"), answer.number("/0/gid")),
+            (
+                answer.number("/entries/0/uid"),
+                answer.number("/entries/0/gid")
+            ),
             owner,
             "{options:?}"
         );
@@ -77,7 +80,7 @@ fn file_that_is_there_is_replaced_or_refused() {
     assert_eq!(
         image
             .fs(&["stat", "--json", "IMAGE", "/name"])
-            .number("/0/size_bytes"),
+            .number("/entries/0/size_bytes"),
         100_000
     );
     let names = image.fs(&["ls", "-a", "IMAGE"]).success().stdout;
@@ -117,7 +120,7 @@ fn stdin_becomes_a_file() {
     assert_eq!(
         image
             .fs(&["stat", "--json", "IMAGE", "/from/stdin"])
-            .text("/0/mode"),
+            .text("/entries/0/mode"),
         "0600"
     );
     image.assert_clean();
@@ -170,7 +173,9 @@ fn full_image_says_so_and_stays_whole() {
     fs::write(image.work.path().join("small"), "kept").unwrap();
     fs::write(image.work.path().join("large"), noise(6, 20_000_000)).unwrap();
     image.fs(&["put", "IMAGE", "small", "/large"]).success();
-    let before = image.fs(&["df", "--json", "IMAGE"]).number("/0/free_bytes");
+    let before = image
+        .fs(&["df", "--json", "IMAGE"])
+        .number("/filesystems/0/free_bytes");
     image
         .fs(&["put", "IMAGE", "large", "/"])
         .refused(3, &["disk.img:/large"]);
@@ -179,7 +184,9 @@ fn full_image_says_so_and_stays_whole() {
         "kept"
     );
     assert_eq!(
-        image.fs(&["df", "--json", "IMAGE"]).number("/0/free_bytes"),
+        image
+            .fs(&["df", "--json", "IMAGE"])
+            .number("/filesystems/0/free_bytes"),
         before
     );
     image.assert_clean();
