@@ -2,17 +2,20 @@
 
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::{FileExt, chown};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, chown};
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use extant_pool::{OnStop, Operation};
 use extant_space::Preallocation;
 use extant_testkit::require;
 use extant_testkit::requires::root;
 use extant_testkit::scratch::Filesystem;
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 
-use crate::stand::{KIB, MIB, create, in_memory, name, perform, pool_at};
+use crate::jobs::run_until;
+use crate::stand::{KIB, MIB, create, download, in_memory, name, perform, pool_at, run, submit};
 
 /// The other user, as far as names and owners go. Nobody but root can be two users in one process.
 const OTHER: u32 = 65534;
@@ -76,4 +79,39 @@ fn volume_to_be_served_is_the_file_that_was_judged() {
     let mut opened = fs::File::open(place.path_of_file().unwrap()).unwrap();
     opened.read_exact(&mut first).unwrap();
     assert_eq!(&first, b"judged");
+}
+
+/// The unfinished file of a download in `folder`.
+fn unfinished_in(folder: &Path) -> std::path::PathBuf {
+    let mut found = fs::read_dir(folder).unwrap();
+    found.next().unwrap().unwrap().path()
+}
+
+#[test]
+fn download_takes_up_its_own_file_and_no_other() {
+    require!(Filesystem::Ext4.requirement());
+    let scratch = in_memory(Filesystem::Ext4, 64 * MIB);
+    let shared = scratch.folder_beside("shared");
+    let pool = pool_at(scratch.path());
+    perform(&pool, create("a", 8 * MIB, Preallocation::Full)).unwrap();
+    let target = shared.join("target");
+    for is_exchanged in [false, true] {
+        let job = submit(&pool, Operation::Download(download("a", &target))).unwrap();
+        let id = job.id();
+        run_until(3, job, OnStop::Interrupt).unwrap_err();
+        let unfinished = unfinished_in(&shared);
+        let own = fs::metadata(&unfinished).unwrap().ino();
+        if is_exchanged {
+            // Another file of our own user gets the name, with its mode.
+            fs::rename(&unfinished, shared.join("kept")).unwrap();
+            fs::write(&unfinished, "content of somebody else").unwrap();
+            fs::set_permissions(&unfinished, fs::Permissions::from_mode(0o644)).unwrap();
+        }
+        run(pool.resume(id).unwrap()).unwrap();
+        let made = fs::metadata(&target).unwrap();
+        assert_eq!(made.mode() & 0o7777, 0o600);
+        assert_eq!(made.ino() == own, !is_exchanged);
+        assert!(fs::read(&target).unwrap() == vec![0; 8 * MIB as usize]);
+        fs::remove_file(&target).unwrap();
+    }
 }
