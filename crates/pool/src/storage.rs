@@ -218,7 +218,7 @@ pub(crate) trait VolumeFile: SpaceFile {
 }
 
 /// A time of a file; `None` for one before 1970.
-fn nanoseconds(seconds: i64, and_nanoseconds: u64) -> Option<u64> {
+pub(crate) fn nanoseconds(seconds: i64, and_nanoseconds: u64) -> Option<u64> {
     let seconds = u64::try_from(seconds).ok()?;
     seconds
         .checked_mul(1_000_000_000)?

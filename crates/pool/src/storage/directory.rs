@@ -152,15 +152,19 @@ impl Storage for DirectoryStorage<'_> {
         options.durable = Durable::Content;
         // Removed by the roll-back, or kept for who resumes the job.
         options.on_failure = OnFailure::KeepPartial;
-        let path = work.path().join(name);
-        let Some(image) = &new.contents else {
-            return extant_hostfs::create(&path, &options, control).map(drop);
+        let path = work.path_to(name);
+        let made = match &new.contents {
+            None => extant_hostfs::create(&path, &options, control),
+            Some(image) => {
+                let filling = Filling {
+                    order: FillOrder::AfterSpace,
+                    fill: &|file, control| image.write_metadata(file, control),
+                };
+                extant_hostfs::create_filled(&path, &options, &filling, control)
+            }
         };
-        let filling = Filling {
-            order: FillOrder::AfterSpace,
-            fill: &|file, control| image.write_metadata(file, control),
-        };
-        extant_hostfs::create_filled(&path, &options, &filling, control).map(drop)
+        made.map(drop)
+            .map_err(|error| error.about(work.path().join(name)))
     }
 
     fn remove_work(&self, name: &str) -> Result<()> {

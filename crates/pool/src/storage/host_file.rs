@@ -14,6 +14,7 @@ use rustix::fs::{FlockOperation, Mode, XattrFlags, flock};
 use rustix::io::Errno;
 
 use super::{FileStat, LockMode, MakeWritten, VolumeFile, nanoseconds};
+use crate::folder::path_of_open;
 
 /// Longer values are none of ours.
 const ATTRIBUTE_MAX: usize = 4 << 10;
@@ -59,7 +60,9 @@ impl VolumeFile for HostFile {
     }
 
     fn holder(&self) -> Option<Holder> {
-        extant_hostfs::holders(self.path()).into_iter().next()
+        extant_hostfs::holders(&path_of_open(self))
+            .into_iter()
+            .next()
     }
 
     fn set_mode(&self, mode: u32) -> Result<()> {
