@@ -10,7 +10,7 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `fallocate`, `range`, `size`: values without errors of their own
+//! 1. `fallocate`, `range`, `remedy`, `size`: values without errors of their own
 //! 2. `error`, `extent`: values that name ranges and sizes
 //! 3. `cancel`, `file`, `preallocation`, `summary`: what fails, and what is made of extents
 //! 4. `progress`: reports and cancellation of long work
