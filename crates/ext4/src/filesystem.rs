@@ -117,7 +117,8 @@ impl Filesystem {
     /// it read-only from then on; orphans among them are left to whoever opens it next.
     ///
     /// # Errors
-    /// Those of the device; the journal then still has what is not home.
+    /// Those of the device; the journal then still has what is not home. The first error by which the blocks of a
+    /// removed file were not given back; everything is at home then.
     pub fn close(self) -> Result<()> {
         self.core.close()
     }
@@ -271,7 +272,9 @@ impl Core {
         }
         self.parts.allocator.release_windows();
         journal.empty()?;
-        self.parts.mark_clean()
+        self.parts.mark_clean()?;
+        // Removing a name was all right by then, and nobody was there to be told.
+        self.parts.orphans.take_failure().map_or(Ok(()), Err)
     }
 }
 

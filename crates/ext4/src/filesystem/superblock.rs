@@ -17,6 +17,7 @@ use crate::cache::Changing;
 use crate::options::OnError;
 use crate::sync::lock;
 use crate::time;
+use crate::transaction::Transaction;
 
 impl Parts {
     /// The block that the superblock is in.
@@ -72,6 +73,25 @@ impl Parts {
         })?;
         drop(superblock);
         self.write_superblock()
+    }
+
+    /// Says that there are files of 2 GiB and more, in the transaction that makes the first one.
+    #[cold]
+    pub(crate) fn set_large_file(&self, transaction: &Transaction<'_>) {
+        let mut superblock = lock(&self.superblock);
+        if superblock
+            .features()
+            .ro_compat
+            .contains(RoCompat::LARGE_FILE)
+        {
+            return;
+        }
+        transaction.forbid_fast_commit();
+        let set = superblock.edit(|raw| {
+            let features = raw.s_feature_ro_compat.get() | RoCompat::LARGE_FILE.bits();
+            raw.s_feature_ro_compat.set(features);
+        });
+        set.expect("a superblock is as good with this feature");
     }
 
     /// What to do when metadata is wrong.
