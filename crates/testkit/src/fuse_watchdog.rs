@@ -44,20 +44,20 @@ impl FuseWatchdog {
     /// When nothing is mounted there.
     #[track_caller]
     pub fn watch(place: &Path) -> Self {
-        Self::watch_for(place, LIMIT)
+        Self::watch_in(std::process::id(), place)
     }
 
-    /// Watches with another limit than [`LIMIT`].
+    /// Watches a mount that a process in another namespace of mounts sees at `place`.
     ///
     /// # Panics
     /// When nothing is mounted there.
     #[track_caller]
-    pub fn watch_for(place: &Path, limit: Duration) -> Self {
-        let connection = connection(place)
+    pub fn watch_in(process: u32, place: &Path) -> Self {
+        let connection = connection(process, place)
             .unwrap_or_else(|| panic!("nothing is mounted at {}", place.display()));
         let process = Command::new("sh")
             .args(["-c", SCRIPT])
-            .env("limit", limit.as_secs_f64().to_string())
+            .env("limit", LIMIT.as_secs().to_string())
             .env("grace", GRACE.as_secs().to_string())
             .env("place", place)
             .env("test", std::process::id().to_string())
@@ -91,11 +91,12 @@ impl Drop for FuseWatchdog {
 
 /// The number of the connection of what is mounted at `place`, by the table of mounts: a look at the place could wait for
 /// the server.
-fn connection(place: &Path) -> Option<u32> {
-    let table = fs::read_to_string("/proc/self/mountinfo").ok()?;
+fn connection(process: u32, place: &Path) -> Option<u32> {
+    let table = fs::read_to_string(format!("/proc/{process}/mountinfo")).ok()?;
     let line = table.lines().rfind(|line| {
         let seen = line.split(' ').nth(4).unwrap_or_default();
-        Path::new(&seen.replace("\\040", " ")) == place
+        let seen = seen.replace("\\040", " ").replace("\\134", "\\");
+        Path::new(&seen) == place
     })?;
     let (_, minor) = line.split(' ').nth(2)?.split_once(':')?;
     minor.parse().ok()

@@ -34,9 +34,10 @@ use crate::print;
 
 /// Copy files of this machine into an image.
 ///
-/// Holes stay holes; permissions, times, extended attributes and links are kept. Files are root's
-/// whoever runs this, so that an image comes out the same for everybody; --owner says otherwise.
-/// A file that changes its owner loses set-ID bits and capabilities, as with chown.
+/// Holes stay holes; permissions, times, extended attributes and links are kept. Files are root's,
+/// so that an image comes out the same for everybody, or yours in an image whose root directory is
+/// yours; --owner says otherwise. A file that changes its owner loses set-ID bits and capabilities,
+/// as with chown.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -59,7 +60,7 @@ pub struct PutArgs {
     #[arg(long, short)]
     pub recursive: bool,
 
-    /// Whose the files are: UID:GID, or host for those that they have here [default: 0:0]
+    /// Whose the files are: UID:GID, or host for those that they have here [default: 0:0, or you where the image's root directory is yours]
     #[arg(long, value_name = "OWNER")]
     pub owner: Option<CopyOwner>,
 
@@ -330,7 +331,7 @@ impl Put<'_> {
         }
         let (uid, gid) = match self.args.owner {
             Some(CopyOwner::Fixed { uid, gid }) => (uid, gid),
-            _ => (0, 0),
+            _ => self.image.owner_of_new()?,
         };
         node.set_attributes(&AttributeChange {
             permissions: Some(self.args.mode.unwrap_or(0o644) as u16),
@@ -438,7 +439,7 @@ impl Put<'_> {
         path: &[u8],
     ) -> Result<()> {
         let (uid, gid) = match self.args.owner {
-            None => (0, 0),
+            None => self.image.owner_of_new()?,
             Some(CopyOwner::Source) => (metadata.uid(), metadata.gid()),
             Some(CopyOwner::Fixed { uid, gid }) => (uid, gid),
         };

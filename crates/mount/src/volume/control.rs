@@ -7,6 +7,7 @@
 //! | `FS_IOC_GETVERSION` | the generation of the inode |
 //! | `FS_IOC_GETFSLABEL` | the label of the file system |
 //! | `FITRIM` | free space is discarded; for root, and for the user who serves the mount (`trim`) |
+//! | `FS_IOC_SHUTDOWN` | the file system ends as in a crash; for root (`shutdown`) |
 //! | `PROBE`, `FALLOCATE`, `EXTENTS` | docs/formats/ioctl.md |
 //!
 //! `FS_IOC_FIEMAP` never gets here: the kernel answers it itself, and has no way to ask. The project of a file is always told
@@ -25,6 +26,7 @@ use super::caller::{file_size_limit, is_privileged};
 use super::flags::ExtendedFlags;
 use super::handles::FileHandle;
 use super::nodes::Entry;
+use super::shutdown::SHUTDOWN;
 use super::space::range_of;
 use super::trim::{self, TrimRange};
 use crate::ioctl::{self, ExtentsPage, MappedExtent, Probe};
@@ -98,6 +100,10 @@ impl Volume {
                 let mut range = parse::<TrimRange>(ioctl.input)?;
                 self.trim(request, &mut range)?;
                 answer(range.as_bytes(), output)
+            }
+            SHUTDOWN => {
+                let flags = self.shut_down(request.caller, ioctl.argument)?;
+                answer(&flags.to_ne_bytes(), output)
             }
             ioctl::PROBE => answer(self.probe().as_bytes(), output),
             ioctl::FALLOCATE => {

@@ -37,6 +37,7 @@ impl Volume {
         flags: OFlags,
         privileges: Privileges,
     ) -> Result<Opened> {
+        self.check_running()?;
         let file = known.file()?;
         let inode_flags = known.node().attributes().flags;
         let writes = FileHandle::of(flags).contains(FileHandle::WRITE);
@@ -63,6 +64,7 @@ impl Volume {
     }
 
     pub(super) fn read_data(&self, node: NodeId, read: &Read, data: &mut [u8]) -> Result<usize> {
+        self.check_running()?;
         let known = self.nodes.get(node)?;
         let file = known.file()?;
         if read.origin == ReadOrigin::Cache {

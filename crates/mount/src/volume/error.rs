@@ -21,7 +21,11 @@ impl Volume {
             ) {
                 (self.report)(&error);
             }
-            errno(&error)
+            match error.kind() {
+                // What ext4 says then.
+                ErrorKind::ReadOnly if self.is_shut_down() => Errno::IO,
+                _ => errno(&error),
+            }
         })
     }
 }

@@ -155,6 +155,16 @@ impl NodeTable {
         }
     }
 
+    /// Files of which the kernel may hold data that was not written back.
+    pub(super) fn with_writers(&self) -> Vec<NodeId> {
+        let of_shard = |shard| {
+            let nodes = read(shard);
+            let ahead = nodes.iter().filter(|(_, entry)| entry.may_be_ahead());
+            ahead.map(|(&id, _)| NodeId(id)).collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(of_shard).collect()
+    }
+
     /// How many nodes the kernel knows, besides the root.
     pub(super) fn len(&self) -> usize {
         self.shards.iter().map(|shard| read(shard).len()).sum()

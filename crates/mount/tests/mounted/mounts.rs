@@ -129,6 +129,13 @@ impl Ours {
         Arc::new(MemoryDevice::from_bytes(&bytes))
     }
 
+    /// Unmounts, and returns what is on the device then.
+    #[track_caller]
+    pub fn end_as_it_is(mut self) -> Arc<MemoryDevice> {
+        self.unmount();
+        Arc::new(MemoryDevice::from_bytes(&self.device.inner().to_vec()))
+    }
+
     #[track_caller]
     fn unmount(&mut self) {
         let Some(server) = self.server.take() else {

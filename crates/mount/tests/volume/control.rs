@@ -114,6 +114,24 @@ fn flags_are_changed_by_the_owner_and_the_fixing_ones_by_root_alone() {
 }
 
 #[test]
+fn shutdown_is_for_root_and_reads_its_flags_from_the_caller() {
+    let [a, b] = needs();
+    require!(a, b);
+    const SHUTDOWN: u32 = 0x8004_587D;
+    let mut kernel = Kernel::new(16);
+    let handle = kernel.create(ROOT, "a", 0o644).unwrap().1.handle;
+    kernel.user(1000, 1000);
+    let refused = kernel.ioctl_on(ROOT, handle, SHUTDOWN, &[], 4);
+    assert_eq!(refused, Err(Errno::PERM));
+    kernel.user(0, 0);
+    // There is nothing at that address, and no such process.
+    let refused = kernel.ioctl_on(ROOT, handle, SHUTDOWN, &[], 4);
+    assert_eq!(refused, Err(Errno::FAULT));
+    kernel.create(ROOT, "b", 0o644).unwrap();
+    kernel.end();
+}
+
+#[test]
 fn fallocate_call_takes_every_mode() {
     let [a, b] = needs();
     require!(a, b);
