@@ -118,6 +118,9 @@ pub(crate) trait Storage: Send + Sync {
     /// Free on the file system for who runs this process.
     fn free_bytes(&self) -> Result<u64>;
 
+    /// Size of the file system, as `df` tells it.
+    fn total_bytes(&self) -> Result<u64>;
+
     /// Where the files are that are not complete; for messages.
     fn work_path(&self) -> PathBuf;
 
