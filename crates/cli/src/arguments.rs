@@ -45,6 +45,10 @@ pub struct OutputArgs {
     /// Tell more about how it was done
     #[arg(long, short)]
     pub verbose: bool,
+
+    /// Print nothing but errors
+    #[arg(long, short, conflicts_with_all = ["json", "verbose"])]
+    pub quiet: bool,
 }
 
 /// Bytes a second, with or without `/s`.

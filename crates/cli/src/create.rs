@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use extant_hostfs::{
     CopyOnWrite, CreateOptions, CreateReport, Existing, OnFailure, Plan, Verified,
 };
@@ -13,9 +14,10 @@ use extant_space::{ByteSize, CancelToken, Control, MapSummary, Result};
 use serde::Serialize;
 
 use crate::arguments::{OutputArgs, PaceArgs, parse_mode, parse_size};
-use crate::image_words::Words;
+use crate::image_words::{self, Words};
 use crate::inside::{self, InsideArgs};
-use crate::{exit, print};
+use crate::progress::Display;
+use crate::{complete, exit, print};
 
 /// Make a new file or disk image of SIZE bytes whose space is really there.
 ///
@@ -56,6 +58,7 @@ pub struct CreateArgs {
     /// Options of qcow2, in QEMU's words: cluster_size, refcount_bits, compat, lazy_refcounts,
     /// compression_type, backing_file with backing_fmt, data_file, data_file_raw, preallocation
     #[arg(short = 'o', long = "options", value_name = "NAME=VALUE,...")]
+    #[arg(add = ArgValueCompleter::new(complete::words(image_words::NAMES)))]
     pub words: Vec<String>,
 
     /// Make only the first part real; the rest stays sparse
@@ -177,21 +180,21 @@ impl CreateArgs {
 /// Creates the file and tells what was done.
 pub fn run(args: &CreateArgs, cancel: &CancelToken) -> ExitCode {
     let progress = &args.output.progress;
-    match progress.show(|display| create(args, Control::new(cancel, display))) {
+    match progress.show(|display| create(args, display, Control::new(cancel, display))) {
         Ok(said) => print::text(said),
         Err(error) => exit::report(&error, progress.error_style()),
     }
 }
 
 /// What was made, in words or as JSON.
-fn create(args: &CreateArgs, control: Control<'_>) -> Result<String> {
+fn create(args: &CreateArgs, display: &Display, control: Control<'_>) -> Result<String> {
     let image = args.image()?;
     let (json, verbose) = (args.output.json, args.output.verbose);
     if let Some(place) = &args.inside.image {
         let report = inside::create(args, &image, place, control)?;
         return Ok(match json {
-            true => print::json_text(&report),
-            false => describe(&report.told(), verbose),
+            true => display.json_text(&report),
+            false => describe(&report.told(), display, verbose),
         });
     }
     let options = args.options(&image);
@@ -199,8 +202,8 @@ fn create(args: &CreateArgs, control: Control<'_>) -> Result<String> {
         Format::Raw => {
             let report = extant_hostfs::create(&args.path, &options, control)?;
             return Ok(match json {
-                true => print::json_text(&report),
-                false => describe(&Told::from(&report), verbose),
+                true => display.json_text(&report),
+                false => describe(&Told::from(&report), display, verbose),
             });
         }
         Format::Qcow2 => extant_image::create(&args.path, &image, &options, control)?,
@@ -210,13 +213,13 @@ fn create(args: &CreateArgs, control: Control<'_>) -> Result<String> {
         file,
     };
     Ok(match json {
-        true => print::json_text(&report),
+        true => display.json_text(&report),
         false => {
             let told = Told {
                 image: Some(report.image),
                 ..Told::from(&report.file)
             };
-            describe(&told, verbose)
+            describe(&told, display, verbose)
         }
     })
 }
@@ -286,7 +289,7 @@ impl<'a> From<&'a CreateReport> for Told<'a> {
     }
 }
 
-fn describe(report: &Told<'_>, verbose: bool) -> String {
+fn describe(report: &Told<'_>, display: &Display, verbose: bool) -> String {
     let mut out = match report.image {
         None => format!(
             "{}: {}, {}",
@@ -314,9 +317,10 @@ fn describe(report: &Told<'_>, verbose: bool) -> String {
             &mut out,
             "time",
             format!(
-                "{:.2} s, {}/s",
+                "{:.2} s, {}/s{}",
                 report.elapsed_seconds,
-                ByteSize(rate.get())
+                ByteSize(rate.get()),
+                display.pauses()
             ),
         );
     }

@@ -1,9 +1,15 @@
 //! Exit status, and the one line that explains it.
 
+use std::io::{self, Write};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
+use clap::error::{ContextKind, ContextValue};
 use extant_space::{Error, ErrorKind};
 use serde::Serialize;
+
+use crate::print;
+use crate::remedy::Shown;
 
 /// After SIGINT or SIGTERM.
 pub const CANCELLED: u8 = 130;
@@ -26,6 +32,14 @@ pub enum Style {
     Line,
     /// One JSON object on one line.
     Json,
+}
+
+/// The command prints JSON, so its errors are JSON too; set once, before it runs.
+static IS_JSON: AtomicBool = AtomicBool::new(false);
+
+/// Errors are JSON from now on, whatever style a caller asks for.
+pub fn use_json() {
+    IS_JSON.store(true, Ordering::Relaxed);
 }
 
 #[derive(Serialize)]
@@ -52,20 +66,20 @@ pub fn report_as(error: &Error, style: Style, failed: u8) -> ExitCode {
 }
 
 fn tell(error: &Error, style: Style, status: u8) -> ExitCode {
-    match style {
-        Style::Line => eprintln!("extant: {error}"),
-        Style::Json => {
-            let failure = Failure {
-                event: "error",
-                kind: error.kind(),
-                message: error.to_string(),
-                path: error.path().map(|path| path.to_string_lossy().into_owned()),
-                exit_status: status,
-            };
-            let line = serde_json::to_string(&failure).expect("plain words and numbers");
-            eprintln!("{line}");
-        }
-    }
+    let line = if style == Style::Json || IS_JSON.load(Ordering::Relaxed) {
+        let failure = Failure {
+            event: "error",
+            kind: error.kind(),
+            message: Shown(error).to_string(),
+            path: error.path().map(|path| path.to_string_lossy().into_owned()),
+            exit_status: status,
+        };
+        print::json_line(&failure)
+    } else {
+        format!("extant: {}", Shown(error))
+    };
+    // Without stderr nobody can be told.
+    let _ = writeln!(io::stderr(), "{line}");
     ExitCode::from(status)
 }
 
@@ -79,8 +93,27 @@ pub fn usage(error: &clap::Error) -> ExitCode {
     // The paragraphs: what is wrong, tips, usage, where to find help.
     let what = text.split("\n\n").next().unwrap_or_default();
     let words: Vec<&str> = what.split_whitespace().skip(1).collect();
-    eprintln!("extant: {}; try --help", words.join(" "));
-    ExitCode::from(2)
+    let message = match similar(error) {
+        Some(word) => format!("{}; did you mean '{word}'?", words.join(" ")),
+        None => format!("{}; try --help", words.join(" ")),
+    };
+    let error = Error::new(ErrorKind::InvalidArgument).detail(message);
+    report(&error, Style::Line)
+}
+
+/// The command, option or value that is most like the one that does not exist.
+fn similar(error: &clap::Error) -> Option<&str> {
+    let kinds = [
+        ContextKind::SuggestedSubcommand,
+        ContextKind::SuggestedArg,
+        ContextKind::SuggestedValue,
+    ];
+    kinds.into_iter().find_map(|kind| match error.get(kind)? {
+        ContextValue::String(word) => Some(word.as_str()),
+        // The last is the most similar.
+        ContextValue::Strings(words) => words.last().map(String::as_str),
+        _ => None,
+    })
 }
 
 fn status(kind: ErrorKind) -> u8 {
@@ -100,6 +133,7 @@ fn status(kind: ErrorKind) -> u8 {
         | ErrorKind::ReadOnly
         | ErrorKind::PermissionDenied
         | ErrorKind::Immutable
+        | ErrorKind::NotPermitted
         | ErrorKind::InUse => 4,
         ErrorKind::Unsupported | ErrorKind::CopyOnWrite => 5,
         ErrorKind::Cancelled => CANCELLED,

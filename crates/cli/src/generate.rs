@@ -6,15 +6,20 @@ use std::process::ExitCode;
 
 use clap::{Args, CommandFactory};
 use clap_complete::Shell;
+use clap_complete::env::Shells;
 use extant_space::{Error, Result};
 
 use crate::exit::{self, Style};
-use crate::{Cli, print};
+use crate::{Cli, complete, man, print};
 
-/// Print a completion script for a shell.
+/// Print a script that makes a shell complete the words of this command.
+///
+/// The script asks the program itself, so it also completes names of pools and volumes and numbers of jobs, and stays as it is when
+/// the program is replaced.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
+  source <(extant completions bash)                in ~/.bashrc
   extant completions bash > ~/.local/share/bash-completion/completions/extant
   extant completions fish > ~/.config/fish/completions/extant.fish
   extant completions zsh > /usr/local/share/zsh/site-functions/_extant")]
@@ -27,33 +32,47 @@ pub struct CompletionsArgs {
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
-  extant man ~/.local/share/man/man1
-  extant man /tmp/pages && man /tmp/pages/extant-create.1")]
+  extant man ~/.local/share/man        man finds them there
+  extant man /tmp/pages && man /tmp/pages/man1/extant-create.1")]
 pub struct ManArgs {
-    /// Where; made if missing
+    /// Where; the pages are in man1 below it, which is made if missing
     pub directory: PathBuf,
 }
 
 /// Prints the script.
 pub fn completions(args: &CompletionsArgs) -> ExitCode {
+    let shells = Shells::builtins();
+    let shell = shells.completer(&args.shell.to_string());
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "extant", &mut script);
-    print::text(String::from_utf8_lossy(&script).trim_end())
+    shell
+        .expect("both have the same names of shells")
+        .write_registration(
+            complete::VARIABLE,
+            "extant",
+            "extant",
+            "extant",
+            &mut script,
+        )
+        .expect("writing to memory does not fail");
+    print::text(String::from_utf8_lossy(&script).trim())
 }
 
 /// Writes the pages.
 pub fn man(args: &ManArgs) -> ExitCode {
-    let write = || -> Result<()> {
-        let fail = |source| {
-            Error::from(source)
-                .at(&args.directory)
-                .during("write man pages")
-        };
-        fs::create_dir_all(&args.directory).map_err(fail)?;
-        clap_mangen::generate_to(Cli::command(), &args.directory).map_err(fail)
+    let folder = args.directory.join("man1");
+    let write = || -> Result<usize> {
+        let fail = |source| Error::from(source).at(&folder).during("write man pages");
+        for folder in [&args.directory, &folder] {
+            fs::create_dir_all(folder).map_err(|source| Error::from(source).at(folder))?;
+        }
+        let pages = man::pages(Cli::command()).map_err(fail)?;
+        for page in &pages {
+            fs::write(folder.join(&page.name), &page.text).map_err(fail)?;
+        }
+        Ok(pages.len())
     };
     match write() {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(pages) => print::text(format!("{}: {pages} man pages", print::path(&folder))),
         Err(error) => exit::report(&error, Style::Line),
     }
 }

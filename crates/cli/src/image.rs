@@ -65,7 +65,7 @@ impl Image {
             eprintln!(
                 "extant: {}: mounted at {}; what is not written to the disk yet is not seen",
                 names::shown_path(path),
-                names::shown_path(&place)
+                names::shown_path(Path::new(&place.to_string()))
             );
         }
         let options = host_options(HostAccess::ReadOnly);

@@ -30,6 +30,20 @@ const REFUSED: [&str; 6] = [
     "nocow",
 ];
 
+/// Options that are known, as they are typed.
+pub const NAMES: &[&str] = &[
+    "cluster_size=",
+    "refcount_bits=",
+    "compat=",
+    "lazy_refcounts=",
+    "compression_type=",
+    "backing_file=",
+    "backing_fmt=",
+    "data_file=",
+    "data_file_raw=",
+    "preallocation=",
+];
+
 impl Words {
     /// Reads all `-o` arguments, for an image of `format`.
     ///

@@ -9,9 +9,11 @@ mod work;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use clap_complete::engine::ArgValueCompleter;
 use extant_pool::JobId;
 use extant_space::{CancelToken, Result};
 
+use crate::complete;
 use crate::exit::{self, Style};
 use crate::pool::PoolArgs;
 
@@ -56,6 +58,7 @@ pub struct OneJobArgs {
     pub pool: PoolArgs,
 
     /// Number of the job
+    #[arg(add = ArgValueCompleter::new(complete::jobs))]
     pub id: JobId,
 }
 

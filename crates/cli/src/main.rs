@@ -8,17 +8,20 @@
 
 mod arguments;
 mod background;
+mod complete;
 mod create;
 mod disk;
 mod exit;
 mod fallocate;
 mod fs;
 mod generate;
+mod help;
 mod image;
 mod image_words;
 mod inside;
 mod job;
 mod log;
+mod man;
 mod map;
 mod materialize;
 mod mount;
@@ -26,9 +29,11 @@ mod pool;
 mod print;
 mod probe;
 mod progress;
+mod remedy;
 mod serve;
 mod signals;
 mod table;
+mod terminal;
 mod umount;
 mod vol;
 
@@ -36,7 +41,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 /// Disk space that is really there: zeroed, written, in few pieces.
 #[derive(Debug, Parser)]
@@ -72,6 +77,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    // Before anything is printed, and before signals are caught: a shell may end it.
+    complete::answer();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let cancel = match signals::catch() {
         Ok(cancel) => cancel,
@@ -86,7 +93,7 @@ fn main() -> ExitCode {
     if let Some(rest) = fallocate_arguments(&arguments) {
         return fallocate::run(rest, &cancel);
     }
-    let cli = match Cli::try_parse_from(&arguments) {
+    let cli = match parse(&arguments) {
         Ok(cli) => cli,
         Err(error) => return exit::usage(&error),
     };
@@ -110,6 +117,24 @@ fn main() -> ExitCode {
         Command::Man(args) => generate::man(&args),
         Command::Fallocate(_) => unreachable!("taken by fallocate_arguments"),
     }
+}
+
+/// The command, and what holds for all it prints: `--json` and `--quiet`.
+fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
+    // Also for arguments that are wrong, so before they are parsed.
+    let mut options = arguments.iter().take_while(|word| *word != "--");
+    if options.any(|word| word == "--json") {
+        exit::use_json();
+    }
+    let matches = help::lay_out(Cli::command()).try_get_matches_from(arguments)?;
+    let mut innermost = &matches;
+    while let Some((_, below)) = innermost.subcommand() {
+        innermost = below;
+    }
+    if matches!(innermost.try_get_one("quiet"), Ok(Some(true))) {
+        print::be_quiet();
+    }
+    Cli::from_arg_matches(&matches)
 }
 
 /// The name of the link that the program was started by.

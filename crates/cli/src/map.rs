@@ -28,7 +28,7 @@ mod table;
 mod terminal;
 mod walk;
 
-use std::io::{self, BufWriter, IsTerminal, Write};
+use std::io::{self, BufWriter, IsTerminal};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -44,6 +44,7 @@ use self::scan::{Stopped, scan};
 use self::source::{HostSource, ImageSource, Source};
 use self::terminal::{Detail, Paint, Terminal};
 use self::walk::Boundary;
+use crate::exit;
 use crate::image::Image;
 
 pub use self::names::column;
@@ -180,8 +181,7 @@ fn map_files(
             }
             Err(Stopped::Map(error)) => {
                 status = ExitCode::from(1);
-                // Without stderr there is nobody left to tell.
-                let _ = writeln!(io::stderr(), "extant: {error}");
+                exit::report(&error, exit::Style::Line);
             }
             Err(stopped) => return Err(stopped),
         }

@@ -10,13 +10,16 @@ use extant_space::{ByteRange, ByteSize, CancelToken, Control, Error, ErrorKind, 
 use crate::arguments::{OutputArgs, PaceArgs, parse_size};
 use crate::create::describe_plan;
 use crate::inside::{self, InsideArgs};
+use crate::progress::Display;
 use crate::{exit, print};
 
 /// Make the holes and unwritten parts of a file written, and keep all its data.
 ///
 /// Nobody else may have the file open meanwhile, as data written between the look at a hole and
-/// the zeros put there would be lost: a write lease sees to that. After a cancel or a crash the
-/// data is as before, and running again does what is left.
+/// the zeros put there would be lost. A write lease excludes them; on file systems where it
+/// excludes only this machine (FUSE, virtiofs, 9p, some network file systems) the file is refused
+/// without --shared. After a cancel or a crash the data is as before, and running again does what
+/// is left.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -93,15 +96,18 @@ pub fn run(args: &MaterializeArgs, cancel: &CancelToken) -> ExitCode {
             None => extant_hostfs::materialize(&args.file, &options, control),
             Some(image) => inside::materialize(args, image, options.range, control),
         }
+        .map(|report| match args.output.json {
+            true => display.json_text(&report),
+            false => describe(args, &report, display),
+        })
     });
     match result {
-        Ok(report) if args.output.json => print::json(&report),
-        Ok(report) => print::text(describe(args, &report)),
+        Ok(said) => print::text(said),
         Err(error) => exit::report(&error, progress.error_style()),
     }
 }
 
-fn describe(args: &MaterializeArgs, report: &MaterializeReport) -> String {
+fn describe(args: &MaterializeArgs, report: &MaterializeReport, display: &Display) -> String {
     let mut out = format!(
         "{}: {} zeroed and written, {} were written already",
         match &args.inside.image {
@@ -114,7 +120,13 @@ fn describe(args: &MaterializeArgs, report: &MaterializeReport) -> String {
     if report.unshared_bytes > 0 {
         print::row(&mut out, "unshared", ByteSize(report.unshared_bytes));
     }
-    print::row(&mut out, "time", format!("{:.2} s", report.elapsed_seconds));
+    let rate = report.zeroed_bytes as f64 / report.elapsed_seconds.max(1e-9);
+    let mut time = format!("{:.2} s", report.elapsed_seconds);
+    if report.zeroed_bytes > 0 {
+        time.push_str(&format!(", {}/s", ByteSize(rate as u64)));
+    }
+    time.push_str(&display.pauses());
+    print::row(&mut out, "time", time);
     if let Some(plan) = &report.plan {
         print::row(&mut out, "how", &plan.reason);
         if args.output.verbose {

@@ -53,8 +53,8 @@ Options after -o, separated by commas; those that contradict an earlier one coun
   assign=off|try|require                        give new space its place on the device below at once
   discard, nodiscard                            tell the disk or file below about freed blocks
   writeback, no_writeback                       whether the kernel holds back what is written
-  io_uring, no_io_uring                         requests through io_uring (Linux 6.14, with Y in
-                                                /sys/module/fuse/parameters/enable_uring): faster where
+  io_uring, no_io_uring                         requests through io_uring (Linux 6.14, with the
+                                                parameter enable_uring of fuse): faster where
                                                 there are many small ones; off by default
   threads=N, pin, no_pin                        threads that answer, and whether each has its CPU
   max_read=BYTES, fsname=NAME, subtype=NAME     as in mount.fuse3(8)
@@ -122,7 +122,7 @@ struct Ready {
 impl Ready {
     fn show(&self, style: Style) -> String {
         match style {
-            Style::Json => serde_json::to_string(self).expect("plain words and numbers"),
+            Style::Json => print::json_line(self),
             Style::Line => format!(
                 "{}: mounted at {}, {}, by process {}",
                 print::path(Path::new(&self.image)),

@@ -1,26 +1,66 @@
-//! Output that survives a reader who has seen enough (`| head`).
+//! Results on stdout: text, or JSON documents that carry their schema version.
+//!
+//! A reader that closes the pipe early (`| head`) is no error. With `--quiet` nothing is printed.
+//!
+//! Format: docs/formats/json.md.
 
 use std::fmt::Display;
 use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use extant_space::Error;
 use serde::Serialize;
 
-/// Prints `value` as it is.
-pub fn text(value: impl Display) -> ExitCode {
-    write(format!("{value}\n").as_bytes())
+/// Increased when a field of a document changes its name or its meaning; new fields do not change it.
+pub const SCHEMA_VERSION: u32 = 1;
+
+/// `--quiet`; set once, before the command runs.
+static IS_QUIET: AtomicBool = AtomicBool::new(false);
+
+/// Results and progress are not printed from now on; errors are.
+pub fn be_quiet() {
+    IS_QUIET.store(true, Ordering::Relaxed);
 }
 
-/// Prints `value` as indented JSON.
+/// Whether only errors are printed.
+pub fn is_quiet() -> bool {
+    IS_QUIET.load(Ordering::Relaxed)
+}
+
+/// Prints `value` as it is.
+pub fn text(value: impl Display) -> ExitCode {
+    match is_quiet() {
+        true => ExitCode::SUCCESS,
+        false => write(format!("{value}\n").as_bytes()),
+    }
+}
+
+/// Prints `value` as an indented JSON document.
 pub fn json(value: &impl Serialize) -> ExitCode {
     text(json_text(value))
 }
 
-/// `value` as indented JSON.
+/// `value` as an indented JSON document.
 pub fn json_text(value: &impl Serialize) -> String {
-    serde_json::to_string_pretty(value).expect("reports are plain data")
+    let text = serde_json::to_string_pretty(value).expect("reports are plain data");
+    with_version(text, "\n  ")
+}
+
+/// `value` as a JSON document on one line.
+pub fn json_line(value: &impl Serialize) -> String {
+    let text = serde_json::to_string(value).expect("reports are plain data");
+    with_version(text, "")
+}
+
+/// The schema version becomes the first field of an object. Lists, which only the commands with qemu-img's output print, have none.
+fn with_version(text: String, indent: &str) -> String {
+    match text.strip_prefix('{') {
+        Some("}") => format!("{{{indent}\"schema_version\":{SCHEMA_VERSION}}}"),
+        Some(fields) => format!("{{{indent}\"schema_version\":{SCHEMA_VERSION},{fields}"),
+        None => text,
+    }
 }
 
 fn write(bytes: &[u8]) -> ExitCode {
@@ -53,4 +93,27 @@ pub fn row(out: &mut String, name: &str, value: impl Display) {
 /// Standard output took no more.
 pub fn output_error(source: io::Error) -> Error {
     Error::from(source).during("write to stdout")
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn schema_version_is_the_first_field_of_every_object() {
+        let (empty, full) = (json!({}), json!({"a": [1], "b": {}}));
+        for value in [empty, full] {
+            for text in [json_text(&value), json_line(&value)] {
+                let mut parsed: Value = serde_json::from_str(&text).expect(&text);
+                let start = text.trim_start_matches(['{', '\n', ' ']);
+                assert!(start.starts_with("\"schema_version\":"), "{text}");
+                assert_eq!(parsed["schema_version"], SCHEMA_VERSION);
+                parsed.as_object_mut().unwrap().remove("schema_version");
+                assert_eq!(parsed, value);
+            }
+        }
+        assert_eq!(json_line(&json!([1])), "[1]");
+    }
 }

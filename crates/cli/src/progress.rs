@@ -9,7 +9,7 @@
 mod lines;
 mod stream;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::IsTerminal;
 use std::os::fd::RawFd;
 use std::path::PathBuf;
@@ -18,8 +18,12 @@ use std::time::{Duration, Instant};
 use clap::{Args, ValueEnum};
 use extant_space::{Progress, ProgressSink, Result};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
 
 use crate::exit::Style;
+use crate::{print, terminal};
+use terminal_size::{Width, terminal_size_of};
+
 use lines::Lines;
 use stream::Stream;
 
@@ -108,15 +112,30 @@ impl StreamArgs {
 /// A progress display; gone when dropped.
 pub struct Display {
     bar: Option<ProgressBar>,
+    /// Width of the terminal that the bar is laid out for.
+    columns: Cell<u16>,
     /// Lines go to stderr too.
     shows_lines: bool,
     stream: Option<Stream>,
     lines: RefCell<Lines>,
+    /// How long the operation has left the disk to others.
+    gave_way: Cell<Duration>,
+    /// It has done so since the last update.
+    is_giving_way: Cell<bool>,
+}
+
+/// A result, and how long its operation left the disk to others.
+#[derive(Serialize)]
+struct Paced<'a, T> {
+    #[serde(flatten)]
+    result: &'a T,
+    gave_way_seconds: f64,
 }
 
 impl Display {
     fn new(mode: ProgressMode, stream: &StreamArgs) -> Result<Self> {
         let shows_bar = match mode {
+            _ if print::is_quiet() => false,
             ProgressMode::Auto => std::io::stderr().is_terminal(),
             ProgressMode::Bar => true,
             ProgressMode::Json | ProgressMode::None => false,
@@ -124,14 +143,33 @@ impl Display {
         Ok(Self {
             stream: stream.open()?,
             bar: shows_bar.then(bar),
+            columns: Cell::new(columns()),
             shows_lines: mode == ProgressMode::Json,
             lines: RefCell::new(Lines::new(Instant::now())),
+            gave_way: Cell::new(Duration::ZERO),
+            is_giving_way: Cell::new(false),
         })
     }
 
     /// Nobody is told.
     pub fn is_silent(&self) -> bool {
         self.bar.is_none() && !self.shows_lines && self.stream.is_none()
+    }
+
+    /// `result` of the operation as a JSON document, with `gave_way_seconds`.
+    pub fn json_text(&self, result: &impl Serialize) -> String {
+        print::json_text(&Paced {
+            result,
+            gave_way_seconds: self.gave_way.get().as_secs_f64(),
+        })
+    }
+
+    /// For the line of a result that tells the time it took: how much of that was left to others.
+    pub fn pauses(&self) -> String {
+        match self.gave_way.get().as_secs_f64() {
+            seconds if seconds < 0.1 => String::new(),
+            seconds => format!("; {seconds:.1} s of it left to others who used the disk"),
+        }
     }
 
     /// Tells the other program how it ended.
@@ -144,23 +182,48 @@ impl Display {
 }
 
 fn bar() -> ProgressBar {
-    let style = ProgressStyle::with_template(
-        "{msg:8} {wide_bar} {percent:>3}%  {bytes} of {total_bytes}  {binary_bytes_per_sec}  {eta}",
-    )
-    .expect("the template is right")
-    .progress_chars("█▉▊▋▌▍▎▏ ");
     let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(20));
-    bar.set_style(style);
+    bar.set_style(style(columns()));
     bar.enable_steady_tick(Duration::from_millis(100));
     bar
+}
+
+/// Width of the terminal.
+fn columns() -> u16 {
+    terminal_size_of(std::io::stderr()).map_or(80, |(Width(columns), _)| columns)
+}
+
+/// A line that wraps is drawn again below itself: narrow terminals get less of it.
+fn style(columns: u16) -> ProgressStyle {
+    let template = match columns {
+        0..40 => "{msg:8} {wide_bar} {percent:>3}%",
+        40..76 => "{msg:8} {wide_bar} {percent:>3}%  {binary_bytes_per_sec}  {eta}",
+        _ => {
+            "{msg:8} {wide_bar} {percent:>3}%  {bytes} of {total_bytes}  \
+             {binary_bytes_per_sec}  {eta}"
+        }
+    };
+    let characters = match terminal::has_utf8() {
+        true => "█▉▊▋▌▍▎▏ ",
+        false => "#> ",
+    };
+    let style = ProgressStyle::with_template(template).expect("the template is right");
+    style.progress_chars(characters)
 }
 
 impl ProgressSink for Display {
     fn update(&self, progress: Progress) {
         if let Some(bar) = &self.bar {
+            let columns = columns();
+            if self.columns.replace(columns) != columns {
+                bar.set_style(style(columns));
+            }
             bar.set_length(progress.total_bytes);
             bar.set_position(progress.done_bytes);
-            bar.set_message(progress.phase.name());
+            bar.set_message(match self.is_giving_way.take() {
+                true => "giving way",
+                false => progress.phase.name(),
+            });
         }
         if !self.shows_lines && self.stream.is_none() {
             return;
@@ -174,6 +237,11 @@ impl ProgressSink for Display {
         if let Some(stream) = &self.stream {
             stream.tell(line);
         }
+    }
+
+    fn gave_way(&self, duration: Duration) {
+        self.gave_way.set(self.gave_way.get() + duration);
+        self.is_giving_way.set(true);
     }
 }
 

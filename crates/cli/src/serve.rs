@@ -54,7 +54,9 @@ A client that names no export gets the first. A name may not contain '/': for a 
 DIR of --tls-creds holds server-cert.pem, server-key.pem and ca-cert.pem, as for QEMU and libnbd; pre-shared
 keys are not supported.
 Without TLS whoever can reach a TCP port can use the exports; a socket is for those who may write to it.
-SIGUSR1 tells what clients have done so far; a second SIGTERM ends the server as a crash would.
+It ends by SIGINT, SIGTERM or SIGHUP; with --fork the number of its process is printed on stderr unless
+--pid-file or --json tells it: kill $(cat s.pid). A second SIGTERM ends it as a crash would.
+SIGUSR1 tells what clients have done so far.
 Exit status: see extant --help.")]
 pub struct ServeArgs {
     /// What is served, under its file name or the one before the '='
@@ -90,7 +92,13 @@ pub struct ServeArgs {
     pub name: Option<String>,
 
     /// A text about the export for users of clients, where there is one file
-    #[arg(long, short = 'D', value_name = "TEXT", default_value = "")]
+    #[arg(
+        long,
+        short = 'D',
+        value_name = "TEXT",
+        default_value = "",
+        hide_default_value = true
+    )]
     pub description: String,
 
     /// What the files are [default: qcow2 by the end of the name; else raw, refused where they look like something else]

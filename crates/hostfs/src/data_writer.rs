@@ -12,7 +12,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::{Mutex, PoisonError};
 
-use extant_space::{ByteRange, CancelToken, Error, ErrorKind, Result, SpaceFile};
+use extant_space::{ByteRange, CancelToken, Error, ErrorKind, Result, Silent, SpaceFile};
 use extant_sys::direct::DirectIo;
 
 use crate::file::HostFile;
@@ -64,7 +64,7 @@ impl<'f> DataWriter<'f> {
             return self.write_now(bytes, range, WriteOut::Start);
         };
         let mut pacer = pacer.lock().unwrap_or_else(PoisonError::into_inner);
-        pacer.one_at_a_time(range, PACED_UNIT, cancel, &mut |piece| {
+        pacer.one_at_a_time(range, PACED_UNIT, cancel, &Silent, &mut |piece| {
             let start = (piece.start() - offset) as usize;
             let bytes = &bytes[start..start + piece.len() as usize];
             self.write_now(bytes, piece, WriteOut::Finish)

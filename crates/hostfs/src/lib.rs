@@ -22,6 +22,7 @@ mod exclusion;
 mod file;
 mod filesystem;
 mod holders;
+mod mark;
 mod materialize;
 mod missing;
 mod pace;

@@ -16,7 +16,7 @@ mod window;
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
-use extant_space::{ByteRange, CancelToken, Result};
+use extant_space::{ByteRange, CancelToken, ProgressSink, Result};
 
 use bucket::Bucket;
 pub(crate) use neighbour::DiskUse;
@@ -75,6 +75,9 @@ pub(crate) struct Pacer {
     window: Window,
     bucket: Option<Bucket>,
     neighbour: Option<Neighbour>,
+    /// Since when requests are held back because others use the disk.
+    giving_way: Option<Instant>,
+    gave_way: Duration,
 }
 
 impl Pacer {
@@ -84,6 +87,8 @@ impl Pacer {
             window: Window::new(now),
             bucket: pace.limit().map(|rate| Bucket::new(rate, now)),
             neighbour: pace.is_background().then(|| Neighbour::new(disk, now)),
+            giving_way: None,
+            gave_way: Duration::ZERO,
         }
     }
 
@@ -104,12 +109,15 @@ impl Pacer {
         range: ByteRange,
         unit: u32,
         cancel: &CancelToken,
+        progress: &dyn ProgressSink,
         request: &mut dyn FnMut(ByteRange) -> Result<()>,
     ) -> Result<()> {
         let mut at = range.start();
         while at < range.end() {
             cancel.check()?;
-            match self.admit(Instant::now(), 0, 0, unit) {
+            let admission = self.admit(Instant::now(), 0, 0, unit);
+            self.report(progress);
+            match admission {
                 Admission::Later(wait) => std::thread::sleep(wait.min(LOOK)),
                 Admission::Now(bytes) => {
                     let end = range.end().min(at + u64::from(bytes));
@@ -141,6 +149,12 @@ impl Pacer {
             Some(neighbour) => neighbour.admit(now, in_flight),
             None => self.window.admit(in_flight_bytes),
         };
+        // A request of its own that is in flight is no pause.
+        let is_held_back = matches!(admission, Admission::Later(_)) && in_flight == 0;
+        if let Some(since) = self.giving_way.take() {
+            self.gave_way += now.saturating_duration_since(since);
+        }
+        self.giving_way = (is_held_back && self.neighbour.is_some()).then_some(now);
         let Admission::Now(mut bytes) = admission else {
             return admission;
         };
@@ -151,6 +165,13 @@ impl Pacer {
         match &mut self.bucket {
             Some(bucket) => bucket.take(now, bytes),
             None => Admission::Now(bytes),
+        }
+    }
+
+    /// Reports the pauses since the last report.
+    pub(crate) fn report(&mut self, progress: &dyn ProgressSink) {
+        if self.gave_way > Duration::ZERO {
+            progress.gave_way(std::mem::take(&mut self.gave_way));
         }
     }
 

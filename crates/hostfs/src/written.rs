@@ -146,7 +146,10 @@ impl Target<'_> {
         };
         missing::for_each(self.file, self.range, false, &mut |part| match &mut pacer {
             None => calls::zero(part, &mut zero),
-            Some(pacer) => pacer.one_at_a_time(part, PACED_UNIT, self.control.cancel, &mut zero),
+            Some(pacer) => {
+                let Control { cancel, progress } = self.control;
+                pacer.one_at_a_time(part, PACED_UNIT, cancel, progress, &mut zero)
+            }
         })?;
         Ok(zeroed)
     }

@@ -209,6 +209,7 @@ impl<'a> ZeroWriter<'a> {
                 self.count(piece.len());
             }
         }
+        self.pacer.report(self.control.progress);
         self.control
             .report(Phase::Write, self.done_bytes, self.total_bytes);
         Ok(self.written_bytes)
@@ -319,6 +320,7 @@ impl<'a> ZeroWriter<'a> {
     fn tell(&mut self) {
         if self.told.elapsed() >= TELL {
             self.told = Instant::now();
+            self.pacer.report(self.control.progress);
             self.control
                 .report(Phase::Write, self.done_bytes, self.total_bytes);
         }

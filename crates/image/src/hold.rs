@@ -14,7 +14,7 @@ use extant_sys::mounts::Mount;
 
 use crate::lock::{Use, lock};
 
-pub use busy::mounted_at;
+pub use busy::{MountPoint, mounted_at};
 
 /// Opens an image or disk without keeping others out for longer than the device itself does.
 ///

@@ -1,5 +1,7 @@
 //! What a long operation says while it runs, and what it is told.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 use crate::CancelToken;
@@ -56,6 +58,11 @@ pub struct Progress {
 pub trait ProgressSink {
     /// Takes the newest state.
     fn update(&self, progress: Progress);
+
+    /// The operation has paused for `duration` to leave the disk to others.
+    fn gave_way(&self, duration: Duration) {
+        let _ = duration;
+    }
 }
 
 impl<F: Fn(Progress)> ProgressSink for F {

@@ -27,7 +27,9 @@ pub enum ParseSizeError {
     #[error("'{0}' is negative")]
     Negative(String),
     /// A suffix that is no unit.
-    #[error("'{0}' is not a unit; use K, M, G, T, P, E (1024), KiB ... (1024) or KB ... (1000)")]
+    #[error(
+        "'{0}' is not a unit; use K, M, G, T, P, E (1024), KiB ..., Ki ... (1024) or KB ... (1000)"
+    )]
     UnknownUnit(String),
     /// A part of a byte.
     #[error("'{0}' is not a whole number of bytes")]
@@ -94,14 +96,14 @@ fn unit_scale(unit: &str) -> Option<u64> {
     }
     let power = LETTERS.find(unit.chars().next()?)? as u32 + 1;
     match &unit[1..] {
-        "" | "IB" => Some(1 << (10 * power)),
+        "" | "I" | "IB" => Some(1 << (10 * power)),
         "B" => Some(1000u64.pow(power)),
         _ => None,
     }
 }
 
 impl fmt::Display for ByteSize {
-    /// With a unit of 1024: exact where it divides, else to two decimals.
+    /// With a unit of 1024: exact where it divides, else to two decimals. What only rounds to a whole number has a tilde.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.0;
         let power = (bytes.max(1).ilog2() / 10) as usize;
@@ -113,7 +115,11 @@ impl fmt::Display for ByteSize {
         let text = if bytes.is_multiple_of(unit) {
             format!("{} {letter}iB", bytes / unit)
         } else {
-            format!("{:.2} {letter}iB", bytes as f64 / unit as f64)
+            let rounded = format!("{:.2}", bytes as f64 / unit as f64);
+            match rounded.strip_suffix(".00") {
+                Some(whole) => format!("~{whole} {letter}iB"),
+                None => format!("{rounded} {letter}iB"),
+            }
         };
         f.pad(&text)
     }
@@ -139,6 +145,8 @@ mod tests {
             ("10G", 10 << 30),
             ("10GiB", 10 << 30),
             ("10gib", 10 << 30),
+            ("10Gi", 10 << 30),
+            ("1ki", 1 << 10),
             ("10GB", 10_000_000_000),
             ("3 MiB", 3 << 20),
             ("1.5K", 1536),
@@ -159,7 +167,8 @@ mod tests {
         assert!(matches!(parse("G"), Err(NotANumber(_))));
         assert!(matches!(parse("1.2.3G"), Err(NotANumber(_))));
         assert!(matches!(parse("10X"), Err(UnknownUnit(_))));
-        assert!(matches!(parse("10Gi"), Err(UnknownUnit(_))));
+        assert!(matches!(parse("10Gib2"), Err(UnknownUnit(_))));
+        assert!(matches!(parse("1e9"), Err(UnknownUnit(_))));
         assert!(matches!(parse("10ZiB"), Err(UnknownUnit(_))));
         assert!(matches!(parse("1.5"), Err(NotWhole(_))));
         assert!(matches!(parse("16E"), Err(TooLarge(_))));
@@ -168,7 +177,9 @@ mod tests {
     }
 
     #[test]
-    fn display_is_exact_where_the_unit_divides() {
+    fn display_is_exact_where_the_unit_divides_and_has_a_tilde_where_it_seems_so() {
+        assert_eq!(ByteSize((32 << 20) - 882).to_string(), "~32 MiB");
+        assert_eq!(ByteSize((32 << 20) + 1).to_string(), "~32 MiB");
         assert_eq!(ByteSize(1 << 30).to_string(), "1 GiB");
         assert_eq!(ByteSize(1536 << 20).to_string(), "1.50 GiB");
         assert_eq!(ByteSize(0).to_string(), "0 B");

@@ -34,7 +34,7 @@ pub struct DfArgs {
     #[arg(long, short)]
     pub inodes: bool,
 
-    /// Print one JSON list, with bytes and inodes
+    /// Print one JSON document, with bytes and inodes
     #[arg(long)]
     pub json: bool,
 
@@ -66,7 +66,7 @@ pub(super) fn run(args: &DfArgs) -> Result<ExitCode> {
         .map(|path| usage(path))
         .collect::<Result<_>>()?;
     if args.json {
-        return Ok(print::json(&usages));
+        return Ok(print::json(&serde_json::json!({ "filesystems": usages })));
     }
     let size = |bytes: u64| match args.human_readable {
         true => ByteSize(bytes).to_string(),

@@ -8,9 +8,13 @@ use std::process::{Command, ExitCode, Stdio};
 
 use clap::Args;
 use extant_blockdev::{HostDevice, HostOptions};
+use extant_ext4::Statistics;
 use extant_space::{ByteSize, Error, ErrorKind, Result};
+use serde::Serialize;
 
 use crate::arguments::parse_size;
+use crate::image::Image;
+use crate::print;
 
 /// Make an ext4 file system, by mke2fs.
 ///
@@ -34,9 +38,24 @@ pub struct MkfsArgs {
     #[arg(value_parser = parse_size)]
     pub size: Option<ByteSize>,
 
+    /// Print the result as JSON
+    #[arg(long)]
+    pub json: bool,
+
     /// Options of mke2fs, after --
     #[arg(last = true, value_name = "OPTIONS")]
     pub options: Vec<OsString>,
+}
+
+/// What was made.
+#[derive(Serialize)]
+struct Report {
+    path: String,
+    /// `None` here and below: this program cannot read the file system.
+    size_bytes: Option<u64>,
+    block_bytes: Option<u32>,
+    available_bytes: Option<u64>,
+    inodes: Option<u32>,
 }
 
 /// Makes.
@@ -48,7 +67,43 @@ pub(super) fn run(args: &MkfsArgs) -> Result<ExitCode> {
         // Nothing of use is in it; the error of mke2fs is what is told.
         let _ = fs::remove_file(&args.image);
     }
-    done.map(|()| ExitCode::SUCCESS)
+    done?;
+    // What mke2fs was told to make may be more than this program can read.
+    let made = Image::look(&args.image).ok();
+    let made = made.map(|image| image.filesystem().statistics());
+    let made = made.as_ref();
+    let bytes = |made: &Statistics, blocks: u64| blocks * u64::from(made.block_bytes);
+    let report = Report {
+        path: args.image.to_string_lossy().into_owned(),
+        size_bytes: made.map(|made| bytes(made, made.blocks)),
+        block_bytes: made.map(|made| made.block_bytes),
+        available_bytes: made.map(|made| bytes(made, made.available_blocks)),
+        inodes: made.map(|made| made.inodes),
+    };
+    Ok(match args.json {
+        true => print::json(&report),
+        false => print::text(report.describe()),
+    })
+}
+
+impl Report {
+    fn describe(&self) -> String {
+        let path = print::path(Path::new(&self.path));
+        match (
+            self.size_bytes,
+            self.block_bytes,
+            self.available_bytes,
+            self.inodes,
+        ) {
+            (Some(size), Some(block), Some(available), Some(inodes)) => format!(
+                "{path}: ext4 file system of {} in blocks of {}, {} available, {inodes} inodes",
+                ByteSize(size),
+                ByteSize(block.into()),
+                ByteSize(available),
+            ),
+            _ => format!("{path}: made by mke2fs"),
+        }
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

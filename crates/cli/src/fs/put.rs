@@ -5,7 +5,8 @@
 //! image next frees what had no name yet. Directories are merged with those that are there.
 //!
 //! Kept: data with its holes, permissions, times of reading and writing, extended attributes, symbolic links, special
-//! files, and that several names of one put are one file. Not kept: owners, unless asked for.
+//! files, and that several names of one put are one file. Not kept: owners, unless asked for; and where the owner changes, set-ID
+//! bits and file capabilities.
 
 mod host;
 
@@ -35,6 +36,7 @@ use crate::print;
 ///
 /// Holes stay holes; permissions, times, extended attributes and links are kept. Files are root's
 /// whoever runs this, so that an image comes out the same for everybody; --owner says otherwise.
+/// A file that changes its owner loses set-ID bits and capabilities, as with chown.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -440,7 +442,14 @@ impl Put<'_> {
             Some(CopyOwner::Source) => (metadata.uid(), metadata.gid()),
             Some(CopyOwner::Fixed { uid, gid }) => (uid, gid),
         };
+        // As chown(2): powers that one owner gave are not the next one's.
+        let is_given_away = uid != metadata.uid() || gid != metadata.gid();
+        let mut left_out = Vec::new();
         for (name, value) in host::xattrs(source).map_err(|error| Error::from(error).at(source))? {
+            if is_given_away && name == b"security.capability" {
+                left_out.push("file capabilities");
+                continue;
+            }
             match node.set_xattr(&name, &value, XattrMode::Set) {
                 Err(error) if error.kind() == ErrorKind::Unsupported => self.tally.note(format!(
                     "{}: attribute {} left out",
@@ -450,7 +459,25 @@ impl Put<'_> {
                 done => done.at_inner(self.image, path)?,
             }
         }
-        let own = (metadata.mode() & 0o7777) as u16;
+        let mut own = (metadata.mode() & 0o7777) as u16;
+        let takes_own = match node.file_type() {
+            FileType::Regular => self.args.mode.is_none(),
+            FileType::SymbolicLink | FileType::Directory => false,
+            _ => true,
+        };
+        let executed_by_group = own & 0o010 != 0;
+        let given = 0o4000 | if executed_by_group { 0o2000 } else { 0 };
+        if is_given_away && takes_own && own & given != 0 {
+            own &= !given;
+            left_out.push("set-ID bits");
+        }
+        if !left_out.is_empty() {
+            self.tally.note(format!(
+                "{}: {} left out, as the owner is another one (--owner host keeps both)",
+                print::path(source),
+                left_out.join(" and ")
+            ));
+        }
         let permissions = match (node.file_type(), self.args.mode) {
             (FileType::SymbolicLink, _) => 0o777,
             (FileType::Regular, Some(mode)) => mode as u16,

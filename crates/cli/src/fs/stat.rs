@@ -23,7 +23,7 @@ const SHOWN: usize = 16;
 Examples:
   extant fs stat disk.img /etc/passwd
   extant fs stat -L disk.img /etc/localtime
-  extant fs stat --json disk.img /var/db | jq '.[0].map.extents'")]
+  extant fs stat --json disk.img /var/db | jq '.entries[0].map.extents'")]
 pub struct StatArgs {
     /// The image or disk
     pub image: PathBuf,
@@ -42,6 +42,12 @@ pub struct StatArgs {
 }
 
 /// What is told of a file.
+#[derive(Serialize)]
+struct Document {
+    image: String,
+    entries: Vec<Stat>,
+}
+
 #[derive(Serialize)]
 struct Stat {
     #[serde(flatten)]
@@ -79,7 +85,10 @@ pub(super) fn run(args: &StatArgs) -> Result<ExitCode> {
         all.push(stat);
     }
     Ok(match args.json {
-        true => print::json(&all),
+        true => print::json(&Document {
+            image: args.image.to_string_lossy().into_owned(),
+            entries: all,
+        }),
         false => print::text(text.join("\n")),
     })
 }

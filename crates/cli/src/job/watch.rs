@@ -85,7 +85,7 @@ fn follow(args: &WatchArgs, display: &Display, cancel: &CancelToken) -> Result<O
         let status = pool.wait(args.job.id, &enough, &mut |status| {
             update(status);
             let mut out = std::io::stdout().lock();
-            let line = serde_json::to_string(status).expect("plain data");
+            let line = print::json_line(status);
             let written = writeln!(out, "{line}").and_then(|()| out.flush());
             if let Err(error) = written {
                 heard = Err(error);

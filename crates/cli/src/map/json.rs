@@ -1,7 +1,7 @@
 //! The map as one JSON document, written as it is read:
 //!
 //! ```json
-//! {"files":[{"path","size_bytes","extents":[...],"summary":{...}}],"total":{...}}
+//! {"schema_version":1,"files":[{"path","size_bytes","extents":[...],"summary":{...}}],"total":{...}}
 //! ```
 //!
 //! A file whose map broke off has `"error"` in the place of `"summary"`. The
@@ -13,6 +13,7 @@ use extant_space::{Error, Extent, MapSummary};
 use serde::Serialize;
 
 use super::listing::{Listing, Mapped, Opened};
+use crate::print;
 
 /// Writes the document to `out`.
 pub(super) struct Json<W> {
@@ -32,12 +33,17 @@ impl<W: Write> Json<W> {
 
     fn open_document(&mut self) -> io::Result<()> {
         if !self.has_files {
-            self.out.write_all(b"{\"files\":[")?;
+            self.open_list()?;
             self.has_files = true;
         } else {
             self.out.write_all(b",")?;
         }
         Ok(())
+    }
+
+    fn open_list(&mut self) -> io::Result<()> {
+        let version = print::SCHEMA_VERSION;
+        write!(self.out, "{{\"schema_version\":{version},\"files\":[")
     }
 
     fn value(&mut self, value: &(impl Serialize + ?Sized)) -> io::Result<()> {
@@ -79,7 +85,7 @@ impl<W: Write> Listing for Json<W> {
 
     fn finish(&mut self, total: &MapSummary, _files: u64) -> io::Result<()> {
         if !self.has_files {
-            self.out.write_all(b"{\"files\":[")?;
+            self.open_list()?;
         }
         self.out.write_all(b"],\n\"total\":")?;
         self.value(total)?;
@@ -109,6 +115,7 @@ mod tests {
     #[test]
     fn document_of_no_files_is_valid() {
         let found = document(|json| json.finish(&MapSummary::default(), 0).unwrap());
+        assert_eq!(found["schema_version"], print::SCHEMA_VERSION);
         assert_eq!(found["files"], Value::Array(Vec::new()));
         assert_eq!(found["total"]["extents"], 0);
         assert_eq!(found["total"]["fragmentation_score"], Value::Null);

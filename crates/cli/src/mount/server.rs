@@ -115,7 +115,10 @@ fn may_fall_back(wish: &Wish, wanted: HostAccess, error: &Error) -> bool {
         && wish.on_read_only == OnReadOnly::Fallback
         && matches!(
             error.kind(),
-            ErrorKind::ReadOnly | ErrorKind::PermissionDenied | ErrorKind::Immutable
+            ErrorKind::ReadOnly
+                | ErrorKind::PermissionDenied
+                | ErrorKind::Immutable
+                | ErrorKind::NotPermitted
         )
 }
 

@@ -6,8 +6,11 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use clap_complete::engine::ArgValueCompleter;
 use extant_pool::{Definition, Definitions, Pool};
 use extant_space::{Error, Result};
+
+use crate::complete;
 
 /// Where definitions are.
 #[derive(Args, Clone, Debug)]
@@ -31,6 +34,7 @@ impl ConfigArgs {
 #[derive(Args, Clone, Debug)]
 pub struct PoolArgs {
     /// Name of a defined pool; with a slash or dots, a directory or an ext4 image
+    #[arg(add = ArgValueCompleter::new(complete::pools))]
     pub pool: PathBuf,
 
     #[command(flatten)]

@@ -5,6 +5,7 @@ use extant_export::{Access, Address, Scheme};
 use serde::Serialize;
 
 use super::source::Source;
+use crate::print;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Ready {
@@ -46,7 +47,7 @@ impl Ready {
 
     /// On one line.
     pub(super) fn json(&self) -> String {
-        serde_json::to_string(self).expect("plain words and numbers")
+        print::json_line(self)
     }
 
     /// A line for each URI.

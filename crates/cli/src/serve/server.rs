@@ -102,7 +102,13 @@ fn serve(
             // Whoever read the output may have seen enough.
             print::text(word);
         }
-        Place::Background => background::let_go(&word)?,
+        Place::Background => {
+            if args.pid_file.is_none() && !args.json {
+                let pid = std::process::id();
+                eprintln!("extant: serving as process {pid}; kill {pid} ends it");
+            }
+            background::let_go(&word)?;
+        }
     }
     for signal in signals.forever() {
         if signal != SIGUSR1 {

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use clap::{Args, ValueEnum};
+use clap_complete::engine::ArgValueCompleter;
 use extant_pool::{
     Job, JobId, JobOptions, OnStop, Operation, Pool, Priority, VolumeInfo, VolumeName,
 };
@@ -13,6 +14,7 @@ use extant_space::{Control, Error, Result};
 use serde::Serialize;
 
 use crate::arguments::{OutputArgs, parse_rate};
+use crate::complete;
 use crate::pool::PoolArgs;
 use crate::print;
 
@@ -158,5 +160,6 @@ pub struct VolumeArgs {
     pub pool: PoolArgs,
 
     /// Name of the volume
+    #[arg(add = ArgValueCompleter::new(complete::volumes))]
     pub volume: VolumeName,
 }

@@ -1,7 +1,10 @@
 //! What is said, where, and how often; and that a rate holds.
 
 use std::io::Read;
+use std::os::unix::fs::FileExt;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use extant_testkit::faulty::{DirectIoFault, FallocateFault, Faults, Faulty};
@@ -161,6 +164,7 @@ fn bar_on_a_terminal_moves_five_times_a_second_and_is_cleared() {
         ))
         .arg("/dev/null")
         .env("TERM", "xterm")
+        .env("LC_ALL", "C.UTF-8")
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
@@ -215,6 +219,91 @@ fn background_ends_on_an_idle_disk_and_writes_all() {
     let options = ["--background", "--json"];
     let answer = create(&work.path().join("a"), "16MiB", &options).success();
     assert_eq!(answer.number("/map/extant_bytes"), 16 * MIB);
+    let pauses = answer.json()["gave_way_seconds"].as_f64();
+    assert!(pauses.is_some_and(|seconds| seconds >= 0.0), "{answer}");
+}
+
+#[test]
+fn background_tells_the_time_that_it_left_to_others() {
+    let work = Workdir::new();
+    let busy = AtomicBool::new(true);
+    let (answer, words) = thread::scope(|scope| {
+        // Somebody who writes to the same disk all the time.
+        scope.spawn(|| {
+            let path = work.path().join("other");
+            let other = std::fs::File::create(path).unwrap();
+            while busy.load(Ordering::Relaxed) {
+                other.write_all_at(&[1; 1 << 20], 0).unwrap();
+                other.sync_data().unwrap();
+            }
+        });
+        let run = |name: &str, more: &[&str]| {
+            let options = [&["--background"][..], more].concat();
+            create(&work.path().join(name), "2MiB", &options)
+        };
+        let answers = (run("a", &["--json"]), run("b", &[]));
+        busy.store(false, Ordering::Relaxed);
+        answers
+    });
+    let json = answer.success().json();
+    let seconds = |field: &str| json[field].as_f64().unwrap();
+    assert!(seconds("gave_way_seconds") > 0.0, "{json}");
+    assert!(
+        seconds("gave_way_seconds") <= seconds("elapsed_seconds"),
+        "{json}"
+    );
+    let words = words.success();
+    assert!(words.stdout.contains(" s of it left to others"), "{words}");
+}
+
+/// What a run of `extant create` at 32 MiB/s draws on a terminal, without its escape sequences.
+#[track_caller]
+fn drawn(columns: u32, locale: &str) -> Vec<String> {
+    let work = Workdir::new();
+    let mut script = command::tool("script");
+    let output = script
+        .args(["--quiet", "--return", "--command"])
+        .arg(format!(
+            "stty rows 24 cols {columns}; {} create {} 16MiB --rate 32M",
+            env!("CARGO_BIN_EXE_extant"),
+            work.path().join("a").display()
+        ))
+        .arg("/dev/null")
+        .env("TERM", "xterm")
+        .env("LC_ALL", locale)
+        .stdin(Stdio::null());
+    let text = command::text(output).unwrap();
+    // The result comes behind the bar, and is as long as it is.
+    let (bar, _) = text.split_once("/a: 16 MiB").expect(&text);
+    let states = bar.split(['\r', '\n']).map(|state| {
+        let pieces = state.split("\x1b[").map(|piece| {
+            let is_sequence = |c: char| c.is_ascii_digit() || c == ';' || c == '?';
+            let rest = piece.trim_start_matches(is_sequence);
+            rest.get(1..)
+                .filter(|_| state.contains('\x1b'))
+                .unwrap_or(piece)
+        });
+        pieces.collect::<String>()
+    });
+    states.filter(|state| state.contains('%')).collect()
+}
+
+#[test]
+fn bar_fits_into_narrow_terminals_and_is_ascii_where_the_locale_is() {
+    require!(requires::tool("script"));
+    for columns in [24, 50] {
+        for (locale, is_ascii) in [("C.UTF-8", false), ("C", true)] {
+            let states = drawn(columns, locale);
+            assert!(!states.is_empty(), "{columns} {locale}");
+            for state in states {
+                assert!(
+                    state.chars().count() <= columns as usize,
+                    "{columns}: {state:?}"
+                );
+                assert_eq!(state.is_ascii(), is_ascii, "{locale}: {state:?}");
+            }
+        }
+    }
 }
 
 #[test]

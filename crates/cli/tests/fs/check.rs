@@ -90,7 +90,7 @@ fn mkfs_makes_a_sparse_image_that_everybody_accepts() {
     assert_eq!(found.len(), 2 << 30);
     assert!(found.blocks() * 512 < 128 << 20);
     let df = image.fs(&["df", "--json", "new.img"]).success();
-    assert_eq!(df.text("/0/label"), "label");
+    assert_eq!(df.text("/filesystems/0/label"), "label");
     image
         .fs(&["mkfs", "new.img", "1GiB"])
         .refused(4, &["new.img", "2 GiB"]);

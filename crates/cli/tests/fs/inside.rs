@@ -94,13 +94,17 @@ fn name_that_is_taken_is_refused_or_replaced_whole() {
     inside(&image, "create", &["/name", "1GiB", "--force"])
         .refused(3, &["disk.img:/name", "missing"]);
     assert_eq!(image.fs(&["cat", "IMAGE", "/name"]).success().stdout, "old");
-    let before = image.fs(&["df", "--json", "IMAGE"]).number("/0/free_bytes");
+    let before = image
+        .fs(&["df", "--json", "IMAGE"])
+        .number("/filesystems/0/free_bytes");
     inside(&image, "create", &["/name", "1MiB", "--force"]).success();
     assert_eq!(
         image.fs(&["ls", "-a", "IMAGE"]).success().stdout,
         ".\n..\nlost+found\nname\n"
     );
-    let after = image.fs(&["df", "--json", "IMAGE"]).number("/0/free_bytes");
+    let after = image
+        .fs(&["df", "--json", "IMAGE"])
+        .number("/filesystems/0/free_bytes");
     assert_eq!(before - after, MIB - 4096);
     image.assert_clean();
 }
@@ -111,7 +115,9 @@ fn interrupted_create_leaves_no_name_and_no_space() {
     use extant_testkit::command::find;
     assert!(find("e2fsck").is_some());
     let image = Image::new(256);
-    let before = image.fs(&["df", "--json", "IMAGE"]).number("/0/free_bytes");
+    let before = image
+        .fs(&["df", "--json", "IMAGE"])
+        .number("/filesystems/0/free_bytes");
     let words = [
         "--in",
         "IMAGE",
@@ -145,7 +151,9 @@ fn interrupted_create_leaves_no_name_and_no_space() {
         image.fs(&["rm", "-r", "IMAGE", "/x"]).success();
         assert_eq!(image.fs(&["ls", "IMAGE"]).success().stdout, "lost+found\n");
         assert_eq!(
-            image.fs(&["df", "--json", "IMAGE"]).number("/0/free_bytes"),
+            image
+                .fs(&["df", "--json", "IMAGE"])
+                .number("/filesystems/0/free_bytes"),
             before
         );
         image.assert_clean();

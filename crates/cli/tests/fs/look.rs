@@ -89,7 +89,7 @@ fn stat_says_what_the_kernel_says() {
         let words = [&["stat", "--json", "IMAGE"][..], &paths].concat();
         let ours = image.fs(&words).success().json();
         let mounted = image.mount();
-        for (found, path) in ours.as_array().unwrap().iter().zip(paths) {
+        for (found, path) in ours["entries"].as_array().unwrap().iter().zip(paths) {
             let kernel = fs::symlink_metadata(mounted.place.join(path)).unwrap();
             let number = |name: &str| found[name].as_u64().unwrap();
             assert_eq!(number("inode"), kernel.ino(), "{path}");

@@ -54,7 +54,10 @@ fn owners_are_root_unless_asked_for() {
         image.fs(&words).success();
         let answer = image.fs(&["stat", "--json", "IMAGE", "/file"]).success();
         assert_eq!(
-            (answer.number("/0/uid"), answer.number("/0/gid")),
+            (
+                answer.number("/entries/0/uid"),
+                answer.number("/entries/0/gid")
+            ),
             owner,
             "{options:?}"
         );
@@ -77,7 +80,7 @@ fn file_that_is_there_is_replaced_or_refused() {
     assert_eq!(
         image
             .fs(&["stat", "--json", "IMAGE", "/name"])
-            .number("/0/size_bytes"),
+            .number("/entries/0/size_bytes"),
         100_000
     );
     let names = image.fs(&["ls", "-a", "IMAGE"]).success().stdout;
@@ -117,7 +120,7 @@ fn stdin_becomes_a_file() {
     assert_eq!(
         image
             .fs(&["stat", "--json", "IMAGE", "/from/stdin"])
-            .text("/0/mode"),
+            .text("/entries/0/mode"),
         "0600"
     );
     image.assert_clean();
@@ -170,7 +173,9 @@ fn full_image_says_so_and_stays_whole() {
     fs::write(image.work.path().join("small"), "kept").unwrap();
     fs::write(image.work.path().join("large"), noise(6, 20_000_000)).unwrap();
     image.fs(&["put", "IMAGE", "small", "/large"]).success();
-    let before = image.fs(&["df", "--json", "IMAGE"]).number("/0/free_bytes");
+    let before = image
+        .fs(&["df", "--json", "IMAGE"])
+        .number("/filesystems/0/free_bytes");
     image
         .fs(&["put", "IMAGE", "large", "/"])
         .refused(3, &["disk.img:/large"]);
@@ -179,7 +184,9 @@ fn full_image_says_so_and_stays_whole() {
         "kept"
     );
     assert_eq!(
-        image.fs(&["df", "--json", "IMAGE"]).number("/0/free_bytes"),
+        image
+            .fs(&["df", "--json", "IMAGE"])
+            .number("/filesystems/0/free_bytes"),
         before
     );
     image.assert_clean();
@@ -214,4 +221,56 @@ fn help_of_put_says_whose_files_are() {
         help.contains("root's") && help.contains("--owner"),
         "{help}"
     );
+}
+
+#[test]
+fn set_id_bits_and_capabilities_are_kept_where_the_owner_is() {
+    require!(requires::root(), requires::tool("mke2fs"));
+    let image = Image::new(32);
+    let source = image.work.folder("src");
+    // `cap_setuid=ep`, as the kernel stores it.
+    let mut capability = [0; 20];
+    capability[..5].copy_from_slice(&[1, 0, 0, 2, 128]);
+    for (name, owner) in [("users", 1000), ("roots", 0)] {
+        let file = source.join(name);
+        fs::write(&file, "x").unwrap();
+        std::os::unix::fs::chown(&file, Some(owner), Some(owner)).unwrap();
+        let attribute = "security.capability";
+        rustix::fs::setxattr(
+            &file,
+            attribute,
+            &capability,
+            rustix::fs::XattrFlags::empty(),
+        )
+        .unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o6755);
+        fs::set_permissions(&file, mode).unwrap();
+    }
+    std::os::unix::fs::chown(&source, Some(1000), Some(1000)).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o2775);
+    fs::set_permissions(&source, mode).unwrap();
+    for (options, users, noted) in [
+        (&[][..], 0o755, true),
+        (&["--owner", "host"], 0o6755, false),
+    ] {
+        let words = [&["put", "-r"][..], options, &["IMAGE", "src/.", "/"]].concat();
+        let answer = image.fs(&words).success();
+        assert_eq!(
+            answer
+                .stdout
+                .contains("users: file capabilities and set-ID bits"),
+            noted
+        );
+        assert!(!answer.stdout.contains("roots"), "{answer}");
+        let mounted = image.mount();
+        let look = |name: &str| {
+            let path = mounted.place.join(name);
+            let mut value = [0; 64];
+            let capable = rustix::fs::getxattr(&path, "security.capability", &mut value).is_ok();
+            (fs::metadata(path).unwrap().mode() & 0o7777, capable)
+        };
+        assert_eq!(look("users"), (users, !noted), "{options:?}");
+        assert_eq!(look("roots"), (0o6755, true), "{options:?}");
+        assert_eq!(look(".").0, 0o2775, "{options:?}");
+    }
 }

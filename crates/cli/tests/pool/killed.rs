@@ -175,7 +175,7 @@ impl Stand {
             }
             Kind::Image => run(extant().args(["fs", "df", "--json"]).arg(self.pool()))
                 .success()
-                .number("/0/free_bytes"),
+                .number("/filesystems/0/free_bytes"),
         }
     }
 

@@ -141,6 +141,20 @@ impl Answer {
         self
     }
 
+    /// It was refused with `code`, and one line of JSON on stderr says so; nothing on stdout.
+    #[track_caller]
+    pub fn refused_json(self, code: i32, kind: &str) -> Value {
+        assert_eq!(self.code, Some(code), "{self}");
+        assert_eq!(self.stdout, "", "{self}");
+        assert_eq!(self.stderr.lines().count(), 1, "{self}");
+        let error: Value = serde_json::from_str(&self.stderr).expect(&self.stderr);
+        assert_eq!(error["schema_version"], 1, "{self}");
+        assert_eq!(error["event"], "error", "{self}");
+        assert_eq!(error["kind"], kind, "{self}");
+        assert_eq!(error["exit_status"], code, "{self}");
+        error
+    }
+
     /// Stdout as JSON.
     #[track_caller]
     pub fn json(&self) -> Value {

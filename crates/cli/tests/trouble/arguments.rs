@@ -15,7 +15,8 @@ fn size_that_is_none_is_refused_with_the_reason() {
         ("abc", "not a number"),
         ("", "not a number"),
         ("10X", "not a unit"),
-        ("10Gi", "not a unit"),
+        ("10Gi2", "not a unit"),
+        ("1e9", "'e' is not a unit"),
         ("1e30", "not a unit"),
         ("1.2.3", "not a number"),
         ("0.5", "whole number of bytes"),
@@ -66,6 +67,34 @@ fn missing_arguments_and_commands_are_refused_on_one_line() {
     run(extant().args(["create", "", "1M"])).refused(2, &["PATH"]);
     run(extant().args(["crate", "a", "1M"])).refused(2, &["crate"]);
     run(extant().args(["materialize"])).refused(2, &["FILE"]);
+}
+
+#[test]
+fn word_that_is_like_another_one_is_named() {
+    for (words, meant) in [
+        (&["creat", "x", "1M"][..], "'create'"),
+        (&["vol", "lits", "."], "'list'"),
+        (
+            &["create", "x", "1M", "--preallocatoin", "off"],
+            "'--preallocation'",
+        ),
+        (&["create", "x", "1M", "--preallocation", "fulll"], "'full'"),
+    ] {
+        let meant = format!("did you mean {meant}?");
+        run(extant().args(words)).refused(2, &[&meant]);
+    }
+    run(extant().arg("xyzzy")).refused(2, &["xyzzy", "; try --help"]);
+}
+
+#[test]
+fn quiet_says_nothing_but_errors() {
+    let work = Workdir::new();
+    let file = work.path().join("a");
+    let answer = create(&file, "1MiB", &["-q", "--progress", "bar"]).success();
+    assert_eq!(answer.stdout, "", "{answer}");
+    assert_eq!(std::fs::metadata(&file).unwrap().len(), 1 << 20);
+    create(&file, "1MiB", &["--quiet"]).refused(4, &["/a: "]);
+    create(&file, "1MiB", &["--quiet", "--json"]).refused_json(2, "invalid-argument");
 }
 
 #[test]

@@ -43,6 +43,7 @@ impl Core {
         mode: FallocateMode,
         range: ByteRange,
     ) -> Result<()> {
+        self.changeable()?;
         if range.is_empty() {
             return Err(Error::new(ErrorKind::InvalidArgument).detail("an empty range"));
         }

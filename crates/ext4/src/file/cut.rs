@@ -32,6 +32,7 @@ const DIRECTORY_BLOCKS_MAX: u32 = 64;
 impl Core {
     /// Cuts the file or makes it longer by a hole.
     pub(crate) fn resize(&self, cell: &Arc<InodeCell>, size: u64) -> Result<()> {
+        self.changeable()?;
         let _alone = write(&cell.operation);
         let parts = &*self.parts;
         let before = {

@@ -65,6 +65,8 @@ impl Core {
         if from.is_empty() {
             return Ok(());
         }
+        // Data is written before a transaction is begun.
+        self.changeable()?;
         if self.overwrite(cell, from, offset)? == Done::Yes {
             return Ok(());
         }

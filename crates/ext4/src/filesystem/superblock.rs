@@ -4,6 +4,8 @@
 //! states that are written fit the one that was found ([`Superblock::fit_sectors`]): any two sectors go together, and
 //! what must come at once lies in the first.
 
+use std::sync::atomic::Ordering;
+
 use extant_blockdev::{Device, Persistence};
 use extant_ondisk::ext4::superblock::{ErrorPolicy, RecordedError};
 use extant_ondisk::ext4::{Incompat, PhysicalBlock, RoCompat, Superblock};
@@ -83,6 +85,9 @@ impl Parts {
 
     /// Notes that metadata was wrong or could not be written: `e2fsck` will look.
     pub(crate) fn note_error(&self, error: &Error) {
+        if self.cut.load(Ordering::Relaxed) {
+            return;
+        }
         let mut superblock = lock(&self.superblock);
         superblock.record_error(&recorded(error));
         // The device may be what failed.

@@ -47,6 +47,7 @@ mod tests {
             (ReadOnly, Errno::ROFS),
             (PermissionDenied, Errno::ACCESS),
             (Immutable, Errno::PERM),
+            (NotPermitted, Errno::PERM),
             (InUse, Errno::BUSY),
             (NoSpace, Errno::NOSPC),
             (QuotaExceeded, Errno::DQUOT),

@@ -1,12 +1,11 @@
-//! What is written about the command: README, help, completions, man pages.
-//!
-//! Convention: in a block of the README that starts with ```` ```sh ````, every line that
-//! begins with `extant ` or `$ extant ` is run, in the order of the README and in one empty
-//! folder, and must succeed. Lines that only make sense elsewhere belong into a block
-//! without a language.
+//! What is written about the command: README, help, completions, man pages, JSON.
 
+mod json;
+mod session;
+#[path = "../support/mod.rs"]
 mod support;
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 use std::process::Stdio;
@@ -91,54 +90,30 @@ fn all_commands() -> Vec<Vec<&'static str>> {
         .collect()
 }
 
-/// The lines of the README that are run.
-fn commands_of(markdown: &str) -> Vec<&str> {
-    let mut commands = Vec::new();
-    let mut in_block = false;
-    for line in markdown.lines() {
-        if let Some(language) = line.strip_prefix("```") {
-            in_block = !in_block && language == "sh";
-        } else if in_block {
-            let line = line.strip_prefix("$ ").unwrap_or(line);
-            commands.extend(line.starts_with("extant ").then_some(line));
-        }
-    }
-    commands
+/// What stands before the examples in the help of a command.
+#[track_caller]
+fn options_of(words: &[&str]) -> String {
+    let help = run(extant().args(words).arg("--help")).success().stdout;
+    help.split("Examples:")
+        .next()
+        .unwrap_or_default()
+        .to_owned()
+}
+
+/// The built command before all others.
+fn search_path() -> OsString {
+    let program = Path::new(env!("CARGO_BIN_EXE_extant"));
+    let mut path = OsString::from(program.parent().unwrap());
+    path.push(":");
+    path.push(std::env::var_os("PATH").unwrap_or_default());
+    path
 }
 
 /// Runs `line` by the shell in `folder`, with the built command in the path.
 fn shell(line: &str, folder: &Path) -> Answer {
-    let program = Path::new(env!("CARGO_BIN_EXE_extant"));
-    let mut path = std::ffi::OsString::from(program.parent().unwrap());
-    path.push(":");
-    path.push(std::env::var_os("PATH").unwrap_or_default());
     let mut command = command::tool("sh");
     command.args(["-c", line]).current_dir(folder);
-    run(command.env("PATH", path).stdin(Stdio::null()))
-}
-
-#[test]
-fn commands_are_found_in_sh_blocks_only() {
-    let text = "extant no\n```sh\n$ extant one\nextant two # why\ncargo no\n```\nextant no\n\
-                ```\nextant no\n```\n```sh\nextant three\n```\n";
-    let wanted = ["extant one", "extant two # why", "extant three"];
-    assert_eq!(commands_of(text), wanted);
-}
-
-#[test]
-fn commands_of_the_readme_succeed() {
-    require!(requires::tool("sh"), requires::tool("mke2fs"));
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
-    let readme = fs::read_to_string(readme).expect("README.md");
-    let commands = commands_of(&readme);
-    assert!(commands.len() >= 4, "too few are run: {commands:?}");
-    let work = Workdir::new();
-    let folder = work.folder("readme");
-    for line in commands {
-        let answer = shell(line, &folder);
-        assert_eq!(answer.code, Some(0), "README: {answer}");
-        assert_eq!(answer.stderr, "", "README: {answer}");
-    }
+    run(command.env("PATH", search_path()).stdin(Stdio::null()))
 }
 
 /// The examples of a help text: its lines that begin with `extant `, without the remark.
@@ -152,18 +127,19 @@ fn examples_of(help: &str) -> Vec<String> {
 }
 
 #[test]
-fn every_command_has_help_with_examples_in_100_columns() {
+fn help_of_every_command_fits_into_80_columns() {
     for words in all_commands() {
-        let long = run(extant().args(&words).arg("--help")).success();
+        let help = |option: &str| run(extant().args(&words).arg(option).env("COLUMNS", "80"));
+        let long = help("--help").success();
         assert!(!examples_of(&long.stdout).is_empty(), "{long}");
         let mut helps = vec![long];
         // There -h is what it is in df(1).
         if words != ["fs", "df"] {
-            helps.push(run(extant().args(&words).arg("-h")).success());
+            helps.push(help("-h").success());
         }
         for help in helps {
             for line in help.stdout.lines() {
-                assert!(line.chars().count() <= 100, "{words:?}: {line}");
+                assert!(line.chars().count() <= 80, "{words:?}: {line}");
                 assert!(!line.contains('\t'), "{words:?}: {line}");
             }
         }
@@ -244,58 +220,167 @@ fn version_is_that_of_the_package() {
     );
 }
 
-#[test]
-fn completions_name_commands_and_options() {
-    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
-        let script = run(extant().args(["completions", shell])).success().stdout;
-        for word in ["create", "materialize", "keep-partial", "preallocation"] {
-            assert!(script.contains(word), "{shell}: no {word}");
-        }
-    }
-    run(extant().args(["completions", "csh"])).refused(2, &["csh"]);
+/// What is offered for the last of `words`, in `folder`.
+#[track_caller]
+fn offered(words: &[&str], folder: &Path) -> Vec<String> {
+    let mut command = extant();
+    command
+        .arg("--")
+        .args(words)
+        .current_dir(folder)
+        .env("EXTANT_COMPLETE", "bash")
+        .env("_CLAP_IFS", "\n")
+        .env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string());
+    let answer = run(&mut command).success();
+    answer.stdout.lines().map(str::to_owned).collect()
 }
 
 #[test]
-fn completions_of_bash_are_bash() {
+fn completions_name_commands_options_pools_volumes_and_jobs() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = run(extant().args(["completions", shell])).success().stdout;
+        assert!(script.contains("EXTANT_COMPLETE"), "{shell}: {script}");
+    }
+    run(extant().args(["completions", "csh"])).refused(2, &["csh"]);
+    let work = Workdir::new();
+    let pool = work.folder("pool");
+    let config = work.folder("config");
+    let config = config.to_str().unwrap();
+    let mut define = extant();
+    define.args(["pool", "define", "vms", "--config-dir", config]);
+    run(define.arg(&pool)).success();
+    let mut volume = extant();
+    volume.args(["vol", "create", "--config-dir", config]);
+    run(volume.args(["vms", "web.raw", "64KiB"])).success();
+    let folder = work.path();
+    for (words, wanted) in [
+        (&["extant", "mat"][..], &["materialize"][..]),
+        (&["extant", "create", "--prealloc"], &["--preallocation"]),
+        (&["extant", "create", "--preallocation", "fa"], &["falloc"]),
+        (
+            &["extant", "create", "-o", "compat=1.1,refc"],
+            &["compat=1.1,refcount_bits="],
+        ),
+        (
+            &["extant", "pool", "info", "--config-dir", config, "v"],
+            &["vms"],
+        ),
+        (
+            &["extant", "vol", "info", "--config-dir", config, "vms", ""],
+            &["web.raw"],
+        ),
+        (&["extant", "vol", "info", "./pool", "w"], &["web.raw"]),
+        (&["extant", "job", "show", "./pool", ""], &["1"]),
+    ] {
+        let found = offered(words, folder);
+        for word in wanted {
+            assert!(
+                found.iter().any(|found| found == word),
+                "{words:?}: {found:?}"
+            );
+        }
+    }
+    // Nothing to say is no error.
+    assert_eq!(
+        offered(&["extant", "vol", "info", "./none", "w"], folder).len(),
+        0
+    );
+}
+
+#[test]
+fn completions_of_bash_ask_the_program() {
     require!(requires::tool("bash"));
     let work = Workdir::new();
     let script = run(extant().args(["completions", "bash"])).success().stdout;
     let file = work.path().join("extant.bash");
     fs::write(&file, script).unwrap();
-    command::run(command::tool("bash").arg("-n").arg(&file)).unwrap();
     // As readline asks: the words so far, the last of them to be completed.
     let ask = format!(
-        "source {}; COMP_WORDS=(extant cre); COMP_CWORD=1; _extant extant cre extant; \
-         echo \"${{COMPREPLY[*]}}\"",
+        "source {}; COMP_WORDS=(extant cre); COMP_CWORD=1; COMP_TYPE=9; \
+         _clap_complete_extant extant cre extant; echo \"${{COMPREPLY[*]}}\"",
         file.display()
     );
-    let answer = command::text(command::tool("bash").args(["-c", &ask])).unwrap();
+    let mut bash = command::tool("bash");
+    let answer = command::text(bash.args(["-c", &ask]).env("PATH", search_path())).unwrap();
     assert_eq!(answer.trim(), "create");
+}
+
+/// The pages of `extant man`, by name.
+#[track_caller]
+fn man_pages(work: &Workdir) -> Vec<(String, String)> {
+    let answer = run(extant().arg("man").arg(work.path().join("man"))).success();
+    let folder = work.path().join("man/man1");
+    let names = support::names(&folder);
+    let told = format!("{}: {} man pages\n", folder.display(), names.len());
+    assert_eq!(answer.stdout, told);
+    let read = |name: std::ffi::OsString| {
+        let text = fs::read_to_string(folder.join(&name)).unwrap();
+        (name.into_string().unwrap(), text)
+    };
+    names.into_iter().map(read).collect()
 }
 
 #[test]
 fn man_pages_are_made_for_every_command_and_are_clean() {
     let work = Workdir::new();
-    let folder = work.path().join("man/man1");
-    run(extant().arg("man").arg(&folder)).success();
-    let mut pages = vec!["extant.1".to_owned()];
-    pages.extend(COMMANDS.iter().map(|name| format!("extant-{name}.1")));
-    for page in &pages {
-        let text = fs::read_to_string(folder.join(page)).expect(page);
+    let pages = man_pages(&work);
+    let mut wanted = vec!["extant.1".to_owned()];
+    wanted.extend(
+        all_commands()
+            .iter()
+            .map(|words| format!("extant-{}.1", words.join("-"))),
+    );
+    for name in wanted {
+        let (_, text) = pages.iter().find(|(page, _)| *page == name).expect(&name);
+        for section in [
+            "NAME",
+            "SYNOPSIS",
+            "DESCRIPTION",
+            "OPTIONS",
+            "\"EXIT STATUS\"",
+            "\"SEE ALSO\"",
+        ] {
+            // Not every command has statuses of its own, and then those of all commands are there.
+            let is_there = text.contains(&format!("\n.SH {section}\n"));
+            assert!(is_there, "{name}: no {section}");
+        }
+        assert!(!text.contains(".SH EXTRA"), "{name}");
         assert!(
-            text.contains(".SH NAME") && text.contains(".SH SYNOPSIS"),
-            "{page}"
+            name == "extant.1" || text.contains("\n.SH EXAMPLES\n"),
+            "{name}"
         );
     }
     require!(requires::tool("groff"));
-    for page in &pages {
-        let mut groff = command::tool("groff");
-        groff
-            .args(["-man", "-ww", "-z", "-Tutf8"])
-            .arg(folder.join(page));
-        let output = command::run(&mut groff).unwrap();
-        assert_eq!(String::from_utf8_lossy(&output.stderr), "", "{page}");
+    let mut groff = command::tool("groff");
+    groff.args(["-man", "-ww", "-z", "-Tutf8"]);
+    let files = pages
+        .iter()
+        .map(|(name, _)| work.path().join("man/man1").join(name));
+    let output = command::run(groff.args(files)).unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+#[test]
+fn examples_of_man_pages_are_lines_of_their_own() {
+    require!(requires::tool("groff"));
+    let work = Workdir::new();
+    man_pages(&work);
+    let mut groff = command::tool("groff");
+    groff.args(["-man", "-Tascii", "-P-cbu", "-rLL=78n"]);
+    let page = command::text(groff.arg(work.path().join("man/man1/extant-create.1"))).unwrap();
+    for line in [
+        "extant create vm.raw 20GiB --background",
+        "extant create vm.qcow2 20GiB --preallocation off",
+    ] {
+        assert!(
+            page.lines().any(|found| found.trim() == line),
+            "no {line}: {page}"
+        );
     }
+    let synopsis = page
+        .lines()
+        .any(|line| line.trim() == "extant create [OPTIONS] <PATH> <SIZE>");
+    assert!(synopsis, "{page}");
 }
 
 #[test]
