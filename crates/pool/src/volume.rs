@@ -265,9 +265,11 @@ fn lock(file: &dyn VolumeFile, mode: LockMode) -> Result<VolumeLock<'_>> {
     let started = Instant::now();
     while !file.try_lock(mode)? {
         if started.elapsed() >= LAST_WRITES {
-            return Err(Error::new(ErrorKind::InUse)
-                .at(file.path())
-                .detail("another process works on the volume"));
+            let detail = match file.holders() {
+                Some(who) => format!("another process works on the volume: {who}"),
+                None => "another process works on the volume".to_owned(),
+            };
+            return Err(Error::new(ErrorKind::InUse).at(file.path()).detail(detail));
         }
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -278,16 +280,13 @@ fn lock(file: &dyn VolumeFile, mode: LockMode) -> Result<VolumeLock<'_>> {
 pub(crate) fn check_nobody_has_it_open(file: &dyn VolumeFile) -> Result<()> {
     let started = Instant::now();
     loop {
-        let Some(holder) = file.holder() else {
+        let Some(who) = file.holders() else {
             return Ok(());
         };
         if started.elapsed() > LAST_WRITES {
             return Err(Error::new(ErrorKind::InUse)
                 .at(file.path())
-                .detail(format!(
-                    "the volume is open elsewhere: {} (pid {})",
-                    holder.command, holder.pid
-                ))
+                .detail(format!("the volume is open elsewhere: {who}"))
                 .advice("stop it, or use --force"));
         }
         // A process just started holds what its parent had open for a moment.

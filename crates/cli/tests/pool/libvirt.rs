@@ -236,7 +236,7 @@ fn libvirt_and_extant_read_each_others_pools_and_volumes() {
     }
     let ours = by_the_user(&libvirt, &["pool", "info", "vms", "--xml"]).stdout;
     let theirs = libvirt.ask(&["pool-dumpxml", "vms"]);
-    for path in [&["name"][..], &["uuid"], &["target", "path"]] {
+    for path in [&["name"][..], &["uuid"], &["capacity"], &["target", "path"]] {
         assert_eq!(text(&ours, path), text(&theirs, path), "{path:?}");
     }
 

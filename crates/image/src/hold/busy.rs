@@ -42,15 +42,12 @@ pub(super) fn check(path: &Path) -> Result<()> {
     }
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let holders = extant_hostfs::holders(path);
-        let Some(writer) = holders.iter().find(|holder| holder.may_write) else {
+        let mut holders = extant_hostfs::holders(path).into_iter();
+        let Some(writer) = holders.find(|holder| holder.may_write) else {
             return Ok(());
         };
         if Instant::now() > deadline {
-            return Err(in_use(format!(
-                "open for writing elsewhere: {} (pid {})",
-                writer.command, writer.pid
-            )));
+            return Err(in_use(format!("open for writing elsewhere: {writer}")));
         }
         thread::sleep(PATIENCE / 20);
     }
@@ -67,13 +64,16 @@ pub(super) fn check_is_still(path: &Path) -> Result<()> {
     }
 }
 
-/// Says by which of our mounts an image is held, where it is.
+/// Says by which of our mounts an image is held, or by which processes, as far as that can be seen.
 pub(super) fn explain(error: Error, path: &Path) -> Error {
     if error.kind() != ErrorKind::InUse {
         return error;
     }
     match mounts_of(path).next() {
-        None => error,
+        None => match extant_hostfs::describe_holders(path) {
+            Some(who) => error.detail(format!("the file is in use: {who}")),
+            None => error,
+        },
         Some(mount) => {
             let place = mount.point.display();
             error

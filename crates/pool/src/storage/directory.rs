@@ -1,6 +1,7 @@
 //! A directory of the host. Files that are not complete lie in its folder `.extant/work`.
 
 use std::ffi::CStr;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
@@ -91,6 +92,13 @@ impl Storage for DirectoryStorage<'_> {
 
     fn free_bytes(&self) -> Result<u64> {
         FileSystem::available_bytes(self.folder).map_err(|error| error.at(self.folder.path()))
+    }
+
+    fn total_bytes(&self) -> Result<u64> {
+        match rustix::fs::fstatvfs(self.folder) {
+            Ok(found) => Ok(found.f_blocks.saturating_mul(found.f_frsize)),
+            Err(errno) => Err(Error::from(io::Error::from(errno)).at(self.folder.path())),
+        }
     }
 
     fn work_path(&self) -> PathBuf {

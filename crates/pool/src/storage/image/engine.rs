@@ -168,6 +168,11 @@ impl Engine {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    pub(super) fn total_bytes(&self) -> u64 {
+        let found = self.filesystem.statistics();
+        found.blocks * u64::from(found.block_bytes)
+    }
+
     pub(super) fn free_bytes(&self) -> u64 {
         let found = self.filesystem.statistics();
         found.free_blocks * u64::from(found.block_bytes)
