@@ -8,6 +8,7 @@ use clap::{Args, ValueEnum};
 use extant_hostfs::{
     CopyOnWrite, CreateOptions, CreateReport, Existing, OnFailure, Plan, Verified,
 };
+use extant_image::hold::hold_replaced;
 use extant_image::{Format, ImageOptions, Preallocation};
 use extant_space::{ByteSize, CancelToken, Control, MapSummary, Result};
 use serde::Serialize;
@@ -197,6 +198,7 @@ fn create(args: &CreateArgs, control: Control<'_>) -> Result<String> {
     let options = args.options(&image);
     let file = match image.format {
         Format::Raw => {
+            let _held = args.force.then(|| hold_replaced(&args.path)).transpose()?;
             let report = extant_hostfs::create(&args.path, &options, control)?;
             return Ok(match json {
                 true => print::json_text(&report),
