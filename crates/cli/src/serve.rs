@@ -53,7 +53,8 @@ Examples:
 A client that names no export gets the first. A name may not contain '/': for a file a=b say ./a=b.
 DIR of --tls-creds holds server-cert.pem, server-key.pem and ca-cert.pem, as for QEMU and libnbd; pre-shared
 keys are not supported.
-Without TLS whoever can reach a TCP port can use the exports; a socket is for those who may write to it.
+Without TLS whoever can reach a TCP port can use the exports; a socket is for those who may write to it:
+the umask says who that is.
 SIGUSR1 tells what clients have done so far; a second SIGTERM ends the server as a crash would.
 Exit status: see extant --help.")]
 pub struct ServeArgs {
@@ -114,7 +115,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "WHAT", default_value = "ignore")]
     pub discard: Discard,
 
-    /// Connections at a time; more are closed
+    /// Connections at a time, three quarters of them from one TCP address; more are closed
     #[arg(long, value_name = "N", default_value = "64")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub connections: u32,
