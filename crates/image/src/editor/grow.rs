@@ -75,8 +75,6 @@ impl Editor<'_> {
     ///
     /// What tables hold behind the old end becomes unallocated: it was nobody's, and would be seen.
     pub(crate) fn grow(&mut self, virtual_bytes: u64, control: Control<'_>) -> Result<()> {
-        let geometry = self.geometry();
-        let bits = geometry.cluster_bits();
         let old_bytes = self.image.header.virtual_bytes;
         let hidden = self.hidden_range(virtual_bytes)?;
         self.take_partial_cluster(virtual_bytes, control)?;
