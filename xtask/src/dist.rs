@@ -1,6 +1,6 @@
 //! `cargo xtask dist`: what a package of the command consists of.
 //!
-//! `target/dist` then holds `extant`, `man/*.1`, `completions/*`, `sbin/*` (the
+//! `target/dist` then holds `extant`, `man/man1/*.1.gz`, `completions/*`, `sbin/*` (the
 //! names by which mount(8) and umount(8) find the program) and the licences. The
 //! binary itself writes its man pages and completions, so that they cannot differ
 //! from `--help`. `include`, `lib` and `python` are libextant: header, shared and static
@@ -55,6 +55,12 @@ pub fn run(workspace: &Workspace) -> Result<()> {
         fs::write(&path, text).with_context(|| format!("{}: cannot write", path.display()))?;
     }
     step::run(Command::new(&built).arg("man").arg(&man))?;
+    // Without a time stamp: the same pages are the same files.
+    let mut pages = Vec::new();
+    for page in fs::read_dir(man.join("man1"))? {
+        pages.push(page?.path());
+    }
+    step::run(Command::new("gzip").arg("-9n").args(pages))?;
     for name in MOUNT_HELPERS {
         let link = sbin.join(name);
         symlink("../extant", &link).with_context(|| format!("{}: cannot link", link.display()))?;

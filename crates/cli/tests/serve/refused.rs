@@ -170,3 +170,15 @@ fn disk_is_served_and_claimed() {
     let bytes = fs::read(&file).unwrap();
     assert!(bytes[1 << 20..2 << 20].iter().all(|&byte| byte == 5));
 }
+
+#[test]
+fn port_that_somebody_listens_on_is_in_use() {
+    let stand = Stand::new();
+    stand.sparse("a.raw", 1);
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let words = ["a.raw", "--listen", &address];
+    run(&mut stand.command(&words)).refused(4, &[&address, "another process listens there"]);
+    let answer = run(stand.command(&words).arg("--json"));
+    answer.refused_json(4, "in-use");
+}

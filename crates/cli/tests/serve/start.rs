@@ -64,6 +64,20 @@ fn background_server_is_told_of_and_lets_go_of_everything() {
 }
 
 #[test]
+fn background_server_without_a_pid_file_prints_its_process() {
+    let stand = Stand::new();
+    stand.sparse("a.raw", 1);
+    let answer = run(&mut stand.command(&["a.raw", "--socket", "s", "--fork"]));
+    let pid = answer.stderr.strip_prefix("extant: serving as process ");
+    let pid = pid.and_then(|rest| rest.split(';').next()?.parse().ok());
+    let pid = pid
+        .and_then(Pid::from_raw)
+        .unwrap_or_else(|| panic!("{answer}"));
+    kill_process(pid, Signal::TERM).unwrap();
+    wait_until("the end", || !stand.path("s").exists());
+}
+
+#[test]
 fn background_server_that_cannot_begin_says_why() {
     let stand = Stand::new();
     run(&mut stand.command(&["none.raw", "--socket", "s", "--fork"])).refused(4, &["none.raw"]);

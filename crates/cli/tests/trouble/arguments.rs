@@ -16,7 +16,7 @@ fn size_that_is_none_is_refused_with_the_reason() {
         ("", "not a number"),
         ("10X", "not a unit"),
         ("10Gi2", "not a unit"),
-        ("1e9", "'e' is not a unit"),
+        ("1e9", "'e9' is not a unit"),
         ("1e30", "not a unit"),
         ("1.2.3", "not a number"),
         ("0.5", "whole number of bytes"),

@@ -62,7 +62,10 @@ impl Listener {
             Address::Tcp(wanted) => {
                 let (socket, bound) = bind_tcp(*wanted).map_err(|source| {
                     let error = Error::from(source);
-                    let detail = format!("{wanted}: {error}");
+                    let detail = match error.kind() {
+                        ErrorKind::InUse => format!("{wanted}: another process listens there"),
+                        _ => format!("{wanted}: {error}"),
+                    };
                     error.detail(detail).during("listen")
                 })?;
                 let listener = Self::take(BoundSocket::Tcp(socket), shared)?;

@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use extant_hostfs::Pace;
-use extant_space::{CancelToken, Control, ErrorKind, Progress, Result};
+use extant_space::{CancelToken, Control, ErrorKind, Progress, ProgressSink, Result};
 
 use super::rate::JobRate;
 use super::{JobId, Line, MadeFile, Outcome, Record, RunFile, Stage, Wiped, queue};
@@ -123,9 +123,9 @@ impl<'p> Job<'p> {
             }
         }
         let is_resumed = teller.newest().stage == Stage::Running;
-        let progress = |progress: Progress| {
-            teller.set_progress(progress);
-            control.progress.update(progress);
+        let progress = Told {
+            teller: &teller,
+            caller: control.progress,
         };
         let rate = JobRate::new(self.record.options, self.pool.definition().limits());
         let (done, is_done) = channel::<()>();
@@ -191,6 +191,23 @@ impl<'p> Job<'p> {
         // What cannot be remembered is forgotten: the work is done or undone, whatever became of its record.
         let ended = ended.or_else(|_| jobs.forget(self.record.id));
         result.and(ended)
+    }
+}
+
+/// Progress goes to the job's line and to the caller.
+struct Told<'a> {
+    teller: &'a Teller<'a>,
+    caller: &'a dyn ProgressSink,
+}
+
+impl ProgressSink for Told<'_> {
+    fn update(&self, progress: Progress) {
+        self.teller.set_progress(progress);
+        self.caller.update(progress);
+    }
+
+    fn gave_way(&self, duration: Duration) {
+        self.caller.gave_way(duration);
     }
 }
 
