@@ -12,6 +12,7 @@ mod ci;
 mod deny;
 mod dist;
 mod instructions;
+mod runner;
 mod setup;
 mod step;
 mod suites;
@@ -20,8 +21,10 @@ mod tidy;
 mod workspace;
 
 use std::env;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
+use anyhow::Result;
 use clap::builder::PossibleValuesParser;
 use clap::{Args, Parser, Subcommand};
 
@@ -51,6 +54,9 @@ enum Command {
     Ci(CiArgs),
     /// Write the release binary, man pages and shell completions to target/dist
     Dist,
+    /// Run a test program with a time limit, as cargo's runner
+    #[command(hide = true)]
+    RunTest(RunTestArgs),
 }
 
 #[derive(Args)]
@@ -83,12 +89,33 @@ struct CiArgs {
     steps: Vec<String>,
 }
 
+#[derive(Args)]
+struct RunTestArgs {
+    program: PathBuf,
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    args: Vec<String>,
+}
+
 fn main() -> ExitCode {
     let (own_args, test_args) = split_at_dashes(env::args().collect());
-    let command = Cli::parse_from(own_args).command;
-    let done = Workspace::find().and_then(|workspace| match command {
+    match run(Cli::parse_from(own_args).command, &test_args) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("cargo xtask: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command, test_args: &[String]) -> Result<ExitCode> {
+    if let Command::RunTest(args) = &command {
+        // Cargo describes the tested package in the environment here, not the workspace.
+        return runner::run(&args.program, &args.args);
+    }
+    let workspace = Workspace::find()?;
+    match command {
         Command::Setup(args) => setup::run(&workspace, setup::Guest::from_flag(args.no_guest)),
-        Command::Test(args) => test::run(&workspace, &args.cargo_args, &test_args),
+        Command::Test(args) => test::run(&workspace, &args.cargo_args, test_args),
         Command::Tidy => tidy::run(&workspace),
         Command::Instructions(args) => instructions::run(
             &workspace,
@@ -100,14 +127,9 @@ fn main() -> ExitCode {
         Command::Suites => suites::run(&workspace),
         Command::Ci(args) => ci::run(&workspace, &args.steps),
         Command::Dist => dist::run(&workspace),
-    });
-    match done {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("cargo xtask: {error:#}");
-            ExitCode::FAILURE
-        }
-    }
+        Command::RunTest(_) => unreachable!("it returned above"),
+    }?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// What is before and after the first `--`, by which clap would not leave options of cargo alone.

@@ -36,6 +36,16 @@ entries = [["nobody", "nogroup"], ["games", "games"]]
 /// The runs, by what their tests are called, and whether they may remount. Tests before leave files open, and the kernel's
 /// own ext4 cannot be remounted then: those of a read-only file system are a run of their own.
 const RUNS: [(&[&str], &str); 2] = [(&["erofs"], "true"), (&[], "false")];
+/// Runs its arguments with a /sbin of its own, of links to what is in the real one and to the program.
+const WITH_HELPER: &str = r#"
+    sbin=$(readlink -f /sbin)
+    mkdir -p "$work/sbin.old" "$work/sbin"
+    mount --bind "$sbin" "$work/sbin.old"
+    ln -sf "$work"/sbin.old/* "$work/sbin"
+    ln -sf "$extant" "$work/sbin/mount.fuse.extant"
+    mount --bind "$work/sbin" "$sbin"
+    exec "$@"
+"#;
 const IMAGE_BYTES: u64 = 256 << 20;
 
 /// Runs the suites with a cache that writes back, and without.
@@ -93,12 +103,9 @@ impl Ground {
                 .arg(&image)
                 .arg(self.mount()),
         )?;
-        // Its remounts call mount(8), which looks for a program of this kind of file system in /sbin.
-        let helper = Helper::install(&self.extant)?;
         let found = RUNS
             .iter()
             .try_for_each(|(tests, may_remount)| self.run_tests(suite, tests, may_remount));
-        drop(helper);
         step::run(Command::new(&self.extant).arg("umount").arg(self.mount()))?;
         step::run(command("umount", &[]).arg(self.other()))?;
         found?;
@@ -111,7 +118,12 @@ impl Ground {
             &configuration,
             CONFIGURATION.replace("REMOUNT", may_remount),
         )?;
-        let mut command = Command::new(suite);
+        // Its remounts call mount(8), which looks for a program of this kind of file system in /sbin.
+        let mut command = command("unshare", &["--mount", "--propagation", "private"]);
+        command.args(["sh", "-euc", WITH_HELPER, "sh"]).arg(suite);
+        command
+            .env("work", &self.folder)
+            .env("extant", &self.extant);
         command.arg("--configuration-file").arg(&configuration);
         command.arg("--path").arg(self.mount());
         command.arg("--secondary-fs").arg(self.other());
@@ -126,28 +138,6 @@ impl Drop for Ground {
             let _ = command("umount", &["-q", "-l"]).arg(place).status();
         }
         let _ = fs::remove_dir_all(&self.folder);
-    }
-}
-
-/// The program under its name for mount(8), unless that is there already.
-struct Helper(Option<PathBuf>);
-
-impl Helper {
-    fn install(extant: &Path) -> Result<Self> {
-        let link = PathBuf::from("/sbin/mount.fuse.extant");
-        if link.exists() {
-            return Ok(Self(None));
-        }
-        std::os::unix::fs::symlink(extant, &link).context("a link in /sbin")?;
-        Ok(Self(Some(link)))
-    }
-}
-
-impl Drop for Helper {
-    fn drop(&mut self) {
-        if let Some(link) = &self.0 {
-            let _ = fs::remove_file(link);
-        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! `EXTANT_TEST_STRICT=1` makes the test kit fail where it would otherwise
 //! skip for want of a tool, a file system or a right (docs/testing.md).
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use crate::setup::{self, Guest};
 use crate::step;
@@ -25,6 +25,8 @@ pub fn run(workspace: &Workspace, cargo_args: &[String], test_args: &[String]) -
 
 /// As [`run`], on a machine that is set up.
 pub fn run_tests(workspace: &Workspace, cargo_args: &[String], test_args: &[String]) -> Result<()> {
+    // The path is taken before the build, which may replace the file.
+    let runner = runner_setting()?;
     // Tests of the guest and the kill loops run the binaries by their place in
     // the target folder; cargo test alone builds only those of the crate under test.
     step::heading("build the binaries");
@@ -33,7 +35,7 @@ pub fn run_tests(workspace: &Workspace, cargo_args: &[String], test_args: &[Stri
     step::run(&mut build)?;
 
     step::heading("test");
-    let mut test = workspace.cargo(&["test"]);
+    let mut test = workspace.cargo(&["test", "--config", &runner]);
     if !chooses_packages(cargo_args) {
         test.arg("--workspace");
     }
@@ -46,15 +48,25 @@ pub fn run_tests(workspace: &Workspace, cargo_args: &[String], test_args: &[Stri
         // A filter chooses among the ordinary tests.
         return Ok(());
     }
-    shuttle(workspace)
+    shuttle(workspace, &runner)
+}
+
+/// Cargo's setting that runs test programs by `xtask run-test`.
+fn runner_setting() -> Result<String> {
+    let xtask = std::env::current_exe().context("the path of xtask")?;
+    let xtask = xtask.to_str().context("the path of xtask is not UTF-8")?;
+    let words = serde_json::json!([xtask, "run-test"]);
+    Ok(format!("target.'cfg(all())'.runner={words}"))
 }
 
 /// Runs the tests of the model checker, which take the place of the ordinary ones in a build of their own.
-fn shuttle(workspace: &Workspace) -> Result<()> {
+fn shuttle(workspace: &Workspace, runner: &str) -> Result<()> {
     for package in SHUTTLE_CRATES {
         step::heading(&format!("schedules of {package}"));
         let args = [
             "test",
+            "--config",
+            runner,
             "--features",
             "shuttle",
             "--lib",

@@ -8,6 +8,7 @@ mod code;
 mod layers;
 mod links;
 mod machine;
+mod modules;
 mod sources;
 mod tree;
 
@@ -57,7 +58,7 @@ pub fn run(workspace: &Workspace) -> Result<()> {
     for warning in sources::warnings(&tree) {
         eprintln!("warning: {warning}");
     }
-    for rule in [sources::check, machine::check, links::check] {
+    for rule in [sources::check, machine::check, links::check, modules::check] {
         findings.extend(rule(&tree));
     }
     for finding in &findings {

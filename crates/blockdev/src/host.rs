@@ -17,7 +17,8 @@
 //! `batch.rs`); a stream as long as there is more of it (`stream.rs`). An assign leaves data alone, shared (reflinked) data too: it stays shared, and a write to it
 //! allocates as before. On a copy-on-write file system every write does.
 //!
-//! A flush that failed fails all that follow: the kernel tells of an error once and then forgets the data.
+//! A flush that failed fails all that follow, and all that overlapped it (`syncs.rs`): the kernel tells of an error once and then
+//! forgets the data.
 
 mod batch;
 mod bounce;
@@ -25,20 +26,20 @@ mod engine;
 mod limits;
 mod options;
 mod stream;
+mod syncs;
 mod target;
 mod ways;
 
 use std::fmt;
 use std::fs::File;
-use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use extant_space::{ByteRange, Error, ErrorKind, Extent, ExtentState, Result};
 use extant_sys::buffer::AlignedBuffer;
+use extant_sys::call::{Call, Durability};
 use extant_sys::direct::DirectIo;
 use extant_sys::extents::{self, MapSource};
 
@@ -53,6 +54,7 @@ use bounce::BounceBuffers;
 use engine::Engine;
 use limits::{Queue, TRANSFER};
 use stream::Streamed;
+use syncs::Syncs;
 use target::{Target, TargetKind};
 use ways::{Refusals, Way};
 
@@ -78,8 +80,7 @@ pub struct HostDevice {
     traffic: Traffic,
     bounce: BounceBuffers,
     zeroes: AlignedBuffer,
-    /// The first error of a sync.
-    failed_sync: OnceLock<i32>,
+    syncs: Syncs,
 }
 
 impl HostDevice {
@@ -116,7 +117,7 @@ impl HostDevice {
             traffic: Traffic::default(),
             bounce: BounceBuffers::default(),
             zeroes: AlignedBuffer::new(TRANSFER).map_err(|source| place(source.into()))?,
-            failed_sync: OnceLock::new(),
+            syncs: Syncs::default(),
             file: target.file,
         };
         device.refresh()?;
@@ -177,23 +178,14 @@ impl HostDevice {
         }
     }
 
-    /// Notes how a sync went. The error is that of an earlier one where there was one.
-    fn synced(&self, result: io::Result<()>) -> std::result::Result<(), i32> {
-        if let Err(error) = result {
-            let errno = error.raw_os_error().unwrap_or(libc::EIO);
-            // Of two, the first is told to both.
-            let _ = self.failed_sync.set(errno);
-        }
-        match self.failed_sync.get() {
-            Some(&errno) => Err(errno),
-            None => Ok(()),
-        }
-    }
-
-    /// Through the page cache, a durable write that fails may have been told of another's lost data.
-    fn durable_write_failed(&self, error: &io::Error) {
-        if self.direct.is_none() && error.raw_os_error() == Some(libc::EIO) {
-            let _ = self.failed_sync.set(libc::EIO);
+    /// A call that the kernel may tell of write-back that failed: a sync, or a durable write through the page cache.
+    fn tells_of_write_back(&self, call: &Call<'_>) -> bool {
+        match call {
+            Call::SyncData => true,
+            Call::Write { durability, .. } => {
+                *durability == Durability::Durable && self.direct.is_none()
+            }
+            _ => false,
         }
     }
 

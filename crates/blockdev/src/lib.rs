@@ -4,6 +4,16 @@
 //! cuts them at its [`Limits`] and keeps the pieces in flight together, so that no caller ever splits.
 //!
 //! Definitions: `docs/design.md`, "blockdev".
+//!
+//! Module layers, lowest first:
+//!
+//! 1. `request`, `traffic`: requests and their buffers; how busy a device is
+//! 2. `geometry`, `kind`: limits and features; kinds of requests
+//! 3. `split`, `stream`: requests cut at limits; transfers in order
+//! 4. `device`: the trait
+//! 5. `runs`, `statistics`, `throttle`: parts of drivers, and wrappers
+//! 6. `host`, `loop_device`, `memory`: drivers
+//! 7. `simulation`: devices with faults and power cuts
 
 #![forbid(unsafe_code)]
 

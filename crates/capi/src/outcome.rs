@@ -55,7 +55,9 @@ impl From<ErrorKind> for Status {
                 Self::WrongType
             }
             ErrorKind::ReadOnly => Self::ReadOnly,
-            ErrorKind::PermissionDenied | ErrorKind::Immutable => Self::PermissionDenied,
+            ErrorKind::PermissionDenied | ErrorKind::Immutable | ErrorKind::NotPermitted => {
+                Self::PermissionDenied
+            }
             ErrorKind::InUse => Self::InUse,
             ErrorKind::NoSpace => Self::NoSpace,
             ErrorKind::QuotaExceeded => Self::QuotaExceeded,

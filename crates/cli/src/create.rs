@@ -9,6 +9,7 @@ use clap_complete::engine::ArgValueCompleter;
 use extant_hostfs::{
     CopyOnWrite, CreateOptions, CreateReport, Existing, OnFailure, Plan, Verified,
 };
+use extant_image::hold::hold_replaced;
 use extant_image::{Format, ImageOptions, Preallocation};
 use extant_space::{ByteSize, CancelToken, Control, MapSummary, Result};
 use serde::Serialize;
@@ -200,6 +201,7 @@ fn create(args: &CreateArgs, display: &Display, control: Control<'_>) -> Result<
     let options = args.options(&image);
     let file = match image.format {
         Format::Raw => {
+            let _held = args.force.then(|| hold_replaced(&args.path)).transpose()?;
             let report = extant_hostfs::create(&args.path, &options, control)?;
             return Ok(match json {
                 true => display.json_text(&report),

@@ -9,6 +9,7 @@ use extant_space::{Error, ErrorKind};
 use serde::Serialize;
 
 use crate::print;
+use crate::remedy::Shown;
 
 /// After SIGINT or SIGTERM.
 pub const CANCELLED: u8 = 130;
@@ -69,13 +70,13 @@ fn tell(error: &Error, style: Style, status: u8) -> ExitCode {
         let failure = Failure {
             event: "error",
             kind: error.kind(),
-            message: error.to_string(),
+            message: Shown(error).to_string(),
             path: error.path().map(|path| path.to_string_lossy().into_owned()),
             exit_status: status,
         };
         print::json_line(&failure)
     } else {
-        format!("extant: {error}")
+        format!("extant: {}", Shown(error))
     };
     // Without stderr nobody can be told.
     let _ = writeln!(io::stderr(), "{line}");
@@ -132,6 +133,7 @@ fn status(kind: ErrorKind) -> u8 {
         | ErrorKind::ReadOnly
         | ErrorKind::PermissionDenied
         | ErrorKind::Immutable
+        | ErrorKind::NotPermitted
         | ErrorKind::InUse => 4,
         ErrorKind::Unsupported | ErrorKind::CopyOnWrite => 5,
         ErrorKind::Cancelled => CANCELLED,

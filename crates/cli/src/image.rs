@@ -19,6 +19,7 @@ use extant_blockdev::{Device, HostAccess, HostOptions};
 use extant_ext4::{Access, Assign, Filesystem, FollowLast, Node, Options, Reserve};
 use extant_image::hold;
 use extant_space::{Error, MapSummary, Result};
+use rustix::process::{getegid, geteuid};
 
 /// Whether new space is given its place on the device below at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -65,7 +66,7 @@ impl Image {
             eprintln!(
                 "extant: {}: mounted at {}; what is not written to the disk yet is not seen",
                 names::shown_path(path),
-                names::shown_path(&place)
+                names::shown_path(Path::new(&place.to_string()))
             );
         }
         let options = host_options(HostAccess::ReadOnly);
@@ -142,6 +143,20 @@ impl Image {
         self.filesystem
             .resolve_parent(bytes)
             .map_err(|error| error.at(self.place(bytes)))
+    }
+
+    /// User and group of a new file for which no owner was asked: those of who calls if the root directory is theirs, as in an image
+    /// that a user made, otherwise root.
+    pub fn owner_of_new(&self) -> Result<(u32, u32)> {
+        let user = geteuid().as_raw();
+        let root = self
+            .filesystem
+            .root()
+            .map_err(|error| error.at(&self.path))?;
+        Ok(match user != 0 && root.attributes().uid == user {
+            true => (user, getegid().as_raw()),
+            false => (0, 0),
+        })
     }
 
     /// The empty summary that scores files of this file system, by its groups.

@@ -29,6 +29,7 @@ mod pool;
 mod print;
 mod probe;
 mod progress;
+mod remedy;
 mod serve;
 mod signals;
 mod table;

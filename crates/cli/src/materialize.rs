@@ -16,8 +16,10 @@ use crate::{exit, print};
 /// Make the holes and unwritten parts of a file written, and keep all its data.
 ///
 /// Nobody else may have the file open meanwhile, as data written between the look at a hole and
-/// the zeros put there would be lost: a write lease sees to that. After a cancel or a crash the
-/// data is as before, and running again does what is left.
+/// the zeros put there would be lost. A write lease excludes them; on file systems where it
+/// excludes only this machine (FUSE, virtiofs, 9p, some network file systems) the file is refused
+/// without --shared. After a cancel or a crash the data is as before, and running again does what
+/// is left.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

@@ -40,14 +40,18 @@ Examples:
   extant mount -o ro,allow_other disk.img mnt
   extant mount -f disk.img mnt                  until Ctrl-C
   extant umount mnt                             waits until the image is closed and durable
-  mount -t fuse.extant disk.img /mnt            by mount(8) and fstab(5); see below
+  mount -t fuse.extant -o helper=fuse.extant disk.img /mnt      by mount(8) and fstab(5)
 
 Options after -o, separated by commas; those that contradict an earlier one count:
   ro, rw, nodev, dev, nosuid, suid, noexec, exec, sync, async, dirsync
   relatime, strictatime, noatime, nodiratime    when reading changes times
   allow_other                                   everybody sees the files, as permissions allow
   auto_unmount                                  the mount goes when the server is killed
-  uid=UID, gid=GID                              whose the files of root in the image are outside
+  uid=UID, gid=GID                              whose the files of root in the image are outside;
+                                                without root: yours, unless the image's root directory is
+  idmap=none                                    owners as in the image, also without root
+  noload, norecovery                            read-only, without the journal: it may be damaged, and
+                                                what it holds is not seen
   errors=continue|remount-ro                    when metadata turns out wrong; as the image says
   commit=SECONDS                                how long a change may wait for its commit (5)
   assign=off|try|require                        give new space its place on the device below at once
@@ -64,7 +68,8 @@ What was written is durable after fsync, and after at most commit=SECONDS; the k
 pass sync(1) on to a FUSE mount.
 SIGINT, SIGTERM and SIGHUP unmount: at once, or when the last file in use is closed; a second one
 ends the server as a crash would, after which the next mount recovers the image.
-mount(8) finds this program as /sbin/mount.fuse.extant, umount(8) as /sbin/umount.fuse.extant.
+mount(8) finds this program as /sbin/mount.fuse.extant. With the option helper=fuse.extant umount(8) finds
+it as /sbin/umount.fuse.extant, and waits as extant umount does; without that option umount(8) does not.
 Exit status: see extant --help.")]
 pub struct MountArgs {
     /// The image or disk
@@ -154,7 +159,11 @@ enum OnReadOnly {
 
 impl Wish {
     fn of(args: &MountArgs) -> Result<Self> {
-        let mut options = MountOptions::default();
+        Self::with(args, MountOptions::default())
+    }
+
+    /// What `args` make of `options`.
+    fn with(args: &MountArgs, mut options: MountOptions) -> Result<Self> {
         for list in &args.options {
             options.add(list)?;
         }
@@ -162,7 +171,7 @@ impl Wish {
             options.access = Access::ReadOnly;
         }
         if args.read_write {
-            options.access = Access::ReadWrite;
+            options.add("rw")?;
         }
         options.threads = args.threads.or(options.threads);
         options.assign = args.assign.map_or(options.assign, Into::into);

@@ -53,10 +53,11 @@ Examples:
 A client that names no export gets the first. A name may not contain '/': for a file a=b say ./a=b.
 DIR of --tls-creds holds server-cert.pem, server-key.pem and ca-cert.pem, as for QEMU and libnbd; pre-shared
 keys are not supported.
-Without TLS whoever can reach a TCP port can use the exports; a socket is for those who may write to it.
-It ends by SIGINT, SIGTERM or SIGHUP; with --fork the number of its process is printed on stderr unless
---pid-file or --json tells it: kill $(cat s.pid). A second SIGTERM ends it as a crash would.
-SIGUSR1 tells what clients have done so far.
+Without TLS, whoever can reach a TCP port can use the exports. A socket is open to those who may write
+to it, which the umask decides.
+SIGINT, SIGTERM or SIGHUP ends the server; a second SIGTERM ends it as a crash would. With --fork its
+process number is printed on stderr, or written to --pid-file or --json: kill $(cat s.pid).
+SIGUSR1 prints what clients have done so far.
 Exit status: see extant --help.")]
 pub struct ServeArgs {
     /// What is served, under its file name or the one before the '='
@@ -122,7 +123,7 @@ pub struct ServeArgs {
     #[arg(long, value_name = "WHAT", default_value = "ignore")]
     pub discard: Discard,
 
-    /// Connections at a time; more are closed
+    /// Connections at a time, three quarters of them from one TCP address; more are closed
     #[arg(long, value_name = "N", default_value = "64")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub connections: u32,

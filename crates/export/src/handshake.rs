@@ -45,6 +45,8 @@ pub(crate) struct Terms<'a> {
     pub request_max: u32,
     pub deadline: Instant,
     pub is_stopping: &'a dyn Fn() -> bool,
+    /// Is asked before a client is told that it has an export; false: it has no place any more.
+    pub keep_place: &'a dyn Fn() -> bool,
 }
 
 /// Negotiates; `None` when the client leaves without having chosen.
@@ -239,6 +241,15 @@ impl Handshake<'_> {
     fn refuse(&mut self, option: u32, (answer, words): Refusal) -> Result<Next> {
         self.reply(option, answer, &[words.as_bytes()])?;
         Ok(Next::Option)
+    }
+
+    fn keep_place(&self) -> Result<()> {
+        match (self.terms.keep_place)() {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::InUse)
+                .detail("the client has no place any more")
+                .during("negotiate")),
+        }
     }
 
     fn agree(&mut self, export: &Arc<Export>) -> Agreement {

@@ -1,12 +1,12 @@
 //! Devices as network block devices: the server's side of the NBD protocol.
 //!
-//! From the bottom:
-//! - `wire`: the structures and numbers of the protocol, and its errors;
-//! - `socket`, `stream`: a connection, and bytes on it, in the clear or by TLS (`tls`);
-//! - `handshake`: from the greeting to the choice of an export;
-//! - `transmission`: requests, in batches, from several threads of a connection;
-//! - `export`: a device and what clients are told of it;
-//! - `server`: sockets, connections, limits, shutdown.
+//! Module layers, lowest first:
+//!
+//! 1. `wire`, `socket`, `tls`, `events`: structures, numbers and errors of the protocol; connections; what is reported
+//! 2. `stream`, `export`: bytes of a connection, in the clear or by TLS; a device and how clients see it
+//! 3. `handshake`: from the greeting to the choice of an export
+//! 4. `transmission`: requests, in batches, from several threads of a connection
+//! 5. `server`: sockets, connections, limits, shutdown
 //!
 //! Nothing here needs an NBD library: none serves block status, extended headers or fast zeroes, and none runs a batch
 //! of requests as one. What is spoken: `docs/formats/nbd.md`.

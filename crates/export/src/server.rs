@@ -36,7 +36,8 @@ const CUT_GRACE: Duration = Duration::from_secs(1);
 /// What clients may use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time; more are closed at once.
+    /// Connections at a time, three quarters of them from one TCP address. A new client takes the place of the oldest that has not
+    /// chosen an export; where all have, it is closed at once.
     pub connections: usize,
     /// Bytes of one read or write, a power of two from 64 KiB to 1 GiB. A connection may take as much memory, and 8 MiB.
     pub request_bytes: u32,
@@ -207,7 +208,11 @@ impl Shared {
         let connection = thread::Builder::new().name("nbd connection".to_owned());
         let serve = move || {
             let shared = registered.shared();
-            let result = shared.converse(socket, &peer);
+            let mut result = shared.converse(socket, &peer, &registered);
+            if registered.has_left() {
+                result = Err(Error::new(ErrorKind::InUse)
+                    .detail("made way for another client before it had chosen an export"));
+            }
             shared.tell(&Event::Closed {
                 peer: &peer,
                 error: result.as_ref().err(),
@@ -220,7 +225,7 @@ impl Shared {
     }
 
     /// A connection from its beginning to its end.
-    fn converse(&self, socket: Arc<Socket>, peer: &str) -> Result<()> {
+    fn converse(&self, socket: Arc<Socket>, peer: &str, registered: &Registered) -> Result<()> {
         let limits = &self.options.limits;
         socket.prepare();
         let bounded = socket.set_write_timeout(Some(limits.handshake));
@@ -232,6 +237,7 @@ impl Shared {
             request_max: limits.request_bytes,
             deadline: Instant::now() + limits.handshake,
             is_stopping: &|| self.is_stopping.load(Ordering::Relaxed),
+            keep_place: &|| registered.keep_place(),
         };
         let agreed = handshake::negotiate(&mut stream, &terms);
         let result = match agreed {

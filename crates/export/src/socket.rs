@@ -1,7 +1,7 @@
 //! A connected socket, Unix or TCP.
 
 use std::io::{self, IoSlice};
-use std::net::{Shutdown, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -47,6 +47,14 @@ impl Socket {
         match self {
             Self::Unix(stream) => stream.set_write_timeout(timeout),
             Self::Tcp(stream) => stream.set_write_timeout(timeout),
+        }
+    }
+
+    /// Where a TCP client is; of several forms of an address the plainest.
+    pub(crate) fn peer_address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Unix(_) => None,
+            Self::Tcp(stream) => Some(stream.peer_addr().ok()?.ip().to_canonical()),
         }
     }
 

@@ -1,33 +1,53 @@
-//! The block map of one file of ext2 or ext3, for reading: direct and indirect blocks.
+//! The block map of one file of ext2 or ext3: direct and indirect blocks.
 //!
-//! Model: a way of one to four numbers leads from the inode's `i_block` to every block of the file
-//! (`extant_ondisk::ext4::block_map`). The last number of the way lies among others in its block, and those
-//! behind it that continue it belong to the same answer; what is found is never longer than what one block says.
+//! Model: a path of one to four numbers leads from the inode's `i_block` to every block of the file
+//! (`extant_ondisk::ext4::block_map`). The block that holds the last number of a path is a *leaf*, as is the direct part
+//! of `i_block`. What a lookup finds is never longer than one leaf, unless a whole indirect block is missing. A change
+//! (`edit`) concerns one leaf and the indirect blocks above it.
 //!
-//! Indirect blocks have neither a checksum nor a form: every number is checked when it is used.
+//! Indirect blocks have neither a checksum nor a header: every number is checked when it is used.
 //!
+//! Nothing locks here: the caller holds the inode's lock, shared for [`BlockMap`] and exclusive for [`BlockMapMut`].
 //! Format: docs/formats/ext4.md, "Block map".
+
+mod edit;
+#[cfg(test)]
+mod tests;
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use extant_ondisk::ext4::block_map::{self, BlockPath};
-use extant_ondisk::ext4::extent::{ExtentKind, LOGICAL_END, LeafEntry, WRITTEN_BLOCKS_MAX};
+use extant_ondisk::ext4::extent::{ExtentKind, LOGICAL_END, LeafEntry};
 use extant_ondisk::ext4::{Layout, LogicalBlock, PhysicalBlock};
 use extant_space::{Error, ErrorKind, Result};
 
 use crate::system_zone::OffLimits;
 use crate::tree::{Mapping, Nodes, TreeFormat};
 
-/// Numbers of data blocks in `i_block`; those of indirect blocks follow.
-const DIRECT: u32 = 12;
+pub(crate) use edit::{BlockMapMut, DEPTH, PHYSICAL_END};
 
 /// A block map to be read. Everything that has blocks is written.
 pub(crate) struct BlockMap<'a, N> {
     i_block: &'a [u8; 60],
     nodes: &'a N,
-    layout: &'a Layout,
-    off_limits: Option<OffLimits<'a>>,
+    format: TreeFormat<'a>,
+}
+
+/// An indirect block.
+type Indirect = (PhysicalBlock, Arc<[u8]>);
+
+/// The logical blocks that one change can concern, `logical` among them.
+pub(crate) fn leaf(logical: LogicalBlock, layout: &Layout) -> Range<u64> {
+    match BlockPath::to(logical, layout) {
+        Some(path) => path.leaf(layout),
+        None => end(layout)..LOGICAL_END,
+    }
+}
+
+/// Logical blocks that a map reaches.
+fn end(layout: &Layout) -> u64 {
+    block_map::reach(layout).min(LOGICAL_END)
 }
 
 impl<'a, N: Nodes> BlockMap<'a, N> {
@@ -36,50 +56,39 @@ impl<'a, N: Nodes> BlockMap<'a, N> {
         Self {
             i_block,
             nodes,
-            layout: format.layout,
-            off_limits: format.off_limits,
+            format,
         }
     }
 
-    /// What is at block `logical` and, as far as one block says it, behind: the answer begins there and may
-    /// continue past its end. Block 2^32 - 1, which no file has, is a hole of its own.
+    /// What block `logical` belongs to: the extent or the hole around it, as far as its leaf or the indirect block that
+    /// is missing says it. Block 2^32 - 1, which no file has, is a hole of its own.
     ///
     /// # Errors
     /// `Corrupt` for a number outside the file system, or what the store says.
     pub(crate) fn find(&self, logical: LogicalBlock) -> Result<Mapping> {
-        let start = u64::from(logical.0);
-        if start >= LOGICAL_END {
+        let layout = self.format.layout;
+        if u64::from(logical.0) >= LOGICAL_END {
             return Ok(Mapping::Hole(LOGICAL_END..LOGICAL_END + 1));
         }
-        let Some(path) = BlockPath::to(logical, self.layout) else {
-            return Ok(Mapping::Hole(start..LOGICAL_END));
+        let Some(path) = BlockPath::to(logical, layout) else {
+            return Ok(Mapping::Hole(end(layout)..LOGICAL_END));
         };
         let (last, above) = path.steps().split_last().expect("at least one step");
-        let mut block: Option<(PhysicalBlock, Arc<[u8]>)> = None;
+        let mut block: Option<Indirect> = None;
         for (depth, &step) in above.iter().enumerate() {
-            match self.number(block.as_ref(), step)? {
+            match number(self.i_block, block.as_ref(), step, layout)? {
                 Some(next) => {
-                    self.check(next, 1)?;
+                    check(self.format.off_limits, next, 1)?;
                     block = Some((next, self.nodes.read(next, &|_| Ok(()))?));
                 }
                 None => {
-                    let span = path.blocks_below(depth, self.layout);
-                    let before: u64 = (depth + 1..path.steps().len())
-                        .map(|below| {
-                            u64::from(path.steps()[below]) * path.blocks_below(below, self.layout)
-                        })
-                        .sum();
-                    return Ok(Mapping::Hole(
-                        start..(start + span - before).min(LOGICAL_END),
-                    ));
+                    let span = path.span(depth, layout);
+                    return Ok(Mapping::Hole(span.start..span.end.min(LOGICAL_END)));
                 }
             }
         }
-        let count = match block {
-            Some(_) => self.layout.block_bytes() / 4,
-            None => DIRECT,
-        };
-        self.run(block.as_ref(), *last..count, start)
+        let leaf = path.leaf(layout);
+        self.run(block.as_ref(), leaf.start..leaf.end.min(LOGICAL_END), *last)
     }
 
     /// Visits what is in `range`, cut to it, in order, until `visit` breaks. Neighbours may belong together.
@@ -96,10 +105,15 @@ impl<'a, N: Nodes> BlockMap<'a, N> {
         while at < end {
             let found = match self.find(LogicalBlock(at as u32))? {
                 Mapping::Hole(hole) => Mapping::Hole(at..hole.end.min(end)),
-                Mapping::Extent(extent) => Mapping::Extent(LeafEntry {
-                    blocks: u64::from(extent.blocks).min(end - at) as u16,
-                    ..extent
-                }),
+                Mapping::Extent(extent) => {
+                    let skipped = at - u64::from(extent.logical.0);
+                    Mapping::Extent(LeafEntry {
+                        logical: LogicalBlock(at as u32),
+                        physical: PhysicalBlock(extent.physical.0 + skipped),
+                        blocks: (extent.logical_end().min(end) - at) as u16,
+                        ..extent
+                    })
+                }
             };
             at = found.logical().end;
             if let ControlFlow::Break(value) = visit(found) {
@@ -109,58 +123,55 @@ impl<'a, N: Nodes> BlockMap<'a, N> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// What the numbers of `indexes` say from the first on.
-    fn run(
-        &self,
-        block: Option<&(PhysicalBlock, Arc<[u8]>)>,
-        indexes: Range<u32>,
-        start: u64,
-    ) -> Result<Mapping> {
-        let first = self.number(block, indexes.start)?;
-        let most = u64::from(WRITTEN_BLOCKS_MAX).min(LOGICAL_END - start);
-        let mut blocks = 1;
-        for index in indexes.skip(1).take(most as usize - 1) {
-            // A bad number ends the answer; it is refused when it is asked for.
-            let expected = first.map(|first| PhysicalBlock(first.0 + blocks));
-            match self.number(block, index) {
-                Ok(number) if number == expected => blocks += 1,
-                _ => break,
-            }
-        }
-        if let Some(first) = first {
-            self.check(first, blocks)?;
-        }
-        Ok(match first {
-            None => Mapping::Hole(start..start + blocks),
-            Some(physical) => Mapping::Extent(LeafEntry {
-                logical: LogicalBlock(start as u32),
-                physical,
-                blocks: blocks as u16,
-                kind: ExtentKind::Written,
-            }),
-        })
-    }
-
-    fn check(&self, start: PhysicalBlock, blocks: u64) -> Result<()> {
-        match self.off_limits {
-            Some(off_limits) => off_limits.check(start, blocks),
-            None => Ok(()),
-        }
-    }
-
-    fn number(
-        &self,
-        block: Option<&(PhysicalBlock, Arc<[u8]>)>,
-        index: u32,
-    ) -> Result<Option<PhysicalBlock>> {
-        match block {
-            None => block_map::entry(self.i_block, index, self.layout),
-            Some((number, bytes)) => block_map::entry(bytes, index, self.layout).map_err(|error| {
-                Error::new(ErrorKind::Corrupt).detail(format!("indirect block {number}: {error}"))
-            }),
-        }
+    /// The run of numbers of a leaf that the one at `index` belongs to.
+    fn run(&self, block: Option<&Indirect>, leaf: Range<u64>, index: u32) -> Result<Mapping> {
+        let layout = self.format.layout;
+        let found = number(self.i_block, block, index, layout)?;
+        let continues = |&other: &u32| {
+            // A bad number ends the run; it is refused when it is asked for.
+            let expected = found.map(|found| {
+                let place = found.0 + u64::from(other);
+                PhysicalBlock(place.wrapping_sub(index.into()))
+            });
+            matches!(number(self.i_block, block, other, layout), Ok(number) if number == expected)
+        };
+        let count = (leaf.end - leaf.start) as u32;
+        let before = (0..index).rev().take_while(continues).count() as u32;
+        let behind = (index + 1..count).take_while(continues).count() as u32;
+        let start = leaf.start + u64::from(index - before);
+        let blocks = before + 1 + behind;
+        let Some(found) = found else {
+            return Ok(Mapping::Hole(start..start + u64::from(blocks)));
+        };
+        let physical = PhysicalBlock(found.0 - u64::from(before));
+        check(self.format.off_limits, physical, blocks.into())?;
+        Ok(Mapping::Extent(LeafEntry {
+            logical: LogicalBlock(start as u32),
+            physical,
+            blocks: blocks as u16,
+            kind: ExtentKind::Written,
+        }))
     }
 }
 
-#[cfg(test)]
-mod tests;
+fn check(off_limits: Option<OffLimits<'_>>, start: PhysicalBlock, blocks: u64) -> Result<()> {
+    match off_limits {
+        Some(off_limits) => off_limits.check(start, blocks),
+        None => Ok(()),
+    }
+}
+
+/// The number at `index` of an indirect block, or of `i_block`.
+fn number(
+    i_block: &[u8; 60],
+    block: Option<&Indirect>,
+    index: u32,
+    layout: &Layout,
+) -> Result<Option<PhysicalBlock>> {
+    match block {
+        None => block_map::entry(i_block, index, layout),
+        Some((number, bytes)) => block_map::entry(bytes, index, layout).map_err(|error| {
+            Error::new(ErrorKind::Corrupt).detail(format!("indirect block {number}: {error}"))
+        }),
+    }
+}

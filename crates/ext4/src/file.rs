@@ -57,12 +57,17 @@ impl Parts {
         }
     }
 
-    /// Refuses a size that no file can have.
+    /// Refuses a size that the file cannot have.
     fn check_size(&self, state: &InodeState, size: u64) -> Result<()> {
         let kind = match state.inode.flags().contains(InodeFlags::EXTENTS) {
             true => MappingKind::Extents,
             false => MappingKind::Blocks,
         };
+        self.check_size_of(kind, size)
+    }
+
+    /// Refuses a size that no file with this mapping can have.
+    fn check_size_of(&self, kind: MappingKind, size: u64) -> Result<()> {
         let most = self.layout.file_bytes_max(kind);
         if size > most {
             return Err(Error::new(ErrorKind::TooLarge)
@@ -82,12 +87,11 @@ impl Parts {
     }
 }
 
-/// Files mapped as in ext2 are read; changing their blocks is not offered.
-pub(crate) fn check_extents(state: &InodeState) -> Result<()> {
+/// Refuses what only extents can do: a block map has no unwritten blocks, and nothing in it is moved.
+fn check_extents(state: &InodeState) -> Result<()> {
     if state.inode.flags().contains(InodeFlags::EXTENTS) {
         return Ok(());
     }
     Err(Error::new(ErrorKind::Unsupported)
-        .detail("the file keeps its blocks as ext2 does, without extents")
-        .advice("copy it to a new file"))
+        .detail("the file has a block map, as in ext2 and ext3, instead of extents"))
 }

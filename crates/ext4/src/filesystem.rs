@@ -47,6 +47,17 @@ pub struct Filesystem {
     pub(crate) core: Arc<Core>,
 }
 
+/// What [`Filesystem::cut`] makes durable before, as the flags of `FS_IOC_SHUTDOWN`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shutdown {
+    /// Everything (`FS_SHUTDOWN_FLAGS_DEFAULT`).
+    Default,
+    /// The running transaction (`FS_SHUTDOWN_FLAGS_LOGFLUSH`).
+    LogFlush,
+    /// Nothing (`FS_SHUTDOWN_FLAGS_NOLOGFLUSH`).
+    NoLogFlush,
+}
+
 /// How often a change waits for blocks to come free, which others may take first; as in the kernel.
 const COMMITS_FOR_SPACE: u32 = 3;
 
@@ -80,6 +91,8 @@ pub(crate) struct Parts {
     /// Changes are refused: something was wrong, and the file system is set to stop then.
     stopped: AtomicBool,
     closed: AtomicBool,
+    /// It was [cut off](Filesystem::cut): the journal was stopped on purpose, which is no error to note.
+    cut: AtomicBool,
     /// Blocks that files can never have; counted when first asked for.
     overhead: OnceLock<u64>,
     /// Blocks of transactions that were frozen and have not committed: they must stay in the cache.
@@ -104,9 +117,29 @@ impl Filesystem {
     /// it read-only from then on; orphans among them are left to whoever opens it next.
     ///
     /// # Errors
-    /// Those of the device; the journal then still has what is not home.
+    /// Those of the device; the journal then still has what is not home. The first error by which the blocks of a
+    /// removed file were not given back; everything is at home then.
     pub fn close(self) -> Result<()> {
         self.core.close()
+    }
+
+    /// Stops the file system as a crash would, after what `shutdown` names was made durable. Nothing is written after
+    /// that, and it is not marked clean: the next opening replays the journal. Changes fail from now on.
+    ///
+    /// # Errors
+    /// Those of [`sync`](Self::sync); the file system goes on then.
+    pub fn cut(&self, shutdown: Shutdown) -> Result<()> {
+        match shutdown {
+            Shutdown::Default | Shutdown::LogFlush => self.sync()?,
+            Shutdown::NoLogFlush => {}
+        }
+        let parts = &self.core.parts;
+        parts.cut.store(true, Ordering::Relaxed);
+        parts.closed.store(true, Ordering::Relaxed);
+        if let Some(journal) = &self.core.journal {
+            journal.abort(Error::new(ErrorKind::ReadOnly).detail("the file system was shut down"));
+        }
+        Ok(())
     }
 
     /// How full it is.
@@ -139,6 +172,15 @@ impl Core {
     /// The same, of which a fast commit can say all: the inodes but directories, their ranges that are
     /// [touched](crate::inode::InodeState::touch), and the names that are [noted](Transaction::note_name).
     pub(crate) fn begin_recorded(&self, blocks: u32) -> Result<Transaction<'_>> {
+        let handle = self.changeable()?.start(blocks)?;
+        Ok(Transaction::new(&self.parts.running, handle))
+    }
+
+    /// The journal, where changes are taken.
+    ///
+    /// # Errors
+    /// `ReadOnly`.
+    pub(crate) fn changeable(&self) -> Result<&Transactions<Arc<Parts>>> {
         let Some(journal) = &self.journal else {
             return Err(Error::new(ErrorKind::ReadOnly).detail("the file system is open read-only"));
         };
@@ -150,8 +192,7 @@ impl Core {
                 .detail("the file system was found damaged and takes no more changes")
                 .advice("check it"));
         }
-        let handle = journal.start(blocks)?;
-        Ok(Transaction::new(&self.parts.running, handle))
+        Ok(journal)
     }
 
     /// Makes a change again that failed for want of space, when a commit gives back blocks that were freed before.
@@ -231,7 +272,9 @@ impl Core {
         }
         self.parts.allocator.release_windows();
         journal.empty()?;
-        self.parts.mark_clean()
+        self.parts.mark_clean()?;
+        // Removing a name was all right by then, and nobody was there to be told.
+        self.parts.orphans.take_failure().map_or(Ok(()), Err)
     }
 }
 

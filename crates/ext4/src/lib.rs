@@ -42,9 +42,9 @@ mod xattr;
 pub use extant_ondisk::ext4::inode::{DeviceNumber, FileType, InodeFlags, Timestamp};
 pub use extant_ondisk::ext4::{Access, InodeNumber};
 
-pub use filesystem::{Filesystem, Statistics};
+pub use filesystem::{Filesystem, Shutdown, Statistics};
 pub use inspect::{FoundInode, JournalLook, TreeEntry, TreeNode};
 pub use namespace::{ListedName, NewKind, NewNode, RenameMode};
 pub use node::{AccessTime, AttributeChange, Attributes, File, FollowLast, Node};
-pub use options::{Assign, DeviceZeroes, Discard, OnError, Options, Reserve};
+pub use options::{Assign, DeviceZeroes, Discard, OnError, Options, Replay, Reserve};
 pub use xattr::XattrMode;

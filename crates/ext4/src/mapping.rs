@@ -1,15 +1,19 @@
-//! Where the blocks of an inode are, whichever way it keeps them.
+//! Where the blocks of an inode are: in an extent tree or in a block map. Nobody else needs to know which.
+//!
+//! The kind of an inode is decided where a map is made to be read or changed, once for all that is done with it.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
+use extant_ondisk::ext4::extent::LeafEntry;
 use extant_ondisk::ext4::inode::InodeFlags;
 use extant_ondisk::ext4::{Inode, LogicalBlock, PhysicalBlock};
 use extant_space::Result;
 
-use crate::block_map::BlockMap;
+use crate::block_map::{BlockMap, BlockMapMut};
 use crate::cache::BlockCache;
-use crate::tree::{Judge, Mapping, Nodes, Tree, TreeFormat};
+use crate::inode::InodeState;
+use crate::tree::{Judge, Mapping, Nodes, NodesMut, Tree, TreeFormat, TreeMut};
 
 impl Nodes for BlockCache {
     fn read(&self, block: PhysicalBlock, judge: Judge<'_>) -> Result<Arc<[u8]>> {
@@ -41,5 +45,48 @@ pub(crate) fn walk<B>(
     match inode.flags().contains(InodeFlags::EXTENTS) {
         true => Tree::new(inode.block_area(), cache, format).walk(range, visit),
         false => BlockMap::new(inode.block_area(), cache, format).walk(range, visit),
+    }
+}
+
+/// The map of an inode, to be changed in steps: what both kinds can do.
+pub(crate) enum MapMut<'a, N> {
+    Tree(TreeMut<'a, N>),
+    Blocks(BlockMapMut<'a, N>),
+}
+
+impl<'a, N: NodesMut> MapMut<'a, N> {
+    /// The map of the inode, whose nodes are in `nodes`.
+    pub(crate) fn new(state: &'a mut InodeState, nodes: &'a mut N, format: TreeFormat<'a>) -> Self {
+        match state.inode.flags().contains(InodeFlags::EXTENTS) {
+            true => Self::Tree(TreeMut::new(state.tree_area(), nodes, format)),
+            false => Self::Blocks(BlockMapMut::new(state.tree_area(), nodes, format)),
+        }
+    }
+
+    /// Puts an extent into a hole. One step.
+    ///
+    /// # Errors
+    /// Those of [`TreeMut::insert`] and [`BlockMapMut::insert`]. Nothing has changed then.
+    pub(crate) fn insert(&mut self, extent: LeafEntry) -> Result<()> {
+        match self {
+            Self::Tree(tree) => tree.insert(extent),
+            Self::Blocks(map) => map.insert(extent),
+        }
+    }
+
+    /// Makes a hole of the last blocks of `range`, as many as one step can. `freed` gets the extents, cut to the range,
+    /// to which nothing refers any more. Returns what may still hold blocks.
+    ///
+    /// # Errors
+    /// Those of [`TreeMut::remove_last`] and [`BlockMapMut::remove_last`]. Nothing has been removed then.
+    pub(crate) fn remove_last(
+        &mut self,
+        range: Range<u64>,
+        freed: &mut dyn FnMut(LeafEntry),
+    ) -> Result<Option<Range<u64>>> {
+        match self {
+            Self::Tree(tree) => tree.remove_last(range, freed),
+            Self::Blocks(map) => map.remove_last(range, freed),
+        }
     }
 }

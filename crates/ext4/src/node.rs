@@ -174,8 +174,10 @@ impl Core {
         }
         cell.release_windows();
         if !has_name {
-            // Nobody is there to be told: who opens the file system next finds the orphan.
-            let _ = self.judged(self.delete(cell));
+            // Who opens the file system next finds the orphan; who closes it is told.
+            if let Err(error) = self.judged(self.delete(cell)) {
+                self.parts.orphans.note_failure(cell, &error);
+            }
         } else if has_late_access {
             self.keep_late_access(cell);
         }

@@ -9,6 +9,8 @@ use extant_ondisk::ext4::{Access, Features, Incompat};
 pub struct Options {
     /// Whether anything is written.
     pub access: Access,
+    /// Whether the journal is replayed.
+    pub replay: Replay,
     /// What to do when metadata turns out wrong; by default what the superblock says.
     pub on_error: Option<OnError>,
     /// How long a change may wait for its commit.
@@ -25,6 +27,16 @@ pub struct Options {
     pub cached_blocks: usize,
     /// Inodes kept in memory.
     pub cached_inodes: usize,
+}
+
+/// Whether a journal that needs recovery is replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Replay {
+    /// It is; with read-only access the file system is seen as if it were.
+    On,
+    /// The journal is not looked at (`noload` of mount(8)), and may be damaged. Needs read-only access. What was
+    /// committed and not checkpointed is not seen.
+    Off,
 }
 
 /// What to do when metadata turns out wrong.
@@ -79,6 +91,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             access: Access::ReadWrite,
+            replay: Replay::On,
             on_error: None,
             commit_interval: Duration::from_secs(5),
             discard: Discard::Off,

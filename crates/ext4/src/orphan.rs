@@ -5,6 +5,11 @@
 //! the superblock and goes on through `i_dtime`. Who opens the file system next frees those without a name and
 //! cuts the others to their size.
 //!
+//! Noting an inode cannot fail, as it is a part of changes that are half done by then: what a damaged orphan file does
+//! not take goes into the list. What the disk has noted need not be right: an entry that no orphan can have, and an orphan
+//! whose blocks cannot be found, are struck out when the file system is opened, and the damage is noted in the superblock.
+//! The blocks stay in use until e2fsck frees them.
+//!
 //! Invariant: what is noted in memory is what the next commit will have on the disk.
 //!
 //! Format: docs/formats/ext4.md, "Orphan file". Lock order: this lock comes after transaction and before state.
@@ -17,9 +22,11 @@ use extant_ondisk::ext4::orphan as disk;
 use extant_ondisk::ext4::{InodeNumber, InodeSeed, PhysicalBlock, Superblock};
 use extant_space::{Error, ErrorKind, Result};
 
+use crate::file::INODE_CREDITS;
 use crate::filesystem::{Core, Parts};
 use crate::inode::InodeCell;
 use crate::sync::{lock, read};
+use crate::time;
 use crate::transaction::Transaction;
 
 /// Blocks of metadata that noting or striking out an orphan touches at most: the block of the orphan file, or the
@@ -31,6 +38,20 @@ pub(crate) struct Orphans {
     inner: Mutex<Inner>,
     /// The first of the list has changed since the superblock was last brought home.
     head_changed: AtomicBool,
+    /// The first error by which blocks were not given back.
+    failure: Mutex<Option<Error>>,
+}
+
+/// The orphans on the disk.
+pub(crate) struct FoundOrphans {
+    cells: Vec<Arc<InodeCell>>,
+    wrong: Vec<WrongOrphan>,
+}
+
+/// An entry that no orphan can have.
+struct WrongOrphan {
+    place: Place,
+    error: Error,
 }
 
 #[derive(Default)]
@@ -66,6 +87,7 @@ impl Orphans {
                 ..Inner::default()
             }),
             head_changed: AtomicBool::new(false),
+            failure: Mutex::default(),
         }
     }
 
@@ -73,6 +95,24 @@ impl Orphans {
     /// now on.
     pub(crate) fn take_head_changed(&self) -> bool {
         self.head_changed.swap(false, Ordering::Relaxed)
+    }
+
+    /// Notes why an orphan stays one until the file system is opened again.
+    pub(crate) fn note_failure(&self, cell: &InodeCell, error: &Error) {
+        let mut failure = lock(&self.failure);
+        failure.get_or_insert_with(|| {
+            Error::new(error.kind())
+                .detail(format!(
+                    "inode {}: its blocks were not given back: {error}",
+                    cell.number
+                ))
+                .advice("check the file system")
+        });
+    }
+
+    /// The first such error, once.
+    pub(crate) fn take_failure(&self) -> Option<Error> {
+        lock(&self.failure).take()
     }
 
     /// Whether nothing is noted.
@@ -83,34 +123,15 @@ impl Orphans {
 
 impl Parts {
     /// Notes an inode, in the transaction that makes it an orphan. Does nothing when it is one.
-    pub(crate) fn add_orphan(
-        &self,
-        transaction: &Transaction<'_>,
-        cell: &Arc<InodeCell>,
-    ) -> Result<()> {
+    pub(crate) fn add_orphan(&self, transaction: &Transaction<'_>, cell: &Arc<InodeCell>) {
         let mut inner = lock(&self.orphans.inner);
         if inner.places.contains_key(&cell.number) {
-            return Ok(());
+            return;
         }
         transaction.forbid_fast_commit();
-        let seed = inner.seed;
-        let free = inner.file.iter().position(|block| block.free > 0);
-        if let Some(index) = free {
-            let block = &mut inner.file[index];
-            let place = block.place;
-            let slot = self.change_orphan_block(transaction, place, seed, |bytes| {
-                let (words, _) = bytes.as_chunks::<4>();
-                let slots = disk::slots(bytes.len() as u32);
-                let slot = words[..slots].iter().position(|word| *word == [0; 4]);
-                slot.inspect(|&slot| disk::set(bytes, slot, Some(cell.number)))
-            })?;
-            let slot = slot.ok_or_else(|| {
-                Error::new(ErrorKind::Corrupt).detail(format!("orphan block {place} is full"))
-            })?;
-            block.free -= 1;
-            let noted = Place::File { block: index, slot };
-            inner.places.insert(cell.number, noted);
-            return Ok(());
+        if let Some(place) = self.add_to_orphan_file(&mut inner, transaction, cell.number) {
+            inner.places.insert(cell.number, place);
+            return;
         }
         let mut superblock = lock(&self.superblock);
         let next = superblock.last_orphan().map_or(0, |number| number.0);
@@ -118,7 +139,40 @@ impl Parts {
         self.set_first_orphan(&mut superblock, Some(cell.number));
         inner.list.push(Arc::clone(cell));
         inner.places.insert(cell.number, Place::List);
-        Ok(())
+    }
+
+    /// Notes an inode in the first block of the orphan file that takes it.
+    fn add_to_orphan_file(
+        &self,
+        inner: &mut Inner,
+        transaction: &Transaction<'_>,
+        number: InodeNumber,
+    ) -> Option<Place> {
+        let seed = inner.seed;
+        while let Some(index) = inner.file.iter().position(|block| block.free > 0) {
+            let block = &mut inner.file[index];
+            let place = block.place;
+            let slot = self.change_orphan_block(transaction, place, seed, |bytes| {
+                let (words, _) = bytes.as_chunks::<4>();
+                let slots = disk::slots(bytes.len() as u32);
+                let slot = words[..slots].iter().position(|word| *word == [0; 4]);
+                slot.inspect(|&slot| disk::set(bytes, slot, Some(number)))
+            });
+            let error = match slot {
+                Ok(Some(slot)) => {
+                    block.free -= 1;
+                    return Some(Place::File { block: index, slot });
+                }
+                Ok(None) => {
+                    Error::new(ErrorKind::Corrupt).detail(format!("orphan block {place} is full"))
+                }
+                Err(error) => error,
+            };
+            // It is not asked again.
+            block.free = 0;
+            self.note_error(&error);
+        }
+        None
     }
 
     /// Strikes an inode out, in the transaction that does the last of its work. `deletion` is what its `i_dtime` becomes.
@@ -153,20 +207,13 @@ impl Parts {
         cell: &Arc<InodeCell>,
         deletion: u32,
     ) -> Result<()> {
-        if inner.places.contains_key(&cell.number) {
-            transaction.forbid_fast_commit();
-        }
-        match inner.places.remove(&cell.number) {
-            None => return Ok(()),
-            Some(Place::File { block, slot }) => {
-                let seed = inner.seed;
-                let file = &mut inner.file[block];
-                self.change_orphan_block(transaction, file.place, seed, |bytes| {
-                    disk::set(bytes, slot, None);
-                })?;
-                file.free += 1;
-            }
-            Some(Place::List) => {
+        let Some(&place) = inner.places.get(&cell.number) else {
+            return Ok(());
+        };
+        transaction.forbid_fast_commit();
+        match place {
+            Place::File { block, slot } => self.clear_slot(inner, transaction, block, slot)?,
+            Place::List => {
                 let at = inner
                     .list
                     .iter()
@@ -183,8 +230,43 @@ impl Parts {
                 }
             }
         }
+        inner.places.remove(&cell.number);
         cell.change(transaction, |state| state.inode.set_deletion_word(deletion));
         Ok(())
+    }
+
+    fn clear_slot(
+        &self,
+        inner: &mut Inner,
+        transaction: &Transaction<'_>,
+        block: usize,
+        slot: usize,
+    ) -> Result<()> {
+        let seed = inner.seed;
+        let file = &mut inner.file[block];
+        self.change_orphan_block(transaction, file.place, seed, |bytes| {
+            disk::set(bytes, slot, None);
+        })?;
+        file.free += 1;
+        Ok(())
+    }
+
+    /// Strikes an entry out that no orphan can have; the list ends there.
+    fn strike_out_wrong(&self, transaction: &Transaction<'_>, place: Place) -> Result<()> {
+        transaction.forbid_fast_commit();
+        let mut inner = lock(&self.orphans.inner);
+        match place {
+            Place::File { block, slot } => self.clear_slot(&mut inner, transaction, block, slot),
+            Place::List => {
+                match inner.list.first() {
+                    Some(last) => {
+                        last.change(transaction, |state| state.inode.set_deletion_word(0));
+                    }
+                    None => self.set_first_orphan(&mut lock(&self.superblock), None),
+                }
+                Ok(())
+            }
+        }
     }
 
     fn set_first_orphan(&self, superblock: &mut Superblock, number: Option<InodeNumber>) {
@@ -209,14 +291,40 @@ impl Parts {
 }
 
 impl Core {
-    /// Finishes what was left undone when the file system was last in use.
+    /// Finishes what was left undone when the file system was last in use, as far as the damage there is lets it.
     pub(crate) fn clear_orphans(&self) -> Result<()> {
-        for cell in self.parts.find_orphans()? {
+        let found = self.parts.find_orphans()?;
+        let mut damage = Vec::new();
+        for WrongOrphan { place, error } in found.wrong {
+            let transaction = self.begin(CREDITS)?;
+            self.parts.strike_out_wrong(&transaction, place)?;
+            damage.push(error);
+        }
+        for cell in found.cells {
             let links = read(&cell.state).inode.links();
-            match links {
-                0 => self.delete(&cell)?,
-                _ => self.finish_cut(&cell)?,
+            let done = match links {
+                0 => self.delete(&cell),
+                _ => self.finish_cut(&cell),
+            };
+            match done {
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    // It would be found again each time.
+                    let deletion = match links {
+                        0 => time::now().seconds as u32,
+                        _ => 0,
+                    };
+                    let transaction = self.begin(INODE_CREDITS + CREDITS)?;
+                    self.parts.remove_orphan(&transaction, &cell, deletion)?;
+                    damage.push(error);
+                }
+                // It is there for the next opening.
+                Err(error) => self.parts.orphans.note_failure(&cell, &error),
+                Ok(()) => {}
             }
+        }
+        // At last, as changes may be refused from then on.
+        for error in damage {
+            let _ = self.judged::<()>(Err(error));
         }
         Ok(())
     }
@@ -224,10 +332,14 @@ impl Core {
 
 impl Parts {
     /// The orphans on the disk, which are noted in memory by that.
-    pub(crate) fn find_orphans(&self) -> Result<Vec<Arc<InodeCell>>> {
+    ///
+    /// # Errors
+    /// `Corrupt` for a damaged block of the orphan file; those of the device.
+    pub(crate) fn find_orphans(&self) -> Result<FoundOrphans> {
         let mut inner = lock(&self.orphans.inner);
         let inner = &mut *inner;
-        let mut found = Vec::new();
+        let mut cells = Vec::new();
+        let mut wrong = Vec::new();
         let seed = inner.seed;
         for (index, block) in inner.file.iter_mut().enumerate() {
             let place = block.place;
@@ -235,35 +347,75 @@ impl Parts {
                 .cache
                 .read(place, &|bytes| disk::verify(bytes, place, seed))?;
             block.free = disk::slots(bytes.len() as u32) as u32;
-            for orphan in disk::orphans(&bytes, &self.layout) {
-                let (slot, number) = orphan?;
+            let (words, _) = bytes.as_chunks::<4>();
+            let slots = words.iter().take(disk::slots(bytes.len() as u32));
+            for (slot, word) in slots.enumerate() {
+                let Some(number) = InodeNumber::new(u32::from_le_bytes(*word)) else {
+                    continue;
+                };
                 block.free -= 1;
-                found.push(self.inodes.get(number)?);
-                let noted = Place::File { block: index, slot };
-                if inner.places.insert(number, noted).is_some() {
-                    return Err(twice(number));
+                let place = Place::File { block: index, slot };
+                match self.found_orphan(&mut inner.places, number, place)? {
+                    Ok(cell) => cells.push(cell),
+                    Err(error) => wrong.push(WrongOrphan { place, error }),
                 }
             }
         }
         let mut next = lock(&self.superblock).last_orphan();
         let mut list = Vec::new();
         while let Some(number) = next {
-            let cell = self.inodes.get(number)?;
-            next = InodeNumber::new(read(&cell.state).inode.deletion_word());
-            if inner.places.insert(number, Place::List).is_some() {
-                return Err(twice(number));
+            let place = Place::List;
+            match self.found_orphan(&mut inner.places, number, place)? {
+                Ok(cell) => {
+                    next = InodeNumber::new(read(&cell.state).inode.deletion_word());
+                    list.push(cell);
+                }
+                Err(error) => {
+                    wrong.push(WrongOrphan { place, error });
+                    break;
+                }
             }
-            list.push(cell);
         }
-        found.extend(list.iter().cloned());
+        cells.extend(list.iter().cloned());
         list.reverse();
         inner.list = list;
-        Ok(found)
+        Ok(FoundOrphans { cells, wrong })
     }
-}
 
-fn twice(number: InodeNumber) -> Error {
-    Error::new(ErrorKind::Corrupt)
-        .detail(format!("inode {number} is twice among the orphans"))
-        .advice("check the file system")
+    /// Notes in memory what an entry names; or what is wrong with it.
+    fn found_orphan(
+        &self,
+        places: &mut HashMap<InodeNumber, Place>,
+        number: InodeNumber,
+        place: Place,
+    ) -> Result<Result<Arc<InodeCell>>> {
+        let wrong = |what: &str| {
+            let detail = format!("inode {number} is among the orphans, {what}");
+            Error::new(ErrorKind::Corrupt)
+                .detail(detail)
+                .advice("check the file system")
+        };
+        if number < self.layout.first_inode() || number.0 > self.layout.inodes() {
+            return Ok(Err(wrong("which is no inode of a file")));
+        }
+        if places.contains_key(&number) {
+            return Ok(Err(wrong("twice")));
+        }
+        let used = self.groups.is_inode_used(number);
+        let found = used.and_then(|used| match used {
+            true => self.inodes.get(number),
+            false => Err(Error::new(ErrorKind::NotFound)),
+        });
+        match found {
+            Ok(cell) => {
+                places.insert(number, place);
+                Ok(Ok(cell))
+            }
+            Err(error) => match error.kind() {
+                ErrorKind::NotFound => Ok(Err(wrong("which is not in use"))),
+                ErrorKind::Corrupt => Ok(Err(error)),
+                _ => Err(error),
+            },
+        }
+    }
 }

@@ -197,13 +197,17 @@ impl NodesMut for Store<'_> {
             .change_held(self.transaction, block, |bytes| change(bytes));
     }
 
-    fn create(&mut self, goal: PhysicalBlock) -> Result<PhysicalBlock> {
+    fn create(
+        &mut self,
+        goal: PhysicalBlock,
+        limit: Option<PhysicalBlock>,
+    ) -> Result<PhysicalBlock> {
         let request = Request {
             goal: Goal::Near(AllocatorBlock(goal.0)),
             wanted: 1,
             minimum: 1,
             alignment: Alignment::Any,
-            limit: None,
+            limit: limit.map(|limit| AllocatorBlock(limit.0)),
             // Nodes may take from the reserve: what they are for was allocated before.
             flags: RequestFlags::METADATA | RequestFlags::USE_RESERVE,
             transaction: Some(allocator_id(self.transaction.id())),

@@ -67,11 +67,15 @@ pub(crate) trait NodesMut: Nodes {
     /// Changes a block that is held or was created. Nobody here holds its bytes then.
     fn change(&mut self, block: PhysicalBlock, change: &mut dyn FnMut(&mut [u8]));
 
-    /// Takes a free block, near `goal`, and fills it with zeros.
+    /// Takes a free block, near `goal` and below `limit`, and fills it with zeros.
     ///
     /// # Errors
     /// `NoSpace`, or what reading a bitmap says.
-    fn create(&mut self, goal: PhysicalBlock) -> Result<PhysicalBlock>;
+    fn create(
+        &mut self,
+        goal: PhysicalBlock,
+        limit: Option<PhysicalBlock>,
+    ) -> Result<PhysicalBlock>;
 
     /// Gives back a block to which nothing refers any more. What goes wrong with the bitmap is the store's to report: for
     /// the tree it is done.

@@ -233,7 +233,7 @@ impl Parts {
         let place = match own {
             Some(place) => place,
             None => {
-                let place = store.create(PhysicalBlock(0))?;
+                let place = store.create(PhysicalBlock(0), None)?;
                 self.drop_reference(store, state)?;
                 state.inode.set_xattr_block(Some(place));
                 place

@@ -7,12 +7,14 @@
 
 mod content;
 mod filling;
+mod replaced;
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use extant_space::{
-    ByteRange, ByteSize, Control, Error, ErrorKind, MapSummary, Preallocation, Result, SpaceFile,
+    ByteRange, ByteSize, Control, Error, ErrorKind, MapSummary, Preallocation, Remedy, Result,
+    SpaceFile,
 };
 use extant_sys::extents::MapSource;
 use rustix::fs::{IFlags, Mode};
@@ -27,6 +29,8 @@ use crate::plan::Plan;
 use crate::verify::{self, Contents, Verified};
 use crate::written::Target;
 use content::Content;
+use replaced::Replaced;
+
 pub use filling::{FillOrder, Filling};
 
 /// What is done on file systems that overwrite elsewhere.
@@ -68,7 +72,8 @@ pub struct CreateOptions {
     pub copy_on_write: CopyOnWrite,
     /// What is done after a cancel or an error.
     pub on_failure: OnFailure,
-    /// Permissions of the file; `None`: 0666 without the umask's bits.
+    /// Permissions of the file; `None`: those of a file that is replaced, else 0666 without the
+    /// umask's bits.
     pub mode: Option<u32>,
     /// What is on the disk on return.
     pub durable: Durable,
@@ -180,7 +185,7 @@ fn create_new(
     check_size(&destination.path, options.size_bytes)?;
     let filesystem = FileSystem::of_directory(&destination.directory, &destination.directory_path)?;
     let keep = options.on_failure == OnFailure::KeepPartial;
-    let partial = Partial::open(destination, keep)?;
+    let partial = Partial::open(destination, keep, control)?;
     let made = make(
         &partial,
         &filesystem,
@@ -198,10 +203,35 @@ fn create_new(
             return Err(explain(error.at(path), options));
         }
     };
-    partial.publish(final_mode(options.mode)?, options.durable)?;
+    let notes = describe(&partial, options)?;
+    report.notes.extend(notes);
+    partial.publish(options.durable)?;
     path.clone_into(&mut report.path);
     report.elapsed_seconds = started.elapsed().as_secs_f64();
     Ok(report)
+}
+
+/// Owner, permissions and attributes: those of the file that is replaced, else as of any new file.
+fn describe(partial: &Partial, options: &CreateOptions) -> Result<Vec<String>> {
+    let file = partial.file();
+    // Before the mode, which may forbid it.
+    partial.clear_mark()?;
+    let replaced = match options.existing {
+        Existing::Replace => Replaced::look(partial.destination()),
+        Existing::Refuse => None,
+    };
+    match replaced {
+        Some(replaced) => {
+            let mode = options.mode.map(|bits| final_mode(Some(bits)));
+            replaced.hand_over(file, mode.transpose()?)
+        }
+        None => {
+            let mode = final_mode(options.mode)?;
+            rustix::fs::fchmod(file.as_file(), mode)
+                .map_err(|errno| file.error(errno).during("set mode"))?;
+            Ok(Vec::new())
+        }
+    }
 }
 
 /// Makes the partial file what the options ask for, and holds it against them.
@@ -307,7 +337,7 @@ fn prepare_copy_on_write(
         file.resize(0)?;
         if !file.accepts_nocow() && filesystem.check_written_stays(file).is_ok() {
             notes.push(format!(
-                "--nocow: nothing to do, {} overwrites in place",
+                "copy-on-write need not be turned off: {} overwrites in place",
                 filesystem.name
             ));
         }
@@ -316,20 +346,20 @@ fn prepare_copy_on_write(
         return Ok(());
     }
     filesystem.check_written_stays(file).map_err(|error| {
-        error.advice(match filesystem.kind {
-            FileSystemKind::CopyOnWrite if !is_wanted => {
-                "--nocow turns that off for this file; --preallocation falloc only reserves"
-            }
-            _ => "--preallocation falloc only reserves, where the file system can",
-        })
+        let error = match filesystem.kind {
+            FileSystemKind::CopyOnWrite if !is_wanted => error.remedy(Remedy::DisableCopyOnWrite),
+            _ => error,
+        };
+        error.remedy(Remedy::ReserveOnly)
     })
 }
 
 fn explain(error: Error, options: &CreateOptions) -> Error {
     match error.kind() {
         ErrorKind::NoSpace if options.allocation_bytes.is_none() => error
-            .advice("free some, choose a smaller SIZE, or make only a part real (--allocation)"),
-        ErrorKind::NoSpace => error.advice("free some, or choose a smaller --allocation"),
+            .advice("free some, or choose a smaller size")
+            .remedy(Remedy::AllocateLess),
+        ErrorKind::NoSpace => error.advice("free some, or make less real"),
         _ => error,
     }
 }

@@ -2,12 +2,12 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use extant_space::{Error, ErrorKind, Result};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxAttributes, StatxFlags};
+use extant_space::{Error, ErrorKind, Remedy, Result};
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
 use crate::file;
@@ -55,9 +55,12 @@ impl Destination {
         let shown = path;
         // A link is replaced where it points, as every tool that writes through it would.
         let resolved = match existing {
-            Existing::Replace if path.is_symlink() => std::fs::canonicalize(path)
-                .map_err(|source| Error::from(source).at(path).during("follow link"))?,
-            _ => path.to_path_buf(),
+            Existing::Replace if path.is_symlink() => Some(Linked::follow(path)?),
+            _ => None,
+        };
+        let (resolved, linked) = match resolved {
+            Some(linked) => (linked.path.clone(), Some(linked)),
+            None => (path.to_path_buf(), None),
         };
         let name = match resolved.file_name() {
             Some(name) if !resolved.as_os_str().as_bytes().ends_with(b"/") => name.to_owned(),
@@ -84,6 +87,9 @@ impl Destination {
             path: resolved,
             existing,
         };
+        if let Some(linked) = linked {
+            linked.check_is_at(&destination)?;
+        }
         destination.check_name()?;
         destination.check_attributes()?;
         Ok(destination)
@@ -111,7 +117,7 @@ impl Destination {
             Existing::Refuse => {
                 let error = Error::new(ErrorKind::AlreadyExists).at(&self.path);
                 Err(if is_file {
-                    error.advice("--force replaces it; extant materialize makes its holes real")
+                    error.remedy(Remedy::Replace).remedy(Remedy::Materialize)
                 } else {
                     error.detail("exists, and is not a regular file")
                 })
@@ -161,6 +167,38 @@ impl Destination {
         }
         partial.push(suffix);
         partial
+    }
+}
+
+/// What a symbolic link leads to.
+struct Linked {
+    stat: Stat,
+    path: PathBuf,
+}
+
+impl Linked {
+    /// Has the kernel follow the link, which refuses those that it protects from (`fs.protected_symlinks`, proc_sys_fs(5)).
+    fn follow(link: &Path) -> Result<Self> {
+        let fail = |source: io::Error| Error::from(source).at(link).during("follow link");
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let file =
+            rustix::fs::open(link, flags, Mode::empty()).map_err(|errno| fail(errno.into()))?;
+        let path =
+            std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())).map_err(fail)?;
+        let stat = rustix::fs::fstat(&file).map_err(|errno| fail(errno.into()))?;
+        Ok(Self { stat, path })
+    }
+
+    /// The name is that of the file which the kernel found.
+    fn check_is_at(&self, destination: &Destination) -> Result<()> {
+        let (directory, flags) = (&destination.directory, AtFlags::SYMLINK_NOFOLLOW);
+        let place = |stat: &Stat| (stat.st_dev, stat.st_ino);
+        match rustix::fs::statat(directory, &destination.name, flags) {
+            Ok(named) if place(&named) == place(&self.stat) => Ok(()),
+            _ => Err(Error::new(ErrorKind::InUse)
+                .at(&self.path)
+                .detail("was moved while a link to it was followed")),
+        }
     }
 }
 

@@ -1,13 +1,16 @@
 //! How other writers are kept out of a file, and who they are.
 //!
 //! Zeros put into a hole are only safe while nobody writes there: data written
-//! between the look at the map and the zeros would be lost.
+//! between the look at the map and the zeros would be lost. A write lease excludes
+//! everybody who goes through this kernel. Where others reach the file past it (a FUSE
+//! or network server), a granted lease proves nothing, and the file is refused.
 
 use std::time::{Duration, Instant};
 
-use extant_space::{Error, ErrorKind, Result};
+use extant_space::{Error, ErrorKind, Remedy, Result};
 
 use crate::file::HostFile;
+use crate::filesystem::FileSystem;
 use crate::holders;
 use crate::sys::lease::WriteLease;
 
@@ -18,15 +21,36 @@ const PATIENCE: Duration = Duration::from_millis(200);
 /// How other writers are kept out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Exclusion {
-    /// By a write lease: refused when somebody has the file open, stopped when somebody opens it.
+    /// By a write lease: refused when somebody has the file open or can reach it past this kernel,
+    /// stopped when somebody opens it.
     #[default]
     Lease,
     /// Not at all: the caller knows that nobody writes to the holes.
     Shared,
 }
 
+/// Whom a lease excludes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LeaseReach {
+    /// Everybody who can reach the file.
+    Everybody,
+    /// Only who goes through this kernel, on the file system of this name.
+    ThisKernel(String),
+}
+
 /// Keeps everybody else out while it lives.
-pub(crate) fn take_lease(file: &HostFile) -> Result<WriteLease<'_>> {
+pub(crate) fn take_lease<'f>(
+    file: &'f HostFile,
+    filesystem: &FileSystem,
+) -> Result<WriteLease<'f>> {
+    if let LeaseReach::ThisKernel(name) = filesystem.lease_reach(file) {
+        return Err(Error::new(ErrorKind::Unsupported)
+            .at(file.path())
+            .detail(format!(
+                "other writers cannot be kept out: on {name} a lease excludes this machine only, not the server and its other clients"
+            ))
+            .remedy(Remedy::ShareAccess));
+    }
     let deadline = Instant::now() + PATIENCE;
     let refused = loop {
         match WriteLease::take(file.as_file()) {
@@ -45,16 +69,17 @@ pub(crate) fn take_lease(file: &HostFile) -> Result<WriteLease<'_>> {
             error
                 .with_kind(ErrorKind::InUse)
                 .detail(format!("the file is open elsewhere: {who}"))
-                .advice("stop it, or use --shared if nobody writes to the file's holes")
+                .advice("stop it")
+                .remedy(Remedy::ShareAccess)
         }
         Some(libc::EACCES | libc::EPERM) => error
             .with_kind(ErrorKind::PermissionDenied)
             .detail("other writers cannot be kept out: a lease needs the file's owner or CAP_LEASE")
-            .advice("use --shared if nobody writes to the file's holes"),
+            .remedy(Remedy::ShareAccess),
         _ => error
             .with_kind(ErrorKind::Unsupported)
             .detail("other writers cannot be kept out: this file system has no leases")
-            .advice("use --shared if nobody writes to the file's holes"),
+            .remedy(Remedy::ShareAccess),
     })
 }
 

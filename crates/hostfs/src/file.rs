@@ -14,7 +14,9 @@ use extant_space::{
 use extant_sys::direct;
 use extant_sys::extents::{self, MapSource};
 use extant_sys::mounted;
-use rustix::fs::{FallocateFlags, IFlags, OFlags, SeekFrom};
+use rustix::fs::{
+    AtFlags, CWD, FallocateFlags, IFlags, OFlags, SeekFrom, StatxAttributes, StatxFlags,
+};
 use rustix::io::Errno;
 
 use crate::filesystem::FileSystem;
@@ -259,6 +261,13 @@ pub(crate) fn wrong_type(path: &Path) -> Error {
     )
 }
 
+/// The attribute of the file forbids changes; else something other than the file does.
+fn is_fixed(path: &Path) -> bool {
+    let found = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::TYPE);
+    let fixed = StatxAttributes::IMMUTABLE | StatxAttributes::APPEND;
+    found.is_ok_and(|found| found.stx_attributes.intersects(fixed))
+}
+
 fn explain_open(source: io::Error, path: &Path) -> Error {
     let errno = source.raw_os_error();
     let error = Error::from(source).at(path);
@@ -267,8 +276,8 @@ fn explain_open(source: io::Error, path: &Path) -> Error {
         Some(libc::ETXTBSY) => error.detail(
             "the file is in use as a swap file or a running program; nothing may write to it",
         ),
-        Some(libc::EPERM) => error
-            .detail("the file is immutable or append-only")
+        Some(libc::EPERM) if is_fixed(path) => error
+            .with_kind(ErrorKind::Immutable)
             .advice("see lsattr(1); chattr -i -a lifts it"),
         _ => error,
     }

@@ -9,17 +9,51 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
 use extant_space::{Error, ErrorKind, Result};
+use extant_sys::extents::MapSource;
 use extant_sys::mounts::Mount;
 use rustix::fs::IFlags;
 use rustix::process::geteuid;
 use rustix::thread::{CapabilitySet, capabilities};
 use serde::{Serialize, Serializer};
 
+use crate::exclusion::LeaseReach;
 use crate::file::HostFile;
 use crate::scratch::Scratch;
 
 /// The magic number of ext2, ext3 and ext4.
 const EXT: u64 = 0xef53;
+
+/// File systems whose files only this kernel reaches, by their names in `mount(8)`: a lease excludes everybody.
+const LOCAL: &[&str] = &[
+    "affs",
+    "bcachefs",
+    "bfs",
+    "btrfs",
+    "devtmpfs",
+    "exfat",
+    "ext2",
+    "ext3",
+    "ext4",
+    "f2fs",
+    "hfs",
+    "hfsplus",
+    "hugetlbfs",
+    "jfs",
+    "minix",
+    "msdos",
+    "nilfs2",
+    "ntfs",
+    "ntfs3",
+    "ramfs",
+    "reiserfs",
+    "rootfs",
+    "tmpfs",
+    "udf",
+    "ufs",
+    "vfat",
+    "xfs",
+    "zfs",
+];
 
 /// A file system by what written space means on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -133,6 +167,37 @@ impl FileSystem {
             total_bytes: space.f_blocks.saturating_mul(space.f_frsize),
             device,
         })
+    }
+
+    /// Whom a write lease on `file` excludes. What is not known is taken for shared.
+    ///
+    /// FUSE, 9P and others grant a lease without asking their server. The kernel's clients of NFS 4 and SMB grant one only
+    /// with a delegation or oplock of the server, and break it when that is recalled; other network file systems refuse.
+    pub(crate) fn lease_reach(&self, file: &HostFile) -> LeaseReach {
+        let is_set = |name: &str| self.options.iter().any(|option| option == name);
+        match self.name.as_str() {
+            // The server keeps its image for itself.
+            _ if file.map_source() == MapSource::ExtantMount => LeaseReach::Everybody,
+            "nfs" | "nfs4" => LeaseReach::Everybody,
+            "cifs" | "smb3" if !is_set("locallease") => LeaseReach::Everybody,
+            name if LOCAL.contains(&name) => LeaseReach::Everybody,
+            // No file system that is served has both FIEMAP and what an upper layer needs.
+            "overlay" if file.map_source() == MapSource::Fiemap => LeaseReach::Everybody,
+            "overlay" => match self.upper_layer() {
+                Some(upper) if LOCAL.contains(&upper.as_str()) => LeaseReach::Everybody,
+                Some(upper) => LeaseReach::ThisKernel(format!("overlay over {upper}")),
+                None => LeaseReach::ThisKernel("overlay over a file system not seen here".into()),
+            },
+            name => LeaseReach::ThisKernel(name.to_owned()),
+        }
+    }
+
+    /// Name of the file system that the files of this overlay are written to.
+    fn upper_layer(&self) -> Option<String> {
+        let mut options = self.options.iter();
+        let path = options.find_map(|option| option.strip_prefix("upperdir="))?;
+        let directory = std::fs::File::open(path).ok()?;
+        Some(Mount::of(&directory)?.fs_type)
     }
 
     /// Fails with [`ErrorKind::CopyOnWrite`] where space written in `file` would move.

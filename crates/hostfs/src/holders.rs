@@ -4,6 +4,7 @@
 //! given, and processes of other users are invisible without privileges. What
 //! must be certain is left to the kernel (leases).
 
+use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -20,6 +21,14 @@ pub struct Holder {
     pub command: String,
     /// It may write to the file.
     pub may_write: bool,
+}
+
+impl fmt::Display for Holder {
+    /// `qemu-system-x86 (pid 17, writing)`
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let how = if self.may_write { "writing" } else { "reading" };
+        write!(f, "{} (pid {}, {how})", self.command, self.pid)
+    }
 }
 
 /// Processes other than this one that have `path` open, as far as they can be seen.
@@ -68,21 +77,10 @@ fn holder(pid: u32, wanted: Identity) -> Option<Holder> {
 }
 
 /// `3 processes, among them qemu-system-x86 (pid 17, writing)`; `None` when nobody was seen.
-pub(crate) fn describe(path: &Path) -> Option<String> {
+pub fn describe(path: &Path) -> Option<String> {
     let mut all = holders(path);
     all.sort_by_key(|holder| !holder.may_write);
-    let shown: Vec<String> = all
-        .iter()
-        .take(3)
-        .map(|holder| {
-            let how = if holder.may_write {
-                "writing"
-            } else {
-                "reading"
-            };
-            format!("{} (pid {}, {how})", holder.command, holder.pid)
-        })
-        .collect();
+    let shown: Vec<String> = all.iter().take(3).map(Holder::to_string).collect();
     match all.len() {
         0 => None,
         count if count > shown.len() => Some(format!(

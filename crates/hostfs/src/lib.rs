@@ -22,6 +22,7 @@ mod exclusion;
 mod file;
 mod filesystem;
 mod holders;
+mod mark;
 mod materialize;
 mod missing;
 mod pace;
@@ -50,7 +51,7 @@ pub use extant_sys::direct::DirectIo;
 pub use extant_sys::extents::MapSource;
 pub use file::{Access, HostFile};
 pub use filesystem::{FileSystem, FileSystemKind};
-pub use holders::{Holder, holders};
+pub use holders::{Holder, describe as describe_holders, holders};
 pub use materialize::{
     MaterializeOptions, MaterializeReport, Shared, materialize, materialize_file,
 };

@@ -13,7 +13,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::Instant;
 
-use extant_space::{ByteRange, Control, Error, ErrorKind, FallocateMode, Result, SpaceFile};
+use extant_space::{
+    ByteRange, Control, Error, ErrorKind, FallocateMode, Remedy, Result, SpaceFile,
+};
 use rustix::fs::IFlags;
 use serde::Serialize;
 
@@ -74,7 +76,8 @@ pub struct MaterializeReport {
 
 /// Makes the holes and unwritten parts of `path` written.
 ///
-/// Fails with [`ErrorKind::InUse`] when somebody has the file open,
+/// Fails with [`ErrorKind::InUse`] when somebody has the file open, [`ErrorKind::Unsupported`]
+/// where a lease does not exclude everybody (FUSE, some network file systems),
 /// [`ErrorKind::CopyOnWrite`] when written space would not stay,
 /// [`ErrorKind::NoSpace`] with what is missing, before anything is changed. After
 /// [`ErrorKind::Cancelled`] or an error of the device the data is as before, and
@@ -108,8 +111,9 @@ pub fn materialize_file(
             .at(path)
             .advice("chattr -i -a lifts it"));
     }
+    let filesystem = FileSystem::under(file)?;
     let lease = match options.exclusion {
-        Exclusion::Lease => Some(take_lease(file)?),
+        Exclusion::Lease => Some(take_lease(file, &filesystem)?),
         Exclusion::Shared => None,
     };
     let size = file.size()?;
@@ -118,9 +122,10 @@ pub fn materialize_file(
         None => whole,
         Some(range) => range.intersection(whole).unwrap_or_default(),
     };
-    let filesystem = FileSystem::under(file)?;
     filesystem.check_written_stays(file).map_err(|error| {
-        error.advice("NOCOW can be set on an empty file only: extant create --nocow makes one")
+        error
+            .advice("NOCOW can be set on an empty file only")
+            .remedy(Remedy::CreateWithoutCopyOnWrite)
     })?;
     let before = missing::survey(file, range)?;
     let unshared_bytes = match (before.shared_bytes, options.shared) {
@@ -135,7 +140,7 @@ pub fn materialize_file(
                 .detail(format!(
                     "{bytes} bytes are shared with other files (reflinks): their next overwrite would allocate"
                 ))
-                .advice("--unshare gives them space of their own"));
+                .remedy(Remedy::Unshare));
         }
     };
     let target = Target {

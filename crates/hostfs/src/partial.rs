@@ -3,7 +3,8 @@
 //! It lies beside the name, as `.NAME.extant-partial`, so that the rename at the end
 //! stays on one file system. A run that is killed leaves it; the same command
 //! takes it up again. It is adopted only when it is ours (same user, a regular
-//! file with one name), and only one process works on it at a time (flock).
+//! file with one name) and holds nothing but zeros: it has our mark (`mark.rs`), or
+//! was read. Only one process works on it at a time (flock).
 //!
 //! A file that gets contents has another name from then on, `.NAME.extant-filling`, as what
 //! is written in it are no zeros any more: a run that finds one begins again.
@@ -15,19 +16,27 @@ use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use extant_space::{Error, ErrorKind, Result, SpaceFile, SyncMode};
+use extant_space::{
+    ByteRange, Control, Error, ErrorKind, ExtentState, Phase, Result, SpaceFile, SyncMode,
+};
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
 use crate::destination::{Destination, Durable, Existing};
 use crate::file::{self, HostFile};
 use crate::filesystem::FileSystem;
+use crate::mark;
 use crate::sys::elsewhere;
 
+/// Of the file until it has its name.
+const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
+/// Read at once.
+const READ_BYTES: usize = 1 << 20;
 /// How long a file may seem busy after the process that worked on it was killed.
 const LAST_WRITES: Duration = Duration::from_millis(500);
 /// A creation at work. Dropped without [`publish`](Self::publish), the file is removed
@@ -43,7 +52,7 @@ pub(crate) struct Partial {
 
 impl Partial {
     /// Makes the file, or takes up the one that an earlier run left.
-    pub(crate) fn open(destination: Destination, keep: bool) -> Result<Self> {
+    pub(crate) fn open(destination: Destination, keep: bool, control: Control<'_>) -> Result<Self> {
         remove_filled(&destination)?;
         let name = destination.partial_name();
         let path = destination.directory_path.join(&name);
@@ -67,13 +76,21 @@ impl Partial {
                 Err(errno) => return Err(fail(errno)),
             }
         };
-        if origin == Origin::Found {
-            check_is_ours(&own, &path)?;
+        match origin {
+            Origin::Made => mark::set(&fd),
+            Origin::Found => {
+                check_is_ours(&own, &path)?;
+                rustix::fs::fchmod(&fd, PRIVATE).map_err(|errno| fail(errno).during("set mode"))?;
+            }
         }
         let opened = destination
             // Another run may have finished between the look at the name and the lock.
             .check_name()
             .and_then(|()| HostFile::from_file(File::from(fd), &destination.path));
+        if let (Ok(file), Origin::Found) = (&opened, origin) {
+            check_is_zeros(file, &path, control)?;
+            mark::set(file);
+        }
         let file = opened.inspect_err(|_| {
             if own.st_size == 0 {
                 let _ = rustix::fs::unlinkat(&destination.directory, &name, AtFlags::empty());
@@ -102,11 +119,17 @@ impl Partial {
                 .at(&self.destination.path)
                 .during(operation)
         };
+        self.clear_mark()?;
         rustix::fs::renameat(directory, &*self.name.borrow(), directory, &name)
             .map_err(|errno| fail(errno, "rename"))?;
         self.name.replace(name);
         self.sync_directory()
             .map_err(|errno| fail(errno, "sync directory"))
+    }
+
+    /// From here on the file is not taken for zeros.
+    pub(crate) fn clear_mark(&self) -> Result<()> {
+        mark::clear(&self.file).map_err(|source| self.file.error(source).during("remove mark"))
     }
 
     fn sync_directory(&self) -> rustix::io::Result<()> {
@@ -131,15 +154,18 @@ impl Partial {
         drop(holder);
     }
 
-    /// Gives the file its mode and its name.
-    pub(crate) fn publish(mut self, mode: Mode, durable: Durable) -> Result<()> {
+    pub(crate) fn destination(&self) -> &Destination {
+        &self.destination
+    }
+
+    /// Gives the file its name. Owner, mode and mark ([`clear_mark`](Self::clear_mark)) are the caller's business.
+    pub(crate) fn publish(mut self, durable: Durable) -> Result<()> {
         let path = self.destination.path.clone();
         let fail = |errno: Errno, operation| {
             Error::from(io::Error::from(errno))
                 .at(&path)
                 .during(operation)
         };
-        rustix::fs::fchmod(self.file.as_file(), mode).map_err(|errno| fail(errno, "set mode"))?;
         self.file.sync(SyncMode::All)?;
         self.rename().map_err(|errno| match errno {
             Errno::EXIST => Error::new(ErrorKind::AlreadyExists)
@@ -237,12 +263,16 @@ fn open_or_make(
     path: &Path,
 ) -> Result<Option<(OwnedFd, Origin)>> {
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-    let mode = Mode::RUSR | Mode::WUSR;
     let directory = &destination.directory;
-    let made = rustix::fs::openat(directory, name, flags | OFlags::CREATE | OFlags::EXCL, mode);
+    let made = rustix::fs::openat(
+        directory,
+        name,
+        flags | OFlags::CREATE | OFlags::EXCL,
+        PRIVATE,
+    );
     let errno = match made {
         Ok(fd) => return Ok(Some((fd, Origin::Made))),
-        Err(Errno::EXIST) => match rustix::fs::openat(directory, name, flags, mode) {
+        Err(Errno::EXIST) => match rustix::fs::openat(directory, name, flags, PRIVATE) {
             Ok(fd) => return Ok(Some((fd, Origin::Found))),
             Err(Errno::NOENT) => return Ok(None),
             Err(errno) => errno,
@@ -281,23 +311,103 @@ fn check_is_ours(stat: &Stat, path: &Path) -> Result<()> {
     if is_ours {
         return Ok(());
     }
-    Err(Error::new(ErrorKind::AlreadyExists)
+    Err(in_the_way(path, "not a partial file of this user"))
+}
+
+fn in_the_way(path: &Path, why: &str) -> Error {
+    Error::new(ErrorKind::AlreadyExists)
         .at(path)
-        .detail("is in the way: not a partial file of this user")
-        .advice("remove it, or choose another name"))
+        .detail(format!("is in the way: {why}"))
+        .advice("remove it, or choose another name")
+}
+
+/// A file without our mark may be any file of this user, renamed by somebody else: it is read before it is believed.
+fn check_is_zeros(file: &HostFile, path: &Path, control: Control<'_>) -> Result<()> {
+    if mark::is_set(file) {
+        return Ok(());
+    }
+    let mut buffer = vec![0; READ_BYTES];
+    let whole = ByteRange::new(0, file.size()?);
+    let mut data = Vec::new();
+    file.for_each_extent(whole, &mut |extent| {
+        if extent.state == ExtentState::Written {
+            data.push(extent.logical);
+        }
+        ControlFlow::Continue(())
+    })?;
+    for piece in data.iter().flat_map(|data| data.chunks(READ_BYTES as u64)) {
+        control.cancel.check()?;
+        control.report(Phase::Scan, piece.start(), whole.len());
+        let read = file.read_at(&mut buffer[..piece.len() as usize], piece.start())?;
+        if buffer[..read].iter().any(|&byte| byte != 0) {
+            return Err(in_the_way(path, "it holds data, and no run has left it"));
+        }
+    }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
+    use extant_space::{CancelToken, Silent};
+
     use super::*;
     use crate::destination::tests::destination;
+
+    fn open(destination: Destination, keep: bool) -> Result<Partial> {
+        Partial::open(
+            destination,
+            keep,
+            Control::new(&CancelToken::new(), &Silent),
+        )
+    }
+
+    #[test]
+    fn file_of_this_user_that_no_run_has_left_is_not_adopted_unless_it_holds_zeros() {
+        let (folder, place) = destination("a");
+        let planted = folder.path().join(place.partial_name());
+        let again = || Destination::new(&folder.path().join("a"), Existing::Refuse).unwrap();
+        // What no sample finds.
+        let mut secret = vec![0; 3 << 20];
+        secret[1_234_567] = 1;
+        std::fs::write(&planted, &secret).unwrap();
+        let error = open(place, false).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::AlreadyExists);
+        assert!(std::fs::read(&planted).unwrap() == secret);
+        secret[1_234_567] = 0;
+        std::fs::write(&planted, &secret).unwrap();
+        let partial = open(again(), true).unwrap();
+        let mode = partial.file().metadata().unwrap().permissions();
+        assert_eq!(
+            std::os::unix::fs::PermissionsExt::mode(&mode) & 0o777,
+            0o600
+        );
+    }
+
+    #[test]
+    fn mark_goes_with_the_first_byte_and_with_the_name() {
+        let (folder, place) = destination("a");
+        let partial = open(place, false).unwrap();
+        if !mark::is_set(partial.file()) {
+            eprintln!("no attributes of users on the file system of temporary files");
+            return;
+        }
+        partial.begin_filling().unwrap();
+        assert!(!mark::is_set(partial.file()));
+        drop(partial);
+        let again = Destination::new(&folder.path().join("a"), Existing::Refuse).unwrap();
+        let partial = open(again, false).unwrap();
+        assert!(mark::is_set(partial.file()));
+        partial.clear_mark().unwrap();
+        partial.publish(Durable::Name).unwrap();
+        assert!(!mark::is_set(&File::open(folder.path().join("a")).unwrap()));
+    }
 
     #[test]
     fn second_creation_of_one_name_is_refused_while_the_first_works() {
         let (folder, destination) = destination("a");
-        let first = Partial::open(destination, false).unwrap();
+        let first = open(destination, false).unwrap();
         let again = Destination::new(&folder.path().join("a"), Existing::Refuse).unwrap();
-        let error = Partial::open(again, false).err().unwrap();
+        let error = open(again, false).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::InUse);
         drop(first);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
@@ -306,9 +416,9 @@ mod tests {
     #[test]
     fn name_that_appears_meanwhile_is_not_replaced() {
         let (folder, destination) = destination("a");
-        let partial = Partial::open(destination, false).unwrap();
+        let partial = open(destination, false).unwrap();
         std::fs::write(folder.path().join("a"), "precious").unwrap();
-        let error = partial.publish(Mode::RUSR, Durable::Name).unwrap_err();
+        let error = partial.publish(Durable::Name).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read(folder.path().join("a")).unwrap(), b"precious");
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
@@ -317,20 +427,20 @@ mod tests {
     #[test]
     fn file_that_was_being_filled_is_not_taken_up() {
         let (folder, destination) = destination("a");
-        let partial = Partial::open(destination, true).unwrap();
+        let partial = open(destination, true).unwrap();
         partial.file().write_at(b"data", 0).unwrap();
         partial.begin_filling().unwrap();
         let filling = folder.path().join(".a.extant-filling");
         assert!(filling.exists());
         let again = || Destination::new(&folder.path().join("a"), Existing::Refuse).unwrap();
-        let error = Partial::open(again(), true).err().unwrap();
+        let error = open(again(), true).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::InUse);
         // As a kill leaves it: the name stays, and the lock goes.
         std::fs::hard_link(&filling, folder.path().join("kept")).unwrap();
         drop(partial);
         assert!(!filling.exists());
         std::fs::rename(folder.path().join("kept"), &filling).unwrap();
-        let partial = Partial::open(again(), true).unwrap();
+        let partial = open(again(), true).unwrap();
         assert_eq!(partial.file().size().unwrap(), 0);
         assert!(!filling.exists());
     }
@@ -341,7 +451,7 @@ mod tests {
         let planted = folder.path().join(destination.partial_name());
         std::fs::write(&planted, "data").unwrap();
         std::fs::hard_link(&planted, folder.path().join("second")).unwrap();
-        let error = Partial::open(destination, false).err().unwrap();
+        let error = open(destination, false).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read(&planted).unwrap(), b"data");
     }

@@ -13,10 +13,11 @@ use extant_hostfs::{
     materialize,
 };
 use extant_space::{
-    ByteRange, CancelToken, Control, ErrorKind, ExtentState, FallocateMode, Preallocation, Silent,
-    SpaceFile,
+    ByteRange, CancelToken, Control, ErrorKind, ExtentState, FallocateMode, Preallocation, Remedy,
+    Silent, SpaceFile,
 };
-use extant_testkit::scratch::{Filesystem, Scratch};
+use extant_testkit::faulty::{Faults, Faulty};
+use extant_testkit::scratch::{Filesystem, Mount, Scratch};
 use extant_testkit::{oracle, require, requires};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
@@ -104,7 +105,18 @@ fn assert_written(path: &Path, range: ByteRange) {
 fn check(filesystem: Filesystem) {
     require!(requires::root(), filesystem.requirement());
     let scratch = Scratch::new(filesystem, 512 << 20);
-    let path = scratch.path().join("file");
+    let has_map = filesystem != Filesystem::Tmpfs;
+    check_at(filesystem.name(), scratch.path(), Exclusion::Lease, has_map);
+    if filesystem.is_ext() && filesystem != Filesystem::Ext2 {
+        let mut scratch = scratch;
+        scratch.unmount();
+        oracle::assert_e2fsck_clean(scratch.device().unwrap());
+    }
+}
+
+/// `has_map`: filefrag sees which parts are written.
+fn check_at(filesystem: &str, folder: &Path, exclusion: Exclusion, has_map: bool) {
+    let path = folder.join("file");
     // Each case is a new file: what fails is told with its steps by proptest.
     let mut runner = TestRunner::new(Config {
         cases: 40,
@@ -127,26 +139,25 @@ fn check(filesystem: Filesystem) {
         }
         let options = MaterializeOptions {
             range: range.map(|(at, len)| ByteRange::at(at, len).unwrap()),
+            exclusion,
             ..MaterializeOptions::default()
         };
         let cancel = CancelToken::new();
         let report = materialize(&path, &options, Control::new(&cancel, &Silent)).unwrap();
         prop_assert!(fs::read(&path).unwrap() == model, "data changed");
-        if filesystem != Filesystem::Tmpfs {
+        if has_map {
             assert_written(&path, report.range);
         }
         let again = materialize(&path, &options, Control::new(&cancel, &Silent)).unwrap();
-        prop_assert_eq!(again.zeroed_bytes, 0, "written twice");
-        prop_assert_eq!(again.already_written_bytes, report.range.len());
+        prop_assert!(fs::read(&path).unwrap() == model, "data changed");
+        if exclusion == Exclusion::Lease {
+            prop_assert_eq!(again.zeroed_bytes, 0, "written twice");
+            prop_assert_eq!(again.already_written_bytes, report.range.len());
+        }
         Ok(())
     });
     if let Err(error) = result {
         panic!("{filesystem}: {error}");
-    }
-    if filesystem.is_ext() && filesystem != Filesystem::Ext2 {
-        let mut scratch = scratch;
-        scratch.unmount();
-        oracle::assert_e2fsck_clean(scratch.device().unwrap());
     }
 }
 
@@ -184,6 +195,82 @@ on! {
     data_on_btrfs_without_cow_is_kept_and_holes_are_written: Btrfs;
     data_on_tmpfs_is_kept_and_holes_are_written: Tmpfs;
     data_on_overlay_is_kept_and_holes_are_written: Overlay;
+}
+
+#[test]
+fn data_on_a_foreign_server_is_kept_and_holes_are_written() {
+    require!(Faulty::requirement());
+    let fuse = Faulty::new(64 << 20, Faults::default());
+    check_at("FUSE", fuse.path(), Exclusion::Shared, false);
+}
+
+/// A sparse file with data at its start.
+fn sparse(folder: &Path) -> std::path::PathBuf {
+    let path = folder.join("thin");
+    let file = File::create(&path).unwrap();
+    file.write_all_at(b"data", 0).unwrap();
+    file.set_len(1 << 20).unwrap();
+    path
+}
+
+#[track_caller]
+fn assert_refused_until_shared(path: &Path, word: &str) {
+    let cancel = CancelToken::new();
+    let control = Control::new(&cancel, &Silent);
+    let before = oracle::allocated_bytes(path);
+    let error = materialize(path, &MaterializeOptions::default(), control).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains(word), "{error}");
+    assert_eq!(error.remedies(), [Remedy::ShareAccess]);
+    assert_eq!(
+        oracle::allocated_bytes(path),
+        before,
+        "refused, but changed"
+    );
+    let options = MaterializeOptions {
+        exclusion: Exclusion::Shared,
+        ..MaterializeOptions::default()
+    };
+    materialize(path, &options, control).unwrap();
+    assert!(fs::read(path).unwrap().starts_with(b"data"));
+}
+
+#[test]
+fn file_system_of_a_foreign_server_is_refused_until_shared_is_asked_for() {
+    require!(Faulty::requirement());
+    let fuse = Faulty::new(64 << 20, Faults::default());
+    assert_refused_until_shared(&sparse(fuse.path()), "fuse");
+}
+
+#[test]
+fn overlay_over_a_file_system_not_seen_is_refused_until_shared_is_asked_for() {
+    require!(
+        requires::root(),
+        Filesystem::Tmpfs.requirement(),
+        Filesystem::Overlay.requirement()
+    );
+    let scratch = Scratch::new(Filesystem::Tmpfs, 64 << 20);
+    let folder = |name: &str| {
+        let path = scratch.path().join(name);
+        fs::create_dir(&path).unwrap();
+        path
+    };
+    let [lower, upper, work, place] = ["lower", "upper", "work", "place"].map(folder);
+    let options = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        lower.display(),
+        upper.display(),
+        work.display()
+    );
+    let overlay = Mount::new("overlay", Path::new("overlay"), &place, &options);
+    let path = sparse(overlay.path());
+    let cancel = CancelToken::new();
+    let control = Control::new(&cancel, &Silent);
+    materialize(&path, &MaterializeOptions::default(), control).unwrap();
+    // As in a container: the path of the layer leads nowhere.
+    fs::rename(&upper, scratch.path().join("elsewhere")).unwrap();
+    fs::remove_file(&path).unwrap();
+    assert_refused_until_shared(&sparse(overlay.path()), "overlay");
 }
 
 #[test]

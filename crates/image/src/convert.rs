@@ -21,6 +21,7 @@ use extant_hostfs::{CreateReport, DataWriter, FillOrder, Filling, HostFile, Pace
 use extant_space::{ByteRange, ByteSize, Control, Error, ErrorKind, Result, SpaceFile};
 
 use crate::companion::{beside, known_format};
+use crate::create::hold_existing;
 use crate::layer::{Follow, Layer, open_path};
 use crate::lock::{Use, lock};
 use crate::new_image::NewImage;
@@ -208,7 +209,7 @@ fn merged(
 /// Of `file`, the size and everything about preallocation are the image's to say. In the background (its pace) one thread copies.
 ///
 /// # Errors
-/// Those of [`Conversion::new`], [`Conversion::fill`] and [`extant_hostfs::create`]; nothing is left then.
+/// Those of [`Conversion::new`], [`Conversion::fill`] and [`extant_hostfs::create`]; `InUse` when somebody uses what is replaced; nothing is left then.
 pub fn convert(
     source: &Layer,
     path: &Path,
@@ -248,6 +249,7 @@ pub fn convert(
         order: FillOrder::BeforeZeros,
         fill: &fill,
     };
+    let _held = hold_existing(path, &file)?;
     extant_hostfs::create_filled(path, &file, &filling, control)
 }
 

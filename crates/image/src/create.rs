@@ -9,9 +9,10 @@
 
 use std::path::Path;
 
-use extant_hostfs::{CreateReport, FillOrder, Filling, HostFile};
+use extant_hostfs::{CreateReport, Existing, FillOrder, Filling, HostFile};
 use extant_space::{Control, ErrorKind, Result};
 
+use crate::hold::{Replaced, hold_replaced};
 use crate::new_image::NewImage;
 use crate::on_disk::{create_on_disk, is_disk};
 use crate::options::{Format, ImageOptions};
@@ -22,7 +23,7 @@ use crate::options::{Format, ImageOptions};
 /// happens to an existing file) is taken as it is.
 ///
 /// # Errors
-/// Those of [`NewImage::new`] and [`extant_hostfs::create`].
+/// Those of [`NewImage::new`] and [`extant_hostfs::create`]; `InUse` when somebody uses what is replaced.
 pub fn create(
     path: &Path,
     options: &ImageOptions,
@@ -47,6 +48,7 @@ pub fn create(
     data.preallocation = new.preallocation().space();
     data.allocation_bytes = None;
     file.preallocation = extant_space::Preallocation::Off;
+    let _held = hold_existing(&data_file.name, &data)?;
     let report = extant_hostfs::create(&data_file.name, &data, control)?;
     let image = create_file(path, &new, &file, control).inspect_err(|_| {
         // The error that brought us here is the one to tell.
@@ -56,6 +58,17 @@ pub fn create(
         path: image.path,
         ..report
     })
+}
+
+/// Keeps others out of what the new file replaces.
+pub(crate) fn hold_existing(
+    path: &Path,
+    file: &extant_hostfs::CreateOptions,
+) -> Result<Option<Replaced>> {
+    match file.existing {
+        Existing::Replace => hold_replaced(path).map(Some),
+        Existing::Refuse => Ok(None),
+    }
 }
 
 fn create_file(
@@ -72,6 +85,7 @@ fn create_file(
         order: FillOrder::AfterSpace,
         fill: &fill,
     };
+    let _held = hold_existing(path, &file)?;
     extant_hostfs::create_filled(path, &file, &filling, control).map_err(|error| {
         match error.kind() {
             ErrorKind::NoSpace => {

@@ -16,6 +16,7 @@ mod append;
 mod bitmaps;
 mod full;
 mod grow;
+mod hide;
 mod map;
 mod release;
 
@@ -41,6 +42,10 @@ const AUTOCLEAR_FEATURES: u64 = 0x58;
 pub(crate) struct Editor<'a> {
     target: &'a Target,
     image: Qcow2,
+    /// The size that the header has in the file while a growth is prepared, where `image` has the new one already.
+    shown_bytes: Option<u64>,
+    /// What a cluster without a place reads as, by its number, where that is not zeros.
+    below: Option<(u64, Vec<u8>)>,
 }
 
 impl<'a> Editor<'a> {
@@ -72,7 +77,7 @@ impl<'a> Editor<'a> {
                 ));
             }
         }
-        let editor = Self { target, image };
+        let editor = Self::of(target, image);
         let known = Autoclear::BITMAPS | Autoclear::RAW_DATA_FILE;
         let features = editor.image.header.autoclear;
         if !known.contains(features) {
@@ -80,6 +85,15 @@ impl<'a> Editor<'a> {
             editor.write_autoclear(features & known)?;
         }
         Ok(editor)
+    }
+
+    fn of(target: &'a Target, image: Qcow2) -> Self {
+        Self {
+            target,
+            image,
+            shown_bytes: None,
+            below: None,
+        }
     }
 
     fn write_autoclear(&self, features: Autoclear) -> Result<()> {
@@ -150,7 +164,8 @@ impl<'a> Editor<'a> {
     fn write_fields(&self) -> Result<()> {
         let header = &self.image.header;
         let mut bytes = Vec::new();
-        bytes.extend(header.virtual_bytes.to_be_bytes());
+        let size = self.shown_bytes.unwrap_or(header.virtual_bytes);
+        bytes.extend(size.to_be_bytes());
         // No encryption.
         bytes.extend([0; 4]);
         bytes.extend(header.l1_entries.to_be_bytes());

@@ -5,16 +5,20 @@
 
 mod busy;
 
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use extant_blockdev::{HostAccess, HostDevice, HostOptions};
-use extant_space::Result;
+use extant_space::{Error, ErrorKind, Result};
 use extant_sys::identity::Identity;
 use extant_sys::mounts::Mount;
+use rustix::fs::FlockOperation;
+use rustix::io::Errno;
 
 use crate::lock::{Use, lock};
 
-pub use busy::mounted_at;
+pub use busy::{MountPoint, mounted_at};
 
 /// Opens an image or disk without keeping others out for longer than the device itself does.
 ///
@@ -49,6 +53,52 @@ pub fn check_is_free(path: &Path, access: HostAccess) -> Result<()> {
     match access {
         HostAccess::ReadWrite => busy::check(path),
         HostAccess::ReadOnly => busy::check_is_still(path),
+    }
+}
+
+/// A file that is to be replaced, kept from others as long as this lives.
+#[derive(Debug)]
+pub struct Replaced {
+    _file: Option<File>,
+}
+
+/// Keeps others out of the file at `path` until a new one has its place. Who uses it would go on in a file without a name.
+///
+/// # Errors
+/// `InUse` with who has it, as far as that can be seen.
+pub fn hold_replaced(path: &Path) -> Result<Replaced> {
+    let place = |error: Error| error.during("replace").at(path);
+    if !std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
+        return Ok(Replaced { _file: None });
+    }
+    let mut options = OpenOptions::new();
+    // The kernel does not wait for the owner of a lease.
+    options.read(true).custom_flags(libc::O_NONBLOCK);
+    let file = match options.open(path) {
+        Ok(file) => Some(file),
+        Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+            return Err(place(
+                Error::new(ErrorKind::InUse).detail("somebody holds a lease on it"),
+            ));
+        }
+        // Whom it belongs to may use it all the same.
+        Err(_) => None,
+    };
+    if let Some(file) = &file {
+        lock(file, Use::Write).map_err(place)?;
+        lock_as_device(file).map_err(|error| place(busy::explain(error, path)))?;
+    }
+    busy::check(path).map_err(place)?;
+    Ok(Replaced { _file: file })
+}
+
+/// Our own lock, which every [`HostDevice`] has.
+fn lock_as_device(file: &File) -> Result<()> {
+    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
+        Err(Errno::WOULDBLOCK) => Err(Error::new(ErrorKind::InUse)
+            .detail("the file is in use as a device elsewhere, and locked")),
+        // Some network file systems have no locks.
+        _ => Ok(()),
     }
 }
 

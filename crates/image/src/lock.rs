@@ -4,7 +4,8 @@
 //! who does not allow it to others one from byte 200 on; then each looks for the opposite lock of others. The locks belong to the
 //! open file and end with it.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -43,8 +44,20 @@ pub fn lock(file: impl AsFd, wanted: Use) -> Result<()> {
             Err(error) if error.kind() == ErrorKind::InUse && Instant::now() < deadline => {
                 thread::sleep(PATIENCE / 20);
             }
-            other => return other,
+            other => return other.map_err(|error| name_holders(error, &file)),
         }
+    }
+}
+
+/// Says who is in the way, as far as that can be seen.
+fn name_holders(error: Error, file: &impl AsFd) -> Error {
+    if error.kind() != ErrorKind::InUse {
+        return error;
+    }
+    let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    match extant_hostfs::describe_holders(Path::new(&path)) {
+        Some(who) => error.detail(format!("the image is in use: {who}")),
+        None => error,
     }
 }
 

@@ -86,8 +86,8 @@ pub fn resize_bytes_max(
         false => 0,
     };
     let (tables, data) = match preallocation {
-        Preallocation::Off => (0, 0),
-        // The last table of the old disk may be missing as well.
+        Preallocation::Off if header.backing_file.is_none() => (0, 0),
+        // Tables that hide a longer backing file. The last table of the old disk may be missing as well.
         _ => (
             l1_new - l1_old + 1,
             geometry.clusters(virtual_bytes) - old_bytes / geometry.cluster_bytes(),

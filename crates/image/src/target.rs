@@ -9,10 +9,10 @@ use extant_space::{
     SpaceFile,
 };
 
-use crate::companion::beside;
+use crate::companion::{backing_format, beside};
 use crate::device::{Store, StoreFile};
 use crate::format::Header;
-use crate::layer::Layer;
+use crate::layer::{Follow, Layer, open_path};
 use crate::lock::{Use, lock};
 use crate::on_disk::{check_fits, is_disk, open_disk};
 use crate::options::Format;
@@ -35,6 +35,8 @@ pub struct Target {
     is_disk: bool,
     /// Where the guest's data is, if in another file.
     data_file: Option<Box<Target>>,
+    /// What the image shows where it has nothing, if that may be read.
+    backing: Option<Layer>,
     /// The caller's own way to make space written.
     writer: Option<SpaceWriter>,
 }
@@ -68,6 +70,7 @@ impl Target {
             host: None,
             is_disk: false,
             data_file: None,
+            backing: None,
             writer: None,
         }
     }
@@ -86,18 +89,31 @@ impl Target {
         self
     }
 
-    /// Opens the data file that a qcow2 image of the host names, if it names one. Who made the image chooses which file of the
-    /// host is changed.
+    /// The image shows `backing` where it has nothing. It is read, and not changed.
+    pub fn with_backing(mut self, backing: Layer) -> Self {
+        self.backing = Some(backing);
+        self
+    }
+
+    /// Opens the files that a qcow2 image of the host names: its data file, which is changed, and its backing file, which is read. Who
+    /// made the image chooses which files of the host these are.
     ///
     /// # Errors
-    /// What [`Header::read`] finds; those of [`host`](Self::host).
-    pub fn with_named_data_file(self) -> Result<Self> {
+    /// What [`Header::read`] finds; those of [`host`](Self::host) and [`open_path`].
+    pub fn with_named_files(mut self) -> Result<Self> {
         let header = Header::read(&*self.file)?;
-        let (Some(name), Some((path, pace))) = (header.data_file(), &self.host) else {
+        let Some((path, pace)) = self.host.clone() else {
             return Ok(self);
         };
-        let data_file = Self::host(&beside(path, name)?, pace.clone())?;
-        Ok(self.with_data_file(data_file))
+        if let Some(name) = header.data_file() {
+            self = self.with_data_file(Self::host(&beside(&path, name)?, pace)?);
+        }
+        if let Some(name) = &header.backing_file {
+            let format = backing_format(&header, 0)?;
+            let backing = open_path(&beside(&path, name)?, Some(format), Follow::Named)?;
+            self = self.with_backing(backing);
+        }
+        Ok(self)
     }
 
     /// Space is made written by `writer`: it has a file open that must not be opened again by its name, or knows a better way.
@@ -118,6 +134,10 @@ impl Target {
 
     pub(crate) fn data_file(&self) -> Option<&Target> {
         self.data_file.as_deref()
+    }
+
+    pub(crate) fn backing(&self) -> Option<&Layer> {
+        self.backing.as_ref()
     }
 
     /// The image for reading.

@@ -29,6 +29,6 @@ pub mod volume;
 pub use notifier::Notifier;
 pub use operations::Operations;
 pub use options::{
-    AccessTimes, Audience, AutoUnmount, IoUring, MountOptions, Placement, WriteCache,
+    AccessTimes, Audience, AutoUnmount, IdMapping, IoUring, MountOptions, Placement, WriteCache,
 };
 pub use session::{Busy, Session, Unmounter, remount, unmount};

@@ -1,17 +1,32 @@
-//! Telling the kernel about changes that did not go through it.
+//! Notices to the kernel: data or attributes of a file are not what it was told.
 //!
-//! The kernel believes for good what it was told of a file. A command that it does not know (an ioctl) can change that, and
-//! then says so here, before it is answered.
+//! The kernel keeps what it was told of a file. What changes without it (an ioctl, a direct write that ends
+//! asynchronously) is told here, before the request is answered.
+//!
+//! A notice about data waits for every page of the range: the kernel holds the lock of a page from the READ or WRITE that it sends for it
+//! until the answer, and writes back what is dirty, which takes WRITEs. Two rules follow:
+//! - a request that itself holds locked pages ([`ReadOrigin::Cache`](crate::operations::ReadOrigin), and all writes but
+//!   [`WriteOrigin::Direct`](crate::operations::WriteOrigin)) must not wait in a notice about data: it would wait for its own answer,
+//!   and nothing but an abort of the connection ends that;
+//! - a request of the kernel's background (direct I/O may be asynchronous) waits in one only with a permit
+//!   (`serve/deferred.rs`): [`Notifier::written_directly`] and [`Notifier::write_back_for_direct_read`].
+//!
+//! Notices about attributes wait for nothing. A page that is being read while its data changes needs no more: the notice waits for
+//! the answer with the old data, and drops it.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use rustix::io::Errno;
-use zerocopy::IntoBytes;
 
 use crate::operations::NodeId;
 use crate::protocol::notices::InvalidateInode;
 use crate::serve::crew::Crew;
+
+/// How long a direct read waits for its turn to have the kernel write back.
+const DIRECT_READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Tells the kernel about changes that did not go through it. Clones tell the same kernel.
 #[derive(Clone, Default)]
@@ -52,15 +67,40 @@ impl Notifier {
         self.send(InvalidateInode::attributes(node.0))
     }
 
+    /// A range was written past the kernel's cache, by a request that is not answered yet: what the cache holds of it is
+    /// old. The kernel itself sees to that for writes that a caller waits for, not for asynchronous ones.
+    pub fn written_directly(&self, node: NodeId, range: Range<u64>) {
+        if let Some(crew) = self.0.upgrade() {
+            crew.invalidate_written(node, range);
+        }
+    }
+
+    /// Has the kernel write back what it holds of a file, for a read past its cache that is not answered yet.
+    ///
+    /// # Errors
+    /// `AGAIN` when too many requests wait for the kernel; those of the kernel.
+    pub fn write_back_for_direct_read(&self, node: NodeId) -> Result<(), Errno> {
+        let Some(crew) = self.0.upgrade() else {
+            return Ok(());
+        };
+        let notice = InvalidateInode::data(node.0, 0, None);
+        let sent = crew.notify_from_background(notice, DIRECT_READ_TIMEOUT);
+        known(sent.unwrap_or(Err(Errno::AGAIN)))
+    }
+
     fn send(&self, notice: InvalidateInode) -> Result<(), Errno> {
         let Some(crew) = self.0.upgrade() else {
             return Ok(());
         };
-        match crew.notify(notice.as_bytes()) {
-            // It has forgotten the file, or is gone itself.
-            Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN) => Ok(()),
-            told => told,
-        }
+        known(crew.notify(notice))
+    }
+}
+
+/// A kernel that has forgotten the file, or is gone itself, has nothing to be told.
+fn known(sent: Result<(), Errno>) -> Result<(), Errno> {
+    match sent {
+        Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN) => Ok(()),
+        sent => sent,
     }
 }
 

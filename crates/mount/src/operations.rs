@@ -30,8 +30,8 @@ use crate::Notifier;
 pub use attributes::{AttributeChange, Attributes, Entry, SetTime, Statistics, Timestamp};
 pub use directories::{DirectorySink, Listed};
 pub use files::{
-    Copy, Fallocate, FileKind, Ioctl, IoctlAnswer, Opened, OpenedFlags, Place, Seek, SyncScope,
-    Write, WriteOrigin,
+    Copy, Fallocate, FileKind, Ioctl, IoctlAnswer, Opened, OpenedFlags, Place, Read, ReadOrigin,
+    Seek, SyncScope, Write, WriteOrigin,
 };
 
 /// What a method answers; the error is what the program gets.
@@ -313,14 +313,13 @@ pub trait Operations: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// Reads from `offset` on into `data`, which is aligned to 4096 bytes in memory; less than its length is the end of the
+    /// Reads into `data`, which is aligned to 4096 bytes in memory; less than its length is the end of the
     /// file. With a writeback cache the kernel reads also through handles that are open for writing alone.
     fn read(
         &self,
         request: &Request<'_>,
         node: NodeId,
-        handle: Handle,
-        offset: u64,
+        read: &Read,
         data: &mut [u8],
     ) -> Result<usize> {
         Err(Errno::NOSYS)

@@ -13,7 +13,7 @@ use std::num::NonZero;
 use std::str::FromStr;
 use std::time::Duration;
 
-use extant_ext4::{Access, Assign, Discard, OnError};
+use extant_ext4::{Access, Assign, Discard, OnError, Replay};
 use extant_space::{Error, ErrorKind, Result};
 use rustix::mount::MountFlags;
 
@@ -28,6 +28,8 @@ pub use crate::transport::IoUring;
 pub struct MountOptions {
     /// Whether anything is written (`ro`, `rw`).
     pub access: Access,
+    /// Whether the journal is replayed, or passed over (`noload`, `norecovery`), which makes the mount read-only.
+    pub replay: Replay,
     /// `nodev` and `nosuid`, which are set unless it is said otherwise; `noexec`, `sync`, `dirsync`.
     pub flags: MountFlags,
     /// Who sees the files (`allow_other`).
@@ -63,6 +65,17 @@ pub struct MountOptions {
     pub uid: Option<u32>,
     /// The same of groups (`gid=`).
     pub gid: Option<u32>,
+    /// Whom the files of the image's root belong to when neither is said (`idmap=none`, `idmap=user`).
+    pub id_mapping: IdMapping,
+}
+
+/// Whom files of root in the image belong to outside, when neither `uid=` nor `gid=` is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdMapping {
+    /// The user who mounts, as that user could not change them otherwise.
+    User,
+    /// Root.
+    None,
 }
 
 /// Who sees the files of a mount.
@@ -100,6 +113,7 @@ impl Default for MountOptions {
     fn default() -> Self {
         Self {
             access: Access::ReadWrite,
+            replay: Replay::On,
             flags: MountFlags::NODEV | MountFlags::NOSUID,
             audience: Audience::Owner,
             access_times: AccessTimes::Relative,
@@ -117,6 +131,7 @@ impl Default for MountOptions {
             commit_interval: None,
             uid: None,
             gid: None,
+            id_mapping: IdMapping::User,
         }
     }
 }
@@ -140,10 +155,28 @@ impl MountOptions {
         Ok(())
     }
 
+    /// What mount(8) begins with for root, and leaves out of the list that it hands on: `dev` and `suid`.
+    pub fn for_mount8() -> Self {
+        Self {
+            flags: MountFlags::empty(),
+            ..Self::default()
+        }
+    }
+
+    /// Has root in the image be the user and group who mount it, unless other owners were asked for, or the image is made for this user:
+    /// its root directory belongs to `root_owner`.
+    pub fn map_root_to(&mut self, user: u32, group: u32, root_owner: u32) {
+        let has_owners = self.uid.is_some() || self.gid.is_some();
+        let is_needed = user != 0 && root_owner != user;
+        if self.id_mapping == IdMapping::User && !has_owners && is_needed {
+            (self.uid, self.gid) = (Some(user), Some(group));
+        }
+    }
+
     /// What `-o remount` can change: the options of every mount. All others of the list are passed over, as mount(8) repeats
     /// those that are in force.
     pub fn for_remount(list: &str) -> Self {
-        let mut options = Self::default();
+        let mut options = Self::for_mount8();
         for word in list::split(list) {
             if OF_EVERY_MOUNT.contains(&word.as_str()) {
                 options.add_word(&word);
@@ -162,8 +195,11 @@ impl MountOptions {
     fn add_word(&mut self, name: &str) -> Known {
         match name {
             "" | "default_permissions" => {}
-            "rw" => self.access = Access::ReadWrite,
+            "rw" => (self.access, self.replay) = (Access::ReadWrite, Replay::On),
             "ro" => self.access = Access::ReadOnly,
+            "noload" | "norecovery" => {
+                (self.access, self.replay) = (Access::ReadOnly, Replay::Off);
+            }
             "dev" => self.flags.remove(MountFlags::NODEV),
             "nodev" => self.flags.insert(MountFlags::NODEV),
             "suid" => self.flags.remove(MountFlags::NOSUID),
@@ -206,6 +242,13 @@ impl MountOptions {
             }
             "uid" => self.uid = Some(number(name, value, "a number")?),
             "gid" => self.gid = Some(number(name, value, "a number")?),
+            "idmap" => {
+                self.id_mapping = match value {
+                    "none" => IdMapping::None,
+                    "user" => IdMapping::User,
+                    _ => return Err(wrong_value(name, value, "none or user")),
+                };
+            }
             "errors" => {
                 self.on_error = Some(match value {
                     "continue" => OnError::Continue,
@@ -279,7 +322,7 @@ enum Known {
 fn is_for_fstab(name: &str) -> bool {
     let words = [
         "_netdev", "nofail", "noauto", "auto", "user", "nouser", "users", "owner", "group",
-        "defaults", "comment",
+        "defaults", "comment", "helper", "uhelper",
     ];
     words.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
 }
@@ -315,6 +358,12 @@ mod tests {
     #[test]
     fn later_option_counts() {
         assert_eq!(parsed("ro,rw").access, Access::ReadWrite);
+        for word in ["noload", "norecovery"] {
+            let read = |list: &str| (parsed(list).access, parsed(list).replay);
+            assert_eq!(read(word), (Access::ReadOnly, Replay::Off));
+            assert_eq!(read(&format!("{word},ro")).1, Replay::Off);
+            assert_eq!(read(&format!("{word},rw")), (Access::ReadWrite, Replay::On));
+        }
         assert_eq!(parsed("dev,nodev,suid").flags, MountFlags::NODEV);
         assert_eq!(
             parsed("noatime,nodiratime").access_times,
@@ -326,6 +375,23 @@ mod tests {
         );
         assert_eq!(parsed("errors=continue").on_error, Some(OnError::Continue));
         assert_eq!(parsed("commit=9,commit=0").commit_interval, None);
+    }
+
+    #[test]
+    fn root_of_the_image_is_the_user_who_mounts_unless_something_else_is_asked_for() {
+        let mapped = |list: &str, user: u32, root_owner: u32| {
+            let mut options = parsed(list);
+            options.map_root_to(user, user + 1, root_owner);
+            (options.uid, options.gid)
+        };
+        let none = (None, None);
+        assert_eq!(mapped("", 1000, 0), (Some(1000), Some(1001)));
+        assert_eq!(mapped("idmap=none,idmap=user", 1000, 7).0, Some(1000));
+        assert_eq!(mapped("", 0, 0), none);
+        assert_eq!(mapped("", 1000, 1000), none);
+        assert_eq!(mapped("idmap=none", 1000, 0), none);
+        assert_eq!(mapped("uid=5", 1000, 0), (Some(5), None));
+        assert_eq!(mapped("gid=5", 1000, 0), (None, Some(5)));
     }
 
     #[test]
@@ -345,6 +411,7 @@ mod tests {
             "assign=maybe",
             "commit=x",
             "uid=4294967296",
+            "idmap=root",
         ] {
             let list = format!("ro,{wrong},rw");
             let error = list.parse::<MountOptions>().unwrap_err();
@@ -355,8 +422,7 @@ mod tests {
 
     #[test]
     fn options_of_fstab_are_taken_and_mean_nothing() {
-        let list =
-            "defaults,_netdev,nofail,noauto,auto,user,users,user=me,x-systemd.automount,X-a=b,,";
+        let list = "defaults,_netdev,nofail,noauto,auto,user,users,user=me,helper=fuse.extant,x-systemd.automount,X-a=b,,";
         assert_eq!(parsed(list), MountOptions::default());
     }
 
@@ -401,6 +467,10 @@ mod tests {
         "commit=7",
         "uid=1",
         "gid=0",
+        "idmap=none",
+        "idmap=user",
+        "noload",
+        "norecovery",
         "threads=3",
         "max_read=65536",
         "subtype=x",

@@ -9,10 +9,12 @@
 //!
 //! - `attributes`, `directories`, `files`, `names`, `xattrs`: the operations;
 //! - `crew`: the threads; `placement`: on which CPUs; `interrupts`: which request a signal is for;
+//! - `deferred`: which requests may wait in notices to the kernel;
 //! - `writers`: which files the kernel may hold data of.
 
 mod attributes;
 pub(crate) mod crew;
+mod deferred;
 mod directories;
 mod files;
 mod interrupts;

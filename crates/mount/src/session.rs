@@ -35,7 +35,7 @@ use crate::transport::{End, Transport, is_offered, not_offered};
 const FIRST_REQUEST_LENGTH: usize = 8192;
 /// How long a failed session waits for threads that may hang.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// A file that was closed and has no name counts as one in use until the kernel has told the server, which it does later.
+/// A file that was closed counts as one in use until the kernel has let go of it, which it does later.
 const PATIENCE_WITH_CLOSES: Duration = Duration::from_secs(1);
 
 /// A mount and those who answer for it.
@@ -67,7 +67,7 @@ pub fn unmount(directory: &Path, busy: Busy) -> Result<()> {
         Busy::Refuse => Manner::WhenUnused,
         Busy::Detach => Manner::Detach,
     };
-    mounting::unmount(directory, manner)
+    retry_in_use(|| mounting::unmount(directory, manner))
 }
 
 /// Changes what every mount has (`ro`, `rw`, `nodev`, `noexec` and the like) of the one at `directory`, given by its full
@@ -82,9 +82,14 @@ pub fn remount(directory: &Path, options: &MountOptions) -> Result<()> {
         Access::ReadWrite => Ok(()),
     };
     synced.map_err(|error| Error::from(error).at(directory).during("remount"))?;
+    retry_in_use(|| mounting::remount(directory, options))
+}
+
+/// Tries again while files are in use, until those that were closed a moment ago are not.
+fn retry_in_use(mut attempt: impl FnMut() -> Result<()>) -> Result<()> {
     let deadline = Instant::now() + PATIENCE_WITH_CLOSES;
     loop {
-        match mounting::remount(directory, options) {
+        match attempt() {
             Err(error) if error.kind() == ErrorKind::InUse && Instant::now() < deadline => {
                 thread::sleep(PATIENCE_WITH_CLOSES / 50);
             }

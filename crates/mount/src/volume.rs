@@ -14,7 +14,7 @@
 //! | `space` | `fallocate`, holes |
 //! | `directories` | listing |
 //! | `xattrs` | extended attributes, access control lists |
-//! | `control`, `trim` | `ioctl` |
+//! | `control`, `trim`, `shutdown` | `ioctl` |
 //!
 //! No lock is held while the engine is called, but that of a directory handle. `docs/semantics.md` says what
 //! programs may expect.
@@ -32,12 +32,14 @@ mod nodes;
 mod operations;
 mod owners;
 mod privileges;
+mod shutdown;
 mod space;
 mod trim;
 mod xattrs;
 
 use std::fmt;
 use std::sync::OnceLock;
+use std::sync::atomic::AtomicBool;
 
 use extant_ext4::{AccessTime, Filesystem, InodeFlags, Node, Options};
 use extant_space::{Error, SyncMode};
@@ -59,6 +61,7 @@ pub struct Volume {
     nodes: NodeTable,
     directories: Directories,
     notifier: OnceLock<Notifier>,
+    shut_down: AtomicBool,
     report: Box<dyn Fn(&Error) + Send + Sync>,
 }
 
@@ -122,6 +125,7 @@ pub fn filesystem_options(options: &MountOptions) -> Options {
         commit_interval: options.commit_interval.unwrap_or(default.commit_interval),
         discard: options.discard,
         assign: options.assign,
+        replay: options.replay,
         ..default
     }
 }
@@ -137,6 +141,7 @@ impl Volume {
             nodes: NodeTable::new(root)?,
             directories: Directories::default(),
             notifier: OnceLock::new(),
+            shut_down: AtomicBool::new(false),
             report: Box::new(|_| ()),
             filesystem,
             options,

@@ -15,6 +15,8 @@ mod stand;
 
 #[path = "wire/calls.rs"]
 mod calls;
+#[path = "wire/jams.rs"]
+mod jams;
 #[path = "wire/lives.rs"]
 mod lives;
 #[path = "wire/users.rs"]

@@ -5,7 +5,8 @@
 //!   capacity, and of an image its tables as well;
 //! - is there room now for what it will take, beside what the jobs at work will still take?
 //!
-//! The space there is: what the volumes take and what is free on the file system, within the pool's own limit. A
+//! The space there is for volumes: what they take and what is free on the file system, within the pool's own limit. It changes as others
+//! write to the file system; the total that is told is the size of that, which does not. A
 //! reservation is part of a job's record and counts while a process works on the job, less what the job has taken already.
 //! So none is left behind by a process that died; who resumes its job asks anew.
 //!
@@ -34,8 +35,11 @@ const NEXT_COUNT: Duration = Duration::from_millis(1);
 /// What a pool has and has promised, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Space {
-    /// What there is: taken by volumes, or free.
+    /// Size of the file system, within the pool's limit. Others may have files there.
     pub total_bytes: u64,
+    /// What there is for volumes: taken by them, or free, within the pool's limit.
+    #[serde(skip)]
+    pub usable_bytes: u64,
     /// What volumes and unfinished files take.
     pub allocated_bytes: u64,
     /// Free on the file system, within the pool's limit.
@@ -186,7 +190,11 @@ impl Space {
         left.for_each(|file| space.add(file.allocated_bytes, 0));
         // Space that was freed meanwhile is among what files take, and what was taken may not be.
         let free_bytes = before.free_bytes.min(storage.free_bytes()?);
-        space.close(free_bytes, pool.definition().limits());
+        space.close(
+            free_bytes,
+            storage.total_bytes()?,
+            pool.definition().limits(),
+        );
         Ok(space)
     }
 
@@ -197,17 +205,16 @@ impl Space {
             .saturating_add(capacity_bytes.max(allocated_bytes));
     }
 
-    fn close(&mut self, free: u64, limits: &Limits) {
-        self.total_bytes = self.allocated_bytes.saturating_add(free);
-        if let Some(limit) = limits.total_bytes {
-            self.total_bytes = self.total_bytes.min(limit);
-        }
-        self.free_bytes = free.min(self.total_bytes.saturating_sub(self.allocated_bytes));
+    fn close(&mut self, free: u64, total: u64, limits: &Limits) {
+        let limit = limits.total_bytes.unwrap_or(u64::MAX);
+        self.total_bytes = total.min(limit);
+        self.usable_bytes = self.allocated_bytes.saturating_add(free).min(limit);
+        self.free_bytes = free.min(self.usable_bytes.saturating_sub(self.allocated_bytes));
         self.available_bytes = self.capacity_left(limits);
     }
 
     fn capacity_left(&self, limits: &Limits) -> u64 {
-        let may_be_promised = limits.overcommit.of(self.total_bytes);
+        let may_be_promised = limits.overcommit.of(self.usable_bytes);
         may_be_promised.saturating_sub(self.promised_bytes)
     }
 
@@ -230,7 +237,7 @@ impl Space {
 
     /// Fails with the missing amount when what the jobs at work were promised is not there.
     pub(crate) fn check_is_covered(&self, limits: &Limits) -> Result<()> {
-        let may_be_promised = limits.overcommit.of(self.total_bytes);
+        let may_be_promised = limits.overcommit.of(self.usable_bytes);
         if self.promised_bytes > may_be_promised {
             return Err(missing(
                 "of capacity promised",

@@ -6,7 +6,7 @@
 use std::ffi::{CStr, OsStr};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use extant_space::{Error, ErrorKind, Result};
@@ -69,6 +69,12 @@ impl Folder {
 
     pub(crate) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// A path to `name` in this directory, wherever that was moved to: for calls that take no descriptor, as long as
+    /// the folder is open. Not for messages.
+    pub(crate) fn path_to(&self, name: &str) -> PathBuf {
+        path_of_open(&self.fd).join(name)
     }
 
     /// The same folder, open once more.
@@ -237,18 +243,14 @@ impl Folder {
         Ok(Some(bytes))
     }
 
-    /// Who owns it.
-    pub(crate) fn owner(&self) -> Result<u32> {
-        Ok(self.own_stat()?.st_uid)
-    }
-
     /// Numbers of its file system and of itself there.
     pub(crate) fn identity(&self) -> Result<(u64, u64)> {
         let stat = self.own_stat()?;
         Ok((stat.st_dev, stat.st_ino))
     }
 
-    fn own_stat(&self) -> Result<Stat> {
+    /// Owner, mode, and whatever else the directory has.
+    pub(crate) fn own_stat(&self) -> Result<Stat> {
         rustix::fs::fstat(&self.fd)
             .map_err(|errno| Error::from(io::Error::from(errno)).at(&self.path))
     }
@@ -279,9 +281,29 @@ impl AsFd for Folder {
     }
 }
 
+/// The path of an open file or directory that no rename changes. Valid in this process while the descriptor is open.
+pub(crate) fn path_of_open(file: impl AsFd) -> PathBuf {
+    PathBuf::from(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn path_leads_to_the_open_folder_when_its_name_leads_elsewhere() {
+        let place = tempfile::tempdir().unwrap();
+        let [own, moved, elsewhere] =
+            ["own", "moved", "elsewhere"].map(|name| place.path().join(name));
+        std::fs::create_dir(&own).unwrap();
+        std::fs::create_dir(&elsewhere).unwrap();
+        let folder = Folder::open(&own).unwrap();
+        std::fs::rename(&own, &moved).unwrap();
+        std::os::unix::fs::symlink(&elsewhere, &own).unwrap();
+        std::fs::write(folder.path_to("a"), "a").unwrap();
+        assert!(moved.join("a").exists());
+        assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0);
+    }
 
     #[test]
     fn links_and_fifos_are_refused_without_waiting() {

@@ -29,7 +29,7 @@ pub use operation::{
     WipeMethod,
 };
 pub(crate) use record::{Outcome, Record, Reservation};
-pub(crate) use run_file::{Line, RunFile, Stage, Wiped};
+pub(crate) use run_file::{Line, MadeFile, RunFile, Stage, Wiped};
 pub use status::{JobFailure, JobState, JobStatus};
 pub(crate) use store::{Alive, Jobs};
 pub(crate) use worker::Work;

@@ -72,14 +72,12 @@ pub(crate) fn was_published(
     record: &Record,
     run: &RunFile,
 ) -> Result<bool> {
-    if run
-        .line()
-        .is_none_or(|line| line.stage != Stage::Publishing)
-    {
-        return Ok(false);
-    }
+    let line = match run.line() {
+        Some(line) if line.stage == Stage::Publishing => line,
+        _ => return Ok(false),
+    };
     if let Operation::Download(download) = &record.operation {
-        return download::was_published(pool, record.id, download);
+        return download::was_published(pool, record.id, download, line.made);
     }
     let work = storage.work_files()?;
     Ok(work.iter().all(|file| file.job != Some(record.id))

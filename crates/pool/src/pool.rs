@@ -23,12 +23,15 @@ use crate::storage::{
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often is looked whether they are done.
 const LOOK: Duration = Duration::from_millis(5);
+/// A wait that is longer is told.
+const TOLD_AFTER: Duration = Duration::from_secs(1);
 
 /// A pool whose directory is open, or whose image is there.
 #[derive(Debug)]
 pub struct Pool {
     definition: Definition,
     place: Place,
+    on_wait: Option<fn(&Error)>,
 }
 
 /// What holds the volumes.
@@ -106,7 +109,7 @@ impl Pool {
             if let Place::Image { image, .. } = &pool.place {
                 state.set_directory(pool.definition.directory())?;
                 let mut comer = Comer::default();
-                wait_for(PATIENCE, &mut || {
+                pool.wait_for(PATIENCE, &mut || {
                     image.build(state.folder(), identifier, &mut comer)
                 })?
                 .ok_or_else(|| pool.busy())?;
@@ -121,7 +124,11 @@ impl Pool {
             PoolKind::Dir => Place::Directory(Folder::open(definition.path())?),
             PoolKind::Ext4 => Self::at_image(&definition)?,
         };
-        Ok(Self { definition, place })
+        Ok(Self {
+            definition,
+            place,
+            on_wait: None,
+        })
     }
 
     fn at_image(definition: &Definition) -> Result<Place> {
@@ -176,6 +183,13 @@ impl Pool {
                 .at(self.definition.state())
                 .advice("bring it back, or delete the definition and define the pool anew"),
         })
+    }
+
+    /// Calls `tell` with who is in the way, once for each operation that waits long for what holds the volumes.
+    #[must_use]
+    pub fn telling_waits(mut self, tell: fn(&Error)) -> Self {
+        self.on_wait = Some(tell);
+        self
     }
 
     /// What it was opened by.
@@ -267,7 +281,39 @@ impl Pool {
             },
         };
         let own = state.as_ref().map(State::folder);
-        wait_for(patience, &mut || image.try_open(purpose, own, comer))
+        self.wait_for(patience, &mut || image.try_open(purpose, own, comer))
+    }
+
+    /// Tries until it is open, or `patience` is over. Those who are not of this pool are waited for as well.
+    fn wait_for(
+        &self,
+        patience: Duration,
+        open: &mut dyn FnMut() -> Result<Opening>,
+    ) -> Result<Option<Pin>> {
+        let started = Instant::now();
+        let mut tell = self.on_wait;
+        loop {
+            let is_over = started.elapsed() >= patience;
+            let stranger = match open() {
+                Ok(Opening::Open(pin)) => return Ok(Some(pin)),
+                Ok(Opening::Busy) => None,
+                Err(error) if error.kind() == ErrorKind::InUse => Some(error),
+                Err(error) => return Err(error),
+            };
+            let waited = started.elapsed();
+            match stranger {
+                None if is_over => return Ok(None),
+                Some(error) if is_over && patience.is_zero() => return Err(error),
+                Some(error) if is_over => return Err(after_a_wait(&error, waited)),
+                stranger if waited >= TOLD_AFTER => {
+                    if let Some(tell) = tell.take() {
+                        tell(&stranger.unwrap_or_else(|| self.busy()));
+                    }
+                }
+                _ => {}
+            }
+            std::thread::sleep(LOOK);
+        }
     }
 
     /// Who has the image open.
@@ -351,19 +397,18 @@ fn image_place(definition: &Definition) -> ImagePlace {
     )
 }
 
-/// Tries until it is open, or `patience` is over. Those who are not of this pool are waited for as well.
-fn wait_for(patience: Duration, open: &mut dyn FnMut() -> Result<Opening>) -> Result<Option<Pin>> {
-    let started = Instant::now();
-    loop {
-        let is_over = started.elapsed() >= patience;
-        match open() {
-            Ok(Opening::Open(pin)) => return Ok(Some(pin)),
-            Ok(Opening::Busy) if is_over => return Ok(None),
-            Ok(Opening::Busy) => {}
-            Err(error) if error.kind() == ErrorKind::InUse && !is_over => {}
-            Err(error) => return Err(error),
-        }
-        std::thread::sleep(LOOK);
+/// The same error with the time that was waited for its cause to go.
+fn after_a_wait(error: &Error, waited: Duration) -> Error {
+    let text = error.to_string();
+    let place = error.path().map(|path| format!("{}: ", path.display()));
+    let what = match &place {
+        Some(place) => text.strip_prefix(place.as_str()).unwrap_or(&text),
+        None => &text,
+    };
+    let told = Error::new(error.kind()).detail(format!("{what} (waited {} s)", waited.as_secs()));
+    match error.path() {
+        Some(path) => told.at(path),
+        None => told,
     }
 }
 

@@ -34,6 +34,8 @@ const DOOR: &str = "door";
 /// The file that tells whose pool it is.
 pub(crate) const IDENTIFIER: &str = "identifier";
 const DIRECTORY: &str = "directory";
+/// Write permission of the group and of others.
+const OTHERS_WRITE: u32 = 0o022;
 /// Longer paths are none that anything takes.
 const PATH_MAX: u64 = 4096;
 /// Steps under the lock take milliseconds, and many may come before.
@@ -263,15 +265,21 @@ pub(crate) fn make_own_folder(pool: &Folder, name: &str) -> Result<Folder> {
 }
 
 fn check_owner(folder: Folder) -> Result<Folder> {
-    let owner = folder.owner()?;
-    if owner == rustix::process::geteuid().as_raw() {
+    let stat = folder.own_stat()?;
+    let detail = if stat.st_uid != rustix::process::geteuid().as_raw() {
+        format!(
+            "the pool is managed by the user with number {}",
+            stat.st_uid
+        )
+    } else if stat.st_mode & OTHERS_WRITE != 0 {
+        // What others put there would be taken for the pool's own.
+        "other users may write to the folder that the pool keeps for itself".to_owned()
+    } else {
         return Ok(folder);
-    }
+    };
     Err(Error::new(ErrorKind::PermissionDenied)
         .at(folder.path())
-        .detail(format!(
-            "the pool is managed by the user with number {owner}"
-        )))
+        .detail(detail))
 }
 
 #[cfg(test)]
@@ -332,6 +340,23 @@ mod tests {
         }
         std::thread::sleep(Duration::from_millis(120));
         assert!(patient.is_over(&lock));
+    }
+
+    #[test]
+    fn folder_that_others_may_write_to_is_not_the_pools_own() {
+        let place = tempfile::tempdir().unwrap();
+        let pool = Folder::open(place.path()).unwrap();
+        State::make(&pool, FOLDER).unwrap();
+        for mode in [0o770, 0o702] {
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+            std::fs::set_permissions(place.path().join(FOLDER), mode).unwrap();
+            for opened in [
+                State::make(&pool, FOLDER).map(Some),
+                State::open(&pool, FOLDER),
+            ] {
+                assert_eq!(opened.unwrap_err().kind(), ErrorKind::PermissionDenied);
+            }
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod image;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use extant_hostfs::{Access, Holder, HostFile, Pace};
+use extant_hostfs::{Access, HostFile, Pace};
 use extant_image::NewImage;
 use extant_space::{ByteRange, Control, Preallocation, Result, SpaceFile};
 
@@ -118,6 +118,9 @@ pub(crate) trait Storage: Send + Sync {
     /// Free on the file system for who runs this process.
     fn free_bytes(&self) -> Result<u64>;
 
+    /// Size of the file system, as `df` tells it.
+    fn total_bytes(&self) -> Result<u64>;
+
     /// Where the files are that are not complete; for messages.
     fn work_path(&self) -> PathBuf;
 
@@ -189,8 +192,8 @@ pub(crate) trait VolumeFile: SpaceFile {
     /// Gives the lock back.
     fn unlock(&self);
 
-    /// Another process that has the file open, as far as can be seen.
-    fn holder(&self) -> Option<Holder>;
+    /// The other processes that have the file open, as far as can be seen, in words.
+    fn holders(&self) -> Option<String>;
 
     /// Sets the permissions, durably.
     fn set_mode(&self, mode: u32) -> Result<()>;
@@ -218,7 +221,7 @@ pub(crate) trait VolumeFile: SpaceFile {
 }
 
 /// A time of a file; `None` for one before 1970.
-fn nanoseconds(seconds: i64, and_nanoseconds: u64) -> Option<u64> {
+pub(crate) fn nanoseconds(seconds: i64, and_nanoseconds: u64) -> Option<u64> {
     let seconds = u64::try_from(seconds).ok()?;
     seconds
         .checked_mul(1_000_000_000)?

@@ -3,6 +3,7 @@
 //! Links, hidden files, and names that are not UTF-8 or have control characters are no volumes: they are
 //! neither shown nor followed.
 
+use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use extant_space::{ByteRange, Error, ErrorKind, ExtentFlags, ExtentState, MapSum
 use serde::Serialize;
 
 use crate::definition::PoolKind;
+use crate::folder::path_of_open;
 use crate::format::{Facts, Format, known, qcow2};
 use crate::name::VolumeName;
 use crate::pool::Pool;
@@ -85,7 +87,7 @@ pub struct ImageFacts {
 }
 
 /// Where the data of a volume is, for who uses it past the pool.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct VolumePlace {
     /// Its file: of the host, or in the image.
     pub path: PathBuf,
@@ -93,6 +95,15 @@ pub struct VolumePlace {
     pub image: Option<PathBuf>,
     /// How its content lies in the file.
     pub format: Format,
+    /// The file that was judged, where it is one of the host.
+    file: Option<File>,
+}
+
+impl VolumePlace {
+    /// A path of the very file that was judged, of the host, while this is kept: its name may lead to another one by now.
+    pub fn path_of_file(&self) -> Option<PathBuf> {
+        self.file.as_ref().map(path_of_open)
+    }
 }
 
 impl Pool {
@@ -187,10 +198,14 @@ impl Pool {
             PoolKind::Dir => (None, definition.path()),
             PoolKind::Ext4 => (Some(definition.path().to_owned()), definition.directory()),
         };
+        let judged = file.as_host().map(|host| host.as_file().try_clone());
         Ok(VolumePlace {
             path: directory.join(name.as_str()),
             image,
             format,
+            file: judged
+                .transpose()
+                .map_err(|source| Error::from(source).at(file.path()))?,
         })
     }
 
@@ -250,9 +265,11 @@ fn lock(file: &dyn VolumeFile, mode: LockMode) -> Result<VolumeLock<'_>> {
     let started = Instant::now();
     while !file.try_lock(mode)? {
         if started.elapsed() >= LAST_WRITES {
-            return Err(Error::new(ErrorKind::InUse)
-                .at(file.path())
-                .detail("another process works on the volume"));
+            let detail = match file.holders() {
+                Some(who) => format!("another process works on the volume: {who}"),
+                None => "another process works on the volume".to_owned(),
+            };
+            return Err(Error::new(ErrorKind::InUse).at(file.path()).detail(detail));
         }
         std::thread::sleep(Duration::from_millis(10));
     }
@@ -263,16 +280,13 @@ fn lock(file: &dyn VolumeFile, mode: LockMode) -> Result<VolumeLock<'_>> {
 pub(crate) fn check_nobody_has_it_open(file: &dyn VolumeFile) -> Result<()> {
     let started = Instant::now();
     loop {
-        let Some(holder) = file.holder() else {
+        let Some(who) = file.holders() else {
             return Ok(());
         };
         if started.elapsed() > LAST_WRITES {
             return Err(Error::new(ErrorKind::InUse)
                 .at(file.path())
-                .detail(format!(
-                    "the volume is open elsewhere: {} (pid {})",
-                    holder.command, holder.pid
-                ))
+                .detail(format!("the volume is open elsewhere: {who}"))
                 .advice("stop it, or use --force"));
         }
         // A process just started holds what its parent had open for a moment.

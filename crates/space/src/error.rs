@@ -1,7 +1,8 @@
 //! The one shape of errors in the project: kind, context, source.
 //!
 //! The kind is what programs decide on, the context (operation, path, range,
-//! detail, advice) is what people read, on one line. Errors of the operating
+//! detail, advice) is what people read, on one line. A [`Remedy`] is what the caller
+//! could ask for instead: the line leaves it out, as only the caller's interface has words for it. Errors of the operating
 //! system come in through [`Error::from`], and leave again through
 //! [`ErrorKind::errno`]; both are single matches.
 
@@ -11,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ByteRange;
+use crate::{ByteRange, Remedy};
 
 /// `Result` with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -47,6 +48,8 @@ pub enum ErrorKind {
     PermissionDenied,
     /// The file is immutable or append-only.
     Immutable,
+    /// The operating system forbids it, whatever the permissions of the file say (`EPERM`).
+    NotPermitted,
     /// Somebody else has the file open, or it is an active swap file.
     InUse,
     /// The file system or device is full.
@@ -88,6 +91,7 @@ impl ErrorKind {
             Self::ReadOnly => "read-only file system",
             Self::PermissionDenied => "permission denied",
             Self::Immutable => "file is immutable or append-only",
+            Self::NotPermitted => "operation not permitted",
             Self::InUse => "file is in use",
             Self::NoSpace => "no space left on device",
             Self::QuotaExceeded => "disk quota exceeded",
@@ -117,7 +121,7 @@ impl ErrorKind {
             Self::NoAttribute => libc::ENODATA,
             Self::ReadOnly => libc::EROFS,
             Self::PermissionDenied => libc::EACCES,
-            Self::Immutable => libc::EPERM,
+            Self::Immutable | Self::NotPermitted => libc::EPERM,
             Self::InUse => libc::EBUSY,
             Self::NoSpace => libc::ENOSPC,
             Self::QuotaExceeded => libc::EDQUOT,
@@ -142,7 +146,7 @@ impl ErrorKind {
             libc::ENODATA => Self::NoAttribute,
             libc::EROFS => Self::ReadOnly,
             libc::EACCES => Self::PermissionDenied,
-            libc::EPERM => Self::Immutable,
+            libc::EPERM => Self::NotPermitted,
             libc::ETXTBSY | libc::EBUSY | libc::EAGAIN | libc::EADDRINUSE => Self::InUse,
             libc::ENOSPC => Self::NoSpace,
             libc::EDQUOT => Self::QuotaExceeded,
@@ -169,6 +173,7 @@ struct Context {
     range: Option<ByteRange>,
     detail: Option<String>,
     advice: Option<String>,
+    remedies: Vec<Remedy>,
     source: Option<io::Error>,
 }
 
@@ -182,6 +187,7 @@ impl Error {
             range: None,
             detail: None,
             advice: None,
+            remedies: Vec::new(),
             source: None,
         }))
     }
@@ -245,6 +251,12 @@ impl Error {
         self
     }
 
+    /// What the caller could ask for instead. Whoever shows the error knows the words for it.
+    pub fn remedy(mut self, remedy: Remedy) -> Self {
+        self.0.remedies.push(remedy);
+        self
+    }
+
     /// The same error under a more exact kind.
     pub fn with_kind(mut self, kind: ErrorKind) -> Self {
         self.0.kind = kind;
@@ -264,6 +276,11 @@ impl Error {
     /// The bytes it is about.
     pub fn range(&self) -> Option<ByteRange> {
         self.0.range
+    }
+
+    /// What the caller could ask for instead, the best first.
+    pub fn remedies(&self) -> &[Remedy] {
+        &self.0.remedies
     }
 
     /// The error number of the operating system, when one started it.
@@ -358,6 +375,13 @@ mod tests {
     }
 
     #[test]
+    fn forbidden_call_is_not_taken_for_an_immutable_file() {
+        let error = Error::from_errno(libc::EPERM).at("/dev/fuse");
+        assert_eq!(error.kind(), ErrorKind::NotPermitted);
+        assert_eq!(error.to_string(), "/dev/fuse: operation not permitted");
+    }
+
+    #[test]
     fn innermost_context_stays() {
         let error = Error::new(ErrorKind::Io)
             .at("inner")
@@ -383,6 +407,7 @@ mod tests {
             ReadOnly,
             PermissionDenied,
             Immutable,
+            NotPermitted,
             InUse,
             NoSpace,
             QuotaExceeded,

@@ -7,6 +7,13 @@
 //! layers above do not care which they hold.
 //!
 //! Definitions: `docs/design.md`, "Words".
+//!
+//! Module layers, lowest first:
+//!
+//! 1. `fallocate`, `range`, `remedy`, `size`: values without errors of their own
+//! 2. `error`, `extent`: values that name ranges and sizes
+//! 3. `cancel`, `file`, `preallocation`, `summary`: what fails, and what is made of extents
+//! 4. `progress`: reports and cancellation of long work
 
 #![forbid(unsafe_code)]
 
@@ -18,6 +25,7 @@ mod file;
 mod preallocation;
 mod progress;
 mod range;
+mod remedy;
 mod size;
 mod summary;
 
@@ -29,5 +37,6 @@ pub use file::{SpaceFile, SyncMode};
 pub use preallocation::Preallocation;
 pub use progress::{Control, Phase, Progress, ProgressSink, Silent};
 pub use range::ByteRange;
+pub use remedy::Remedy;
 pub use size::{ByteSize, ParseSizeError};
 pub use summary::MapSummary;

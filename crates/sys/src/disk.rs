@@ -3,6 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::loop_device::device_number;
+
 /// The sysfs directory of the whole disk with device number `device`, or of the disk of that partition. `None`
 /// for numbers of no disk (tmpfs, overlayfs, btrfs, FUSE, NFS).
 pub fn directory(device: u64) -> Option<PathBuf> {
@@ -13,6 +15,30 @@ pub fn directory(device: u64) -> Option<PathBuf> {
     }
     let disk = node.parent()?;
     disk.join("queue").is_dir().then(|| disk.to_path_buf())
+}
+
+/// Device numbers of what is made of the disk or partition with device number `device`: its partitions, what the device
+/// mapper or md makes of them, and so on upwards; the disk itself is first.
+pub fn stacked_on(device: u64) -> Vec<u64> {
+    let mut found = vec![device];
+    let mut next = 0;
+    while let Some(&number) = found.get(next) {
+        next += 1;
+        let (major, minor) = (rustix::fs::major(number), rustix::fs::minor(number));
+        let node = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
+        let of = |directory: &Path| fs::read_dir(directory).into_iter().flatten().flatten();
+        let partitions = of(&node).map(|entry| entry.path());
+        let partitions = partitions.filter(|path| path.join("partition").exists());
+        let holders = of(&node.join("holders")).map(|entry| entry.path());
+        for above in partitions.chain(holders) {
+            if let Some(number) = device_number(&above)
+                && !found.contains(&number)
+            {
+                found.push(number);
+            }
+        }
+    }
+    found
 }
 
 /// Whether the disk or partition with device number `device` takes no writes.

@@ -11,8 +11,9 @@
 //! | [`fuse_ring`] | requests of FUSE through io_uring |
 //! | [`identity`] | whether two paths lead to the same file or disk |
 //! | [`inherited`] | descriptors that a process was started with |
+//! | [`loop_device`] | which loop device stands on a file |
 //! | [`mounted`] | control calls of a mount of Extant |
-//! | [`mounts`] | the kernel's table of mounts |
+//! | [`mounts`] | the kernel's tables of mounts |
 //! | [`range_lock`] | locks of ranges of a file, as QEMU keeps them |
 //! | [`ring`] | many calls at a time through io_uring |
 //!
@@ -31,6 +32,7 @@ pub mod fiemap;
 pub mod fuse_ring;
 pub mod identity;
 pub mod inherited;
+pub mod loop_device;
 pub mod mounted;
 pub mod mounts;
 pub mod range_lock;

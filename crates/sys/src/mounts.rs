@@ -1,4 +1,5 @@
-//! The kernel's table of mounts, as this process sees it: `/proc/self/mountinfo`.
+//! The kernel's tables of mounts: `/proc/self/mountinfo` is what this process sees, those of other processes what is
+//! mounted in other mount namespaces.
 //!
 //! Format: proc_pid_mountinfo(5).
 
@@ -39,6 +40,25 @@ impl Mount {
     pub fn all() -> io::Result<Vec<Self>> {
         let table = fs::read(TABLE)?;
         Ok(Self::parse_all(&table).collect())
+    }
+
+    /// Those of other mount namespaces, each with a process that sees it, as far as this user may look.
+    pub fn of_other_namespaces() -> impl Iterator<Item = (u32, Self)> {
+        let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
+        let mut seen: Vec<PathBuf> = namespace("self").into_iter().collect();
+        let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+        let ids = processes.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+        ids.filter_map(move |id| {
+            let found = namespace(&id.to_string())?;
+            if seen.contains(&found) {
+                return None;
+            }
+            let table = fs::read(format!("/proc/{id}/mountinfo")).ok()?;
+            seen.push(found);
+            let mounts: Vec<Self> = Self::parse_all(&table).collect();
+            Some(mounts.into_iter().map(move |mount| (id, mount)))
+        })
+        .flatten()
     }
 
     /// What is seen at a directory, given by its full name, if it is the place of a mount.

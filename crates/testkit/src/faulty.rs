@@ -21,6 +21,7 @@ use std::time::Duration;
 use extant_space::ErrorKind;
 use fuser::{BackgroundSession, Config, MountOption, SessionACL};
 
+use crate::fuse_watchdog::FuseWatchdog;
 use crate::requires::{self, Requirement};
 use crate::scratch::Mount;
 use crate::workdir::Workdir;
@@ -112,6 +113,7 @@ pub struct Faulty {
     shared: Arc<Shared>,
     session: Option<BackgroundSession>,
     place: PathBuf,
+    _watchdog: FuseWatchdog,
     _work: Workdir,
 }
 
@@ -139,6 +141,7 @@ impl Faulty {
         let session = fuser::spawn_mount(serve::Server(Arc::clone(&shared)), &place, &config)
             .unwrap_or_else(|error| panic!("mount FUSE at {}: {error}", place.display()));
         Self {
+            _watchdog: FuseWatchdog::watch(&place),
             shared,
             session: Some(session),
             place,

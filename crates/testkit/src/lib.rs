@@ -13,6 +13,7 @@
 //! | [`user`] | programs run by a user without rights |
 //! | [`libvirt`] | a libvirtd of its own, and virsh |
 //! | [`fuse_rings`] | FUSE over io_uring, turned on |
+//! | [`fuse_watchdog`] | a deadline for tests on FUSE mounts |
 //! | [`guest`] | a newer kernel in QEMU, with disks that take write zeroes |
 //!
 //! The kit is for tests: what goes wrong in it panics, with the command that failed and
@@ -27,6 +28,7 @@ pub mod command;
 mod debian;
 pub mod faulty;
 pub mod fuse_rings;
+pub mod fuse_watchdog;
 pub mod guest;
 pub mod hot_paths;
 pub mod lab;

@@ -20,6 +20,7 @@ use extant_sys::ring::CallQueue;
 
 use super::HostDevice;
 use super::limits::TRANSFER;
+use super::syncs::{InFlight, Success};
 use super::target::TargetKind;
 use super::ways::Way;
 use crate::traffic::{Pace, Visit};
@@ -70,6 +71,15 @@ enum Flight<'s> {
     },
 }
 
+/// A call in flight, and who is told that it is.
+struct Flying<'s> {
+    flight: Flight<'s>,
+    /// Assigns are no visits.
+    _visit: Option<Visit<'s>>,
+    /// Of syncs and durable writes.
+    sync: Option<InFlight<'s>>,
+}
+
 /// Requests of one batch, each known by its number.
 pub(super) struct Batch<'s> {
     device: &'s HostDevice,
@@ -83,8 +93,10 @@ pub(super) struct Batch<'s> {
     unsynced: Vec<usize>,
     /// Calls to be made again, or for their rest.
     again: Vec<(Flight<'s>, Call<'s>)>,
-    /// Assigns are no visits.
-    flights: Vec<Option<(Flight<'s>, Option<Visit<'s>>)>>,
+    flights: Vec<Option<Flying<'s>>>,
+    /// Owners of syncs and durable writes that went well beside others which have not ended, and the last that they wait for.
+    unsettled: Vec<usize>,
+    settled_by: Option<Success>,
     free: Vec<usize>,
     results: Vec<Result<()>>,
 }
@@ -101,6 +113,8 @@ impl<'s> Batch<'s> {
             unsynced: Vec::new(),
             again: Vec::new(),
             flights: Vec::new(),
+            unsettled: Vec::new(),
+            settled_by: None,
             free: Vec::new(),
             results: Vec::new(),
         }
@@ -195,9 +209,16 @@ impl<'s> Batch<'s> {
     }
 
     /// How each request went, in the order in which they were added.
-    pub(super) fn into_results(self) -> Vec<Result<()>> {
-        let is_done = self.waiting.is_empty() && self.again.is_empty();
+    pub(super) fn into_results(mut self) -> Vec<Result<()>> {
+        let is_done = self.waiting.is_empty() && self.again.is_empty() && !self.is_flying();
         assert!(is_done, "a batch ends when nothing waits");
+        if let Some(success) = self.settled_by
+            && let Err(errno) = self.device.syncs.settle(success)
+        {
+            for owner in std::mem::take(&mut self.unsettled) {
+                self.fail(owner, HostDevice::sync_error(errno));
+            }
+        }
         self.results
     }
 
@@ -221,8 +242,27 @@ impl<'s> Batch<'s> {
             }
         );
         let visit = (!is_assign).then(|| self.device.traffic.visit());
-        self.flights[tag] = Some((flight, visit));
+        let tells = self.device.tells_of_write_back(&call);
+        self.flights[tag] = Some(Flying {
+            flight,
+            _visit: visit,
+            sync: tells.then(|| self.device.syncs.begin()),
+        });
         (tag, call)
+    }
+
+    /// A sync or durable write of `owners` went well, and what overlapped it may not have ended.
+    fn succeeded(&mut self, owners: &[usize]) {
+        let syncs = &self.device.syncs;
+        let success = syncs.success();
+        if !syncs.is_settled(success) {
+            self.unsettled.extend(owners);
+            self.settled_by = self.settled_by.max(Some(success));
+        } else if let Err(errno) = syncs.settle(success) {
+            for owner in owners {
+                self.fail(*owner, HostDevice::sync_error(errno));
+            }
+        }
     }
 
     fn is_flying(&self) -> bool {
@@ -305,10 +345,23 @@ impl<'s> CallQueue<'s> for Batch<'s> {
     }
 
     fn ended(&mut self, tag: usize, call: Call<'s>, result: io::Result<usize>) {
-        let (flight, _visit) = self.flights[tag]
+        let Flying {
+            flight,
+            _visit,
+            sync,
+        } = self.flights[tag]
             .take()
             .expect("a call that was handed out");
         self.free.push(tag);
+        if let (Some(_), Err(error)) = (&sync, &result)
+            && (matches!(flight, Flight::Sync { .. }) || error.raw_os_error() == Some(libc::EIO))
+            && !is_interrupted(error)
+        {
+            let errno = error.raw_os_error().unwrap_or(libc::EIO);
+            self.device.syncs.fail(errno);
+        }
+        let is_sync = sync.is_some();
+        drop(sync);
         if let Err(error) = &result
             && is_interrupted(error)
         {
@@ -319,7 +372,12 @@ impl<'s> CallQueue<'s> for Batch<'s> {
                 owner,
                 range,
                 bounced,
-            } => self.transferred((owner, range, bounced), call, result),
+            } => {
+                if is_sync && result.is_ok() {
+                    self.succeeded(&[owner]);
+                }
+                self.transferred((owner, range, bounced), call, result);
+            }
             Flight::Space {
                 owner,
                 range,
@@ -327,14 +385,8 @@ impl<'s> CallQueue<'s> for Batch<'s> {
                 rest,
                 purpose,
             } => self.changed_space((owner, range, way), rest, purpose, result),
-            Flight::Sync { owners } => {
-                let result = self.device.synced(result.map(|_| ()));
-                for owner in owners {
-                    if let Err(errno) = result {
-                        self.fail(owner, HostDevice::sync_error(errno));
-                    }
-                }
-            }
+            // Of a failure all are told the first.
+            Flight::Sync { owners } => self.succeeded(&owners),
         }
     }
 }

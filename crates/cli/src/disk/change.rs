@@ -10,7 +10,7 @@ use super::{ChainArgs, LookArgs, not_inside};
 use crate::arguments::PaceArgs;
 use crate::image::{AssignMode, At, changing};
 
-/// Opens the image, keeps others out of it, and runs `work` on it with its format. Of what it names, the data file is opened if that
+/// Opens the image, keeps others out of it, and runs `work` on it with its format. What it names, data file and backing file, is opened if that
 /// is allowed.
 pub(super) fn change<T>(
     look: &LookArgs,
@@ -24,7 +24,7 @@ pub(super) fn change<T>(
             None => Layer::probe(&**target.file())?,
         };
         let target = match format {
-            Format::Qcow2 if chain.chain => target.with_named_data_file()?,
+            Format::Qcow2 if chain.chain => target.with_named_files()?,
             _ => target,
         };
         work(&target, format)

@@ -17,7 +17,8 @@ use crate::{exit, print};
 /// What is new has the space that the rest has, unless --preallocation says otherwise. Nobody else
 /// may use the image meanwhile. A crash costs space inside the image at worst. Snapshots keep their
 /// size; persistent bitmaps can become larger only. A data file is changed as well, with --chain. An
-/// image on a disk grows behind what it has there; the disk keeps its size.
+/// image on a disk grows behind what it has there; the disk keeps its size. What a longer backing
+/// file has behind the old end is hidden by zeros; with --chain only as far as it reaches.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

@@ -4,7 +4,8 @@
 //! no symbolic link below the destination is followed, so that an image, whatever is in it, reaches nothing else.
 //!
 //! Kept: data with its holes, permissions, times, extended attributes as far as the user may set them, links, special
-//! files; owners if root copies, else the files are the user's and lose their set-ID bits.
+//! files; owners if root copies. Else the files are the user's and lose what was given to them by their owners: set-ID bits,
+//! capabilities, `security.*` and `trusted.*`.
 
 mod host;
 
@@ -50,7 +51,7 @@ pub struct GetArgs {
     #[arg(long, short)]
     pub recursive: bool,
 
-    /// Files are the user's, also when root copies
+    /// Files are the user's, also when root copies; without set-ID bits, capabilities and labels
     #[arg(long)]
     pub no_same_owner: bool,
 
@@ -273,8 +274,11 @@ impl Get<'_> {
             _ => None,
         };
         let made = self.here().new_special(found, target.as_deref())?;
-        made.describe(found, self.owners)?;
+        let left_out = made
+            .describe(step.node, self.owners)
+            .at_inner(self.image, step.path)?;
         made.name(name, self.args.no_clobber)?;
+        self.note(left_out, step);
         match target {
             Some(_) => self.tally.symlinks += 1,
             None => self.tally.special += 1,

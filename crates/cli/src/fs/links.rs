@@ -97,7 +97,8 @@ pub(super) fn mkdir(args: &MkdirArgs) -> Result<ExitCode> {
                 make_all(image, path, args.mode as u16)?;
             } else {
                 let (parent, name) = image.resolve_parent(path)?;
-                let made = make_directory(&parent, name, args.mode as u16);
+                let owner = image.owner_of_new()?;
+                let made = make_directory(&parent, name, args.mode as u16, owner);
                 made.at_inner(image, path.as_os_str().as_encoded_bytes())?;
             }
         }
@@ -105,12 +106,17 @@ pub(super) fn mkdir(args: &MkdirArgs) -> Result<ExitCode> {
     })
 }
 
-fn make_directory(parent: &Node, name: &[u8], permissions: u16) -> Result<Node> {
+fn make_directory(
+    parent: &Node,
+    name: &[u8],
+    permissions: u16,
+    (uid, gid): (u32, u32),
+) -> Result<Node> {
     let new = NewNode {
         kind: NewKind::Directory,
         permissions,
-        uid: 0,
-        gid: 0,
+        uid,
+        gid,
         umask: 0,
     };
     parent.create(name, &new)
@@ -123,6 +129,7 @@ fn make_all(image: &Image, path: &Path, permissions: u16) -> Result<()> {
         .split(|&byte| byte == b'/')
         .filter(|part| !matches!(*part, b"" | b"."))
         .collect();
+    let owner = image.owner_of_new()?;
     let mut so_far = b"/".to_vec();
     for (at, part) in parts.iter().enumerate() {
         so_far = names::join(&so_far, part);
@@ -135,7 +142,8 @@ fn make_all(image: &Image, path: &Path, permissions: u16) -> Result<()> {
         }
         let (parent, name) = image.resolve_parent(&place)?;
         let is_last = at + 1 == parts.len();
-        let made = make_directory(&parent, name, if is_last { permissions } else { 0o755 });
+        let permissions = if is_last { permissions } else { 0o755 };
+        let made = make_directory(&parent, name, permissions, owner);
         made.at_inner(image, &so_far)?;
     }
     Ok(())
@@ -196,6 +204,7 @@ pub(super) fn ln(args: &LnArgs) -> Result<ExitCode> {
                 &directory,
                 &name,
                 args.target.as_os_str().as_encoded_bytes(),
+                image.owner_of_new()?,
             ),
         };
         made.at_inner(image, &place)?;
@@ -203,18 +212,23 @@ pub(super) fn ln(args: &LnArgs) -> Result<ExitCode> {
     })
 }
 
-fn symbolic_link(directory: &Node, name: &[u8], target: &[u8]) -> Result<()> {
+fn symbolic_link(
+    directory: &Node,
+    name: &[u8],
+    target: &[u8],
+    (uid, gid): (u32, u32),
+) -> Result<()> {
     let new = NewNode {
         kind: NewKind::SymbolicLink(target),
         permissions: 0o777,
-        uid: 0,
-        gid: 0,
+        uid,
+        gid,
         umask: 0,
     };
     let node = directory.create(name, &new)?;
-    // Not the group of a directory with the setgid bit: root's, as documented.
+    // Not the group of a directory with the setgid bit, as documented.
     node.set_attributes(&AttributeChange {
-        gid: Some(0),
+        gid: Some(gid),
         ..AttributeChange::default()
     })
 }

@@ -3,6 +3,7 @@
 use std::env;
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
@@ -10,6 +11,7 @@ use clap::Args;
 use extant_blockdev::{HostDevice, HostOptions};
 use extant_ext4::Statistics;
 use extant_space::{ByteSize, Error, ErrorKind, Result};
+use rustix::process::{Gid, Uid, getegid, geteuid};
 use serde::Serialize;
 
 use crate::arguments::parse_size;
@@ -19,7 +21,7 @@ use crate::print;
 /// Make an ext4 file system, by mke2fs.
 ///
 /// Runs `mke2fs -t ext4 [OPTIONS] IMAGE` after it has made IMAGE, sparse and of SIZE bytes, if there
-/// was none. mke2fs asks before it overwrites a file system (-F forces it), and its words and errors
+/// was none. Without root, the root directory is yours (-E root_owner). mke2fs asks before it overwrites a file system (-F forces it), and its words and errors
 /// are passed on. What it makes by default, this program can use.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
@@ -146,7 +148,7 @@ fn prepare(image: &Path, size: Option<ByteSize>) -> Result<Made> {
 fn call(mke2fs: &Path, args: &MkfsArgs) -> Result<()> {
     let status = Command::new(mke2fs)
         .args(["-q", "-t", "ext4"])
-        .args(&args.options)
+        .args(with_owner(&args.options, geteuid(), getegid()))
         .arg("--")
         .arg(&args.image)
         .stdin(Stdio::inherit())
@@ -160,6 +162,58 @@ fn call(mke2fs: &Path, args: &MkfsArgs) -> Result<()> {
     }
 }
 
+/// The options, and that the root directory belongs to the user who calls, unless that is root. mke2fs takes the last `-E` alone, so the
+/// owner goes into the one that is there. A tree to copy (`-d`) has an owner of its own.
+fn with_owner(options: &[OsString], user: Uid, group: Gid) -> Vec<OsString> {
+    let mut options = options.to_vec();
+    if user.is_root() {
+        return options;
+    }
+    let owner = format!("root_owner={user}:{group}");
+    let mut extended = None;
+    let mut words = options.iter().enumerate();
+    while let Some((at, word)) = words.next() {
+        let Some(letters) = word.as_bytes().strip_prefix(b"-") else {
+            continue;
+        };
+        let Some(end) = letters
+            .iter()
+            .position(|letter| WITH_VALUES.contains(letter))
+        else {
+            continue;
+        };
+        let (letter, rest) = (letters[end], &letters[end + 1..]);
+        let value = match rest {
+            [] => words.next().map(|(at, value)| (at, 0, value.as_bytes())),
+            rest => Some((at, end + 2, rest)),
+        };
+        match (letter, value) {
+            (b'd', _) => return options,
+            (b'E' | b'R', Some((at, start, value))) => {
+                if value.starts_with(b"root_owner")
+                    || value.windows(11).any(|part| part == b",root_owner")
+                {
+                    return options;
+                }
+                extended = Some((at, start));
+            }
+            _ => {}
+        }
+    }
+    match extended {
+        Some((at, start)) => {
+            let mut word = options[at].as_bytes().to_vec();
+            word.splice(start..start, format!("{owner},").bytes());
+            options[at] = OsString::from_vec(word);
+        }
+        None => options.extend(["-E".into(), owner.into()]),
+    }
+    options
+}
+
+/// Options of mke2fs(8) that take a value.
+const WITH_VALUES: &[u8] = b"bCdEeGgIiJLlMmNOorRTtUz";
+
 /// Most users do not have the folders of the system's tools in their PATH.
 fn find_mke2fs() -> Result<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
@@ -172,4 +226,32 @@ fn find_mke2fs() -> Result<PathBuf> {
                 .at("mke2fs")
                 .advice("it is part of e2fsprogs")
         })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn root_directory_is_the_users_beside_other_extended_options() {
+        let options = |line: &str, user: u32| {
+            let words: Vec<_> = line.split_whitespace().map(OsString::from).collect();
+            let words = with_owner(&words, Uid::from_raw(user), Gid::from_raw(7));
+            words.join(" ".as_ref()).into_string().unwrap()
+        };
+        for (line, expected) in [
+            ("", "-E root_owner=5:7"),
+            ("-L E -b 4096", "-L E -b 4096 -E root_owner=5:7"),
+            ("-E stride=4 -F", "-E root_owner=5:7,stride=4 -F"),
+            ("-FEstride=4", "-FEroot_owner=5:7,stride=4"),
+            ("-E a -E b", "-E a -E root_owner=5:7,b"),
+            ("-E stride=4,root_owner", "-E stride=4,root_owner"),
+            ("-E root_owner=1:1", "-E root_owner=1:1"),
+            ("-d tree", "-d tree"),
+            ("-Fdtree -E a", "-Fdtree -E a"),
+        ] {
+            assert_eq!(options(line, 5), expected);
+            assert_eq!(options(line, 0), line);
+        }
+    }
 }

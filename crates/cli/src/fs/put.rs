@@ -5,7 +5,8 @@
 //! image next frees what had no name yet. Directories are merged with those that are there.
 //!
 //! Kept: data with its holes, permissions, times of reading and writing, extended attributes, symbolic links, special
-//! files, and that several names of one put are one file. Not kept: owners, unless asked for.
+//! files, and that several names of one put are one file. Not kept: owners, unless asked for; and where the owner changes, set-ID
+//! bits and file capabilities.
 
 mod host;
 
@@ -33,8 +34,10 @@ use crate::print;
 
 /// Copy files of this machine into an image.
 ///
-/// Holes stay holes; permissions, times, extended attributes and links are kept. Files are root's
-/// whoever runs this, so that an image comes out the same for everybody; --owner says otherwise.
+/// Holes stay holes; permissions, times, extended attributes and links are kept. Files are root's,
+/// so that an image comes out the same for everybody, or yours in an image whose root directory is
+/// yours; --owner says otherwise. A file that changes its owner loses set-ID bits and capabilities,
+/// as with chown.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -57,7 +60,7 @@ pub struct PutArgs {
     #[arg(long, short)]
     pub recursive: bool,
 
-    /// Whose the files are: UID:GID, or host for those that they have here [default: 0:0]
+    /// Whose the files are: UID:GID, or host for those that they have here [default: 0:0, or you where the image's root directory is yours]
     #[arg(long, value_name = "OWNER")]
     pub owner: Option<CopyOwner>,
 
@@ -328,7 +331,7 @@ impl Put<'_> {
         }
         let (uid, gid) = match self.args.owner {
             Some(CopyOwner::Fixed { uid, gid }) => (uid, gid),
-            _ => (0, 0),
+            _ => self.image.owner_of_new()?,
         };
         node.set_attributes(&AttributeChange {
             permissions: Some(self.args.mode.unwrap_or(0o644) as u16),
@@ -436,11 +439,18 @@ impl Put<'_> {
         path: &[u8],
     ) -> Result<()> {
         let (uid, gid) = match self.args.owner {
-            None => (0, 0),
+            None => self.image.owner_of_new()?,
             Some(CopyOwner::Source) => (metadata.uid(), metadata.gid()),
             Some(CopyOwner::Fixed { uid, gid }) => (uid, gid),
         };
+        // As chown(2): powers that one owner gave are not the next one's.
+        let is_given_away = uid != metadata.uid() || gid != metadata.gid();
+        let mut left_out = Vec::new();
         for (name, value) in host::xattrs(source).map_err(|error| Error::from(error).at(source))? {
+            if is_given_away && name == b"security.capability" {
+                left_out.push("file capabilities");
+                continue;
+            }
             match node.set_xattr(&name, &value, XattrMode::Set) {
                 Err(error) if error.kind() == ErrorKind::Unsupported => self.tally.note(format!(
                     "{}: attribute {} left out",
@@ -450,7 +460,25 @@ impl Put<'_> {
                 done => done.at_inner(self.image, path)?,
             }
         }
-        let own = (metadata.mode() & 0o7777) as u16;
+        let mut own = (metadata.mode() & 0o7777) as u16;
+        let takes_own = match node.file_type() {
+            FileType::Regular => self.args.mode.is_none(),
+            FileType::SymbolicLink | FileType::Directory => false,
+            _ => true,
+        };
+        let executed_by_group = own & 0o010 != 0;
+        let given = 0o4000 | if executed_by_group { 0o2000 } else { 0 };
+        if is_given_away && takes_own && own & given != 0 {
+            own &= !given;
+            left_out.push("set-ID bits");
+        }
+        if !left_out.is_empty() {
+            self.tally.note(format!(
+                "{}: {} left out, as the owner is another one (--owner host keeps both)",
+                print::path(source),
+                left_out.join(" and ")
+            ));
+        }
         let permissions = match (node.file_type(), self.args.mode) {
             (FileType::SymbolicLink, _) => 0o777,
             (FileType::Regular, Some(mode)) => mode as u16,

@@ -46,11 +46,12 @@ fn open_file(image: &Image, path: &Path, purpose: Purpose) -> Result<File> {
 
 fn make(image: &Image, path: &Path) -> Result<Node> {
     let (directory, name) = image.resolve_parent(path)?;
+    let (uid, gid) = image.owner_of_new()?;
     let new = NewNode {
         kind: NewKind::Regular,
         permissions: 0o644,
-        uid: 0,
-        gid: 0,
+        uid,
+        gid,
         umask: 0,
     };
     let made = directory.create(name, &new);

@@ -28,11 +28,12 @@ impl<'p> NewFile<'p> {
     ) -> Result<Self> {
         let (directory, name) = image.resolve_parent(path)?;
         check_name(&directory, name, replaces)?;
+        let (uid, gid) = image.owner_of_new()?;
         let node = directory.create_unnamed(&NewNode {
             kind: NewKind::Regular,
             permissions: permissions.unwrap_or(PERMISSIONS) as u16,
-            uid: 0,
-            gid: 0,
+            uid,
+            gid,
             umask: 0,
         })?;
         Ok(Self {

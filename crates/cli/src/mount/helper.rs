@@ -10,6 +10,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use extant_mount::MountOptions;
 use extant_space::{CancelToken, Error, ErrorKind, Result};
+use rustix::process::geteuid;
 
 use super::{MountArgs, Wish};
 use crate::background::{self, Started};
@@ -99,7 +100,13 @@ pub fn mount_helper(arguments: &[OsString], cancel: &CancelToken) -> ExitCode {
             Err(error) => failed(&error),
         };
     }
-    let done = Wish::of(&args.to_mount_args()).and_then(|wish| match args.fake {
+    // As for every file system, root's mounts have devices and set-user-ID programs; for users mount(8) asks for
+    // `nodev,nosuid`, and fusermount3 insists on them.
+    let options = match geteuid().is_root() {
+        true => MountOptions::for_mount8(),
+        false => MountOptions::default(),
+    };
+    let done = Wish::with(&args.to_mount_args(), options).and_then(|wish| match args.fake {
         true => Ok(None),
         false => background::start(&wish.to_server_arguments(), cancel).map(Some),
     });

@@ -78,44 +78,59 @@ fn check_directory(directory: &Path) -> Result<()> {
 /// Opens the image, read-only where it cannot be written and that will do.
 fn open(wish: &Wish, options: &mut MountOptions) -> Result<Filesystem> {
     let path = &wish.image;
-    let wanted = match options.access {
-        Access::ReadOnly => HostAccess::ReadOnly,
-        Access::ReadWrite => HostAccess::ReadWrite,
-    };
-    let hold = |access| {
-        let options = HostOptions {
-            access,
-            ..HostOptions::default()
-        };
-        Image::hold_device(path, &options)
-    };
-    let device = match hold(wanted) {
-        Err(error) if may_fall_back(wish, wanted, &error) => {
-            let device = hold(HostAccess::ReadOnly)?;
-            eprintln!(
-                "extant: {}: cannot be written ({}), mounted read-only",
-                names::shown_path(path),
-                error.kind().description()
-            );
+    let opened = match open_with(path, options) {
+        Err(error) if may_fall_back(wish, options.access, &error) => {
+            let why = match error.kind() {
+                ErrorKind::Unsupported => error.to_string(),
+                kind => kind.description().to_owned(),
+            };
             options.access = Access::ReadOnly;
-            device
+            let opened = open_with(path, options).map_err(|error| error.at(path))?;
+            eprintln!(
+                "extant: {}: cannot be written ({why}), mounted read-only",
+                names::shown_path(path)
+            );
+            Ok(opened)
         }
-        held => held?,
+        opened => opened,
     };
+    let filesystem = opened.map_err(|error| error.at(path))?;
     if options.source.is_none() {
         // By its full name, so that it is found again: from where it is mounted to what is mounted.
         let full = fs::canonicalize(path).map_err(|error| Error::from(error).at(path))?;
         options.source = Some(full.to_string_lossy().into_owned());
     }
-    Filesystem::open(device, filesystem_options(options)).map_err(|error| error.at(path))
+    let owner = filesystem.root().map(|root| root.attributes().uid);
+    let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
+    // Without a root directory the mount fails, and says why.
+    options.map_root_to(user.as_raw(), group.as_raw(), owner.unwrap_or(0));
+    Ok(filesystem)
 }
 
-fn may_fall_back(wish: &Wish, wanted: HostAccess, error: &Error) -> bool {
-    wanted == HostAccess::ReadWrite
+fn open_with(path: &Path, options: &MountOptions) -> Result<Filesystem> {
+    let access = match options.access {
+        Access::ReadOnly => HostAccess::ReadOnly,
+        Access::ReadWrite => HostAccess::ReadWrite,
+    };
+    let host = HostOptions {
+        access,
+        ..HostOptions::default()
+    };
+    let device = Image::hold_device(path, &host)?;
+    Filesystem::open(device, filesystem_options(options))
+}
+
+/// `Unsupported` is what the engine says of features that are only read.
+fn may_fall_back(wish: &Wish, wanted: Access, error: &Error) -> bool {
+    wanted == Access::ReadWrite
         && wish.on_read_only == OnReadOnly::Fallback
         && matches!(
             error.kind(),
-            ErrorKind::ReadOnly | ErrorKind::PermissionDenied | ErrorKind::Immutable
+            ErrorKind::ReadOnly
+                | ErrorKind::PermissionDenied
+                | ErrorKind::Immutable
+                | ErrorKind::NotPermitted
+                | ErrorKind::Unsupported
         )
 }
 

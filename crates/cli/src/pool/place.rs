@@ -1,6 +1,7 @@
 //! How a pool is named on the command line.
 
 use std::fs;
+use std::io::IsTerminal;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -40,10 +41,18 @@ pub struct PoolArgs {
     pub config: ConfigArgs,
 }
 
+/// Somebody who looks at a terminal is told why nothing happens.
+fn tell_wait(error: &Error) {
+    if std::io::stderr().is_terminal() {
+        // On a line of its own, also where a bar is shown.
+        eprintln!("\r\x1b[2Kextant: waiting: {error}");
+    }
+}
+
 impl PoolArgs {
     /// Opens it.
     pub fn open(&self) -> Result<Pool> {
-        Pool::open(self.definition()?)
+        Ok(Pool::open(self.definition()?)?.telling_waits(tell_wait))
     }
 
     /// The words that name the same pool for a process in another directory.

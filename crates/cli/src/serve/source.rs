@@ -77,7 +77,15 @@ impl Sources {
         for (served, place) in args.files.iter().zip(places) {
             let format = place.format;
             let (device, path) = match &self.image {
-                None => (open_on_host(args, format, &place.path)?, place.path.clone()),
+                None => {
+                    // Names of backing files are relative to that of the image.
+                    let device = match place.judged_file().filter(|_| !args.chain) {
+                        None => open_on_host(args, format, &place.path),
+                        Some(judged) => open_on_host(args, format, &judged)
+                            .map_err(|error| error.about(&place.path)),
+                    };
+                    (device?, place.path.clone())
+                }
                 Some(image) => {
                     let inner = place.path.as_os_str().as_bytes();
                     let file = image.resolve(&place.path, FollowLast::Yes)?.file();

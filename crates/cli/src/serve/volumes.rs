@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use extant_image::Format;
-use extant_pool::{Pool, VolumeName};
+use extant_pool::{Pool, VolumeName, VolumePlace};
 use extant_space::{Error, ErrorKind, Result};
 
 use super::{Cache, ServeArgs, Served, format};
@@ -21,6 +21,15 @@ pub(super) struct Place {
     pub(super) path: PathBuf,
     /// `None`: nobody has said.
     pub(super) format: Option<Format>,
+    /// What its pool has judged, kept open until it is served.
+    judged: Option<VolumePlace>,
+}
+
+impl Place {
+    /// Of a volume, a path of the very file that its pool has judged.
+    pub(super) fn judged_file(&self) -> Option<PathBuf> {
+        self.judged.as_ref().and_then(VolumePlace::path_of_file)
+    }
 }
 
 impl Places {
@@ -31,6 +40,7 @@ impl Places {
             let named = |served: &Served| Place {
                 path: served.path.clone(),
                 format: format::said(args.format, &served.path),
+                judged: None,
             };
             return Ok(Self {
                 image: args.inside.image.clone(),
@@ -51,10 +61,11 @@ impl Places {
         };
         for served in &args.files {
             let found = pool.place_of(&volume_name(served)?, !args.read_only)?;
-            places.image = found.image;
+            places.image.clone_from(&found.image);
             places.files.push(Place {
-                path: found.path,
+                path: found.path.clone(),
                 format: args.format.map(Format::from).or(Some(found.format)),
+                judged: Some(found),
             });
         }
         if places.image.is_some() && args.cache != Cache::Writeback {

@@ -52,7 +52,8 @@ pub struct CreateArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub allocation: Option<ByteSize>,
 
-    /// What is done about its space [default: as the pool says, or full; with a backing file off]
+    /// What is done about its space [default: as the pool says, or full; with a backing file off; with --xml as the described
+    /// volume has it]
     #[arg(long, value_name = "MODE")]
     pub preallocation: Option<Mode>,
 

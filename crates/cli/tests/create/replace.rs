@@ -1,13 +1,15 @@
 //! `--force`: another file has the name, and keeps it until the new one is complete.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::fs::Permissions;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
 use std::path::Path;
 
 use extant_space::ErrorKind;
 use extant_testkit::faulty::{Faults, Faulty, RenameFault, WriteFault};
-use extant_testkit::require;
+use extant_testkit::scratch::{Filesystem, Scratch};
 use extant_testkit::workdir::Workdir;
+use extant_testkit::{command, require, requires};
 use rustix::process::Signal;
 
 use crate::support::{MIB, Running, assert_names, create, create_command, wait_for_space_of};
@@ -18,6 +20,12 @@ fn old_file(folder: &Path) -> std::path::PathBuf {
     let file = folder.join("a");
     fs::write(&file, OLD).unwrap();
     file
+}
+
+/// What a tool of the system says of a file.
+#[track_caller]
+fn tool(words: &[&str], file: &Path) -> String {
+    command::text(command::tool(words[0]).args(&words[1..]).arg(file)).unwrap()
 }
 
 #[track_caller]
@@ -52,6 +60,40 @@ fn forced_creation_shows_the_old_file_until_the_new_one_is_complete() {
     running.wait().success();
     assert_eq!(fs::metadata(&file).unwrap().len(), 24 * MIB);
     assert_names(&folder, &["a"]);
+}
+
+#[test]
+fn forced_creation_keeps_owner_mode_and_attributes_of_the_old_file() {
+    require!(
+        requires::root(),
+        Filesystem::Ext4.requirement(),
+        requires::tool("setfacl"),
+        requires::tool("setcap")
+    );
+    let scratch = Scratch::new(Filesystem::Ext4, 64 * MIB);
+    let file = old_file(scratch.path());
+    chown(&file, Some(1000), Some(1001)).unwrap();
+    tool(&["setfacl", "-m", "u:1002:r,m::rw"], &file);
+    tool(&["setfattr", "-n", "user.note", "-v", "x"], &file);
+    tool(&["setcap", "cap_net_raw=ep"], &file);
+    fs::set_permissions(&file, Permissions::from_mode(0o4660)).unwrap();
+    let acl = tool(&["getfacl", "--absolute-names"], &file);
+    assert!(acl.contains("user:1002:r--"), "{acl}");
+    create(&file, "1MiB", &["--force"]).success();
+    let found = fs::metadata(&file).unwrap();
+    assert_eq!((found.uid(), found.gid()), (1000, 1001));
+    assert_eq!(found.mode() & 0o7777, 0o660, "{:o}", found.mode());
+    assert_eq!(found.len(), MIB);
+    let without_flags = |acl: &str| -> Vec<String> {
+        let lines = acl.lines().filter(|line| !line.starts_with("# flags"));
+        lines.map(str::to_owned).collect()
+    };
+    let now = tool(&["getfacl", "--absolute-names"], &file);
+    assert_eq!(without_flags(&now), without_flags(&acl));
+    assert!(tool(&["getfattr", "-n", "user.note"], &file).contains("user.note"));
+    assert!(tool(&["getcap"], &file).is_empty());
+    create(&file, "1MiB", &["--force", "--mode", "0640"]).success();
+    assert_eq!(fs::metadata(&file).unwrap().mode() & 0o7777, 0o640);
 }
 
 #[test]

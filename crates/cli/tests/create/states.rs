@@ -137,7 +137,10 @@ fn nocow_where_nothing_is_copied_is_noted_and_done() {
     let scratch = scratch(Filesystem::Ext4);
     let file = scratch.path().join("a");
     let answer = create(&file, "1MiB", &["--nocow", "--json"]).success();
-    assert!(answer.text("/notes/0").contains("--nocow"), "{answer}");
+    assert!(
+        answer.text("/notes/0").contains("copy-on-write"),
+        "{answer}"
+    );
     assert_extant(&file, MIB);
 }
 

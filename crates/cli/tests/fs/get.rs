@@ -183,3 +183,72 @@ fn cat_writes_holes_as_zeros_and_leaves_them_out_of_files() {
         assert_eq!(taken < 2 * MIB, is_sparse, "{redirect}: {taken}");
     }
 }
+
+/// The value of an attribute of what has the path itself.
+fn attribute(path: &std::path::Path, name: &str) -> Option<Vec<u8>> {
+    let mut value = vec![0; 256];
+    let length = rustix::fs::lgetxattr(path, name, &mut value[..]).ok()?;
+    Some(value[..length].to_vec())
+}
+
+fn set_attribute(path: &std::path::Path, name: &str, value: &[u8]) {
+    rustix::fs::lsetxattr(path, name, value, rustix::fs::XattrFlags::empty()).unwrap();
+}
+
+/// `cap_setuid=ep`, as the kernel stores it.
+const CAPABILITY: [u8; 20] = [1, 0, 0, 2, 128, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+#[test]
+fn power_given_by_an_image_is_left_out_unless_its_owners_are_kept() {
+    require!(requires::root(), requires::tool("mke2fs"));
+    let image = Image::new(32);
+    let mounted = image.mount();
+    let file = mounted.place.join("power");
+    fs::write(&file, "x").unwrap();
+    set_attribute(&file, "security.capability", &CAPABILITY);
+    set_attribute(&file, "trusted.note", b"t");
+    set_attribute(&file, "user.note", b"u");
+    drop(mounted);
+    let out = image.work.path().join("out");
+    let answer = image.fs(&["get", "--no-same-owner", "IMAGE", "/power", "out"]);
+    let answer = answer.success();
+    for name in ["security.capability", "trusted.note"] {
+        assert_eq!(attribute(&out, name), None, "{name}");
+        assert!(answer.stdout.contains(name), "{answer}");
+    }
+    assert_eq!(attribute(&out, "user.note").as_deref(), Some(&b"u"[..]));
+    image.fs(&["get", "IMAGE", "/power", "kept"]).success();
+    let kept = image.work.path().join("kept");
+    assert_eq!(
+        attribute(&kept, "security.capability").as_deref(),
+        Some(&CAPABILITY[..])
+    );
+}
+
+#[test]
+fn attributes_of_links_and_special_files_come_out_too() {
+    require!(
+        requires::root(),
+        requires::tool("mke2fs"),
+        requires::tool("mkfifo")
+    );
+    let image = Image::new(32);
+    let mounted = image.mount();
+    symlink("nowhere", mounted.place.join("link")).unwrap();
+    must(command::tool("mkfifo").arg(mounted.place.join("fifo")));
+    for name in ["link", "fifo"] {
+        set_attribute(&mounted.place.join(name), "trusted.label", name.as_bytes());
+    }
+    drop(mounted);
+    image.fs(&["get", "-r", "IMAGE", "/", "out"]).success();
+    for name in ["link", "fifo"] {
+        let value = attribute(&image.work.path().join("out").join(name), "trusted.label");
+        assert_eq!(value.as_deref(), Some(name.as_bytes()));
+    }
+    let answer = image.fs(&["get", "-r", "--no-same-owner", "IMAGE", "/", "ours"]);
+    let answer = answer.success();
+    assert!(
+        answer.stdout.contains("/link: attribute trusted.label"),
+        "{answer}"
+    );
+}

@@ -222,3 +222,55 @@ fn help_of_put_says_whose_files_are() {
         "{help}"
     );
 }
+
+#[test]
+fn set_id_bits_and_capabilities_are_kept_where_the_owner_is() {
+    require!(requires::root(), requires::tool("mke2fs"));
+    let image = Image::new(32);
+    let source = image.work.folder("src");
+    // `cap_setuid=ep`, as the kernel stores it.
+    let mut capability = [0; 20];
+    capability[..5].copy_from_slice(&[1, 0, 0, 2, 128]);
+    for (name, owner) in [("users", 1000), ("roots", 0)] {
+        let file = source.join(name);
+        fs::write(&file, "x").unwrap();
+        std::os::unix::fs::chown(&file, Some(owner), Some(owner)).unwrap();
+        let attribute = "security.capability";
+        rustix::fs::setxattr(
+            &file,
+            attribute,
+            &capability,
+            rustix::fs::XattrFlags::empty(),
+        )
+        .unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o6755);
+        fs::set_permissions(&file, mode).unwrap();
+    }
+    std::os::unix::fs::chown(&source, Some(1000), Some(1000)).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o2775);
+    fs::set_permissions(&source, mode).unwrap();
+    for (options, users, noted) in [
+        (&[][..], 0o755, true),
+        (&["--owner", "host"], 0o6755, false),
+    ] {
+        let words = [&["put", "-r"][..], options, &["IMAGE", "src/.", "/"]].concat();
+        let answer = image.fs(&words).success();
+        assert_eq!(
+            answer
+                .stdout
+                .contains("users: file capabilities and set-ID bits"),
+            noted
+        );
+        assert!(!answer.stdout.contains("roots"), "{answer}");
+        let mounted = image.mount();
+        let look = |name: &str| {
+            let path = mounted.place.join(name);
+            let mut value = [0; 64];
+            let capable = rustix::fs::getxattr(&path, "security.capability", &mut value).is_ok();
+            (fs::metadata(path).unwrap().mode() & 0o7777, capable)
+        };
+        assert_eq!(look("users"), (users, !noted), "{options:?}");
+        assert_eq!(look("roots"), (0o6755, true), "{options:?}");
+        assert_eq!(look(".").0, 0o2775, "{options:?}");
+    }
+}

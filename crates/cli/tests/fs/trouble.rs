@@ -1,13 +1,17 @@
 //! Images that somebody else uses, that are none, that need recovery.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use extant_testkit::scratch::LoopDevice;
 use extant_testkit::{command, require, requires};
 
 use crate::image::{Image, must};
-use crate::support::{extant, run};
+use crate::support::{as_nobody, extant, run};
 
 #[test]
 fn mounted_image_is_refused_for_changes_and_read_with_a_word() {
@@ -64,6 +68,93 @@ fn disk_is_used_like_an_image_unless_it_is_mounted() {
     drop(mount);
     drop(device);
     image.assert_clean();
+}
+
+/// A mount namespace of its own, in which `script` has run; it ends with the guard.
+struct Namespace(Child);
+
+impl Namespace {
+    fn with(script: &str, folder: &Path) -> Self {
+        let mut child = command::tool("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-ec"])
+            .arg(format!("{script}; echo ready; exec sleep 60"))
+            .current_dir(folder)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        let out = child.stdout.take().unwrap();
+        let _ = BufReader::new(out).read_line(&mut line);
+        let namespace = Self(child);
+        assert_eq!(line, "ready\n", "{script}");
+        namespace
+    }
+}
+
+impl Drop for Namespace {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn image_mounted_in_another_mount_namespace_is_refused() {
+    require!(
+        requires::root(),
+        requires::tool("mke2fs"),
+        requires::tool("unshare"),
+        requires::tool("setpriv")
+    );
+    let image = Image::new(32);
+    let [images, hidden, place] = ["images", "hidden", "place"].map(|n| image.work.folder(n));
+    fs::rename(&image.path, images.join("disk.img")).unwrap();
+    let disk = images.join("disk.img");
+    fs::set_permissions(&disk, fs::Permissions::from_mode(0o666)).unwrap();
+    let words = ["mkdir", "images/disk.img", "/d"];
+    // The path by which the loop device knows the file is there in that namespace only.
+    let script = "mount -t tmpfs x hidden; mkdir hidden/i; mount --bind images hidden/i; \
+                  mount -o loop hidden/i/disk.img place";
+    let namespace = Namespace::with(script, image.work.path());
+    assert!(!hidden.join("i").exists() && !place.join("lost+found").exists());
+    let refused = ["disk.img", "mounted at", "mount namespace of process"];
+    image.fs(&words).refused(4, &refused);
+    // Who may not ask the driver goes by the size.
+    let as_user = |words: &[&str]| {
+        let mut command = as_nobody(&image.command("fs", words), &image.work);
+        run(command.current_dir(image.work.path()))
+    };
+    as_user(&words).refused(4, &["disk.img", "perhaps attached to /dev/loop"]);
+    let look = image.fs(&["ls", "images/disk.img"]);
+    assert!(look.stderr.contains("mounted at"), "{look}");
+    drop(namespace);
+    // The loop device goes with its mount, which goes a moment after the last process.
+    let free = (0..200).any(|_| {
+        std::thread::sleep(Duration::from_millis(50));
+        image.fs(&words).code == Some(0)
+    });
+    assert!(free, "{}", image.fs(&words));
+}
+
+#[test]
+fn disk_mounted_in_another_mount_namespace_is_read_with_a_word() {
+    require!(
+        requires::root(),
+        requires::tool("mke2fs"),
+        requires::tool("unshare")
+    );
+    let image = Image::new(32);
+    let device = LoopDevice::attach(&image.path);
+    let disk = device.path().to_str().unwrap();
+    image.work.folder("place");
+    let namespace = Namespace::with(&format!("mount {disk} place"), image.work.path());
+    let look = image.fs(&["ls", disk]);
+    assert!(look.stderr.contains("mount namespace of process"), "{look}");
+    image
+        .fs(&["mkdir", disk, "/no"])
+        .refused(4, &[disk, "in use"]);
+    drop(namespace);
 }
 
 /// A process that ends with the test, whichever way that ends.

@@ -1,51 +1,57 @@
 //! mount(8), umount(8) and fstab(5): the program under its names in /sbin, where they look for it.
+//!
+//! Each test runs in a namespace of mounts of its own, with a /sbin of links to what is in the real one and to the program: nothing is put into
+//! the system's, where the program may be installed. The test starts itself there again, and has a deadline.
 
+use std::env;
 use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::sync::{Mutex, MutexGuard};
+use std::path::Path;
 
 use extant_testkit::command;
+use extant_testkit::workdir::Workdir;
 use extant_testkit::{require, requires};
 
 use crate::image::must;
-use crate::stand::{Stand, can_mount, patiently};
+use crate::stand::{LEAVE_OTHER_MOUNTS, Stand, can_mount, patiently};
 use crate::support::{Answer, run};
 
-/// Two tests at once would take away each other's links.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+/// Set where a test is started again.
+const INSIDE: &str = "EXTANT_TEST_OWN_SBIN";
 
-/// The links, as long as the value lives.
-struct Installed {
-    links: Vec<PathBuf>,
-    _turn: MutexGuard<'static, ()>,
-}
-
-impl Installed {
-    fn new() -> Self {
-        let turn = ONE_AT_A_TIME
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
-        let links = ["mount.fuse.extant", "umount.fuse.extant"];
-        let links = links.map(|name| Path::new("/sbin").join(name)).to_vec();
-        for link in &links {
-            // Of a test that was killed.
-            let is_ours = fs::symlink_metadata(link).is_ok_and(|found| found.is_symlink());
-            if is_ours {
-                fs::remove_file(link).unwrap();
-            }
-            symlink(env!("CARGO_BIN_EXE_extant"), link).unwrap();
-        }
-        Self { links, _turn: turn }
+/// Whether the calling test has a /sbin of its own; if not, it has run by now where it has.
+#[track_caller]
+fn has_own_sbin(name: &str) -> bool {
+    if env::var_os(INSIDE).is_some() {
+        return true;
     }
-}
-
-impl Drop for Installed {
-    fn drop(&mut self) {
-        for link in &self.links {
-            let _ = fs::remove_file(link);
-        }
-    }
+    let work = Workdir::new();
+    let script = r#"
+        sbin=$(readlink -f /sbin)
+        mkdir "$work/old" "$work/new"
+        mount --bind "$sbin" "$work/old"
+        ln -s "$work"/old/* "$work/new"
+        for name in mount umount; do ln -sf "$extant" "$work/new/$name.fuse.extant"; done
+        mount --bind "$work/new" "$sbin"
+        exec "$test" --exact "$name" --nocapture
+    "#;
+    let mut command = command::tool("timeout");
+    command
+        .args([
+            "--kill-after=5",
+            "60",
+            "unshare",
+            "--mount",
+            "--propagation",
+            "private",
+        ])
+        .args(["sh", "-euc", &format!("{LEAVE_OTHER_MOUNTS}{script}")])
+        .env("work", work.path())
+        .env("extant", env!("CARGO_BIN_EXE_extant"))
+        .env("test", env::current_exe().unwrap())
+        .env("name", format!("mount8::{name}"))
+        .env(INSIDE, "1");
+    must(&mut command);
+    false
 }
 
 fn mount(words: &[&str], stand: &Stand) -> Answer {
@@ -64,9 +70,13 @@ fn mount_and_umount_of_the_system_find_the_program() {
         requires::tool("mount"),
         requires::tool("umount")
     );
-    let _installed = Installed::new();
+    if !has_own_sbin("mount_and_umount_of_the_system_find_the_program") {
+        return;
+    }
     let stand = Stand::new(64);
-    let silent = mount(&["-t", "fuse.extant"], &stand).success();
+    // umount(8) asks the helper that this option names.
+    let words = ["-t", "fuse.extant", "-o", "helper=fuse.extant"];
+    let silent = mount(&words, &stand).success();
     assert_eq!(silent.stdout, "");
     assert_eq!(stand.seen().unwrap().fs_type, "fuse.extant");
     fs::write(stand.path("file"), "data").unwrap();
@@ -89,7 +99,9 @@ fn mount_and_umount_of_the_system_find_the_program() {
 #[test]
 fn mount_is_made_read_only_and_writable_again() {
     require!(can_mount(), requires::tool("mount"));
-    let _installed = Installed::new();
+    if !has_own_sbin("mount_is_made_read_only_and_writable_again") {
+        return;
+    }
     let stand = Stand::mounted(64, &["-o", "dev,allow_other"]);
     let remount = |words: &str| {
         let mut mount = command::tool("mount");
@@ -126,7 +138,9 @@ fn mount_is_made_read_only_and_writable_again() {
 #[test]
 fn line_of_fstab_is_mounted() {
     require!(can_mount(), requires::tool("mount"));
-    let _installed = Installed::new();
+    if !has_own_sbin("line_of_fstab_is_mounted") {
+        return;
+    }
     let stand = Stand::new(64);
     let fstab = stand.image.work.path().join("fstab");
     let line = format!(
@@ -146,7 +160,9 @@ fn line_of_fstab_is_mounted() {
 #[test]
 fn failure_has_the_exit_status_of_mount() {
     require!(can_mount(), requires::tool("mount"));
-    let _installed = Installed::new();
+    if !has_own_sbin("failure_has_the_exit_status_of_mount") {
+        return;
+    }
     let stand = Stand::new(32);
     let call = |words: &[&str]| {
         let mut command = std::process::Command::new("/sbin/mount.fuse.extant");
@@ -177,4 +193,38 @@ fn failure_has_the_exit_status_of_mount() {
     let shown = call(&["-v"]).success();
     assert!(shown.stdout.contains("mounted at"), "{shown}");
     stand.end();
+}
+
+#[test]
+fn devices_and_set_user_id_programs_are_as_for_every_file_system() {
+    require!(can_mount(), requires::tool("mount"));
+    if !has_own_sbin("devices_and_set_user_id_programs_are_as_for_every_file_system") {
+        return;
+    }
+    let stand = Stand::new(32);
+    let has = |word: &str| {
+        let options = stand.seen().unwrap().options;
+        options.iter().any(|option| option == word)
+    };
+    let remount = |words: &str| {
+        let mut mount = command::tool("mount");
+        mount.arg("-o").arg(format!("remount,{words}"));
+        run(mount.arg(&stand.directory)).success();
+    };
+    for (options, nodev, nosuid) in [
+        ("rw", false, false),
+        ("dev,suid", false, false),
+        ("nodev", true, false),
+        ("nodev,nosuid", true, true),
+    ] {
+        mount(&["-t", "fuse.extant", "-o", options], &stand).success();
+        assert_eq!((has("nodev"), has("nosuid")), (nodev, nosuid), "{options}");
+        for again in ["ro", "rw"] {
+            remount(again);
+            assert!(has(again), "{options}");
+            assert_eq!((has("nodev"), has("nosuid")), (nodev, nosuid), "{options}");
+        }
+        stand.umount().success();
+    }
+    stand.assert_closed();
 }

@@ -1,5 +1,6 @@
 //! An image and the place that it is mounted at.
 
+use std::cell::RefCell;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,11 +8,15 @@ use std::process::Command;
 
 use extant_sys::mounts::Mount;
 use extant_testkit::busy::try_while_busy;
+use extant_testkit::fuse_watchdog::FuseWatchdog;
 use extant_testkit::requires::{self, Requirement};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::image::Image;
 use crate::support::{Answer, Running, extant, run, wait_until};
+
+/// Shell lines for a new namespace of mounts: what other tests have mounted would stay there after their unmount.
+pub const LEAVE_OTHER_MOUNTS: &str = "cut -d ' ' -f 5 /proc/self/mountinfo | grep extant-test- | tac | xargs -r -n 1 umount -l || true\n";
 
 /// What mounting needs.
 pub fn can_mount() -> Requirement {
@@ -46,13 +51,21 @@ pub fn patiently(command: &mut Command) -> Answer {
 pub struct Stand {
     pub image: Image,
     pub directory: PathBuf,
+    watchdog: RefCell<Option<FuseWatchdog>>,
 }
 
 impl Stand {
     pub fn new(mebibytes: u64) -> Self {
-        let image = Image::new(mebibytes);
+        Self::of(Image::new(mebibytes))
+    }
+
+    pub fn of(image: Image) -> Self {
         let directory = image.work.folder("mount");
-        Self { image, directory }
+        Self {
+            image,
+            directory,
+            watchdog: RefCell::default(),
+        }
     }
 
     /// One that is mounted in the background with further arguments.
@@ -74,7 +87,18 @@ impl Stand {
     /// Mounts in the background.
     #[track_caller]
     pub fn mount(&self, words: &[&str]) -> Answer {
-        run(&mut self.command(words))
+        let answer = run(&mut self.command(words));
+        self.watch();
+        answer
+    }
+
+    /// Whatever is mounted now has a deadline.
+    fn watch(&self) {
+        let mut watchdog = self.watchdog.borrow_mut();
+        *watchdog = None;
+        if self.is_mounted() {
+            *watchdog = Some(FuseWatchdog::watch(&self.directory));
+        }
     }
 
     /// Mounts in the foreground, and waits until it is.
@@ -82,6 +106,7 @@ impl Stand {
     pub fn mount_in_foreground(&self) -> Running {
         let server = Running::start(&mut self.command(&["-f"]));
         wait_until("mounted", || self.is_mounted());
+        self.watch();
         server
     }
 
@@ -118,7 +143,11 @@ impl Stand {
         dump.success().json()["journal"]["needs_recovery"] == true
     }
 
+    /// A path in the mount. A test that asks makes progress.
     pub fn path(&self, name: impl AsRef<OsStr>) -> PathBuf {
+        if let Some(watchdog) = self.watchdog.borrow().as_ref() {
+            watchdog.progress();
+        }
         self.directory.join(name.as_ref())
     }
 

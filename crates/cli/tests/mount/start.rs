@@ -5,6 +5,7 @@ use std::os::unix::fs::MetadataExt;
 
 use extant_testkit::{command, require, requires};
 
+use crate::image::Image;
 use crate::stand::{Stand, can_mount, mount_at, patiently, umount_command, wait_for_end};
 use crate::support::{Running, extant, noise, run};
 
@@ -231,4 +232,54 @@ fn one_that_is_told_to_stop_before_it_is_mounted_leaves_nothing() {
         assert!(!stand.needs_recovery());
     }
     stand.assert_closed();
+}
+
+#[test]
+fn image_with_features_that_are_only_read_is_mounted_read_only_with_a_word() {
+    require!(can_mount());
+    let stand = Stand::of(Image::of("-t ext4 -O quota", 32));
+    stand.mount(&["-w"]).refused(5, &["disk.img", "quota"]);
+    let answer = stand.mount(&["--json"]);
+    assert_eq!(answer.code, Some(0), "{answer}");
+    assert_eq!(answer.stderr.lines().count(), 1, "{answer}");
+    for word in ["disk.img", "quota", "mounted read-only"] {
+        assert!(answer.stderr.contains(word), "{answer}");
+    }
+    assert_eq!(answer.text("/access"), "read-only");
+    assert!(stand.path("lost+found").is_dir());
+    stand.umount().success();
+    // Asked for, it needs no word.
+    stand.mount(&["-r"]).success();
+    stand.umount().success();
+}
+
+#[test]
+fn journal_is_passed_over_where_it_is_not_to_be_loaded() {
+    require!(can_mount(), requires::tool("debugfs"));
+    let stand = Stand::new(64);
+    let pid = stand.mount(&["--json"]).success().number("/pid");
+    fs::write(stand.path("kept"), "data").unwrap();
+    stand.umount().success();
+    wait_for_end(pid);
+    let pid = stand.mount(&["--json"]).success().number("/pid");
+    let file = fs::File::create(stand.path("in-the-journal")).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    crate::stand::send(pid, rustix::process::Signal::KILL);
+    wait_for_end(pid);
+    let answer = stand.umount();
+    assert_eq!(answer.code, Some(1), "{answer}");
+    assert!(stand.needs_recovery());
+    for option in ["noload", "norecovery"] {
+        let before = fs::read(&stand.image.path).unwrap();
+        let answer = stand.mount(&["--json", "-o", option]).success();
+        assert_eq!(answer.text("/access"), "read-only");
+        assert_eq!(fs::read(stand.path("kept")).unwrap(), b"data");
+        assert!(!stand.path("in-the-journal").exists());
+        stand.umount().success();
+        assert!(fs::read(&stand.image.path).unwrap() == before);
+    }
+    stand.mount(&[]).success();
+    assert!(stand.path("in-the-journal").exists());
+    stand.end();
 }

@@ -2,21 +2,24 @@
 //!
 //! In a namespace of mounts of its own, where `/dev/fuse` is open to all users, as on most systems.
 
+use std::cell::RefCell;
 use std::fs::{self, Permissions};
 use std::io::Read;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use extant_testkit::fuse_watchdog::FuseWatchdog;
 use extant_testkit::requires::Requirement;
 use extant_testkit::{command, require, requires};
 
-use crate::stand::{Stand, can_mount};
+use crate::stand::{LEAVE_OTHER_MOUNTS, Stand, can_mount};
 use crate::support::{Answer, NOBODY, copy_program, run};
 
 struct Room {
     process: Child,
     program: PathBuf,
+    watchdog: RefCell<Option<FuseWatchdog>>,
     stand: Stand,
 }
 
@@ -40,10 +43,10 @@ impl Room {
         copy_program(Path::new(env!("CARGO_BIN_EXE_extant")), &program);
         let process = Command::new("unshare")
             .args(["--mount", "--propagation", "private", "sh", "-euc"])
-            .arg(
-                "mknod $device c 10 229; chmod 666 $device; mount --bind $device /dev/fuse; echo; \
-                 exec sleep 1000",
-            )
+            .arg(format!(
+                "{LEAVE_OTHER_MOUNTS}mknod $device c 10 229; chmod 666 $device; \
+                 mount --bind $device /dev/fuse; echo; exec sleep 1000"
+            ))
             .env("device", stand.image.work.path().join("fuse"))
             .stdout(Stdio::piped())
             .spawn()
@@ -51,6 +54,7 @@ impl Room {
         let mut room = Self {
             process,
             program,
+            watchdog: RefCell::default(),
             stand,
         };
         let mut ready = [0];
@@ -80,7 +84,12 @@ impl Room {
     /// `extant WORDS`, run by nobody beside the image.
     fn extant(&self, words: &[&str]) -> Answer {
         let program = self.program.to_str().unwrap();
-        run(self.as_nobody(program).args(words))
+        let answer = run(self.as_nobody(program).args(words));
+        if words[0] == "mount" && answer.code == Some(0) {
+            let watchdog = FuseWatchdog::watch_in(self.process.id(), &self.stand.directory);
+            *self.watchdog.borrow_mut() = Some(watchdog);
+        }
+        answer
     }
 
     fn sh(&self, script: &str) -> Answer {
@@ -161,5 +170,61 @@ fn what_only_root_may_is_refused_to_a_user() {
     chown(&room.stand.directory, Some(0), Some(0)).unwrap();
     room.extant(&["mount", "disk.img", "mount"])
         .refused(4, &["mount", "fusermount3"]);
+    room.stand.assert_closed();
+}
+
+#[test]
+fn image_of_root_is_the_users_who_mounts_it() {
+    require!(can_mount(), can_make_rooms());
+    let room = Room::new();
+    let stat = |name: &str| room.sh(&format!("stat -c %u:%g {name}")).success().stdout;
+    room.extant(&["mount", "disk.img", "mount"]).success();
+    room.sh("echo hello > mount/file; mkdir mount/d; chmod 700 mount/d")
+        .success();
+    let theirs = format!("{NOBODY}:{NOBODY}\n");
+    assert_eq!(stat("mount"), theirs);
+    assert_eq!(stat("mount/file"), theirs);
+    room.extant(&["umount", "mount"]).success();
+    // In the image they are root's.
+    let listed = room.stand.image.fs(&["ls", "-l", "IMAGE"]).success();
+    let line = listed.stdout.lines().find(|line| line.ends_with("file"));
+    let words: Vec<&str> = line.expect("a line").split_whitespace().collect();
+    assert_eq!(words[2..4], ["0", "0"], "{listed}");
+    room.extant(&["mount", "-o", "idmap=none", "disk.img", "mount"])
+        .success();
+    assert_eq!(stat("mount/file"), "0:0\n");
+    room.sh("! touch mount/other 2>/dev/null").success();
+    room.extant(&["umount", "mount"]).success();
+    room.stand.assert_closed();
+}
+
+#[test]
+fn image_that_a_user_makes_is_theirs_in_every_mount() {
+    require!(can_mount(), can_make_rooms());
+    let room = Room::new();
+    fs::remove_file(&room.stand.image.path).unwrap();
+    chown(room.stand.image.work.path(), Some(NOBODY), Some(NOBODY)).unwrap();
+    room.extant(&["fs", "mkfs", "disk.img", "32MiB"]).success();
+    room.extant(&["create", "--in", "disk.img", "/vm.raw", "1MiB"])
+        .success();
+    room.extant(&["fs", "mkdir", "-p", "disk.img", "/d/e"])
+        .success();
+    room.extant(&["fs", "ln", "-s", "disk.img", "/vm.raw", "/link"])
+        .success();
+    room.sh("echo data > data").success();
+    room.extant(&["fs", "put", "disk.img", "data", "/d/data"])
+        .success();
+    room.extant(&["fallocate", "--in", "disk.img", "-l", "4KiB", "/new"])
+        .success();
+    let theirs = format!("{NOBODY}:{NOBODY}\n").repeat(7);
+    for options in ["rw", "idmap=none"] {
+        room.extant(&["mount", "-o", options, "disk.img", "mount"])
+            .success();
+        let names = "cd mount; stat -c %u:%g . vm.raw d d/e d/data link new";
+        assert_eq!(room.sh(names).success().stdout, theirs, "{options}");
+        room.sh("echo more >> mount/d/data; touch mount/f")
+            .success();
+        room.extant(&["umount", "mount"]).success();
+    }
     room.stand.assert_closed();
 }

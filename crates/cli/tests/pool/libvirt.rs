@@ -236,7 +236,7 @@ fn libvirt_and_extant_read_each_others_pools_and_volumes() {
     }
     let ours = by_the_user(&libvirt, &["pool", "info", "vms", "--xml"]).stdout;
     let theirs = libvirt.ask(&["pool-dumpxml", "vms"]);
-    for path in [&["name"][..], &["uuid"], &["target", "path"]] {
+    for path in [&["name"][..], &["uuid"], &["capacity"], &["target", "path"]] {
         assert_eq!(text(&ours, path), text(&theirs, path), "{path:?}");
     }
 
@@ -249,4 +249,74 @@ fn libvirt_and_extant_read_each_others_pools_and_volumes() {
     libvirt.ask(&["vol-create", "vms", file("again.xml").to_str().unwrap()]);
     let info = by_the_user(&libvirt, &["vol", "info", "vms", "again", "--json"]);
     assert_eq!(info.number("/capacity_bytes"), 2 * MIB);
+}
+
+#[test]
+fn volume_made_of_a_description_has_the_space_of_the_described_one() {
+    require!(Libvirt::requirement());
+    let libvirt = Libvirt::start();
+    let pool = libvirt.folder("pool");
+    let ours = |words: &[&str]| by_the_user(&libvirt, words);
+    let target = pool.to_str().unwrap();
+    libvirt.ask(&["pool-create-as", "vms", "dir", "--target", target]);
+    ours(&["pool", "define", "vms", target]);
+    let xml = libvirt.work().path().join("volume.xml");
+    let described = |name: &str| ours(&["vol", "info", "vms", name, "--xml"]).stdout;
+    let make = |name: &str, description: &str, more: &[&str]| {
+        let old = text(description, &["name"]);
+        fs::write(
+            &xml,
+            description.replace(&format!(">{old}<"), &format!(">{name}<")),
+        )
+        .unwrap();
+        let create = ["vol", "create", "vms", "--xml", xml.to_str().unwrap()];
+        ours(&[&create[..], more].concat());
+    };
+    let space = |name: &str| {
+        let info = ours(&["vol", "info", "vms", name, "--json"]);
+        let instruction = described(name).lines().nth(1).unwrap().to_owned();
+        (instruction, info.number("/written_bytes"))
+    };
+    for (format, modes) in [
+        ("raw", &["off", "falloc", "full"][..]),
+        ("qcow2", &["off", "metadata", "falloc", "full"]),
+    ] {
+        for mode in modes {
+            let name = format!("{mode}.{format}");
+            let words = [
+                "vol",
+                "create",
+                "vms",
+                &name,
+                "2MiB",
+                "--preallocation",
+                mode,
+            ];
+            ours(&words);
+            let wanted = space(&name);
+            let instruction = format!("<?extant preallocation='{mode}'?>");
+            assert_eq!(wanted.0.trim(), instruction, "{name}");
+            make(&format!("again-{name}"), &described(&name), &[]);
+            assert_eq!(space(&format!("again-{name}")), wanted, "{name}");
+            make(
+                &format!("all-{name}"),
+                &described(&name),
+                &["--preallocation", "full"],
+            );
+            assert_eq!(space(&format!("all-{name}")).1, 2 * MIB, "{name}");
+            // libvirt passes over the instruction, and its own descriptions have none.
+            libvirt.ask(&["pool-refresh", "vms"]);
+            let theirs = libvirt.ask(&["vol-dumpxml", &name, "vms"]);
+            if matches!(*mode, "off" | "full") {
+                make(&format!("their-{name}"), &theirs, &[]);
+                assert_eq!(space(&format!("their-{name}")), wanted, "{theirs}");
+            }
+        }
+    }
+    fs::write(
+        &xml,
+        described("full.qcow2").replace("full.qcow2", "virsh.qcow2"),
+    )
+    .unwrap();
+    libvirt.ask(&["vol-create", "vms", xml.to_str().unwrap()]);
 }

@@ -4,10 +4,11 @@ use std::os::unix::fs::MetadataExt;
 
 use extant_testkit::command::tool;
 use extant_testkit::{require, requires};
+use rustix::process::Signal;
 
 use crate::image::Image;
 use crate::stand::{Serving, Stand, qemu_io, said, size};
-use crate::support::{Answer, MIB, extant, run, wait_until};
+use crate::support::{Answer, MIB, Running, extant, run, wait_until};
 
 fn vol(words: &[&str]) -> Answer {
     run(extant().arg("vol").args(words))
@@ -95,5 +96,83 @@ fn volume_of_a_pool_in_an_image_is_served_through_its_journal() {
     let serving = stand.serve(&["--pool", pool, "a.qcow2", "-r"]);
     let bytes = read(&stand, &serving, "a.qcow2");
     assert!(bytes[..MIB as usize] == [9; MIB as usize]);
+    serving.end();
+}
+
+#[test]
+fn whoever_stands_in_the_way_is_named_by_every_command() {
+    require!(requires::tool("qemu-io"));
+    let stand = Stand::new();
+    let pool_path = stand.path("pool");
+    std::fs::create_dir(&pool_path).unwrap();
+    let pool = pool_path.to_str().unwrap();
+    let image = pool_path.join("a.qcow2");
+    let image_name = image.to_str().unwrap();
+    let out = stand.path("out");
+    let out = out.to_str().unwrap();
+    for name in ["raw", "a.qcow2"] {
+        vol(&["create", pool, name, "8MiB", "--preallocation", "off"]).success();
+    }
+    let refused = |code: i32, holder: &str, words: &[&str]| {
+        run(extant().args(words)).refused(code, &[holder, ", writing)"]);
+    };
+    // Our own server.
+    let serving = stand.serve(&["--pool", pool, "raw", "a.qcow2"]);
+    let holder = format!("extant (pid {}", serving.running.pid());
+    refused(4, &holder, &["vol", "delete", pool, "raw"]);
+    refused(4, &holder, &["vol", "resize", pool, "raw", "9MiB"]);
+    refused(4, &holder, &["vol", "download", pool, "raw", out]);
+    refused(4, &holder, &["vol", "clone", pool, "a.qcow2", "copy"]);
+    refused(
+        4,
+        &holder,
+        &["serve", "--pool", pool, "raw", "--socket", "t"],
+    );
+    refused(4, &holder, &["image", "resize", image_name, "9MiB"]);
+    // As qemu-img check has it: the check could not be made.
+    refused(1, &holder, &["image", "check", image_name]);
+    serving.end();
+    // QEMU, which has locks of its own.
+    let mut qemu = tool("qemu-io");
+    qemu.args(["-f", "qcow2"]).arg(&image);
+    let mut qemu = Running::start(qemu.stdin(std::process::Stdio::piped()));
+    let holder = format!("qemu-io (pid {}", qemu.pid());
+    wait_until("qemu-io", || {
+        let holders = extant_hostfs::holders(&image);
+        holders.iter().any(|holder| holder.may_write)
+    });
+    refused(4, &holder, &["vol", "wipe", pool, "a.qcow2"]);
+    refused(4, &holder, &["vol", "resize", pool, "a.qcow2", "9MiB"]);
+    refused(4, &holder, &["serve", image_name, "--socket", "t"]);
+    refused(1, &holder, &["image", "check", image_name]);
+    assert!(qemu.is_alive());
+    qemu.stop(Signal::TERM);
+}
+
+#[test]
+fn reader_of_a_pools_image_is_waited_for_and_named() {
+    require!(requires::tool("mke2fs"), requires::tool("script"));
+    let stand = Stand::new();
+    let image = Image::new(64);
+    let pool = image.path.to_str().unwrap();
+    vol(&["create", pool, "a", "1MiB"]).success();
+    let serving = stand.serve(&["--pool", pool, "a", "-r"]);
+    let holder = format!("extant (pid {}, reading)", serving.running.pid());
+    let mut words = extant();
+    words.args(["vol", "create", pool, "b", "1MiB"]);
+    let line = extant_testkit::command::line(&words);
+    let mut script = tool("script");
+    let answer = run(script.args(["-qec", &line, "/dev/null"]));
+    assert_eq!(answer.code, Some(4), "{answer}");
+    let told: Vec<&str> = answer
+        .stdout
+        .lines()
+        .filter(|line| line.contains(&holder))
+        .collect();
+    let [waiting, refused] = told[..] else {
+        panic!("{answer}")
+    };
+    assert!(waiting.contains("extant: waiting: "), "{answer}");
+    assert!(refused.contains("(waited 1"), "{answer}");
     serving.end();
 }

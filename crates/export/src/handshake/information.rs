@@ -44,6 +44,9 @@ impl Handshake<'_> {
                 self.reply(option, answer::INFO, &parts)?;
             }
         }
+        if option == wire::option::GO {
+            self.keep_place()?;
+        }
         self.reply(option, answer::ACK, &[])?;
         // An option that only asks leaves the contexts for the one that goes.
         Ok(Ok(match option {
@@ -72,6 +75,7 @@ impl Handshake<'_> {
             Zeroes::Sent => &zeroes[..],
             Zeroes::Omitted => &[],
         };
+        self.keep_place()?;
         // All but the type.
         self.send(&[&about.as_bytes()[2..], zeroes])?;
         Ok(self.agree(export))

@@ -1,19 +1,21 @@
 //! A socket that clients connect to, and the thread that takes them.
 
 use std::fs;
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use extant_space::{Error, ErrorKind, Result};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::retry_on_intr;
 
 use super::{Address, Shared};
@@ -23,11 +25,17 @@ use crate::socket::Socket;
 /// After a failure to take a client, which is mostly one of descriptors or memory.
 const PAUSE: Duration = Duration::from_millis(100);
 
+/// How long the end of a server is waited for that has been killed and still has its socket.
+const END_TIMEOUT: Duration = Duration::from_millis(500);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
+
 pub(super) struct Listener {
     /// Ends the thread. The socket may be somebody else's too, and is left as it is.
     stop: Arc<OwnedFd>,
     /// Of a socket in the file system that is ours.
-    path: Option<PathBuf>,
+    name: Option<Name>,
+    /// As long as it is open, no other file has its inode number.
+    socket: Arc<BoundSocket>,
     thread: JoinHandle<()>,
 }
 
@@ -45,9 +53,10 @@ impl Listener {
     pub(super) fn start(address: &Address, shared: Arc<Shared>) -> Result<(Self, Address)> {
         match address {
             Address::Unix(path) => {
-                let socket = bind(path).map_err(|error| error.during("listen").at(path))?;
+                let bound = bind(path).map_err(|error| error.during("listen").at(path));
+                let (socket, name) = bound?;
                 let mut listener = Self::take(BoundSocket::Unix(socket), shared)?;
-                listener.path = Some(path.clone());
+                listener.name = Some(name);
                 Ok((listener, address.clone()))
             }
             Address::Tcp(wanted) => {
@@ -70,16 +79,18 @@ impl Listener {
         let start = || -> io::Result<Self> {
             // Who shares the socket may take a client that was seen here.
             socket.set_nonblocking()?;
+            let socket = Arc::new(socket);
             let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
             let thread = thread::Builder::new()
                 .name("nbd listener".to_owned())
                 .spawn({
-                    let stop = stop.clone();
+                    let (socket, stop) = (socket.clone(), stop.clone());
                     move || take_clients(&socket, &stop, &shared)
                 })?;
             Ok(Self {
                 stop,
-                path: None,
+                name: None,
+                socket,
                 thread,
             })
         };
@@ -90,10 +101,10 @@ impl Listener {
     pub(super) fn stop(self) {
         // Cannot fail: the counter has room.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
-        if let Some(path) = self.path {
-            // Somebody may have removed it before.
-            let _ = fs::remove_file(path);
+        if let Some(name) = self.name {
+            name.remove();
         }
+        drop(self.socket);
         // A panic was shown where it happened.
         let _ = self.thread.join();
     }
@@ -181,21 +192,89 @@ fn bind_tcp(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     Ok((listener, bound))
 }
 
-/// Binds to a path; a socket there that nobody listens on goes.
-fn bind(path: &Path) -> Result<UnixListener> {
-    let in_use = match UnixListener::bind(path) {
-        Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
-        result => return Ok(result?),
-    };
-    let is_socket = fs::symlink_metadata(path)?.file_type().is_socket();
-    match UnixStream::connect(path) {
-        // So say other files, too.
-        Err(error) if is_socket && error.kind() == io::ErrorKind::ConnectionRefused => {
-            fs::remove_file(path)?;
-            Ok(UnixListener::bind(path)?)
-        }
-        _ => Err(Error::from(in_use)
-            .with_kind(ErrorKind::InUse)
-            .detail("somebody listens there, or it is no socket")),
+/// The name of a socket, and the inode that it names.
+struct Name {
+    path: PathBuf,
+    inode: (u64, u64),
+}
+
+impl Name {
+    fn of(path: &Path) -> io::Result<Self> {
+        let metadata = fs::symlink_metadata(path)?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            inode: (metadata.dev(), metadata.ino()),
+        })
     }
+
+    /// Removes the name, unless somebody has given it to another socket.
+    fn remove(self) {
+        let _turn = Turn::take(&self.path);
+        if Self::of(&self.path).is_ok_and(|now| now.inode == self.inode) {
+            // Somebody may have removed it before.
+            let _ = fs::remove_file(self.path);
+        }
+    }
+}
+
+/// Servers take turns at the names of a folder, by a lock on it. Where it cannot be had, they do without.
+struct Turn {
+    _folder: Option<File>,
+}
+
+impl Turn {
+    fn take(path: &Path) -> Self {
+        let folder = match path.parent() {
+            Some(folder) if !folder.as_os_str().is_empty() => folder,
+            _ => Path::new("."),
+        };
+        let folder = File::open(folder).ok();
+        let deadline = Instant::now() + 2 * END_TIMEOUT;
+        let is_taken = |folder: &File| {
+            let lock = FlockOperation::NonBlockingLockExclusive;
+            flock(folder, lock) == Err(rustix::io::Errno::WOULDBLOCK)
+        };
+        while folder.as_ref().is_some_and(is_taken) && Instant::now() < deadline {
+            thread::sleep(POLL_INTERVAL);
+        }
+        Self { _folder: folder }
+    }
+}
+
+/// Binds to a path. A socket there that nobody listens on is replaced, also when that ends only now.
+fn bind(path: &Path) -> Result<(UnixListener, Name)> {
+    let _turn = Turn::take(path);
+    let deadline = Instant::now() + END_TIMEOUT;
+    loop {
+        let in_use = match UnixListener::bind(path) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
+            result => return Ok((result?, Name::of(path)?)),
+        };
+        let is_socket = match fs::symlink_metadata(path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            metadata => metadata?.file_type().is_socket(),
+        };
+        // So do other files refuse a connection, too.
+        let connected = is_socket.then(|| UnixStream::connect(path));
+        match connected {
+            Some(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                fs::remove_file(path)?;
+            }
+            Some(Ok(client)) if Instant::now() < deadline && !is_greeted(&client, deadline) => {
+                thread::sleep(POLL_INTERVAL);
+            }
+            _ => {
+                return Err(Error::from(in_use)
+                    .with_kind(ErrorKind::InUse)
+                    .detail("somebody listens there, or it is no socket"));
+            }
+        }
+    }
+}
+
+/// Whether a server says something, as it does when it lives.
+fn is_greeted(mut client: &UnixStream, deadline: Instant) -> bool {
+    let left = deadline.saturating_duration_since(Instant::now());
+    let timeout = client.set_read_timeout(Some(left.max(POLL_INTERVAL)));
+    timeout.is_ok() && matches!(client.read(&mut [0]), Ok(1))
 }

@@ -1,7 +1,7 @@
 //! Requests out of the stream of bytes, a batch at a time.
 //!
 //! Small requests are read together and their data is copied to aligned memory. The data of a large one is read to
-//! where it is needed, but for what came with its header. Data of requests that are refused is read past.
+//! where it is needed, but for what came with its header. Data of requests that are refused is read past before they are answered.
 
 use std::io;
 use std::mem;
@@ -79,6 +79,8 @@ pub(super) struct Receiver {
     end: usize,
     /// Bytes of refused data that are still to come.
     skip: u64,
+    /// Whose data that is. The reply follows the data: a client that is still sending it does not know of a reply to it.
+    refused: Option<Command>,
     has_ended: bool,
     /// The client waits for each reply, as far as was seen: looks that are left out until the next. `None`: it does not.
     alone: Option<u32>,
@@ -105,6 +107,7 @@ impl Receiver {
             start: 0,
             end: 0,
             skip: 0,
+            refused: None,
             has_ended: false,
             alone: None,
             is_drained: false,
@@ -263,9 +266,21 @@ impl Receiver {
         let skipped = self.skip.min((self.end - self.start) as u64);
         self.start += skipped as usize;
         self.skip -= skipped;
+        if self.skip > 0 {
+            return Ok(Taken::Incomplete);
+        }
+        if let Some(refused) = &self.refused
+            && !intake.takes(refused.action, 0)
+        {
+            return Ok(Taken::NotNow);
+        }
+        if let Some(refused) = self.refused.take() {
+            intake.push(refused);
+            return Ok(Taken::Yes);
+        }
         let header_size = RequestHeader::size(self.style);
         let bytes = &self.buffer[self.start..self.end];
-        if self.skip > 0 || bytes.len() < header_size {
+        if bytes.len() < header_size {
             return Ok(Taken::Incomplete);
         }
         let Some(header) = RequestHeader::parse(self.style, bytes) else {
@@ -290,13 +305,10 @@ impl Receiver {
         };
         let payload = header.payload(self.style);
         if let Action::Refuse(..) = action {
-            if !intake.takes(action, 0) {
-                return Ok(Taken::NotNow);
-            }
             self.start += header_size;
             self.skip = payload;
-            intake.push(new);
-            return Ok(Taken::Yes);
+            self.refused = Some(new);
+            return self.take(intake, transmission, geometry);
         }
         let payload = usize::try_from(payload).expect("judged to be of bounded length");
         let there = payload.min(bytes.len() - header_size);

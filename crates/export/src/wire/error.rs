@@ -23,9 +23,10 @@ impl NbdError {
             return Self::NoMemory;
         }
         match error.kind() {
-            ErrorKind::ReadOnly | ErrorKind::PermissionDenied | ErrorKind::Immutable => {
-                Self::Permission
-            }
+            ErrorKind::ReadOnly
+            | ErrorKind::PermissionDenied
+            | ErrorKind::Immutable
+            | ErrorKind::NotPermitted => Self::Permission,
             ErrorKind::NoSpace | ErrorKind::QuotaExceeded | ErrorKind::TooLarge => Self::NoSpace,
             ErrorKind::InvalidArgument => Self::Invalid,
             ErrorKind::Unsupported | ErrorKind::CopyOnWrite => Self::Unsupported,

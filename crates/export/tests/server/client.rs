@@ -264,6 +264,24 @@ impl Client {
         }
     }
 
+    /// Reads from the greeting to the acknowledgement of an export; false when the server closes before.
+    pub fn try_until_ack(&mut self) -> bool {
+        let mut bytes = Vec::new();
+        let mut more = [0; 256];
+        // An acknowledgement is twenty bytes, the last of all.
+        let is_acknowledged = |bytes: &[u8]| {
+            let end = [&GO.to_be_bytes()[..], &ACK.to_be_bytes(), &[0; 4]].concat();
+            bytes.len() > 38 && bytes.ends_with(&end)
+        };
+        while !is_acknowledged(&bytes) {
+            match self.wire.read(&mut more) {
+                Ok(0) | Err(_) => return false,
+                Ok(count) => bytes.extend(&more[..count]),
+            }
+        }
+        true
+    }
+
     /// The server has nothing more to say, and closes.
     pub fn expect_end(&mut self) {
         let mut byte = [0];

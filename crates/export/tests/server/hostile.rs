@@ -248,7 +248,7 @@ fn announced_gigabytes_take_no_memory() {
             let mut client = Client::ready(&server, Some(EXTENDED), &[]);
             let write = client.encode(WRITE, PAYLOAD, 0, u64::MAX);
             client.send(&write);
-            assert_eq!(error_of(&client.reply()), 22);
+            // A reply would follow the last of it.
             client.send(&[0; 65536]);
             client
         })

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::Duration;
@@ -345,4 +346,37 @@ fn client_that_waits_for_each_reply_is_served_by_one_thread() {
     }
     let threads: HashSet<_> = device.threads.lock().unwrap().drain(..).collect();
     assert_eq!(threads.len(), 1);
+}
+
+#[test]
+fn refused_write_is_answered_when_its_data_has_come() {
+    for takes in ALL {
+        let (server, _) = server_on(takes, ServerOptions::default());
+        for style in STYLES {
+            let (ours, theirs) = UnixStream::pair().unwrap();
+            ours.set_read_timeout(Some(PATIENCE)).unwrap();
+            server.serve(theirs).unwrap();
+            let look = ours.try_clone().unwrap();
+            let mut client = Client::over(Box::new(ours));
+            client.greet(3);
+            client.negotiate(style, &[]);
+            // Longer than a request may be, and past the end.
+            for (offset, length) in [(0, 33 * MIB), (64 * MIB, 200 << 10)] {
+                let flags = if style == STYLES[2] { PAYLOAD } else { 0 };
+                let header = client.encode(WRITE, flags, offset, length);
+                let (most, rest) = (vec![1; length as usize - 512], [1; 512]);
+                client.send(&header);
+                client.send(&most);
+                let wait = Some(Duration::from_millis(50));
+                look.set_read_timeout(wait).unwrap();
+                let early = client.wire.read(&mut [0]);
+                let error = early.expect_err("a reply before the data");
+                assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}");
+                look.set_read_timeout(Some(PATIENCE)).unwrap();
+                client.send(&rest);
+                assert_ne!(error_of(&client.reply()), 0);
+                assert_eq!(client.read(0, 0, 512), [0; 512]);
+            }
+        }
+    }
 }

@@ -123,7 +123,7 @@ impl<'a> Apply<'a> {
         // The rest of them goes when the file system is opened.
         for cell in dead {
             self.space.reserve(orphan::CREDITS)?;
-            parts.add_orphan(transaction, cell)?;
+            parts.add_orphan(transaction, cell);
         }
         Ok(())
     }
@@ -201,7 +201,7 @@ impl<'a> Apply<'a> {
                     "inode {number} gets another layout, another attribute block, or another kind of map"
                 )));
             }
-            if is_mapped(&inode) {
+            if inode.is_mapped() {
                 *inode.block_area_mut() = *kept.block_area();
             }
             if inode.mode().file_type() == Some(FileType::Directory) {
@@ -237,7 +237,7 @@ impl<'a> Apply<'a> {
             .contains(InodeFlags::EXTENTS)
         {
             self.cut(cell, 0..LOGICAL_END)?;
-        } else if is_mapped(&read(&cell.state).inode) {
+        } else if read(&cell.state).inode.is_mapped() {
             return Err(block_mapped(cell.number));
         }
         self.space.reserve(INODE_CREDITS + orphan::CREDITS)?;
@@ -274,7 +274,7 @@ impl<'a> Apply<'a> {
         inode.set_sectors(0, layout)?;
         if inode.flags().contains(InodeFlags::EXTENTS) {
             tree::init(inode.block_area_mut());
-        } else if is_mapped(&inode) {
+        } else if inode.is_mapped() {
             return Err(block_mapped(number));
         }
         if file_type == FileType::Directory {
@@ -412,15 +412,6 @@ fn overlaid(
     slot[..bytes.len()].copy_from_slice(bytes);
     let inode = Inode::parse(&slot, number, &parts.layout, None)?;
     Ok((inode, slot))
-}
-
-/// Whether `i_block` is a map of blocks, which no record has.
-fn is_mapped(inode: &Inode) -> bool {
-    match inode.mode().file_type() {
-        Some(FileType::Regular | FileType::Directory) => true,
-        Some(FileType::SymbolicLink) => inode.short_link_target().is_none(),
-        _ => false,
-    }
 }
 
 fn check_extents(cell: &InodeCell) -> Result<()> {

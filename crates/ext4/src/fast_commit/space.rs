@@ -207,7 +207,8 @@ impl NodesMut for Store<'_, '_> {
             .change_held(self.space.transaction, block, |bytes| change(bytes));
     }
 
-    fn create(&mut self, goal: PhysicalBlock) -> Result<PhysicalBlock> {
+    fn create(&mut self, goal: PhysicalBlock, _: Option<PhysicalBlock>) -> Result<PhysicalBlock> {
+        // Only extent trees are changed here, whose blocks may lie anywhere.
         let number = self.space.take(goal)?;
         self.gained += 1;
         let cache = &self.space.parts.cache;

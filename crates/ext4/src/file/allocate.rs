@@ -11,6 +11,8 @@
 //! Each piece is a transaction of its own, so that a long request holds nobody up. After an error or a crash a part of it
 //! is done: from the start of the range, but blocks are given back from its end. What collapse and insert move begins
 //! at the hole that is closed, or at the end of the file.
+//!
+//! A file with a block map has nothing unwritten: of all modes it can only be punched, as in the kernel.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,6 +21,7 @@ use extant_blockdev::{Device, Zeroing};
 use extant_jbd2::Extension;
 use extant_mballoc::Allocation;
 use extant_ondisk::ext4::extent::{ExtentKind, LeafEntry};
+use extant_ondisk::ext4::layout::Mapping as MappingKind;
 use extant_ondisk::ext4::{LogicalBlock, PhysicalBlock};
 use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, Result};
 
@@ -43,6 +46,7 @@ impl Core {
         mode: FallocateMode,
         range: ByteRange,
     ) -> Result<()> {
+        self.changeable()?;
         if range.is_empty() {
             return Err(Error::new(ErrorKind::InvalidArgument).detail("an empty range"));
         }
@@ -56,8 +60,11 @@ impl Core {
                 }
                 _ => state.check_mutable()?,
             }
-            check_extents(&state)?;
-            parts.check_size(&state, range.end())?;
+            // In the kernel's order: what no file can have, and then what this one cannot do.
+            parts.check_size_of(MappingKind::Extents, range.end())?;
+            if mode != FallocateMode::PunchHole {
+                check_extents(&state)?;
+            }
             let first = match mode {
                 FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
                     Some(parts.spot_in(&state, parts.block_of(range.start()))?)

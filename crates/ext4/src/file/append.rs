@@ -29,6 +29,7 @@ impl InodeState {
             mapping: Mapping::Hole(end..LOGICAL_END),
             goal: Goal::Follow(AllocatorBlock(last.physical.0 + u64::from(last.blocks))),
             room: None,
+            limit: None,
             depth: 0,
         })
     }

@@ -8,20 +8,21 @@ use std::sync::Arc;
 
 use extant_jbd2::Extension;
 use extant_mballoc::{Block as AllocatorBlock, BlockRange};
+use extant_ondisk::ext4::LogicalBlock;
 use extant_ondisk::ext4::extent::{LOGICAL_END, LeafEntry};
 use extant_ondisk::ext4::inode::FileType;
 use extant_space::Result;
 
-use super::check_extents;
 use super::write::Stamp;
 use crate::filesystem::{Core, Parts};
 use crate::groups::group_credits;
 use crate::inode::{InodeCell, InodeState};
+use crate::mapping::{self, MapMut};
 use crate::orphan;
 use crate::store::Store;
 use crate::sync::{read, write};
 use crate::transaction::Transaction;
-use crate::tree::{Mapping, Tree, TreeMut};
+use crate::tree::Mapping;
 
 /// Extents that are given back in one step: each may lie in two groups. Of one that is longer than a group, as they are with small
 /// blocks, so much is given back that it lies in two.
@@ -32,15 +33,13 @@ const DIRECTORY_BLOCKS_MAX: u32 = 64;
 impl Core {
     /// Cuts the file or makes it longer by a hole.
     pub(crate) fn resize(&self, cell: &Arc<InodeCell>, size: u64) -> Result<()> {
+        self.changeable()?;
         let _alone = write(&cell.operation);
         let parts = &*self.parts;
         let before = {
             let state = read(&cell.state);
             state.check_mutable()?;
             parts.check_size(&state, size)?;
-            if size <= state.inode.size_bytes(&parts.layout) {
-                check_extents(&state)?;
-            }
             state.inode.size_bytes(&parts.layout)
         };
         if size > before {
@@ -67,21 +66,25 @@ impl Core {
         let parts = &*self.parts;
         let credits = self.cut_credits(cell)?;
         let transaction = self.begin_recorded(credits)?;
-        // The last block is zeroed before the size can commit: what is behind it must not come back later.
         let rest = {
             let mut state = write(&cell.state);
             state.join(cell, &transaction);
+            // First, as it can fail: the size must not change then, with blocks behind it that nobody would remove.
+            let behind = parts.block_after(size)..LOGICAL_END;
+            let rest = parts.remove_step(&transaction, cell, &mut state, behind)?;
             state.inode.set_size_bytes(size, &parts.layout);
             parts.stamp_state(&mut state, &transaction, Stamp { size_at_least: 0 });
             state.data_changed_in = Some(transaction.epoch());
-            let behind = parts.block_after(size)..LOGICAL_END;
-            parts.remove_step(&transaction, cell, &mut state, behind)?
+            rest
         };
+        if rest.is_some() {
+            parts.add_orphan(&transaction, cell);
+        }
+        // The last block is zeroed before the size can commit: what is behind it must not come back later.
         parts.zero_after_end(cell, size)?;
         if rest.is_none() {
             return Ok(());
         }
-        parts.add_orphan(&transaction, cell)?;
         drop(transaction);
         self.finish_cut(cell)
     }
@@ -142,17 +145,19 @@ impl Parts {
             true => DIRECTORY_BLOCKS_MAX.into(),
             false => LOGICAL_END,
         };
-        let tree = Tree::new(state.inode.block_area(), &*self.cache, format);
+        let find = |logical| mapping::find(&state.inode, &self.cache, format, logical);
         let group_blocks = self.layout.blocks_per_group().into();
-        let part = last_extents(&tree, &range, blocks_max, group_blocks)?;
-        let Some(part) = part else {
-            return Ok(None);
+        let part = match last_extents(find, &range, blocks_max, group_blocks)? {
+            Some(part) => part,
+            None if self.depth(state)? == 0 => return Ok(None),
+            // Nodes that hold nothing, as others leave them behind, go as well.
+            None => range.clone(),
         };
         state.touch(transaction, part.clone());
         let mut freed: Vec<LeafEntry> = Vec::new();
         let mut store = Store::new(self, transaction, cell, state);
-        let mut tree = TreeMut::new(state.tree_area(), &mut store, format);
-        let left = tree.remove_last(part.clone(), &mut |extent| freed.push(extent))?;
+        let mut map = MapMut::new(state, &mut store, format);
+        let left = map.remove_last(part.clone(), &mut |extent| freed.push(extent))?;
         for extent in freed {
             let blocks = BlockRange::new(AllocatorBlock(extent.physical.0), extent.blocks.into());
             match is_metadata {
@@ -173,8 +178,8 @@ fn holds_metadata(state: &InodeState) -> bool {
 
 /// A part of `range`, up to its end, that holds its last few extents, or as much of them as has `blocks_max` blocks, or of the
 /// first of them `group_blocks`; `None` when it holds none.
-fn last_extents<N: crate::tree::Nodes>(
-    tree: &Tree<'_, N>,
+fn last_extents(
+    find: impl Fn(LogicalBlock) -> Result<Mapping>,
     range: &Range<u64>,
     blocks_max: u64,
     group_blocks: u64,
@@ -184,8 +189,8 @@ fn last_extents<N: crate::tree::Nodes>(
     let mut start = end;
     let mut blocks_left = blocks_max;
     while end > range.start && found < EXTENTS_MAX && blocks_left > 0 {
-        let last = extant_ondisk::ext4::LogicalBlock((end - 1) as u32);
-        match tree.find(last)? {
+        let last = LogicalBlock((end - 1) as u32);
+        match find(last)? {
             Mapping::Hole(hole) => end = hole.start,
             Mapping::Extent(extent) => {
                 let first = range.start.max(extent.logical.0.into());

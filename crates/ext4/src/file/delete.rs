@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use extant_ondisk::ext4::extent::LOGICAL_END;
-use extant_ondisk::ext4::inode::{FileType, InodeFlags};
+use extant_ondisk::ext4::inode::FileType;
 use extant_space::Result;
 
 use super::write::INODE_CREDITS;
@@ -21,8 +21,7 @@ impl Core {
         let _alone = write(&cell.operation);
         let (has_blocks, file_type) = {
             let state = read(&cell.state);
-            let has_tree = state.inode.flags().contains(InodeFlags::EXTENTS);
-            (has_tree, state.inode.mode().file_type())
+            (state.inode.is_mapped(), state.inode.mode().file_type())
         };
         if has_blocks {
             self.remove_blocks(cell, 0..LOGICAL_END)?;

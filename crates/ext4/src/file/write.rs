@@ -16,21 +16,26 @@ use extant_space::{ByteRange, Error, ErrorKind, Result};
 
 use super::check_extents;
 use super::overwrite::Done;
+use crate::block_map;
 use crate::cache::Changing;
 use crate::filesystem::{Core, Parts, allocator_id};
 use crate::groups::group_credits;
 use crate::inode::{InodeCell, InodeState};
+use crate::io;
+use crate::mapping::{self, MapMut};
 use crate::store::Store;
 use crate::sync::{read, write};
 use crate::time;
 use crate::transaction::Transaction;
 use crate::tree::{Mapping, TreeMut, step_cost};
-use crate::{io, mapping};
 
 /// Blocks of metadata for an inode alone.
 pub(crate) const INODE_CREDITS: u32 = 1;
 /// What is written out of order gathers in pieces of so many blocks.
 const PIECE: u64 = 512;
+
+/// Files of this size and more are said in the superblock.
+const LARGE_BYTES: u64 = 1 << 31;
 
 /// What else a change of data does to the inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +52,8 @@ pub(crate) struct Spot {
     pub(crate) goal: Goal,
     /// What is left free around them.
     pub(crate) room: Option<Room>,
+    /// Where they have to end.
+    pub(crate) limit: Option<AllocatorBlock>,
     /// Levels of the tree below its root.
     pub(crate) depth: u16,
 }
@@ -65,6 +72,8 @@ impl Core {
         if from.is_empty() {
             return Ok(());
         }
+        // Data is written before a transaction is begun.
+        self.changeable()?;
         if self.overwrite(cell, from, offset)? == Done::Yes {
             return Ok(());
         }
@@ -111,7 +120,6 @@ impl Core {
                 Ok(length)
             }
             Mapping::Extent(extent) => {
-                check_extents(&read(&cell.state))?;
                 let blocks = at >> bits..parts.block_after(end);
                 let skipped = blocks.start - u64::from(extent.logical.0);
                 parts.write_blocks(PhysicalBlock(extent.physical.0 + skipped), from, at)?;
@@ -119,7 +127,6 @@ impl Core {
                 Ok(length)
             }
             Mapping::Hole(ref hole) => {
-                check_extents(&read(&cell.state))?;
                 let first = at >> bits;
                 let wanted = parts.block_after(end) - first;
                 let most = u64::from(ExtentKind::Written.blocks_max());
@@ -282,7 +289,15 @@ impl Parts {
         }
         let format = self.tree_format(state);
         let find = |logical| mapping::find(&state.inode, &self.cache, format, logical);
-        let mapping = find(logical)?;
+        let mut mapping = find(logical)?;
+        let mut limit = None;
+        if !state.inode.flags().contains(InodeFlags::EXTENTS) {
+            limit = Some(AllocatorBlock(block_map::PHYSICAL_END.0));
+            if let Mapping::Hole(hole) = &mut mapping {
+                // What is filled in one step.
+                hole.end = hole.end.min(block_map::leaf(logical, &self.layout).end);
+            }
+        }
         let (goal, room) = match &mapping {
             Mapping::Hole(hole) => self.goal_in(hole, logical, find)?,
             Mapping::Extent(_) => (Goal::Anywhere, None),
@@ -291,6 +306,7 @@ impl Parts {
             mapping,
             goal,
             room,
+            limit,
             depth: self.depth(state)?,
         })
     }
@@ -350,7 +366,7 @@ impl Parts {
             wanted,
             minimum: 1,
             alignment: Alignment::Any,
-            limit: None,
+            limit: spot.limit,
             flags: RequestFlags::STREAM | self.reserve_flag(),
             transaction: transaction.map(|transaction| allocator_id(transaction.id())),
         };
@@ -388,8 +404,8 @@ impl Parts {
         let range = store.attach_data(allocation)?;
         if !state.extend_last(&extent) {
             let format = self.tree_format(&state);
-            let mut tree = TreeMut::new(state.tree_area(), &mut store, format);
-            if let Err(error) = tree.insert(extent) {
+            let mut map = MapMut::new(&mut state, &mut store, format);
+            if let Err(error) = map.insert(extent) {
                 store.detach(range)?;
                 store.settle(&mut state)?;
                 return Err(error);
@@ -404,8 +420,8 @@ impl Parts {
         Ok(())
     }
 
-    /// Runs steps on the tree of a file, whose state is locked and part of the transaction. What they took and gave back is
-    /// counted, also where one of them has failed.
+    /// Runs steps on the extent tree of a file, whose state is locked and part of the transaction. What they took and gave
+    /// back is counted, also where one of them has failed. `Unsupported` where the file has a block map.
     pub(super) fn with_tree<T>(
         &self,
         transaction: &Transaction<'_>,
@@ -413,6 +429,7 @@ impl Parts {
         state: &mut InodeState,
         steps: impl FnOnce(&mut TreeMut<'_, Store<'_>>) -> Result<T>,
     ) -> Result<T> {
+        check_extents(state)?;
         let format = self.tree_format(state);
         let mut store = Store::new(self, transaction, cell, state);
         let mut tree = TreeMut::new(state.tree_area(), &mut store, format);
@@ -421,10 +438,10 @@ impl Parts {
         done
     }
 
-    /// Levels of the inode's tree below its root.
+    /// Levels of the inode's tree below its root; for a block map those of a tree that costs as much.
     pub(super) fn depth(&self, state: &InodeState) -> Result<u16> {
         if !state.inode.flags().contains(InodeFlags::EXTENTS) {
-            return Ok(0);
+            return Ok(block_map::DEPTH);
         }
         let root = ExtentNode::parse_root(state.inode.block_area(), &self.layout)?;
         Ok(root.depth())
@@ -464,6 +481,9 @@ impl Parts {
                 .inode
                 .set_size_bytes(stamp.size_at_least, &self.layout);
             state.data_changed_in = Some(transaction.epoch());
+            if stamp.size_at_least >= LARGE_BYTES {
+                self.set_large_file(transaction);
+            }
         }
     }
 

@@ -28,7 +28,7 @@ use crate::fast_commit::Writing;
 use crate::groups::{FreeSums, Groups, Source};
 use crate::inode::InodeTable;
 use crate::mapping;
-use crate::options::{Options, supported};
+use crate::options::{Options, Replay, supported};
 use crate::orphan::Orphans;
 use crate::sync::{lock, read};
 use crate::system_zone::{SystemZone, ZoneBuilder};
@@ -47,9 +47,14 @@ impl Filesystem {
     /// as if it were.
     ///
     /// # Errors
-    /// `Unsupported` naming features that the engine does not have, `Corrupt` naming the structure, `ReadOnly`
-    /// for changes of a device that takes none; errors of the device.
+    /// `Unsupported` for what the engine does not do, naming the feature: with [`Access::ReadOnly`] it may open;
+    /// `Corrupt` naming the structure, `ReadOnly` for changes of a device that takes none, `InvalidArgument` for
+    /// changes with [`Replay::Off`]; errors of the device.
     pub fn open(device: Arc<dyn Device>, options: Options) -> Result<Self> {
+        if options.access == Access::ReadWrite && options.replay == Replay::Off {
+            return Err(Error::new(ErrorKind::InvalidArgument)
+                .detail("without its journal a file system is opened read-only"));
+        }
         let superblock = read_superblock(&*device)?;
         superblock
             .features()
@@ -66,7 +71,10 @@ fn open_read_only(
     superblock: Superblock,
     options: Options,
 ) -> Result<Filesystem> {
-    let (device, superblock) = recovered(device, superblock, &options)?;
+    let (device, superblock) = match options.replay {
+        Replay::On => recovered(device, superblock, &options).map_err(pass_journal)?,
+        Replay::Off => (device, superblock),
+    };
     let parts = Parts::new(device, None, superblock, options)?;
     Ok(Filesystem {
         core: Arc::new(Core {
@@ -74,6 +82,16 @@ fn open_read_only(
             journal: None,
         }),
     })
+}
+
+/// Says how a file system is read whose journal cannot be.
+fn pass_journal(error: Error) -> Error {
+    match error.kind() {
+        ErrorKind::Corrupt | ErrorKind::Unsupported => {
+            error.advice("check the file system, or read it without its journal (noload)")
+        }
+        _ => error,
+    }
 }
 
 fn open_read_write(
@@ -256,7 +274,10 @@ impl Parts {
             options.cached_blocks,
         ));
         let table = read_descriptors(&*device, &superblock)?;
-        let place = journal_place(&device, &superblock)?;
+        let place = match options.replay {
+            Replay::On => journal_place(&device, &superblock)?,
+            Replay::Off => None,
+        };
         let zone = table.zone.finish(&superblock, place.as_ref())?;
         let groups = Arc::new(Groups::new(
             Arc::clone(&cache),
@@ -313,6 +334,7 @@ impl Parts {
             moving: Mutex::default(),
             stopped: AtomicBool::new(false),
             closed: AtomicBool::new(false),
+            cut: AtomicBool::new(false),
             overhead: OnceLock::new(),
         })
     }

@@ -4,6 +4,8 @@
 //! states that are written fit the one that was found ([`Superblock::fit_sectors`]): any two sectors go together, and
 //! what must come at once lies in the first.
 
+use std::sync::atomic::Ordering;
+
 use extant_blockdev::{Device, Persistence};
 use extant_ondisk::ext4::superblock::{ErrorPolicy, RecordedError};
 use extant_ondisk::ext4::{Incompat, PhysicalBlock, RoCompat, Superblock};
@@ -15,6 +17,7 @@ use crate::cache::Changing;
 use crate::options::OnError;
 use crate::sync::lock;
 use crate::time;
+use crate::transaction::Transaction;
 
 impl Parts {
     /// The block that the superblock is in.
@@ -72,6 +75,25 @@ impl Parts {
         self.write_superblock()
     }
 
+    /// Says that there are files of 2 GiB and more, in the transaction that makes the first one.
+    #[cold]
+    pub(crate) fn set_large_file(&self, transaction: &Transaction<'_>) {
+        let mut superblock = lock(&self.superblock);
+        if superblock
+            .features()
+            .ro_compat
+            .contains(RoCompat::LARGE_FILE)
+        {
+            return;
+        }
+        transaction.forbid_fast_commit();
+        let set = superblock.edit(|raw| {
+            let features = raw.s_feature_ro_compat.get() | RoCompat::LARGE_FILE.bits();
+            raw.s_feature_ro_compat.set(features);
+        });
+        set.expect("a superblock is as good with this feature");
+    }
+
     /// What to do when metadata is wrong.
     pub(crate) fn on_error(&self) -> OnError {
         let stored = self.groups.superblock().error_policy();
@@ -83,6 +105,9 @@ impl Parts {
 
     /// Notes that metadata was wrong or could not be written: `e2fsck` will look.
     pub(crate) fn note_error(&self, error: &Error) {
+        if self.cut.load(Ordering::Relaxed) {
+            return;
+        }
         let mut superblock = lock(&self.superblock);
         superblock.record_error(&recorded(error));
         // The device may be what failed.

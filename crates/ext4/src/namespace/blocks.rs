@@ -11,10 +11,9 @@ use smallvec::SmallVec;
 
 use crate::cache::Block;
 use crate::directory::{DirectoryBlocks, DirectoryBlocksMut, Shape};
-use crate::file::{Stamp, check_extents};
+use crate::file::Stamp;
 use crate::filesystem::Parts;
 use crate::inode::InodeCell;
-use crate::sync::read;
 use crate::transaction::Transaction;
 use crate::tree::Mapping;
 
@@ -122,7 +121,6 @@ impl DirectoryBlocksMut for Blocks<'_> {
 
     fn append(&mut self) -> Result<LogicalBlock> {
         let (parts, transaction) = (self.parts, self.transaction());
-        check_extents(&read(&self.cell.state))?;
         // e2fsck, replaying names, has no block for them.
         transaction.forbid_fast_commit();
         let logical = LogicalBlock(self.count);

@@ -115,11 +115,11 @@ impl Core {
                 inserted.map_err(|error| in_directory(error, parent.number))
             });
         if let Err(error) = done {
-            let noted = parts.give_up_inode(&transaction, &cell);
+            parts.give_up_inode(&transaction, &cell);
             drop(transaction);
             drop(alone);
             self.close_handle(&cell);
-            return Err(noted.err().unwrap_or(error));
+            return Err(error);
         }
         if is_directory {
             parts.add_subdirectory(&transaction, parent);
@@ -146,9 +146,8 @@ impl Core {
         let inherited = parts.inherited_access(&read(&parent.state), new)?;
         let transaction = self.begin(parts.new_inode_credits())?;
         let cell = parts.make_inode(&transaction, parent, new, &inherited)?;
-        let done = parts
-            .give_up_inode(&transaction, &cell)
-            .and_then(|()| parts.inherit_access(&transaction, &cell, &inherited));
+        parts.give_up_inode(&transaction, &cell);
+        let done = parts.inherit_access(&transaction, &cell, &inherited);
         drop(transaction);
         if let Err(error) = done {
             self.close_handle(&cell);
@@ -161,12 +160,6 @@ impl Core {
 impl Parts {
     /// Refuses what this file system cannot have.
     pub(super) fn check_kind(&self, kind: &NewKind<'_>) -> Result<()> {
-        let has_extents = self.layout.features().incompat.contains(Incompat::EXTENTS);
-        if !has_extents {
-            return Err(Error::new(ErrorKind::Unsupported)
-                .detail("the file system keeps blocks as ext2 does, without extents")
-                .advice("convert it with tune2fs -O extents"));
-        }
         let NewKind::SymbolicLink(target) = kind else {
             return Ok(());
         };
@@ -191,13 +184,9 @@ impl Parts {
     }
 
     /// An inode without a name goes the way of one that has lost its last one.
-    pub(super) fn give_up_inode(
-        &self,
-        transaction: &Transaction<'_>,
-        cell: &Arc<InodeCell>,
-    ) -> Result<()> {
+    pub(super) fn give_up_inode(&self, transaction: &Transaction<'_>, cell: &Arc<InodeCell>) {
         cell.change(transaction, |state| state.inode.set_links(0));
-        self.add_orphan(transaction, cell)
+        self.add_orphan(transaction, cell);
     }
 
     /// Takes a number and makes an inode of the kind without content; it has a handle.
@@ -266,9 +255,9 @@ impl Parts {
         }
         let mut flags = parent.inode.flags() & inherited(file_type);
         match new.kind {
-            NewKind::Regular | NewKind::Directory => flags |= InodeFlags::EXTENTS,
+            NewKind::Regular | NewKind::Directory => flags |= self.map_flag(),
             NewKind::SymbolicLink(target) if target.len() > SHORT_TARGET_MAX => {
-                flags |= InodeFlags::EXTENTS;
+                flags |= self.map_flag();
             }
             NewKind::CharacterDevice(device) | NewKind::BlockDevice(device) => {
                 inode.set_device(device);
@@ -285,6 +274,14 @@ impl Parts {
             inode.set_project(project);
         }
         inode
+    }
+
+    /// How a new inode keeps its blocks: in extents where the file system has them, else in a block map.
+    fn map_flag(&self) -> InodeFlags {
+        match self.layout.features().incompat.contains(Incompat::EXTENTS) {
+            true => InodeFlags::EXTENTS,
+            false => InodeFlags::empty(),
+        }
     }
 
     /// Gives a new inode what belongs to its kind.

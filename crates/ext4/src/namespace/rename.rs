@@ -8,7 +8,7 @@ use extant_ondisk::ext4::fast_commit::NameChange;
 use extant_ondisk::ext4::inode::{DeviceNumber, FileType, TimeField};
 use extant_space::{Error, ErrorKind, Result};
 
-use super::unlink::{check_removable, loops};
+use super::unlink::loops;
 use super::{NewKind, NewNode, check_addable, check_takeable, in_directory};
 use crate::filesystem::{Core, Parts};
 use crate::inode::InodeCell;
@@ -182,7 +182,8 @@ impl Core {
         let done = match done {
             Ok(()) => Ok(()),
             Err(NotMoved::Untouched(error)) => {
-                parts.give_up_inode(&transaction, &whiteout).and(Err(error))
+                parts.give_up_inode(&transaction, &whiteout);
+                Err(error)
             }
             Err(NotMoved::Halfway(error)) => Err(self.fail(error)),
         };
@@ -334,7 +335,7 @@ impl Parts {
         match (&moved.target, moved.mode) {
             (None, _) | (Some(_), RenameMode::Exchange) => {}
             (Some((target, FileType::Directory)), _) => self.check_empty(target)?,
-            (Some((target, _)), _) => check_removable(&read(&target.state))?,
+            (Some((target, _)), _) => read(&target.state).check_mutable()?,
         }
         let directory = Some(FileType::Directory);
         let to_gains = moved.crosses()
@@ -416,9 +417,9 @@ impl Parts {
                 match target {
                     Some((target, FileType::Directory)) => {
                         self.remove_subdirectory(transaction, to.directory);
-                        self.lose_directory(transaction, target)?;
+                        self.lose_directory(transaction, target);
                     }
-                    Some((target, _)) => self.lose_name(transaction, target)?,
+                    Some((target, _)) => self.lose_name(transaction, target),
                     None => {}
                 }
             }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use extant_ondisk::ext4::directory::check_name;
 use extant_ondisk::ext4::fast_commit::NameChange;
-use extant_ondisk::ext4::inode::{FileType, InodeFlags, TimeField};
+use extant_ondisk::ext4::inode::{FileType, TimeField};
 use extant_space::{Error, ErrorKind, Result};
 
 use super::{check_takeable, in_directory};
 use crate::filesystem::{Core, Parts};
-use crate::inode::{InodeCell, InodeState};
+use crate::inode::InodeCell;
 use crate::orphan;
 use crate::sync::{read, write};
 use crate::time;
@@ -33,12 +33,12 @@ impl Core {
                 if state.inode.mode().file_type() == Some(FileType::Directory) {
                     return Err(Error::new(ErrorKind::IsDirectory));
                 }
-                check_removable(&state)?;
             }
             let transaction = self.begin_recorded(UNLINK_CREDITS)?;
             parts.remove_name(&transaction, parent, name)?;
             transaction.note_name(NameChange::Unlink, parent.number, victim.number, name);
-            parts.lose_name(&transaction, &victim)
+            parts.lose_name(&transaction, &victim);
+            Ok(())
         })();
         drop(alone);
         self.close_handle(&victim);
@@ -65,7 +65,8 @@ impl Core {
             let transaction = self.begin(UNLINK_CREDITS)?;
             parts.remove_name(&transaction, parent, name)?;
             parts.remove_subdirectory(&transaction, parent);
-            parts.lose_directory(&transaction, &victim)
+            parts.lose_directory(&transaction, &victim);
+            Ok(())
         })();
         drop(alone);
         self.close_handle(&victim);
@@ -96,41 +97,32 @@ impl Parts {
     }
 
     /// Something that is no directory has one name less.
-    pub(super) fn lose_name(
-        &self,
-        transaction: &Transaction<'_>,
-        victim: &Arc<InodeCell>,
-    ) -> Result<()> {
+    pub(super) fn lose_name(&self, transaction: &Transaction<'_>, victim: &Arc<InodeCell>) {
         let left = victim.change(transaction, |state| {
             let left = state.inode.links().saturating_sub(1);
             state.inode.set_links(left);
             state.inode.set_time(TimeField::Change, time::now());
             left
         });
-        match left {
-            0 => self.add_orphan(transaction, victim),
-            _ => Ok(()),
+        if left == 0 {
+            self.add_orphan(transaction, victim);
         }
     }
 
     /// An empty directory has no name any more.
-    pub(super) fn lose_directory(
-        &self,
-        transaction: &Transaction<'_>,
-        victim: &Arc<InodeCell>,
-    ) -> Result<()> {
+    pub(super) fn lose_directory(&self, transaction: &Transaction<'_>, victim: &Arc<InodeCell>) {
         victim.change(transaction, |state| {
             state.inode.set_links(0);
             state.inode.set_size_bytes(0, &self.layout);
             state.inode.set_time(TimeField::Change, time::now());
             state.data_changed_in = Some(transaction.epoch());
         });
-        self.add_orphan(transaction, victim)
+        self.add_orphan(transaction, victim);
     }
 
     /// Refuses what is no directory, has names in it, or may not go. Its operation lock is held.
     pub(super) fn check_empty(&self, victim: &Arc<InodeCell>) -> Result<()> {
-        check_removable(&read(&victim.state))?;
+        read(&victim.state).check_mutable()?;
         let directory = self.directory(victim, None)?;
         let is_empty = directory
             .is_empty()
@@ -140,23 +132,6 @@ impl Parts {
             false => Err(Error::new(ErrorKind::NotEmpty)),
         }
     }
-}
-
-/// Refuses to take a name from what may not lose it.
-pub(super) fn check_removable(state: &InodeState) -> Result<()> {
-    state.check_mutable()?;
-    let flags = state.inode.flags();
-    let is_mapped = matches!(
-        state.inode.mode().file_type(),
-        Some(FileType::Regular | FileType::Directory)
-    ) || state.inode.short_link_target().is_none()
-        && state.inode.mode().file_type() == Some(FileType::SymbolicLink);
-    if state.inode.links() <= 1 && is_mapped && !flags.contains(InodeFlags::EXTENTS) {
-        return Err(Error::new(ErrorKind::Unsupported).detail(
-            "it keeps its blocks as ext2 does, without extents; giving them back is not offered",
-        ));
-    }
-    Ok(())
 }
 
 /// A directory that contains itself or what it lies in.

@@ -140,7 +140,7 @@ impl<N: NodesMut> TreeMut<'_, N> {
             return Err(too_deep());
         }
         full.check(self.format)?;
-        self.nodes.create(goal)
+        self.nodes.create(goal, None)
     }
 
     fn replace<E: Entry>(

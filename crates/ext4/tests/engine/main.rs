@@ -5,6 +5,7 @@ mod attributes;
 mod cut;
 mod data;
 mod image;
+mod maps;
 mod names;
 mod open;
 mod space;

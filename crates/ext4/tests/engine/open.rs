@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use extant_blockdev::{Device, MemoryDevice, Persistence};
-use extant_ext4::{Access, Filesystem, OnError, Options};
+use extant_ext4::{Access, Filesystem, OnError, Options, Replay, Shutdown};
 use extant_space::{ErrorKind, SpaceFile};
 use extant_testkit::{require, requires};
 
@@ -159,5 +159,65 @@ fn damage_is_noted_and_stops_changes_where_the_file_system_says_so() {
             2,
             "the superblock does not say that there are errors"
         );
+    }
+}
+
+#[test]
+fn damaged_journal_is_passed_over_where_it_is_not_loaded() {
+    require!(requires::tool("mke2fs"));
+    let image = Image::new("-t ext4 -b 4096", 16);
+    create(&image.open().root().unwrap(), "file");
+    // The extent header of the journal's inode, number 8; bg_inode_table_lo of the first descriptor leads there.
+    let mut bytes = image.bytes();
+    let table = u32::from_le_bytes(bytes[4096 + 8..][..4].try_into().unwrap()) as usize * 4096;
+    bytes[table + 7 * 256 + 40..][..12].fill(0xFF);
+    let image = Image::from_bytes(&bytes);
+    for access in [Access::ReadWrite, READ_ONLY] {
+        let error = open(&image, access).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert_eq!(
+            error.to_string().contains("noload"),
+            access == READ_ONLY,
+            "{error}"
+        );
+    }
+    let with = |access| Options {
+        access,
+        replay: Replay::Off,
+        ..Options::default()
+    };
+    let before = image.bytes();
+    let fs = image.open_with(with(READ_ONLY));
+    fs.root().unwrap().lookup(b"file").unwrap();
+    assert!(fs.journal().is_err());
+    fs.close().unwrap();
+    assert!(before == image.bytes(), "something was written");
+    let error = Filesystem::open(image.device.clone(), with(Access::ReadWrite)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn shut_down_file_system_is_left_as_a_crash_would() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    for (shutdown, is_kept) in [
+        (Shutdown::Default, true),
+        (Shutdown::LogFlush, true),
+        (Shutdown::NoLogFlush, false),
+    ] {
+        let image = Image::new("-t ext4", 16);
+        let fs = image.open();
+        let node = create(&fs.root().unwrap(), "file");
+        fs.cut(shutdown).unwrap();
+        let left = image.bytes();
+        assert_eq!(left[1024 + 0x60] & 4, 4, "the journal needs recovery");
+        let error = node.file().unwrap().write_at(b"x", 0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+        drop(node);
+        fs.close().unwrap();
+        assert!(left == image.bytes(), "something was written afterwards");
+        let found = image.open().root().unwrap().lookup(b"file");
+        assert_eq!(found.is_ok(), is_kept, "{shutdown:?}");
+        drop(found);
+        image.assert_clean();
     }
 }

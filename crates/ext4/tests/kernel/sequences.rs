@@ -20,12 +20,14 @@ const STEPS: usize = 180;
 /// Bytes of data that there may be.
 const BYTES_MAX: u64 = 8 << 20;
 
-const FORMATS: [&str; 5] = [
+const FORMATS: [&str; 7] = [
     "-t ext4 -b 4096",
     "-t ext4 -b 1024",
     "-t ext4 -b 4096 -O ^orphan_file",
     "-t ext4 -b 1024 -O ^64bit,^flex_bg,^metadata_csum",
     "-t ext4 -b 4096 -O ^dir_index,^huge_file,^dir_nlink -I 128",
+    "-t ext3 -b 4096",
+    "-t ext3 -b 1024 -I 128",
 ];
 
 /// Both do the same on images that are the same at the start.
@@ -33,7 +35,7 @@ const FORMATS: [&str; 5] = [
 fn engine_and_kernel_do_the_same_on_images_of_their_own() {
     let [a, b, c, d, e, f] = needs();
     require!(a, b, c, d, e, f);
-    for seed in seeds(0..5) {
+    for seed in seeds(0..7) {
         let mut run = Run::new(seed);
         let device = run.start();
         let mut engine = Engine::open(Arc::new(device.snapshot()));
@@ -72,7 +74,7 @@ fn engine_and_kernel_do_the_same_on_images_of_their_own() {
 fn engine_and_kernel_take_turns_on_one_image() {
     let [a, b, c, d, e, f] = needs();
     require!(a, b, c, d, e, f);
-    for seed in seeds(0..5) {
+    for seed in seeds(0..7) {
         let mut run = Run::new(seed);
         let mut device = run.start();
         for round in 0..2 {
@@ -93,7 +95,7 @@ struct Run {
 
 impl Run {
     fn new(seed: u64) -> Self {
-        let options = FORMATS[(seed % 5) as usize];
+        let options = FORMATS[(seed % 7) as usize];
         let format = Format::of(options);
         let taste = [Taste::Mixed, Taste::Data, Taste::Names][(seed % 3) as usize];
         eprintln!(

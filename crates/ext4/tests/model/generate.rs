@@ -58,6 +58,7 @@ pub struct Generator {
     blocks_max: u64,
     objects_max: usize,
     file_blocks_max: u64,
+    has_extents: bool,
     /// Names that are given.
     names: usize,
 }
@@ -70,6 +71,7 @@ impl Generator {
             dialect,
             blocks_max,
             file_blocks_max: format.file_blocks_max,
+            has_extents: format.has_extents,
             objects_max: match taste {
                 Taste::Names => 600,
                 _ => 150,

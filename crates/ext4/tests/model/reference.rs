@@ -37,8 +37,12 @@ pub struct Format {
     pub block_bytes: u32,
     /// Inodes of 128 bytes have no nanoseconds.
     pub inode_bytes: u32,
+    /// Whether files have extents, and not block maps.
+    pub has_extents: bool,
     /// Blocks of the largest file.
     pub file_blocks_max: u64,
+    /// The same of a file with extents, by which `fallocate` goes.
+    pub extent_blocks_max: u64,
 }
 
 impl Format {
@@ -48,14 +52,25 @@ impl Format {
             .split_once("-b ")
             .and_then(|(_, rest)| rest.split(' ').next()?.parse().ok())
             .expect("the size of a block");
+        let is_ext3 = options.contains("ext3");
+        let has_extents = !is_ext3 && !options.contains("^extents");
+        let countable = match is_ext3 || options.contains("^huge_file") {
+            // As many as there are 32 bits of sectors.
+            true => u64::from(u32::MAX) / (u64::from(block_bytes) / 512),
+            false => u32::MAX.into(),
+        };
         Self {
             block_bytes,
+            has_extents,
             inode_bytes: if options.contains("-I 128") { 128 } else { 256 },
-            file_blocks_max: match options.contains("^huge_file") {
-                // As many as there are 32 bits of sectors.
-                true => u64::from(u32::MAX) / (u64::from(block_bytes) / 512),
-                false => u32::MAX.into(),
+            file_blocks_max: match (has_extents, block_bytes) {
+                (true, _) => countable,
+                (false, 1024) => 12 + 256 + 256 * 256 + 256 * 256 * 256,
+                (false, 2048) => 12 + 512 + 512 * 512 + 512 * 512 * 512,
+                // Less than four levels reach, as indirect blocks are counted with the others.
+                (false, _) => countable - (1 + 1 + 1024 + 1 + 511 + 523_263),
             },
+            extent_blocks_max: countable,
         }
     }
 }

@@ -57,6 +57,20 @@ pub const BIG_BLOCKS: Format = Format {
     log_blocks: Some(512),
 };
 
+/// Block maps, whose indirect blocks hold 256 numbers.
+pub const MAPS: Format = Format {
+    options: "-t ext3 -b 1024 -J size=1 -N 256",
+    kibibytes: 4096,
+    commits: Commits::Full,
+    log_blocks: Some(512),
+};
+pub const BIG_MAPS: Format = Format {
+    options: "-t ext3 -b 4096 -J size=4 -N 256",
+    kibibytes: 12_288,
+    commits: Commits::Full,
+    log_blocks: Some(512),
+};
+
 /// Writes fast commits.
 pub const FAST: Format = Format {
     options: "-t ext4 -b 1024 -J size=1 -N 256 -O fast_commit",

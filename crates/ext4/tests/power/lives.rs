@@ -3,9 +3,10 @@
 use std::env;
 use std::ops::Range;
 
+use extant_space::FallocateMode;
 use extant_testkit::{require, requires};
 
-use crate::image::{BIG_BLOCKS, FAST, Format, MANY_GROUPS, OLD_FEATURES, PLAIN};
+use crate::image::{BIG_BLOCKS, BIG_MAPS, FAST, Format, MANY_GROUPS, MAPS, OLD_FEATURES, PLAIN};
 use crate::life::Life;
 use crate::step::Step;
 use crate::survive::Thoroughness;
@@ -116,6 +117,33 @@ fn files_synced_together_survive_every_power_cut() {
     }
 }
 
+const WITH_MAPS: [(&str, Format); 1] = [("maps", MAPS)];
+
+#[test]
+fn names_in_block_maps_survive_every_power_cut() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    survives("names", &WITH_MAPS, scripts::names, 12, 500);
+    survives("orphans", &WITH_MAPS, scripts::orphans, 12, 300);
+}
+
+#[test]
+fn data_in_block_maps_survives_every_power_cut() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    let formats = [("maps", MAPS), ("big maps", BIG_MAPS)];
+    survives("data", &formats, || in_maps(scripts::data()), 12, 500);
+    survives("pieces", &WITH_MAPS, || in_maps(scripts::pieces()), 12, 500);
+    survives("long cuts", &WITH_MAPS, scripts::long_cuts, 4, 500);
+}
+
+/// The steps that a block map takes: of `fallocate`, holes alone.
+fn in_maps(steps: Vec<Step>) -> Vec<Step> {
+    let is_taken = |step: &Step| match step {
+        Step::Fallocate(_, mode, ..) => *mode == FallocateMode::PunchHole,
+        _ => true,
+    };
+    steps.into_iter().filter(is_taken).collect()
+}
+
 const WITH_FAST_COMMITS: [(&str, Format); 1] = [("fast", FAST)];
 
 #[test]
@@ -170,6 +198,9 @@ fn seeds() -> Option<Range<u64>> {
 /// Seeds that have found something, besides the first few.
 const FOUND: [u64; 2] = [10229, 20005];
 
+/// Lives in block maps: `random::life` knows them by their number.
+const MAPPED: Range<u64> = random::MAPPED..random::MAPPED + 2;
+
 fn random_lives(seeds: impl Iterator<Item = u64>) {
     let mut cuts = 0;
     for seed in seeds {
@@ -188,6 +219,6 @@ fn random_lives_survive_every_power_cut() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     match seeds() {
         Some(seeds) => random_lives(seeds),
-        None => random_lives((0..8).chain(FOUND)),
+        None => random_lives((0..8).chain(FOUND).chain(MAPPED)),
     }
 }

@@ -4,7 +4,7 @@ use extant_ext4::RenameMode;
 use extant_space::{FallocateMode, SyncMode};
 use fastrand::Rng;
 
-use crate::image::{BIG_BLOCKS, FAST, Format, MANY_GROUPS, OLD_FEATURES, PLAIN};
+use crate::image::{BIG_BLOCKS, BIG_MAPS, FAST, Format, MANY_GROUPS, MAPS, OLD_FEATURES, PLAIN};
 use crate::step::{Kind, Step, Target};
 
 /// Few, so that they meet.
@@ -16,11 +16,17 @@ const SLOTS: usize = 3;
 const SIZE: u64 = 48 << 10;
 const XATTRS: [&str; 3] = ["user.a", "user.b", "trusted.c"];
 
+/// The first seed of those with block maps.
+pub const MAPPED: u64 = 1 << 32;
+
 /// The format and the steps of a seed. Many steps fail, as what they need is not there.
 pub fn life(seed: u64) -> (Format, Vec<Step>) {
     let mut random = Rng::with_seed(seed);
     let formats = [PLAIN, OLD_FEATURES, MANY_GROUPS, BIG_BLOCKS, FAST];
-    let format = formats[(seed % 5) as usize];
+    let format = match seed < MAPPED {
+        true => formats[(seed % 5) as usize],
+        false => [MAPS, BIG_MAPS][(seed % 2) as usize],
+    };
     let block = if format.kibibytes == BIG_BLOCKS.kibibytes {
         4096
     } else {

@@ -21,7 +21,7 @@ use extant_space::{ByteRange, CancelToken, Control, FallocateMode, Silent, Space
 use extant_testkit::{require, requires};
 use fastrand::Rng;
 
-use crate::image::{forgetful, make, new, open};
+use crate::image::{MAPS, forgetful, make, new, open};
 use crate::watch::Watch;
 use sealed::{Kind, Sealed, Structure, put_bytes};
 use walk::{Walk, assert_named};
@@ -52,11 +52,11 @@ fn populated(options: &str) -> MemoryDevice {
     for piece in 0..120 {
         data.write_at(&[FILL; 1024], piece * 3072).unwrap();
     }
-    data.fallocate(
+    let allocated = data.fallocate(
         FallocateMode::Allocate,
         ByteRange::new(400 << 10, 500 << 10),
-    )
-    .unwrap();
+    );
+    assert_eq!(allocated.is_ok(), options != MAPS);
     file.set_xattr(b"user.long", &[FILL; 600], XattrMode::Set)
         .unwrap();
     file.set_xattr(b"user.short", b"value", XattrMode::Set)
@@ -253,6 +253,7 @@ fn damage_that_no_sum_finds_is_an_error_or_does_no_harm() {
         survives_anywhere(&format!("{options}, in use"), &base);
         survives_anywhere(&format!("{options}, at rest"), &at_rest(&base));
     }
+    survives_anywhere(MAPS, &at_rest(&populated(MAPS)));
 }
 
 #[test]

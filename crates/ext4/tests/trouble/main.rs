@@ -1,6 +1,7 @@
 //! Devices that fail, file systems that are full, images that are wrong.
 //!
 //! - `failing`: errors of the device at every request of a scenario; `reads`: reads that are wrong;
+//! - `orphans`: orphans that are not as they should be;
 //! - `full`: no space at every allocation; `policy`: what is noted, and what happens then;
 //! - `device`: devices that are short or read-only;
 //! - `corrupt`: damaged images, under a watch (`watch`) for time, and a bound of memory.
@@ -12,6 +13,7 @@ mod device;
 mod failing;
 mod full;
 mod image;
+mod orphans;
 mod policy;
 mod reads;
 mod scenario;

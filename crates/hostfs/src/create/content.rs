@@ -6,7 +6,7 @@
 use std::time::SystemTime;
 
 use extant_space::{
-    ByteRange, ByteSize, ErrorKind, FallocateMode, Preallocation, Result, SpaceFile,
+    ByteRange, ByteSize, ErrorKind, FallocateMode, Preallocation, Remedy, Result, SpaceFile,
 };
 
 use super::filling::Filling;
@@ -83,7 +83,7 @@ impl Content<'_> {
                     "{} cannot reserve space",
                     self.target.filesystem.name
                 ))
-                .advice("--preallocation full writes it instead"));
+                .remedy(Remedy::WriteZeros));
         }
         self.target.sync()?;
         Ok(Made::default())

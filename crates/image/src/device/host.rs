@@ -13,6 +13,7 @@ use extant_space::{ByteRange, Error, ErrorKind, Extent, Result};
 use super::{DeviceOptions, ImageAccess, ImageDevice, Store};
 use crate::companion::{backing_format, beside};
 use crate::format::Header;
+use crate::hold;
 use crate::lock::{self, Use};
 
 /// An open and locked file of the host.
@@ -33,7 +34,7 @@ impl HostImage {
             cache: options.cache,
             ..HostOptions::default()
         };
-        let device = HostDevice::open(path, &host)?;
+        let device = hold::open_device(path, &host)?;
         lock::lock(&device, wanted).map_err(|error| error.during("open").at(path))?;
         let ends_inside = device.file_bytes()? != device.geometry().size;
         let whole = match options.access {

@@ -30,7 +30,7 @@ mod transfer;
 mod zero;
 
 use std::ops::{ControlFlow, Range};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, LockResult, Mutex, MutexGuard};
 
 use extant_blockdev::{
     Device, Features, Geometry as DeviceGeometry, Limits, Operation, Persistence, RangeLimit,
@@ -146,8 +146,9 @@ impl Qcow2 {
         self.data_device().run(Operation::Flush)
     }
 
+    /// The metadata. A panic under this lock ends all use of it (`Metadata::check_sound`).
     fn metadata(&self) -> MutexGuard<'_, Metadata> {
-        self.metadata.lock().unwrap_or_else(PoisonError::into_inner)
+        sound(self.metadata.lock())
     }
 
     /// The metadata, when none of the clusters is being made.
@@ -159,10 +160,7 @@ impl Qcow2 {
             .iter()
             .any(|cluster| clusters.contains(cluster))
         {
-            metadata = self
-                .idle
-                .wait(metadata)
-                .unwrap_or_else(PoisonError::into_inner);
+            metadata = sound(self.idle.wait(metadata));
         }
         metadata
     }
@@ -287,6 +285,14 @@ impl Device for Qcow2 {
         self.disk_geometry.admit_status(range)?;
         self.extents(range, visit)
     }
+}
+
+fn sound(locked: LockResult<MutexGuard<'_, Metadata>>) -> MutexGuard<'_, Metadata> {
+    locked.unwrap_or_else(|poisoned| {
+        let mut metadata = poisoned.into_inner();
+        metadata.note_panic();
+        metadata
+    })
 }
 
 /// Refuses what cannot be written without making it worse.

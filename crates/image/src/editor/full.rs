@@ -13,7 +13,7 @@ impl<'a> Editor<'a> {
     /// An image that is looked at and not changed: what has to be repaired first stays.
     pub(crate) fn looking(target: &'a Target) -> Result<Self> {
         let image = Qcow2::open(Arc::clone(target.file()))?;
-        Ok(Self { target, image })
+        Ok(Self::of(target, image))
     }
 
     /// Size of the file when [`map_range`](Self::map_range) has mapped all of the disk. Of a dirty image it is the most that it can be.

@@ -1,4 +1,5 @@
-//! Makes the disk larger, by clusters without a place, and sees to it that what is new reads as zeros.
+//! Makes the disk larger, by clusters without a place, and sees to it that what is new reads as zeros. Over a backing file, clusters of
+//! zeros may have to hide what it has there (`hide.rs`).
 
 use std::ops::ControlFlow;
 
@@ -6,7 +7,7 @@ use extant_space::{ByteRange, Control, Error, ErrorKind, Result};
 
 use super::Editor;
 use super::map::encode;
-use crate::format::{L1Entry, L2Entry, Mapping};
+use crate::format::{L1Entry, L2Entry, Mapping, Version};
 use crate::preallocation::Preallocation;
 use crate::qcow2::read_table;
 
@@ -17,12 +18,13 @@ impl Editor<'_> {
     /// is made.
     ///
     /// # Errors
-    /// `NoSpace` with what is missing.
+    /// `NoSpace` with what is missing; those of [`hidden_range`](Self::hidden_range).
     pub(crate) fn check_room(
         &self,
         virtual_bytes: u64,
         preallocation: Preallocation,
     ) -> Result<()> {
+        let hidden = self.hidden_range(virtual_bytes)?;
         if let Some(data) = self.target.data_file() {
             data.check_fits(virtual_bytes)?;
         }
@@ -41,6 +43,10 @@ impl Editor<'_> {
                 clusters += geometry.clusters(virtual_bytes) - geometry.clusters(old_bytes);
                 clusters += self.new_places(ByteRange::new(last, old_bytes))?;
             }
+        }
+        tables += self.tables_to_make(hidden);
+        if self.image.header.version == Version::V2 {
+            clusters += hidden.len().div_ceil(geometry.cluster_bytes());
         }
         match tables + clusters {
             0 => Ok(()),
@@ -69,18 +75,27 @@ impl Editor<'_> {
     ///
     /// What tables hold behind the old end becomes unallocated: it was nobody's, and would be seen.
     pub(crate) fn grow(&mut self, virtual_bytes: u64, control: Control<'_>) -> Result<()> {
-        let geometry = self.geometry();
-        let bits = geometry.cluster_bits();
         let old_bytes = self.image.header.virtual_bytes;
-        let new_l1 = self.new_l1_clusters(virtual_bytes)?;
-        let moves = new_l1 > 0;
+        let hidden = self.hidden_range(virtual_bytes)?;
+        self.take_partial_cluster(virtual_bytes, control)?;
         self.clear_behind(old_bytes, control)?;
         if let Some(data) = self.target.data_file() {
             self.clear_data(ByteRange::new(old_bytes, virtual_bytes), control)?;
             data.lengthen(virtual_bytes)?;
         }
+        self.lengthen_l1(virtual_bytes)?;
+        self.hide(hidden, virtual_bytes, control)?;
+        self.set_size(virtual_bytes)
+    }
+
+    /// The L1 table gets an entry for all of a larger disk, and none that names a table behind the end of the present one.
+    fn lengthen_l1(&mut self, virtual_bytes: u64) -> Result<()> {
+        let geometry = self.geometry();
+        let bits = geometry.cluster_bits();
+        let new_l1 = self.new_l1_clusters(virtual_bytes)?;
+        let moves = new_l1 > 0;
         let needed = geometry.l1_entries(virtual_bytes);
-        let used = geometry.l1_entries(old_bytes) as usize;
+        let used = geometry.l1_entries(self.image.header.virtual_bytes) as usize;
         let mut l1 = self.image.l1.clone();
         l1.truncate(used);
         l1.resize((needed as usize).max(self.image.l1.len()), 0);
@@ -96,7 +111,7 @@ impl Editor<'_> {
         self.sync()?;
         self.image.header.l1_entries = l1.len() as u32;
         self.image.l1 = l1;
-        self.set_size(virtual_bytes)?;
+        self.write_fields()?;
         if moves && !old.is_empty() {
             self.release_counts(old.start() >> bits..geometry.clusters(old.end()))?;
             self.sync()?;

@@ -73,6 +73,9 @@ impl Editor<'_> {
         let geometry = self.geometry();
         let bits = geometry.cluster_bits();
         self.make_zeros(range, control)?;
+        if let (Some((cluster, bytes)), true) = (&self.below, self.has_data_file()) {
+            self.data().write_at(bytes, cluster << bits)?;
+        }
         let clusters = match self.has_data_file() {
             true => 0,
             false => self.new_places(range)?,
@@ -270,6 +273,13 @@ impl Editor<'_> {
                     }
                 }
                 _ => {}
+            }
+            if let Some((cluster, bytes)) = &self.below
+                && need == Need::Place
+                && clusters.contains(cluster)
+            {
+                let place = to + ((cluster - clusters.start) << bits);
+                self.file().write_at(bytes, place)?;
             }
             Ok(())
         })

@@ -1,8 +1,9 @@
 //! Who else uses an image: mounts, ours and the kernel's, loop devices, processes.
 //!
 //! The locks of `HostDevice` keep out what respects them. The kernel's loop devices and other programs do not, so they are
-//! looked for; somebody who comes after the look is not seen.
+//! looked for, in every mount namespace; somebody who comes after the look is not seen.
 
+use std::fmt;
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -10,7 +11,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use extant_space::{Error, ErrorKind, Result};
-use extant_sys::identity::Identity;
+use extant_sys::disk::stacked_on;
+use extant_sys::loop_device::{Certainty, over};
 use extant_sys::mounts::Mount;
 
 use super::mounts_of;
@@ -27,25 +29,25 @@ pub(super) fn check(path: &Path) -> Result<()> {
         return Ok(());
     }
     let in_use = |detail: String| Error::new(ErrorKind::InUse).at(path).detail(detail);
-    if let Some(device) = loop_device(path) {
-        let detail = match mount_point(device.number) {
-            Some(place) => format!("mounted at {}", place.display()),
-            None => format!("attached to {}", device.path.display()),
+    if let Some(device) = over(path) {
+        let node = device.path.display();
+        let detail = match (mount_point(device.number), device.certainty) {
+            (Some(place), Certainty::Certain) => format!("mounted at {place}"),
+            (None, Certainty::Certain) => format!("attached to {node}"),
+            (_, Certainty::Possible) => format!(
+                "perhaps attached to {node}: it has this size, and its file has no name here (another mount namespace)"
+            ),
         };
-        let advice = format!("umount it, and losetup -d {}", device.path.display());
-        return Err(in_use(detail).advice(advice));
+        return Err(in_use(detail).advice(format!("umount it, and losetup -d {node}")));
     }
     let deadline = Instant::now() + PATIENCE;
     loop {
-        let holders = extant_hostfs::holders(path);
-        let Some(writer) = holders.iter().find(|holder| holder.may_write) else {
+        let mut holders = extant_hostfs::holders(path).into_iter();
+        let Some(writer) = holders.find(|holder| holder.may_write) else {
             return Ok(());
         };
         if Instant::now() > deadline {
-            return Err(in_use(format!(
-                "open for writing elsewhere: {} (pid {})",
-                writer.command, writer.pid
-            )));
+            return Err(in_use(format!("open for writing elsewhere: {writer}")));
         }
         thread::sleep(PATIENCE / 20);
     }
@@ -58,17 +60,20 @@ pub(super) fn check_is_still(path: &Path) -> Result<()> {
         None => Ok(()),
         Some(place) => Err(Error::new(ErrorKind::InUse)
             .at(path)
-            .detail(format!("mounted at {}", place.display()))),
+            .detail(format!("mounted at {place}"))),
     }
 }
 
-/// Says by which of our mounts an image is held, where it is.
+/// Says by which of our mounts an image is held, or by which processes, as far as that can be seen.
 pub(super) fn explain(error: Error, path: &Path) -> Error {
     if error.kind() != ErrorKind::InUse {
         return error;
     }
     match mounts_of(path).next() {
-        None => error,
+        None => match extant_hostfs::describe_holders(path) {
+            Some(who) => error.detail(format!("the file is in use: {who}")),
+            None => error,
+        },
         Some(mount) => {
             let place = mount.point.display();
             error
@@ -79,38 +84,48 @@ pub(super) fn explain(error: Error, path: &Path) -> Error {
 }
 
 /// Where the file system of a disk, or of a file below a loop device, is mounted.
-pub fn mounted_at(path: &Path) -> Option<PathBuf> {
+pub fn mounted_at(path: &Path) -> Option<MountPoint> {
     let metadata = fs::metadata(path).ok()?;
     if metadata.file_type().is_block_device() {
-        return mount_point(metadata.rdev());
+        return mount_point(metadata.rdev()).or_else(|| mount_point(over(path)?.number));
     }
-    mount_point(loop_device(path)?.number)
+    let device = over(path).filter(|device| device.certainty == Certainty::Certain)?;
+    mount_point(device.number)
 }
 
-struct LoopDevice {
-    path: PathBuf,
-    number: u64,
+/// Where something is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountPoint {
+    /// The directory, by its name in its mount namespace.
+    pub directory: PathBuf,
+    /// A process of that namespace, where it is not ours.
+    pub process: Option<u32>,
 }
 
-fn loop_device(file: &Path) -> Option<LoopDevice> {
-    let wanted = Identity::of(file).ok()?;
-    let entries = fs::read_dir("/sys/block").ok()?;
-    entries.flatten().find_map(|entry| {
-        let backing = fs::read_to_string(entry.path().join("loop/backing_file")).ok()?;
-        let below = Identity::of(Path::new(backing.trim_end_matches('\n'))).ok()?;
-        (below == wanted).then_some(())?;
-        let number = fs::read_to_string(entry.path().join("dev")).ok()?;
-        let (major, minor) = number.trim().split_once(':')?;
-        Some(LoopDevice {
-            path: Path::new("/dev").join(entry.file_name()),
-            number: rustix::fs::makedev(major.parse().ok()?, minor.parse().ok()?),
-        })
+impl fmt::Display for MountPoint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.directory.display())?;
+        match self.process {
+            None => Ok(()),
+            Some(process) => write!(f, " in the mount namespace of process {process}"),
+        }
+    }
+}
+
+/// Where a device, or what is made of it, is mounted first; in this namespace if it is there.
+fn mount_point(number: u64) -> Option<MountPoint> {
+    let devices = stacked_on(number);
+    let mut own = Mount::all().unwrap_or_default().into_iter();
+    if let Some(mount) = own.find(|mount| devices.contains(&mount.device)) {
+        return Some(MountPoint {
+            directory: mount.point,
+            process: None,
+        });
+    }
+    let mut others = Mount::of_other_namespaces();
+    let (process, mount) = others.find(|(_, mount)| devices.contains(&mount.device))?;
+    Some(MountPoint {
+        directory: mount.point,
+        process: Some(process),
     })
-}
-
-/// Where a device is mounted first.
-fn mount_point(number: u64) -> Option<PathBuf> {
-    let mut mounts = Mount::all().ok()?.into_iter();
-    let mount = mounts.find(|mount| mount.device == number)?;
-    Some(mount.point)
 }

@@ -2,16 +2,20 @@
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use extant_hostfs::{CreateOptions, Existing};
 use extant_image::device::{DeviceOptions, ImageAccess, ImageDevice};
-use extant_space::ErrorKind;
+use extant_image::{CopyOptions, Follow, Format, ImageOptions, convert, create, open_path};
+use extant_space::{CancelToken, Control, ErrorKind, Silent};
 use extant_testkit::command;
-use extant_testkit::require;
 use extant_testkit::requires::tool;
+use extant_testkit::scratch::LoopDevice;
+use extant_testkit::{require, requires};
 
-use crate::support::{Ground, MIB, open, qcow2_options, qemu_img};
+use crate::support::{Ground, MIB, open, qcow2_options, qemu_img, write};
 
 /// A qemu-nbd that serves an image until it is dropped.
 struct QemuNbd(Child);
@@ -122,4 +126,89 @@ fn image_has_one_writer_or_many_readers() {
     drop(writer);
     let _readers = [(); 2].map(|()| ImageDevice::open(&path, &read_only()).unwrap());
     assert_eq!(refused(&qcow2_options()), ErrorKind::InUse);
+}
+
+/// The ways to make a new image of `path`.
+fn replacements<'p>(
+    path: &'p Path,
+    source: &'p Path,
+) -> [Box<dyn Fn() -> extant_space::Result<()> + 'p>; 3] {
+    fn replace() -> CreateOptions {
+        CreateOptions {
+            existing: Existing::Replace,
+            ..CreateOptions::new(1)
+        }
+    }
+    fn silent<T>(work: impl FnOnce(Control<'_>) -> T) -> T {
+        work(Control::new(&CancelToken::new(), &Silent))
+    }
+    let made = move |format| {
+        let options = ImageOptions::new(format, MIB);
+        silent(|control| create(path, &options, &replace(), control)).map(drop)
+    };
+    [
+        Box::new(move || made(Format::Qcow2)),
+        Box::new(move || made(Format::Raw)),
+        Box::new(move || {
+            let layer = open_path(source, Some(Format::Raw), Follow::Nothing)?;
+            let options = ImageOptions::new(Format::Qcow2, MIB);
+            let copy = CopyOptions::default();
+            silent(|control| convert(&layer, path, &options, &replace(), copy, control)).map(drop)
+        }),
+    ]
+}
+
+#[test]
+fn image_in_use_is_not_replaced() {
+    require!(qemu_img(), tool("qemu-nbd"), requires::root());
+    let ground = Ground::new();
+    let path = ground.qcow2("image.qcow2", "", MIB);
+    write(&open(&path), 0, &[7; 4096]);
+    let source = ground.path("source.raw");
+    std::fs::write(&source, vec![1; MIB as usize]).unwrap();
+    let before = std::fs::read(&path).unwrap();
+    // Another process that knows no locks.
+    let writer = |path: &Path| {
+        let file = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+        let mut sleep = Command::new("sleep");
+        Sleeping(sleep.arg("60").stdout(file).spawn().unwrap())
+    };
+    let link = ground.path("link.qcow2");
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    type Use<'u> = &'u dyn Fn() -> Box<dyn std::any::Any>;
+    let uses: [(&str, Use<'_>); 5] = [
+        ("written here", &|| Box::new(open(&path))),
+        ("read here", &|| {
+            Box::new(ImageDevice::open(&path, &read_only()).unwrap())
+        }),
+        ("served by QEMU", &|| Box::new(QemuNbd::serve(&ground, &[]))),
+        ("a loop device", &|| Box::new(LoopDevice::attach(&path))),
+        ("a program that writes", &|| Box::new(writer(&path))),
+    ];
+    for (number, (what, make)) in uses.into_iter().enumerate() {
+        let held = make();
+        // Each takes the time in which somebody could go.
+        let ways = if number == 0 { 3 } else { 1 };
+        for path in [&path, &link].into_iter().take(ways) {
+            for replace in replacements(path, &source).iter().take(ways) {
+                let error = replace().expect_err(what);
+                assert_eq!(error.kind(), ErrorKind::InUse, "{what}: {error}");
+            }
+        }
+        drop(held);
+        assert!(std::fs::read(&path).unwrap() == before, "{what}");
+    }
+    for replace in replacements(&path, &source) {
+        replace().unwrap();
+    }
+}
+
+/// A process that ends with its test.
+struct Sleeping(Child);
+
+impl Drop for Sleeping {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

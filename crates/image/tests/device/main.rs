@@ -1,6 +1,7 @@
 //! Images as devices, beside QEMU's tools: what is written here is read there, and the reverse.
 
 mod disk;
+mod growth;
 mod hostile;
 mod locks;
 mod model;

@@ -15,8 +15,8 @@ use extant_blockdev::{
 use extant_image::check;
 use extant_image::device::{Companions, DeviceOptions, ImageAccess, ImageDevice, Store};
 use extant_space::{
-    ByteRange, CancelToken, Control, ErrorKind, Extent, FallocateMode, Result, Silent, SpaceFile,
-    SyncMode,
+    ByteRange, CancelToken, Control, Error, ErrorKind, Extent, FallocateMode, Result, Silent,
+    SpaceFile, SyncMode,
 };
 use extant_testkit::require;
 
@@ -30,6 +30,8 @@ const SECTOR: u64 = 512;
 struct File<D> {
     device: D,
     bytes: AtomicU64,
+    /// It keeps its size.
+    is_disk: bool,
 }
 
 impl<D: Device> Device for File<D> {
@@ -68,6 +70,9 @@ impl<D: Device> Store for File<D> {
     }
 
     fn resize(&self, bytes: u64) -> Result<()> {
+        if self.is_disk {
+            return Err(Error::new(ErrorKind::Unsupported));
+        }
         let bytes = bytes.min(FILE);
         let old = self.bytes.swap(bytes, Ordering::Relaxed);
         match bytes < old {
@@ -92,6 +97,8 @@ struct Scenario {
     options: &'static str,
     backing: Option<Arc<dyn Device>>,
     has_snapshot: bool,
+    /// It lies on a disk that held something else.
+    on_disk: bool,
     /// Of so many changes and flushes below one fails, done or not.
     failure_odds: Option<u32>,
 }
@@ -101,6 +108,7 @@ const PLAIN: Scenario = Scenario {
     options: "cluster_size=4k",
     backing: None,
     has_snapshot: false,
+    on_disk: false,
     failure_odds: None,
 };
 
@@ -142,6 +150,10 @@ fn assert_survives(scenario: &Scenario, seed: u64, steps: usize) {
     let mut first = std::fs::read(&path).unwrap();
     first.resize(first.len().next_multiple_of(SECTOR as usize), 0);
     let memory = MemoryDevice::new(FILE);
+    if scenario.on_disk {
+        let old = vec![0xee; FILE as usize];
+        memory.write_at(&old, 0, Persistence::Cached).unwrap();
+    }
     memory.write_at(&first, 0, Persistence::Cached).unwrap();
     let options = DeviceOptions {
         companions: Companions::Given {
@@ -152,9 +164,15 @@ fn assert_survives(scenario: &Scenario, seed: u64, steps: usize) {
         cache_bytes: 0,
         ..qcow2_options()
     };
-    let bytes = AtomicU64::new(first.len() as u64);
-    let device = FaultyDevice::new(CrashDevice::new(memory), seed, Vec::new());
-    let file = Arc::new(File { device, bytes });
+    let bytes = match scenario.on_disk {
+        true => FILE,
+        false => first.len() as u64,
+    };
+    let file = Arc::new(File {
+        device: FaultyDevice::new(CrashDevice::new(memory), seed, Vec::new()),
+        bytes: AtomicU64::new(bytes),
+        is_disk: scenario.on_disk,
+    });
     let image = ImageDevice::open_store(file.clone(), &options).unwrap();
     let mut disk = vec![0; DISK as usize];
     image.read_at(&mut disk, 0).unwrap();
@@ -166,7 +184,10 @@ fn assert_survives(scenario: &Scenario, seed: u64, steps: usize) {
         match step(&image, &mut random, &mut disk, &mut promises) {
             Ok(None) => {}
             Ok(Some(promise)) => file.device.inner().mark(promise.to_string()),
-            Err(_) => failures += 1,
+            Err(error) => {
+                assert!(scenario.failure_odds.is_some(), "{error}");
+                failures += 1;
+            }
         }
     }
     assert_eq!(failures > 0, scenario.failure_odds.is_some(), "{failures}");
@@ -187,6 +208,9 @@ fn assert_survives(scenario: &Scenario, seed: u64, steps: usize) {
             .mark()
             .map_or(0, |mark| mark.parse().expect("a number"));
         assert_promises(scenario, &crash, &promises[from..], &what);
+        if number % 20 == 0 {
+            assert_can_be_written(scenario, &crash, &what);
+        }
         if number % 400 == 0 {
             assert_qemu_agrees(&ground, &crash.image, &what);
         }
@@ -262,21 +286,8 @@ fn step(
 }
 
 fn assert_promises(scenario: &Scenario, crash: &CrashState, promises: &[Promise], what: &str) {
-    let bytes = AtomicU64::new(FILE);
-    let file = Arc::new(File {
-        device: crash.image.snapshot(),
-        bytes,
-    });
-    let options = DeviceOptions {
-        companions: Companions::Given {
-            backing: scenario.backing.clone(),
-            data: None,
-        },
-        access: ImageAccess::ReadOnly,
-        ..qcow2_options()
-    };
-    let image =
-        ImageDevice::open_store(file, &options).unwrap_or_else(|error| panic!("{error}, {what}"));
+    let file = left_by(scenario, crash.image.snapshot());
+    let image = opened(scenario, file, ImageAccess::ReadOnly, what);
     let mut disk = vec![0; DISK as usize];
     image
         .read_at(&mut disk, 0)
@@ -292,9 +303,59 @@ fn assert_promises(scenario: &Scenario, crash: &CrashState, promises: &[Promise]
     }
 }
 
-/// Only leaks, at worst.
+/// What a cut leaves: a file as long as it ever was, or the disk.
+fn left_by(scenario: &Scenario, device: MemoryDevice) -> Arc<File<MemoryDevice>> {
+    Arc::new(File {
+        device,
+        bytes: AtomicU64::new(FILE),
+        is_disk: scenario.on_disk,
+    })
+}
+
+fn opened(
+    scenario: &Scenario,
+    file: Arc<File<MemoryDevice>>,
+    access: ImageAccess,
+    what: &str,
+) -> ImageDevice {
+    let options = DeviceOptions {
+        companions: Companions::Given {
+            backing: scenario.backing.clone(),
+            data: None,
+        },
+        access,
+        ..qcow2_options()
+    };
+    ImageDevice::open_store(file, &options).unwrap_or_else(|error| panic!("{error}, {what}"))
+}
+
+/// All of the disk can be written, read and flushed in what a cut left.
+fn assert_can_be_written(scenario: &Scenario, crash: &CrashState, what: &str) {
+    let file = left_by(scenario, crash.image.snapshot());
+    let image = opened(scenario, file.clone(), ImageAccess::ReadWrite, what);
+    let bytes = pattern(0, DISK, 5);
+    for at in (0..DISK).step_by(64 << 10) {
+        let part = &bytes[at as usize..][..64 << 10];
+        let written = image.write_at(part, at, Persistence::Cached);
+        written.unwrap_or_else(|error| panic!("{at:#x}: {error}, {what}"));
+    }
+    image
+        .flush()
+        .unwrap_or_else(|error| panic!("{error}, {what}"));
+    let mut found = vec![0; DISK as usize];
+    image.read_at(&mut found, 0).unwrap();
+    assert!(found == bytes, "{what}");
+    drop(image);
+    assert_only_leaks(file.device.snapshot(), what);
+}
+
 fn assert_never_corrupt(crash: &CrashState, what: &str) {
-    let file = Arc::new(Memory(crash.image.snapshot()));
+    assert_only_leaks(crash.image.snapshot(), what);
+}
+
+/// Only leaks, at worst.
+fn assert_only_leaks(device: MemoryDevice, what: &str) {
+    let file = Arc::new(Memory(device));
     let report = check(file, 4, Control::new(&CancelToken::new(), &Silent))
         .unwrap_or_else(|error| panic!("{error}, {what}"));
     assert_eq!(report.corruptions, 0, "{:?}, {what}", report.findings);
@@ -388,6 +449,22 @@ fn image_of_small_clusters_survives_power_cuts() {
 }
 
 #[test]
+fn image_on_a_disk_survives_power_cuts() {
+    require!(qemu_img());
+    for (name, options) in [
+        ("disk, 512", "cluster_size=512,refcount_bits=64"),
+        ("disk, 1k", "cluster_size=1k,refcount_bits=1"),
+    ] {
+        assert_all_survive(&Scenario {
+            name,
+            options,
+            on_disk: true,
+            ..PLAIN
+        });
+    }
+}
+
+#[test]
 fn image_survives_power_cuts() {
     require!(qemu_img());
     assert_all_survive(&PLAIN);
@@ -438,10 +515,10 @@ fn image_that_several_threads_use_is_never_corrupt_after_a_power_cut() {
     first.resize(first.len().next_multiple_of(SECTOR as usize), 0);
     let memory = MemoryDevice::new(FILE);
     memory.write_at(&first, 0, Persistence::Cached).unwrap();
-    let bytes = AtomicU64::new(first.len() as u64);
     let file = Arc::new(File {
         device: CrashDevice::new(memory),
-        bytes,
+        bytes: AtomicU64::new(first.len() as u64),
+        is_disk: false,
     });
     let image = ImageDevice::open_store(file.clone(), &qcow2_options()).unwrap();
     std::thread::scope(|scope| {

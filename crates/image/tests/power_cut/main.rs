@@ -371,6 +371,69 @@ fn with_data_file(size: u64, preallocation: Preallocation) -> Vec<u8> {
     file.bytes()
 }
 
+/// Growth of an image over a file that is longer hides that before it is seen.
+#[test]
+fn growth_over_a_longer_backing_file_survives_cuts() {
+    require!(qemu_img());
+    let base: Vec<u8> = (0..200 * KIB)
+        .map(|at| (at / 512 % 250) as u8 + 1)
+        .collect();
+    let below = || Layer::open(Logged::of(base.clone()), Format::Raw).unwrap();
+    let shown = |image: &[u8]| {
+        let layer = Layer::open(Logged::of(image.to_vec()), Format::Qcow2).unwrap();
+        let layer = layer.with_backing(below());
+        let mut bytes = vec![0; layer.virtual_bytes() as usize];
+        layer.read_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    let ground = Workdir::new();
+    let path = ground.path().join("top.qcow2");
+    for (compat, cluster_bytes, old_bytes, reads_base) in [
+        ("0.10", 512, 30 * KIB, false),
+        ("0.10", 4096, 30 * KIB + 512, true),
+        ("1.1", 512, 30 * KIB, false),
+        ("1.1", 512, 31 * KIB + 512, true),
+        ("1.1", 4096, 30 * KIB + 512, true),
+    ] {
+        let what = format!("{compat}, clusters of {cluster_bytes}, reads the base: {reads_base}");
+        let options = format!("compat={compat},cluster_size={cluster_bytes}");
+        let size = old_bytes.to_string();
+        qemu(&[
+            &"create", &"-q", &"-u", &"-f", &"qcow2", &"-F", &"raw", &"-b", &"base", &"-o",
+            &options, &path, &size,
+        ]);
+        let before = std::fs::read(&path).unwrap();
+        let old = shown(&before);
+        assert!(old == base[..old_bytes as usize]);
+        let grow = |file: Arc<Logged>| {
+            let target = Target::held(file);
+            resized(120 * KIB, Preallocation::Off)(&match reads_base {
+                true => target.with_backing(below()),
+                false => target,
+            })
+            .unwrap();
+        };
+        let file = Logged::of(before.clone());
+        grow(file.clone());
+        let log = file.log();
+        for (cut, seed) in (0..=log.len()).flat_map(|cut| (0..SEEDS).map(move |seed| (cut, seed))) {
+            let place = format!("{what}: cut after {cut} of {}, seed {seed}", log.len());
+            let left = Logged::of(after_cut(&before, &log[..cut], seed));
+            for again in [false, true] {
+                if again {
+                    grow(left.clone());
+                }
+                let report = silent(|control| check(left.clone(), 5, control)).unwrap();
+                assert_eq!(report.corruptions, 0, "{place}: {report:?}");
+                let now = shown(&left.bytes());
+                let (kept, new) = now.split_at(old.len());
+                assert!(kept == old, "{place}: data");
+                assert!(new.iter().all(|&byte| byte == 0), "{place}: the base shows");
+            }
+        }
+    }
+}
+
 fn guest_of(image: &[u8], data: &[u8]) -> Vec<u8> {
     let layer = Layer::open(Logged::of(image.to_vec()), Format::Qcow2).unwrap();
     let layer = layer.with_data_file(Logged::of(data.to_vec()));

@@ -4,6 +4,7 @@ mod change;
 mod convert;
 mod create;
 mod full;
+mod overlay;
 mod read;
 mod shared;
 mod support;

@@ -221,7 +221,7 @@ fn data_file_is_resized_and_made_full_with_its_image() {
         let mut bytes = bytes_of(&image);
         let target = || {
             Target::host(&image, Pace::Full)
-                .and_then(Target::with_named_data_file)
+                .and_then(Target::with_named_files)
                 .unwrap()
         };
         for (size, preallocation) in [
@@ -269,7 +269,7 @@ fn stale_bytes_of_a_data_file_do_not_come_back() {
     stale[2 << 20..3 << 20].fill(0xee);
     std::fs::write(&data, stale).unwrap();
     let target = Target::host(&image, Pace::Full)
-        .and_then(Target::with_named_data_file)
+        .and_then(Target::with_named_files)
         .unwrap();
     let options = ResizeOptions {
         preallocation: Some(Preallocation::Off),

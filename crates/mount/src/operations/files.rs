@@ -35,6 +35,26 @@ pub struct Opened {
     pub flags: OpenedFlags,
 }
 
+/// Data to read.
+#[derive(Clone, Copy, Debug)]
+pub struct Read {
+    /// Through which open file.
+    pub handle: Handle,
+    /// First byte in the file.
+    pub offset: u64,
+    /// What the data is for.
+    pub origin: ReadOrigin,
+}
+
+/// What the data of a read is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadOrigin {
+    /// For a caller who reads past the kernel's cache.
+    Direct,
+    /// For pages of the kernel's cache, which are locked until the answer: no answer may wait for a notice about the file's data.
+    Cache,
+}
+
 /// Data to write.
 #[derive(Clone, Copy, Debug)]
 pub struct Write<'a> {
@@ -53,7 +73,9 @@ pub struct Write<'a> {
 /// Whose write it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteOrigin {
-    /// The caller's, who waits for it.
+    /// That of a caller who writes past the kernel's cache.
+    Direct,
+    /// That of a caller who writes to the cache and waits for the server. The pages are locked until the answer.
     Caller,
     /// The kernel's, of what was written to its cache before. The caller means nothing.
     Cache,

@@ -2,10 +2,12 @@
 //!
 //! As in libfuse, a backslash takes the meaning from the character after it.
 
-use extant_ext4::{Access, Assign, Discard, OnError};
+use extant_ext4::{Access, Assign, Discard, OnError, Replay};
 use rustix::mount::MountFlags;
 
-use super::{AccessTimes, Audience, AutoUnmount, IoUring, MountOptions, Placement, WriteCache};
+use super::{
+    AccessTimes, Audience, AutoUnmount, IdMapping, IoUring, MountOptions, Placement, WriteCache,
+};
 
 /// The options of a list, without escapes.
 pub(super) fn split(list: &str) -> Vec<String> {
@@ -62,6 +64,12 @@ pub(super) fn words(options: &MountOptions) -> Vec<String> {
         Assign::Off => add("assign=off"),
         Assign::Try => {}
         Assign::Require => add("assign=require"),
+    }
+    if options.replay == Replay::Off {
+        add("noload");
+    }
+    if options.id_mapping == IdMapping::None {
+        add("idmap=none");
     }
     match options.on_error {
         Some(OnError::Continue) => add("errors=continue"),

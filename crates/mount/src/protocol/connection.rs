@@ -20,7 +20,7 @@ const MINOR_MIN: u32 = 31;
 /// Data of one write, and of one answer.
 pub(crate) const DATA_LENGTH_MAX: u32 = 1 << 20;
 /// Requests that the kernel makes for itself (read-ahead, write-back, direct I/O of many parts) and that are under way at a time.
-const BACKGROUND_MAX: u16 = 64;
+pub(crate) const BACKGROUND_MAX: u16 = 64;
 /// From so many on it holds writers back.
 const CONGESTION_THRESHOLD: u16 = 48;
 /// Pages of the largest request of a kernel that cannot be told.

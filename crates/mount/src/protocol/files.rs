@@ -55,6 +55,9 @@ pub(crate) struct ReadIn {
     pub padding: u32,
 }
 
+/// In `read_flags`: the lock owner is given, as only reads past the kernel's cache do.
+pub(crate) const READ_LOCKOWNER: u32 = 1 << 1;
+
 /// Of `WRITE`, followed by the data.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
@@ -70,6 +73,8 @@ pub(crate) struct WriteIn {
 
 /// In `write_flags`: data from the kernel's cache; the handle is one of those that could have written it.
 pub(crate) const WRITE_CACHE: u32 = 1 << 0;
+/// In `write_flags`: the lock owner is given, as only writes past the kernel's cache do.
+pub(crate) const WRITE_LOCKOWNER: u32 = 1 << 1;
 /// In `write_flags`: the write takes privileges away.
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 

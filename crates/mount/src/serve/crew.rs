@@ -4,7 +4,8 @@
 //! long, as a sync does, or even wait for other requests: a notice to the kernel makes it write back what it holds. So whoever
 //! waits for the end ([`Crew::wait`]) looks after the threads of each lane meanwhile. When each is still at the same request as a
 //! moment ago, one more is started, so that nobody stops everybody and signals arrive; when some are idle for long, it goes
-//! again, where the lane lets it.
+//! again, where the lane lets it. Threads are added up to a limit; those that wait in a notice do not count, as what they wait for is the
+//! answer of one more.
 //!
 //! A failure is a panic of the file system or an error of the device. The threads go on to answer, with errors, so that nobody
 //! hangs; whoever waits for the end is told and unmounts.
@@ -12,16 +13,21 @@
 //! Locks: `state` is held for moments and alone.
 
 use std::num::NonZero;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use extant_space::{Error, ErrorKind, Result};
+use zerocopy::IntoBytes;
 
+use super::deferred::{Deferred, Sender};
 use super::placement::Placement;
 use super::{Server, Slot};
 use crate::Notifier;
+use crate::operations::NodeId;
+use crate::protocol::notices::InvalidateInode;
 use crate::transport::{End, Lane, Line, Occasion, Received, Transport};
 
 /// How often the threads are looked at, and how often when nobody asks for anything.
@@ -29,7 +35,7 @@ const PATROL_INTERVAL: Duration = Duration::from_millis(20);
 const PATROL_INTERVAL_IDLE: Duration = Duration::from_millis(200);
 /// How many looks in a row must find an idle thread before one goes.
 const IDLE_ROUNDS: u32 = 50;
-/// How many threads there are at most beyond the usual.
+/// How many threads there are at most beyond the usual, besides those that wait in a notice.
 const ADDED_MAX: usize = 64;
 
 /// The threads of a connection.
@@ -41,6 +47,9 @@ pub(crate) struct Crew {
     changed: Condvar,
     /// A hint: there are more threads than wanted.
     too_many: AtomicBool,
+    /// Threads that wait in a notice.
+    notifying: AtomicUsize,
+    deferred: Deferred,
 }
 
 #[derive(Debug, Default)]
@@ -100,6 +109,8 @@ impl Crew {
             state: Mutex::default(),
             changed: Condvar::new(),
             too_many: AtomicBool::new(false),
+            notifying: AtomicUsize::new(0),
+            deferred: Deferred::default(),
         });
         crew.server.start(Notifier::new(&crew));
         crew
@@ -178,15 +189,52 @@ impl Crew {
         }
     }
 
-    /// Tells the kernel something.
-    pub fn notify(&self, notice: &[u8]) -> rustix::io::Result<()> {
-        self.transport.notify(notice)
+    /// Sends the kernel a notice.
+    pub fn notify(&self, notice: InvalidateInode) -> rustix::io::Result<()> {
+        self.notifying.fetch_add(1, Ordering::Relaxed);
+        let sent = self.transport.notify(notice.as_bytes());
+        self.notifying.fetch_sub(1, Ordering::Relaxed);
+        sent
+    }
+
+    /// The same for a request that may be of the kernel's background. `None` when too many of those wait for `timeout`.
+    pub fn notify_from_background(
+        &self,
+        notice: InvalidateInode,
+        timeout: Duration,
+    ) -> Option<rustix::io::Result<()>> {
+        let _permit = self.deferred.permit(timeout)?;
+        Some(self.notify(notice))
+    }
+
+    /// Invalidates what the kernel holds of a range that was written past its cache: before this returns, or soon after
+    /// when too many requests wait already.
+    pub fn invalidate_written(self: &Arc<Self>, node: NodeId, range: Range<u64>) {
+        let notice = |node: NodeId, range: Range<u64>| {
+            InvalidateInode::data(node.0, range.start, Some(range.end - range.start))
+        };
+        let sent = self.notify_from_background(notice(node, range.clone()), Duration::ZERO);
+        if sent.is_some() || self.deferred.queue(node, range) == Sender::Runs {
+            return;
+        }
+        let crew = Arc::clone(self);
+        let sender = thread::Builder::new().name("extant-fuse-notices".to_owned());
+        let started = sender.spawn(move || {
+            while let Some((node, range)) = crew.deferred.next() {
+                // An error is that of a file or connection that is gone.
+                let _ = crew.notify(notice(node, range));
+            }
+        });
+        if started.is_err() {
+            self.deferred.no_sender();
+        }
     }
 
     /// Starts a thread beyond the usual ones. If that fails, the next look is another chance.
     fn add_one(self: &Arc<Self>, state: &mut State, place: usize) {
         let added: usize = state.lanes.iter().map(|staff| staff.added).sum();
-        let may_have_more = added < ADDED_MAX && state.end.is_none();
+        let added_max = ADDED_MAX + self.notifying.load(Ordering::Relaxed);
+        let may_have_more = added < added_max && state.end.is_none();
         if may_have_more && self.start_one(state, place, Occasion::Jam).is_ok() {
             state.lanes[place].added += 1;
         }

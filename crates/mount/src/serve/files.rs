@@ -5,14 +5,15 @@ use rustix::io::Errno;
 
 use super::{Call, Server, open_flags, privileges};
 use crate::operations::{
-    Copy, Fallocate, FileKind, Handle, Ioctl, NodeId, Opened, Place, Result, Seek, SyncScope,
-    Write, WriteOrigin,
+    Copy, Fallocate, FileKind, Handle, Ioctl, NodeId, Opened, Place, Read, ReadOrigin, Result,
+    Seek, SyncScope, Write, WriteOrigin,
 };
 use crate::protocol::connection::Capabilities;
 use crate::protocol::files::{
     CopyIn, CopyOut, FSYNC_FDATASYNC, FallocateIn, FlushIn, FsyncIn, IOCTL_DIR, IOCTL_UNRESTRICTED,
-    IoctlIn, IoctlOut, LseekIn, LseekOut, OPEN_KILL_SUIDGID, OpenIn, OpenOut, ReadIn, ReleaseIn,
-    SEEK_DATA, SEEK_HOLE, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut,
+    IoctlIn, IoctlOut, LseekIn, LseekOut, OPEN_KILL_SUIDGID, OpenIn, OpenOut, READ_LOCKOWNER,
+    ReadIn, ReleaseIn, SEEK_DATA, SEEK_HOLE, WRITE_CACHE, WRITE_KILL_SUIDGID, WRITE_LOCKOWNER,
+    WriteIn, WriteOut,
 };
 
 impl Server {
@@ -54,8 +55,15 @@ impl Server {
         let data = call.answer.data(read.size)?;
         let room = data.len();
         let operations = &self.operations;
-        let handle = Handle(read.fh);
-        let done = operations.read(&call.request, call.node, handle, read.offset, data)?;
+        let read = Read {
+            handle: Handle(read.fh),
+            offset: read.offset,
+            origin: match read.read_flags & READ_LOCKOWNER {
+                0 => ReadOrigin::Cache,
+                _ => ReadOrigin::Direct,
+            },
+        };
+        let done = operations.read(&call.request, call.node, &read, data)?;
         assert!(done <= room, "read {done} bytes into {room}");
         Ok(done)
     }
@@ -66,9 +74,10 @@ impl Server {
             handle: Handle(header.fh),
             offset: header.offset,
             data: call.body.take_bytes(header.size)?,
-            origin: match header.write_flags & WRITE_CACHE {
-                0 => WriteOrigin::Caller,
-                _ => WriteOrigin::Cache,
+            origin: match header.write_flags {
+                flags if flags & WRITE_CACHE != 0 => WriteOrigin::Cache,
+                flags if flags & WRITE_LOCKOWNER != 0 => WriteOrigin::Direct,
+                _ => WriteOrigin::Caller,
             },
             privileges: privileges(header.write_flags, WRITE_KILL_SUIDGID),
         };

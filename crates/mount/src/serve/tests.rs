@@ -158,7 +158,12 @@ fn calls() -> Vec<(u32, Vec<u8>, &'static str)> {
         (
             15,
             body64(&[9, 4096, pair(512, 0), 0, 0], b""),
-            "read 5 9 4096 512",
+            "read 5 9 4096 512 Cache",
+        ),
+        (
+            15,
+            body64(&[9, 4096, pair(512, 2), 77, 0], b""),
+            "read 5 9 4096 512 Direct",
         ),
         (
             16,
@@ -169,6 +174,11 @@ fn calls() -> Vec<(u32, Vec<u8>, &'static str)> {
             16,
             body64(&[9, 4096, pair(4, 5), 0, 0], b"data"),
             "write 5 9 4096 data Cache Drop",
+        ),
+        (
+            16,
+            body64(&[9, 4096, pair(4, 2), 77, 0], b"data"),
+            "write 5 9 4096 data Direct Keep",
         ),
         (17, vec![], "statistics 5"),
         (18, body64(&[9, pair(2, 0), 0], b""), "release 5 9 RDWR"),

@@ -3,6 +3,7 @@
 use extant_ext4::{self as ext4, FileType};
 use extant_space::SpaceFile;
 use rustix::fs::makedev;
+use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Volume;
@@ -68,7 +69,11 @@ impl Volume {
         };
         let wants_nothing = engine == ext4::AttributeChange::default();
         if !wants_nothing || change.size.is_none() {
-            self.told(known.node().set_attributes(&engine))?;
+            match self.told(known.node().set_attributes(&engine)) {
+                // The times of writes from before the file got the flag `a` or `i`: the close would fail otherwise.
+                Err(Errno::PERM) if is_flush_of_times(change) => {}
+                done => done?,
+            }
         }
         Ok(self.shown(&known.node().attributes()))
     }
@@ -101,6 +106,18 @@ impl Volume {
             name_length_max: NAME_BYTES_MAX,
         }
     }
+}
+
+/// Whether the kernel tells the times that it has set itself, as it does with a writeback cache before it closes a file.
+fn is_flush_of_times(change: &AttributeChange) -> bool {
+    let sets_times = change.modified.is_some() && change.changed.is_some();
+    let others = AttributeChange {
+        handle: None,
+        modified: None,
+        changed: None,
+        ..*change
+    };
+    sets_times && change.handle.is_some() && others == AttributeChange::default()
 }
 
 /// The type, as the upper bits of a mode.

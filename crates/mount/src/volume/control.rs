@@ -2,11 +2,12 @@
 //!
 //! | call | answer |
 //! |---|---|
-//! | `FS_IOC_GETFLAGS`, `FS_IOC_SETFLAGS` | what `lsattr` shows and `chattr` changes; the kernel has judged who may |
+//! | `FS_IOC_GETFLAGS`, `FS_IOC_SETFLAGS` | what `lsattr` shows and `chattr` changes; the owner and root may, and `i` and `a` root alone |
 //! | `FS_IOC_FSGETXATTR`, `FS_IOC_FSSETXATTR` | the same in other words (`flags`); the kernel asks for the first before it sets |
 //! | `FS_IOC_GETVERSION` | the generation of the inode |
 //! | `FS_IOC_GETFSLABEL` | the label of the file system |
 //! | `FITRIM` | free space is discarded; for root, and for the user who serves the mount (`trim`) |
+//! | `FS_IOC_SHUTDOWN` | the file system ends as in a crash; for root (`shutdown`) |
 //! | `PROBE`, `FALLOCATE`, `EXTENTS` | docs/formats/ioctl.md |
 //!
 //! `FS_IOC_FIEMAP` never gets here: the kernel answers it itself, and has no way to ask. The project of a file is always told
@@ -21,14 +22,15 @@ use rustix::ioctl::opcode;
 use zerocopy::{FromBytes, IntoBytes};
 
 use super::Volume;
-use super::caller::file_size_limit;
+use super::caller::{file_size_limit, is_privileged};
 use super::flags::ExtendedFlags;
 use super::handles::FileHandle;
 use super::nodes::Entry;
+use super::shutdown::SHUTDOWN;
 use super::space::range_of;
 use super::trim::{self, TrimRange};
 use crate::ioctl::{self, ExtentsPage, MappedExtent, Probe};
-use crate::operations::{FileKind, Ioctl, IoctlAnswer, NodeId, Request, Result};
+use crate::operations::{Caller, FileKind, Ioctl, IoctlAnswer, NodeId, Request, Result};
 use crate::options::WriteCache;
 
 // The sizes are those of the numbers, which say `long`; the flags themselves have 4 bytes.
@@ -51,6 +53,9 @@ const CHANGEABLE: InodeFlags = InodeFlags::SYNC
     .union(InodeFlags::TOPDIR)
     .union(InodeFlags::PROJINHERIT);
 
+/// Flags with which a file takes less than before.
+const TAKES_LESS: InodeFlags = InodeFlags::IMMUTABLE.union(InodeFlags::APPEND);
+
 impl Volume {
     pub(super) fn control(
         &self,
@@ -68,7 +73,7 @@ impl Volume {
             SET_FLAGS => {
                 let bits = ioctl.input.first_chunk().ok_or(Errno::INVAL)?;
                 let flags = InodeFlags::from_bits_retain(u32::from_ne_bytes(*bits));
-                self.set_flags(node, &known, flags)?;
+                self.set_flags(request.caller, node, &known, flags)?;
                 answer(&[], output)
             }
             GET_EXTENDED => {
@@ -78,7 +83,7 @@ impl Volume {
             SET_EXTENDED => {
                 let wanted = parse::<ExtendedFlags>(ioctl.input)?;
                 let now = known.node().attributes().flags & InodeFlags::USER_VISIBLE;
-                self.set_flags(node, &known, wanted.applied_to(now)?)?;
+                self.set_flags(request.caller, node, &known, wanted.applied_to(now)?)?;
                 answer(&[], output)
             }
             GET_VERSION => {
@@ -95,6 +100,10 @@ impl Volume {
                 let mut range = parse::<TrimRange>(ioctl.input)?;
                 self.trim(request, &mut range)?;
                 answer(range.as_bytes(), output)
+            }
+            SHUTDOWN => {
+                let flags = self.shut_down(request.caller, ioctl.argument)?;
+                answer(&flags.to_ne_bytes(), output)
             }
             ioctl::PROBE => answer(self.probe().as_bytes(), output),
             ioctl::FALLOCATE => {
@@ -128,22 +137,36 @@ impl Volume {
         }
     }
 
-    fn set_flags(&self, node: NodeId, known: &Entry, flags: InodeFlags) -> Result<()> {
-        let now = known.node().attributes().flags & InodeFlags::USER_VISIBLE;
+    fn set_flags(
+        &self,
+        caller: Caller,
+        node: NodeId,
+        known: &Entry,
+        flags: InodeFlags,
+    ) -> Result<()> {
+        let attributes = known.node().attributes();
+        let now = attributes.flags & InodeFlags::USER_VISIBLE;
         let changed = flags ^ now;
+        // Before Linux 5.13 the kernel passes the call on without a check.
+        let is_owner = caller.uid == self.options.owners.users.other(attributes.uid);
+        let may_change = is_owner && !changed.intersects(TAKES_LESS);
+        if !may_change && !is_privileged(caller) {
+            return Err(Errno::PERM);
+        }
         if !(CHANGEABLE | InodeFlags::EXTENTS).contains(changed) {
             return Err(Errno::OPNOTSUPP);
         }
         let flags = flags & !InodeFlags::EXTENTS | now & InodeFlags::EXTENTS;
         // What was written before must not meet a file that takes no more.
-        let takes_less = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
-        if flags.intersects(takes_less) && known.may_be_ahead() {
+        if flags.intersects(TAKES_LESS) && known.may_be_ahead() {
             self.empty_cache(node, 0, None)?;
         }
         self.told(known.node().set_attributes(&AttributeChange {
             flags: Some(flags),
             ..AttributeChange::default()
         }))?;
+        // The time of change is another.
+        self.attributes_changed(node)?;
         // As in ext4, the others have changed by then: who sets all to nothing may remove the file.
         match changed.contains(InodeFlags::EXTENTS) {
             true => Err(Errno::OPNOTSUPP),
@@ -186,7 +209,7 @@ impl Volume {
             known.note_untold_size(call.size);
         }
         match Changed::by(mode) {
-            Changed::Nothing => Ok(()),
+            Changed::Nothing => self.attributes_changed(node),
             Changed::Range => self.empty_cache(node, range.start(), Some(range.len())),
             Changed::AllBehind => self.empty_cache(node, range.start(), None),
         }

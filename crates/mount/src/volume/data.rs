@@ -9,8 +9,8 @@ use super::Volume;
 use super::handles::FileHandle;
 use super::nodes::Entry;
 use crate::operations::{
-    Copy, Handle, NodeId, Opened, OpenedFlags, Privileges, Request, Result, SyncScope, Write,
-    WriteOrigin,
+    Copy, Handle, NodeId, Opened, OpenedFlags, Privileges, Read, ReadOrigin, Request, Result,
+    SyncScope, Write, WriteOrigin,
 };
 
 /// Bytes that are copied at a time.
@@ -37,6 +37,7 @@ impl Volume {
         flags: OFlags,
         privileges: Privileges,
     ) -> Result<Opened> {
+        self.check_running()?;
         let file = known.file()?;
         let inode_flags = known.node().attributes().flags;
         let writes = FileHandle::of(flags).contains(FileHandle::WRITE);
@@ -62,24 +63,25 @@ impl Volume {
         }
     }
 
-    pub(super) fn read_data(
-        &self,
-        node: NodeId,
-        handle: Handle,
-        offset: u64,
-        data: &mut [u8],
-    ) -> Result<usize> {
+    pub(super) fn read_data(&self, node: NodeId, read: &Read, data: &mut [u8]) -> Result<usize> {
+        self.check_running()?;
         let known = self.nodes.get(node)?;
         let file = known.file()?;
-        let mut read = self.told(file.read_at(data, offset))?;
-        // A short answer is the end of the file for who reads past the cache; for the cache it is a hole.
-        let is_direct = FileHandle::parse(handle).contains(FileHandle::DIRECT);
-        if read < data.len() && is_direct && known.may_be_ahead() {
-            self.empty_cache(node, 0, None)?;
-            read = self.told(file.read_at(data, offset))?;
+        if read.origin == ReadOrigin::Cache {
+            known.note_cached();
+        }
+        let mut done = self.told(file.read_at(data, read.offset))?;
+        // A short answer is the end of the file for a read past the cache; for the cache it is a hole, and its pages are
+        // locked: the handle may be the same, as files that are open past the cache can be mapped.
+        let is_direct = read.origin == ReadOrigin::Direct;
+        if done < data.len() && is_direct && known.may_be_ahead() {
+            if let Some(notifier) = self.notifier.get() {
+                notifier.write_back_for_direct_read(node)?;
+            }
+            done = self.told(file.read_at(data, read.offset))?;
         }
         self.touch(known.node());
-        Ok(read)
+        Ok(done)
     }
 
     pub(super) fn write_data(
@@ -90,11 +92,23 @@ impl Volume {
     ) -> Result<usize> {
         let known = self.nodes.get(node)?;
         let file = known.file()?;
-        if write.origin == WriteOrigin::Caller {
+        if write.origin != WriteOrigin::Cache {
             self.before_change(&known, request.caller, write.privileges)?;
         }
+        if write.origin != WriteOrigin::Direct {
+            known.note_cached();
+        }
         let before = self.told(file.size())?;
-        let written = match file.write_at(write.data, write.offset) {
+        let done = file.write_at(write.data, write.offset);
+        if write.origin == WriteOrigin::Direct
+            && known.is_cached()
+            && let Some(notifier) = self.notifier.get()
+        {
+            // Also when it failed: a part may have been written.
+            let end = write.offset.saturating_add(write.data.len() as u64);
+            notifier.written_directly(node, write.offset..end);
+        }
+        let written = match done {
             Ok(()) => write.data.len(),
             Err(error) => {
                 // What was appended until the space ran out counts.

@@ -21,7 +21,11 @@ impl Volume {
             ) {
                 (self.report)(&error);
             }
-            errno(&error)
+            match error.kind() {
+                // What ext4 says then.
+                ErrorKind::ReadOnly if self.is_shut_down() => Errno::IO,
+                _ => errno(&error),
+            }
         })
     }
 }
@@ -47,6 +51,7 @@ mod tests {
             (ReadOnly, Errno::ROFS),
             (PermissionDenied, Errno::ACCESS),
             (Immutable, Errno::PERM),
+            (NotPermitted, Errno::PERM),
             (InUse, Errno::BUSY),
             (NoSpace, Errno::NOSPC),
             (QuotaExceeded, Errno::DQUOT),

@@ -13,7 +13,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use extant_ext4::{File, FileType, Filesystem, InodeNumber, Node};
@@ -42,6 +42,8 @@ pub(super) struct Entry {
     uses: AtomicU64,
     /// Open handles that data can be written through.
     writers: AtomicU32,
+    /// The kernel's cache has had data of it.
+    is_cached: AtomicBool,
     capability: AtomicU8,
     /// What the kernel was not told yet, or [`NO_SIZE`].
     untold_size: AtomicU64,
@@ -153,6 +155,16 @@ impl NodeTable {
         }
     }
 
+    /// Files of which the kernel may hold data that was not written back.
+    pub(super) fn with_writers(&self) -> Vec<NodeId> {
+        let of_shard = |shard| {
+            let nodes = read(shard);
+            let ahead = nodes.iter().filter(|(_, entry)| entry.may_be_ahead());
+            ahead.map(|(&id, _)| NodeId(id)).collect::<Vec<_>>()
+        };
+        self.shards.iter().flat_map(of_shard).collect()
+    }
+
     /// How many nodes the kernel knows, besides the root.
     pub(super) fn len(&self) -> usize {
         self.shards.iter().map(|shard| read(shard).len()).sum()
@@ -173,6 +185,7 @@ impl Entry {
             content,
             uses: AtomicU64::new(0),
             writers: AtomicU32::new(0),
+            is_cached: AtomicBool::new(false),
             capability: AtomicU8::new(Capability::Unknown as u8),
             untold_size: AtomicU64::new(NO_SIZE),
         })
@@ -217,6 +230,19 @@ impl Entry {
     /// the last of those who could write has let go of the file.
     pub(super) fn may_be_ahead(&self) -> bool {
         self.writers.load(Ordering::Relaxed) > 0
+    }
+
+    /// The kernel's cache gets data of it, or has some: before the data is read or written. Of a direct write and a read for the cache at
+    /// the same time, either this one sees the new data, or the write sees that there is a cache.
+    pub(super) fn note_cached(&self) {
+        if !self.is_cached.load(Ordering::Relaxed) {
+            self.is_cached.store(true, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether the kernel's cache may hold data of it. It does until the kernel forgets the node.
+    pub(super) fn is_cached(&self) -> bool {
+        self.is_cached.load(Ordering::SeqCst)
     }
 
     /// Notes the size that a control call gave the file, which the caller is to tell the kernel.

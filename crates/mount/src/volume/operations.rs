@@ -8,7 +8,7 @@ use super::names::kind_of;
 use crate::Notifier;
 use crate::operations::{
     AttributeChange, Attributes, Copy, DirectorySink, Entry, Export, Fallocate, Handle, Ioctl,
-    IoctlAnswer, NewNode, NodeId, Opened, Operations, Privileges, Request, Result, Seek,
+    IoctlAnswer, NewNode, NodeId, Opened, Operations, Privileges, Read, Request, Result, Seek,
     Statistics, SyncScope, Write,
 };
 
@@ -196,15 +196,8 @@ impl Operations for Volume {
 
     // `flush` is not answered: no error waits here for a descriptor to be closed, as data goes to the device with each write.
 
-    fn read(
-        &self,
-        _: &Request<'_>,
-        node: NodeId,
-        handle: Handle,
-        offset: u64,
-        data: &mut [u8],
-    ) -> Result<usize> {
-        self.read_data(node, handle, offset, data)
+    fn read(&self, _: &Request<'_>, node: NodeId, read: &Read, data: &mut [u8]) -> Result<usize> {
+        self.read_data(node, read, data)
     }
 
     fn write(&self, request: &Request<'_>, node: NodeId, write: &Write<'_>) -> Result<usize> {

@@ -1,4 +1,4 @@
-//! The process that maps files and makes control calls for a worker: `companion.c`.
+//! The process that maps files, and makes asynchronous and control calls for a worker: `companion.c`.
 //!
 //! It is compiled with the structures of `docs/formats/ioctl.md` as that page prints them, so a page that is wrong fails here.
 
@@ -21,6 +21,8 @@ pub const SYNC: u32 = 1;
 pub const ASYNC: u32 = 2;
 /// The file is closed before the mapping is used.
 pub const CLOSE_FIRST: u32 = 4;
+/// The file is open past the cache.
+pub const DIRECT: u32 = 8;
 
 #[derive(Clone, Copy)]
 enum Kind {
@@ -30,6 +32,9 @@ enum Kind {
     Drop,
     Fallocate,
     Extents,
+    SubmitRead,
+    SubmitWrite,
+    SetSync,
 }
 
 /// Compiles the program into a folder.
@@ -94,6 +99,38 @@ impl Companion {
     ) -> Result<(), String> {
         let range = (offset, data.len() as u64);
         self.ask(Kind::Write, file, mode, range, data).map(|_| ())
+    }
+
+    /// Reads past the cache, in parts that are under way at once.
+    pub fn submit_read(
+        &mut self,
+        file: usize,
+        parts: usize,
+        offset: u64,
+        length: usize,
+    ) -> Result<Vec<u8>, String> {
+        let range = (offset, length as u64);
+        let (_, data) = self.ask(Kind::SubmitRead, file, parts as u32, range, &[])?;
+        Ok(data)
+    }
+
+    /// Writes past the cache, in parts that are under way at once.
+    pub fn submit_write(
+        &mut self,
+        file: usize,
+        parts: usize,
+        offset: u64,
+        data: &[u8],
+    ) -> Result<(), String> {
+        let range = (offset, data.len() as u64);
+        self.ask(Kind::SubmitWrite, file, parts as u32, range, data)
+            .map(|_| ())
+    }
+
+    /// `chattr +S` or `-S`.
+    pub fn set_sync(&mut self, file: usize, is_set: bool) -> Result<(), String> {
+        self.ask(Kind::SetSync, file, is_set.into(), (0, 0), &[])
+            .map(|_| ())
     }
 
     /// Holds on to a mapping of that many bytes, which reads and writes use from now on.

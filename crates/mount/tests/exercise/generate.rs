@@ -3,13 +3,15 @@
 use extant_space::FallocateMode;
 use fastrand::Rng;
 
-use crate::companion::{ASYNC, CLOSE_FIRST, SYNC};
+use crate::companion::{ASYNC, CLOSE_FIRST, DIRECT, SYNC};
 use crate::model::{Model, Seek};
 use crate::operation::{Fallocate, Operation, Read, Resize, Sync, Write};
 
 const PAGE: u64 = 4096;
 /// Parts of a vectored read or write.
 const PARTS_MAX: usize = 9;
+/// Parts of an asynchronous one.
+const SUBMITTED_MAX: usize = 32;
 
 /// Makes steps for the files of a worker.
 pub struct Generator {
@@ -84,7 +86,11 @@ impl Generator {
                 },
             },
             910..925 => Operation::Close { file },
-            925..935 => Operation::KeepMapping { file },
+            925..930 => Operation::KeepMapping { file },
+            930..935 => Operation::SetSync {
+                file,
+                is_set: self.rng.bool(),
+            },
             935..950 => Operation::DropMapping { file },
             950..965 => Operation::Forget { file },
             965..985 => Operation::Map { file },
@@ -95,9 +101,10 @@ impl Generator {
     fn reading(&mut self, model: &Model, offset: u64, length: u64) -> (Read, u64, usize) {
         let way = match self.rng.u32(0..10) {
             0..4 => Read::Cached,
-            4..6 => Read::Direct,
+            4..5 => Read::Direct,
+            5..6 => Read::Submitted(self.rng.usize(1..=SUBMITTED_MAX)),
             6..7 => Read::Vectored(self.rng.usize(2..=PARTS_MAX)),
-            _ => Read::Mapped(self.rng.u32(..) & CLOSE_FIRST),
+            _ => Read::Mapped(self.rng.u32(..) & (CLOSE_FIRST | DIRECT)),
         };
         match (way, inside(model, offset, length)) {
             (Read::Mapped(_), Some((offset, length))) => (way, offset, length as usize),
@@ -109,10 +116,11 @@ impl Generator {
     fn writing(&mut self, model: &Model, offset: u64, length: u64) -> (Write, u64, usize) {
         let way = match self.rng.u32(0..20) {
             0..8 => Write::Cached,
-            8..11 => Write::Direct,
+            8..9 => Write::Direct,
+            9..11 => Write::Submitted(self.rng.usize(1..=SUBMITTED_MAX)),
             11..12 => Write::Append,
             12..14 => Write::Vectored(self.rng.usize(2..=PARTS_MAX)),
-            _ => Write::Mapped(self.rng.u32(..) & (SYNC | ASYNC | CLOSE_FIRST)),
+            _ => Write::Mapped(self.rng.u32(..) & (SYNC | ASYNC | CLOSE_FIRST | DIRECT)),
         };
         match (way, inside(model, offset, length)) {
             (Write::Append, _) => {

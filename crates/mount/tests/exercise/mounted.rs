@@ -13,6 +13,7 @@ use extant_mount::{MountOptions, Session};
 use extant_space::{CancelToken, Control, Silent};
 use extant_testkit::busy::try_while_in_use;
 use extant_testkit::command::{run, tool};
+use extant_testkit::fuse_watchdog::FuseWatchdog;
 use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::workdir::Workdir;
 
@@ -39,7 +40,7 @@ pub fn mounted<T>(
     device: &Arc<MemoryDevice>,
     options: &str,
     place: &Path,
-    work: impl FnOnce() -> T,
+    work: impl FnOnce(&FuseWatchdog) -> T,
 ) -> T {
     let options: MountOptions = options.parse().unwrap();
     let filesystem = Filesystem::open(device.clone(), filesystem_options(&options)).unwrap();
@@ -47,8 +48,9 @@ pub fn mounted<T>(
     let volume = volume.reporting(|error| eprintln!("the file system: {error}"));
     let session = Session::mount(Arc::new(volume), place, &options).unwrap();
     let unmounter = session.unmounter();
+    let watchdog = FuseWatchdog::watch(place);
     let server = thread::spawn(move || session.run());
-    let result = work();
+    let result = work(&watchdog);
     if let Err(error) = try_while_in_use(|| unmounter.unmount()) {
         let _ = unmounter.detach();
         panic!("{error}");

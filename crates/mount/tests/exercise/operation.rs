@@ -61,6 +61,11 @@ pub enum Operation {
     DropMapping {
         file: usize,
     },
+    /// `chattr +S` or `-S`: with it, files that are opened are used past the cache.
+    SetSync {
+        file: usize,
+        is_set: bool,
+    },
     /// Has the kernel forget what it holds clean of a file.
     Forget {
         file: usize,
@@ -82,6 +87,8 @@ pub enum Read {
     Direct,
     /// In so many parts.
     Vectored(usize),
+    /// Direct, in so many parts that are under way at once.
+    Submitted(usize),
     /// With the bits of the companion.
     Mapped(u32),
 }
@@ -95,6 +102,8 @@ pub enum Write {
     Append,
     /// In so many parts.
     Vectored(usize),
+    /// Direct, in so many parts that are under way at once.
+    Submitted(usize),
     /// With the bits of the companion; inside the file.
     Mapped(u32),
 }

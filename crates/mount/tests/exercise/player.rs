@@ -93,7 +93,7 @@ impl Player {
                 Rng::with_seed(seed).fill(&mut data);
                 self.write(file, way, offset, &data)?;
                 let grain = match way {
-                    Write::Direct => Grain::Exact,
+                    Write::Direct | Write::Submitted(_) => Grain::Exact,
                     Write::Mapped(_) => Grain::Pages,
                     _ => self.cached,
                 };
@@ -174,6 +174,7 @@ impl Player {
             }
             Operation::KeepMapping { file } => self.companion.keep(file, self.reach),
             Operation::DropMapping { file } => self.companion.drop_kept(file),
+            Operation::SetSync { file, is_set } => self.companion.set_sync(file, is_set),
             Operation::Forget { file } => {
                 let file = self.cached(file)?;
                 rustix::fs::fadvise(file, 0, None, Advice::DontNeed).map_err(told)
@@ -196,6 +197,10 @@ impl Player {
     fn read(&mut self, file: usize, way: Read, offset: u64, length: usize) -> Result<Vec<u8>> {
         let mut data = vec![0xEE; length];
         let read = match way {
+            Read::Submitted(_) if length == 0 => return Ok(Vec::new()),
+            Read::Submitted(parts) => {
+                return self.companion.submit_read(file, parts, offset, length);
+            }
             Read::Mapped(bits) => return self.companion.read(file, bits, offset, length),
             Read::Cached => self.cached(file)?.read_at(&mut data, offset),
             Read::Direct => self.direct(file)?.read_at(&mut data, offset),
@@ -214,6 +219,8 @@ impl Player {
 
     fn write(&mut self, file: usize, way: Write, offset: u64, data: &[u8]) -> Result {
         match way {
+            Write::Submitted(_) if data.is_empty() => Ok(()),
+            Write::Submitted(parts) => self.companion.submit_write(file, parts, offset, data),
             Write::Mapped(bits) => self.companion.write(file, bits, offset, data),
             Write::Cached => self.cached(file)?.write_all_at(data, offset).map_err(told),
             Write::Direct => self.direct(file)?.write_all_at(data, offset).map_err(told),

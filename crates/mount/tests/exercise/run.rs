@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use extant_testkit::fuse_watchdog::FuseWatchdog;
 use extant_testkit::workdir::Workdir;
 
 use crate::companion;
@@ -23,6 +24,8 @@ const WORKERS: u64 = 3;
 const STEPS_OF_LIFE: u64 = 800;
 /// Steps between two times that the whole machine's caches are dropped: others need them.
 const STEPS_OF_DROP: u64 = 5000;
+/// Steps between two times that the watchdog is told.
+const STEPS_OF_PROGRESS: u64 = 50;
 /// Steps that a report shows.
 const SHOWN: usize = 25;
 
@@ -68,8 +71,8 @@ pub fn exercise(kind: &Kind, operations: u64) {
         let lives = steps.div_ceil(STEPS_OF_LIFE);
         for life in 0..lives {
             let steps = STEPS_OF_LIFE.min(steps - life * STEPS_OF_LIFE);
-            let failed = mounted(&device, kind.mount, &place, || {
-                live(&mut all, steps, &place, &program)
+            let failed = mounted(&device, kind.mount, &place, |watchdog| {
+                live(&mut all, steps, &place, &program, watchdog)
             });
             if let Some(text) = failed {
                 panic!(
@@ -86,12 +89,18 @@ pub fn exercise(kind: &Kind, operations: u64) {
 }
 
 /// All workers at once; what the first that failed has to say.
-fn live(all: &mut [Worker], steps: u64, place: &Path, program: &Path) -> Option<String> {
+fn live(
+    all: &mut [Worker],
+    steps: u64,
+    place: &Path,
+    program: &Path,
+    watchdog: &FuseWatchdog,
+) -> Option<String> {
     let has_failed = AtomicBool::new(false);
     let results: Vec<_> = thread::scope(|scope| {
         let threads: Vec<_> = all
             .iter_mut()
-            .map(|worker| scope.spawn(|| worker.live(steps, place, program, &has_failed)))
+            .map(|worker| scope.spawn(|| worker.live(steps, place, program, &has_failed, watchdog)))
             .collect();
         threads.into_iter().map(|thread| thread.join()).collect()
     });
@@ -129,8 +138,9 @@ impl Worker {
         place: &Path,
         program: &Path,
         has_failed: &AtomicBool,
+        watchdog: &FuseWatchdog,
     ) -> Result<(), String> {
-        let result = self.play(steps, place, program, has_failed);
+        let result = self.play(steps, place, program, has_failed, watchdog);
         result.map_err(|text| {
             has_failed.store(true, Ordering::Relaxed);
             let last = self
@@ -154,6 +164,7 @@ impl Worker {
         place: &Path,
         program: &Path,
         has_failed: &AtomicBool,
+        watchdog: &FuseWatchdog,
     ) -> Result<(), String> {
         let paths = (0..FILES).map(|file| place.join(format!("{}-{file}", self.number)));
         let reach = self.generator.reach();
@@ -166,6 +177,9 @@ impl Worker {
         for _ in 0..steps {
             if has_failed.load(Ordering::Relaxed) {
                 return Ok(());
+            }
+            if self.played % STEPS_OF_PROGRESS == 0 {
+                watchdog.progress();
             }
             let operation = self.generator.next(&self.models);
             self.step(&mut player, operation)?;

@@ -44,6 +44,7 @@ fn compare(options: &str, is_written_back: bool) {
         d,
         e,
         f,
+        requires::tool("perl"),
         requires::tool("setfacl"),
         requires::tool("setfattr")
     );
@@ -55,6 +56,7 @@ fn compare(options: &str, is_written_back: bool) {
         if only.as_ref().is_some_and(|only| only != case.name) {
             continue;
         }
+        ours.progress();
         let (a, b) = (run(case, ours.path()), run(case, theirs.path()));
         let shown = difference(&a, &b);
         let may_differ = match case.expect {

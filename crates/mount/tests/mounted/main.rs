@@ -4,6 +4,7 @@
 //! names a limit of the kernel's FUSE layer must differ: when it no longer does, the limit is gone and `docs/semantics.md` is wrong.
 //! That document has a row for every kind of call here, and here is a case for every row.
 
+mod cache;
 mod cases;
 mod compare;
 mod control;

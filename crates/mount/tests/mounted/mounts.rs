@@ -14,6 +14,7 @@ use extant_mount::volume::{Volume, VolumeOptions, filesystem_options};
 use extant_mount::{MountOptions, Session, Unmounter};
 use extant_testkit::busy::try_while_in_use;
 use extant_testkit::command::{run, tool};
+use extant_testkit::fuse_watchdog::FuseWatchdog;
 use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::requires::{self, Requirement};
 use extant_testkit::scratch::{LoopDevice, Mount};
@@ -48,6 +49,7 @@ pub struct Ours {
     device: Arc<FaultyDevice<MemoryDevice>>,
     unmounter: Unmounter,
     server: Option<JoinHandle<extant_space::Result<()>>>,
+    watchdog: FuseWatchdog,
     work: Workdir,
 }
 
@@ -69,6 +71,7 @@ impl Ours {
         let unmounter = session.unmounter();
         let server = std::thread::spawn(move || session.run());
         Self {
+            watchdog: FuseWatchdog::watch(&directory),
             directory,
             device,
             unmounter,
@@ -79,6 +82,11 @@ impl Ours {
 
     pub fn path(&self) -> &Path {
         &self.directory
+    }
+
+    /// The test makes progress: its deadline moves on.
+    pub fn progress(&self) {
+        self.watchdog.progress();
     }
 
     /// Has the kernel keep what was written as long as it does for a disk, where it trusts a server with little.
@@ -119,6 +127,13 @@ impl Ours {
         fs::write(&image, &bytes).unwrap();
         assert_e2fsck_clean(&image);
         Arc::new(MemoryDevice::from_bytes(&bytes))
+    }
+
+    /// Unmounts, and returns what is on the device then.
+    #[track_caller]
+    pub fn end_as_it_is(mut self) -> Arc<MemoryDevice> {
+        self.unmount();
+        Arc::new(MemoryDevice::from_bytes(&self.device.inner().to_vec()))
     }
 
     #[track_caller]

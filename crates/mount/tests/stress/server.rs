@@ -16,6 +16,7 @@ use extant_ext4::Filesystem;
 use extant_mount::volume::{Volume, VolumeOptions, filesystem_options};
 use extant_mount::{MountOptions, Session};
 use extant_testkit::command::{run, tool};
+use extant_testkit::fuse_watchdog::FuseWatchdog;
 use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::require;
 use extant_testkit::requires::{self, Requirement};
@@ -59,6 +60,7 @@ pub struct Served {
     // Dropped in this order: nobody may wait for a server that is gone.
     process: Server,
     mount: Option<Mount>,
+    watchdog: FuseWatchdog,
 }
 
 struct Server {
@@ -89,11 +91,13 @@ impl Served {
         Self {
             process,
             mount: Some(Mount::guard(place)),
+            watchdog: FuseWatchdog::watch(place),
         }
     }
 
-    /// Where it is mounted.
+    /// Where it is mounted. A test that asks makes progress: its deadline moves on.
     pub fn path(&self) -> &Path {
+        self.watchdog.progress();
         self.mount.as_ref().expect("mounted until consumed").path()
     }
 

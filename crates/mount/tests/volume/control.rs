@@ -17,6 +17,7 @@ use crate::kernel::{Kernel, ROOT};
 
 const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
+const SET_EXTENDED: u32 = 0x401C_5820;
 const GET_VERSION: u32 = 0x8008_7601;
 const GET_LABEL: u32 = 0x8100_9431;
 
@@ -69,6 +70,64 @@ fn probe_tells_that_this_is_a_mount_of_extant() {
     assert_eq!((probe.block_bytes, probe.flags), (4096, 0));
     let unknown = kernel.ioctl_on(ROOT, directory.handle, 0x8040_E4FF, &[], 64);
     assert_eq!(unknown, Err(Errno::NOTTY));
+    kernel.end();
+}
+
+#[test]
+fn flags_are_changed_by_the_owner_and_the_fixing_ones_by_root_alone() {
+    let [a, b] = needs();
+    require!(a, b);
+    let mut kernel = Kernel::new(16);
+    kernel.user(1000, 1000);
+    let (file, opened) = kernel.create(ROOT, "a", 0o644).unwrap();
+    let (node, handle) = (file.node, opened.handle);
+    let set_as = |kernel: &mut Kernel, uid: u32, flags: u32| {
+        kernel.user(uid, uid);
+        let answer = kernel.ioctl_on(node, handle, SET_FLAGS, &u64::from(flags).to_ne_bytes(), 0);
+        answer.map(drop)
+    };
+    let extended = |kernel: &mut Kernel, uid: u32, bits: u32| {
+        kernel.user(uid, uid);
+        let mut wanted = [0; 28];
+        wanted[..4].copy_from_slice(&bits.to_ne_bytes());
+        kernel
+            .ioctl_on(node, handle, SET_EXTENDED, &wanted, 0)
+            .map(drop)
+    };
+    let (extents, nodump, append, immutable) = (0x8_0000, 0x40, 0x20, 0x10);
+    assert_eq!(set_as(&mut kernel, 1000, extents | nodump), Ok(()));
+    assert_eq!(set_as(&mut kernel, 1001, extents), Err(Errno::PERM));
+    assert_eq!(extended(&mut kernel, 1001, 0), Err(Errno::PERM));
+    for fixed in [append, immutable] {
+        let flags = extents | nodump | fixed;
+        assert_eq!(set_as(&mut kernel, 1000, flags), Err(Errno::PERM));
+        assert_eq!(set_as(&mut kernel, 0, flags), Ok(()));
+        // Nor may the owner take it away.
+        assert_eq!(set_as(&mut kernel, 1000, extents), Err(Errno::PERM));
+        assert_eq!(extended(&mut kernel, 1000, 0x80), Err(Errno::PERM));
+        assert_eq!(set_as(&mut kernel, 0, extents | nodump), Ok(()));
+    }
+    assert_eq!(extended(&mut kernel, 1000, 0x80 | 0x10), Err(Errno::PERM));
+    assert_eq!(extended(&mut kernel, 1000, 0), Ok(()));
+    kernel.user(0, 0);
+    kernel.end();
+}
+
+#[test]
+fn shutdown_is_for_root_and_reads_its_flags_from_the_caller() {
+    let [a, b] = needs();
+    require!(a, b);
+    const SHUTDOWN: u32 = 0x8004_587D;
+    let mut kernel = Kernel::new(16);
+    let handle = kernel.create(ROOT, "a", 0o644).unwrap().1.handle;
+    kernel.user(1000, 1000);
+    let refused = kernel.ioctl_on(ROOT, handle, SHUTDOWN, &[], 4);
+    assert_eq!(refused, Err(Errno::PERM));
+    kernel.user(0, 0);
+    // There is nothing at that address, and no such process.
+    let refused = kernel.ioctl_on(ROOT, handle, SHUTDOWN, &[], 4);
+    assert_eq!(refused, Err(Errno::FAULT));
+    kernel.create(ROOT, "b", 0o644).unwrap();
     kernel.end();
 }
 

@@ -7,7 +7,7 @@ use extant_blockdev::MemoryDevice;
 use extant_mount::Operations;
 use extant_mount::operations::{
     AttributeChange, Attributes, Caller, DirectorySink, Entry, FileKind, Handle, Ioctl, Listed,
-    NewNode, NodeId, Opened, Privileges, Request, Result, Write, WriteOrigin,
+    NewNode, NodeId, Opened, Privileges, Read, ReadOrigin, Request, Result, Write, WriteOrigin,
 };
 use extant_mount::volume::{Volume, VolumeOptions};
 use extant_space::CancelToken;
@@ -129,9 +129,12 @@ impl Kernel {
 
     pub fn read(&self, node: NodeId, offset: u64, length: usize) -> Vec<u8> {
         let mut data = vec![0xEE; length];
-        let read = self
-            .volume
-            .read(&self.request(), node, Handle(1), offset, &mut data);
+        let read = Read {
+            handle: Handle(1),
+            offset,
+            origin: ReadOrigin::Cache,
+        };
+        let read = self.volume.read(&self.request(), node, &read, &mut data);
         data.truncate(read.unwrap());
         data
     }

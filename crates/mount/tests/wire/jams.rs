@@ -1,10 +1,14 @@
-//! Requests that wait in a queue whose threads are all held up.
+//! Requests that wait in a queue whose threads are all held up, and threads that all wait for the kernel.
 
-use std::fs;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
 
 use extant_testkit::{require, requires};
+use rustix::fs::{Advice, OFlags, fadvise};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
@@ -73,4 +77,117 @@ fn request_behind_one_that_never_ends_is_answered_though_nobody_asks_again() {
         });
         stand.end();
     }
+}
+
+const PAGE: usize = 4096;
+
+/// A page that is locked by a read that the server holds up, until the gate is opened.
+struct HeldPage {
+    reader: JoinHandle<()>,
+}
+
+impl HeldPage {
+    fn new(stand: &Stand) -> Self {
+        let path = stand.path("held");
+        fs::write(&path, [1; PAGE]).unwrap();
+        let file = File::open(&path).unwrap();
+        fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+        stand.shelf.gate.set_closed(true);
+        let reader = thread::spawn(move || file.read_exact_at(&mut [0; 1], 0).unwrap());
+        wait_for("the page to be locked", || {
+            stand.shelf.gate.waiting.load(Ordering::SeqCst) == 1
+        });
+        Self { reader }
+    }
+
+    /// Lets the read go on.
+    fn end(self, stand: &Stand) {
+        stand.shelf.gate.set_closed(false);
+        self.reader.join().unwrap();
+    }
+}
+
+/// Threads that make one direct call each, on files of their own.
+struct DirectCalls {
+    files: Vec<File>,
+    threads: Vec<JoinHandle<()>>,
+    ended: Arc<AtomicU64>,
+}
+
+impl DirectCalls {
+    /// Makes the files.
+    fn new(stand: &Stand, count: u64) -> Self {
+        let file = |number: u64| {
+            let path = stand.path(&format!("direct-{number}"));
+            fs::write(&path, [1; PAGE]).unwrap();
+            let mut options = OpenOptions::new();
+            options.read(true).write(true);
+            options.custom_flags(OFlags::DIRECT.bits() as i32);
+            options.open(path).unwrap()
+        };
+        Self {
+            files: (0..count).map(file).collect(),
+            threads: Vec::new(),
+            ended: Arc::default(),
+        }
+    }
+
+    fn start(&mut self, call: fn(&File)) {
+        let start = |file: File| {
+            let ended = Arc::clone(&self.ended);
+            thread::spawn(move || {
+                call(&file);
+                ended.fetch_add(1, Ordering::SeqCst);
+            })
+        };
+        self.threads = std::mem::take(&mut self.files)
+            .into_iter()
+            .map(start)
+            .collect();
+    }
+
+    fn ended(&self) -> u64 {
+        self.ended.load(Ordering::SeqCst)
+    }
+
+    fn end(self) {
+        for thread in self.threads {
+            thread.join().unwrap();
+        }
+    }
+}
+
+#[test]
+fn direct_write_is_answered_however_many_wait_for_an_invalidation() {
+    require!(can_mount());
+    let stand = Stand::new("no_writeback");
+    // More than the kernel has in its background, which holds the read that they wait for if it is one ahead.
+    let (count, background) = (100, 64);
+    let mut writes = DirectCalls::new(&stand, count);
+    let page = HeldPage::new(&stand);
+    writes.start(|file| file.write_all_at(&[2; PAGE], 0).unwrap());
+    wait_for("all writes but those that may wait", || {
+        writes.ended() > count - background
+    });
+    assert_eq!(stand.shelf.gate.waiting.load(Ordering::SeqCst), 1);
+    page.end(&stand);
+    writes.end();
+    stand.end();
+}
+
+#[test]
+fn request_is_answered_however_many_wait_for_the_kernel_to_take_a_notice() {
+    require!(can_mount());
+    let stand = Stand::new("threads=1,no_writeback");
+    let count = 80;
+    let mut reads = DirectCalls::new(&stand, count);
+    let page = HeldPage::new(&stand);
+    reads.start(|file| file.read_exact_at(&mut [0; PAGE], 0).unwrap());
+    wait_for("all reads to wait", || {
+        stand.shelf.gate.direct.load(Ordering::SeqCst) == count
+    });
+    assert_eq!(reads.ended(), 0);
+    page.end(&stand);
+    reads.end();
+    stand.end();
 }

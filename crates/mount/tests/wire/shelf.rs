@@ -2,17 +2,20 @@
 //!
 //! Some names do special things: looking up `panic` panics, allocating exactly [`ENDLESS`] bytes waits for a signal, and setting the attribute
 //! `user.replace` replaces a file's data behind the kernel's back.
+//!
+//! While the [`Gate`] is closed, reads for the kernel's cache wait, with the page locked; reads and writes past the cache, of any file,
+//! send notices about the data of the file whose read waits, and so wait for that page.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::sleep;
 use std::time::Duration;
 
 use extant_mount::operations::{
     AttributeChange, Attributes, Copy, DirectorySink, Entry, Fallocate, Handle, Ioctl, IoctlAnswer,
-    Listed, NewNode, NodeId, Opened, OpenedFlags, Privileges, Request, Result, Seek, SetTime,
-    Statistics, SyncScope, Timestamp, Write,
+    Listed, NewNode, NodeId, Opened, OpenedFlags, Privileges, Read, ReadOrigin, Request, Result,
+    Seek, SetTime, Statistics, SyncScope, Timestamp, Write, WriteOrigin,
 };
 use extant_mount::{Notifier, Operations};
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
@@ -43,6 +46,50 @@ pub struct Shelf {
     /// Handles that are open.
     pub handles: AtomicU64,
     pub syncs: AtomicU64,
+    pub gate: Gate,
+}
+
+/// Holds up reads for the kernel's cache.
+#[derive(Debug, Default)]
+pub struct Gate {
+    is_closed: Mutex<bool>,
+    opened: Condvar,
+    /// Reads that wait.
+    pub waiting: AtomicU64,
+    /// The file that is read.
+    node: AtomicU64,
+    /// Reads and writes past the cache that have begun.
+    pub direct: AtomicU64,
+}
+
+impl Gate {
+    pub fn set_closed(&self, is_closed: bool) {
+        *lock(&self.is_closed) = is_closed;
+        self.opened.notify_all();
+    }
+
+    fn node(&self) -> NodeId {
+        NodeId(self.node.load(Ordering::SeqCst))
+    }
+
+    fn is_closed(&self) -> bool {
+        *lock(&self.is_closed)
+    }
+
+    fn wait(&self, node: NodeId) {
+        self.node.store(node.0, Ordering::SeqCst);
+        self.waiting.fetch_add(1, Ordering::SeqCst);
+        let deadline = Duration::from_secs(40);
+        drop(
+            self.opened
+                .wait_timeout_while(lock(&self.is_closed), deadline, |closed| *closed),
+        );
+        self.waiting.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[derive(Debug, Default)]
@@ -141,7 +188,7 @@ impl State {
 
 impl Shelf {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// What is in a file, without the kernel.
@@ -162,11 +209,15 @@ impl Shelf {
         state.nodes.values().filter(|node| node.uses > 0).count()
     }
 
-    fn opened(&self, node: NodeId) -> Opened {
+    fn opened(&self, node: NodeId, flags: OFlags) -> Opened {
         self.handles.fetch_add(1, Ordering::SeqCst);
+        let treated = match flags.contains(OFlags::DIRECT) {
+            true => OpenedFlags::DIRECT_IO | OpenedFlags::PARALLEL_DIRECT_WRITES,
+            false => OpenedFlags::empty(),
+        };
         Opened {
             handle: Handle(node.0 + 1000),
-            flags: OpenedFlags::KEEP_CACHE,
+            flags: OpenedFlags::KEEP_CACHE | treated,
         }
     }
 }
@@ -217,11 +268,11 @@ impl Operations for Shelf {
         parent: NodeId,
         name: &[u8],
         new: &NewNode,
-        _: OFlags,
+        flags: OFlags,
         _: Privileges,
     ) -> Result<(Entry, Opened)> {
         let entry = self.make_node(request, parent, name, new)?;
-        Ok((entry, self.opened(entry.node)))
+        Ok((entry, self.opened(entry.node, flags)))
     }
 
     fn create_unnamed(
@@ -229,11 +280,11 @@ impl Operations for Shelf {
         request: &Request<'_>,
         _: NodeId,
         new: &NewNode,
-        _: OFlags,
+        flags: OFlags,
     ) -> Result<(Entry, Opened)> {
         let mut state = self.state();
         let node = state.add(request, new);
-        Ok((state.entry(node)?, self.opened(node)))
+        Ok((state.entry(node)?, self.opened(node, flags)))
     }
 
     fn link(&self, _: &Request<'_>, node: NodeId, _: NodeId, name: &[u8]) -> Result<Entry> {
@@ -381,7 +432,7 @@ impl Operations for Shelf {
         if flags.contains(OFlags::TRUNC) {
             node.data.clear();
         }
-        Ok(self.opened(number))
+        Ok(self.opened(number, flags))
     }
 
     fn release(&self, _: &Request<'_>, node: NodeId, handle: Handle, _: OFlags) {
@@ -394,18 +445,20 @@ impl Operations for Shelf {
         Ok(())
     }
 
-    fn read(
-        &self,
-        _: &Request<'_>,
-        node: NodeId,
-        handle: Handle,
-        offset: u64,
-        data: &mut [u8],
-    ) -> Result<usize> {
-        check(node, handle);
+    fn read(&self, _: &Request<'_>, node: NodeId, read: &Read, data: &mut [u8]) -> Result<usize> {
+        check(node, read.handle);
         assert_eq!(data.as_ptr() as usize % 4096, 0);
+        match read.origin {
+            ReadOrigin::Cache => self.gate.wait(node),
+            ReadOrigin::Direct if self.gate.is_closed() => {
+                self.gate.direct.fetch_add(1, Ordering::SeqCst);
+                let node = self.gate.node();
+                self.notifier.get().unwrap().data_changed(node, 0, None)?;
+            }
+            ReadOrigin::Direct => {}
+        }
         let mut state = self.state();
-        let from = state.node(node)?.data.get(offset as usize..);
+        let from = state.node(node)?.data.get(read.offset as usize..);
         let from = from.unwrap_or_default();
         let len = from.len().min(data.len());
         data[..len].copy_from_slice(&from[..len]);
@@ -415,6 +468,11 @@ impl Operations for Shelf {
     fn write(&self, _: &Request<'_>, node: NodeId, write: &Write<'_>) -> Result<usize> {
         check(node, write.handle);
         assert_eq!(write.data.as_ptr() as usize % 4096, 0);
+        if write.origin == WriteOrigin::Direct && self.gate.is_closed() {
+            self.gate.direct.fetch_add(1, Ordering::SeqCst);
+            let (node, all) = (self.gate.node(), 0..i64::MAX as u64);
+            self.notifier.get().unwrap().written_directly(node, all);
+        }
         let mut state = self.state();
         let into = &mut state.node(node)?.data;
         let end = write.offset as usize + write.data.len();
@@ -518,7 +576,7 @@ impl Operations for Shelf {
     }
 
     fn open_directory(&self, _: &Request<'_>, node: NodeId, _: OFlags) -> Result<Opened> {
-        Ok(self.opened(node))
+        Ok(self.opened(node, OFlags::empty()))
     }
 
     fn release_directory(&self, _: &Request<'_>, node: NodeId, handle: Handle) {

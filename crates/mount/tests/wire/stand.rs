@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle, sleep};
 use std::time::Duration;
 
 use extant_mount::{MountOptions, Session, Unmounter};
+use extant_testkit::fuse_watchdog::FuseWatchdog;
 use extant_testkit::requires::{self, Requirement};
 use extant_testkit::workdir::Workdir;
 
@@ -19,6 +20,7 @@ pub struct Stand {
     pub unmounter: Unmounter,
     directory: PathBuf,
     server: Option<JoinHandle<extant_space::Result<()>>>,
+    _watchdog: FuseWatchdog,
     _work: Workdir,
 }
 
@@ -44,11 +46,13 @@ impl Stand {
         let session = Session::mount(shelf.clone(), &directory, &options(list)).unwrap();
         assert_eq!(session.directory(), directory);
         let unmounter = session.unmounter();
+        let watchdog = FuseWatchdog::watch(&directory);
         Self {
             shelf,
             unmounter,
             directory,
             server: Some(thread::spawn(|| session.run())),
+            _watchdog: watchdog,
             _work: work,
         }
     }
@@ -82,6 +86,7 @@ impl Stand {
 
 impl Drop for Stand {
     fn drop(&mut self) {
+        self.shelf.gate.set_closed(false);
         let _ = self.unmounter.detach();
         if let Some(server) = self.server.take() {
             let _ = server.join();

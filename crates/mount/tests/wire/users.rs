@@ -13,6 +13,7 @@ use std::thread::{self, sleep};
 use std::time::Duration;
 
 use extant_mount::Session;
+use extant_testkit::fuse_watchdog::FuseWatchdog;
 use extant_testkit::requires::Requirement;
 use extant_testkit::workdir::Workdir;
 use extant_testkit::{command, require, requires};
@@ -36,6 +37,7 @@ struct Room {
 /// A server in a process of its own, in a room.
 struct Server {
     process: Child,
+    watchdog: Option<FuseWatchdog>,
     room: Room,
 }
 
@@ -105,8 +107,14 @@ impl Server {
             .stdout(Stdio::null())
             .spawn()
             .unwrap();
-        let mut server = Self { process, room };
+        let mut server = Self {
+            process,
+            watchdog: None,
+            room,
+        };
         server.wait_until("mounted", Room::is_mounted);
+        let (process, directory) = (server.room.process.id(), &server.room.directory);
+        server.watchdog = Some(FuseWatchdog::watch_in(process, directory));
         server
     }
 

@@ -6,6 +6,8 @@
 //!
 //! Format: docs/formats/ext4.md, "Block map".
 
+use std::ops::Range;
+
 use extant_space::Result;
 
 use super::{Layout, LogicalBlock, PhysicalBlock};
@@ -17,6 +19,7 @@ const DIRECT: u64 = 12;
 /// each block on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockPath {
+    logical: u64,
     steps: [u32; 4],
     length: usize,
 }
@@ -25,9 +28,11 @@ impl BlockPath {
     /// The way to block `logical`; `None` past what three levels reach.
     pub fn to(logical: LogicalBlock, layout: &Layout) -> Option<Self> {
         let per_block = u64::from(layout.block_bytes() / 4);
-        let mut rest = u64::from(logical.0);
+        let logical = u64::from(logical.0);
+        let mut rest = logical;
         if rest < DIRECT {
             return Some(Self {
+                logical,
                 steps: [rest as u32, 0, 0, 0],
                 length: 1,
             });
@@ -45,6 +50,7 @@ impl BlockPath {
                 rest /= per_block;
             }
             return Some(Self {
+                logical,
                 steps,
                 length: level as usize + 1,
             });
@@ -57,12 +63,33 @@ impl BlockPath {
         &self.steps[..self.length]
     }
 
-    /// Data blocks from `depth` steps on that lie below one number: what a hole there spans.
-    pub fn blocks_below(&self, depth: usize, layout: &Layout) -> u64 {
+    /// The logical blocks below the number that step `depth` leads to: what a hole there spans.
+    pub fn span(&self, depth: usize, layout: &Layout) -> Range<u64> {
         assert!(depth < self.length);
         let per_block = u64::from(layout.block_bytes() / 4);
-        per_block.pow((self.length - 1 - depth) as u32)
+        let (mut blocks, mut before) = (1, 0);
+        for &step in self.steps[depth + 1..self.length].iter().rev() {
+            before += u64::from(step) * blocks;
+            blocks *= per_block;
+        }
+        let start = self.logical - before;
+        start..start + blocks
     }
+
+    /// The logical blocks whose numbers lie beside that of this one: in the same indirect block, or
+    /// directly in `i_block`. The number of the first of them is the first there.
+    pub fn leaf(&self, layout: &Layout) -> Range<u64> {
+        match self.length {
+            1 => 0..DIRECT,
+            length => self.span(length - 2, layout),
+        }
+    }
+}
+
+/// Data blocks that a map reaches.
+pub fn reach(layout: &Layout) -> u64 {
+    let per_block = u64::from(layout.block_bytes() / 4);
+    DIRECT + per_block + per_block.pow(2) + per_block.pow(3)
 }
 
 /// The number at `index` of `i_block` or of an indirect block; `None` is a hole.
@@ -124,7 +151,27 @@ mod tests {
         let end = double + 1024 * 1024 * 1024;
         assert_eq!(path(end - 1).unwrap().steps(), &[14, 1023, 1023, 1023]);
         assert_eq!(path(end), None);
-        assert_eq!(path(double).unwrap().blocks_below(1, &layout), 1 << 20);
+        assert_eq!(u64::from(end), reach(&layout));
+    }
+
+    #[test]
+    fn spans_and_leaves_begin_where_their_numbers_do() {
+        let layout = *fixture().layout();
+        let path = |logical| BlockPath::to(LogicalBlock(logical), &layout).unwrap();
+        let single = 12 + 1024;
+        let double = single + 1024 * 1024;
+        assert_eq!(path(7).span(0, &layout), 7..8);
+        assert_eq!(path(7).leaf(&layout), 0..12);
+        assert_eq!(path(20).leaf(&layout), 12..single);
+        let second = single + 1024;
+        let found = path((second + 5) as u32);
+        assert_eq!(found.leaf(&layout), second..second + 1024);
+        assert_eq!(found.span(0, &layout), single..double);
+        assert_eq!(found.span(2, &layout), second + 5..second + 6);
+        let found = path((double + (1 << 20) + 1025) as u32);
+        let next = double + (1 << 20);
+        assert_eq!(found.span(1, &layout), next..next + (1 << 20));
+        assert_eq!(found.leaf(&layout), next + 1024..next + 2048);
     }
 
     #[test]

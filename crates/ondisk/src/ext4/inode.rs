@@ -395,6 +395,16 @@ impl Inode {
             .then(|| &self.raw.i_block[..length])
     }
 
+    /// Whether `i_block` says where the inode's blocks are, in an extent tree or a block map.
+    pub fn is_mapped(&self) -> bool {
+        match self.mode().file_type() {
+            _ if self.flags().contains(InodeFlags::INLINE_DATA) => false,
+            Some(FileType::Regular | FileType::Directory) => true,
+            Some(FileType::SymbolicLink) => self.short_link_target().is_none(),
+            _ => self.flags().contains(InodeFlags::EXTENTS),
+        }
+    }
+
     fn has_high_size(&self, layout: &Layout) -> bool {
         let has_large_directories = layout
             .features()

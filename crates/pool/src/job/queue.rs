@@ -47,7 +47,7 @@ pub(super) fn wait_turn<'p>(
                     stage: Stage::Running,
                     progress: None,
                     // What an earlier process has done.
-                    wiped: teller.newest().wiped,
+                    ..teller.newest()
                 })?;
                 return Ok(storage);
             }

@@ -11,12 +11,13 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use extant_space::{Error, ErrorKind, Progress, Result};
-use rustix::fs::{FlockOperation, OFlags, flock};
+use rustix::fs::{AtFlags, FlockOperation, OFlags, Statx, StatxFlags, flock, makedev, statx};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::JobId;
 use crate::folder::Folder;
+use crate::storage::nanoseconds;
 
 pub(super) const SUFFIX: &str = ".run";
 const SIZE: usize = 512;
@@ -49,6 +50,48 @@ pub(crate) struct Line {
     /// How far a wipe is. The file does not tell it: what is destroyed is written as before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) wiped: Option<Wiped>,
+    /// The unfinished file of a download, which lies where others may write.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) made: Option<MadeFile>,
+}
+
+/// A file that a job has made outside of the pool. Whatever else is found under its name is not the job's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MadeFile {
+    device: u64,
+    inode: u64,
+    /// Nanoseconds since 1970, as numbers of inodes are used again; 0 where the file system keeps no such time.
+    born_ns: u64,
+}
+
+impl MadeFile {
+    /// That of an open file.
+    pub(crate) fn of(file: &File) -> Result<Self> {
+        let stat = statx(file, "", AtFlags::EMPTY_PATH, Self::WANTED);
+        Ok(Self::from(stat.map_err(io::Error::from)?))
+    }
+
+    /// That of what is under `name`; `None`: nothing. Links are not followed.
+    pub(crate) fn at(folder: &Folder, name: &str) -> Result<Option<Self>> {
+        match statx(folder, name, AtFlags::SYMLINK_NOFOLLOW, Self::WANTED) {
+            Ok(stat) => Ok(Some(Self::from(stat))),
+            Err(Errno::NOENT) => Ok(None),
+            Err(errno) => Err(Error::from(io::Error::from(errno)).at(folder.path().join(name))),
+        }
+    }
+
+    const WANTED: StatxFlags = StatxFlags::INO.union(StatxFlags::BTIME);
+}
+
+impl From<Statx> for MadeFile {
+    fn from(stat: Statx) -> Self {
+        let born = stat.stx_btime;
+        Self {
+            device: makedev(stat.stx_dev_major, stat.stx_dev_minor),
+            inode: stat.stx_ino,
+            born_ns: nanoseconds(born.tv_sec, born.tv_nsec.into()).unwrap_or(0),
+        }
+    }
 }
 
 /// What of a volume is destroyed already.
@@ -70,6 +113,7 @@ impl Line {
             stage,
             progress: None,
             wiped: None,
+            made: None,
         }
     }
 }
@@ -256,6 +300,11 @@ mod tests {
                 end_byte: u64::MAX,
                 durable_ns: u64::MAX,
                 changed_ns: u64::MAX,
+            }),
+            made: Some(MadeFile {
+                device: u64::MAX,
+                inode: u64::MAX,
+                born_ns: u64::MAX,
             }),
         };
         run.tell(line).unwrap();

@@ -14,7 +14,7 @@ use extant_hostfs::Pace;
 use extant_space::{CancelToken, Control, ErrorKind, Progress, ProgressSink, Result};
 
 use super::rate::JobRate;
-use super::{JobId, Line, Outcome, Record, RunFile, Stage, Wiped, queue};
+use super::{JobId, Line, MadeFile, Outcome, Record, RunFile, Stage, Wiped, queue};
 use crate::operation;
 use crate::pool::Pool;
 use crate::state::State;
@@ -256,6 +256,12 @@ impl<'a> Teller<'a> {
         }
     }
 
+    fn set_made(&self, made: MadeFile) -> Result<()> {
+        let mut lines = self.lines();
+        lines.newest.made = Some(made);
+        self.tell(&mut lines)
+    }
+
     /// Tells others where the job is, now.
     pub(super) fn set(&self, line: Line) -> Result<()> {
         let mut lines = self.lines();
@@ -308,6 +314,16 @@ impl Work<'_> {
     /// Keeps for who resumes the job what a wipe has destroyed, durably.
     pub(crate) fn set_wiped(&self, wiped: Wiped) {
         self.teller.set_wiped(wiped);
+    }
+
+    /// The file that the job, or its earlier process, has made outside of the pool.
+    pub(crate) fn made(&self) -> Option<MadeFile> {
+        self.teller.newest().made
+    }
+
+    /// Keeps for who resumes the job which file it has made.
+    pub(crate) fn set_made(&self, made: MadeFile) -> Result<()> {
+        self.teller.set_made(made)
     }
 
     /// All is done but a rename: from here on a file under the final name is this job's. Durable on return.

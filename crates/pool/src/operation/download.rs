@@ -1,5 +1,6 @@
 //! A file gets the content of a volume. It is made beside its name, outside of the pool.
 
+use std::fs::File;
 use std::path::Path;
 
 use extant_hostfs::{Access, HostFile, remove_soon};
@@ -10,7 +11,7 @@ use rustix::fs::OFlags;
 use super::copy::{Target, copy};
 use crate::folder::{Folder, OnExisting};
 use crate::format::{Facts, qcow2};
-use crate::job::{Download, JobId, Work};
+use crate::job::{Download, JobId, MadeFile, Work};
 use crate::pool::Pool;
 use crate::volume::lock_for_reading;
 
@@ -28,17 +29,7 @@ pub(super) fn perform(work: &Work<'_>, download: &Download, control: Control<'_>
             .advice("--force replaces it"));
     }
     let partial = partial_name(work.pool, work.record.id)?;
-    let (file, state) = match folder.stat(&partial)? {
-        None => (folder.new_file(&partial)?, Target::Empty),
-        Some(stat) if stat.st_uid == rustix::process::geteuid().as_raw() && stat.st_nlink == 1 => {
-            (folder.file(&partial, OFlags::RDWR)?, Target::Begun)
-        }
-        Some(_) => {
-            return Err(Error::new(ErrorKind::AlreadyExists)
-                .at(folder.path().join(&partial))
-                .detail("somebody else's file is where the download is to be made"));
-        }
-    };
+    let (file, state) = open_partial(work, &folder, &partial)?;
     let target = HostFile::from_file(file, &download.target)?;
     copy(&*source, &target, state, &|| work.rate(), control)
         .map_err(|error| error.at(source.path()))?;
@@ -49,6 +40,23 @@ pub(super) fn perform(work: &Work<'_>, download: &Download, control: Control<'_>
     };
     folder.rename(&partial, &folder, name, existing)?;
     folder.sync()
+}
+
+/// The unfinished file, made or found. Whoever may write to the directory may have put another one under its name, also one
+/// of our own user: only the file that this job has made is adopted, and any other is removed without a look at it.
+fn open_partial(work: &Work<'_>, folder: &Folder, name: &str) -> Result<(File, Target)> {
+    if let Some(made) = work.made()
+        && MadeFile::at(folder, name)? == Some(made)
+    {
+        let file = folder.file(name, OFlags::RDWR)?;
+        if MadeFile::of(&file)? == made {
+            return Ok((file, Target::Begun));
+        }
+    }
+    folder.remove(name)?;
+    let file = folder.new_file(name)?;
+    work.set_made(MadeFile::of(&file)?)?;
+    Ok((file, Target::Empty))
 }
 
 pub(super) fn roll_back(pool: &Pool, id: JobId, download: &Download) -> Result<()> {
@@ -64,9 +72,16 @@ pub(super) fn roll_back(pool: &Pool, id: JobId, download: &Download) -> Result<(
     }
 }
 
-pub(super) fn was_published(pool: &Pool, id: JobId, download: &Download) -> Result<bool> {
+/// The file that the job has `made` has its name.
+pub(super) fn was_published(
+    pool: &Pool,
+    id: JobId,
+    download: &Download,
+    made: Option<MadeFile>,
+) -> Result<bool> {
     let (folder, name) = place_of(&download.target)?;
-    Ok(folder.stat(&partial_name(pool, id)?)?.is_none() && folder.stat(name)?.is_some())
+    let found = MadeFile::at(&folder, name)?;
+    Ok(folder.stat(&partial_name(pool, id)?)?.is_none() && found.is_some() && found == made)
 }
 
 /// Of this pool's job alone: jobs of several pools may download to one place.

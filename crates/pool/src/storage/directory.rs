@@ -1,6 +1,7 @@
 //! A directory of the host. Files that are not complete lie in its folder `.extant/work`.
 
 use std::ffi::CStr;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
@@ -93,6 +94,13 @@ impl Storage for DirectoryStorage<'_> {
         FileSystem::available_bytes(self.folder).map_err(|error| error.at(self.folder.path()))
     }
 
+    fn total_bytes(&self) -> Result<u64> {
+        match rustix::fs::fstatvfs(self.folder) {
+            Ok(found) => Ok(found.f_blocks.saturating_mul(found.f_frsize)),
+            Err(errno) => Err(Error::from(io::Error::from(errno)).at(self.folder.path())),
+        }
+    }
+
     fn work_path(&self) -> PathBuf {
         self.folder.path().join(state::FOLDER).join(WORK)
     }
@@ -152,15 +160,19 @@ impl Storage for DirectoryStorage<'_> {
         options.durable = Durable::Content;
         // Removed by the roll-back, or kept for who resumes the job.
         options.on_failure = OnFailure::KeepPartial;
-        let path = work.path().join(name);
-        let Some(image) = &new.contents else {
-            return extant_hostfs::create(&path, &options, control).map(drop);
+        let path = work.path_to(name);
+        let made = match &new.contents {
+            None => extant_hostfs::create(&path, &options, control),
+            Some(image) => {
+                let filling = Filling {
+                    order: FillOrder::AfterSpace,
+                    fill: &|file, control| image.write_metadata(file, control),
+                };
+                extant_hostfs::create_filled(&path, &options, &filling, control)
+            }
         };
-        let filling = Filling {
-            order: FillOrder::AfterSpace,
-            fill: &|file, control| image.write_metadata(file, control),
-        };
-        extant_hostfs::create_filled(&path, &options, &filling, control).map(drop)
+        made.map(drop)
+            .map_err(|error| error.about(work.path().join(name)))
     }
 
     fn remove_work(&self, name: &str) -> Result<()> {

@@ -6,14 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use extant_hostfs::{
-    Exclusion, Fallback, Holder, HostFile, MaterializeOptions, Pace, Shared, materialize_file,
-    write_zeroes,
+    Exclusion, Fallback, HostFile, MaterializeOptions, Pace, Shared, describe_holders,
+    materialize_file, write_zeroes,
 };
 use extant_space::{ByteRange, Control, Error, ErrorKind, Progress, Result};
 use rustix::fs::{FlockOperation, Mode, XattrFlags, flock};
 use rustix::io::Errno;
 
 use super::{FileStat, LockMode, MakeWritten, VolumeFile, nanoseconds};
+use crate::folder::path_of_open;
 
 /// Longer values are none of ours.
 const ATTRIBUTE_MAX: usize = 4 << 10;
@@ -58,8 +59,8 @@ impl VolumeFile for HostFile {
         let _ = flock(self.as_file(), FlockOperation::Unlock);
     }
 
-    fn holder(&self) -> Option<Holder> {
-        extant_hostfs::holders(self.path()).into_iter().next()
+    fn holders(&self) -> Option<String> {
+        describe_holders(&path_of_open(self))
     }
 
     fn set_mode(&self, mode: u32) -> Result<()> {

@@ -174,6 +174,10 @@ impl Storage for ImageStorage {
         Ok(self.hold.enter()?.free_bytes())
     }
 
+    fn total_bytes(&self) -> Result<u64> {
+        Ok(self.hold.enter()?.total_bytes())
+    }
+
     fn work_path(&self) -> PathBuf {
         self.place(state::FOLDER).join(WORK)
     }

@@ -17,7 +17,6 @@ pub(super) fn parse<'t>(text: &'t str, root: &str) -> Result<Document<'t>> {
     if text.len() > BYTES_MAX {
         return Err(invalid(format!("longer than {BYTES_MAX} bytes")));
     }
-    check_depth(text)?;
     let options = ParsingOptions {
         allow_dtd: false,
         nodes_limit: NODES_MAX,
@@ -25,6 +24,7 @@ pub(super) fn parse<'t>(text: &'t str, root: &str) -> Result<Document<'t>> {
     };
     let document =
         Document::parse_with_options(text, options).map_err(|error| invalid(error.to_string()))?;
+    check_depth(&document)?;
     let found = document.root_element();
     if !found.has_tag_name(root) {
         let name = found.tag_name().name();
@@ -33,23 +33,15 @@ pub(super) fn parse<'t>(text: &'t str, root: &str) -> Result<Document<'t>> {
     Ok(document)
 }
 
-/// An upper bound of the depth, before anything is built: tags that open less tags that close.
-fn check_depth(text: &str) -> Result<()> {
-    let mut depth = 0usize;
-    for (at, _) in text.match_indices('<') {
-        let tag = &text[at + 1..];
-        let end = tag.find('>').unwrap_or(tag.len());
-        match tag.as_bytes().first() {
-            Some(b'/') => depth = depth.saturating_sub(1),
-            Some(b'!' | b'?') => {}
-            _ if tag[..end].ends_with('/') => {}
-            _ => depth += 1,
-        }
-        if depth > DEPTH_MAX {
-            return Err(invalid(format!("deeper than {DEPTH_MAX} elements")));
-        }
+/// Counted in the document that was parsed, which takes no stack for its depth: what looks like a tag in an attribute or a comment
+/// is none.
+fn check_depth(document: &Document<'_>) -> Result<()> {
+    // The document itself is the first ancestor of all.
+    let is_too_deep = |node: Node<'_, '_>| node.ancestors().nth(DEPTH_MAX + 1).is_some();
+    match document.descendants().any(is_too_deep) {
+        false => Ok(()),
+        true => Err(invalid(format!("deeper than {DEPTH_MAX} elements"))),
     }
-    Ok(())
 }
 
 /// The element `name` right below `node`; more than one is an error.
@@ -127,6 +119,28 @@ mod tests {
             assert_eq!(error.to_string().lines().count(), 1, "{error}");
         }
         assert!(parse("<v><a>&lt;&#65;</a></v>", "v").is_ok());
+    }
+
+    #[test]
+    fn depth_is_that_of_elements_whatever_their_attributes_and_comments_hold() {
+        let nested = |depth: usize, attribute: &str| {
+            let inner = format!("<v a='{attribute}'>").repeat(depth - 1);
+            format!("<v>{inner}{}</v>", "</v>".repeat(depth - 1))
+        };
+        for attribute in ["", "/>", "x>"] {
+            parse(&nested(DEPTH_MAX, attribute), "v").unwrap();
+            let error = parse(&nested(DEPTH_MAX + 1, attribute), "v").unwrap_err();
+            assert!(error.to_string().contains("deeper"), "{error}");
+        }
+        let flat = "<a b='>'/><!-- <v> --><![CDATA[<v>]]>".repeat(2 * DEPTH_MAX);
+        parse(&format!("<v>{flat}</v>"), "v").unwrap();
+        // As deep as a document can be, on a small stack.
+        let deepest = nested(NODES_MAX as usize - 2, "/>");
+        let small = std::thread::Builder::new().stack_size(64 << 10);
+        let parsed = small
+            .spawn(move || parse(&deepest[..], "v").map(drop))
+            .unwrap();
+        assert!(parsed.join().unwrap().is_err());
     }
 
     #[test]

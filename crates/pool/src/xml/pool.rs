@@ -117,7 +117,7 @@ impl Pool {
         }
         xml.bytes("capacity", info.space.total_bytes);
         xml.bytes("allocation", info.space.allocated_bytes);
-        xml.bytes("available", info.space.free_bytes);
+        xml.bytes("available", info.space.available_bytes);
         xml.begin("target", "");
         xml.value("path", path.display());
         xml.raw(&kept.target);

@@ -4,7 +4,7 @@ mod image;
 
 use extant_hostfs::Access;
 use extant_image::{Format, Preallocation, Qcow2Options};
-use extant_space::Result;
+use extant_space::{ExtentState, Result};
 use roxmltree::Node;
 
 use super::document::{child, invalid, number, parse, size, text};
@@ -14,7 +14,7 @@ use crate::job::{CreateVolume, Operation};
 use crate::name::VolumeName;
 use crate::pool::Pool;
 use crate::storage::Purpose;
-use crate::volume::kept_of;
+use crate::volume::{VolumeInfo, kept_of};
 
 /// Those that are read, or written anew.
 const KNOWN: [&str; 8] = [
@@ -29,6 +29,9 @@ const KNOWN: [&str; 8] = [
 ];
 const KNOWN_IN_TARGET: [&str; 5] = ["path", "format", "permissions", "timestamps", "encryption"];
 
+/// The processing instruction of our descriptions.
+const INSTRUCTION: &str = "extant";
+
 /// A volume to be made, as libvirt describes it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeXml {
@@ -38,8 +41,11 @@ pub struct VolumeXml {
     pub format: Format,
     /// Its logical size, bytes.
     pub capacity_bytes: u64,
-    /// The first bytes that are to be real; `None`: all, as for libvirt.
+    /// The first bytes that are to be real; `None`: all, as for libvirt. Of an image, the size of the described file counts its
+    /// metadata as well.
     pub allocation_bytes: Option<u64>,
+    /// In which way, where the description is one of ours.
+    pub preallocation: Option<Preallocation>,
     /// Options of qcow2.
     pub qcow2: Option<Qcow2Options>,
     /// Permissions of the file.
@@ -94,6 +100,7 @@ impl VolumeXml {
             qcow2,
             capacity_bytes: capacity.ok_or_else(|| invalid("a volume needs a <capacity>"))?,
             allocation_bytes: size(root, "allocation")?,
+            preallocation: instruction_of(root),
             mode: mode_of(target)?,
             nocow: target
                 .is_some_and(|target| target.children().any(|it| it.has_tag_name("nocow"))),
@@ -101,24 +108,34 @@ impl VolumeXml {
         })
     }
 
-    /// The job that makes the volume, with what was said about its space, and what its pool says otherwise.
+    /// The job that makes the volume: with the space of the described one, unless `said` is something else, which is for all of it.
+    ///
+    /// An image whose description does not tell the way is thin where it takes less than its capacity: what libvirt says that such a file
+    /// takes are its tables and what happens to be written.
     ///
     /// # Errors
-    /// `InvalidArgument` for a qcow2 volume with an allocation where nothing was said: the description tells how much is to be real, and
-    /// not in which way.
+    /// `InvalidArgument` for a way that the format has not.
     pub fn operation(
         self,
         said: Option<Preallocation>,
         of_pool: Preallocation,
     ) -> Result<Operation> {
-        // Not more than there is: libvirt counts metadata of other formats there.
-        let allocation = self
-            .allocation_bytes
-            .map(|bytes| bytes.min(self.capacity_bytes));
+        let told = said.or(self.preallocation);
+        let allocation = match (told, self.format, self.allocation_bytes) {
+            // The way of a described image is that of all of it.
+            (Some(_), Format::Qcow2, _) => None,
+            // So is what was said; off has no first part.
+            (Some(Preallocation::Off), ..) => None,
+            (Some(_), Format::Raw, _) if said.is_some() => None,
+            // Not more than there is: libvirt counts metadata there.
+            (_, _, Some(bytes)) if bytes >= self.capacity_bytes => None,
+            (None, Format::Qcow2, Some(_)) => Some(0),
+            (_, _, allocation) => allocation,
+        };
         let mut create = CreateVolume::new(self.name, self.capacity_bytes, of_pool);
         create.format = self.format;
         create.qcow2 = self.qcow2;
-        create.set_space(said, of_pool, allocation)?;
+        create.set_space(told, of_pool, allocation)?;
         if create.allocation_bytes == 0 || create.preallocation == Preallocation::Off {
             create.preallocation = Preallocation::Off;
             create.allocation_bytes = 0;
@@ -127,6 +144,29 @@ impl VolumeXml {
         create.nocow = self.nocow;
         create.kept = self.kept;
         Ok(Operation::Create(create))
+    }
+}
+
+/// What our descriptions tell of the way in which space is made real: `<?extant preallocation='full'?>`. libvirt has no element
+/// for it, and whoever does not know an instruction passes over it; so do we over words that we do not know.
+fn instruction_of(root: Node<'_, '_>) -> Option<Preallocation> {
+    let mut instructions = root.children().filter_map(|child| child.pi());
+    let ours = instructions.find(|instruction| instruction.target == INSTRUCTION)?;
+    let word = ours.value?.trim().strip_prefix("preallocation=")?;
+    let word = word.trim_matches(['\'', '"']);
+    Preallocation::ALL
+        .into_iter()
+        .find(|mode| mode.name() == word)
+}
+
+/// The way in which the space of a volume is real: of a raw one, that of the parts that have any.
+fn preallocation_of(info: &VolumeInfo) -> Preallocation {
+    let bytes = |state| info.map.bytes(state);
+    match &info.image {
+        Some(image) => image.preallocation,
+        None if bytes(ExtentState::Unwritten) > 0 => Preallocation::Falloc,
+        None if bytes(ExtentState::Written) > 0 => Preallocation::Full,
+        None => Preallocation::Off,
     }
 }
 
@@ -156,9 +196,13 @@ impl Pool {
             Some(kept) => kept.out()?,
             None => Out::default(),
         };
-        let path = std::path::absolute(&info.path).unwrap_or(info.path);
+        let path = std::path::absolute(&info.path).unwrap_or_else(|_| info.path.clone());
         let path = path.display().to_string();
         let mut xml = Writer::new("volume", &format!(" type='file'{}", kept.namespaces));
+        xml.instruction(
+            INSTRUCTION,
+            &format!("preallocation='{}'", preallocation_of(&info)),
+        );
         xml.value("name", name);
         xml.value("key", &path);
         xml.bytes("capacity", info.capacity_bytes);
@@ -208,6 +252,51 @@ mod tests {
         assert_eq!(volume.allocation_bytes, Some(10_000_000));
         assert_eq!(volume.mode, Some(0o640));
         assert_eq!(volume.kept, None);
+    }
+
+    #[test]
+    fn space_of_a_raw_volume_is_that_of_the_described_one_unless_something_else_is_said() {
+        use Preallocation::{Falloc, Full, Off};
+        let made = |inside: &str, said, of_pool| {
+            let text = format!("<volume><name>a</name><capacity>4096</capacity>{inside}</volume>");
+            let operation = VolumeXml::read(&text).unwrap().operation(said, of_pool);
+            let Ok(Operation::Create(create)) = operation else {
+                panic!("{operation:?}")
+            };
+            (create.preallocation, create.allocation_bytes)
+        };
+        let is = |word: &str| format!("<?extant preallocation='{word}'?>");
+        let some = "<allocation>1024</allocation>";
+        for (inside, said, of_pool, wanted) in [
+            ("".to_owned(), None, Full, (Full, 4096)),
+            ("".to_owned(), None, Off, (Off, 0)),
+            (some.to_owned(), None, Falloc, (Falloc, 1024)),
+            (
+                "<allocation>8192</allocation>".to_owned(),
+                None,
+                Full,
+                (Full, 4096),
+            ),
+            (
+                "<allocation>0</allocation>".to_owned(),
+                None,
+                Full,
+                (Off, 0),
+            ),
+            (some.to_owned(), Some(Full), Off, (Full, 4096)),
+            (some.to_owned(), Some(Off), Full, (Off, 0)),
+            (is("off") + some, None, Full, (Off, 0)),
+            (is("falloc") + some, None, Full, (Falloc, 1024)),
+            (is("falloc"), None, Full, (Falloc, 4096)),
+            (is("falloc"), Some(Full), Off, (Full, 4096)),
+            (is("word of a later version"), None, Full, (Full, 4096)),
+        ] {
+            assert_eq!(
+                made(&inside, said, of_pool),
+                wanted,
+                "{inside} {said:?} {of_pool}"
+            );
+        }
     }
 
     #[test]

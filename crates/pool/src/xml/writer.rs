@@ -33,6 +33,12 @@ impl Writer {
         let _ = writeln!(self.out, "</{name}>");
     }
 
+    /// `<?target content?>`
+    pub(super) fn instruction(&mut self, target: &str, content: &str) {
+        self.indent();
+        let _ = writeln!(self.out, "<?{target} {content}?>");
+    }
+
     /// `<name>value</name>`
     pub(super) fn value(&mut self, name: &str, value: impl Display) {
         self.indent();

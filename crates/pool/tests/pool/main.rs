@@ -7,6 +7,7 @@ mod give_way;
 mod inside;
 mod jobs;
 mod qcow2;
+mod shared_directory;
 mod space;
 mod stand;
 mod trouble;

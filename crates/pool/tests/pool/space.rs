@@ -52,6 +52,31 @@ fn sparse_capacity_is_promised_as_far_as_the_overcommit_goes() {
 }
 
 #[test]
+fn total_stays_as_others_write_and_every_description_tells_the_same_figures() {
+    require!(Filesystem::Ext4.requirement());
+    let scratch = in_memory(Filesystem::Ext4, 128 * MIB);
+    let pool = pool_at(scratch.path());
+    perform(&pool, create("a", 8 * MIB, Preallocation::Full)).unwrap();
+    perform(&pool, create("b", 16 * MIB, Preallocation::Off)).unwrap();
+    let before = pool.info().unwrap().space;
+    std::fs::write(scratch.path().join(".theirs"), vec![1; 20 << 20]).unwrap();
+    let after = pool.info().unwrap().space;
+    assert_eq!(after.total_bytes, before.total_bytes);
+    assert!(after.total_bytes > 100 * MIB, "{after:?}");
+    let taken = before.available_bytes - after.available_bytes;
+    assert!(taken > 15 * MIB, "{before:?} {after:?}");
+    let xml = pool.xml().unwrap();
+    for (element, bytes) in [
+        ("capacity", after.total_bytes),
+        ("allocation", after.allocated_bytes),
+        ("available", after.available_bytes),
+    ] {
+        let wanted = format!("<{element} unit='bytes'>{bytes}</{element}>");
+        assert!(xml.contains(&wanted), "no {wanted} in {xml}");
+    }
+}
+
+#[test]
 fn total_bounds_what_is_made_real_whatever_may_be_promised() {
     require!(Filesystem::Ext4.requirement());
     let scratch = in_memory(Filesystem::Ext4, 128 * MIB);

@@ -18,7 +18,7 @@ use std::thread;
 use anyhow::Result;
 use extant_mount::operations::{
     AttributeChange, Attributes, DirectorySink, Entry, Fallocate, Handle, NewNode, NodeId, Opened,
-    OpenedFlags, Privileges, Request, Result as Answer, Statistics, SyncScope, Write,
+    OpenedFlags, Privileges, Read, Request, Result as Answer, Statistics, SyncScope, Write,
 };
 use extant_mount::{IoUring, MountOptions, Operations, Session};
 use rustix::fs::OFlags;
@@ -171,16 +171,9 @@ impl Operations for Floor {
         Ok(opened(flags))
     }
 
-    fn read(
-        &self,
-        _: &Request<'_>,
-        _: NodeId,
-        _: Handle,
-        offset: u64,
-        data: &mut [u8],
-    ) -> Answer<usize> {
+    fn read(&self, _: &Request<'_>, _: NodeId, read: &Read, data: &mut [u8]) -> Answer<usize> {
         match &self.data {
-            Some(file) => pread(file, data, offset),
+            Some(file) => pread(file, data, read.offset),
             None => Ok(data.len()),
         }
     }
@@ -219,7 +212,7 @@ impl Operations for Floor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use extant_mount::operations::{Caller, WriteOrigin};
+    use extant_mount::operations::{Caller, ReadOrigin, WriteOrigin};
     use extant_space::CancelToken;
 
     const NEW: NewNode = NewNode {
@@ -270,7 +263,12 @@ mod tests {
         };
         assert_eq!(floor.write(&request, NodeId(2), &write).unwrap(), 5);
         let mut data = [0; 8];
-        let read = floor.read(&request, NodeId(2), Handle(0), 4096, &mut data);
+        let read = Read {
+            handle: Handle(0),
+            offset: 4096,
+            origin: ReadOrigin::Direct,
+        };
+        let read = floor.read(&request, NodeId(2), &read, &mut data);
         assert_eq!((read.unwrap(), &data[..5]), (5, &b"bytes"[..]));
     }
 }

@@ -240,3 +240,84 @@ fn unaligned_memory_past_the_page_cache_goes_by_way_of_a_buffer() {
         (0, &[9; 512][..], 0)
     );
 }
+
+/// One batch of a sync or of a durable write, whose call is in flight.
+fn in_flight<'s>(
+    device: &'s HostDevice,
+    operation: &'s mut Operation<'_>,
+) -> (Batch<'s>, usize, Call<'s>) {
+    let mut batch = Batch::new(device);
+    batch.add(operation);
+    let (tag, call) = batch.next().unwrap();
+    (batch, tag, call)
+}
+
+fn durable_write() -> Operation<'static> {
+    Operation::Write {
+        offset: 0,
+        from: [&[1; 512][..]].into_iter().collect(),
+        persistence: Persistence::Fua,
+    }
+}
+
+#[test]
+fn sync_that_overlaps_a_failed_one_fails_whichever_ends_first() {
+    let is_failed = |batch: Batch<'_>| batch.into_results().remove(0).is_err();
+    for fails_first in [false, true] {
+        for make in [|| Operation::Flush, durable_write] {
+            let (_file, device) = device();
+            let (mut bad, mut good) = (make(), Operation::Flush);
+            let (mut bad, bad_tag, bad_call) = in_flight(&device, &mut bad);
+            let (mut good, good_tag, good_call) = in_flight(&device, &mut good);
+            if fails_first {
+                bad.ended(bad_tag, bad_call, errno(libc::EIO));
+                good.ended(good_tag, good_call, Ok(0));
+            } else {
+                good.ended(good_tag, good_call, Ok(0));
+                bad.ended(bad_tag, bad_call, errno(libc::EIO));
+            }
+            assert!(is_failed(good) && is_failed(bad), "{fails_first}");
+        }
+    }
+}
+
+#[test]
+fn sync_waits_for_what_overlaps_it_and_for_nothing_later() {
+    for result in [Ok(0), errno(libc::EIO)] {
+        let (_file, device) = device();
+        let operations = &mut [(); 3].map(|()| Operation::Flush);
+        let [first, second, third] = operations;
+        let (mut first, first_tag, first_call) = in_flight(&device, first);
+        let (mut second, second_tag, second_call) = in_flight(&device, second);
+        second.ended(second_tag, second_call, Ok(0));
+        let (third, _, _) = in_flight(&device, third);
+        let is_failed = result.is_err();
+        std::thread::scope(|scope| {
+            let waits = scope.spawn(|| second.into_results().remove(0).is_err());
+            std::thread::sleep(std::time::Duration::from_millis(50));
+            assert!(!waits.is_finished(), "the first has not ended");
+            first.ended(first_tag, first_call, result);
+            assert_eq!(waits.join().unwrap(), is_failed);
+        });
+        drop(third);
+    }
+}
+
+#[test]
+fn durable_write_through_the_page_cache_fails_after_a_failed_sync() {
+    for is_direct in [false, true] {
+        let (_file, mut device) = device();
+        device.direct = is_direct.then_some(SECTORS);
+        let (mut flush, mut before, mut after) =
+            (Operation::Flush, durable_write(), durable_write());
+        let (mut early, early_tag, early_call) = in_flight(&device, &mut before);
+        early.ended(early_tag, early_call, Ok(512));
+        assert!(early.into_results()[0].is_ok());
+        let (mut sync, tag, call) = in_flight(&device, &mut flush);
+        sync.ended(tag, call, errno(libc::ENOSPC));
+        assert!(sync.into_results()[0].is_err());
+        let (mut late, late_tag, late_call) = in_flight(&device, &mut after);
+        late.ended(late_tag, late_call, Ok(512));
+        assert_eq!(late.into_results()[0].is_ok(), is_direct);
+    }
+}

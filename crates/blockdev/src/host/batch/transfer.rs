@@ -172,12 +172,7 @@ impl HostDevice {
                 call.advance(moved);
                 (call.remaining() == 0).then_some(Ok(()))
             }
-            Err(source) => {
-                if is_durable(call) {
-                    self.durable_write_failed(&source);
-                }
-                Some(Err(Error::from(source).in_range(range)))
-            }
+            Err(source) => Some(Err(Error::from(source).in_range(range))),
         }
     }
 }
@@ -187,9 +182,4 @@ fn durability(persistence: Persistence) -> Durability {
         Persistence::Cached => Durability::Cached,
         Persistence::Fua => Durability::Durable,
     }
-}
-
-fn is_durable(call: &Call<'_>) -> bool {
-    let durable = Durability::Durable;
-    matches!(call, Call::Write { durability, .. } if *durability == durable)
 }

@@ -4,7 +4,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
@@ -204,21 +204,28 @@ impl Made<'_> {
         done.map_err(|errno| failed(errno, &self.directory.place(name)))
     }
 
-    /// Owner, permissions and times.
-    pub(super) fn describe(&self, found: &Attributes, owners: Owners) -> Result<()> {
+    /// Makes it as `node` is, which has no data; the names of attributes that were left out.
+    pub(super) fn describe(&self, node: &Node, owners: Owners) -> Result<Vec<String>> {
+        let found = &node.attributes();
         let (directory, name) = (&self.directory.fd, self.name.as_deref().unwrap_or_default());
+        // Not opened: a fifo waits for its other end, and what a device does nobody knows.
+        let path = format!("/proc/self/fd/{}/{name}", directory.as_raw_fd());
         let fail = |errno| failed(errno, &self.directory.path);
         if owners == Owners::Kept {
             let (uid, gid) = (Uid::from_raw(found.uid), Gid::from_raw(found.gid));
             let flags = AtFlags::SYMLINK_NOFOLLOW;
             rustix::fs::chownat(directory, name, Some(uid), Some(gid), flags).map_err(fail)?;
         }
+        let left_out = copy_xattrs(node, owners, &self.directory.path, |name, value| {
+            rustix::fs::lsetxattr(&path, name, value, XattrFlags::empty())
+        })?;
         if found.file_type != FileType::SymbolicLink {
             let mode = permissions(found, owners);
             rustix::fs::chmodat(directory, name, mode, AtFlags::empty()).map_err(fail)?;
         }
         rustix::fs::utimensat(directory, name, &times(found), AtFlags::SYMLINK_NOFOLLOW)
-            .map_err(fail)
+            .map_err(fail)?;
+        Ok(left_out)
     }
 }
 
@@ -271,20 +278,41 @@ fn describe(fd: impl AsFd, path: &Path, node: &Node, owners: Owners) -> Result<V
         let (uid, gid) = (Uid::from_raw(found.uid), Gid::from_raw(found.gid));
         rustix::fs::fchown(&fd, Some(uid), Some(gid)).map_err(fail)?;
     }
+    let left_out = copy_xattrs(node, owners, path, |name, value| {
+        rustix::fs::fsetxattr(&fd, name, value, XattrFlags::empty())
+    })?;
+    rustix::fs::fchmod(&fd, permissions(&found, owners)).map_err(fail)?;
+    rustix::fs::futimens(&fd, &times(&found)).map_err(fail)?;
+    Ok(left_out)
+}
+
+/// The names of those that were left out.
+fn copy_xattrs(
+    node: &Node,
+    owners: Owners,
+    path: &Path,
+    set: impl Fn(&[u8], &[u8]) -> rustix::io::Result<()>,
+) -> Result<Vec<String>> {
     let mut left_out = Vec::new();
     for name in node.xattr_names()? {
-        let value = node.xattr(&name)?;
-        match rustix::fs::fsetxattr(&fd, &name[..], &value, XattrFlags::empty()) {
+        if owners == Owners::Ours && is_of_the_owner(&name) {
+            left_out.push(names::escaped(&name));
+            continue;
+        }
+        match set(&name, &node.xattr(&name)?) {
             Ok(()) => {}
             Err(Errno::PERM | Errno::ACCESS | Errno::OPNOTSUPP | Errno::INVAL) => {
                 left_out.push(names::escaped(&name));
             }
-            Err(errno) => return Err(fail(errno)),
+            Err(errno) => return Err(failed(errno, path)),
         }
     }
-    rustix::fs::fchmod(&fd, permissions(&found, owners)).map_err(fail)?;
-    rustix::fs::futimens(&fd, &times(&found)).map_err(fail)?;
     Ok(left_out)
+}
+
+/// Capabilities, labels and what else only the system's administrator sets: for the system that the image is of.
+fn is_of_the_owner(name: &[u8]) -> bool {
+    name.starts_with(b"security.") || name.starts_with(b"trusted.")
 }
 
 /// Set-ID bits are for the owner they were given by.

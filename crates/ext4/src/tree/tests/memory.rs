@@ -102,7 +102,7 @@ impl NodesMut for Memory {
         change(Arc::get_mut(bytes).expect("nobody holds the bytes"));
     }
 
-    fn create(&mut self, goal: PhysicalBlock) -> Result<PhysicalBlock> {
+    fn create(&mut self, goal: PhysicalBlock, _: Option<PhysicalBlock>) -> Result<PhysicalBlock> {
         assert!(goal.0 > 0, "a goal");
         let left = self.creates_left.checked_sub(1);
         self.creates_left = left.ok_or_else(|| Error::new(ErrorKind::NoSpace))?;

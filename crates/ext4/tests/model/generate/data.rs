@@ -71,6 +71,9 @@ impl Generator {
     fn mode(&mut self) -> FallocateMode {
         loop {
             let mode = *self.pick(&FallocateMode::ALL);
+            if !self.has_extents && self.chance(80) {
+                return FallocateMode::PunchHole;
+            }
             let is_known = !matches!(
                 mode,
                 FallocateMode::UnshareRange | FallocateMode::WriteZeroes

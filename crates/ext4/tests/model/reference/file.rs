@@ -145,10 +145,13 @@ impl FileData {
 
     /// As `fallocate(2)`, with the edges of write zeroes as the project's design has them.
     pub fn fallocate(&mut self, mode: FallocateMode, range: ByteRange) -> Result<(), ErrorKind> {
-        if range.end() > self.bytes_max() {
+        if range.end() > self.format.extent_blocks_max * self.block_bytes {
             return Err(ErrorKind::TooLarge);
         }
         use FallocateMode as Mode;
+        if !self.format.has_extents && mode != Mode::PunchHole {
+            return Err(ErrorKind::Unsupported);
+        }
         match mode {
             Mode::CollapseRange => return self.collapse(range),
             Mode::InsertRange => return self.insert(range),

@@ -11,7 +11,7 @@
 //! One commit runs at a time, from a copy of what is dirty, while requests go on. A flush that waits for one needs the next, which
 //! then serves all who waited.
 
-use std::sync::PoisonError;
+use std::sync::{MutexGuard, PoisonError};
 
 use extant_blockdev::{Device, Zeroing};
 use extant_space::{ByteRange, Result};
@@ -26,6 +26,36 @@ pub(super) struct Commits {
     begun: u64,
     ended: u64,
     is_running: bool,
+}
+
+/// A commit under way, which ends also by a panic.
+struct Running<'q> {
+    image: &'q Qcow2,
+    number: u64,
+    /// Whether all of it is durable; `None` while it runs, and when a panic ended it.
+    is_durable: Option<bool>,
+}
+
+impl Running<'_> {
+    fn end(mut self, result: Result<()>) -> Result<()> {
+        self.is_durable = Some(result.is_ok());
+        result
+    }
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        if self.is_durable.is_none() {
+            self.image.metadata().note_panic();
+        }
+        let mut commits = self.image.commits();
+        commits.is_running = false;
+        if self.is_durable == Some(true) {
+            commits.ended = self.number;
+        }
+        drop(commits);
+        self.image.commit_ended.notify_all();
+    }
 }
 
 impl Qcow2 {
@@ -64,9 +94,13 @@ impl Qcow2 {
         Ok(())
     }
 
+    fn commits(&self) -> MutexGuard<'_, Commits> {
+        self.commits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Waits for a commit that begins after this call, or runs one.
     pub(super) fn commit(&self) -> Result<()> {
-        let mut commits = self.commits.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut commits = self.commits();
         let needed = commits.begun + 1;
         loop {
             if commits.ended >= needed {
@@ -82,22 +116,19 @@ impl Qcow2 {
         }
         commits.begun += 1;
         commits.is_running = true;
-        let number = commits.begun;
+        let running = Running {
+            image: self,
+            number: commits.begun,
+            is_durable: None,
+        };
         drop(commits);
-        let result = self.run_commit();
-        let mut commits = self.commits.lock().unwrap_or_else(PoisonError::into_inner);
-        commits.is_running = false;
-        if result.is_ok() {
-            commits.ended = number;
-        }
-        drop(commits);
-        self.commit_ended.notify_all();
-        result
+        running.end(self.run_commit())
     }
 
     fn run_commit(&self) -> Result<()> {
         let round = {
             let mut metadata = self.metadata();
+            metadata.check_sound()?;
             metadata.is_committing = true;
             metadata.begin_round()
         };
@@ -132,7 +163,7 @@ impl Qcow2 {
 
     /// Frees what is quiet, if nobody else is just doing that.
     fn reclaim(&self) {
-        let commits = self.commits.lock().unwrap_or_else(PoisonError::into_inner);
+        let commits = self.commits();
         if !commits.is_running {
             // A refcount that is wrong fails the next change.
             let _ = self.reclaim_locked();

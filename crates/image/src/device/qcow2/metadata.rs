@@ -56,6 +56,8 @@ pub(super) struct Metadata {
     reserved: Vec<(u64, u64)>,
     /// A commit is under way.
     pub(super) is_committing: bool,
+    /// A panic interrupted a change: what is in memory may be half of it, and is neither used nor written any more.
+    is_broken: bool,
 }
 
 struct Changes {
@@ -119,6 +121,7 @@ impl Metadata {
             busy: HashSet::new(),
             reserved,
             is_committing: false,
+            is_broken: false,
         })
     }
 
@@ -129,6 +132,7 @@ impl Metadata {
 
     /// What the image says of a guest cluster.
     pub(super) fn mapping(&mut self, cluster: u64) -> Result<(Mapping, L2Entry)> {
+        self.check_sound()?;
         let (index, at) = self.split(cluster);
         let entry = match self.table(index)? {
             None => L2Entry::UNALLOCATED,
@@ -185,7 +189,7 @@ impl Metadata {
             tables.chain(refcounts.places()).collect()
         };
         let run = space.take(file, refcounts, &places, clusters, whole);
-        if let Some(old) = space.old_table.take() {
+        for old in space.old_tables.drain(..) {
             released.extend(old.first..old.first + old.clusters);
         }
         run
@@ -215,7 +219,22 @@ impl Metadata {
         self.changes.as_mut().expect("opened for writing")
     }
 
+    /// Takes note that a panic interrupted a change.
+    pub(super) fn note_panic(&mut self) {
+        self.is_broken = true;
+    }
+
+    pub(super) fn check_sound(&self) -> Result<()> {
+        match self.is_broken {
+            false => Ok(()),
+            true => Err(Error::new(ErrorKind::Io)
+                .detail("a panic interrupted a change of the qcow2 metadata")
+                .advice("open the image again; what was flushed is in it")),
+        }
+    }
+
     fn check_fault(&self) -> Result<()> {
+        self.check_sound()?;
         match self
             .changes
             .as_ref()
@@ -306,7 +325,8 @@ impl Metadata {
         let Some(changes) = &self.changes else {
             return true;
         };
-        self.l2.dirty_bytes() == 0
+        !self.is_broken
+            && self.l2.dirty_bytes() == 0
             && !self.l1.is_dirty()
             && changes.refcounts.blocks.dirty_bytes() == 0
             && changes.released.is_empty()
@@ -356,6 +376,7 @@ impl Metadata {
     /// Judges clusters that were given back: `times` mentions of each are gone. Returns those that nothing mentions any more;
     /// they keep their counts until [`free`](Self::free).
     pub(super) fn give_back(&mut self, mentions: &[(u64, u64)]) -> Result<Vec<u64>> {
+        self.check_sound()?;
         let file = self.file.clone();
         let changes = self.changes();
         let mut last = Vec::new();

@@ -26,6 +26,23 @@ pub(super) struct Refcounts {
     pub(super) blocks: ClusterCache,
 }
 
+/// Where a larger table goes.
+pub(super) struct Growth {
+    /// The first cluster that the table has no entry for.
+    first: u64,
+    blocks: u64,
+    table_clusters: u64,
+}
+
+impl Growth {
+    pub(super) fn run(&self) -> Run {
+        Run {
+            first: self.first,
+            clusters: self.blocks + self.table_clusters,
+        }
+    }
+}
+
 impl Refcounts {
     pub(super) fn load(file: &MetadataFile, header: &Header, piece_bytes: u64) -> Result<Self> {
         let range = header.refcount_table_range();
@@ -128,61 +145,69 @@ impl Refcounts {
         Ok(())
     }
 
-    /// Makes a larger table, behind all that is used: `cluster` begins the first region that has no entry. Returns where
-    /// the old one was, and how many clusters are used from `cluster` on.
-    pub(super) fn grow(&mut self, file: &MetadataFile, cluster: u64) -> Result<(Run, u64)> {
+    /// What a larger table takes: new blocks, which count themselves and the table, and the table behind them.
+    pub(super) fn growth(&self) -> Result<Growth> {
         let region = self.regions();
-        assert_eq!(cluster, region * self.region());
-        self.check_doubt()?;
         let cluster_bytes = self.geometry.cluster_bytes();
         let old_bytes = self.table.len() as u64 * 8;
         let mut table_bytes = old_bytes + (old_bytes / 2).max(cluster_bytes);
-        let (mut blocks, mut clusters) = (0, 0);
-        // The new blocks count themselves and the table.
-        while clusters == 0 || (region + blocks) * 8 > table_bytes {
-            table_bytes = table_bytes.next_multiple_of(cluster_bytes);
-            let table = table_bytes / cluster_bytes;
+        let (mut blocks, mut table_clusters) = (0, 0);
+        while blocks == 0 || (region + blocks) * 8 > table_bytes {
+            table_bytes = table_bytes
+                .max((region + blocks) * 8)
+                .next_multiple_of(cluster_bytes);
+            table_clusters = table_bytes / cluster_bytes;
             blocks = (1..)
-                .find(|blocks| blocks * self.region() >= blocks + table)
+                .find(|blocks| blocks * self.region() >= blocks + table_clusters)
                 .expect("u64");
-            clusters = blocks + table;
-            table_bytes = table_bytes.max((region + blocks) * 8);
         }
         if table_bytes > TABLE_BYTES_MAX {
             return Err(Error::new(ErrorKind::TooLarge)
                 .detail("the image has as many clusters as refcounts can count")
                 .advice("convert it to larger clusters"));
         }
-        let new_offset = (cluster + blocks) * cluster_bytes;
+        Ok(Growth {
+            first: region * self.region(),
+            blocks,
+            table_clusters,
+        })
+    }
+
+    /// Makes a larger table. Returns where the old one was.
+    pub(super) fn grow(&mut self, file: &MetadataFile, growth: &Growth) -> Result<Run> {
+        self.check_doubt()?;
+        let region = self.regions();
+        let cluster_bytes = self.geometry.cluster_bytes();
+        let Run { first, clusters } = growth.run();
         let mut table = self.table.clone();
-        table.resize((table_bytes / 8) as usize, 0);
-        for number in 0..blocks {
-            let first = number * self.region();
-            let used = clusters.saturating_sub(first).min(self.region()) as usize;
+        table.resize((growth.table_clusters * cluster_bytes / 8) as usize, 0);
+        for number in 0..growth.blocks {
+            let counted = number * self.region();
+            let used = clusters.saturating_sub(counted).min(self.region()) as usize;
             let bytes = self.new_block(&Vec::from_iter(0..used));
-            let offset = (cluster + number) * cluster_bytes;
+            let offset = (first + number) * cluster_bytes;
             file.write(offset, &bytes)?;
             table[(region + number) as usize] = offset;
         }
+        let new_offset = (first + growth.blocks) * cluster_bytes;
         let bytes: Vec<u8> = table.iter().flat_map(|raw| raw.to_be_bytes()).collect();
         file.write(new_offset, &bytes)?;
         file.flush()?;
-        let new_clusters = table_bytes / cluster_bytes;
-        let mut first = vec![0; self.piece_bytes as usize];
-        file.read(0, &mut first)?;
-        first[0x30..0x38].copy_from_slice(&new_offset.to_be_bytes());
-        first[0x38..0x3c].copy_from_slice(&(new_clusters as u32).to_be_bytes());
+        let mut header = vec![0; self.piece_bytes as usize];
+        file.read(0, &mut header)?;
+        header[0x30..0x38].copy_from_slice(&new_offset.to_be_bytes());
+        header[0x38..0x3c].copy_from_slice(&(growth.table_clusters as u32).to_be_bytes());
         self.is_doubtful = true;
-        file.write(0, &first)?;
+        file.write(0, &header)?;
         file.flush()?;
         self.is_doubtful = false;
         let old = Run {
             first: self.table_offset / cluster_bytes,
-            clusters: old_bytes / cluster_bytes,
+            clusters: self.table.len() as u64 * 8 / cluster_bytes,
         };
         self.table = table;
         self.table_offset = new_offset;
-        Ok((old, clusters))
+        Ok(old)
     }
 
     fn check_doubt(&self) -> Result<()> {

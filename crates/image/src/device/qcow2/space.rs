@@ -6,6 +6,9 @@
 //! 1. the pool: clusters given back and punched since the image was opened, and those that
 //! 2. the scan has found: regions of refcounts that were in the file when it was opened, one at a time; zeroed then;
 //! 3. the end of the file, which is made longer in steps. The image cuts what is left of a step when it is closed.
+//!
+//! The end of the file is not the end of the counted clusters: a disk keeps its size, and a crash leaves the last step in the file.
+//! Where the scan comes to clusters that the refcount table has no entry for, the table grows there.
 
 use std::collections::BTreeMap;
 
@@ -41,8 +44,8 @@ pub(super) struct Space {
     /// What the file has now.
     file_end: u64,
     is_fixed: bool,
-    /// Where a refcount table was that has moved; for the owner to release.
-    pub(super) old_table: Option<Run>,
+    /// Where refcount tables were that have moved; for the owner to release.
+    pub(super) old_tables: Vec<Run>,
 }
 
 impl Space {
@@ -57,7 +60,7 @@ impl Space {
             end,
             file_end: end,
             is_fixed: false,
-            old_table: None,
+            old_tables: Vec::new(),
         }
     }
 
@@ -75,31 +78,40 @@ impl Space {
         let from_pool = loop {
             let fits = |(_, length): &(&u64, &u64)| !whole || **length >= clusters;
             // Old pieces are many only where the image is fragmented; the search is bounded.
-            if let Some((first, length)) = self.pool.iter().take(64).find(fits) {
-                break Some((*first, *length));
+            if let Some((first, _)) = self.pool.iter().take(64).find(fits) {
+                break Some(*first);
             }
             if !self.scan(file, refcounts, metadata)? {
                 break None;
             }
         };
         let run = match from_pool {
-            Some((first, length)) => {
-                let taken = length.min(clusters);
-                self.pool.remove(&first);
-                if taken < length {
-                    self.pool.insert(first + taken, length - taken);
-                }
-                Run {
-                    first,
-                    clusters: taken,
-                }
-            }
-            None => self.take_at_end(file, refcounts, clusters)?,
+            Some(first) => self.take_from_pool(first, clusters),
+            None => match self.take_at_end(file, refcounts, metadata, clusters) {
+                // A disk has no more than the pieces.
+                Err(error) if error.kind() == ErrorKind::NoSpace => match self.pool.keys().next() {
+                    Some(&first) => self.take_from_pool(first, clusters),
+                    None => return Err(error),
+                },
+                run => run?,
+            },
         };
         for cluster in run.first..run.first + run.clusters {
             refcounts.set(file, cluster, 1)?;
         }
         Ok(run)
+    }
+
+    fn take_from_pool(&mut self, first: u64, clusters: u64) -> Run {
+        let length = self.pool.remove(&first).expect("a piece of the pool");
+        let taken = length.min(clusters);
+        if taken < length {
+            self.pool.insert(first + taken, length - taken);
+        }
+        Run {
+            first,
+            clusters: taken,
+        }
     }
 
     /// Takes back clusters that read as zeros and are counted as free. Those that the scan will find are left to it.
@@ -143,9 +155,8 @@ impl Space {
         while self.scanned < self.opened_end {
             let region = self.scanned / refcounts.region();
             if region >= refcounts.regions() {
-                // The table ends before the file: what follows counts as the end of the file, unless that is fixed.
-                self.scanned = self.opened_end;
-                break;
+                self.grow_table(file, refcounts, metadata)?;
+                continue;
             }
             let most = self.scanned + (ZEROED_AT_ONCE >> bits).max(1);
             let (first, stop) = refcounts.free_run(file, self.scanned, self.opened_end)?;
@@ -177,12 +188,13 @@ impl Space {
         &mut self,
         file: &MetadataFile,
         refcounts: &mut Refcounts,
+        metadata: &dyn Fn(&Refcounts) -> Vec<(u64, u64)>,
         clusters: u64,
     ) -> Result<Run> {
         loop {
             let region = self.end / refcounts.region();
             if region >= refcounts.regions() {
-                self.grow_table(file, refcounts)?;
+                self.grow_table(file, refcounts, metadata)?;
             } else if !refcounts.has_block(region) {
                 self.reserve(file, self.end + 1)?;
                 refcounts.make_block(file, region)?;
@@ -205,20 +217,21 @@ impl Space {
         }
     }
 
-    /// Behind the end of the file there is no refcount yet, and the table has no entry for it either.
-    fn grow_table(&mut self, file: &MetadataFile, refcounts: &mut Refcounts) -> Result<()> {
-        let first = refcounts.regions() * refcounts.region();
-        // In a file that is longer than its refcounts reach, this is the middle, and what is there was zeros to nobody.
-        let first = first.max(self.end);
-        if !first.is_multiple_of(refcounts.region()) {
-            return Err(Error::new(ErrorKind::Unsupported)
-                .detail("the file is longer than its refcount table reaches")
-                .advice("convert the image"));
-        }
-        self.reserve(file, first + refcounts.region())?;
-        let (old, clusters) = refcounts.grow(file, first)?;
-        self.end = first + clusters;
-        self.old_table = Some(old);
+    /// Puts a larger refcount table into the first region that has no entry, wherever the file ends.
+    fn grow_table(
+        &mut self,
+        file: &MetadataFile,
+        refcounts: &mut Refcounts,
+        metadata: &dyn Fn(&Refcounts) -> Vec<(u64, u64)>,
+    ) -> Result<()> {
+        let growth = refcounts.growth()?;
+        let Run { first, clusters } = growth.run();
+        let bits = self.geometry.cluster_bits();
+        check_unused(metadata(refcounts), growth.run(), bits)?;
+        self.reserve(file, first + clusters)?;
+        self.old_tables.push(refcounts.grow(file, &growth)?);
+        self.scanned = self.scanned.max(first + clusters);
+        self.end = self.end.max(first + clusters);
         Ok(())
     }
 

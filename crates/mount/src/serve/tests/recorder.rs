@@ -7,8 +7,8 @@ use rustix::io::Errno;
 
 use crate::operations::{
     AttributeChange, Attributes, Copy, DirectorySink, Entry, Fallocate, Handle, Ioctl, IoctlAnswer,
-    Listed, NewNode, NodeId, Opened, OpenedFlags, Operations, Privileges, Request, Result, Seek,
-    Statistics, SyncScope, Timestamp, Write,
+    Listed, NewNode, NodeId, Opened, OpenedFlags, Operations, Privileges, Read, Request, Result,
+    Seek, Statistics, SyncScope, Timestamp, Write,
 };
 
 /// Calls in the order of their arrival.
@@ -342,14 +342,18 @@ impl Operations for Recorder {
         &self,
         request: &Request<'_>,
         node: NodeId,
-        handle: Handle,
-        offset: u64,
+        read: &Read,
         data: &mut [u8],
     ) -> Result<usize> {
         let len = data.len();
+        let Read {
+            handle,
+            offset,
+            origin,
+        } = read;
         self.note_of(
             request,
-            format!("read {} {} {offset} {len}", node.0, handle.0),
+            format!("read {} {} {offset} {len} {origin:?}", node.0, handle.0),
         );
         let len = len.min(3);
         data[..len].copy_from_slice(&b"xyz"[..len]);

@@ -28,6 +28,11 @@ pub const CASES: &[Case] = &[
         "immutable and append only",
         flags,
     ),
+    same(
+        "chattr (FS_IOC_SETFLAGS)",
+        "immutable and append only while open",
+        flags_while_open,
+    ),
 ];
 
 fn stat_of_everything(notes: &mut Notes) {
@@ -265,4 +270,16 @@ fn flags(notes: &mut Notes) {
     );
     notes.shell(0, "chattr +dA f; lsattr f; chattr -dA f; lsattr f");
     notes.shell(1000, "chattr +i f; chattr +d f");
+}
+
+fn flags_while_open(notes: &mut Notes) {
+    for flag in ["a", "i"] {
+        notes.shell(
+            0,
+            &format!(
+                "perl -e 'open F, \">\", \"f-{flag}\"; print F \"before\"; system \"chattr +{flag} f-{flag}\"; \
+                 close F or print \"close: $!\"'; cat f-{flag}; chattr -{flag} f-{flag}"
+            ),
+        );
+    }
 }

@@ -17,6 +17,17 @@ pub const CASES: &[Case] = &[
     same("times", "times of a file", of_a_file),
     same("times", "times of a directory", of_a_directory),
     same("relatime", "time of access", of_access),
+    same(
+        "chattr (FS_IOC_SETFLAGS)",
+        "times of a directory with other flags",
+        |notes| of_other_flags(notes, "d"),
+    ),
+    Case {
+        name: "times of a file with other flags",
+        row: "times after chattr of a file",
+        expect: Expect::LimitOfWriteback,
+        run: |notes| of_other_flags(notes, "f"),
+    },
     Case {
         name: "times of a cut that cuts nothing",
         row: "times after truncate to the same size",
@@ -203,4 +214,14 @@ fn of_access(notes: &mut Notes) {
     });
     notes.moves("read again", "f", |notes| read(notes, "f"));
     notes.moves("list again", "d", |notes| list(notes, "d"));
+}
+
+fn of_other_flags(notes: &mut Notes, name: &str) {
+    fs::write(notes.at("f"), "").unwrap();
+    fs::create_dir(notes.at("d")).unwrap();
+    for flag in ["+d", "-d"] {
+        notes.moves(&format!("chattr {flag}"), name, |notes| {
+            notes.shell(0, &format!("chattr {flag} {name}"));
+        });
+    }
 }

@@ -1,6 +1,7 @@
 //! How large a file can be.
 
 use super::Layout;
+use crate::ext4::block_map;
 
 /// How a file's blocks are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,22 +35,16 @@ impl Layout {
     }
 
     /// The most blocks that direct to triple indirect blocks reach, when together with
-    /// the indirect blocks they may be `countable`.
+    /// the indirect blocks they may be `countable`. As the kernel has it, which subtracts the
+    /// indirect blocks of a file of `countable` blocks: a few more than are needed.
     fn mapped_blocks_max(&self, countable: u64) -> u64 {
         let per_block = u64::from(self.block_bytes() / 4);
-        let reach = 12 + per_block + per_block.pow(2) + per_block.pow(3);
-        let reach = reach.min(EXTENT_BLOCKS_MAX);
-        // The total grows with the number of data blocks, so the limit is found by halving.
-        let (mut fits, mut too_many) = (0, reach + 1);
-        while too_many - fits > 1 {
-            let middle = fits + (too_many - fits) / 2;
-            if middle + indirect_blocks(middle, per_block) <= countable {
-                fits = middle;
-            } else {
-                too_many = middle;
-            }
-        }
-        fits
+        let reach = block_map::reach(self);
+        let blocks = match reach + indirect_blocks(reach, per_block) <= countable {
+            true => reach,
+            false => countable - indirect_blocks(countable, per_block),
+        };
+        blocks.min(EXTENT_BLOCKS_MAX)
     }
 }
 
@@ -104,6 +99,16 @@ mod tests {
         let reach = 12 + 256 + 256 * 256 + 256u64.pow(3);
         let bytes = layout(10, true).file_bytes_max(Mapping::Blocks);
         assert_eq!(bytes, reach << 10);
+    }
+
+    #[test]
+    fn block_mapped_file_without_huge_file_counts_its_indirect_blocks() {
+        let countable = u64::from(u32::MAX) >> 3;
+        let bytes = layout(12, false).file_bytes_max(Mapping::Blocks);
+        let triple = countable - 12 - 1024 - (1 << 20);
+        let low = triple.div_ceil(1024);
+        let indirect = 1 + (1 + 1024) + (1 + low.div_ceil(1024) + low);
+        assert_eq!(bytes, (countable - indirect) << 12);
     }
 
     #[test]

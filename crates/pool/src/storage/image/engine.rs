@@ -8,16 +8,18 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use extant_blockdev::{HostAccess, HostOptions};
+use extant_blockdev::{HostAccess, HostDevice, HostOptions};
 use extant_ext4::{
     Access, File, FileType, Filesystem, FollowLast, InodeNumber, Node, Options, Reserve,
 };
 use extant_image::hold;
 use extant_space::{ByteSize, Error, ErrorKind, Result, SpaceFile};
+use extant_sys::identity::Identity;
 
 use super::inner::{child_directory, find};
 use super::place::Spot;
 use super::turn::Turn;
+use crate::folder::path_of_open;
 use crate::state;
 use crate::storage::{FileStat, Purpose};
 
@@ -46,12 +48,27 @@ pub(super) struct Engine {
     files: Mutex<HashMap<u64, Arc<File>>>,
     directory: Node,
     filesystem: Filesystem,
+    identity: Identity,
     turn: Option<Turn>,
 }
 
 impl Engine {
-    pub(super) fn open(spot: &Arc<Spot>, purpose: Purpose, turn: Option<Turn>) -> Result<Self> {
-        let filesystem = open_filesystem(spot, purpose)?;
+    /// With `wanted`, what is opened must be that image or disk, whatever its path leads to now.
+    pub(super) fn open(
+        spot: &Arc<Spot>,
+        purpose: Purpose,
+        turn: Option<Turn>,
+        wanted: Option<Identity>,
+    ) -> Result<Self> {
+        let device = open_device(spot, purpose)?;
+        let identity = Identity::of(&path_of_open(&device))
+            .map_err(|source| Error::from(source).at(&spot.path))?;
+        if wanted.is_some_and(|wanted| wanted != identity) {
+            return Err(Error::new(ErrorKind::NotFound)
+                .at(&spot.path)
+                .detail("another image is there than the one that the job was at work in"));
+        }
+        let filesystem = filesystem_of(spot, device, purpose)?;
         let place = spot.inner_path();
         let directory = filesystem
             .resolve(spot.directory.as_os_str().as_bytes(), FollowLast::Yes)
@@ -62,6 +79,7 @@ impl Engine {
             files: Mutex::default(),
             directory,
             filesystem,
+            identity,
             turn,
         };
         if let Some(identifier) = &spot.identifier {
@@ -78,12 +96,18 @@ impl Engine {
             directory,
             filesystem,
             turn,
+            ..
         } = self;
         drop((files, directory));
         let synced = filesystem.sync();
         let closed = filesystem.close();
         drop(turn);
         synced.and(closed).map_err(|error| error.at(&spot.path))
+    }
+
+    /// Of the image or disk that is open.
+    pub(super) fn identity(&self) -> Identity {
+        self.identity
     }
 
     pub(super) fn directory(&self) -> &Node {
@@ -142,6 +166,11 @@ impl Engine {
 
     fn files(&self) -> MutexGuard<'_, HashMap<u64, Arc<File>>> {
         self.files.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn total_bytes(&self) -> u64 {
+        let found = self.filesystem.statistics();
+        found.blocks * u64::from(found.block_bytes)
     }
 
     pub(super) fn free_bytes(&self) -> u64 {
@@ -207,17 +236,26 @@ impl Engine {
 }
 
 pub(super) fn open_filesystem(spot: &Spot, purpose: Purpose) -> Result<Filesystem> {
-    let (device, engine) = match purpose {
-        Purpose::Look => (HostAccess::ReadOnly, Access::ReadOnly),
-        Purpose::Change => (HostAccess::ReadWrite, Access::ReadWrite),
-    };
+    filesystem_of(spot, open_device(spot, purpose)?, purpose)
+}
+
+fn open_device(spot: &Spot, purpose: Purpose) -> Result<HostDevice> {
     let options = HostOptions {
-        access: device,
+        access: match purpose {
+            Purpose::Look => HostAccess::ReadOnly,
+            Purpose::Change => HostAccess::ReadWrite,
+        },
         ..HostOptions::default()
     };
-    let device = hold::hold_device(&spot.path, &options)?;
+    hold::hold_device(&spot.path, &options)
+}
+
+fn filesystem_of(spot: &Spot, device: HostDevice, purpose: Purpose) -> Result<Filesystem> {
     let options = Options {
-        access: engine,
+        access: match purpose {
+            Purpose::Look => Access::ReadOnly,
+            Purpose::Change => Access::ReadWrite,
+        },
         // Who may change the image may do what root may.
         reserve: Reserve::Take,
         ..Options::default()

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use extant_ext4::{AttributeChange, File, Node, XattrMode};
-use extant_hostfs::{Holder, HostFile, Pace};
+use extant_hostfs::{HostFile, Pace};
 use extant_image::{Missing, Pieces};
 use extant_space::{
     ByteRange, Control, ErrorKind, Extent, FallocateMode, Phase, Result, SpaceFile, SyncMode,
@@ -122,7 +122,7 @@ impl VolumeFile for ImageFile {
         self.hold.image().unlock(self.key.inode());
     }
 
-    fn holder(&self) -> Option<Holder> {
+    fn holders(&self) -> Option<String> {
         // Whoever has the image open is alone with it, and who has given it away has locked what it uses.
         None
     }

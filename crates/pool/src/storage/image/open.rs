@@ -59,7 +59,7 @@ enum Phase {
 pub(crate) struct OpenImage {
     spot: Arc<Spot>,
     purpose: Purpose,
-    identity: Option<Identity>,
+    identity: Identity,
     own: Option<Folder>,
     locks: VolumeLocks,
     gate: Mutex<Gate>,
@@ -135,8 +135,7 @@ impl OpenImage {
     ) -> Result<Pin> {
         let locks = VolumeLocks::new(own, purpose)?;
         let own = own.map(Folder::again).transpose()?;
-        let identity = Identity::of(&spot.path).ok();
-        let engine = Arc::new(Engine::open(spot, purpose, turn)?);
+        let engine = Arc::new(Engine::open(spot, purpose, turn, None)?);
         let now = Instant::now();
         let gate = Gate {
             phase: Phase::Open,
@@ -150,7 +149,7 @@ impl OpenImage {
         let image = Self {
             spot: Arc::clone(spot),
             purpose,
-            identity,
+            identity: engine.identity(),
             own,
             locks,
             gate: Mutex::new(gate),
@@ -338,12 +337,7 @@ impl OpenImage {
     }
 
     fn reopen(&self, turn: Turn) -> Result<Engine> {
-        if self.identity.is_none() || Identity::of(&self.spot.path).ok() != self.identity {
-            return Err(Error::new(ErrorKind::NotFound)
-                .at(&self.spot.path)
-                .detail("another image is there than the one that the job was at work in"));
-        }
-        Engine::open(&self.spot, self.purpose, Some(turn))
+        Engine::open(&self.spot, self.purpose, Some(turn), Some(self.identity))
     }
 
     fn gate(&self) -> MutexGuard<'_, Gate> {

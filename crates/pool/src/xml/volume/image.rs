@@ -182,22 +182,35 @@ mod tests {
     }
 
     #[test]
-    fn allocation_of_an_image_wants_a_word_about_how() {
-        let read = |allocation: &str| VolumeXml::read(&volume(allocation, "")).unwrap();
-        let made = |allocation: &str, said| {
-            let operation = read(allocation).operation(said, Preallocation::Full)?;
-            let Operation::Create(create) = operation else {
-                unreachable!()
+    fn space_of_an_image_is_that_of_the_described_one_unless_something_else_is_said() {
+        use Preallocation::{Falloc, Full, Metadata, Off};
+        let made = |inside: &str, said| {
+            let operation = VolumeXml::read(&volume(inside, ""))
+                .unwrap()
+                .operation(said, Full);
+            let Ok(Operation::Create(create)) = operation else {
+                panic!("{operation:?}")
             };
-            Ok::<_, Error>((create.preallocation, create.allocation_bytes))
+            (create.preallocation, create.allocation_bytes)
         };
-        let some = "<allocation>65536</allocation>";
-        let error = made(some, None).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::InvalidArgument);
-        let falloc = Some(Preallocation::Falloc);
-        assert_eq!(made(some, falloc).unwrap(), (Preallocation::Falloc, 65536));
-        let none = "<allocation>0</allocation>";
-        assert_eq!(made(none, None).unwrap(), (Preallocation::Off, 0));
-        assert_eq!(made("", None).unwrap(), (Preallocation::Full, 1 << 20));
+        let all = 1 << 20;
+        let [some, more] =
+            ["65536", "1200128"].map(|size| format!("<allocation>{size}</allocation>"));
+        let is = |word: &str| format!("<?extant preallocation='{word}'?>{some}");
+        for (inside, said, wanted) in [
+            (String::new(), None, (Full, all)),
+            // As libvirt tells of its tables, and of a full image.
+            (some.clone(), None, (Off, 0)),
+            (more, None, (Full, all)),
+            (some.clone(), Some(Falloc), (Falloc, all)),
+            (is("off"), None, (Off, 0)),
+            (is("off"), Some(Full), (Full, all)),
+            (is("metadata"), None, (Metadata, all)),
+            (is("falloc"), None, (Falloc, all)),
+            (is("full"), None, (Full, all)),
+            (is("full"), Some(Off), (Off, 0)),
+        ] {
+            assert_eq!(made(&inside, said), wanted, "{inside} {said:?}");
+        }
     }
 }

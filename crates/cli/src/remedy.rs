@@ -1,0 +1,53 @@
+//! The options that a refusal suggests: the only place where an error gets words of the command line.
+
+use std::fmt;
+
+use extant_space::{Error, Remedy};
+
+/// An error as the command tells it, with the options that would have helped.
+pub struct Shown<'e>(pub &'e Error);
+
+impl fmt::Display for Shown<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)?;
+        for remedy in self.0.remedies() {
+            write!(f, "; {}", words(*remedy))?;
+        }
+        Ok(())
+    }
+}
+
+fn words(remedy: Remedy) -> &'static str {
+    match remedy {
+        Remedy::ShareAccess => "use --shared if nobody writes to the file's holes",
+        Remedy::Replace => "--force replaces it",
+        Remedy::Materialize => "extant materialize makes its holes real",
+        Remedy::AllocateLess => "--allocation makes only a part real",
+        Remedy::DisableCopyOnWrite => "--nocow turns that off for this file",
+        Remedy::CreateWithoutCopyOnWrite => "extant create --nocow makes one",
+        Remedy::ReserveOnly => "--preallocation falloc only reserves, where the file system can",
+        Remedy::WriteZeros => "--preallocation full writes it instead",
+        Remedy::Unshare => "--unshare gives them space of their own",
+        _ => "see --help",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use extant_space::ErrorKind;
+
+    use super::*;
+
+    #[test]
+    fn options_follow_the_line() {
+        let error = Error::new(ErrorKind::AlreadyExists)
+            .at("/srv/a")
+            .remedy(Remedy::Replace)
+            .remedy(Remedy::Materialize);
+        assert_eq!(error.to_string(), "/srv/a: file exists");
+        assert_eq!(
+            Shown(&error).to_string(),
+            "/srv/a: file exists; --force replaces it; extant materialize makes its holes real"
+        );
+    }
+}

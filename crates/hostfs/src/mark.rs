@@ -1,0 +1,37 @@
+//! The mark of a partial file: an extended attribute that only its owner can set.
+//!
+//! A run takes up a partial file because all that is written there are zeros. The name proves nothing: in a shared directory
+//! anybody may give that name to another file of the same user. The mark is set on a file just made, and goes before the first
+//! byte of contents and before the final name, so that a marked file holds nothing but zeros, wherever somebody moves it.
+//!
+//! Where a file system has no such attributes a file has no mark, and is read before it is believed.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
+
+const NAME: &str = "user.extant.partial";
+
+/// Marks a file that is empty. A file that cannot be marked is read by the run that finds it.
+pub(crate) fn set(file: &impl AsFd) {
+    let _ = rustix::fs::fsetxattr(file, NAME, b"1", XattrFlags::empty());
+}
+
+pub(crate) fn is_set(file: &impl AsFd) -> bool {
+    let mut value = [0; 8];
+    rustix::fs::fgetxattr(file, NAME, &mut value).is_ok()
+}
+
+/// Takes the mark away.
+///
+/// # Errors
+/// Where the file stays marked.
+pub(crate) fn clear(file: &impl AsFd) -> io::Result<()> {
+    match rustix::fs::fremovexattr(file, NAME) {
+        Ok(()) | Err(Errno::NODATA | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+        Err(_) if !is_set(file) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}

@@ -1,0 +1,153 @@
+//! Notices about data that requests of the kernel's background would wait in.
+//!
+//! Model: a notice that invalidates data waits for locked pages, and each lock goes with the answer to a READ or WRITE. Asynchronous
+//! direct I/O, read-ahead and write-back share the kernel's background, which has `BACKGROUND_MAX` requests under way at a
+//! time. If all of those waited in notices, the READ that they wait for would never be sent. So a request may wait in a notice
+//! only with one of [`PERMITS`], fewer than there are requests in the background. A direct write that gets none is answered at once; its
+//! notice is queued here and sent by a thread that serves no requests (`Crew::invalidate_written`).
+//!
+//! Invariant: queued ranges of a file are merged into one, so the queue is no longer than the list of files.
+//!
+//! Lock: `state` is held for moments and alone.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use crate::operations::NodeId;
+use crate::protocol::connection::BACKGROUND_MAX;
+
+/// Requests that may wait in notices at a time: half of the background.
+const PERMITS: usize = BACKGROUND_MAX as usize / 2;
+
+/// Permits and the queue of notices that were put off.
+#[derive(Debug)]
+pub(crate) struct Deferred {
+    state: Mutex<State>,
+    freed: Condvar,
+}
+
+#[derive(Debug)]
+struct State {
+    permits: usize,
+    queue: BTreeMap<NodeId, Range<u64>>,
+    has_sender: bool,
+}
+
+/// Allows a request to wait in a notice until it is dropped.
+#[derive(Debug)]
+pub(crate) struct Permit<'a>(&'a Deferred);
+
+/// Who sends what was queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sender {
+    /// A thread that runs already.
+    Runs,
+    /// One that the caller is to start.
+    IsNeeded,
+}
+
+impl Default for Deferred {
+    fn default() -> Self {
+        Self {
+            state: Mutex::new(State {
+                permits: PERMITS,
+                queue: BTreeMap::new(),
+                has_sender: false,
+            }),
+            freed: Condvar::new(),
+        }
+    }
+}
+
+impl Deferred {
+    /// A permit, if there is one within `timeout`.
+    pub fn permit(&self, timeout: Duration) -> Option<Permit<'_>> {
+        let waited = self
+            .freed
+            .wait_timeout_while(self.state(), timeout, |state| state.permits == 0);
+        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        state.permits = state.permits.checked_sub(1)?;
+        Some(Permit(self))
+    }
+
+    /// Queues a notice about a range of bytes.
+    pub fn queue(&self, node: NodeId, range: Range<u64>) -> Sender {
+        let mut state = self.state();
+        state
+            .queue
+            .entry(node)
+            .and_modify(|queued| {
+                *queued = queued.start.min(range.start)..queued.end.max(range.end);
+            })
+            .or_insert(range);
+        match std::mem::replace(&mut state.has_sender, true) {
+            true => Sender::Runs,
+            false => Sender::IsNeeded,
+        }
+    }
+
+    /// The next notice for the sender. `None` ends the sender.
+    pub fn next(&self) -> Option<(NodeId, Range<u64>)> {
+        let mut state = self.state();
+        let next = state.queue.pop_first();
+        state.has_sender = next.is_some();
+        next
+    }
+
+    /// The sender could not be started: the next notice that is queued starts one.
+    pub fn no_sender(&self) {
+        self.state().has_sender = false;
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing is left half done under this lock.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        self.0.state().permits += 1;
+        self.0.freed.notify_one();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn permits_are_fewer_than_the_background_and_come_back() {
+        let deferred = Deferred::default();
+        let permit = || deferred.permit(Duration::ZERO);
+        let permits: Vec<_> = std::iter::from_fn(permit).collect();
+        assert!(!permits.is_empty() && permits.len() < usize::from(BACKGROUND_MAX));
+        assert!(deferred.permit(Duration::from_millis(5)).is_none());
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| deferred.permit(Duration::from_secs(30)).is_some());
+            drop(permits);
+            assert!(waiting.join().unwrap());
+        });
+        let permits: Vec<_> = std::iter::from_fn(permit).collect();
+        assert_eq!(permits.len(), PERMITS);
+    }
+
+    #[test]
+    fn queued_ranges_of_a_file_are_merged_and_one_sender_is_needed() {
+        let deferred = Deferred::default();
+        let (first, second) = (NodeId(7), NodeId(9));
+        assert_eq!(deferred.queue(second, 5..6), Sender::IsNeeded);
+        assert_eq!(deferred.queue(first, 4096..8192), Sender::Runs);
+        assert_eq!(deferred.queue(first, 0..10), Sender::Runs);
+        assert_eq!(deferred.next(), Some((first, 0..8192)));
+        assert_eq!(deferred.queue(first, 1..2), Sender::Runs);
+        assert_eq!(deferred.next(), Some((first, 1..2)));
+        assert_eq!(deferred.next(), Some((second, 5..6)));
+        assert_eq!(deferred.next(), None);
+        assert_eq!(deferred.queue(first, 1..2), Sender::IsNeeded);
+        deferred.no_sender();
+        assert_eq!(deferred.queue(first, 1..2), Sender::IsNeeded);
+    }
+}

@@ -1,0 +1,73 @@
+//! `FS_IOC_SHUTDOWN`: ends the file system as a crash would, for tests of what a crash leaves.
+//!
+//! The number says that the command returns a value (`_IOR`), but its flags go in: the kernel does not bring them, so they are read from the
+//! memory of the caller. Root alone may do this.
+//!
+//! | flags | durable before |
+//! |---|---|
+//! | `DEFAULT` | all data, also what the kernel has not written back, and all metadata |
+//! | `LOGFLUSH` | what the server has; data in the kernel's cache is lost |
+//! | `NOLOGFLUSH` | what was durable already |
+//!
+//! Afterwards changes and reads of data fail with `IO`, until the next mount. The kernel goes on to answer what it has in its caches.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::Ordering;
+
+use extant_ext4::Shutdown;
+use rustix::io::Errno;
+use rustix::ioctl::opcode;
+
+use super::Volume;
+use super::caller::is_privileged;
+use crate::operations::{Caller, Result};
+
+pub(super) const SHUTDOWN: u32 = opcode::read::<u32>(b'X', 125) as u32;
+
+impl Volume {
+    /// Shuts down with the flags at `address` in the caller's memory, and returns those.
+    pub(super) fn shut_down(&self, caller: Caller, address: u64) -> Result<u32> {
+        if !is_privileged(caller) {
+            return Err(Errno::PERM);
+        }
+        let flags = flags_at(caller, address).ok_or(Errno::FAULT)?;
+        let shutdown = match flags {
+            0 => Shutdown::Default,
+            1 => Shutdown::LogFlush,
+            2 => Shutdown::NoLogFlush,
+            _ => return Err(Errno::INVAL),
+        };
+        if self.is_shut_down() {
+            return Ok(flags);
+        }
+        if shutdown == Shutdown::Default {
+            for node in self.nodes.with_writers() {
+                self.empty_cache(node, 0, None)?;
+            }
+        }
+        self.told(self.filesystem.cut(shutdown))?;
+        self.shut_down.store(true, Ordering::Release);
+        Ok(flags)
+    }
+
+    pub(super) fn is_shut_down(&self) -> bool {
+        self.shut_down.load(Ordering::Acquire)
+    }
+
+    /// # Errors
+    /// `IO` after a shutdown.
+    pub(super) fn check_running(&self) -> Result<()> {
+        match self.is_shut_down() {
+            true => Err(Errno::IO),
+            false => Ok(()),
+        }
+    }
+}
+
+fn flags_at(caller: Caller, address: u64) -> Option<u32> {
+    let memory = File::open(format!("/proc/{}/mem", caller.pid)).ok()?;
+    let mut flags = [0; 4];
+    memory.read_exact_at(&mut flags, address).ok()?;
+    Some(u32::from_ne_bytes(flags))
+}

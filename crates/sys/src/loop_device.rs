@@ -1,0 +1,209 @@
+//! Loop devices that stand on a file or disk.
+//!
+//! The path that sysfs shows is that of the mount namespace where the device was attached; it may lead elsewhere here, or
+//! nowhere. The driver knows the file by device and inode, so it is asked (`LOOP_GET_STATUS64`, loop(4)) where that is allowed.
+//! Where it is not, the path decides, and where the path leads nowhere, the size: then a device *may* stand on the file.
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+use crate::identity::Identity;
+
+const LOOP_GET_STATUS64: libc::c_ulong = 0x4C05;
+const SECTOR_BYTES: u64 = 512;
+
+/// `struct loop_info64` (linux/loop.h).
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C)]
+struct LoopInfo64 {
+    lo_device: u64,
+    lo_inode: u64,
+    lo_rdevice: u64,
+    lo_offset: u64,
+    lo_sizelimit: u64,
+    lo_number: u32,
+    lo_encrypt_type: u32,
+    lo_encrypt_key_size: u32,
+    lo_flags: u32,
+    lo_file_name: [u8; 64],
+    lo_crypt_name: [u8; 64],
+    lo_encrypt_key: [u8; 32],
+    lo_init: [u64; 2],
+}
+
+const _: () = assert!(size_of::<LoopInfo64>() == 232);
+
+/// An attached loop device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LoopDevice {
+    /// Its node.
+    pub path: PathBuf,
+    /// Its device number.
+    pub number: u64,
+    /// What is known of the file below.
+    pub certainty: Certainty,
+}
+
+/// How far it is known what a device stands on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Certainty {
+    /// The path leads nowhere here, the driver may not be asked, and the size is that of the file.
+    Possible,
+    /// It is the file.
+    Certain,
+}
+
+/// The loop device that stands on `path`, a file or disk; one that is certain before one that is possible.
+pub fn over(path: &Path) -> Option<LoopDevice> {
+    let wanted = Identity::of(path).ok()?;
+    let entries = fs::read_dir("/sys/block").ok()?;
+    let found = entries.flatten().filter_map(|entry| {
+        let sysfs = entry.path();
+        let shown = fs::read_to_string(sysfs.join("loop/backing_file")).ok()?;
+        let number = device_number(&sysfs)?;
+        let node = Path::new("/dev").join(entry.file_name());
+        let certainty = match file_below(&node, number) {
+            Ok(below) => (below == wanted).then_some(Certainty::Certain),
+            Err(_) => match Identity::of(Path::new(shown.trim_end_matches('\n'))) {
+                Ok(below) => (below == wanted).then_some(Certainty::Certain),
+                Err(_) => Geometry::of(&sysfs)?
+                    .fits(fs::metadata(path).ok()?.len())
+                    .then_some(Certainty::Possible),
+            },
+        }?;
+        Some(LoopDevice {
+            path: node,
+            number,
+            certainty,
+        })
+    });
+    found.max_by_key(|device| device.certainty)
+}
+
+/// The number in the file `dev` of a directory in sysfs.
+pub(crate) fn device_number(sysfs: &Path) -> Option<u64> {
+    let text = fs::read_to_string(sysfs.join("dev")).ok()?;
+    let (major, minor) = text.trim().split_once(':')?;
+    Some(rustix::fs::makedev(
+        major.parse().ok()?,
+        minor.parse().ok()?,
+    ))
+}
+
+/// What the driver says the device with `number` stands on.
+fn file_below(node: &Path, number: u64) -> io::Result<Identity> {
+    let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let device = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(node)?;
+    let metadata = device.metadata()?;
+    if !metadata.file_type().is_block_device() || metadata.rdev() != number {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    let status = status(&device)?;
+    Ok(match status.lo_rdevice {
+        0 => Identity::File {
+            device: status.lo_device,
+            inode: status.lo_inode,
+        },
+        disk => Identity::Disk(disk),
+    })
+}
+
+fn status(device: &File) -> io::Result<LoopInfo64> {
+    let mut status = LoopInfo64::new_zeroed();
+    // SAFETY: the kernel fills the structure, of which any bytes are valid; it lives for the call, as does the descriptor.
+    match unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut status) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(status),
+    }
+}
+
+/// What sysfs shows of a device, all in bytes.
+struct Geometry {
+    size: u64,
+    offset: u64,
+    size_limit: u64,
+}
+
+impl Geometry {
+    fn of(sysfs: &Path) -> Option<Self> {
+        let number = |name: &str| -> Option<u64> {
+            let text = fs::read_to_string(sysfs.join(name)).ok()?;
+            text.trim().parse().ok()
+        };
+        Some(Self {
+            size: number("size")?.checked_mul(SECTOR_BYTES)?,
+            offset: number("loop/offset")?,
+            size_limit: number("loop/sizelimit")?,
+        })
+    }
+
+    /// A file of `file_bytes` makes a device of this size.
+    fn fits(&self, file_bytes: u64) -> bool {
+        let rest = file_bytes.saturating_sub(self.offset);
+        let seen = match self.size_limit {
+            0 => rest,
+            limit => rest.min(limit),
+        };
+        seen / SECTOR_BYTES * SECTOR_BYTES == self.size
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use extant_testkit::scratch::LoopDevice as Attached;
+    use extant_testkit::{require, requires};
+
+    use super::*;
+
+    #[test]
+    fn device_over_a_file_is_found_under_every_name_of_it() {
+        require!(requires::root(), requires::tool("losetup"));
+        let folder = tempfile::tempdir().unwrap();
+        let [file, link, other] = ["file", "link", "other"].map(|name| folder.path().join(name));
+        for path in [&file, &other] {
+            File::create(path).unwrap().set_len(1 << 20).unwrap();
+        }
+        fs::hard_link(&file, &link).unwrap();
+        assert_eq!(over(&file), None);
+        let attached = Attached::attach(&file);
+        // The path that sysfs shows leads nowhere any more, as in another mount namespace.
+        fs::remove_file(&file).unwrap();
+        let found = over(&link).unwrap();
+        assert_eq!(found.path, attached.path());
+        assert_eq!(found.certainty, Certainty::Certain);
+        assert_eq!(over(&other), None);
+    }
+
+    #[test]
+    fn device_over_a_disk_is_found() {
+        require!(requires::root(), requires::tool("losetup"));
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let lower = Attached::attach(file.path());
+        let upper = Attached::attach(lower.path());
+        assert_eq!(over(lower.path()).unwrap().path, upper.path());
+    }
+
+    #[test]
+    fn size_decides_where_nothing_else_does() {
+        let device = |size, offset, size_limit| Geometry {
+            size,
+            offset,
+            size_limit,
+        };
+        assert!(device(1 << 20, 0, 0).fits(1 << 20));
+        assert!(device(1 << 20, 0, 0).fits((1 << 20) + 511));
+        assert!(device(1 << 20, 512, 0).fits((1 << 20) + 512));
+        assert!(device(4096, 0, 4096).fits(1 << 20));
+        assert!(!device(1 << 20, 0, 0).fits(1 << 21));
+        assert!(!device(1 << 20, 1 << 21, 0).fits(1 << 20));
+    }
+}

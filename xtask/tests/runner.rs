@@ -1,0 +1,46 @@
+//! `xtask run-test` as cargo starts it.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn run_test(limit_seconds: u32, script: &str) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
+    command.args(["run-test", "sh", "-c", script]);
+    command.env("EXTANT_TEST_LIMIT", limit_seconds.to_string());
+    command.output().unwrap()
+}
+
+fn assert_killed(output: &Output, problem: &str) {
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains(problem), "{stderr}");
+    let pid = String::from_utf8_lossy(&output.stdout);
+    assert!(
+        stderr.contains(&format!("process {}: ", pid.trim())),
+        "{stderr}"
+    );
+    assert!(!Path::new("/proc").join(pid.trim()).exists(), "{stderr}");
+}
+
+#[test]
+fn program_that_exceeds_the_limit_fails_and_ends_with_its_children() {
+    let output = run_test(1, "sleep 1000 & echo $!; wait");
+    assert_eq!(output.status.code(), Some(1));
+    assert_killed(&output, "exceeds its limit of 1 s");
+}
+
+#[test]
+fn processes_that_outlive_the_program_are_killed_and_its_status_remains() {
+    let output = run_test(100, "setsid sleep 1000 >/dev/null 2>&1 & echo $!; exit 3");
+    assert_eq!(output.status.code(), Some(3));
+    assert_killed(&output, "outlive their program");
+}
+
+#[test]
+fn program_that_ends_in_time_is_quiet() {
+    let output = run_test(100, "echo done");
+    assert!(output.status.success());
+    assert_eq!(
+        (output.stdout.as_slice(), output.stderr.as_slice()),
+        (&b"done\n"[..], &b""[..])
+    );
+}
