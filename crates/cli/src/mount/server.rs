@@ -22,7 +22,7 @@ use signal_hook::iterator::Signals;
 
 use super::{OnReadOnly, Ready, Wish};
 use crate::background::{self, Place};
-use crate::image::{Image, names};
+use crate::image::{Image, names, refuse_without_ext4};
 use crate::log::Log;
 use crate::print;
 
@@ -107,6 +107,7 @@ fn open(wish: &Wish, options: &mut MountOptions) -> Result<Filesystem> {
         let full = fs::canonicalize(path).map_err(|error| Error::from(error).at(path))?;
         options.source = Some(full.to_string_lossy().into_owned());
     }
+    refuse_without_ext4(&*device).map_err(|error| error.at(path))?;
     Filesystem::open(device, filesystem_options(options)).map_err(|error| error.at(path))
 }
 
