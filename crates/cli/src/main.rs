@@ -15,6 +15,7 @@ mod fallocate;
 mod fs;
 mod generate;
 mod image;
+mod image_format;
 mod image_words;
 mod inside;
 mod job;
@@ -88,7 +89,12 @@ fn main() -> ExitCode {
     }
     let cli = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli,
-        Err(error) => return exit::usage(&error),
+        Err(error) => {
+            return match disk::refusal(&arguments, &error) {
+                Some(refusal) => exit::report(&refusal, exit::Style::Line),
+                None => exit::usage(&error),
+            };
+        }
     };
     match cli.command {
         Command::Create(args) => create::run(&args, &cancel),

@@ -23,6 +23,11 @@ pub fn json_text(value: &impl Serialize) -> String {
     serde_json::to_string_pretty(value).expect("reports are plain data")
 }
 
+/// `value` as indented JSON and nothing else, for what has to look as another program prints it.
+pub fn plain_json(value: &impl Serialize) -> String {
+    serde_json::to_string_pretty(value).expect("reports are plain data")
+}
+
 fn write(bytes: &[u8]) -> ExitCode {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {

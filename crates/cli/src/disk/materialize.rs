@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use extant_image::materialize;
-use extant_space::{ByteSize, CancelToken, Control};
+use extant_image::{Format, Target, materialize};
+use extant_space::{ByteSize, CancelToken, Control, Result};
+use serde::Serialize;
 
 use super::change::change;
-use super::{ChainArgs, LookArgs};
+use super::{ChainArgs, Facts, LookArgs, Place};
 use crate::arguments::{OutputArgs, PaceArgs};
 use crate::{exit, print};
 
@@ -46,21 +47,51 @@ pub(super) fn run(args: &MaterializeArgs, cancel: &CancelToken) -> ExitCode {
     let result = progress.show(|display| {
         let control = Control::new(cancel, display);
         change(&args.look, args.chain, &args.pace, |target, format| {
-            materialize(target, format, control)
+            Done::of(target, format, args.look.place(), control)
         })
     });
     match result {
-        Ok(report) if args.output.json => print::json(&report),
-        Ok(report) => {
-            let mut out = format!(
-                "{}: all of {} mapped and written, {} were before",
-                print::path(&args.look.file),
-                ByteSize(report.virtual_bytes),
-                ByteSize(report.already_written_bytes)
-            );
-            print::row(&mut out, "time", format!("{:.2} s", report.elapsed_seconds));
-            print::text(out)
-        }
+        Ok(done) => done.print(&args.output),
         Err(error) => exit::report(&error, progress.error_style()),
+    }
+}
+
+/// The result: an image that is full, as JSON has it.
+#[derive(Serialize)]
+pub struct Done {
+    #[serde(flatten)]
+    facts: Facts,
+    /// Bytes of the disk that were written before.
+    already_written_bytes: u64,
+    /// Those that are written now and were not.
+    written_bytes: u64,
+    elapsed_seconds: f64,
+}
+
+impl Done {
+    /// Makes the image in `target` full.
+    pub fn of(target: &Target, format: Format, place: Place, control: Control<'_>) -> Result<Self> {
+        let report = materialize(target, format, control)?;
+        Ok(Self {
+            facts: Facts::of(place, &target.layer(format)?)?,
+            already_written_bytes: report.already_written_bytes,
+            written_bytes: report.virtual_bytes - report.already_written_bytes,
+            elapsed_seconds: report.elapsed_seconds,
+        })
+    }
+
+    /// Prints it.
+    pub fn print(&self, output: &OutputArgs) -> ExitCode {
+        if output.json {
+            return print::json(self);
+        }
+        let mut out = format!(
+            "{}: all of {} mapped and written, {} were before",
+            print::path(&self.facts.place.shown()),
+            ByteSize(self.facts.info.virtual_bytes),
+            ByteSize(self.already_written_bytes)
+        );
+        print::row(&mut out, "time", format!("{:.2} s", self.elapsed_seconds));
+        print::text(out)
     }
 }
