@@ -1,24 +1,24 @@
 //! `extant create`: a new file or image whose space is really there.
 
 use std::num::NonZeroU64;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
-use extant_hostfs::{
-    CopyOnWrite, CreateOptions, CreateReport, Existing, OnFailure, Plan, Verified,
-};
+use extant_hostfs::{CopyOnWrite, CreateOptions, Existing, MapSource, OnFailure, Plan, Verified};
 use extant_image::hold::hold_replaced;
-use extant_image::{Format, ImageOptions, Preallocation};
+use extant_image::{Follow, Format, ImageOptions, Preallocation, Qcow2Info, open_path};
 use extant_space::{ByteSize, CancelToken, Control, MapSummary, Result};
 use serde::Serialize;
 
 use crate::arguments::{OutputArgs, PaceArgs, parse_mode, parse_size};
+use crate::disk::Place;
 use crate::image_words::{self, Words};
 use crate::inside::{self, InsideArgs};
 use crate::progress::Display;
-use crate::{complete, exit, print};
+use crate::{complete, exit, image_format, print};
 
 /// Make a new file or disk image of SIZE bytes whose space is really there.
 ///
@@ -55,6 +55,10 @@ pub struct CreateArgs {
     /// What is done about its space [default: full, with a backing file off]
     #[arg(long, value_name = "MODE")]
     pub preallocation: Option<Mode>,
+
+    /// The mode where neither the option nor -o says one; `None`: full, and off with a backing file.
+    #[arg(skip)]
+    pub default_preallocation: Option<Mode>,
 
     /// Options of qcow2, in QEMU's words: cluster_size, refcount_bits, compat, lazy_refcounts,
     /// compression_type, backing_file with backing_fmt, data_file, data_file_raw, preallocation
@@ -137,14 +141,13 @@ impl From<ImageFormat> for Format {
 impl CreateArgs {
     /// What the image is to be; a plain file is a raw one.
     pub fn image(&self) -> Result<ImageOptions> {
-        let format = self
-            .format
-            .map_or_else(|| Format::of_name(&self.path), Format::from);
+        let format = image_format::of_new(&self.path, self.format)?;
         let words = Words::parse(&self.words, format)?;
         let mut options = ImageOptions::new(format, self.size.0);
-        let default = match words.qcow2.backing {
-            None => Preallocation::Full,
-            Some(_) => Preallocation::Off,
+        let default = match (self.default_preallocation, &words.qcow2.backing) {
+            (Some(mode), _) => mode.into(),
+            (None, None) => Preallocation::Full,
+            (None, Some(_)) => Preallocation::Off,
         };
         let asked = self.preallocation.map(Preallocation::from);
         options.preallocation = asked.or(words.preallocation).unwrap_or(default);
@@ -180,6 +183,9 @@ impl CreateArgs {
 
 /// Creates the file and tells what was done.
 pub fn run(args: &CreateArgs, cancel: &CancelToken) -> ExitCode {
+    if image_words::asks_for_help(&args.words) {
+        return print::text(image_words::HELP_WORD);
+    }
     let progress = &args.output.progress;
     match progress.show(|display| create(args, display, Control::new(cancel, display))) {
         Ok(said) => print::text(said),
@@ -188,123 +194,119 @@ pub fn run(args: &CreateArgs, cancel: &CancelToken) -> ExitCode {
 }
 
 /// What was made, in words or as JSON.
-fn create(args: &CreateArgs, display: &Display, control: Control<'_>) -> Result<String> {
+pub fn create(args: &CreateArgs, display: &Display, control: Control<'_>) -> Result<String> {
     let image = args.image()?;
-    let (json, verbose) = (args.output.json, args.output.verbose);
-    if let Some(place) = &args.inside.image {
-        let report = inside::create(args, &image, place, control)?;
-        return Ok(match json {
-            true => display.json_text(&report),
-            false => describe(&report.told(), display, verbose),
-        });
-    }
-    let options = args.options(&image);
-    let file = match image.format {
-        Format::Raw => {
-            let _held = args.force.then(|| hold_replaced(&args.path)).transpose()?;
-            let report = extant_hostfs::create(&args.path, &options, control)?;
-            return Ok(match json {
-                true => display.json_text(&report),
-                false => describe(&Told::from(&report), display, verbose),
-            });
-        }
-        Format::Qcow2 => extant_image::create(&args.path, &image, &options, control)?,
+    let made = match &args.inside.image {
+        Some(place) => inside::create(args, &image, place, control)?,
+        None => create_on_host(args, &image, control)?,
     };
-    let report = ImageReport {
-        image: ImageFacts::of(&image),
-        file,
-    };
-    Ok(match json {
-        true => display.json_text(&report),
-        false => {
-            let told = Told {
-                image: Some(report.image),
-                ..Told::from(&report.file)
-            };
-            describe(&told, display, verbose)
-        }
+    Ok(match args.output.json {
+        true => display.json_text(&made),
+        false => describe(&made, display, args.output.verbose),
     })
 }
 
-/// What was made of an image.
-#[derive(Serialize)]
-struct ImageReport {
-    image: ImageFacts,
-    file: CreateReport,
-}
-
-/// What an image is beside a file.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub struct ImageFacts {
-    format: Format,
-    virtual_bytes: u64,
-    preallocation: Preallocation,
-    /// Of that, the first part; `None`: all.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    allocation_bytes: Option<u64>,
-}
-
-impl ImageFacts {
-    /// Those of a new image.
-    pub fn of(options: &ImageOptions) -> Self {
-        Self {
-            format: options.format,
-            virtual_bytes: options.disk_bytes(),
-            preallocation: options.preallocation,
-            allocation_bytes: options.allocation_bytes,
+fn create_on_host(args: &CreateArgs, image: &ImageOptions, control: Control<'_>) -> Result<Made> {
+    let options = args.options(image);
+    let (report, qcow2) = match image.format {
+        Format::Raw => {
+            let _held = args.force.then(|| hold_replaced(&args.path)).transpose()?;
+            (extant_hostfs::create(&args.path, &options, control)?, None)
         }
+        Format::Qcow2 => {
+            let report = extant_image::create(&args.path, image, &options, control)?;
+            let layer = open_path(&args.path, Some(Format::Qcow2), Follow::Nothing)?;
+            (report, layer.qcow2_info()?)
+        }
+    };
+    let mut made = Made {
+        place: Place::new(&report.path, None),
+        shown: report.path,
+        format: image.format,
+        size_bytes: image.disk_bytes(),
+        file_bytes: report.size_bytes,
+        allocated_bytes: report.map.allocated_bytes(),
+        preallocation: image.preallocation,
+        preallocated_bytes: preallocated_bytes(image),
+        qcow2,
+        written_bytes: report.written_bytes,
+        resumed_bytes: report.resumed_bytes,
+        plan: report.plan,
+        real_bytes: report.allocation_bytes,
+        space: report.preallocation,
+        verified: report.verified,
+        map_source: Some(report.map_source),
+        map: report.map,
+        notes: report.notes,
+        elapsed_seconds: report.elapsed_seconds,
+    };
+    if made.map.extents() == 0 {
+        let found = std::fs::metadata(&args.path);
+        made.allocated_bytes = match found {
+            Ok(found) if found.is_file() => found.blocks() * BLOCK_BYTES,
+            // A disk has all of its space.
+            _ => made.file_bytes,
+        };
+    }
+    Ok(made)
+}
+
+/// The first bytes of the disk that an image makes real.
+pub fn preallocated_bytes(image: &ImageOptions) -> u64 {
+    match image.preallocation {
+        Preallocation::Off => 0,
+        _ => image.allocation_bytes.unwrap_or(image.disk_bytes()),
     }
 }
 
-/// What is told of a file that was made, wherever it is.
-pub struct Told<'a> {
-    pub path: &'a Path,
-    pub image: Option<ImageFacts>,
+/// Unit of `st_blocks`.
+const BLOCK_BYTES: u64 = 512;
+
+/// What was made, a file or an image, on the host or inside an ext4 image: docs/formats/json.md.
+#[derive(Serialize)]
+pub struct Made {
+    #[serde(flatten)]
+    pub place: Place,
+    /// The place in one line.
+    #[serde(skip)]
+    pub shown: PathBuf,
+    pub format: Format,
     pub size_bytes: u64,
-    pub allocation_bytes: u64,
-    pub preallocation: extant_space::Preallocation,
+    pub file_bytes: u64,
+    pub allocated_bytes: u64,
+    pub preallocation: Preallocation,
+    pub preallocated_bytes: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub qcow2: Option<Qcow2Info>,
     pub written_bytes: u64,
     pub resumed_bytes: u64,
-    pub plan: Option<&'a Plan>,
+    pub plan: Option<Plan>,
     pub verified: Verified,
-    pub map: &'a MapSummary,
-    pub notes: &'a [String],
+    /// Of the file, the first bytes that were made real, and how.
+    #[serde(skip)]
+    pub real_bytes: u64,
+    #[serde(skip)]
+    pub space: extant_space::Preallocation,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub map_source: Option<MapSource>,
+    pub map: MapSummary,
+    pub notes: Vec<String>,
     pub elapsed_seconds: f64,
 }
 
-impl<'a> From<&'a CreateReport> for Told<'a> {
-    fn from(report: &'a CreateReport) -> Self {
-        Self {
-            path: &report.path,
-            image: None,
-            size_bytes: report.size_bytes,
-            allocation_bytes: report.allocation_bytes,
-            preallocation: report.preallocation,
-            written_bytes: report.written_bytes,
-            resumed_bytes: report.resumed_bytes,
-            plan: report.plan.as_ref(),
-            verified: report.verified,
-            map: &report.map,
-            notes: &report.notes,
-            elapsed_seconds: report.elapsed_seconds,
-        }
-    }
-}
-
-fn describe(report: &Told<'_>, display: &Display, verbose: bool) -> String {
-    let mut out = match report.image {
-        None => format!(
+fn describe(report: &Made, display: &Display, verbose: bool) -> String {
+    let mut out = match report.format {
+        Format::Raw => format!(
             "{}: {}, {}",
-            print::path(report.path),
+            print::path(&report.shown),
             ByteSize(report.size_bytes),
             what(report)
         ),
-        Some(image) => format!(
-            "{}: {} image of {}, {}",
-            print::path(report.path),
-            image.format,
-            ByteSize(image.virtual_bytes),
-            what_of_image(image)
+        format => format!(
+            "{}: {format} image of {}, {}",
+            print::path(&report.shown),
+            ByteSize(report.size_bytes),
+            what_of_image(report)
         ),
     };
     if report.resumed_bytes > 0 {
@@ -326,7 +328,7 @@ fn describe(report: &Told<'_>, display: &Display, verbose: bool) -> String {
             ),
         );
     }
-    if let Some(plan) = report.plan {
+    if let Some(plan) = &report.plan {
         print::row(&mut out, "how", &plan.reason);
         if verbose {
             describe_plan(&mut out, plan);
@@ -349,34 +351,35 @@ fn describe(report: &Told<'_>, display: &Display, verbose: bool) -> String {
             ),
         );
     }
-    if report.allocation_bytes > 0 {
+    if report.real_bytes > 0 {
         print::row(&mut out, "checked", checked(report));
     }
-    for note in report.notes {
+    for note in &report.notes {
         print::row(&mut out, "note", note);
     }
     out
 }
 
-fn what(report: &Told<'_>) -> String {
-    let part = if report.allocation_bytes == report.size_bytes {
-        "all of it".to_owned()
-    } else {
-        format!("the first {} of it", ByteSize(report.allocation_bytes))
-    };
-    match report.preallocation {
+/// The part that is real.
+fn part(report: &Made) -> String {
+    match report.preallocated_bytes {
+        bytes if bytes == report.size_bytes => "all of it".to_owned(),
+        bytes => format!("the first {} of it", ByteSize(bytes)),
+    }
+}
+
+fn what(report: &Made) -> String {
+    let part = part(report);
+    match report.space {
         extant_space::Preallocation::Off => "sparse".to_owned(),
         extant_space::Preallocation::Falloc => format!("{part} reserved (unwritten)"),
         extant_space::Preallocation::Full => format!("{part} zeroed and written"),
     }
 }
 
-fn what_of_image(image: ImageFacts) -> String {
-    let part = match image.allocation_bytes {
-        None => "all of it".to_owned(),
-        Some(bytes) => format!("the first {} of it", ByteSize(bytes)),
-    };
-    match image.preallocation {
+fn what_of_image(report: &Made) -> String {
+    let part = part(report);
+    match report.preallocation {
         Preallocation::Off => "sparse".to_owned(),
         Preallocation::Metadata => format!("{part} mapped (sparse)"),
         Preallocation::Falloc => format!("{part} mapped and reserved (unwritten)"),
@@ -385,7 +388,7 @@ fn what_of_image(image: ImageFacts) -> String {
 }
 
 /// Bytes a second, where bytes were written.
-fn rate(report: &Told<'_>) -> Option<NonZeroU64> {
+fn rate(report: &Made) -> Option<NonZeroU64> {
     let rate = report.written_bytes as f64 / report.elapsed_seconds.max(1e-9);
     NonZeroU64::new(rate as u64)
 }
@@ -408,8 +411,8 @@ pub fn describe_plan(out: &mut String, plan: &Plan) {
     }
 }
 
-fn checked(report: &Told<'_>) -> String {
-    let state = report.preallocation.state();
+fn checked(report: &Made) -> String {
+    let state = report.space.state();
     match report.verified {
         Verified::ExtentMap => format!("the extent map shows every byte {state}"),
         Verified::AllocatedSize => {

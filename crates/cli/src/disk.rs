@@ -10,10 +10,14 @@
 mod change;
 mod check;
 mod convert;
+mod create;
+mod facts;
 mod info;
 mod map;
 mod materialize;
 mod measure;
+mod qemu;
+mod refused;
 mod resize;
 
 use std::path::PathBuf;
@@ -23,22 +27,31 @@ use std::sync::Arc;
 use clap::{Args, Subcommand};
 use extant_ext4::FollowLast;
 use extant_hostfs::HostFile;
+use extant_image::detect::Purpose;
 use extant_image::{Follow, Format, Layer, open_path};
 use extant_space::{CancelToken, Error, ErrorKind, Result, SpaceFile};
 
 use crate::create::ImageFormat;
 use crate::exit::{self, Style};
 use crate::image::{At, Image};
+use crate::image_format;
+
+pub use change::change;
+pub use facts::{Facts, Place};
+pub use materialize::Done;
+pub use refused::refusal;
 
 /// Look at disk images, raw and qcow2, and change them.
 ///
-/// What an image names (backing file, data file) is not opened unless --chain says so, and its
-/// format is told by its first bytes unless --format does.
+/// What an image names (backing file, data file) is not opened unless --chain says so. The format is
+/// that of --format; without it, name and first bytes decide together, and where they contradict
+/// each other the image is not changed.
 #[derive(Args, Clone, Debug)]
 #[command(
     arg_required_else_help = true,
     after_help = "\
 Examples:
+  extant image create -f qcow2 vm.qcow2 40G
   extant image info vm.qcow2
   extant image map vm.qcow2
   extant image check vm.qcow2
@@ -47,7 +60,8 @@ Examples:
   extant image convert disk.raw vm.qcow2
   extant image materialize vm.qcow2
 
-New images are made by extant create.
+Commands, options and JSON are those of qemu-img where the operation exists here; what does not is
+refused by its name. Images whose space is really there are made by extant create.
 Exit status: see extant --help; image check has its own."
 )]
 pub struct DiskArgs {
@@ -57,6 +71,7 @@ pub struct DiskArgs {
 
 #[derive(Clone, Debug, Subcommand)]
 enum DiskCommand {
+    Create(create::ImageCreateArgs),
     Info(info::InfoArgs),
     Check(check::CheckArgs),
     Map(map::MapArgs),
@@ -69,6 +84,7 @@ enum DiskCommand {
 /// Runs one command.
 pub fn run(args: &DiskArgs, cancel: &CancelToken) -> ExitCode {
     match &args.command {
+        DiskCommand::Create(args) => create::run(args, cancel),
         DiskCommand::Info(args) => plain(info::run(args, cancel)),
         DiskCommand::Check(args) => check::run(args, cancel),
         DiskCommand::Map(args) => plain(map::run(args, cancel)),
@@ -94,8 +110,8 @@ pub struct LookArgs {
     /// The image
     pub file: PathBuf,
 
-    /// Its format [default: by its first bytes]
-    #[arg(long, value_name = "FORMAT")]
+    /// Its format [default: by its name and first bytes]
+    #[arg(long, short = 'f', value_name = "FORMAT")]
     pub format: Option<ImageFormat>,
 
     /// It is inside this ext4 image or disk
@@ -115,9 +131,11 @@ impl LookArgs {
     }
 
     /// Opens the image with what it stands on, if that is allowed.
-    fn open(&self, follow: Follow, cancel: &CancelToken) -> Result<Looked> {
+    fn open(&self, follow: Follow, purpose: Purpose, cancel: &CancelToken) -> Result<Looked> {
         let Some(outer) = &self.image else {
-            let layer = open_path(&self.file, self.format(), follow)?;
+            let file = HostFile::open_read(&self.file)?;
+            let format = self.format_in(&file, purpose)?;
+            let layer = open_path(&self.file, Some(format), follow)?;
             return Ok(Looked {
                 layer: layer.with_cancel(cancel),
                 _outer: None,
@@ -127,31 +145,39 @@ impl LookArgs {
             return Err(not_inside());
         }
         let (file, outer) = open_inside(outer, self)?;
-        let layer = self.layer(file)?;
+        let layer = self.layer(file, purpose)?;
         Ok(Looked {
             layer: layer.with_cancel(cancel),
             _outer: Some(outer),
         })
     }
 
-    fn layer(&self, file: Arc<dyn SpaceFile>) -> Result<Layer> {
-        let format = match self.format() {
-            Some(format) => Ok(format),
-            None => Layer::probe(&*file),
-        };
-        format
-            .and_then(|format| Layer::open(file, format))
+    fn layer(&self, file: Arc<dyn SpaceFile>, purpose: Purpose) -> Result<Layer> {
+        let format = self.format_in(&*file, purpose)?;
+        Layer::open(file, format).map_err(|error| error.at(&self.file))
+    }
+
+    /// The format of the image in `file`.
+    fn format_in(&self, file: &dyn SpaceFile, purpose: Purpose) -> Result<Format> {
+        image_format::of_existing(&self.file, self.format(), file, purpose)
             .map_err(|error| error.at(&self.file))
     }
 
-    /// The file alone.
-    fn open_file(&self) -> Result<(Arc<dyn SpaceFile>, Option<Image>)> {
+    /// The place of the image, as results show it.
+    fn place(&self) -> Place {
+        Place::new(&self.file, self.image.as_deref())
+    }
+
+    /// The file alone, kept from others who would write to it unless it is shared with them.
+    fn open_file(&self, share: ShareArgs) -> Result<(Arc<dyn SpaceFile>, Option<Image>)> {
         match &self.image {
             Some(outer) => open_inside(outer, self).map(|(file, outer)| (file, Some(outer))),
             None => {
                 let file = HostFile::open_read(&self.file)?;
-                extant_image::lock(&file, extant_image::Use::Read)
-                    .map_err(|error| error.at(&self.file))?;
+                if !share.force_share {
+                    extant_image::lock(&file, extant_image::Use::Read)
+                        .map_err(|error| error.at(&self.file))?;
+                }
                 Ok((Arc::new(file), None))
             }
         }
@@ -186,5 +212,38 @@ impl ChainArgs {
             true => Follow::Named,
             false => Follow::Nothing,
         }
+    }
+}
+
+/// Whether others may write to the image meanwhile.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct ShareArgs {
+    /// Read it also while somebody writes to it: what is told may be of different moments
+    #[arg(long = "force-share", short = 'U')]
+    pub force_share: bool,
+}
+
+/// Whether a result is text or JSON.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct FormArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Print text or JSON, as qemu-img --output
+    #[arg(long, value_name = "FORM", conflicts_with = "json", hide = true)]
+    output: Option<Form>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Form {
+    Human,
+    Json,
+}
+
+impl FormArgs {
+    /// It is JSON.
+    pub fn is_json(self) -> bool {
+        self.json || self.output == Some(Form::Json)
     }
 }

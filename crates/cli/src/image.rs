@@ -17,8 +17,9 @@ use std::sync::Arc;
 use clap::ValueEnum;
 use extant_blockdev::{Device, HostAccess, HostOptions};
 use extant_ext4::{Access, Assign, Filesystem, FollowLast, Node, Options, Reserve};
+use extant_image::detect::{self, HEAD_BYTES};
 use extant_image::hold;
-use extant_space::{Error, MapSummary, Result};
+use extant_space::{Error, ErrorKind, MapSummary, Result};
 use rustix::process::{getegid, geteuid};
 
 /// Whether new space is given its place on the device below at once.
@@ -101,6 +102,7 @@ impl Image {
     }
 
     fn open(path: &Path, device: Arc<dyn Device>, options: Options) -> Result<Self> {
+        refuse_without_ext4(&*device).map_err(|error| error.at(path))?;
         let filesystem = Filesystem::open(device, options).map_err(|error| error.at(path))?;
         Ok(Self {
             path: path.to_path_buf(),
@@ -175,6 +177,39 @@ impl Image {
         let value = result?;
         closed?;
         Ok(value)
+    }
+}
+
+/// Where the superblock begins, how long it is, and where its magic number is.
+const SUPERBLOCK: (u64, u64, usize) = (1024, 1024, 0x38);
+const MAGIC: [u8; 2] = 0xef53_u16.to_le_bytes();
+
+/// Refuses a device that has nothing of ext4 in it, with what it may be instead.
+///
+/// # Errors
+/// `Unsupported`; and those of reading.
+pub fn refuse_without_ext4(device: &dyn Device) -> Result<()> {
+    let none = |what: String| {
+        let error = Error::new(ErrorKind::Unsupported);
+        Err(error.detail(format!("not an ext4 file system: {what}")))
+    };
+    let geometry = device.geometry();
+    let (start, length, magic) = SUPERBLOCK;
+    if geometry.size < start + length {
+        return none("too small".to_owned());
+    }
+    let block = u64::from(geometry.logical_block);
+    let head = (HEAD_BYTES as u64)
+        .next_multiple_of(block)
+        .min(geometry.size);
+    let mut head = vec![0; head as usize];
+    device.read_at(&mut head, 0)?;
+    if head[start as usize + magic..].starts_with(&MAGIC) {
+        return Ok(());
+    }
+    match detect::of_contents(&head) {
+        Some(kind) => none(format!("it looks like {}", kind.described())),
+        None => none("no superblock at byte 1024".to_owned()),
     }
 }
 

@@ -20,6 +20,27 @@ pub struct Words {
     only_qcow2: Option<String>,
 }
 
+/// Answer to `-o help`.
+pub const HELP_WORD: &str = "\
+Options of qcow2 (-o NAME=VALUE,...):
+  preallocation=off|metadata|falloc|full   what is done about its space; raw: off, falloc, full
+  cluster_size=SIZE        512 to 2M, a power of two (64k)
+  refcount_bits=COUNT      1 to 64, a power of two (16)
+  compat=0.10|1.1          version 2 or 3 (1.1)
+  lazy_refcounts=on|off    refcounts may be written later (off)
+  compression_type=zlib|zstd
+  backing_file=NAME        what is read where the image has nothing
+  backing_fmt=raw|qcow2    its format, which is never guessed
+  data_file=NAME           where the data of the guest lies
+  data_file_raw=on|off     the data file reads as the guest does (off)";
+
+/// The words ask for the list of options.
+pub fn asks_for_help(arguments: &[String]) -> bool {
+    arguments
+        .iter()
+        .any(|argument| matches!(argument.as_str(), "help" | "?"))
+}
+
 /// Words of qemu-img for what is not done here.
 const REFUSED: [&str; 6] = [
     "encryption",
@@ -54,6 +75,9 @@ impl Words {
         let mut backing = (None, None);
         let mut data = (None, false);
         for pair in arguments.iter().flat_map(|argument| split(argument)) {
+            if pair.is_empty() {
+                return Err(invalid("an option (-o) is empty").advice("-o help lists them"));
+            }
             let (name, value) = pair.split_once('=').unwrap_or((&pair, "on"));
             words.take(name, value, &mut backing, &mut data)?;
         }
@@ -186,7 +210,6 @@ fn split(argument: &str) -> Vec<String> {
             pairs.push(String::new());
         }
     }
-    pairs.retain(|pair| !pair.is_empty());
     pairs
 }
 
@@ -222,6 +245,9 @@ mod tests {
     fn wrong_words_are_named() {
         for (words, kind, place) in [
             ("nonsense=1", ErrorKind::InvalidArgument, "-o nonsense"),
+            (",", ErrorKind::InvalidArgument, "-o help"),
+            ("", ErrorKind::InvalidArgument, "-o help"),
+            ("compat=1.1,", ErrorKind::InvalidArgument, "-o help"),
             ("compat=2", ErrorKind::InvalidArgument, "0.10 or 1.1"),
             (
                 "cluster_size=x",

@@ -17,6 +17,7 @@ mod fs;
 mod generate;
 mod help;
 mod image;
+mod image_format;
 mod image_words;
 mod inside;
 mod job;
@@ -95,7 +96,12 @@ fn main() -> ExitCode {
     }
     let cli = match parse(&arguments) {
         Ok(cli) => cli,
-        Err(error) => return exit::usage(&error),
+        Err(error) => {
+            return match disk::refusal(&arguments, &error) {
+                Some(refusal) => exit::report(&refusal, exit::Style::Line),
+                None => exit::usage(&error),
+            };
+        }
     };
     match cli.command {
         Command::Create(args) => create::run(&args, &cancel),

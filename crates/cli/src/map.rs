@@ -5,11 +5,13 @@
 //! the number of extents, and with the number of files only where a picture file
 //! is asked for, up to its limit.
 //!
-//! A file that cannot be mapped is told on stderr and the others go on; the
-//! status is then 1.
+//! Of a qcow2 image, which its name and its contents say it is, the disk in it is
+//! mapped. A file that cannot be mapped is told on stderr and the others go on; the
+//! status is then 1, and that of the error where nothing could be mapped.
 
 mod cell;
 mod cells;
+mod disk;
 mod figures;
 mod fill;
 mod geometry;
@@ -25,6 +27,7 @@ mod scan;
 mod source;
 mod svg;
 mod table;
+mod targets;
 mod terminal;
 mod walk;
 
@@ -33,6 +36,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use extant_image::Format;
 use extant_space::{Error, MapSummary, Result};
 use unicode_width::UnicodeWidthStr;
 
@@ -41,10 +45,12 @@ use self::listing::{Listing, Mapped, Opened};
 use self::output::write_atomically;
 use self::picture::Picture;
 use self::scan::{Stopped, scan};
-use self::source::{HostSource, ImageSource, Source};
-use self::terminal::{Detail, Paint, Terminal};
-use self::walk::Boundary;
-use crate::exit;
+use self::source::{HostSource, ImageSource, Source, shown};
+use self::targets::Targets;
+use self::terminal::{Charset, Detail, Paint, Terminal};
+use self::walk::{Boundary, Found, Hidden};
+use crate::create::ImageFormat;
+use crate::exit::{self, Style};
 use crate::image::Image;
 
 pub use self::names::column;
@@ -64,7 +70,10 @@ Examples:
   extant map --in disk.img /var/lib    files inside an ext4 image
 
 A file is extant where it is written and not shared: there an overwrite changes no
-metadata of the file system. Exit status: 0; 1 when a file could not be mapped.")]
+metadata of the file system. A fragment is a run on the device: an extent begins another
+one where it does not go on where the last one ended, or as far behind it as the hole
+between them is long. Of a qcow2 image the disk is mapped; --format raw maps the file.
+Exit status: 0; 1 when some files could not be mapped; see extant --help when none could.")]
 pub struct MapArgs {
     /// Files, or directories whose regular files are mapped (symbolic links are not followed)
     #[arg(required = true, value_name = "FILE|DIR")]
@@ -78,6 +87,14 @@ pub struct MapArgs {
     #[arg(long)]
     pub json: bool,
 
+    /// Map hidden files below directories as well, whose names begin with a dot
+    #[arg(long, short = 'a')]
+    pub all: bool,
+
+    /// What the files are: raw, files; qcow2, images whose disks are meant [default: by their names]
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<ImageFormat>,
+
     /// Write a picture to this file as SVG
     #[arg(long, value_name = "OUT")]
     pub svg: Option<PathBuf>,
@@ -85,6 +102,10 @@ pub struct MapArgs {
     /// Write a picture to this file as PNG
     #[arg(long, value_name = "OUT")]
     pub png: Option<PathBuf>,
+
+    /// Replace picture files that are there
+    #[arg(long)]
+    pub force: bool,
 
     /// Width of the text [default: that of the terminal, or 80]
     #[arg(long, value_name = "COLUMNS", value_parser = clap::value_parser!(u16).range(40..=1000))]
@@ -119,10 +140,20 @@ pub fn run(args: &MapArgs) -> Result<ExitCode> {
     let stdout = io::stdout();
     let paint = paint(args.color, &stdout);
     let is_terminal = stdout.is_terminal();
+    let pictures: Vec<&Path> = args
+        .svg
+        .iter()
+        .chain(&args.png)
+        .map(|path| &**path)
+        .collect();
+    let targets = Targets::new(&pictures, args.force)?;
+    if let Some(image) = &args.image {
+        targets.check_input(image)?;
+    }
     let source = source(args)?;
     let out = BufWriter::with_capacity(64 << 10, stdout.lock());
     let done = if args.json {
-        map_files(args, &*source, &mut Json::new(out), 1)
+        map_files(args, &*source, &targets, &mut Json::new(out), 1)
     } else {
         let detail = if args.extents {
             Detail::Extents
@@ -135,9 +166,9 @@ pub fn run(args: &MapArgs) -> Result<ExitCode> {
             Some(_) => None,
         };
         let columns = columns(args.width, is_terminal);
-        let mut terminal = Terminal::new(out, columns, longest, paint, detail);
+        let mut terminal = Terminal::new(out, columns, longest, paint, detail, charset());
         let cells = terminal.bar_columns();
-        map_files(args, &*source, &mut terminal, cells)
+        map_files(args, &*source, &targets, &mut terminal, cells)
     };
     match done {
         Ok(status) => Ok(status),
@@ -154,6 +185,7 @@ pub fn run(args: &MapArgs) -> Result<ExitCode> {
 fn map_files(
     args: &MapArgs,
     source: &dyn Source,
+    targets: &Targets,
     listing: &mut dyn Listing,
     cells: usize,
 ) -> std::result::Result<ExitCode, Stopped> {
@@ -165,12 +197,15 @@ fn map_files(
     };
     let mut total = MapSummary::default();
     let mut drawn = Vec::new();
-    let mut files = 0;
-    let mut status = ExitCode::SUCCESS;
-    for path in source.files(&args.paths) {
-        let mapped = path
+    let (mut files, mut errors) = (0, 0);
+    let mut first_status = ExitCode::SUCCESS;
+    for found in source.files(&args.paths) {
+        if let (Ok(found), None) = (&found, &args.image) {
+            targets.check_input(&found.path).map_err(Stopped::Map)?;
+        }
+        let mapped = found
             .map_err(Stopped::Map)
-            .and_then(|path| map_file(&path, source, listing, cells));
+            .and_then(|found| map_file(args, &found, source, listing, cells));
         match mapped {
             Ok(mapped) => {
                 files += 1;
@@ -180,29 +215,42 @@ fn map_files(
                 }
             }
             Err(Stopped::Map(error)) => {
-                status = ExitCode::from(1);
-                exit::report(&error, exit::Style::Line);
+                let status = exit::report(&error, Style::Line);
+                if errors == 0 {
+                    first_status = status;
+                }
+                errors += 1;
             }
             Err(stopped) => return Err(stopped),
         }
     }
-    listing.finish(&total, files).map_err(Stopped::Output)?;
+    listing
+        .finish(&total, files, errors)
+        .map_err(Stopped::Output)?;
     if has_picture {
         let picture = Picture::new(&drawn, &total, files);
         write_pictures(args, &picture).map_err(Stopped::Map)?;
     }
-    Ok(status)
+    Ok(match files {
+        0 => first_status,
+        _ if errors > 0 => ExitCode::FAILURE,
+        _ => ExitCode::SUCCESS,
+    })
 }
 
 fn map_file(
-    path: &Path,
+    args: &MapArgs,
+    found: &Found,
     source: &dyn Source,
     listing: &mut dyn Listing,
     cells: usize,
 ) -> std::result::Result<Mapped, Stopped> {
+    let path = &*found.path;
     let file = source.open(path).map_err(Stopped::Map)?;
+    let said = args.format.map(Format::from);
+    let (file, format) = shown(found, said, file).map_err(|error| Stopped::Map(error.at(path)))?;
     let size_bytes = file.size().map_err(Stopped::Map)?;
-    let opened = Opened::new(path, size_bytes);
+    let opened = Opened::new(path, format, size_bytes);
     listing.begin(&opened).map_err(Stopped::Output)?;
     let summary = source.summary_for(path);
     let scanned = scan(
@@ -228,23 +276,27 @@ fn map_file(
 }
 
 fn source(args: &MapArgs) -> Result<Box<dyn Source>> {
+    let hidden = match args.all {
+        true => Hidden::Show,
+        false => Hidden::LeaveOut,
+    };
     if let Some(image) = &args.image {
-        return Ok(Box::new(ImageSource(Image::look(image)?)));
+        return Ok(Box::new(ImageSource(Image::look(image)?, hidden)));
     }
     let boundary = if args.one_file_system {
         Boundary::Stay
     } else {
         Boundary::Cross
     };
-    Ok(Box::new(HostSource::new(boundary)))
+    Ok(Box::new(HostSource::new(boundary, hidden)))
 }
 
 fn write_pictures(args: &MapArgs, picture: &Picture) -> Result<()> {
     if let Some(path) = &args.svg {
-        write_atomically(path, &mut |out| svg::write(picture, out))?;
+        write_atomically(path, args.force, &mut |out| svg::write(picture, out))?;
     }
     if let Some(path) = &args.png {
-        write_atomically(path, &mut |out| png::write(picture, out))?;
+        write_atomically(path, args.force, &mut |out| png::write(picture, out))?;
     }
     Ok(())
 }
@@ -258,6 +310,13 @@ fn paint(choice: ColorChoice, stdout: &io::Stdout) -> Paint {
         ColorChoice::Auto => stdout.is_terminal() && !is_set("NO_COLOR") && !is_dumb,
     };
     if wanted { Paint::Ansi } else { Paint::Plain }
+}
+
+/// ASCII where the locale or the terminal says that nothing else is shown.
+fn charset() -> Charset {
+    let is_set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
+    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(is_set);
+    Charset::of(locale.as_deref(), is_set("TERM").as_deref())
 }
 
 fn columns(asked: Option<u16>, is_terminal: bool) -> usize {

@@ -4,16 +4,25 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use extant_hostfs::{Exclusion, MaterializeOptions, MaterializeReport, Shared};
-use extant_space::{ByteRange, ByteSize, CancelToken, Control, Error, ErrorKind, Result};
+use extant_hostfs::{Exclusion, HostFile, MaterializeOptions, MaterializeReport, Shared};
+use extant_image::{Follow, Format, open_path};
+use extant_space::{
+    ByteRange, ByteSize, CancelToken, Control, Error, ErrorKind, Result, SpaceFile,
+};
+use serde::Serialize;
 
 use crate::arguments::{OutputArgs, PaceArgs, parse_size};
-use crate::create::describe_plan;
+use crate::create::{ImageFormat, describe_plan};
+use crate::disk::{self, ChainArgs, Facts, LookArgs, Place, change};
+use crate::image_format::{self, Meaning};
 use crate::inside::{self, InsideArgs};
 use crate::progress::Display;
 use crate::{exit, print};
 
 /// Make the holes and unwritten parts of a file written, and keep all its data.
+///
+/// Of a qcow2 image, which its name and its contents say it is, the disk in it is made full, as by
+/// extant image materialize; --format raw takes the file as it is.
 ///
 /// Nobody else may have the file open meanwhile, as data written between the look at a hole and
 /// the zeros put there would be lost. A write lease excludes them; on file systems where it
@@ -27,11 +36,16 @@ Examples:
   extant materialize -o 1GiB -l 512MiB db     a part of it
   extant materialize --background --rate 50M thin.raw
   extant materialize --in disk.img /var/db    a file inside an ext4 image
+  extant materialize thin.qcow2               every cluster of the disk mapped and written
 
 Exit status: see extant --help.")]
 pub struct MaterializeArgs {
     /// The file
     pub file: PathBuf,
+
+    /// What it is: raw, the file itself; qcow2, an image whose disk is meant [default: by its name]
+    #[arg(long, value_name = "FORMAT")]
+    pub format: Option<ImageFormat>,
 
     /// First byte of the range
     #[arg(long, short, value_name = "OFF", value_parser = parse_size, default_value = "0",
@@ -93,17 +107,84 @@ pub fn run(args: &MaterializeArgs, cancel: &CancelToken) -> ExitCode {
         let options = args.options()?;
         let control = Control::new(cancel, display);
         match &args.inside.image {
-            None => extant_hostfs::materialize(&args.file, &options, control),
+            None => on_host(args, &options, control),
             Some(image) => inside::materialize(args, image, options.range, control),
         }
-        .map(|report| match args.output.json {
-            true => display.json_text(&report),
-            false => describe(args, &report, display),
+        .map(|done| match done {
+            Done::Disk(done) => done.said(&args.output, display),
+            Done::File(told) if args.output.json => display.json_text(&told),
+            Done::File(told) => describe(args, &told.report, display),
         })
     });
     match result {
         Ok(said) => print::text(said),
         Err(error) => exit::report(&error, progress.error_style()),
+    }
+}
+
+/// What was made real.
+pub enum Done {
+    File(Box<Told>),
+    Disk(disk::Done),
+}
+
+/// A file that was made real, as JSON has it.
+#[derive(Serialize)]
+pub struct Told {
+    #[serde(flatten)]
+    pub facts: Facts,
+    #[serde(flatten)]
+    pub report: MaterializeReport,
+}
+
+fn on_host(
+    args: &MaterializeArgs,
+    options: &MaterializeOptions,
+    control: Control<'_>,
+) -> Result<Done> {
+    let meaning = match args.format {
+        Some(ImageFormat::Raw) => Meaning::File,
+        // Closed again before the file is to be nobody else's.
+        _ => args.meaning(&HostFile::open_read(&args.file)?)?,
+    };
+    if meaning == Meaning::Disk {
+        let look = LookArgs {
+            file: args.file.clone(),
+            format: Some(ImageFormat::Qcow2),
+            image: None,
+        };
+        let done = change(
+            &look,
+            ChainArgs { chain: false },
+            &args.pace,
+            |target, format| disk::Done::of(target, format, Place::new(&args.file, None), control),
+        );
+        return done.map(Done::Disk);
+    }
+    let report = extant_hostfs::materialize(&args.file, options, control)?;
+    let layer = open_path(&args.file, Some(Format::Raw), Follow::Nothing)?;
+    let facts = Facts::of(Place::new(&args.file, None), &layer)?;
+    Ok(Done::File(Box::new(Told { facts, report })))
+}
+
+impl MaterializeArgs {
+    /// Whether the file or the disk in it is meant, and that all options are for that.
+    ///
+    /// # Errors
+    /// `Unsupported` where name and contents contradict each other.
+    pub fn meaning(&self, file: &dyn SpaceFile) -> Result<Meaning> {
+        let said = self.format.map(Format::from);
+        let meaning =
+            image_format::meaning(&self.file, said, file).map_err(|error| error.at(&self.file))?;
+        let is_for_files =
+            self.offset.0 != 0 || self.length.is_some() || self.shared || self.unshare;
+        match meaning {
+            Meaning::Disk if is_for_files => Err(Error::new(ErrorKind::InvalidArgument)
+                .at(&self.file)
+                .detail("--offset, --length, --shared and --unshare are for files, and the disk in an image is made full as a whole")
+                .advice("--format raw takes the file as it is")),
+            meaning => Ok(meaning),
+        }
     }
 }
 

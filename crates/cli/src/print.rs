@@ -63,6 +63,11 @@ fn with_version(text: String, indent: &str) -> String {
     }
 }
 
+/// `value` as indented JSON and nothing else, for what has to look as another program prints it.
+pub fn plain_json(value: &impl Serialize) -> String {
+    serde_json::to_string_pretty(value).expect("reports are plain data")
+}
+
 fn write(bytes: &[u8]) -> ExitCode {
     let mut out = io::stdout().lock();
     match out.write_all(bytes).and_then(|()| out.flush()) {

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use extant_hostfs::{DiskLimits, ProbeReport};
-use extant_space::ByteSize;
+use extant_space::{ByteSize, Error};
 
 use crate::create::describe_plan;
 use crate::exit::Style;
@@ -33,7 +33,8 @@ pub struct ProbeArgs {
 
 /// Probes the place and tells what was found.
 pub fn run(args: &ProbeArgs) -> ExitCode {
-    match extant_hostfs::probe(&args.path) {
+    let found = std::fs::metadata(&args.path).map_err(|source| Error::from(source).at(&args.path));
+    match found.and_then(|_| extant_hostfs::probe(&args.path)) {
         Ok(report) if args.json => print::json(&report),
         Ok(report) => print::text(describe(&report)),
         Err(error) => exit::report(&error, Style::Line),
@@ -59,9 +60,9 @@ fn describe(report: &ProbeReport) -> String {
         Some(disk) => describe_disk(&mut out, disk),
         None => print::row(&mut out, "disk", "none that can be seen"),
     }
-    // Nothing was tried where no file could be made.
-    if report.map_source.is_some() {
-        describe_abilities(&mut out, report);
+    match report.map_source {
+        Some(_) => describe_abilities(&mut out, report),
+        None => print::row(&mut out, "tried", "nothing, as no file could be made there"),
     }
     match (&report.plan, &report.refusal) {
         (Some(plan), _) => {

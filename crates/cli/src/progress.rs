@@ -78,6 +78,14 @@ impl ProgressArgs {
         }
     }
 
+    /// The same with a bar, also where stderr is no terminal.
+    pub fn with_bar(&self) -> Self {
+        Self {
+            mode: ProgressMode::Bar,
+            stream: self.stream.clone(),
+        }
+    }
+
     /// Does `work`, which tells how far it is, and tells how it ended. The display is gone on return.
     ///
     /// # Errors

@@ -33,6 +33,18 @@ pub(crate) fn backing_format(header: &Header, depth: u32) -> Result<Format> {
     }
 }
 
+/// The path and format of the backing file that the image at `path` names, the `depth`th of its chain.
+///
+/// # Errors
+/// Those of a format that is not read here, and of a name that is no path.
+pub fn backing_of(path: &Path, header: &Header, depth: u32) -> Result<Option<(PathBuf, Format)>> {
+    let Some(name) = &header.backing_file else {
+        return Ok(None);
+    };
+    let format = backing_format(header, depth)?;
+    Ok(Some((beside(path, name)?, format)))
+}
+
 /// The format of a backing file, by QEMU's word.
 ///
 /// # Errors

@@ -24,9 +24,9 @@ use std::sync::Arc;
 use extant_blockdev::{Device, Geometry, RangeStatus, Request, TransferStream};
 use extant_space::{ByteRange, CancelToken, Control, ErrorKind, Extent, Result, Silent};
 
-use crate::Format;
 use crate::check::rebuild_refcounts;
 use crate::format::{Header, Incompatible};
+use crate::{Format, detect};
 use host::HostImage;
 use options::not_allowed;
 pub use options::{Companions, DeviceOptions, ImageAccess};
@@ -79,8 +79,7 @@ impl ImageDevice {
         read_first(&store, &mut first)?;
         let format = match options.format {
             Some(format) => format,
-            None if Header::is_qcow2(&first) => Format::Qcow2,
-            None => Format::Raw,
+            None => detect::format_of_contents(&first)?,
         };
         let content = match format {
             Format::Raw => Content::Raw(store),

@@ -4,9 +4,13 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use extant_space::{ByteRange, ExtentState, Result};
-use serde::Serialize;
+use jiff::Timestamp;
+use serde::{Serialize, Serializer};
+use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use crate::format::{Autoclear, Compatible, Header, Incompatible, read_snapshots};
+use crate::format::{
+    Autoclear, Compatible, Extensions, Header, Incompatible, RawBitmap, RawBitmaps, read_snapshots,
+};
 use crate::layer::Layer;
 use crate::options::Format;
 use crate::preallocation::Preallocation;
@@ -14,6 +18,8 @@ use crate::qcow2::Qcow2;
 
 /// Snapshots told at most; all are counted.
 const SNAPSHOTS_TOLD: usize = 1000;
+/// Bitmaps told at most, which is QEMU's limit.
+const BITMAPS_MAX: u32 = 65_535;
 
 /// What an image is.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -21,6 +27,7 @@ pub struct ImageInfo {
     /// Its format.
     pub format: Format,
     /// Size of the guest's disk.
+    #[serde(rename = "size_bytes")]
     pub virtual_bytes: u64,
     /// Size of the file.
     pub file_bytes: u64,
@@ -39,12 +46,16 @@ pub struct ImageInfo {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StateBytes {
     /// Without space, in this image or on the host.
+    #[serde(rename = "hole_bytes")]
     pub hole: u64,
     /// With space that is not written yet.
+    #[serde(rename = "unwritten_bytes")]
     pub unwritten: u64,
     /// Written.
+    #[serde(rename = "written_bytes")]
     pub written: u64,
     /// Of these, mapped by the image: all of a raw one.
+    #[serde(rename = "mapped_bytes")]
     pub mapped: u64,
 }
 
@@ -79,6 +90,9 @@ pub struct Qcow2Info {
     pub snapshot_count: u32,
     /// The first of them.
     pub snapshots: Vec<SnapshotInfo>,
+    /// The first of the valid bitmaps.
+    #[serde(skip)]
+    pub bitmaps: Vec<BitmapInfo>,
 }
 
 /// An internal snapshot.
@@ -88,12 +102,44 @@ pub struct SnapshotInfo {
     pub id: String,
     /// Its name.
     pub name: String,
-    /// When it was made, seconds since 1970.
-    pub date_seconds: u32,
+    /// When it was made, seconds and nanoseconds since 1970.
+    #[serde(rename = "created", serialize_with = "serialize_moment")]
+    pub date: (u32, u32),
+    /// The clock of the machine, nanoseconds.
+    #[serde(skip)]
+    pub vm_clock_nanoseconds: u64,
+    /// Instructions that the machine had executed, where they were counted.
+    #[serde(skip)]
+    pub instructions: Option<u64>,
     /// Bytes of the machine's state in it.
     pub vm_state_bytes: u64,
     /// The size that the disk had.
+    #[serde(rename = "size_bytes")]
     pub virtual_bytes: Option<u64>,
+}
+
+/// A persistent bitmap.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BitmapInfo {
+    /// Its name.
+    pub name: String,
+    /// Bytes of the disk that a bit stands for.
+    pub granularity_bytes: u64,
+    /// It was not saved by its last user, and says nothing.
+    pub is_in_use: bool,
+    /// It is kept up to date from when the image is opened.
+    pub is_auto: bool,
+}
+
+/// As RFC 3339 has it, in UTC.
+fn serialize_moment<S: Serializer>(
+    (seconds, nanoseconds): &(u32, u32),
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    let moment = Timestamp::new(i64::from(*seconds), *nanoseconds as i32);
+    // The file may hold any number of nanoseconds.
+    let moment = moment.or_else(|_| Timestamp::new(i64::from(*seconds), 0));
+    serializer.collect_str(&moment.expect("within the first centuries"))
 }
 
 impl Layer {
@@ -112,10 +158,7 @@ impl Layer {
             ControlFlow::Continue(())
         })?;
         let states = self.states()?;
-        let qcow2 = match self.qcow2() {
-            None => None,
-            Some(qcow2) => Some(qcow2_info(qcow2)?),
-        };
+        let qcow2 = self.qcow2_info()?;
         let is_mapped = states.mapped == self.virtual_bytes() && qcow2.is_some();
         let preallocation = match states {
             _ if self.virtual_bytes() == 0 => Preallocation::Off,
@@ -137,6 +180,14 @@ impl Layer {
             states,
             qcow2,
         })
+    }
+
+    /// What only qcow2 has, without a look at tables; `None` for a raw image.
+    ///
+    /// # Errors
+    /// `Corrupt` for lists that cannot be; and errors of reading.
+    pub fn qcow2_info(&self) -> Result<Option<Qcow2Info>> {
+        self.qcow2().map(qcow2_info).transpose()
     }
 
     /// Of this layer alone.
@@ -166,7 +217,9 @@ fn qcow2_info(qcow2: &Qcow2) -> Result<Qcow2Info> {
             snapshots.push(SnapshotInfo {
                 id: snapshot.id,
                 name: snapshot.name,
-                date_seconds: snapshot.date_seconds,
+                date: (snapshot.date_seconds, snapshot.date_nanoseconds),
+                vm_clock_nanoseconds: snapshot.vm_clock_nanoseconds,
+                instructions: snapshot.instructions,
                 vm_state_bytes: snapshot.vm_state_bytes,
                 virtual_bytes: snapshot.virtual_bytes,
             });
@@ -188,5 +241,48 @@ fn qcow2_info(qcow2: &Qcow2) -> Result<Qcow2Info> {
         data_file_raw: header.autoclear.contains(Autoclear::RAW_DATA_FILE),
         snapshot_count: header.snapshots.count,
         snapshots,
+        bitmaps: bitmaps(qcow2)?,
     })
+}
+
+/// The bitmaps, as far as their directory can be read: what is wrong with it is found by a check.
+fn bitmaps(qcow2: &Qcow2) -> Result<Vec<BitmapInfo>> {
+    let header = &qcow2.header;
+    let is_valid = header.autoclear.contains(Autoclear::BITMAPS);
+    let data = header.extensions.find(Extensions::BITMAPS);
+    let raw = data
+        .filter(|_| is_valid)
+        .and_then(|data| RawBitmaps::read_from_prefix(data).ok());
+    let Some((raw, _)) = raw else {
+        return Ok(Vec::new());
+    };
+    let directory = ByteRange::at(
+        raw.bitmap_directory_offset.get(),
+        raw.bitmap_directory_size
+            .get()
+            .min(RawBitmaps::DIRECTORY_BYTES_MAX),
+    );
+    let (mut at, end) = directory.map_or((0, 0), |range| (range.start(), range.end()));
+    let mut found = Vec::new();
+    for _ in 0..raw.nb_bitmaps.get().min(BITMAPS_MAX) {
+        let mut entry = RawBitmap::new_zeroed();
+        let got = qcow2.file.read_at(entry.as_mut_bytes(), at)?;
+        if got < size_of::<RawBitmap>() || at + entry.entry_bytes() > end {
+            break;
+        }
+        let mut name = vec![0; entry.name_size.get().into()];
+        let before = size_of::<RawBitmap>() as u64 + u64::from(entry.extra_data_size.get());
+        qcow2.file.read_at(&mut name, at + before)?;
+        let flags = entry.flags.get();
+        found.push(BitmapInfo {
+            name: String::from_utf8_lossy(&name).into_owned(),
+            granularity_bytes: 1_u64
+                .checked_shl(entry.granularity_bits.into())
+                .unwrap_or(0),
+            is_in_use: flags & RawBitmap::IN_USE != 0,
+            is_auto: flags & RawBitmap::AUTO != 0,
+        });
+        at += entry.entry_bytes();
+    }
+    Ok(found)
 }

@@ -15,6 +15,7 @@ use std::sync::Arc;
 
 use extant_space::{CancelToken, Error, ErrorKind, Result, SpaceFile};
 
+use crate::detect;
 use crate::format::Header;
 use crate::options::Format;
 use crate::qcow2::Qcow2;
@@ -63,14 +64,13 @@ impl Layer {
     /// where it is known.
     ///
     /// # Errors
-    /// Those of reading.
+    /// `Unsupported` for images of other formats and compressed files; those of reading.
     pub fn probe(file: &dyn SpaceFile) -> Result<Format> {
-        let mut first = [0; 4];
-        let got = file.read_at(&mut first, 0)?;
-        Ok(match Header::is_qcow2(&first[..got]) {
-            true => Format::Qcow2,
-            false => Format::Raw,
-        })
+        match detect::of_file(file)? {
+            None => Ok(Format::Raw),
+            Some(detect::Kind::Qcow2) => Ok(Format::Qcow2),
+            Some(kind) => Err(kind.refused()),
+        }
     }
 
     /// The layer that is read where this one has nothing.

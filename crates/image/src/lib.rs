@@ -13,6 +13,7 @@ mod companion;
 mod compressed;
 mod convert;
 mod create;
+pub mod detect;
 pub mod device;
 mod editor;
 pub mod format;
@@ -37,14 +38,17 @@ mod resize;
 mod target;
 
 pub use check::{CheckReport, Finding, FindingKind, check, rebuild_refcounts, repair_leaks};
+pub use companion::backing_of;
 pub use convert::{Conversion, CopyOptions, convert};
 pub use create::create;
 pub use glance::Glance;
-pub use info::{ImageInfo, Qcow2Info, SnapshotInfo, StateBytes};
+pub use info::{BitmapInfo, ImageInfo, Qcow2Info, SnapshotInfo, StateBytes};
 pub use layer::{Follow, ImageExtent, Layer, open_path};
 pub use lock::{Use, lock, unlock};
 pub use materialize::{MaterializeReport, materialize};
-pub use measure::{Measurement, data_bytes, full_file_bytes, measure, resize_bytes_max};
+pub use measure::{
+    Measurement, bitmap_bytes, data_bytes, full_file_bytes, measure, resize_bytes_max,
+};
 pub use new_image::NewImage;
 pub use options::{BackingFile, DataFile, Format, ImageOptions, Qcow2Options};
 pub use pieces::{Missing, Pieces, verify_state};

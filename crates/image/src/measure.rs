@@ -7,7 +7,7 @@ use extant_space::{ByteRange, Preallocation as Space, Result, SpaceFile};
 use serde::Serialize;
 
 use crate::editor::Editor;
-use crate::format::Header;
+use crate::format::{Header, RawBitmap, Version};
 use crate::layer::Layer;
 use crate::layout::{DATA_ALIGNMENT, Layout, Mapped};
 use crate::new_image::NewImage;
@@ -22,6 +22,29 @@ pub struct Measurement {
     pub required_bytes: u64,
     /// Bytes for the image when the guest has written everything.
     pub fully_allocated_bytes: u64,
+}
+
+/// Bytes that the bitmaps of `source` would take in an image with clusters of `cluster_bytes`; `None` where the source can have none.
+///
+/// # Errors
+/// Those of reading.
+pub fn bitmap_bytes(source: &Layer, cluster_bytes: u64) -> Result<Option<u64>> {
+    let Some(facts) = source.qcow2_info()? else {
+        return Ok(None);
+    };
+    if facts.compat == Version::V2.compat() {
+        return Ok(None);
+    }
+    let (mut bytes, mut directory) = (0, 0);
+    let valid = facts.bitmaps.iter().filter(|bitmap| !bitmap.is_in_use);
+    for bitmap in valid.filter(|bitmap| bitmap.granularity_bytes > 0) {
+        let bits = source.virtual_bytes().div_ceil(bitmap.granularity_bytes);
+        let clusters = bits.div_ceil(8).div_ceil(cluster_bytes);
+        let table = (clusters * 8).next_multiple_of(cluster_bytes);
+        bytes += clusters * cluster_bytes + table;
+        directory += (size_of::<RawBitmap>() + bitmap.name.len()).next_multiple_of(8) as u64;
+    }
+    Ok(Some(bytes + directory.next_multiple_of(cluster_bytes)))
 }
 
 /// Measures an image that is to hold `data_bytes`, whole clusters of data, at first.

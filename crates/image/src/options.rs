@@ -8,6 +8,7 @@ use extant_space::{ByteSize, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::Preallocation;
+use crate::detect::{self, Kind};
 use crate::format::{Compatible, Compression, Geometry, Header, Version};
 
 const SECTOR_BYTES: u64 = 512;
@@ -34,10 +35,8 @@ impl Format {
 
     /// The format that the end of a name stands for; raw for every other.
     pub fn of_name(path: &Path) -> Self {
-        match path.extension() {
-            Some(end) if end.eq_ignore_ascii_case("qcow2") || end.eq_ignore_ascii_case("qcow") => {
-                Self::Qcow2
-            }
+        match detect::of_name(path) {
+            Some(Kind::Qcow2) => Self::Qcow2,
             _ => Self::Raw,
         }
     }

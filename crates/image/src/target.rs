@@ -140,8 +140,11 @@ impl Target {
         self.backing.as_ref()
     }
 
-    /// The image for reading.
-    pub(crate) fn layer(&self, format: Format) -> Result<Layer> {
+    /// The image for reading, with its data file.
+    ///
+    /// # Errors
+    /// Those of [`Layer::open`].
+    pub fn layer(&self, format: Format) -> Result<Layer> {
         let layer = Layer::open(Arc::clone(&self.file), format)?;
         Ok(match &self.data_file {
             None => layer,

@@ -3,7 +3,7 @@
 //! The content of a raw volume is written by guests, who may write any header. Were that believed, a guest could make of its
 //! disk a qcow2 image whose backing file is any file of the host. So the format is what was said when the volume was made,
 //! kept as an extended attribute of its file. A file without one is what its name says, as for `extant create`. One whose name
-//! says nothing and that looks like qcow2 is of no known format: nothing is done to it that depends on the format until
+//! says nothing and that looks like qcow2 or a foreign image is of no known format: nothing is done to it that depends on the format until
 //! somebody has said what it is.
 //!
 //! Whoever may write to the file can have written the attribute: that is more than a guest may.
@@ -17,7 +17,7 @@ use std::path::Path;
 use extant_hostfs::Access;
 pub use extant_image::Format;
 use extant_image::Glance;
-use extant_image::format::Header;
+use extant_image::detect::{self, Kind};
 use extant_space::{Error, ErrorKind, Result, SpaceFile, SyncMode};
 
 use crate::name::VolumeName;
@@ -102,9 +102,9 @@ impl Facts {
             (Said::Word(Some(format)), _) | (Said::Nothing, format @ Format::Qcow2) => {
                 Self::of_known(format, size_bytes, first)
             }
-            (Said::Nothing, Format::Raw) => match Header::is_qcow2(first()) {
-                true => plain(None),
-                false => plain(Some(Format::Raw)),
+            (Said::Nothing, Format::Raw) => match detect::of_contents(first()) {
+                Some(Kind::Qcow2 | Kind::Foreign(_)) => plain(None),
+                Some(Kind::Compressed(_)) | None => plain(Some(Format::Raw)),
             },
         }
     }
@@ -153,7 +153,7 @@ pub(crate) fn known(file: &dyn VolumeFile, name: &VolumeName) -> Result<Format> 
 
 fn unknown() -> Error {
     Error::new(ErrorKind::Unsupported)
-        .detail("it looks like a qcow2 image, and nobody has said what it is")
+        .detail("it looks like a qcow2 or foreign image, and nobody has said what it is")
         .advice("extant vol format says it: qcow2 if you know who made it, else raw")
 }
 
@@ -213,12 +213,17 @@ pub(crate) fn of_content(
     name: &VolumeName,
 ) -> Result<Format> {
     let format = said.unwrap_or_else(|| format_of_name(name));
-    let looks = extant_image::Layer::probe(file)?;
-    match (said, format, looks) {
-        (None, Format::Raw, Format::Qcow2) => Err(Error::new(ErrorKind::InvalidArgument)
-            .detail("it looks like a qcow2 image, and the volume's name does not say so")
+    if said.is_some() || format == Format::Qcow2 {
+        return Ok(format);
+    }
+    match detect::of_file(file)? {
+        None => Ok(Format::Raw),
+        Some(kind) => Err(Error::new(ErrorKind::InvalidArgument)
+            .detail(format!(
+                "it looks like {}, and the volume's name does not say so",
+                kind.described()
+            ))
             .advice("--format qcow2 if you know who made it, else --format raw")),
-        _ => Ok(format),
     }
 }
 
@@ -244,6 +249,8 @@ impl Pool {
 
 #[cfg(test)]
 mod tests {
+    use extant_image::format::Header;
+
     use super::*;
     use extant_image::{ImageOptions, NewImage};
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use extant_ext4::FollowLast;
-use extant_image::{Format, Layer, Target};
+use extant_image::detect::Purpose;
+use extant_image::{Format, Target};
 use extant_space::{Error, ErrorKind, Result};
 
 use super::{ChainArgs, LookArgs, not_inside};
@@ -12,17 +13,14 @@ use crate::image::{AssignMode, At, changing};
 
 /// Opens the image, keeps others out of it, and runs `work` on it with its format. What it names, data file and backing file, is opened if that
 /// is allowed.
-pub(super) fn change<T>(
+pub fn change<T>(
     look: &LookArgs,
     chain: ChainArgs,
     pace: &PaceArgs,
     work: impl FnOnce(&Target, Format) -> Result<T>,
 ) -> Result<T> {
     let run = |target: Target| {
-        let format = match look.format() {
-            Some(format) => format,
-            None => Layer::probe(&**target.file())?,
-        };
+        let format = look.format_in(&**target.file(), Purpose::Use)?;
         let target = match format {
             Format::Qcow2 if chain.chain => target.with_named_files()?,
             _ => target,

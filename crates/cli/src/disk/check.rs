@@ -5,17 +5,21 @@ use std::sync::Arc;
 
 use clap::{Args, ValueEnum};
 use extant_hostfs::{Access, HostFile};
+use extant_image::detect::{self, Kind, Purpose};
 use extant_image::{
     CheckReport, FindingKind, Format, Use, check, lock, rebuild_refcounts, repair_leaks,
 };
 use extant_space::{ByteSize, CancelToken, Control, Error, ErrorKind, Result};
+use serde::Serialize;
 
-use super::LookArgs;
+use super::{FormArgs, LookArgs, Place, ShareArgs, qemu};
 use crate::progress::{Display, ProgressArgs};
 use crate::{exit, print};
 
 /// The check could not be made.
 const FAILED: u8 = 1;
+/// The format has no metadata.
+const NOTHING_TO_CHECK: u8 = 63;
 const CORRUPTIONS: u8 = 2;
 const LEAKS: u8 = 3;
 
@@ -28,14 +32,14 @@ Examples:
   extant image check --repair all vm.qcow2      refcounts are made what the tables use
 
 A corruption is a cluster that may be given away while it is in use, a leak one that is lost.
-Exit status, as qemu-img check: 0 clean, 2 corruptions, 3 leaks, 1 the check could not be made;
-130 cancelled.")]
+Exit status, as qemu-img check: 0 clean, 2 corruptions, 3 leaks, 1 the check could not be made,
+63 a raw image, which has no metadata to check; 130 cancelled.")]
 pub struct CheckArgs {
     #[command(flatten)]
     pub look: LookArgs,
 
     /// Make refcounts right, before the check: those of clusters that nothing uses, or all
-    #[arg(long, value_name = "WHAT", conflicts_with = "image")]
+    #[arg(long, short = 'r', value_name = "WHAT", conflicts_with_all = ["image", "force_share"])]
     pub repair: Option<Repair>,
 
     /// Show so many findings; more are counted
@@ -43,11 +47,17 @@ pub struct CheckArgs {
     pub findings: usize,
 
     #[command(flatten)]
+    pub share: ShareArgs,
+
+    /// Print nothing but errors; the exit status says the rest
+    #[arg(long, short = 'q')]
+    pub quiet: bool,
+
+    #[command(flatten)]
     pub progress: ProgressArgs,
 
-    /// Print the result as JSON
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub form: FormArgs,
 }
 
 /// What is repaired.
@@ -65,10 +75,11 @@ pub(super) fn run(args: &CheckArgs, cancel: &CancelToken) -> ExitCode {
         .progress
         .show(|display| report(args, cancel, display).map_err(|error| error.at(&args.look.file)));
     match result {
-        Ok(report) => {
-            match args.json {
-                true => print::json(&report),
-                false => print::text(describe(args, &report)),
+        Ok(Some(report)) => {
+            match (args.form.is_json(), args.quiet) {
+                (true, _) => print::json(&told(args, &report)),
+                (false, true) => ExitCode::SUCCESS,
+                (false, false) => print::text(describe(args, &report)),
             };
             match (report.corruptions, report.leaks) {
                 (0, 0) => ExitCode::SUCCESS,
@@ -76,16 +87,33 @@ pub(super) fn run(args: &CheckArgs, cancel: &CancelToken) -> ExitCode {
                 _ => ExitCode::from(CORRUPTIONS),
             }
         }
+        Ok(None) => {
+            let nothing = Error::new(ErrorKind::Unsupported)
+                .at(&args.look.file)
+                .detail("raw images have no metadata to check");
+            exit::report_as(&nothing, args.progress.error_style(), NOTHING_TO_CHECK)
+        }
         Err(error) => exit::report_as(&error, args.progress.error_style(), FAILED),
     }
 }
 
-fn report(args: &CheckArgs, cancel: &CancelToken, display: &Display) -> Result<CheckReport> {
+/// `None` for a raw image.
+fn report(
+    args: &CheckArgs,
+    cancel: &CancelToken,
+    display: &Display,
+) -> Result<Option<CheckReport>> {
     let control = Control::new(cancel, display);
-    if args.look.format() == Some(Format::Raw) {
-        return Err(Error::new(ErrorKind::Unsupported)
-            .detail("a raw image holds nothing that could be checked"));
+    let (file, outer) = args.look.open_file(args.share)?;
+    // A damaged signature is damage as well: the name counts.
+    let purpose = match detect::of_name(&args.look.file) {
+        Some(Kind::Qcow2) => Purpose::Use,
+        _ => Purpose::Look,
+    };
+    if args.look.format_in(&*file, purpose)? == Format::Raw {
+        return Ok(None);
     }
+    drop((file, outer));
     if let Some(repair) = args.repair {
         let file = HostFile::open(&args.look.file, Access::ReadWrite)?;
         lock(&file, Use::Write)?;
@@ -95,8 +123,29 @@ fn report(args: &CheckArgs, cancel: &CancelToken, display: &Display) -> Result<C
             Repair::All => rebuild_refcounts(file, control)?,
         };
     }
-    let (file, _outer) = args.look.open_file()?;
-    check(file, args.findings, control)
+    let (file, _outer) = args.look.open_file(args.share)?;
+    check(file, args.findings, control).map(Some)
+}
+
+/// The result as JSON.
+#[derive(Serialize)]
+struct Told<'a> {
+    #[serde(flatten)]
+    place: Place,
+    format: Format,
+    #[serde(flatten)]
+    qemu: qemu::Check,
+    #[serde(flatten)]
+    report: &'a CheckReport,
+}
+
+fn told<'a>(args: &CheckArgs, report: &'a CheckReport) -> Told<'a> {
+    Told {
+        place: args.look.place(),
+        format: Format::Qcow2,
+        qemu: qemu::Check::of(&args.look.file, report),
+        report,
+    }
 }
 
 fn describe(args: &CheckArgs, report: &CheckReport) -> String {

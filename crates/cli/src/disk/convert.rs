@@ -1,5 +1,6 @@
 //! `extant image convert`.
 
+use std::io::{IsTerminal, Write};
 use std::num::NonZeroU64;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -9,17 +10,25 @@ use std::sync::Arc;
 use clap::Args;
 use extant_ext4::FollowLast;
 use extant_hostfs::{CreateOptions, Existing, Pace};
-use extant_image::{Conversion, CopyOptions, Format, ImageOptions, Layer, Preallocation, convert};
-use extant_space::{ByteSize, CancelToken, Control, Result};
+use extant_image::detect::Purpose;
+use extant_image::{
+    Conversion, CopyOptions, Follow, Format, ImageOptions, Layer, Preallocation, convert, open_path,
+};
+use extant_space::{
+    ByteRange, ByteSize, CancelToken, Control, Error, ErrorKind, Phase, Result, SpaceFile,
+};
 use serde::Serialize;
 
-use super::{ChainArgs, LookArgs};
+use super::{ChainArgs, Facts, LookArgs, Place, ShareArgs};
 use crate::arguments::{OutputArgs, parse_mode, parse_rate, parse_size};
 use crate::create::{ImageFormat, Mode};
 use crate::image::{AssignMode, At, Image, changing};
-use crate::image_words::Words;
+use crate::image_words::{self, Words};
 use crate::inside::{self, NewFile};
-use crate::{exit, print};
+use crate::{exit, image_format, print};
+
+/// Written to standard output at once.
+const STDOUT_BYTES: u64 = 1 << 20;
 
 /// Copy an image into a new one, of another format, shape or preallocation.
 ///
@@ -34,17 +43,18 @@ Examples:
   extant image convert --chain top.qcow2 one.qcow2 -o cluster_size=2M
   extant image convert --chain vm.qcow2 diff.qcow2 -B base.raw -F raw
   extant image convert disk.raw --into fs.img /images/vm.qcow2
+  extant image convert -f qcow2 -O raw vm.qcow2 - | zstd > vm.raw.zst
 
 Exit status: see extant --help.")]
 pub struct ConvertArgs {
     #[command(flatten)]
     pub look: LookArgs,
 
-    /// The new image
+    /// The new image; - for standard output, which gets the bytes of the disk
     pub target: PathBuf,
 
     /// Its format [default: by the end of its name, .qcow2 or raw]
-    #[arg(long, value_name = "FORMAT")]
+    #[arg(long, short = 'O', value_name = "FORMAT")]
     pub to: Option<ImageFormat>,
 
     /// Its size, at least that of the source [default: that of the source]
@@ -76,11 +86,26 @@ pub struct ConvertArgs {
     pub into: Option<PathBuf>,
 
     /// Threads that copy [default: two for each processor, at most 8]
-    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=64))]
+    #[arg(long, short = 'm', value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub threads: Option<u16>,
 
+    /// Copy in any order, which is what is always done (for scripts made for qemu-img)
+    #[arg(short = 'W', hide = true)]
+    pub out_of_order: bool,
+
+    /// 0 as for qemu-img: all of the new image has space (as --preallocation full)
+    #[arg(short = 'S', value_name = "SIZE", value_parser = parse_size, conflicts_with = "preallocation")]
+    pub sparse: Option<ByteSize>,
+
+    /// Show a bar, also where stderr is no terminal
+    #[arg(short = 'p')]
+    pub bar: bool,
+
+    #[command(flatten)]
+    pub share: ShareArgs,
+
     /// Write at most this much a second, such as 100M or 1GB/s
-    #[arg(long, value_name = "BYTES/s", value_parser = parse_rate)]
+    #[arg(long, short = 'r', value_name = "BYTES/s", value_parser = parse_rate)]
     pub rate: Option<NonZeroU64>,
 
     /// Give way to everybody else who uses the disk of the new image
@@ -88,7 +113,7 @@ pub struct ConvertArgs {
     pub background: bool,
 
     /// Replace TARGET if it is a file, in one step, when the new one is complete
-    #[arg(long, short)]
+    #[arg(long)]
     pub force: bool,
 
     /// Permissions of the file [default: 0666 without the umask]
@@ -99,41 +124,76 @@ pub struct ConvertArgs {
     pub output: OutputArgs,
 }
 
+/// The result as JSON.
 #[derive(Serialize)]
 struct Report {
-    path: String,
-    format: Format,
-    virtual_bytes: u64,
-    preallocation: Preallocation,
-    file_bytes: u64,
+    #[serde(flatten)]
+    facts: Facts,
+    notes: Vec<String>,
     elapsed_seconds: f64,
 }
 
 /// Converts.
 pub(super) fn run(args: &ConvertArgs, cancel: &CancelToken) -> ExitCode {
-    let progress = &args.output.progress;
+    if image_words::asks_for_help(&args.words) {
+        return print::text(image_words::HELP_WORD);
+    }
+    let progress = match args.bar {
+        true => &args.output.progress.with_bar(),
+        false => &args.output.progress,
+    };
     match progress.show(|display| copy(args, Control::new(cancel, display))) {
-        Ok(report) if args.output.json => print::json(&report),
-        Ok(report) => {
-            let mut out = format!(
-                "{}: {} image of {}, preallocation {}",
-                print::path(&args.target),
-                report.format,
-                ByteSize(report.virtual_bytes),
-                report.preallocation
-            );
-            print::row(&mut out, "file", ByteSize(report.file_bytes));
-            print::row(&mut out, "time", format!("{:.2} s", report.elapsed_seconds));
-            print::text(out)
-        }
+        // Standard output has the disk.
+        Ok(None) => ExitCode::SUCCESS,
+        Ok(Some(report)) if args.output.json => print::json(&report),
+        Ok(Some(report)) => print::text(describe(&report)),
         Err(error) => exit::report(&error, progress.error_style()),
     }
 }
 
-fn copy(args: &ConvertArgs, control: Control<'_>) -> Result<Report> {
-    let format = args
-        .to
-        .map_or_else(|| Format::of_name(&args.target), Format::from);
+fn describe(report: &Report) -> String {
+    let info = &report.facts.info;
+    let mut out = format!(
+        "{}: {} image of {}, preallocation {}",
+        print::path(&report.facts.place.shown()),
+        info.format,
+        ByteSize(info.virtual_bytes),
+        info.preallocation
+    );
+    print::row(
+        &mut out,
+        "file",
+        format!(
+            "{}, of which {} have space",
+            ByteSize(info.file_bytes),
+            ByteSize(info.allocated_bytes)
+        ),
+    );
+    print::row(&mut out, "time", format!("{:.2} s", report.elapsed_seconds));
+    for note in &report.notes {
+        print::row(&mut out, "note", note);
+    }
+    out
+}
+
+fn copy(args: &ConvertArgs, control: Control<'_>) -> Result<Option<Report>> {
+    if args.sparse.is_some_and(|size| size.0 != 0) {
+        return Err(Error::new(ErrorKind::InvalidArgument).detail(
+            "-S is supported with 0 alone: zeros are looked for in blocks of the file system",
+        ));
+    }
+    if args.target.as_os_str() == "-" && args.into.is_none() {
+        return to_stdout(args, control).map(|()| None);
+    }
+    let format = image_format::of_new(&args.target, args.to)?;
+    if args.look.image.is_none()
+        && args.into.is_none()
+        && is_same_file(&args.look.file, &args.target)
+    {
+        return Err(Error::new(ErrorKind::InvalidArgument)
+            .at(&args.target)
+            .detail("the source and the new image are the same file"));
+    }
     let mut words = Words::parse(&args.words, format)?;
     if let (Some(name), Some(backing_format)) = (&args.backing, args.backing_format) {
         words.stand_on(name, backing_format.into(), format)?;
@@ -143,14 +203,11 @@ fn copy(args: &ConvertArgs, control: Control<'_>) -> Result<Report> {
         format,
         words,
     };
-    // Held to the end: nobody writes to the source meanwhile.
-    let _held = match args.look.image {
-        None => Some(args.look.open_file()?),
-        Some(_) => None,
-    };
+    let _held = hold(args)?;
+    let follow = args.chain.follow();
     let Some(into) = &args.into else {
-        let looked = args.look.open(args.chain.follow(), control.cancel)?;
-        return wanted.on_host(&looked.layer, control);
+        let looked = args.look.open(follow, Purpose::Use, control.cancel)?;
+        return wanted.on_host(&looked.layer, control).map(Some);
     };
     changing(into, AssignMode::default(), |image| {
         let is_same = |outer: &PathBuf| is_same_file(outer, into);
@@ -158,15 +215,71 @@ fn copy(args: &ConvertArgs, control: Control<'_>) -> Result<Report> {
             // It is open already, for changes.
             true => {
                 let node = image.resolve(&args.look.file, FollowLast::Yes)?;
-                let layer = args.look.layer(Arc::new(node.file()?))?;
+                let layer = args.look.layer(Arc::new(node.file()?), Purpose::Use)?;
                 wanted.inside(&layer.with_cancel(control.cancel), image, control)
             }
             false => {
-                let looked = args.look.open(args.chain.follow(), control.cancel)?;
+                let looked = args.look.open(follow, Purpose::Use, control.cancel)?;
                 wanted.inside(&looked.layer, image, control)
             }
         }
     })
+    .map(Some)
+}
+
+/// To be kept to the end: nobody writes to the source meanwhile.
+fn hold(args: &ConvertArgs) -> Result<Option<(Arc<dyn SpaceFile>, Option<Image>)>> {
+    match args.look.image {
+        None => args.look.open_file(args.share).map(Some),
+        Some(_) => Ok(None),
+    }
+}
+
+/// Writes the bytes of the disk to standard output, from the first to the last.
+fn to_stdout(args: &ConvertArgs, control: Control<'_>) -> Result<()> {
+    let refused = |what: &str| Err(Error::new(ErrorKind::InvalidArgument).detail(what));
+    if args.to == Some(ImageFormat::Qcow2) || !args.words.is_empty() || args.backing.is_some() {
+        return refused(
+            "standard output takes the bytes of the disk in order: only -O raw can be written there",
+        );
+    }
+    if args.preallocation.is_some() || args.sparse.is_some() || args.output.json {
+        return refused(
+            "standard output has no space to preallocate, and is no place for a report (--json)",
+        );
+    }
+    let mut out = std::io::stdout().lock();
+    if out.is_terminal() {
+        return refused("standard output is a terminal");
+    }
+    let _held = hold(args)?;
+    let looked = args
+        .look
+        .open(args.chain.follow(), Purpose::Use, control.cancel)?;
+    let layer = &looked.layer;
+    layer
+        .check_complete()
+        .map_err(|error| error.at(&args.look.file))?;
+    let size = args.size.map_or(layer.virtual_bytes(), |size| size.0);
+    if size < layer.virtual_bytes() {
+        return refused("--size is smaller than the disk");
+    }
+    let mut buffer = vec![0; STDOUT_BYTES as usize];
+    for piece in ByteRange::new(0, size).chunks(STDOUT_BYTES) {
+        control.cancel.check()?;
+        let bytes = &mut buffer[..piece.len() as usize];
+        bytes.fill(0);
+        let inside = layer
+            .virtual_bytes()
+            .saturating_sub(piece.start())
+            .min(piece.len());
+        layer
+            .read_at(&mut bytes[..inside as usize], piece.start())
+            .map_err(|error| error.at(&args.look.file))?;
+        out.write_all(bytes).map_err(print::output_error)?;
+        control.report(Phase::Write, piece.end(), size);
+    }
+    out.flush().map_err(print::output_error)
 }
 
 fn is_same_file(one: &Path, other: &Path) -> bool {
@@ -188,12 +301,16 @@ impl Wanted<'_> {
     fn image(&self, source: &Layer) -> ImageOptions {
         let size = self.args.size.map_or(source.virtual_bytes(), |size| size.0);
         let mut image = ImageOptions::new(self.format, size);
-        let asked = self.args.preallocation.map(Preallocation::from);
-        image.preallocation = asked
-            .or(self.words.preallocation)
-            .unwrap_or(Preallocation::Off);
+        image.preallocation = self.asked().unwrap_or(Preallocation::Off);
         image.qcow2 = self.words.qcow2.clone();
         image
+    }
+
+    /// The preallocation that somebody asked for.
+    fn asked(&self) -> Option<Preallocation> {
+        let full = self.args.sparse.map(|_| Preallocation::Full);
+        let asked = self.args.preallocation.map(Preallocation::from);
+        asked.or(self.words.preallocation).or(full)
     }
 
     fn options(&self) -> CopyOptions {
@@ -222,7 +339,13 @@ impl Wanted<'_> {
         }
         let target = &self.args.target;
         let done = convert(source, target, &image, &file, self.options(), control)?;
-        Ok(self.report(&image, done.size_bytes, done.elapsed_seconds))
+        let layer = open_path(target, Some(self.format), Follow::Nothing)?;
+        self.report(
+            source,
+            Place::new(target, None),
+            &layer,
+            done.elapsed_seconds,
+        )
     }
 
     fn inside(&self, source: &Layer, outer: &Image, control: Control<'_>) -> Result<Report> {
@@ -233,19 +356,34 @@ impl Wanted<'_> {
             let conversion = Conversion::new(source, &image, self.options())?;
             let new = NewFile::begin(outer, &args.target, args.mode, args.force)?;
             let seconds = inside::convert(&new, outer, &conversion, control)?;
-            Ok(self.report(&image, conversion.image().file_bytes(), seconds))
+            let layer = Layer::open(Arc::new(new.file()?), self.format)?;
+            let place = Place::new(&args.target, Some(outer.path()));
+            self.report(source, place, &layer, seconds)
         };
         make().at_inner(outer, inner)
     }
 
-    fn report(&self, image: &ImageOptions, file_bytes: u64, elapsed_seconds: f64) -> Report {
-        Report {
-            path: self.args.target.to_string_lossy().into_owned(),
-            format: self.format,
-            virtual_bytes: image.disk_bytes(),
-            preallocation: image.preallocation,
-            file_bytes,
-            elapsed_seconds,
+    fn report(
+        &self,
+        source: &Layer,
+        place: Place,
+        made: &Layer,
+        elapsed_seconds: f64,
+    ) -> Result<Report> {
+        let mut notes = Vec::new();
+        let before = match self.asked() {
+            None => source.info()?.preallocation,
+            Some(_) => Preallocation::Off,
+        };
+        if before != Preallocation::Off {
+            notes.push(format!(
+                "the source has preallocation {before}, and the copy has none; --preallocation {before} gives it the same"
+            ));
         }
+        Ok(Report {
+            facts: Facts::of(place, made)?,
+            notes,
+            elapsed_seconds,
+        })
     }
 }

@@ -3,11 +3,13 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use extant_image::{ImageInfo, Qcow2Info};
+use extant_image::detect::Purpose;
+use extant_image::{Follow, Layer, Qcow2Info, backing_of, open_path};
 use extant_space::{ByteSize, CancelToken, Result};
+use serde::Serialize;
 
-use super::{ChainArgs, LookArgs};
-use crate::print;
+use super::{ChainArgs, Facts, FormArgs, LookArgs, Place, ShareArgs, not_inside, qemu};
+use crate::{image_format, print};
 
 /// Tell what an image is, and how much of it is really there.
 #[derive(Args, Clone, Debug)]
@@ -15,6 +17,7 @@ use crate::print;
 Examples:
   extant image info vm.qcow2
   extant image info --json vm.qcow2 | jq .states
+  extant image info --backing-chain top.qcow2
 
 The preallocation is what was found: the mode that holds for the whole disk.")]
 pub struct InfoArgs {
@@ -24,28 +27,75 @@ pub struct InfoArgs {
     #[command(flatten)]
     pub chain: ChainArgs,
 
-    /// Print JSON
+    /// Tell of every image that it stands on as well; they are opened as with --chain
     #[arg(long)]
-    pub json: bool,
+    pub backing_chain: bool,
+
+    #[command(flatten)]
+    pub share: ShareArgs,
+
+    #[command(flatten)]
+    pub form: FormArgs,
 }
 
 /// Tells.
 pub(super) fn run(args: &InfoArgs, cancel: &CancelToken) -> Result<ExitCode> {
-    let looked = args.look.open(args.chain.follow(), cancel)?;
-    let info = looked
-        .layer
-        .info()
-        .map_err(|error| error.at(&args.look.file))?;
-    Ok(match args.json {
-        true => print::json(&info),
-        false => print::text(describe(args, &info)),
+    if args.backing_chain && args.look.image.is_some() {
+        return Err(not_inside());
+    }
+    let looked = args.look.open(args.chain.follow(), Purpose::Look, cancel)?;
+    let mut told = vec![Told::of(args.look.place(), &looked.layer)?];
+    if args.backing_chain {
+        let mut next = looked.layer.header().map(|header| {
+            backing_of(&args.look.file, header, 0).map_err(|error| error.at(&args.look.file))
+        });
+        while let Some((path, format)) = next.take().transpose()?.flatten() {
+            let layer = open_path(&path, Some(format), Follow::Nothing)?.with_cancel(cancel);
+            told.push(Told::of(Place::new(&path, None), &layer)?);
+            let depth = told.len() as u32 - 1;
+            next = layer
+                .header()
+                .map(|header| backing_of(&path, header, depth).map_err(|error| error.at(&path)));
+        }
+    }
+    Ok(match (args.form.is_json(), args.backing_chain) {
+        // As qemu-img, which prints a list here.
+        (true, true) => print::text(print::plain_json(&told)),
+        (true, false) => print::json(&told[0]),
+        (false, _) => {
+            let described: Vec<String> = told.iter().map(describe).collect();
+            print::text(described.join("\n\n"))
+        }
     })
 }
 
-fn describe(args: &InfoArgs, info: &ImageInfo) -> String {
+/// An image as JSON has it.
+#[derive(Serialize)]
+struct Told {
+    #[serde(flatten)]
+    facts: Facts,
+    #[serde(flatten)]
+    qemu: qemu::Info,
+    notes: Vec<String>,
+}
+
+impl Told {
+    fn of(place: Place, layer: &Layer) -> Result<Self> {
+        let info = layer.info().map_err(|error| error.at(place.path()))?;
+        let notes = image_format::disagreement(place.path(), info.format);
+        Ok(Self {
+            qemu: qemu::Info::of(&place, &info),
+            notes: notes.into_iter().collect(),
+            facts: Facts { place, info },
+        })
+    }
+}
+
+fn describe(told: &Told) -> String {
+    let info = &told.facts.info;
     let mut out = format!(
         "{}: {} image of {} ({} bytes)",
-        print::path(&args.look.file),
+        print::path(told.facts.place.path()),
         info.format,
         ByteSize(info.virtual_bytes),
         info.virtual_bytes
@@ -72,6 +122,9 @@ fn describe(args: &InfoArgs, info: &ImageInfo) -> String {
     );
     if let Some(qcow2) = &info.qcow2 {
         describe_qcow2(&mut out, qcow2);
+    }
+    for note in &told.notes {
+        print::row(&mut out, "note", note);
     }
     out
 }

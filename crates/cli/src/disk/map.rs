@@ -5,11 +5,13 @@ use std::ops::ControlFlow;
 use std::process::ExitCode;
 
 use clap::Args;
+use extant_image::detect::Purpose;
 use extant_image::{ImageExtent, Layer};
-use extant_space::{ByteRange, CancelToken, ExtentFlags, ExtentState, Result};
+use extant_space::{ByteRange, ByteSize, CancelToken, ExtentFlags, ExtentState, Result};
 use serde::Serialize;
 
-use super::{ChainArgs, LookArgs};
+use super::{ChainArgs, FormArgs, LookArgs, ShareArgs};
+use crate::arguments::parse_size;
 use crate::print::output_error;
 
 /// Map the guest's bytes to files, with the state of their space.
@@ -28,9 +30,28 @@ pub struct MapArgs {
     #[command(flatten)]
     pub chain: ChainArgs,
 
-    /// Print JSON, as qemu-img map does
-    #[arg(long)]
-    pub json: bool,
+    /// Begin at this byte of the disk
+    #[arg(long, short = 's', value_name = "OFFSET", value_parser = parse_size, default_value = "0")]
+    pub start_offset: ByteSize,
+
+    /// End after so many bytes [default: at the end of the disk]
+    #[arg(long, short = 'l', value_name = "LENGTH", value_parser = parse_size)]
+    pub max_length: Option<ByteSize>,
+
+    #[command(flatten)]
+    pub share: ShareArgs,
+
+    #[command(flatten)]
+    pub form: FormArgs,
+}
+
+impl MapArgs {
+    /// The part of a disk that is mapped.
+    fn range(&self, disk_bytes: u64) -> ByteRange {
+        let start = self.start_offset.0.min(disk_bytes);
+        let length = self.max_length.map_or(u64::MAX, |length| length.0);
+        ByteRange::new(start, start.saturating_add(length).min(disk_bytes))
+    }
 }
 
 /// A line of the JSON.
@@ -68,20 +89,21 @@ impl From<&ImageExtent> for Entry {
 
 /// Maps.
 pub(super) fn run(args: &MapArgs, cancel: &CancelToken) -> Result<ExitCode> {
-    let looked = args.look.open(args.chain.follow(), cancel)?;
+    let looked = args.look.open(args.chain.follow(), Purpose::Look, cancel)?;
+    let range = args.range(looked.layer.virtual_bytes());
     let mut out = BufWriter::new(io::stdout().lock());
-    let written = match args.json {
-        true => json(&looked.layer, &mut out),
-        false => table(&looked.layer, &mut out),
+    let written = match args.form.is_json() {
+        true => json(&looked.layer, range, &mut out),
+        false => table(&looked.layer, range, &mut out),
     };
     written.map_err(|error| error.at(&args.look.file))?;
     out.flush().map_err(output_error)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn json(layer: &Layer, out: &mut impl Write) -> Result<()> {
+fn json(layer: &Layer, range: ByteRange, out: &mut impl Write) -> Result<()> {
     let mut separator = "[";
-    each(layer, &mut |extent| {
+    each(layer, range, &mut |extent| {
         out.write_all(separator.as_bytes())?;
         separator = ",\n";
         serde_json::to_writer(&mut *out, &Entry::from(extent)).map_err(io::Error::from)
@@ -90,14 +112,14 @@ fn json(layer: &Layer, out: &mut impl Write) -> Result<()> {
     out.write_all(end.as_bytes()).map_err(output_error)
 }
 
-fn table(layer: &Layer, out: &mut impl Write) -> Result<()> {
+fn table(layer: &Layer, range: ByteRange, out: &mut impl Write) -> Result<()> {
     writeln!(
         out,
         "{:>16} {:>14} {:>16} {:>5}  state, flags",
         "offset", "length", "in the file", "depth"
     )
     .map_err(output_error)?;
-    each(layer, &mut |extent| {
+    each(layer, range, &mut |extent| {
         let place = extent
             .offset
             .map_or("-".to_owned(), |place| place.to_string());
@@ -116,9 +138,12 @@ fn table(layer: &Layer, out: &mut impl Write) -> Result<()> {
     })
 }
 
-fn each(layer: &Layer, write: &mut dyn FnMut(&ImageExtent) -> io::Result<()>) -> Result<()> {
-    let all = ByteRange::new(0, layer.virtual_bytes());
-    layer.for_each_extent(all, &mut |extent| {
+fn each(
+    layer: &Layer,
+    range: ByteRange,
+    write: &mut dyn FnMut(&ImageExtent) -> io::Result<()>,
+) -> Result<()> {
+    layer.for_each_extent(range, &mut |extent| {
         write(&extent).map_err(output_error)?;
         Ok(ControlFlow::Continue(()))
     })

@@ -3,12 +3,14 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use extant_image::materialize;
-use extant_space::{ByteSize, CancelToken, Control};
+use extant_image::{Format, Target, materialize};
+use extant_space::{ByteSize, CancelToken, Control, Result};
+use serde::Serialize;
 
 use super::change::change;
-use super::{ChainArgs, LookArgs};
+use super::{ChainArgs, Facts, LookArgs, Place};
 use crate::arguments::{OutputArgs, PaceArgs};
+use crate::progress::Display;
 use crate::{exit, print};
 
 /// Make a thin image full in place: every cluster mapped, all of it written, its data kept.
@@ -46,21 +48,53 @@ pub(super) fn run(args: &MaterializeArgs, cancel: &CancelToken) -> ExitCode {
     let result = progress.show(|display| {
         let control = Control::new(cancel, display);
         change(&args.look, args.chain, &args.pace, |target, format| {
-            materialize(target, format, control)
+            Done::of(target, format, args.look.place(), control)
         })
+        .map(|done| done.said(&args.output, display))
     });
     match result {
-        Ok(report) if args.output.json => print::json(&report),
-        Ok(report) => {
-            let mut out = format!(
-                "{}: all of {} mapped and written, {} were before",
-                print::path(&args.look.file),
-                ByteSize(report.virtual_bytes),
-                ByteSize(report.already_written_bytes)
-            );
-            print::row(&mut out, "time", format!("{:.2} s", report.elapsed_seconds));
-            print::text(out)
-        }
+        Ok(said) => print::text(said),
         Err(error) => exit::report(&error, progress.error_style()),
+    }
+}
+
+/// The result: an image that is full, as JSON has it.
+#[derive(Serialize)]
+pub struct Done {
+    #[serde(flatten)]
+    facts: Facts,
+    /// Bytes of the disk that were written before.
+    already_written_bytes: u64,
+    /// Those that are written now and were not.
+    written_bytes: u64,
+    elapsed_seconds: f64,
+}
+
+impl Done {
+    /// Makes the image in `target` full.
+    pub fn of(target: &Target, format: Format, place: Place, control: Control<'_>) -> Result<Self> {
+        let report = materialize(target, format, control)?;
+        Ok(Self {
+            facts: Facts::of(place, &target.layer(format)?)?,
+            already_written_bytes: report.already_written_bytes,
+            written_bytes: report.virtual_bytes - report.already_written_bytes,
+            elapsed_seconds: report.elapsed_seconds,
+        })
+    }
+
+    /// In words or as JSON.
+    pub fn said(&self, output: &OutputArgs, display: &Display) -> String {
+        if output.json {
+            return display.json_text(self);
+        }
+        let mut out = format!(
+            "{}: all of {} mapped and written, {} were before",
+            print::path(&self.facts.place.shown()),
+            ByteSize(self.facts.info.virtual_bytes),
+            ByteSize(self.already_written_bytes)
+        );
+        let time = format!("{:.2} s{}", self.elapsed_seconds, display.pauses());
+        print::row(&mut out, "time", time);
+        out
     }
 }

@@ -4,13 +4,18 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use extant_image::{Format, ImageOptions, Preallocation, data_bytes, measure};
+use extant_image::detect::Purpose;
+use extant_image::format::Version;
+use extant_image::{
+    Format, ImageOptions, Measurement, Preallocation, bitmap_bytes, data_bytes, measure,
+};
 use extant_space::{ByteSize, CancelToken, Result};
+use serde::Serialize;
 
-use super::{ChainArgs, LookArgs};
+use super::{ChainArgs, FormArgs, LookArgs, ShareArgs, qemu};
 use crate::arguments::parse_size;
 use crate::create::{ImageFormat, Mode};
-use crate::image_words::Words;
+use crate::image_words::{self, Words};
 use crate::print;
 
 /// Tell how large the file of an image would be.
@@ -29,12 +34,12 @@ pub struct MeasureArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<ByteSize>,
 
-    /// The format of FILE [default: by its first bytes]
-    #[arg(long, value_name = "FORMAT")]
+    /// The format of FILE [default: by its name and first bytes]
+    #[arg(long, short = 'f', value_name = "FORMAT")]
     pub format: Option<ImageFormat>,
 
     /// The format of the image that is measured
-    #[arg(long, value_name = "FORMAT", default_value = "qcow2")]
+    #[arg(long, short = 'O', value_name = "FORMAT", default_value = "qcow2")]
     pub to: ImageFormat,
 
     /// What would be done about its space
@@ -48,13 +53,18 @@ pub struct MeasureArgs {
     #[command(flatten)]
     pub chain: ChainArgs,
 
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
+    #[command(flatten)]
+    pub share: ShareArgs,
+
+    #[command(flatten)]
+    pub form: FormArgs,
 }
 
 /// Measures.
 pub(super) fn run(args: &MeasureArgs, cancel: &CancelToken) -> Result<ExitCode> {
+    if image_words::asks_for_help(&args.words) {
+        return Ok(print::text(image_words::HELP_WORD));
+    }
     let format = Format::from(args.to);
     let words = Words::parse(&args.words, format)?;
     let mut options = ImageOptions::new(format, 0);
@@ -65,26 +75,39 @@ pub(super) fn run(args: &MeasureArgs, cancel: &CancelToken) -> Result<ExitCode> 
         .unwrap_or(Preallocation::Off);
     options.qcow2 = words.qcow2;
     options.check()?;
-    let mut data = 0;
+    let (mut data, mut bitmaps) = (0, None);
     if let Some(file) = &args.file {
         let look = LookArgs {
             file: file.clone(),
             format: args.format,
             image: None,
         };
-        let looked = look.open(args.chain.follow(), cancel)?;
+        let looked = look.open(args.chain.follow(), Purpose::Look, cancel)?;
         options.virtual_bytes = looked.layer.virtual_bytes();
         data = looked
             .layer
             .check_complete()
             .and_then(|()| data_bytes(&looked.layer, options.qcow2.cluster_bytes))
             .map_err(|error| error.at(file))?;
+        if format == Format::Qcow2 && options.qcow2.version == Version::V3 {
+            bitmaps = bitmap_bytes(&looked.layer, options.qcow2.cluster_bytes)
+                .map_err(|error| error.at(file))?;
+        }
     } else if let Some(size) = args.size {
         options.virtual_bytes = size.0;
     }
     let measured = measure(&options, data)?;
-    Ok(match args.json {
-        true => print::json(&measured),
+    Ok(match args.form.is_json() {
+        true => print::json(&Told {
+            format,
+            size_bytes: options.disk_bytes(),
+            qemu: qemu::Measure {
+                required: measured.required_bytes,
+                fully_allocated: measured.fully_allocated_bytes,
+                bitmaps,
+            },
+            measured,
+        }),
         false => print::text(format!(
             "required: {} ({} bytes)\nfully allocated: {} ({} bytes)",
             ByteSize(measured.required_bytes),
@@ -93,4 +116,15 @@ pub(super) fn run(args: &MeasureArgs, cancel: &CancelToken) -> Result<ExitCode> 
             measured.fully_allocated_bytes
         )),
     })
+}
+
+/// The result as JSON.
+#[derive(Serialize)]
+struct Told {
+    format: Format,
+    size_bytes: u64,
+    #[serde(flatten)]
+    qemu: qemu::Measure,
+    #[serde(flatten)]
+    measured: Measurement,
 }

@@ -3,11 +3,12 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use extant_image::{Layer, Preallocation, ResizeOptions, resize};
+use extant_image::{Preallocation, ResizeOptions, resize};
 use extant_space::{ByteSize, CancelToken, Control, Error, ErrorKind, Result};
+use serde::Serialize;
 
 use super::change::change;
-use super::{ChainArgs, LookArgs};
+use super::{ChainArgs, Facts, LookArgs};
 use crate::arguments::{OutputArgs, PaceArgs, parse_size};
 use crate::create::Mode;
 use crate::{exit, print};
@@ -34,7 +35,7 @@ pub struct ResizeArgs {
     pub look: LookArgs,
 
     /// The new size, or +SIZE or -SIZE for a change of it
-    #[arg(value_parser = parse_change, allow_negative_numbers = true)]
+    #[arg(value_parser = parse_change, allow_hyphen_values = true)]
     pub size: Change,
 
     /// What is done about the space of what is new [default: as the image is]
@@ -64,7 +65,10 @@ pub enum Change {
 }
 
 fn parse_change(text: &str) -> Result<Change, String> {
-    let size = |text: &str| parse_size(text).map(|size| size.0);
+    let size = |text: &str| match text.starts_with(|first: char| first.is_ascii_digit()) {
+        true => parse_size(text).map(|size| size.0),
+        false => Err("a size, +SIZE or -SIZE is wanted".to_owned()),
+    };
     match text.as_bytes().first() {
         Some(b'+') => size(&text[1..]).map(Change::By),
         Some(b'-') => size(&text[1..]).map(Change::Less),
@@ -93,20 +97,25 @@ pub(super) fn run(args: &ResizeArgs, cancel: &CancelToken) -> ExitCode {
     let progress = &args.output.progress;
     let result = progress.show(|display| {
         change(&args.look, args.chain, &args.pace, |target, format| {
-            let layer = Layer::open(std::sync::Arc::clone(target.file()), format)?;
-            let size = args.size.of(layer.virtual_bytes())?;
-            drop(layer);
+            let size = args.size.of(target.layer(format)?.virtual_bytes())?;
             let options = ResizeOptions {
                 preallocation: args.preallocation.map(Preallocation::from),
                 may_shrink: args.shrink,
             };
             let control = Control::new(cancel, display);
-            resize(target, format, size, &options, control)
+            let report = resize(target, format, size, &options, control)?;
+            Ok((
+                report,
+                Facts::of(args.look.place(), &target.layer(format)?)?,
+            ))
         })
     });
     match result {
-        Ok(report) if args.output.json => print::json(&report),
-        Ok(report) => {
+        Ok((report, facts)) if args.output.json => {
+            let old_bytes = report.old_bytes;
+            print::json(&Told { facts, old_bytes })
+        }
+        Ok((report, _)) => {
             let mut out = format!(
                 "{}: {}, was {}",
                 print::path(&args.look.file),
@@ -124,4 +133,13 @@ pub(super) fn run(args: &ResizeArgs, cancel: &CancelToken) -> ExitCode {
         }
         Err(error) => exit::report(&error, progress.error_style()),
     }
+}
+
+/// The result as JSON.
+#[derive(Serialize)]
+struct Told {
+    #[serde(flatten)]
+    facts: Facts,
+    /// The size of the disk before.
+    old_bytes: u64,
 }

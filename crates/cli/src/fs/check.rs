@@ -11,7 +11,7 @@ use extant_ext4::check::{CheckOptions, Report, Totals, check};
 use extant_space::{CancelToken, Control, ErrorKind, Result};
 
 use crate::exit;
-use crate::image::Image;
+use crate::image::{Image, refuse_without_ext4};
 use crate::print;
 use crate::progress::{Display, ProgressArgs};
 
@@ -71,6 +71,7 @@ fn report(args: &CheckArgs, cancel: &CancelToken, display: &Display) -> Result<R
         }
         Err(error) => return Err(error),
     };
+    refuse_without_ext4(&*device).map_err(|error| error.at(&args.image))?;
     let options = CheckOptions {
         findings_max: args.findings,
         // Linux writes them at unmount; who copies a mounted disk has old ones.

@@ -1,60 +1,19 @@
 //! `extant create --in IMAGE`.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use extant_hostfs::Verified;
-use extant_image::{Format, ImageOptions, NewImage, Pieces, verify_state};
-use extant_space::{
-    ByteRange, Control, Error, ErrorKind, MapSummary, Preallocation, Result, SpaceFile,
-};
-use serde::Serialize;
+use extant_image::{Format, ImageOptions, Layer, NewImage, Pieces, verify_state};
+use extant_space::{ByteRange, Control, Error, ErrorKind, Preallocation, Result, SpaceFile};
 
 use super::check_space;
 use super::new_file::NewFile;
-use crate::create::{CreateArgs, ImageFacts, Told};
+use crate::create::{CreateArgs, Made, preallocated_bytes};
+use crate::disk::Place;
 use crate::image::{At, Image, changing};
-
-/// What was made.
-#[derive(Debug, Serialize)]
-pub struct Created {
-    image: String,
-    path: String,
-    size_bytes: u64,
-    allocation_bytes: u64,
-    preallocation: Preallocation,
-    written_bytes: u64,
-    resumed_bytes: u64,
-    verified: Verified,
-    map: MapSummary,
-    elapsed_seconds: f64,
-    /// Of a disk image; the size is that of its file.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    disk: Option<ImageFacts>,
-    #[serde(skip)]
-    place: PathBuf,
-}
-
-impl Created {
-    /// In the words for all files.
-    pub fn told(&self) -> Told<'_> {
-        Told {
-            path: &self.place,
-            image: self.disk,
-            size_bytes: self.size_bytes,
-            allocation_bytes: self.allocation_bytes,
-            preallocation: self.preallocation,
-            written_bytes: self.written_bytes,
-            resumed_bytes: self.resumed_bytes,
-            plan: None,
-            verified: self.verified,
-            map: &self.map,
-            notes: &[],
-            elapsed_seconds: self.elapsed_seconds,
-        }
-    }
-}
 
 /// Makes the file, which has its name when it is complete.
 pub fn create(
@@ -62,7 +21,7 @@ pub fn create(
     disk: &ImageOptions,
     image: &Path,
     control: Control<'_>,
-) -> Result<Created> {
+) -> Result<Made> {
     let started = Instant::now();
     if disk.qcow2.data_file.is_some() {
         return Err(Error::new(ErrorKind::Unsupported)
@@ -89,16 +48,16 @@ fn make(
     image: &Image,
     allocation_bytes: u64,
     control: Control<'_>,
-) -> Result<Created> {
+) -> Result<Made> {
     let new_file = NewFile::begin(image, &args.path, args.mode, args.force)?;
-    let file = new_file.file()?;
+    let file = Arc::new(new_file.file()?);
     let size_bytes = new.file_bytes();
     file.resize(size_bytes)?;
     let range = ByteRange::new(0, allocation_bytes);
     let preallocation = new.preallocation().space();
     check_space(image, allocation_bytes)?;
     let rate = || args.pace.rate;
-    let mut pieces = Pieces::new(&file, &rate, control);
+    let mut pieces = Pieces::new(&*file, &rate, control);
     pieces.allocate(range)?;
     let written_bytes = match preallocation {
         Preallocation::Full => {
@@ -108,30 +67,41 @@ fn make(
         }
         _ => 0,
     };
-    new.write_metadata(&file, control)?;
+    new.write_metadata(&*file, control)?;
     pieces.sync()?;
-    verify_state(&file, range, preallocation.state())?;
+    verify_state(&*file, range, preallocation.state())?;
     let mut map = image.summary();
     file.for_each_extent(ByteRange::new(0, size_bytes), &mut |extent| {
         map.add(&extent);
         ControlFlow::Continue(())
     })?;
     control.cancel.check()?;
+    let qcow2 = match disk.format {
+        Format::Raw => None,
+        Format::Qcow2 => Layer::open(file.clone(), Format::Qcow2)?.qcow2_info()?,
+    };
     new_file.give_name()?;
     let inner = args.path.as_os_str().as_encoded_bytes();
-    Ok(Created {
-        image: image.path().to_string_lossy().into_owned(),
-        path: args.path.to_string_lossy().into_owned(),
-        size_bytes,
-        allocation_bytes,
-        preallocation,
+    Ok(Made {
+        place: Place::new(&args.path, Some(image.path())),
+        shown: image.place(inner),
+        format: disk.format,
+        size_bytes: disk.disk_bytes(),
+        file_bytes: size_bytes,
+        allocated_bytes: map.allocated_bytes(),
+        preallocation: disk.preallocation,
+        preallocated_bytes: preallocated_bytes(disk),
+        qcow2,
         written_bytes,
         resumed_bytes: 0,
+        plan: None,
         verified: Verified::ExtentMap,
+        real_bytes: allocation_bytes,
+        space: preallocation,
+        map_source: None,
         map,
+        notes: Vec::new(),
         elapsed_seconds: 0.0,
-        disk: (disk.format != Format::Raw).then(|| ImageFacts::of(disk)),
-        place: image.place(inner),
     })
 }
 

@@ -1,16 +1,19 @@
 //! `extant materialize --in IMAGE`.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Instant;
 
 use extant_ext4::FollowLast;
 use extant_hostfs::{MaterializeReport, Verified};
-use extant_image::{Missing, Pieces};
-use extant_space::{ByteRange, Control, Result, SpaceFile};
+use extant_image::{Format, Layer, Missing, Pieces, Target};
+use extant_space::{ByteRange, Control, Error, ErrorKind, Result, SpaceFile};
 
 use super::check_space;
+use crate::disk::{self, Facts, Place};
 use crate::image::{At, Image, changing};
-use crate::materialize::MaterializeArgs;
+use crate::image_format::Meaning;
+use crate::materialize::{Done, MaterializeArgs, Told};
 
 /// Makes the holes and unwritten parts of the file written.
 pub fn materialize(
@@ -18,20 +21,33 @@ pub fn materialize(
     image: &Path,
     range: Option<ByteRange>,
     control: Control<'_>,
-) -> Result<MaterializeReport> {
+) -> Result<Done> {
     let started = Instant::now();
-    let mut report = changing(image, args.inside.assign, |image| {
+    changing(image, args.inside.assign, |image| {
         let node = image.resolve(&args.file, FollowLast::Yes)?;
         let inner = args.file.as_os_str().as_encoded_bytes();
-        let done = node.file().and_then(|file| {
+        let make = || {
+            let file = Arc::new(node.file()?);
+            let place = Place::new(&args.file, Some(image.path()));
+            if args.meaning(&*file)? == Meaning::Disk {
+                if args.pace.rate.is_some() {
+                    return Err(Error::new(ErrorKind::Unsupported).detail(
+                        "--rate is for the files inside an image (--in), not for disks in them",
+                    ));
+                }
+                let target = Target::held(file);
+                let done = disk::Done::of(&target, Format::Qcow2, place, control)?;
+                return Ok(Done::Disk(done));
+            }
             let rate = || args.pace.rate;
-            let pieces = Pieces::new(&file, &rate, control);
-            make_written(&file, image, range, pieces)
-        });
-        done.at_inner(image, inner)
-    })?;
-    report.elapsed_seconds = started.elapsed().as_secs_f64();
-    Ok(report)
+            let pieces = Pieces::new(&*file, &rate, control);
+            let mut report = make_written(&*file, image, range, pieces)?;
+            report.elapsed_seconds = started.elapsed().as_secs_f64();
+            let facts = Facts::of(place, &Layer::open(file, Format::Raw)?)?;
+            Ok(Done::File(Box::new(Told { facts, report })))
+        };
+        make().at_inner(image, inner)
+    })
 }
 
 fn make_written(

@@ -48,8 +48,9 @@ pub(super) fn figures(total: &MapSummary, files: u64) -> String {
         lines.push((
             "score",
             format!(
-                "{score:.0} of 100, {words} (e4defrag's; best would be {})",
-                counted(total.best_extents(), "extent")
+                "{score:.0} of 100, {words} (e4defrag's: {} where {} would do)",
+                counted(total.extents(), "extent"),
+                total.best_extents()
             ),
         ));
     }

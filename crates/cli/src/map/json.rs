@@ -1,7 +1,7 @@
 //! The map as one JSON document, written as it is read:
 //!
 //! ```json
-//! {"schema_version":1,"files":[{"path","size_bytes","extents":[...],"summary":{...}}],"total":{...}}
+//! {"schema_version":1,"files":[{"path","format","size_bytes","extents":[...],"summary":{...}}],"total":{...}}
 //! ```
 //!
 //! A file whose map broke off has `"error"` in the place of `"summary"`. The
@@ -59,8 +59,8 @@ impl<W: Write> Listing for Json<W> {
         self.value(&file.path)?;
         write!(
             self.out,
-            ",\"size_bytes\":{},\"extents\":[",
-            file.size_bytes
+            ",\"format\":\"{}\",\"size_bytes\":{},\"extents\":[",
+            file.format, file.size_bytes
         )
     }
 
@@ -83,7 +83,7 @@ impl<W: Write> Listing for Json<W> {
         self.out.write_all(b"}")
     }
 
-    fn finish(&mut self, total: &MapSummary, _files: u64) -> io::Result<()> {
+    fn finish(&mut self, total: &MapSummary, _files: u64, _errors: u64) -> io::Result<()> {
         if !self.has_files {
             self.open_list()?;
         }
@@ -98,6 +98,7 @@ impl<W: Write> Listing for Json<W> {
 mod tests {
     use std::path::Path;
 
+    use extant_image::Format;
     use extant_space::ErrorKind;
     use serde_json::Value;
 
@@ -114,7 +115,7 @@ mod tests {
 
     #[test]
     fn document_of_no_files_is_valid() {
-        let found = document(|json| json.finish(&MapSummary::default(), 0).unwrap());
+        let found = document(|json| json.finish(&MapSummary::default(), 0, 0).unwrap());
         assert_eq!(found["schema_version"], print::SCHEMA_VERSION);
         assert_eq!(found["files"], Value::Array(Vec::new()));
         assert_eq!(found["total"]["extents"], 0);
@@ -125,10 +126,10 @@ mod tests {
     fn files_have_extents_and_summary_and_names_are_escaped() {
         let found = document(|json| {
             for name in ["a", "b\"\n"] {
-                let opened = Opened::new(Path::new(name), 64 << 20);
+                let opened = Opened::new(Path::new(name), Format::Raw, 64 << 20);
                 samples::list(json, opened, &samples::four_states(), 1);
             }
-            json.finish(&MapSummary::default(), 2).unwrap();
+            json.finish(&MapSummary::default(), 2, 0).unwrap();
         });
         assert_eq!(found["files"][1]["path"], "b\"\n");
         assert_eq!(found["files"][0]["size_bytes"], 64 << 20);
@@ -142,11 +143,11 @@ mod tests {
     #[test]
     fn map_that_broke_off_leaves_a_valid_document() {
         let found = document(|json| {
-            let opened = Opened::new(Path::new("a"), 4096);
+            let opened = Opened::new(Path::new("a"), Format::Raw, 4096);
             json.begin(&opened).unwrap();
             json.extent(&samples::four_states()[0], 1).unwrap();
             json.fail(&Error::new(ErrorKind::Io).at("a")).unwrap();
-            json.finish(&MapSummary::default(), 0).unwrap();
+            json.finish(&MapSummary::default(), 0, 0).unwrap();
         });
         assert_eq!(found["files"][0]["error"], "a: input/output error");
     }

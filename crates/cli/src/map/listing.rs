@@ -3,6 +3,7 @@
 use std::io;
 use std::path::Path;
 
+use extant_image::Format;
 use extant_space::{Error, Extent, MapSummary};
 
 use super::cells::Cells;
@@ -15,14 +16,17 @@ pub(super) struct Opened {
     pub(super) name: String,
     /// The path as JSON has it: bytes that are no UTF-8 are replaced.
     pub(super) path: String,
+    /// Raw for what is taken as it is.
+    pub(super) format: Format,
     pub(super) size_bytes: u64,
 }
 
 impl Opened {
-    pub(super) fn new(path: &Path, size_bytes: u64) -> Self {
+    pub(super) fn new(path: &Path, format: Format, size_bytes: u64) -> Self {
         Self {
             name: names::shown(path),
             path: path.to_string_lossy().into_owned(),
+            format,
             size_bytes,
         }
     }
@@ -51,6 +55,6 @@ pub(super) trait Listing {
         Ok(())
     }
 
-    /// After the last file.
-    fn finish(&mut self, total: &MapSummary, files: u64) -> io::Result<()>;
+    /// After the last file. Errors were told where there was no file for another reason than that none was found.
+    fn finish(&mut self, total: &MapSummary, files: u64, errors: u64) -> io::Result<()>;
 }

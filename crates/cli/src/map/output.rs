@@ -7,10 +7,12 @@ use std::path::Path;
 
 use extant_space::{Error, Result};
 
-/// Runs `write` on a temporary file beside `path` and gives it the name; on
-/// failure nothing is left behind and what had the name keeps it.
+/// Runs `write` on a temporary file beside `path` and gives it the name, which no
+/// other file has unless it may be replaced; on failure nothing is left behind and
+/// what had the name keeps it.
 pub(super) fn write_atomically(
     path: &Path,
+    may_replace: bool,
     write: &mut dyn FnMut(&mut dyn Write) -> io::Result<()>,
 ) -> Result<()> {
     let failed = |source: io::Error| Error::from(source).during("write picture").at(path);
@@ -31,8 +33,11 @@ pub(super) fn write_atomically(
     let file = out
         .into_inner()
         .map_err(|error| failed(error.into_error()))?;
-    file.persist(path).map_err(|error| failed(error.error))?;
-    Ok(())
+    let named = match may_replace {
+        true => file.persist(path),
+        false => file.persist_noclobber(path),
+    };
+    named.map(drop).map_err(|error| failed(error.error))
 }
 
 #[cfg(test)]
@@ -43,8 +48,8 @@ mod tests {
     fn failure_keeps_the_old_file_and_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("map.svg");
-        write_atomically(&path, &mut |out| out.write_all(b"old")).unwrap();
-        let failed = write_atomically(&path, &mut |out| {
+        write_atomically(&path, false, &mut |out| out.write_all(b"old")).unwrap();
+        let failed = write_atomically(&path, true, &mut |out| {
             out.write_all(b"new")?;
             Err(io::Error::other("no"))
         });
@@ -56,13 +61,19 @@ mod tests {
         );
         assert_eq!(fs::read(&path).unwrap(), b"old");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
-        write_atomically(&path, &mut |out| out.write_all(b"new")).unwrap();
+        let exists = write_atomically(&path, false, &mut |out| out.write_all(b"new"));
+        assert_eq!(
+            exists.unwrap_err().kind(),
+            extant_space::ErrorKind::AlreadyExists
+        );
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        write_atomically(&path, true, &mut |out| out.write_all(b"new")).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"new");
     }
 
     #[test]
     fn missing_directory_is_named() {
-        let error = write_atomically(Path::new("/nonexistent/map.svg"), &mut |_| Ok(()));
+        let error = write_atomically(Path::new("/nonexistent/map.svg"), false, &mut |_| Ok(()));
         assert!(
             error
                 .unwrap_err()

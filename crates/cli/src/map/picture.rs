@@ -27,10 +27,13 @@ use self::model::{BACKGROUND, FAINT_INK, INK, PANEL, PLACE};
 pub(super) const CELLS: usize = 860;
 
 /// Files in one picture; more would not be looked at, and memory stays bounded.
-pub(super) const FILES_MAX: usize = 100;
+pub(super) const FILES_MAX: usize = 48;
 
 /// With more files than these, rows are lower and have no axis.
 const ROOMY_FILES_MAX: usize = 6;
+
+/// With more files than these, rows have no placement either.
+const PLACED_FILES_MAX: usize = 20;
 
 const CELL_WIDTH: u32 = 2;
 const PLOT_WIDTH: u32 = CELLS as u32 * CELL_WIDTH;
@@ -84,6 +87,13 @@ impl Picture {
                 plot: 160,
                 axis: 52,
                 gap: 36,
+            }
+        } else if files.len() > PLACED_FILES_MAX {
+            Row {
+                bar: 18,
+                plot: 0,
+                axis: 0,
+                gap: 16,
             }
         } else {
             Row {
@@ -177,7 +187,9 @@ impl Picture {
         }
         self.bar(bar, &cells);
         self.height += row.bar + 6;
-        self.placement(&cells, row);
+        if row.plot > 0 {
+            self.placement(&cells, row);
+        }
         self.height += row.plot;
         if row.axis > 0 {
             self.axis(file.cells.span_bytes());

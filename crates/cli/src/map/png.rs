@@ -184,7 +184,14 @@ mod tests {
     fn drawn(names: &[&str], extents: &[Extent]) -> (Picture, Image) {
         let files: Vec<_> = names
             .iter()
-            .map(|name| samples::mapped(Opened::new(Path::new(name), 1), extents, CELLS, |_, _| {}))
+            .map(|name| {
+                samples::mapped(
+                    Opened::new(Path::new(name), extant_image::Format::Raw, 1),
+                    extents,
+                    CELLS,
+                    |_, _| {},
+                )
+            })
             .collect();
         let picture = Picture::new(&files, &MapSummary::default(), files.len() as u64);
         let mut out = Vec::new();

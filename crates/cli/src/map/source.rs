@@ -2,50 +2,86 @@
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use extant_ext4::{FileType, FollowLast};
 use extant_hostfs::HostFile;
-use extant_space::{MapSummary, Result, SpaceFile};
+use extant_image::Format;
+use extant_image::detect::{self, Kind};
+use extant_space::{ErrorKind, MapSummary, Result, SpaceFile};
 
+use super::disk::Disk;
 use super::geometry::Geometry;
-use super::walk::{Boundary, Walk};
+use super::walk::{Boundary, Found, Hidden, Walk};
+use crate::image::names::last;
 use crate::image::walk::{Enter, walk};
 use crate::image::{At, Image, path_of};
+use crate::image_format::{self, Meaning};
 
 /// Finds and opens files.
 pub(super) trait Source {
     /// The files that `paths` stand for; an error stands for one file or directory.
-    fn files<'a>(&'a self, paths: &[PathBuf]) -> Box<dyn Iterator<Item = Result<PathBuf>> + 'a>;
+    fn files<'a>(&'a self, paths: &[PathBuf]) -> Box<dyn Iterator<Item = Result<Found>> + 'a>;
 
     /// Opens one.
-    fn open(&self, path: &Path) -> Result<Box<dyn SpaceFile>>;
+    fn open(&self, path: &Path) -> Result<Arc<dyn SpaceFile>>;
 
     /// The empty summary that scores it as its file system asks for.
     fn summary_for(&self, path: &Path) -> MapSummary;
 }
 
+/// What is mapped of an open file: itself, or the disk of a guest that lies in it. Found below a directory, it is shown as what it
+/// is for sure; only an argument is refused where its name and contents contradict each other.
+///
+/// # Errors
+/// Those of finding out, and of opening the image.
+pub(super) fn shown(
+    found: &Found,
+    said: Option<Format>,
+    file: Arc<dyn SpaceFile>,
+) -> Result<(Arc<dyn SpaceFile>, Format)> {
+    let is_image_by_name = detect::of_name(&found.path) == Some(Kind::Qcow2);
+    // The contents of all files below a directory are not read for their maps.
+    if !found.is_argument && !is_image_by_name {
+        return Ok((file, Format::Raw));
+    }
+    let meaning = match image_format::meaning(&found.path, said, &*file) {
+        Err(error) if error.kind() == ErrorKind::Unsupported && !found.is_argument => Meaning::File,
+        meaning => meaning?,
+    };
+    Ok(match meaning {
+        Meaning::File => (file, Format::Raw),
+        Meaning::Disk => match (Disk::open(Arc::clone(&file)), found.is_argument) {
+            (Err(_), false) => (file, Format::Raw),
+            (disk, _) => (Arc::new(disk?), Format::Qcow2),
+        },
+    })
+}
+
 /// The host.
 pub(super) struct HostSource {
     boundary: Boundary,
+    hidden: Hidden,
     geometry: RefCell<Geometry>,
 }
 
 impl HostSource {
-    pub(super) fn new(boundary: Boundary) -> Self {
+    pub(super) fn new(boundary: Boundary, hidden: Hidden) -> Self {
         Self {
             boundary,
+            hidden,
             geometry: RefCell::default(),
         }
     }
 }
 
 impl Source for HostSource {
-    fn files<'a>(&'a self, paths: &[PathBuf]) -> Box<dyn Iterator<Item = Result<PathBuf>> + 'a> {
-        Box::new(Walk::new(paths, self.boundary))
+    fn files<'a>(&'a self, paths: &[PathBuf]) -> Box<dyn Iterator<Item = Result<Found>> + 'a> {
+        Box::new(Walk::new(paths, self.boundary, self.hidden))
     }
 
-    fn open(&self, path: &Path) -> Result<Box<dyn SpaceFile>> {
-        Ok(Box::new(HostFile::open_read(path)?))
+    fn open(&self, path: &Path) -> Result<Arc<dyn SpaceFile>> {
+        Ok(Arc::new(HostFile::open_read(path)?))
     }
 
     fn summary_for(&self, path: &Path) -> MapSummary {
@@ -54,20 +90,20 @@ impl Source for HostSource {
 }
 
 /// An image.
-pub(super) struct ImageSource(pub(super) Image);
+pub(super) struct ImageSource(pub(super) Image, pub(super) Hidden);
 
 impl Source for ImageSource {
-    fn files<'a>(&'a self, paths: &[PathBuf]) -> Box<dyn Iterator<Item = Result<PathBuf>> + 'a> {
+    fn files<'a>(&'a self, paths: &[PathBuf]) -> Box<dyn Iterator<Item = Result<Found>> + 'a> {
         let found = paths.iter().flat_map(|path| self.below(path));
         Box::new(found.collect::<Vec<_>>().into_iter())
     }
 
-    fn open(&self, path: &Path) -> Result<Box<dyn SpaceFile>> {
+    fn open(&self, path: &Path) -> Result<Arc<dyn SpaceFile>> {
         let node = self.0.resolve(path, FollowLast::Yes)?;
         let file = node
             .file()
             .at_inner(&self.0, path.as_os_str().as_encoded_bytes())?;
-        Ok(Box::new(file))
+        Ok(Arc::new(file))
     }
 
     fn summary_for(&self, _: &Path) -> MapSummary {
@@ -77,19 +113,28 @@ impl Source for ImageSource {
 
 impl ImageSource {
     /// The file at `path`, or the regular files below it.
-    fn below(&self, path: &Path) -> Vec<Result<PathBuf>> {
+    fn below(&self, path: &Path) -> Vec<Result<Found>> {
         let node = match self.0.resolve(path, FollowLast::Yes) {
             Ok(node) => node,
             Err(error) => return vec![Err(error)],
         };
         if node.file_type() != FileType::Directory {
-            return vec![Ok(path.to_path_buf())];
+            return vec![Ok(Found {
+                path: path.to_path_buf(),
+                is_argument: true,
+            })];
         }
         let mut found = Vec::new();
         let bytes = path.as_os_str().as_encoded_bytes();
         let walked = walk(&self.0, &node, bytes, &mut |step| {
+            if !self.1.shows(last(step.path)) {
+                return Ok(Enter::No);
+            }
             if step.node.file_type() == FileType::Regular {
-                found.push(Ok(path_of(step.path.to_vec())));
+                found.push(Ok(Found {
+                    path: path_of(step.path.to_vec()),
+                    is_argument: false,
+                }));
             }
             Ok(Enter::Yes)
         });

@@ -109,7 +109,7 @@ mod tests {
         let files: Vec<_> = names
             .iter()
             .map(|name| {
-                let opened = Opened::new(Path::new(name), 64 << 20);
+                let opened = Opened::new(Path::new(name), extant_image::Format::Raw, 64 << 20);
                 samples::mapped(opened, &samples::four_states(), CELLS, |_, _| {})
             })
             .collect();

@@ -15,7 +15,6 @@ use super::listing::{Listing, Mapped, Opened};
 use super::names;
 use super::table;
 
-const MIXED: char = '▒';
 const SIZE_COLUMNS: usize = 10;
 const FRAGMENTS_COLUMNS: usize = 9;
 const NAME_COLUMNS_MAX: usize = 28;
@@ -37,6 +36,57 @@ pub(super) enum Detail {
     Extents,
 }
 
+/// The characters that bars are made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Charset {
+    Unicode,
+    Ascii,
+}
+
+impl Charset {
+    /// Of a terminal of kind `term` and a locale, as far as they are set.
+    pub(super) fn of(locale: Option<&str>, term: Option<&str>) -> Self {
+        let is_utf8 = locale.is_some_and(|locale| {
+            let locale = locale.to_ascii_lowercase();
+            locale.contains("utf-8") || locale.contains("utf8")
+        });
+        match is_utf8 && term != Some("dumb") {
+            true => Self::Unicode,
+            false => Self::Ascii,
+        }
+    }
+
+    fn mixed(self) -> char {
+        match self {
+            Self::Unicode => '▒',
+            Self::Ascii => '+',
+        }
+    }
+
+    fn glyph(self, fill: Fill, mixture: Mixture) -> char {
+        match (mixture, fill, self) {
+            (Mixture::Mixed, ..) => self.mixed(),
+            (_, Fill::Written, Self::Unicode) => '█',
+            (_, Fill::Shared, Self::Unicode) => '▚',
+            (_, Fill::Unwritten, Self::Unicode) => '▁',
+            (_, Fill::Hole, Self::Unicode) => '·',
+            (_, Fill::Written, Self::Ascii) => '#',
+            (_, Fill::Shared, Self::Ascii) => '%',
+            (_, Fill::Unwritten, Self::Ascii) => '_',
+            (_, Fill::Hole, Self::Ascii) => '.',
+        }
+    }
+
+    /// A name in so many columns.
+    fn column(self, text: &str, columns: usize) -> String {
+        let shown = names::column(text, columns);
+        match (self, shown.strip_prefix('…')) {
+            (Self::Ascii, Some(rest)) if !text.starts_with('…') => format!("~{rest}"),
+            _ => shown,
+        }
+    }
+}
+
 /// Writes lines of `columns` columns to `out`.
 pub(super) struct Terminal<W> {
     out: W,
@@ -44,6 +94,7 @@ pub(super) struct Terminal<W> {
     name_columns: usize,
     paint: Paint,
     detail: Detail,
+    charset: Charset,
     header: bool,
     row: u64,
     /// What the legend has to explain, by [`Fill`], and mixed cells.
@@ -59,6 +110,7 @@ impl<W: Write> Terminal<W> {
         longest_name: Option<usize>,
         paint: Paint,
         detail: Detail,
+        charset: Charset,
     ) -> Self {
         let name_columns = longest_name
             .unwrap_or(NAME_COLUMNS_MAX)
@@ -69,6 +121,7 @@ impl<W: Write> Terminal<W> {
             name_columns,
             paint,
             detail,
+            charset,
             header: false,
             row: 0,
             seen: [false; Fill::ALL.len()],
@@ -85,8 +138,8 @@ impl<W: Write> Terminal<W> {
     fn header(&mut self) -> io::Result<()> {
         let line = format!(
             "{} {} {:>SIZE_COLUMNS$} {:>FRAGMENTS_COLUMNS$}",
-            names::column("file", self.name_columns),
-            names::column("map", self.bar_columns()),
+            self.charset.column("file", self.name_columns),
+            self.charset.column("map", self.bar_columns()),
             "size",
             "fragments"
         );
@@ -105,7 +158,8 @@ impl<W: Write> Terminal<W> {
             let (fill, mixture) = run[0];
             self.seen[fill as usize] = true;
             self.seen_mixed |= mixture == Mixture::Mixed;
-            let glyphs: String = std::iter::repeat_n(glyph(fill, mixture), run.len()).collect();
+            let glyphs: String =
+                std::iter::repeat_n(self.charset.glyph(fill, mixture), run.len()).collect();
             self.painted(ansi(fill), &glyphs)?;
         }
         // An empty file has no bar.
@@ -116,10 +170,17 @@ impl<W: Write> Terminal<W> {
         let mut entries: Vec<(&str, char, &str)> = Fill::ALL
             .into_iter()
             .filter(|&fill| self.seen[fill as usize])
-            .map(|fill| (ansi(fill), glyph(fill, Mixture::Plain), fill.name()))
+            .map(|fill| {
+                let glyph = self.charset.glyph(fill, Mixture::Plain);
+                (ansi(fill), glyph, fill.name())
+            })
             .collect();
         if self.seen_mixed {
-            entries.push(("0", MIXED, "several, coloured by the largest"));
+            entries.push((
+                "0",
+                self.charset.mixed(),
+                "several, coloured by the largest",
+            ));
         }
         if entries.is_empty() {
             return Ok(());
@@ -182,7 +243,7 @@ impl<W: Write> Listing for Terminal<W> {
         write!(
             self.out,
             "{} ",
-            names::column(&file.opened.name, self.name_columns)
+            self.charset.column(&file.opened.name, self.name_columns)
         )?;
         self.bar(&file.cells)?;
         let size = ByteSize(file.opened.size_bytes);
@@ -193,25 +254,15 @@ impl<W: Write> Listing for Terminal<W> {
         )
     }
 
-    fn finish(&mut self, total: &MapSummary, files: u64) -> io::Result<()> {
-        if files == 0 {
-            writeln!(self.out, "no files")?;
-        } else {
+    fn finish(&mut self, total: &MapSummary, files: u64, errors: u64) -> io::Result<()> {
+        if files == 0 && errors == 0 {
+            writeln!(self.out, "no regular files")?;
+        } else if files > 0 {
             writeln!(self.out)?;
             self.legend()?;
             write!(self.out, "{}", figures(total, files))?;
         }
         self.out.flush()
-    }
-}
-
-fn glyph(fill: Fill, mixture: Mixture) -> char {
-    match (mixture, fill) {
-        (Mixture::Mixed, _) => MIXED,
-        (_, Fill::Written) => '█',
-        (_, Fill::Shared) => '▚',
-        (_, Fill::Unwritten) => '▁',
-        (_, Fill::Hole) => '·',
     }
 }
 
@@ -229,21 +280,43 @@ fn ansi(fill: Fill) -> &'static str {
 mod tests {
     use std::path::Path;
 
+    use extant_image::Format;
+
     use super::*;
     use crate::map::samples;
+
+    #[test]
+    fn locale_without_utf8_and_dumb_terminals_get_ascii() {
+        for (locale, term, charset) in [
+            (Some("en_US.UTF-8"), Some("xterm"), Charset::Unicode),
+            (Some("C.utf8"), None, Charset::Unicode),
+            (Some("C"), Some("xterm"), Charset::Ascii),
+            (Some("de_DE@euro"), None, Charset::Ascii),
+            (None, Some("xterm"), Charset::Ascii),
+            (Some("en_US.UTF-8"), Some("dumb"), Charset::Ascii),
+        ] {
+            assert_eq!(Charset::of(locale, term), charset, "{locale:?} {term:?}");
+        }
+        let all = Fill::ALL.map(|fill| Charset::Ascii.glyph(fill, Mixture::Plain));
+        assert!(all.iter().all(char::is_ascii));
+        assert_eq!(
+            Charset::Ascii.column("/srv/images/demo.raw", 10),
+            "~/demo.raw"
+        );
+    }
 
     fn drawn(files: &[(&str, u64, Vec<Extent>)], paint: Paint, detail: Detail) -> String {
         let mut out = Vec::new();
         let longest = files.iter().map(|(name, ..)| name.len()).max();
-        let mut terminal = Terminal::new(&mut out, 80, longest, paint, detail);
+        let mut terminal = Terminal::new(&mut out, 80, longest, paint, detail, Charset::Unicode);
         let columns = terminal.bar_columns();
         let mut total = MapSummary::default();
         for (name, size_bytes, extents) in files {
-            let opened = Opened::new(Path::new(name), *size_bytes);
+            let opened = Opened::new(Path::new(name), Format::Raw, *size_bytes);
             let mapped = samples::list(&mut terminal, opened, extents, columns);
             total.merge(&mapped.summary);
         }
-        terminal.finish(&total, files.len() as u64).unwrap();
+        terminal.finish(&total, files.len() as u64, 0).unwrap();
         String::from_utf8(out).unwrap()
     }
 
@@ -273,7 +346,7 @@ hole       16 MiB      24.8%
 shared     16 MiB      24.8%
 extant     16.40 MiB   25.4%
 extents    131 in 131 fragments; mean 379.11 KiB, largest 16 MiB
-score      8 of 100, no problem (e4defrag's; best would be 2 extents)
+score      8 of 100, no problem (e4defrag's: 131 extents where 2 would do)
 ";
         assert_eq!(text, expected, "\n{text}");
     }

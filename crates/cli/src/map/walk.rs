@@ -18,9 +18,32 @@ pub(super) enum Boundary {
     Stay,
 }
 
+/// Whether a walk shows files and enters directories whose names begin with a dot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Hidden {
+    Show,
+    LeaveOut,
+}
+
+impl Hidden {
+    /// Whether an entry of a directory is shown, by its name.
+    pub(super) fn shows(self, name: &[u8]) -> bool {
+        self == Self::Show || !name.starts_with(b".")
+    }
+}
+
+/// A file to be mapped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Found {
+    pub(super) path: PathBuf,
+    /// Named by the user, and not found below a directory.
+    pub(super) is_argument: bool,
+}
+
 /// An iterator over files; an error stands for one file or directory.
 pub(super) struct Walk {
     boundary: Boundary,
+    hidden: Hidden,
     /// What is still to be visited, the next one last.
     pending: Vec<Pending>,
 }
@@ -40,19 +63,20 @@ enum Origin {
 
 impl Walk {
     /// Visits `paths` in their order.
-    pub(super) fn new(paths: &[PathBuf], boundary: Boundary) -> Self {
+    pub(super) fn new(paths: &[PathBuf], boundary: Boundary, hidden: Hidden) -> Self {
         let pending = paths.iter().rev().map(|path| Pending {
             path: path.clone(),
             origin: Origin::Argument,
         });
         Self {
             boundary,
+            hidden,
             pending: pending.collect(),
         }
     }
 
     /// The file, or `None` for what is no file; a directory's entries are queued.
-    fn visit(&mut self, next: Pending) -> Result<Option<PathBuf>> {
+    fn visit(&mut self, next: Pending) -> Result<Option<Found>> {
         let wrong = |source| Error::from(source).at(&next.path);
         let (metadata, device) = match next.origin {
             Origin::Argument => {
@@ -69,15 +93,22 @@ impl Walk {
             return Ok(None);
         }
         // A fifo named as an argument is an error of its own when it is opened.
-        let wanted = metadata.is_file() || matches!(next.origin, Origin::Argument);
-        Ok(wanted.then_some(next.path))
+        let is_argument = matches!(next.origin, Origin::Argument);
+        let wanted = metadata.is_file() || is_argument;
+        Ok(wanted.then_some(Found {
+            path: next.path,
+            is_argument,
+        }))
     }
 
     fn queue_entries(&mut self, directory: &Path, device: u64) -> Result<()> {
         let read = || -> std::io::Result<Vec<PathBuf>> {
-            fs::read_dir(directory)?
-                .map(|entry| entry.map(|entry| entry.path()))
-                .collect()
+            let entries = fs::read_dir(directory)?;
+            let shown = entries.filter(|entry| match entry {
+                Ok(entry) => self.hidden.shows(entry.file_name().as_encoded_bytes()),
+                Err(_) => true,
+            });
+            shown.map(|entry| entry.map(|entry| entry.path())).collect()
         };
         let mut entries =
             read().map_err(|source| Error::from(source).during("read directory").at(directory))?;
@@ -91,13 +122,13 @@ impl Walk {
 }
 
 impl Iterator for Walk {
-    type Item = Result<PathBuf>;
+    type Item = Result<Found>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while let Some(next) = self.pending.pop() {
             match self.visit(next) {
                 Ok(None) => {}
-                Ok(Some(path)) => return Some(Ok(path)),
+                Ok(Some(found)) => return Some(Ok(found)),
                 Err(error) => return Some(Err(error)),
             }
         }
@@ -118,15 +149,21 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let root = dir.path();
         fs::create_dir_all(root.join("b/c")).unwrap();
-        for name in ["z", "a", "b/2", "b/1", "b/c/x"] {
+        fs::create_dir(root.join("b/.git")).unwrap();
+        for name in ["z", "a", "b/2", "b/1", "b/c/x", ".hidden", "b/.git/x"] {
             fs::write(root.join(name), name).unwrap();
         }
         symlink(root, root.join("b/loop")).unwrap();
         symlink(root.join("a"), root.join("link")).unwrap();
-        let found: Vec<_> = Walk::new(&[root.to_path_buf()], Boundary::Stay)
-            .map(|path| path.unwrap().strip_prefix(root).unwrap().to_owned())
-            .collect();
-        assert_eq!(found, ["a", "b/1", "b/2", "b/c/x", "z"].map(PathBuf::from));
+        let walk = |hidden| -> Vec<_> {
+            Walk::new(&[root.to_path_buf()], Boundary::Stay, hidden)
+                .map(|found| found.unwrap().path.strip_prefix(root).unwrap().to_owned())
+                .collect()
+        };
+        let shown = ["a", "b/1", "b/2", "b/c/x", "z"].map(PathBuf::from);
+        assert_eq!(walk(Hidden::LeaveOut), shown);
+        let all = [".hidden", "a", "b/.git/x", "b/1", "b/2", "b/c/x", "z"];
+        assert_eq!(walk(Hidden::Show), all.map(PathBuf::from));
     }
 
     #[test]
@@ -137,10 +174,11 @@ mod tests {
         let link = dir.path().join("link");
         symlink(&file, &link).unwrap();
         let paths = [dir.path().join("none"), link.clone(), file.clone()];
-        let found: Vec<_> = Walk::new(&paths, Boundary::Cross).collect();
+        let found: Vec<_> = Walk::new(&paths, Boundary::Cross, Hidden::Show).collect();
         assert_eq!(found[0].as_ref().unwrap_err().kind(), ErrorKind::NotFound);
-        assert_eq!(found[1].as_ref().unwrap(), &link);
-        assert_eq!(found[2].as_ref().unwrap(), &file);
+        assert_eq!(found[1].as_ref().unwrap().path, link);
+        assert_eq!(found[2].as_ref().unwrap().path, file);
+        assert!(found[2].as_ref().unwrap().is_argument);
         assert_eq!(found.len(), 3);
     }
 }

@@ -22,7 +22,7 @@ use signal_hook::iterator::Signals;
 
 use super::{OnReadOnly, Ready, Wish};
 use crate::background::{self, Place};
-use crate::image::{Image, names};
+use crate::image::{Image, names, refuse_without_ext4};
 use crate::log::Log;
 use crate::print;
 
@@ -117,6 +117,7 @@ fn open_with(path: &Path, options: &MountOptions) -> Result<Filesystem> {
         ..HostOptions::default()
     };
     let device = Image::hold_device(path, &host)?;
+    refuse_without_ext4(&*device)?;
     Filesystem::open(device, filesystem_options(options))
 }
 

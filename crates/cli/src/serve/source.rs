@@ -102,7 +102,7 @@ impl Sources {
                 }
             };
             if format.is_none() {
-                format::refuse_other_than_raw(&*device).map_err(|error| error.at(&path))?;
+                format::refuse_other_than_raw(&*device, &path).map_err(|error| error.at(&path))?;
             }
             if self.image.is_none() && format != Some(Format::Qcow2) {
                 tell_of_rest(&path, &*device);

@@ -10,6 +10,7 @@ use extant_space::{ByteSize, Control, Result};
 use super::work::{WorkArgs, work};
 use crate::arguments::{parse_mode, parse_size};
 use crate::create::{ImageFormat, Mode};
+use crate::image_format;
 use crate::image_words::Words;
 use crate::pool::{PoolArgs, xml};
 
@@ -82,10 +83,7 @@ pub(super) fn run(args: &CreateArgs, control: Control<'_>) -> Result<String> {
     let of_pool = args.pool.open()?.definition().limits().preallocation.into();
     let operation = match (&args.volume, args.capacity, &args.xml) {
         (Some(volume), Some(capacity), _) => {
-            let format = match args.format {
-                Some(format) => format.into(),
-                None => Format::of_name(Path::new(volume.as_str())),
-            };
+            let format = image_format::of_new(Path::new(volume.as_str()), args.format)?;
             let words = Words::parse(&args.words, format)?;
             let mut create = CreateVolume::new(volume.clone(), capacity.0, of_pool);
             create.format = format;

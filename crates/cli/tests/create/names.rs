@@ -147,6 +147,19 @@ fn name_with_a_newline_stays_on_one_line() {
 }
 
 #[test]
+fn probe_of_a_place_that_is_not_there_is_an_error() {
+    let work = Workdir::new();
+    let probe = |name: &str| run(extant().args(["probe", name]).current_dir(work.path()));
+    probe("none").refused(4, &["none", "no such file"]);
+    probe("none/deeper").refused(4, &["none/deeper", "no such file"]);
+    fs::write(work.path().join("file"), "").unwrap();
+    for place in ["file", "."] {
+        let answer = probe(place).success();
+        assert!(answer.stdout.contains("create"), "{answer}");
+    }
+}
+
+#[test]
 fn name_that_looks_like_an_option_is_made_after_two_dashes() {
     let work = Workdir::new();
     let folder = work.folder("names");

@@ -45,9 +45,12 @@ fn json_has_every_field_that_is_documented() {
     let json = answer.json();
     assert_eq!(json["path"], work.path().join("a").to_str().unwrap());
     assert_eq!(json["preallocation"], "full");
+    assert_eq!(json["format"], "raw");
     for (field, value) in [
         ("/size_bytes", 3 * MIB),
-        ("/allocation_bytes", 3 * MIB),
+        ("/preallocated_bytes", 3 * MIB),
+        ("/file_bytes", 3 * MIB),
+        ("/allocated_bytes", 3 * MIB),
         ("/written_bytes", 3 * MIB),
         ("/resumed_bytes", 0),
         ("/map/extant_bytes", 3 * MIB),

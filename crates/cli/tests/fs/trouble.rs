@@ -258,8 +258,18 @@ fn what_is_no_image_is_refused_by_name() {
     fs::write(image.work.path().join("short"), "short").unwrap();
     image
         .fs(&["ls", "zeros"])
-        .refused(1, &["zeros", "superblock"]);
-    image.fs(&["ls", "short"]).refused(1, &["short"]);
+        .refused(5, &["zeros", "no superblock at byte 1024"]);
+    let words = ["short", "not an ext4 file system: too small"];
+    image.fs(&["ls", "short"]).refused(5, &words);
+    image.fs(&["check", "short"]).refused(8, &words);
+    let other = image.work.path().join("other");
+    fs::write(&other, [b"QFI\xfb".as_slice(), &[0; 8188]].concat()).unwrap();
+    for (command, status) in [("ls", 5), ("check", 8)] {
+        let answer = image.fs(&[command, "other"]);
+        answer.refused(status, &["other", "it looks like a qcow2 image"]);
+    }
+    let inside = run(extant().args(["map", "--in"]).arg(&other).arg("/"));
+    inside.refused(5, &["it looks like a qcow2 image"]);
     image
         .fs(&["ls", "none"])
         .refused(4, &["none", "no such file"]);

@@ -35,7 +35,7 @@ fn resize_keeps_the_mode_and_wants_a_word_for_less() {
         let file = work.path().join(name);
         create(&file, "4MiB", &["--preallocation", mode]).success();
         let answer = image(&["resize", "--json"], &[&file], &["+2MiB"]).success();
-        assert_eq!(answer.number("/new_bytes"), 6 * MIB);
+        assert_eq!(answer.number("/size_bytes"), 6 * MIB);
         assert_eq!(answer.text("/preallocation"), mode, "{answer}");
         assert_eq!(mode_of(&file), mode, "{name}");
         let less = image(&["resize"], &[&file], &["5MiB"]);
@@ -108,7 +108,7 @@ fn converted_images_hold_the_same_and_materialized_ones_too() {
     assert_checks(&over);
     // All of it is in the backing file.
     let answer = image(&["info", "--json"], &[&over], &[]).success();
-    assert_eq!(answer.number("/states/mapped"), 0, "{answer}");
+    assert_eq!(answer.number("/states/mapped_bytes"), 0, "{answer}");
     let slow = work.path().join("slow.qcow2");
     image(&["convert", "--background"], &[&raw, &slow], &[]).success();
     same(&slow);

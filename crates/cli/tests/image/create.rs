@@ -61,10 +61,10 @@ fn modes_show_in_the_map_of_the_file_and_in_the_report() {
         fs::remove_file(&file).unwrap();
         let words = format!("preallocation={mode},cluster_size=4k,lazy_refcounts=on");
         let answer = create(&file, "8MiB", &["--json", "-o", &words]).success();
-        assert_eq!(answer.text("/image/preallocation"), mode);
-        assert_eq!(answer.number("/image/virtual_bytes"), 8 * MIB);
+        assert_eq!(answer.text("/preallocation"), mode);
+        assert_eq!(answer.number("/size_bytes"), 8 * MIB);
         assert_eq!(
-            answer.number("/file/size_bytes"),
+            answer.number("/file_bytes"),
             fs::metadata(&file).unwrap().len()
         );
         let info = qemu_json(&[&"info", &"--output=json", &file]);
@@ -80,11 +80,11 @@ fn first_part_of_an_image_can_be_real_alone() {
     let work = Workdir::new();
     let file = work.path().join("a.qcow2");
     let answer = create(&file, "32MiB", &["--allocation", "2MiB", "--json"]).success();
-    assert_eq!(answer.number("/image/allocation_bytes"), 2 * MIB);
-    assert_eq!(answer.number("/image/virtual_bytes"), 32 * MIB);
+    assert_eq!(answer.number("/preallocated_bytes"), 2 * MIB);
+    assert_eq!(answer.number("/size_bytes"), 32 * MIB);
     assert_checks(&file);
     let info = run(extant().args(["image", "info", "--json"]).arg(&file)).success();
-    assert_eq!(info.number("/states/written"), 2 * MIB);
+    assert_eq!(info.number("/states/written_bytes"), 2 * MIB);
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn image_inside_an_image_is_whole_in_every_mode() {
         let name = format!("/{mode}.qcow2");
         let more = ["8MiB", "--json", "--preallocation", mode];
         let answer = outer.on(&["create"], &name, &more).success();
-        assert_eq!(answer.text("/disk/preallocation"), mode);
+        assert_eq!(answer.text("/preallocation"), mode);
         let copy = outer.get(&name);
         assert_checks(&copy);
         let info = qemu_json(&[&"info", &"--output=json", &copy]);
@@ -207,8 +207,8 @@ fn killed_creation_of_a_full_image_goes_on_where_it_was() {
     let before = device_bytes_written(&scratch);
     let answer = create(&file, "96MiB", &[&words[..], &["--json"]].concat()).success();
     let size = fs::metadata(&file).unwrap().len();
-    assert_eq!(answer.number("/file/resumed_bytes"), kept, "{answer}");
-    let rest = answer.number("/file/written_bytes");
+    assert_eq!(answer.number("/resumed_bytes"), kept, "{answer}");
+    let rest = answer.number("/written_bytes");
     assert_eq!(rest, size - kept, "{answer}");
     // With tables and metadata; all of it again would be far more.
     let on_device = device_bytes_written(&scratch) - before;

@@ -32,7 +32,7 @@ fn image_is_made_on_a_disk_looked_at_changed_and_copied() {
         run(command.args(more))
     };
     let answer = image(&["info", "--json"], &[]).success();
-    assert_eq!(answer.number("/virtual_bytes"), 64 * MIB);
+    assert_eq!(answer.number("/size_bytes"), 64 * MIB);
     image(&["check"], &[]).success();
     // It may promise more than the disk has, and is full only where that has room.
     image(&["materialize"], &[]).refused(3, &["no space", "missing"]);
@@ -46,7 +46,7 @@ fn image_is_made_on_a_disk_looked_at_changed_and_copied() {
     image(&["resize", "--preallocation", "off"], &["64MiB"]).success();
     assert_checks(disk.path());
     let answer = image(&["info", "--json"], &[]).success();
-    assert_eq!(answer.number("/states/written"), 20 * MIB, "{answer}");
+    assert_eq!(answer.number("/states/written_bytes"), 20 * MIB, "{answer}");
     let copy = work.path().join("copy.raw");
     run(extant()
         .args(["image", "convert"])

@@ -31,8 +31,8 @@ fn what_is_no_image_is_refused_in_both_ways_of_mounting() {
             run(command.current_dir(work))
         };
         mount("none", "mount").refused(4, &["none", "no such file"]);
-        mount("zeros", "mount").refused(1, &["zeros", "superblock"]);
-        mount("short", "mount").refused(1, &["short"]);
+        mount("zeros", "mount").refused(5, &["zeros", "no superblock"]);
+        mount("short", "mount").refused(5, &["short", "too small"]);
         mount("corrupt", "mount").refused(1, &["corrupt"]);
         mount("mount", "mount").refused(4, &["not a regular file"]);
         mount("disk.img", "none").refused(4, &["none", "no such file"]);

@@ -30,7 +30,6 @@ impl Check<'_> {
             word >> (cluster % 64) & 1 == 1
         };
         let has_data_file = self.image.header.has_data_file();
-        let mut next_offset = None;
         let mut seen = vec![0_u64; ones.len()];
         for (index, &raw) in (0..).zip(&self.image.l1) {
             let entry = L1Entry(raw);
@@ -53,6 +52,8 @@ impl Check<'_> {
             }
             *word |= 1 << (cluster % 64);
             let entries = read_table(&*self.image.file, table, self.geometry.l2_entries())?;
+            // Within a table, as QEMU counts: the next one may lie between its clusters and those before.
+            let mut next_offset = None;
             for (number, raw) in (0..).zip(entries) {
                 let entry = L2Entry(raw);
                 let offset = match entry.mapping(self.geometry, has_data_file, 0) {

@@ -29,6 +29,8 @@ on_disk! {
     }
 }
 
+/// Where the extra data has the count of instructions, which all bits stand for where they were not counted.
+const INSTRUCTIONS: usize = size_of::<RawSnapshotExtra>();
 /// QEMU's limits.
 const EXTRA_MAX: u32 = 1024;
 const LIST_BYTES_MAX: u64 = 64 << 20;
@@ -43,6 +45,12 @@ pub struct Snapshot {
     pub name: String,
     /// When it was made, seconds since 1970.
     pub date_seconds: u32,
+    /// The nanoseconds of that.
+    pub date_nanoseconds: u32,
+    /// The clock of the machine, nanoseconds.
+    pub vm_clock_nanoseconds: u64,
+    /// Instructions that the machine had executed, where they were counted.
+    pub instructions: Option<u64>,
     /// Bytes of the machine's state in it.
     pub vm_state_bytes: u64,
     /// The size that the disk had; `None` where it is not told.
@@ -134,6 +142,12 @@ fn read_one(
         id: String::from_utf8_lossy(id).into_owned(),
         name: String::from_utf8_lossy(name).into_owned(),
         date_seconds: raw.date_sec.get(),
+        date_nanoseconds: raw.date_nsec.get(),
+        vm_clock_nanoseconds: raw.vm_clock_nsec.get(),
+        instructions: extra
+            .get(INSTRUCTIONS..INSTRUCTIONS + 8)
+            .map(|bytes| u64::from_be_bytes(bytes.try_into().expect("eight bytes")))
+            .filter(|count| *count != u64::MAX),
         vm_state_bytes: known.map_or(u64::from(raw.vm_state_size.get()), |known| {
             known.vm_state_size_large.get()
         }),

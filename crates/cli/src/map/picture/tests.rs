@@ -8,7 +8,7 @@ use crate::map::samples;
 
 fn file(name: &str, extents: &[extant_space::Extent]) -> Mapped {
     let size = extents.last().map_or(0, |last| last.logical.end());
-    let opened = Opened::new(Path::new(name), size);
+    let opened = Opened::new(Path::new(name), extant_image::Format::Raw, size);
     samples::mapped(opened, extents, CELLS, |_, _| {})
 }
 
@@ -109,4 +109,25 @@ fn files_past_the_limit_are_counted() {
     let picture = Picture::new(&files, &MapSummary::default(), 1000);
     let text = "and 980 more files not drawn";
     assert!(picture.labels.iter().any(|label| label.text == text));
+}
+
+#[test]
+fn picture_of_many_files_stays_small() {
+    const HEIGHT_MAX: u32 = 4500;
+    let one = file("a", &samples::four_states());
+    for count in [
+        1,
+        ROOMY_FILES_MAX,
+        PLACED_FILES_MAX,
+        PLACED_FILES_MAX + 1,
+        FILES_MAX,
+    ] {
+        let files = vec![one.clone(); count];
+        let mut total = MapSummary::default();
+        files.iter().for_each(|file| total.merge(&file.summary));
+        // More than are drawn.
+        let picture = Picture::new(&files, &total, 2 * FILES_MAX as u64);
+        assert_eq!(picture.bars.len(), count);
+        assert!(picture.height <= HEIGHT_MAX, "{count}: {}", picture.height);
+    }
 }

@@ -1,0 +1,103 @@
+//! Which format an image has, for every command: what `--format` says, else what name and contents say together
+//! (`extant_image::detect`). Refusals say which option settles it.
+
+use std::path::Path;
+
+use extant_image::Format;
+use extant_image::detect::{self, Kind, Purpose};
+use extant_space::{Error, ErrorKind, Result, SpaceFile};
+
+use crate::create::ImageFormat;
+
+/// The format of a new image.
+///
+/// # Errors
+/// `Unsupported` for names of formats that are not made here.
+pub fn of_new(path: &Path, said: Option<ImageFormat>) -> Result<Format> {
+    match said {
+        Some(format) => Ok(format.into()),
+        None => detect::format_of_new(path).map_err(|error| {
+            error
+                .at(path)
+                .advice("--format raw or qcow2 makes such a file under this name all the same")
+        }),
+    }
+}
+
+/// The format of the image in `file`, which has the name `path`.
+///
+/// # Errors
+/// `Unsupported` where name and contents contradict each other or are of a format that is not read here; those of reading.
+pub fn of_existing(
+    path: &Path,
+    said: Option<Format>,
+    file: &dyn SpaceFile,
+    purpose: Purpose,
+) -> Result<Format> {
+    if let Some(format) = said {
+        return Ok(format);
+    }
+    let contents = detect::of_file(file)?;
+    detect::format_of(path, contents, purpose).map_err(|error| advise(error, path, contents))
+}
+
+/// What a file is for commands that work on files as well as on images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Meaning {
+    /// Its bytes are what counts.
+    File,
+    /// The disk of the guest is, which lies in it as qcow2.
+    Disk,
+}
+
+/// Whether `file` is meant, or the disk in it. Compressed files are files.
+///
+/// # Errors
+/// As [`of_existing`], for a use of the image.
+pub fn meaning(path: &Path, said: Option<Format>, file: &dyn SpaceFile) -> Result<Meaning> {
+    let format = match said {
+        Some(format) => format,
+        None => {
+            let contents = detect::of_file(file)?;
+            let is_image_by_name = detect::of_name(path) == Some(Kind::Qcow2);
+            match detect::of_both(path, contents) {
+                None | Some(Kind::Compressed(_)) if !is_image_by_name => Format::Raw,
+                _ => detect::format_of(path, contents, Purpose::Use)
+                    .map_err(|error| advise(error, path, contents))?,
+            }
+        }
+    };
+    Ok(match format {
+        Format::Raw => Meaning::File,
+        Format::Qcow2 => Meaning::Disk,
+    })
+}
+
+/// A remark where the name promises something else than what was found.
+pub fn disagreement(path: &Path, found: Format) -> Option<String> {
+    match (detect::of_name(path), found) {
+        (Some(Kind::Qcow2), Format::Raw) => {
+            Some("its name is that of a qcow2 image, and its contents are not".to_owned())
+        }
+        (Some(kind @ Kind::Foreign(_)), _) => Some(format!(
+            "its name is that of {}, and its contents are {found}",
+            kind.described()
+        )),
+        _ => None,
+    }
+}
+
+fn advise(error: Error, path: &Path, contents: Option<Kind>) -> Error {
+    let advice = match detect::of_both(path, contents) {
+        Some(Kind::Qcow2) => "--format qcow2 if you know who made it, else --format raw",
+        Some(Kind::Foreign(_)) => {
+            "qemu-img convert makes a qcow2 or raw image of it; --format raw takes its bytes as they are"
+        }
+        Some(Kind::Compressed(_)) => "unpack it first; --format raw takes its bytes as they are",
+        None => "--format raw takes its bytes as they are",
+    };
+    match error.kind() {
+        ErrorKind::Unsupported => error.advice(advice),
+        _ => error,
+    }
+}

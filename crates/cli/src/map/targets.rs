@@ -1,0 +1,78 @@
+//! The files that pictures are written to: none that is there already, unless that is forced, and never one that is mapped.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use extant_space::{Error, ErrorKind, Result};
+use extant_sys::identity::Identity;
+
+/// The files of the pictures.
+pub(super) struct Targets {
+    /// Those that are there, to be replaced.
+    found: Vec<(PathBuf, Identity)>,
+}
+
+impl Targets {
+    /// Judges the names in `paths`.
+    ///
+    /// # Errors
+    /// `AlreadyExists` for a file that is there where none may be replaced, `WrongType` for what is no regular file, and
+    /// `InvalidArgument` where two pictures have one name.
+    pub(super) fn new(paths: &[&Path], may_replace: bool) -> Result<Self> {
+        let mut found = Vec::new();
+        for (index, path) in paths.iter().enumerate() {
+            if paths[..index].iter().any(|other| is_same_name(other, path)) {
+                return Err(Error::new(ErrorKind::InvalidArgument)
+                    .at(path)
+                    .detail("two pictures of one name"));
+            }
+            let Ok(metadata) = fs::symlink_metadata(path) else {
+                continue;
+            };
+            if !may_replace {
+                return Err(Error::new(ErrorKind::AlreadyExists)
+                    .at(path)
+                    .advice("--force replaces it"));
+            }
+            if !metadata.is_file() {
+                return Err(Error::new(ErrorKind::WrongType).at(path));
+            }
+            found.push((
+                path.to_path_buf(),
+                Identity::of(path).map_err(|source| Error::from(source).at(path))?,
+            ));
+        }
+        Ok(Self { found })
+    }
+
+    /// Refuses a picture in the place of `input`, a file of the host.
+    ///
+    /// # Errors
+    /// `InUse` with the name of the picture.
+    pub(super) fn check_input(&self, input: &Path) -> Result<()> {
+        if self.found.is_empty() {
+            return Ok(());
+        }
+        let Ok(identity) = Identity::of(input) else {
+            return Ok(());
+        };
+        match self.found.iter().find(|(_, found)| *found == identity) {
+            None => Ok(()),
+            Some((path, _)) => Err(Error::new(ErrorKind::InvalidArgument)
+                .at(path)
+                .detail("it is mapped itself, and a picture never replaces that")),
+        }
+    }
+}
+
+/// Of files that are to be, only the names can be compared.
+fn is_same_name(one: &Path, other: &Path) -> bool {
+    let place = |path: &Path| {
+        let folder = path
+            .parent()
+            .filter(|folder| !folder.as_os_str().is_empty());
+        let folder = fs::canonicalize(folder.unwrap_or(Path::new("."))).ok()?;
+        Some(folder.join(path.file_name()?))
+    };
+    one == other || place(one).is_some() && place(one) == place(other)
+}
