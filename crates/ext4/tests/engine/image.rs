@@ -12,7 +12,7 @@ use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::workdir::Workdir;
 
 /// What mke2fs is told for file systems that differ where the engine has to know.
-pub const FORMATS: [&str; 7] = [
+pub const FORMATS: [&str; 8] = [
     "-t ext4",
     "-t ext4 -b 1024",
     "-t ext4 -b 2048 -O ^metadata_csum,uninit_bg",
@@ -20,6 +20,7 @@ pub const FORMATS: [&str; 7] = [
     "-t ext4 -b 1024 -O ^64bit,^flex_bg,^metadata_csum",
     "-t ext4 -O ^dir_index,^huge_file,^dir_nlink -I 128",
     "-t ext4 -O sparse_super2,large_dir -b 1024",
+    "-t ext4 -O ^has_journal -b 1024",
 ];
 
 /// A file system in memory.

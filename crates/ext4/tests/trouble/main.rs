@@ -2,6 +2,7 @@
 //!
 //! - `failing`: errors of the device at every request of a scenario; `reads`: reads that are wrong;
 //! - `full`: no space at every allocation; `policy`: what is noted, and what happens then;
+//! - `panics`: panics in the middle of changes;
 //! - `device`: devices that are short or read-only;
 //! - `corrupt`: damaged images, under a watch (`watch`) for time, and a bound of memory.
 //!
@@ -12,6 +13,7 @@ mod device;
 mod failing;
 mod full;
 mod image;
+mod panics;
 mod policy;
 mod reads;
 mod scenario;
