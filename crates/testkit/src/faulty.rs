@@ -43,6 +43,8 @@ pub struct Faults {
     /// How long each read, write, `fallocate` and `fsync` takes at least. Ends early when
     /// the faults are changed.
     pub latency: Duration,
+    /// How much longer `fsync` and `fdatasync` take. Ends early likewise.
+    pub sync_latency: Duration,
 }
 
 /// Faults of `fallocate`.
