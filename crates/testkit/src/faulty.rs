@@ -115,7 +115,7 @@ pub struct Faulty {
     shared: Arc<Shared>,
     session: Option<BackgroundSession>,
     place: PathBuf,
-    _watchdog: FuseWatchdog,
+    watchdog: FuseWatchdog,
     _work: Workdir,
 }
 
@@ -143,7 +143,7 @@ impl Faulty {
         let session = fuser::spawn_mount(serve::Server(Arc::clone(&shared)), &place, &config)
             .unwrap_or_else(|error| panic!("mount FUSE at {}: {error}", place.display()));
         Self {
-            _watchdog: FuseWatchdog::watch(&place),
+            watchdog: FuseWatchdog::watch(&place),
             shared,
             session: Some(session),
             place,
@@ -151,8 +151,9 @@ impl Faulty {
         }
     }
 
-    /// Where it is mounted.
+    /// Where it is mounted. A test that asks makes progress.
     pub fn path(&self) -> &Path {
+        self.watchdog.progress();
         &self.place
     }
 
@@ -161,8 +162,9 @@ impl Faulty {
         self.shared.set_faults(faults);
     }
 
-    /// What was asked of it so far.
+    /// What was asked of it so far. A test that asks makes progress.
     pub fn counters(&self) -> Counters {
+        self.watchdog.progress();
         self.shared.counters()
     }
 
