@@ -58,12 +58,12 @@ use syncs::Syncs;
 use target::{Target, TargetKind};
 use ways::{Refusals, Way};
 
-pub use options::{HostAccess, HostCache, HostEngine, HostOptions};
+pub use options::{HostAccess, HostCache, HostEnd, HostEngine, HostOptions};
 
 /// A regular file or a block device of the host, as a device.
 ///
 /// The device has the size of the file in whole logical blocks; a rest of a block at the end of the file belongs to
-/// nobody and is left alone. Where somebody else cuts the file, reads past its end fail.
+/// nobody and is left alone, unless the options ask for the exact end. Where somebody else cuts the file, reads past its end fail.
 pub struct HostDevice {
     file: File,
     path: PathBuf,

@@ -34,7 +34,7 @@ mod traffic;
 
 pub use device::{Assigned, Device, RangeStatus};
 pub use geometry::{Features, Geometry, Limits, RangeLimit};
-pub use host::{HostAccess, HostCache, HostDevice, HostEngine, HostOptions};
+pub use host::{HostAccess, HostCache, HostDevice, HostEnd, HostEngine, HostOptions};
 pub use kind::OperationKind;
 pub use loop_device::{LoopAccess, LoopDevice, LoopOptions};
 pub use memory::{MemoryDevice, MemoryOptions};

@@ -6,8 +6,8 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 
 use extant_blockdev::{
-    Device, Features, HostAccess, HostCache, HostDevice, HostEngine, HostOptions, Persistence,
-    Zeroing,
+    Device, Features, HostAccess, HostCache, HostDevice, HostEnd, HostEngine, HostOptions,
+    Persistence, Zeroing,
 };
 use extant_space::{ByteRange, ErrorKind};
 use extant_testkit::scratch::{DirectIo, Filesystem, LoopDevice, Scratch};
@@ -22,6 +22,7 @@ const READ_ONLY: HostOptions = HostOptions {
     engine: HostEngine::Auto,
     depth: 4,
     assign_max: 1 << 20,
+    end: HostEnd::WholeBlock,
 };
 
 fn kind_of_refusal(path: &std::path::Path, options: &HostOptions) -> ErrorKind {
@@ -334,5 +335,69 @@ fn durable_requests_find_out_that_the_disk_takes_no_more() {
         assert!(device.write_zeroes(zeroed, fua).is_err(), "{engine:?}");
         let device = device_on(&second);
         assert!(device.write_at(&data, 0, Persistence::Fua).is_err());
+    }
+}
+
+#[test]
+fn file_that_ends_inside_a_sector_is_a_device_to_its_last_byte() {
+    require!(uring());
+    const SIZE: u64 = MIB + 1000;
+    let work = Workdir::new();
+    for options in every_way() {
+        let path = sparse(work.path(), "file", SIZE);
+        fs::write(&path, vec![7; SIZE as usize]).unwrap();
+        let exact = HostOptions {
+            end: HostEnd::Exact,
+            ..options.clone()
+        };
+        if options.cache == HostCache::Direct {
+            let error = HostDevice::open(&path, &exact).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            continue;
+        }
+        let device = open(&path, &exact);
+        let geometry = device.geometry();
+        assert_eq!((geometry.size, geometry.logical_block), (SIZE, 1));
+        device
+            .write_at(b"end", SIZE - 3, Persistence::Cached)
+            .unwrap();
+        let range = |start, end| ByteRange::new(start, end);
+        device
+            .write_zeroes(range(SIZE - 700, SIZE - 10), Zeroing::ANY)
+            .unwrap();
+        device
+            .write_zeroes(range(5, 600), Zeroing::ALLOCATED)
+            .unwrap();
+        device.discard(range(8192, SIZE - 1)).unwrap();
+        device.flush().unwrap();
+        let error = device.write_at(b"more", SIZE - 3, Persistence::Cached);
+        assert_eq!(error.unwrap_err().kind(), ErrorKind::InvalidArgument);
+        let mut status = Vec::new();
+        device
+            .status(range(0, SIZE), &mut |range, _| {
+                status.push(range);
+                std::ops::ControlFlow::Continue(())
+            })
+            .unwrap();
+        assert_eq!(status.last().map(|range| range.end()), Some(SIZE));
+        let mut found = vec![0; SIZE as usize];
+        device.read_at(&mut found, 0).unwrap();
+        let mut wanted = vec![7; SIZE as usize];
+        wanted[5..600].fill(0);
+        wanted[8192..SIZE as usize - 1].fill(0);
+        // What a discard leaves may be data or zeros, at its ends.
+        let kept = |bytes: &[u8]| [&bytes[..8192], &bytes[SIZE as usize - 700..][..690]].concat();
+        assert_eq!(kept(&found), kept(&wanted));
+        assert_eq!(found.last(), Some(&b'd'));
+        assert_eq!(fs::metadata(&path).unwrap().len(), SIZE);
+        drop(device);
+        // A file that ends with a sector has sectors.
+        OpenOptions::new()
+            .write(true)
+            .open(&path)
+            .unwrap()
+            .set_len(MIB)
+            .unwrap();
+        assert_eq!(open(&path, &exact).geometry().logical_block, 512);
     }
 }

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::thread;
 
 use extant_blockdev::{
-    Device, HostAccess, HostCache, HostDevice, HostEngine, HostOptions, OperationKind, Statistics,
-    Transfer, TransferKind, TransferStream,
+    Device, HostAccess, HostCache, HostDevice, HostEnd, HostEngine, HostOptions, OperationKind,
+    Statistics, Transfer, TransferKind, TransferStream,
 };
 use extant_space::{Error, ErrorKind, Result};
 use extant_sys::buffer::AlignedBuffer;
@@ -24,6 +24,7 @@ const DIRECT: HostOptions = HostOptions {
     engine: HostEngine::Auto,
     depth: 32,
     assign_max: 1 << 30,
+    end: HostEnd::WholeBlock,
 };
 
 /// Block numbers come through a pipe while others are in flight, 64 at most; each is written, or read and compared.

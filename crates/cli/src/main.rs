@@ -81,6 +81,13 @@ fn main() -> ExitCode {
     // Before anything is printed, and before signals are caught: a shell may end it.
     complete::answer();
     let arguments: Vec<OsString> = std::env::args_os().collect();
+    if arguments
+        .first()
+        .is_some_and(|name| name == extant_hostfs::HELPER)
+    {
+        return extant_hostfs::help(arguments.get(1).map(OsString::as_os_str));
+    }
+    extant_hostfs::use_helper();
     let cancel = match signals::catch() {
         Ok(cancel) => cancel,
         Err(error) => return exit::report(&error, exit::Style::Line),

@@ -190,6 +190,25 @@ fn second_signal_ends_at_once() {
 }
 
 #[test]
+fn signal_during_a_sync_ends_the_command_while_the_disk_is_busy() {
+    require!(Faulty::requirement());
+    let faults = Faults {
+        sync_latency: Duration::from_secs(30),
+        ..Faults::default()
+    };
+    let fuse = Faulty::new(64 * MIB, faults);
+    // FUSE keeps the inode locked during a sync, so a removal would wait.
+    let file = fuse.path().join("a");
+    let running = Running::start(&mut create_command(&file, "1MiB", &["--keep-partial"]));
+    wait_until("all zeros", || fuse.counters().bytes_written >= MIB);
+    sleep(Duration::from_millis(500));
+    let (answer, time) = running.stop(Signal::INT);
+    answer.refused(130, &["/a: ", "cancelled"]);
+    assert!(time < Duration::from_secs(20), "{time:?}");
+    assert_names(fuse.path(), &[".a.extant-partial"]);
+}
+
+#[test]
 fn kept_partial_is_taken_up_after_a_cancel() {
     require!(Filesystem::Ext4.requirement());
     let mut random = Random::seeded("--test interrupt kept_partial");

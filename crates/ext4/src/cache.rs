@@ -46,6 +46,8 @@ struct State {
     bytes: Option<Arc<[u8]>>,
     /// The running transaction, when it changed the block.
     changed_in: Option<TransactionId>,
+    /// The last transaction that made it out of a free block.
+    created_in: Option<TransactionId>,
     forgotten: bool,
 }
 
@@ -125,6 +127,7 @@ impl BlockCache {
     ) -> T {
         let made = self.with(number, |block, state| {
             state.bytes = Some(vec![0; self.block_bytes].into());
+            state.created_in = Some(by.id());
             Ok(state.change(by, block, change))
         });
         made.expect("nothing was read")
@@ -160,6 +163,7 @@ impl BlockCache {
                 state: Mutex::new(State {
                     bytes: None,
                     changed_in: None,
+                    created_in: None,
                     forgotten: false,
                 }),
             }))
@@ -206,6 +210,11 @@ impl Block {
     /// Its number.
     pub(crate) fn number(&self) -> PhysicalBlock {
         self.number
+    }
+
+    /// Whether it was free before `transaction`.
+    pub(crate) fn is_new_in(&self, transaction: TransactionId) -> bool {
+        lock(&self.state).created_in == Some(transaction)
     }
 
     /// Its number and its bytes as they are now; `None` when it was freed.

@@ -17,6 +17,7 @@ mod superblock;
 mod trim;
 
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
@@ -73,6 +74,8 @@ pub(crate) struct Parts {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) options: Options,
     pub(crate) layout: Layout,
+    /// Whether there is a journal.
+    pub(crate) has_log: bool,
     pub(crate) seed: Option<Seed>,
     pub(crate) superblock: Mutex<Superblock>,
     /// As it was last given to the device or the journal.
@@ -202,7 +205,9 @@ impl Core {
         for _ in 0..COMMITS_FOR_SPACE {
             let Some(journal) = &self.journal else { break };
             let is_full = matches!(&result, Err(error) if error.kind() == ErrorKind::NoSpace);
-            if !is_full || self.parts.allocator.pending_blocks() == 0 {
+            let has_pending =
+                self.parts.allocator.pending_blocks() > 0 || self.parts.groups.has_freed_inodes();
+            if !is_full || !has_pending {
                 break;
             }
             journal.commit(journal.running())?;
@@ -263,6 +268,12 @@ impl Core {
         error
     }
 
+    /// Whether an error or a panic has stopped the journal.
+    pub(crate) fn has_failed(&self) -> bool {
+        let journal = self.journal.as_ref();
+        journal.is_some_and(|journal| journal.failure().is_some())
+    }
+
     fn close(&self) -> Result<()> {
         let Some(journal) = &self.journal else {
             return Ok(());
@@ -270,7 +281,16 @@ impl Core {
         if self.parts.closed.swap(true, Ordering::Relaxed) {
             return Ok(());
         }
-        self.parts.allocator.release_windows();
+        if self.has_failed() {
+            // A panic may be the cause: nothing in memory is of any use.
+            return journal.empty();
+        }
+        let release = || self.parts.allocator.release_windows();
+        if catch_unwind(AssertUnwindSafe(release)).is_err() {
+            // Somebody panicked before, in the allocator.
+            let error = Error::new(ErrorKind::Io);
+            self.fail(error.detail("a thread panicked while it changed the allocator"));
+        }
         journal.empty()?;
         self.parts.mark_clean()?;
         // Removing a name was all right by then, and nobody was there to be told.
@@ -280,6 +300,10 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            // As a crash would leave it.
+            return;
+        }
         // Nobody is there to be told.
         let _ = self.close();
     }

@@ -19,6 +19,8 @@ mod blocks;
 mod inodes;
 mod source;
 
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use extant_ondisk::ext4::bitmap::Bitmap;
@@ -43,6 +45,8 @@ pub(crate) struct Groups {
     /// Sums over the descriptors as they were frozen last: no operation writes them.
     frozen_free: Mutex<FreeSums>,
     zone: SystemZone,
+    /// How many inodes wait for a commit to be used again.
+    freed_inodes: AtomicU32,
 }
 
 /// One group. Its lock is held for a few bits at a time.
@@ -61,6 +65,9 @@ pub(crate) struct Group {
     inodes_changed: bool,
     /// The allocator has read the block bitmap.
     handed_over: bool,
+    /// Without a journal: the inodes that the running transaction has freed. They are not used again before it has
+    /// committed.
+    freed_inodes: BTreeSet<u32>,
 }
 
 impl Groups {
@@ -77,7 +84,13 @@ impl Groups {
             groups: (0..count).map(|_| OnceLock::new()).collect(),
             frozen_free: Mutex::new(free),
             zone,
+            freed_inodes: AtomicU32::new(0),
         }
+    }
+
+    /// Whether a commit would let inodes be used again.
+    pub(crate) fn has_freed_inodes(&self) -> bool {
+        self.freed_inodes.load(Ordering::Relaxed) > 0
     }
 
     /// The blocks that no file can have.
@@ -128,6 +141,7 @@ impl Groups {
             blocks_changed: false,
             inodes_changed: false,
             handed_over: false,
+            freed_inodes: BTreeSet::new(),
         })
     }
 
@@ -141,6 +155,9 @@ impl Groups {
         let cell = self.groups[number.0 as usize].get();
         let mut group = lock(cell.expect("a changed group was read"));
         let group = &mut *group;
+        let freed = std::mem::take(&mut group.freed_inodes);
+        self.freed_inodes
+            .fetch_sub(freed.len() as u32, Ordering::Relaxed);
         for (kind, bitmap, changed, place) in [
             (
                 Bitmap::Blocks,

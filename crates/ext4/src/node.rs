@@ -161,7 +161,10 @@ impl Core {
     /// Closes a handle. The thread has no transaction open.
     pub(crate) fn close_handle(&self, cell: &Arc<InodeCell>) {
         let (is_last, has_name, has_late_access) = {
-            let mut state = write(&cell.state);
+            let Ok(mut state) = cell.state.write() else {
+                // A thread panicked while it changed the inode, which has stopped the journal.
+                return;
+            };
             state.handles -= 1;
             (
                 state.handles == 0,
@@ -169,7 +172,7 @@ impl Core {
                 state.has_late_access,
             )
         };
-        if !is_last {
+        if !is_last || self.has_failed() || std::thread::panicking() {
             return;
         }
         cell.release_windows();

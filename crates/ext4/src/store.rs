@@ -168,6 +168,9 @@ impl<'a> Store<'a> {
 impl Drop for Store<'_> {
     /// After an error, before it was settled.
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
         if let Err(error) = self.mark() {
             self.parts.note_error(&error);
         }

@@ -5,10 +5,10 @@
 
 use std::time::{Duration, Instant};
 
-use extant_space::{ByteRange, Control, FallocateMode, Phase, Result, SpaceFile};
+use extant_space::{ByteRange, FallocateMode, Phase, Result, SpaceFile};
 
-use crate::file::HostFile;
-use crate::filesystem::{FileSystem, FileSystemKind};
+use crate::filesystem::FileSystemKind;
+use crate::written::Target;
 
 /// A request for space is answered in about this long, so that a cancel is.
 const CALL: Duration = Duration::from_millis(40);
@@ -24,22 +24,18 @@ const WRITE_ZEROES_MAX: u64 = 16 << 30;
 /// Pieces of a range end at multiples of this, which is a multiple of any block.
 const CUT: u64 = 1 << 20;
 
-/// Allocates `range` in requests as large as a cancel allows.
-pub(crate) fn allocate(
-    file: &HostFile,
-    filesystem: &FileSystem,
-    range: ByteRange,
-    mode: FallocateMode,
-    control: Control<'_>,
-) -> Result<()> {
-    let (start, most) = match filesystem.kind {
+/// Allocates the target's range in requests as large as a cancel allows.
+pub(crate) fn allocate(target: &Target<'_>, mode: FallocateMode) -> Result<()> {
+    let range = target.range;
+    let (start, most) = match target.filesystem.kind {
         FileSystemKind::Memory => (ALLOCATE_MEMORY, ALLOCATE_MEMORY),
         _ => (ALLOCATE_START, ALLOCATE_MAX),
     };
     in_timed_calls(range, start, most, |piece| {
-        control.cancel.check()?;
-        control.report(Phase::Allocate, piece.start() - range.start(), range.len());
-        file.fallocate(mode, piece)
+        target.check_go_on()?;
+        let done = piece.start() - range.start();
+        target.control.report(Phase::Allocate, done, range.len());
+        target.file.fallocate(mode, piece)
     })
 }
 

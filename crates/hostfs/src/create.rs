@@ -269,14 +269,14 @@ fn make(
         Some(_) => Contents::Any,
     };
     let verify = || match options.preallocation {
-        Preallocation::Full => verify::written(file, filesystem, range, contents, control),
-        _ => verify::at_least(file, filesystem, range, options.preallocation.state()),
+        Preallocation::Full => verify::written(&content.target, contents),
+        _ => verify::at_least(&content.target, options.preallocation.state()),
     };
     let mut verified = verify()?;
     if let Some(filling) = filling.filter(|filling| filling.order == FillOrder::AfterSpace) {
         partial.begin_filling()?;
         (filling.fill)(file, control)?;
-        verified = verify::at_least(file, filesystem, range, options.preallocation.state())?;
+        verified = verify::at_least(&content.target, options.preallocation.state())?;
     }
     let size_bytes = file.size()?;
     if size_bytes != options.size_bytes {

@@ -127,11 +127,19 @@ pub fn materialize_file(
             .advice("NOCOW can be set on an empty file only")
             .remedy(Remedy::CreateWithoutCopyOnWrite)
     })?;
-    let before = missing::survey(file, range)?;
+    let target = Target {
+        file,
+        filesystem: &filesystem,
+        range,
+        pace: &options.pace,
+        control,
+        lease: lease.as_ref(),
+    };
+    let before = missing::survey(&target)?;
     let unshared_bytes = match (before.shared_bytes, options.shared) {
         (0, _) => 0,
         (bytes, Shared::Unshare) => {
-            unshare(file, range, control)?;
+            unshare(&target)?;
             bytes
         }
         (bytes, Shared::Refuse) => {
@@ -143,17 +151,9 @@ pub fn materialize_file(
                 .remedy(Remedy::Unshare));
         }
     };
-    let target = Target {
-        file,
-        filesystem: &filesystem,
-        range,
-        pace: &options.pace,
-        control,
-        lease: lease.as_ref(),
-    };
     target.check_space(before.hole_bytes)?;
     let made = target.make_written()?;
-    let verified = verify::written(file, &filesystem, range, Contents::Any, control)?;
+    let verified = verify::written(&target, Contents::Any)?;
     Ok(MaterializeReport {
         range,
         already_written_bytes: made.already_written_bytes,
@@ -165,10 +165,12 @@ pub fn materialize_file(
     })
 }
 
-fn unshare(file: &HostFile, range: ByteRange, control: Control<'_>) -> Result<()> {
-    for piece in range.chunks(UNSHARE) {
-        control.cancel.check()?;
-        file.fallocate(FallocateMode::UnshareRange, piece)
+fn unshare(target: &Target<'_>) -> Result<()> {
+    for piece in target.range.chunks(UNSHARE) {
+        target.check_go_on()?;
+        target
+            .file
+            .fallocate(FallocateMode::UnshareRange, piece)
             .map_err(|error| match error.kind() {
                 ErrorKind::Unsupported => error
                     .with_kind(ErrorKind::CopyOnWrite)

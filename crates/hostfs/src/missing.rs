@@ -6,6 +6,7 @@ use extant_space::{ByteRange, ExtentFlags, ExtentState, Result, SpaceFile};
 
 use crate::file::HostFile;
 use crate::filesystem::{FileSystem, FileSystemKind};
+use crate::written::Target;
 
 /// Looked at in one piece where holes cannot be told from data.
 const LOOK_THROUGH: u64 = 1 << 20;
@@ -20,9 +21,9 @@ pub(crate) struct Survey {
     pub(crate) shared_bytes: u64,
 }
 
-pub(crate) fn survey(file: &HostFile, range: ByteRange) -> Result<Survey> {
+pub(crate) fn survey(target: &Target<'_>) -> Result<Survey> {
     let mut survey = Survey::default();
-    file.for_each_extent(range, &mut |extent| {
+    target.for_each_extent(&mut |extent| {
         let bytes = extent.logical.len();
         match extent.state {
             ExtentState::Hole => survey.hole_bytes += bytes,
@@ -32,21 +33,21 @@ pub(crate) fn survey(file: &HostFile, range: ByteRange) -> Result<Survey> {
         if extent.flags.contains(ExtentFlags::SHARED) {
             survey.shared_bytes += bytes;
         }
-        ControlFlow::Continue(())
+        Ok(ControlFlow::Continue(()))
     })?;
     Ok(survey)
 }
 
 /// The piece to try the kernel's write zeroes on.
-pub(crate) fn first_unwritten(file: &HostFile, range: ByteRange) -> Result<Option<ByteRange>> {
+pub(crate) fn first_unwritten(target: &Target<'_>) -> Result<Option<ByteRange>> {
     let mut found = None;
-    file.for_each_extent(range, &mut |extent| {
+    target.for_each_extent(&mut |extent| {
         if extent.state == ExtentState::Unwritten {
             let end = extent.logical.end().min(extent.logical.start() + TRIAL);
             found = Some(ByteRange::new(extent.logical.start(), end));
-            return ControlFlow::Break(());
+            return Ok(ControlFlow::Break(()));
         }
-        ControlFlow::Continue(())
+        Ok(ControlFlow::Continue(()))
     })?;
     Ok(found)
 }
@@ -60,16 +61,16 @@ pub(crate) fn map_is_blind(file: &HostFile, filesystem: &FileSystem) -> bool {
 /// Visits what is not written. Where the map is blind, what reads as zeros counts as missing:
 /// zeros written over zeros change no data.
 pub(crate) fn for_each(
-    file: &HostFile,
-    range: ByteRange,
+    target: &Target<'_>,
     is_blind: bool,
     visit: &mut dyn FnMut(ByteRange) -> Result<()>,
 ) -> Result<()> {
     if is_blind {
         let mut buffer = vec![0; LOOK_THROUGH as usize];
-        for piece in range.chunks(LOOK_THROUGH) {
+        for piece in target.range.chunks(LOOK_THROUGH) {
+            target.check_go_on()?;
             let buffer = &mut buffer[..piece.len() as usize];
-            let read = file.read_at(buffer, piece.start())?;
+            let read = target.file.read_at(buffer, piece.start())?;
             for zeros in zero_runs(&buffer[..read]) {
                 let (start, end) = (piece.start() + zeros.start, piece.start() + zeros.end);
                 visit(ByteRange::new(start, end))?;
@@ -77,18 +78,12 @@ pub(crate) fn for_each(
         }
         return Ok(());
     }
-    let mut outcome = Ok(());
-    file.for_each_extent(range, &mut |extent| {
-        if extent.state == ExtentState::Written {
-            return ControlFlow::Continue(());
+    target.for_each_extent(&mut |extent| {
+        if extent.state != ExtentState::Written {
+            visit(extent.logical)?;
         }
-        outcome = visit(extent.logical);
-        match outcome {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(_) => ControlFlow::Break(()),
-        }
-    })?;
-    outcome
+        Ok(ControlFlow::Continue(()))
+    })
 }
 
 /// Runs of zero sectors in `bytes`: no file system has blocks smaller than a sector.

@@ -28,10 +28,10 @@ use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, S
 use rustix::io::Errno;
 
 use crate::destination::{Destination, Durable, Existing};
+use crate::elsewhere;
 use crate::file::{self, HostFile};
 use crate::filesystem::FileSystem;
 use crate::mark;
-use crate::sys::elsewhere;
 
 /// Of the file until it has its name.
 const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);

@@ -8,7 +8,7 @@ use std::path::Path;
 use extant_space::{Error, Result};
 use rustix::fs::{AtFlags, Mode, OFlags};
 
-use crate::sys::elsewhere;
+use crate::elsewhere;
 
 /// Removes the regular file `name` of `directory`. Its space comes back soon after the return, which does
 /// not wait: to free a file takes long where the kernel tells the disk about every block (mount option `discard`).

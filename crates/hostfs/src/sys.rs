@@ -1,9 +1,8 @@
 //! System calls that need `unsafe`, each behind a safe function.
 //!
 //! Everything else of the crate forbids `unsafe`. The files follow the kernel
-//! interfaces: leases, io_uring, processes. What other crates use as well is in `extant-sys`.
+//! interfaces: leases, io_uring. What other crates use as well is in `extant-sys`.
 
 pub(crate) mod calls;
-pub(crate) mod elsewhere;
 pub(crate) mod lease;
 pub(crate) mod uring;

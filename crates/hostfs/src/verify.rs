@@ -8,12 +8,12 @@
 use std::ops::ControlFlow;
 
 use extant_space::{
-    ByteRange, Control, Error, ErrorKind, ExtentFlags, ExtentState, Phase, Result, SpaceFile,
+    ByteRange, Error, ErrorKind, ExtentFlags, ExtentState, Phase, Result, SpaceFile,
 };
 use serde::Serialize;
 
-use crate::file::HostFile;
-use crate::filesystem::{FileSystem, FileSystemKind};
+use crate::filesystem::FileSystemKind;
+use crate::written::Target;
 
 /// Places of the file that are read back.
 const SAMPLES: u64 = 64;
@@ -36,36 +36,26 @@ pub(crate) enum Contents {
     Zeros,
 }
 
-/// Every byte of `range` is written and stays where it is.
-pub(crate) fn written(
-    file: &HostFile,
-    filesystem: &FileSystem,
-    range: ByteRange,
-    contents: Contents,
-    control: Control<'_>,
-) -> Result<Verified> {
-    let verified = at_least(file, filesystem, range, ExtentState::Written)?;
+/// Every byte of the target's range is written and stays where it is.
+pub(crate) fn written(target: &Target<'_>, contents: Contents) -> Result<Verified> {
+    let verified = at_least(target, ExtentState::Written)?;
     if contents == Contents::Zeros {
-        sample_zeros(file, range, control)?;
+        sample_zeros(target)?;
     }
     Ok(verified)
 }
 
-/// Every byte of `range` is in `state` or a better one.
-pub(crate) fn at_least(
-    file: &HostFile,
-    filesystem: &FileSystem,
-    range: ByteRange,
-    state: ExtentState,
-) -> Result<Verified> {
+/// Every byte of the target's range is in `state` or a better one.
+pub(crate) fn at_least(target: &Target<'_>, state: ExtentState) -> Result<Verified> {
+    let (file, range) = (target.file, target.range);
     if state == ExtentState::Hole || range.is_empty() {
         return Ok(Verified::ExtentMap);
     }
     // In memory, allocated pages that were never written look like holes.
     let by_map = file.map_source().tells_states()
-        || (filesystem.kind == FileSystemKind::Memory && state == ExtentState::Written);
+        || (target.filesystem.kind == FileSystemKind::Memory && state == ExtentState::Written);
     if by_map {
-        by_extent_map(file, range, state)?;
+        by_extent_map(target, state)?;
         return Ok(Verified::ExtentMap);
     }
     let allocated = file.allocated_bytes()?;
@@ -78,24 +68,24 @@ pub(crate) fn at_least(
     Ok(Verified::AllocatedSize)
 }
 
-fn by_extent_map(file: &HostFile, range: ByteRange, state: ExtentState) -> Result<()> {
+fn by_extent_map(target: &Target<'_>, state: ExtentState) -> Result<()> {
     let mut wrong = None;
-    file.for_each_extent(range, &mut |extent| {
+    target.for_each_extent(&mut |extent| {
         let moves = extent
             .flags
             .intersects(ExtentFlags::SHARED | ExtentFlags::DELAYED);
         if extent.state < state || (state == ExtentState::Written && moves) {
             wrong = Some(extent);
-            return ControlFlow::Break(());
+            return Ok(ControlFlow::Break(()));
         }
-        ControlFlow::Continue(())
+        Ok(ControlFlow::Continue(()))
     })?;
     let Some(extent) = wrong else {
         return Ok(());
     };
     let flags: Vec<&str> = extent.flags.names().collect();
     Err(Error::new(ErrorKind::NotKept)
-        .at(file.path())
+        .at(target.file.path())
         .during("verify")
         .in_range(extent.logical)
         .detail(
@@ -109,13 +99,16 @@ fn by_extent_map(file: &HostFile, range: ByteRange, state: ExtentState) -> Resul
         ))
 }
 
-/// Reads places all over `range`: its ends and an even spread.
-fn sample_zeros(file: &HostFile, range: ByteRange, control: Control<'_>) -> Result<()> {
+/// Reads places all over the range: its ends and an even spread.
+fn sample_zeros(target: &Target<'_>) -> Result<()> {
+    let (file, range) = (target.file, target.range);
     let mut buffer = [0; SAMPLE_BYTES as usize];
     let last = range.len().saturating_sub(SAMPLE_BYTES);
-    control.report(Phase::Verify, range.len(), range.len());
+    target
+        .control
+        .report(Phase::Verify, range.len(), range.len());
     for index in 0..SAMPLES {
-        control.cancel.check()?;
+        target.check_go_on()?;
         let offset = u128::from(last) * u128::from(index) / u128::from(SAMPLES - 1);
         let start = range.start() + offset as u64;
         let piece = ByteRange::new(start, range.end().min(start + SAMPLE_BYTES));

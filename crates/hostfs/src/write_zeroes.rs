@@ -77,7 +77,7 @@ pub fn write_zeroes(
     };
     filesystem.check_written_stays(file)?;
     let mut plan = Plan::by_writing(file, &filesystem, &refused);
-    let allocated = calls::allocate(file, &filesystem, range, FallocateMode::Allocate, control);
+    let allocated = calls::allocate(&target, FallocateMode::Allocate);
     match allocated {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::Unsupported => {
@@ -92,7 +92,7 @@ pub fn write_zeroes(
     writer.zero(range)?;
     writer.finish()?;
     target.sync()?;
-    let verified = verify::written(file, &filesystem, range, Contents::Zeros, control)?;
+    let verified = verify::written(&target, Contents::Zeros)?;
     Ok(WriteZeroesReport {
         range,
         fallback: Some(plan),

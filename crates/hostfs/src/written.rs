@@ -4,20 +4,21 @@
 //! what is still not written, by the plan. The caller keeps others out, looks for
 //! shared parts, and verifies.
 
+use std::ops::ControlFlow;
 use std::time::Duration;
 
 use extant_space::{
-    ByteRange, ByteSize, Control, Error, ErrorKind, FallocateMode, Phase, Result, SpaceFile,
+    ByteRange, ByteSize, Control, Error, ErrorKind, Extent, FallocateMode, Phase, Result, SpaceFile,
 };
 
 use crate::calls;
+use crate::elsewhere;
 use crate::exclusion::check_lease;
 use crate::file::HostFile;
 use crate::filesystem::FileSystem;
 use crate::missing;
 use crate::pace::{Pace, Pacer};
 use crate::plan::{Plan, Strategy, refusal};
-use crate::sys::elsewhere;
 use crate::sys::lease::WriteLease;
 use crate::zero_writer::ZeroWriter;
 
@@ -25,6 +26,8 @@ use crate::zero_writer::ZeroWriter;
 const PACED_UNIT: u32 = 64 << 10;
 /// A cancel is looked for at least this often.
 const LOOK: Duration = Duration::from_millis(20);
+/// So often in a walk over a map.
+const LOOK_EXTENTS: u64 = 1024;
 
 /// A range of a file, and how it may be worked on.
 #[derive(Clone, Copy)]
@@ -51,7 +54,7 @@ impl Target<'_> {
     /// Allocates the holes of the range, which must lie inside the file, and writes zeros over
     /// what is not written. Synced on return.
     pub(crate) fn make_written(&self) -> Result<Made> {
-        let before = missing::survey(self.file, self.range)?;
+        let before = missing::survey(self)?;
         let total = self.range.len();
         let is_blind = missing::map_is_blind(self.file, self.filesystem);
         if before.written_bytes == total && !is_blind {
@@ -64,7 +67,7 @@ impl Target<'_> {
             0 if !is_blind => None,
             _ => self.allocate()?,
         };
-        let trial = missing::first_unwritten(self.file, self.range)?;
+        let trial = missing::first_unwritten(self)?;
         let mut plan = Plan::of(self.file, self.filesystem, trial)?;
         if let Some(reason) = no_fallocate {
             plan.fall_back_to_write_in_order(&reason);
@@ -81,9 +84,7 @@ impl Target<'_> {
         } else {
             let done = if is_blind { 0 } else { before.written_bytes };
             let mut writer = ZeroWriter::new(self, &plan, done)?;
-            missing::for_each(self.file, self.range, is_blind, &mut |part| {
-                writer.zero(part)
-            })?;
+            missing::for_each(self, is_blind, &mut |part| writer.zero(part))?;
             made.zeroed_bytes = writer.finish()?;
         }
         if is_blind {
@@ -97,7 +98,7 @@ impl Target<'_> {
     /// Reserves the range; what was answered where the file system cannot.
     pub(crate) fn allocate(&self) -> Result<Option<String>> {
         let mode = FallocateMode::AllocateKeepSize;
-        match calls::allocate(self.file, self.filesystem, self.range, mode, self.control) {
+        match calls::allocate(self, mode) {
             Ok(()) => Ok(None),
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Some(refusal(&error))),
             Err(error) => Err(self.explain_full(error)),
@@ -108,24 +109,54 @@ impl Target<'_> {
     /// zeroes a block at the edge of its range, and leaves it unwritten.
     pub(crate) fn write_rest(&self, plan: &Plan) -> Result<()> {
         let mut writer = ZeroWriter::new(self, plan, self.range.len())?;
-        missing::for_each(self.file, self.range, false, &mut |part| writer.zero(part))?;
+        missing::for_each(self, false, &mut |part| writer.zero(part))?;
         writer.finish()?;
         Ok(())
     }
 
-    /// Makes the data durable. A cancel is answered while the disk is still busy.
+    /// Nobody asked to stop, and nobody waits to open the file.
+    pub(crate) fn check_go_on(&self) -> Result<()> {
+        self.control.cancel.check()?;
+        check_lease(self.file, self.lease)
+    }
+
+    /// Visits the extents of the range in order, holes included, until `visit` breaks or the work ends early.
+    pub(crate) fn for_each_extent(
+        &self,
+        visit: &mut dyn FnMut(Extent) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        self.check_go_on()?;
+        let mut outcome = Ok(());
+        let mut seen = 0;
+        self.file.for_each_extent(self.range, &mut |extent| {
+            seen += 1;
+            let checked = match seen % LOOK_EXTENTS {
+                0 => self.check_go_on(),
+                _ => Ok(()),
+            };
+            match checked.and_then(|()| visit(extent)) {
+                Ok(flow) => flow,
+                Err(error) => {
+                    outcome = Err(error);
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        outcome
+    }
+
+    /// Makes the data durable. A cancel, or who waits to open the file, ends the wait while the disk is still busy.
     pub(crate) fn sync(&self) -> Result<()> {
+        self.check_go_on()?;
         let total = self.range.len();
         self.control.report(Phase::Sync, total, total);
         let fail = |source| self.file.error(source).during("sync");
-        let Some(mut sync) = elsewhere::Sync::start(self.file.as_file()) else {
-            return self.file.sync(extant_space::SyncMode::Data);
-        };
+        let mut sync = elsewhere::Sync::start(self.file.as_file()).map_err(fail)?;
         loop {
-            if let Some(result) = sync.wait(LOOK).map_err(fail)? {
+            if let Some(result) = sync.wait(LOOK) {
                 return result.map_err(fail);
             }
-            self.control.cancel.check()?;
+            self.check_go_on()?;
         }
     }
 
@@ -136,15 +167,14 @@ impl Target<'_> {
         };
         let mut zeroed = 0;
         let mut zero = |piece: ByteRange| {
-            self.control.cancel.check()?;
-            check_lease(self.file, self.lease)?;
+            self.check_go_on()?;
             self.file.fallocate(FallocateMode::WriteZeroes, piece)?;
             zeroed += piece.len();
             self.control
                 .report(Phase::Write, done_bytes + zeroed, self.range.len());
             Ok(())
         };
-        missing::for_each(self.file, self.range, false, &mut |part| match &mut pacer {
+        missing::for_each(self, false, &mut |part| match &mut pacer {
             None => calls::zero(part, &mut zero),
             Some(pacer) => {
                 let Control { cancel, progress } = self.control;
@@ -194,4 +224,70 @@ fn no_space(wanted_bytes: u64, available_bytes: u64) -> String {
         ByteSize(wanted_bytes),
         ByteSize(available_bytes)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::time::Instant;
+
+    use extant_space::{CancelToken, ExtentState, Silent};
+
+    use super::*;
+    use crate::exclusion::take_lease;
+    use crate::file::Access;
+    use crate::verify::{self, Contents};
+
+    #[test]
+    fn waiting_opener_ends_every_phase() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        File::create(&path).unwrap().set_len(8 << 20).unwrap();
+        let file = HostFile::open(&path, Access::ReadWrite).unwrap();
+        let filesystem = FileSystem::under(&file).unwrap();
+        let lease = take_lease(&file, &filesystem).unwrap();
+        let cancel = CancelToken::new();
+        let target = Target {
+            file: &file,
+            filesystem: &filesystem,
+            range: ByteRange::new(0, 8 << 20),
+            pace: &Pace::Full,
+            control: Control::new(&cancel, &Silent),
+            lease: Some(&lease),
+        };
+        // Waits in the kernel until the lease is given back.
+        let opener = std::thread::spawn(move || File::open(path));
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !lease.is_contended() {
+            assert!(Instant::now() < deadline, "nobody came to open the file");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let phases: [(&str, Result<()>); 6] = [
+            (
+                "allocate",
+                calls::allocate(&target, FallocateMode::AllocateKeepSize),
+            ),
+            ("survey", missing::survey(&target).map(drop)),
+            (
+                "blind scan",
+                missing::for_each(&target, true, &mut |_| Ok(())),
+            ),
+            ("sync", target.sync()),
+            (
+                "verify",
+                verify::at_least(&target, ExtentState::Written).map(drop),
+            ),
+            (
+                "samples",
+                verify::written(&target, Contents::Zeros).map(drop),
+            ),
+        ];
+        for (name, result) in phases {
+            let kind = result.map_err(|error| error.kind());
+            assert_eq!(kind, Err(ErrorKind::InUse), "{name}");
+        }
+        assert_eq!(file.allocated_bytes().unwrap(), 0);
+        drop(lease);
+        opener.join().unwrap().unwrap();
+    }
 }

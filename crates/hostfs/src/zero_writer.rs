@@ -199,11 +199,13 @@ impl<'a> ZeroWriter<'a> {
             self.reap(LOOK)?;
             self.check_go_on()?;
         }
+        self.check_go_on()?;
         if self.is_direct && !self.edges.is_empty() {
             self.leave_direct()?;
         }
         for edge in std::mem::take(&mut self.edges) {
             for piece in edge.chunks(u64::from(self.block_bytes)) {
+                self.check_go_on()?;
                 self.file
                     .write_at(&vec![0; piece.len() as usize], piece.start())?;
                 self.count(piece.len());
@@ -406,6 +408,31 @@ mod tests {
         if let Err(error) = outcome {
             panic!("{error}");
         }
+    }
+
+    #[test]
+    fn edges_are_left_alone_once_somebody_asks_to_stop() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("file");
+        std::fs::write(&path, vec![1; 8192]).unwrap();
+        let file = HostFile::open(&path, Access::ReadWrite).unwrap();
+        let filesystem = FileSystem::under(&file).unwrap();
+        let cancel = CancelToken::new();
+        let target = Target {
+            file: &file,
+            filesystem: &filesystem,
+            range: ByteRange::new(0, 8192),
+            pace: &Pace::Full,
+            control: Control::new(&cancel, &Silent),
+            lease: None,
+        };
+        let plan = Plan::by_writing(&file, &filesystem, "test");
+        let mut writer = ZeroWriter::new(&target, &plan, 0).unwrap();
+        writer.edges = vec![ByteRange::new(10, 20), ByteRange::new(5000, 5010)];
+        cancel.cancel();
+        let error = writer.finish().unwrap_err();
+        assert_eq!(error.kind(), extant_space::ErrorKind::Cancelled);
+        assert!(std::fs::read(&path).unwrap() == [1; 8192]);
     }
 
     #[test]

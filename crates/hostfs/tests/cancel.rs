@@ -9,9 +9,12 @@ use std::fs::{self, File};
 use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use extant_hostfs::{CreateOptions, MaterializeOptions, OnFailure, Pace, create, materialize};
-use extant_space::{CancelToken, Control, ErrorKind, Progress, Result};
+use extant_space::{CancelToken, Control, ErrorKind, Phase, Progress, Result};
+use extant_testkit::faulty::{Faults, Faulty};
 use extant_testkit::scratch::{Filesystem, Scratch};
 use extant_testkit::{oracle, require, requires};
 
@@ -119,4 +122,36 @@ fn materialize_cancelled_at_any_point_keeps_data_and_goes_on_later() {
         zeroed_before = oracle::filefrag(&path).bytes(extant_space::ExtentState::Written);
     }
     assert!(oracle::filefrag(&path).is_extant());
+}
+
+#[test]
+fn cancel_is_answered_while_the_disk_is_slow_to_sync() {
+    require!(Faulty::requirement());
+    let fuse = Faulty::new(
+        64 << 20,
+        Faults {
+            sync_latency: Duration::from_secs(30),
+            ..Faults::default()
+        },
+    );
+    let path = fuse.path().join("file");
+    let cancel = CancelToken::new();
+    let sink = |progress: Progress| {
+        if progress.phase == Phase::Sync {
+            let cancel = cancel.clone();
+            thread::spawn(move || {
+                thread::sleep(Duration::from_millis(200));
+                cancel.cancel();
+            });
+        }
+    };
+    let started = Instant::now();
+    let control = Control::new(&cancel, &sink);
+    let mut options = CreateOptions::new(1 << 20);
+    // FUSE keeps the inode locked during a sync, so a removal would wait.
+    options.on_failure = OnFailure::KeepPartial;
+    let error = create(&path, &options, control).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Cancelled);
+    assert!(started.elapsed() < Duration::from_secs(20));
+    assert_eq!(entries(fuse.path()), [".file.extant-partial"]);
 }

@@ -10,6 +10,7 @@
 mod active;
 mod bitmaps;
 mod count;
+mod flags;
 mod rebuild;
 mod repair;
 mod report;
@@ -17,7 +18,7 @@ mod report;
 use extant_space::{ByteRange, ByteSize, Control, Error, ErrorKind, Phase, Result, SpaceFile};
 
 use crate::format::{
-    Geometry, L1Entry, L2Entry, Mapping, RefcountBlock, RefcountTableEntry, read_snapshots,
+    Geometry, L1Entry, L2Entry, Mapping, RefcountBlock, RefcountTableEntry, Version, read_snapshots,
 };
 use crate::qcow2::{Qcow2, read_table};
 use count::Counts;
@@ -43,7 +44,7 @@ pub fn check(
     let mut check = Check::new(&image, findings_max, control)?;
     check.count_uses()?;
     check.compare()?;
-    check.check_active()?;
+    check.check_active(&|_| false)?;
     Ok(check.report)
 }
 
@@ -91,6 +92,12 @@ impl<'a> Check<'a> {
         let mut list_bytes = 0;
         let mut snapshots = Vec::new();
         read_snapshots(&*image.file, header, &mut |snapshot| {
+            if header.version == Version::V3 && snapshot.virtual_bytes.is_none() {
+                let index = snapshots.len();
+                self.report.corrupt(format_args!(
+                    "snapshot {index}: too little extra data for version 3"
+                ));
+            }
             list_bytes += snapshot.entry_bytes;
             snapshots.push((snapshot.l1_offset, snapshot.l1_entries));
             Ok(())
@@ -124,6 +131,9 @@ impl<'a> Check<'a> {
                     ));
                 }
                 match entry.table(self.geometry, index, self.file_bytes) {
+                    Ok(None) if entry.is_copied() => self
+                        .report
+                        .corrupt(format_args!("{what}, entry {index}: copied, and no table")),
                     Ok(None) => {}
                     Ok(Some(table)) => {
                         self.tables.add(table >> self.geometry.cluster_bits(), 1);

@@ -132,6 +132,18 @@ impl<'a> Editor<'a> {
         Ok(())
     }
 
+    /// Refuses an image with corruptions, for changes that release or copy what is there.
+    ///
+    /// # Errors
+    /// `Corrupt`, and those of [`check`](crate::check()).
+    pub(crate) fn check_counts(&self, control: Control<'_>) -> Result<()> {
+        match self.target.is_disk() {
+            // It was done when it was opened.
+            true => Ok(()),
+            false => check_counts(self.target, control),
+        }
+    }
+
     pub(crate) fn image(&self) -> &Qcow2 {
         &self.image
     }

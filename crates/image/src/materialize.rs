@@ -79,6 +79,7 @@ fn map_all(target: &Target, control: Control<'_>) -> Result<()> {
         .advice("extant image convert --chain makes one full image of both"));
     }
     let all = ByteRange::new(0, header.virtual_bytes);
+    editor.check_counts(control)?;
     if let Some(data) = target.data_file() {
         data.lengthen(all.end())?;
     }

@@ -110,6 +110,7 @@ fn resize_qcow2(target: &Target, report: &ResizeReport, control: Control<'_>) ->
     let (old, new) = (report.old_bytes, report.new_bytes);
     editor.check_resizable(new)?;
     if new < old {
+        editor.check_counts(control)?;
         editor.shrink(new, control)?;
     } else if new > old {
         grow_qcow2(&mut editor, report, control)?;

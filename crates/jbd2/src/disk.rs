@@ -160,35 +160,53 @@ impl Disk {
         &self,
         blocks: impl IntoIterator<Item = (PhysicalBlock, &'a [u8])>,
     ) -> Result<()> {
-        let mut requests: Vec<Request<'a>> = Vec::new();
-        let mut next = None;
-        for (block, contents) in blocks {
-            let open = requests.last_mut().map(|request| &mut request.operation);
-            match open {
-                Some(Operation::Write { from, .. }) if next == Some(block) => from.push(contents),
-                _ => requests.push(Request::write(
-                    self.offset(block),
-                    contents,
-                    Persistence::Cached,
-                )),
-            }
-            next = Some(PhysicalBlock(block.0 + 1));
-        }
-        self.submit(requests)
+        write_blocks(&*self.device, self.place.block_bytes(), blocks)
     }
 
     /// Makes durable what has been written, where that is not so already.
     pub(crate) fn flush(&self) -> Result<()> {
-        let features = self.device.geometry().features;
-        match features.contains(Features::VOLATILE_CACHE) {
-            true => self.device.flush(),
-            false => Ok(()),
-        }
+        flush(&*self.device)
     }
 
     /// Runs requests side by side; the first error is the answer.
-    pub(crate) fn submit(&self, mut requests: Vec<Request<'_>>) -> Result<()> {
-        self.device.submit(&mut requests);
-        requests.into_iter().try_for_each(Request::into_result)
+    pub(crate) fn submit(&self, requests: Vec<Request<'_>>) -> Result<()> {
+        submit(&*self.device, requests)
     }
+}
+
+/// Writes blocks where they belong. Sorted, neighbours become one request.
+pub(crate) fn write_blocks<'a>(
+    device: &dyn Device,
+    block_bytes: u32,
+    blocks: impl IntoIterator<Item = (PhysicalBlock, &'a [u8])>,
+) -> Result<()> {
+    let mut requests: Vec<Request<'a>> = Vec::new();
+    let mut next = None;
+    for (block, contents) in blocks {
+        let open = requests.last_mut().map(|request| &mut request.operation);
+        match open {
+            Some(Operation::Write { from, .. }) if next == Some(block) => from.push(contents),
+            _ => requests.push(Request::write(
+                block.0 * u64::from(block_bytes),
+                contents,
+                Persistence::Cached,
+            )),
+        }
+        next = Some(PhysicalBlock(block.0 + 1));
+    }
+    submit(device, requests)
+}
+
+/// Makes durable what has been written, where that is not so already.
+pub(crate) fn flush(device: &dyn Device) -> Result<()> {
+    let features = device.geometry().features;
+    match features.contains(Features::VOLATILE_CACHE) {
+        true => device.flush(),
+        false => Ok(()),
+    }
+}
+
+fn submit(device: &dyn Device, mut requests: Vec<Request<'_>>) -> Result<()> {
+    device.submit(&mut requests);
+    requests.into_iter().try_for_each(Request::into_result)
 }

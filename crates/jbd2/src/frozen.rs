@@ -10,6 +10,8 @@ use extant_ondisk::ext4::PhysicalBlock;
 pub struct Frozen {
     blocks: Vec<(PhysicalBlock, Arc<[u8]>)>,
     revoked: Vec<PhysicalBlock>,
+    /// How many blocks came before each barrier.
+    barriers: Vec<usize>,
 }
 
 impl Frozen {
@@ -21,6 +23,18 @@ impl Frozen {
     /// A changed block with its contents, a whole block. Each block once.
     pub fn block(&mut self, block: PhysicalBlock, contents: Arc<[u8]>) {
         self.blocks.push((block, contents));
+    }
+
+    /// Without a log, the blocks that follow are written when those before are durable.
+    pub fn barrier(&mut self) {
+        self.barriers.push(self.blocks.len());
+    }
+
+    /// The blocks between barriers, in order.
+    pub(crate) fn stages(&self) -> impl Iterator<Item = &[(PhysicalBlock, Arc<[u8]>)]> {
+        let mut start = 0;
+        let ends = self.barriers.iter().copied().chain([self.blocks.len()]);
+        ends.map(move |end| &self.blocks[std::mem::replace(&mut start, end)..end])
     }
 
     /// A block that was metadata and no longer is: its copies in the log, up to this transaction, are not to

@@ -98,7 +98,7 @@ pub enum Checkpoint {
 pub struct Journal {
     state: Mutex<State>,
     table: Table,
-    failure: Failure,
+    failure: Arc<Failure>,
     disk: Disk,
     fast_commits: Range<u32>,
     transaction_blocks_max: u32,
@@ -160,7 +160,7 @@ impl Journal {
                 brought_home: None,
             }),
             table: Table::new(),
-            failure: Failure::default(),
+            failure: Arc::default(),
             disk,
         }
     }
@@ -378,10 +378,8 @@ impl Journal {
         self.failure.get()
     }
 
-    /// # Errors
-    /// When the journal was stopped.
-    pub(crate) fn check_failure(&self) -> Result<()> {
-        self.failure.check()
+    pub(crate) fn shared_failure(&self) -> Arc<Failure> {
+        Arc::clone(&self.failure)
     }
 
     /// Stops the journal; the first error stays, and is returned.

@@ -7,7 +7,8 @@
 //!
 //! - [`Recovery`] reads the log that a crash left, replays it, or shows it to readers ([`Overlay`]);
 //! - [`Journal`] writes committed transactions to an empty log, and checkpoints;
-//! - [`Transactions`] gives handles to threads, and commits for all of them at a time.
+//! - [`Transactions`] gives handles to threads, and commits for all of them at a time;
+//! - [`InPlace`] is what they commit to where there is no journal.
 //!
 //! Invariants:
 //! - nothing comes home before its transaction is durable in the log;
@@ -23,6 +24,7 @@ mod checkpoint;
 mod disk;
 mod failure;
 mod frozen;
+mod in_place;
 mod journal;
 mod log;
 mod place;
@@ -31,17 +33,20 @@ mod recover;
 mod ring;
 mod sync;
 mod table;
+mod target;
 mod transactions;
 
 pub use extant_ondisk::jbd2::Sequence;
 pub use extant_ondisk::jbd2::format::{BlockNumbers, Checksums};
 
 pub use frozen::Frozen;
+pub use in_place::InPlace;
 pub use journal::{
     Checkpoint, FastCommitSpace, FastCommits, Journal, JournalOptions, LogFormat, LogUse,
 };
 pub use place::{Place, Run};
 pub use recover::{FastCommitBlocks, Overlay, Recovery, RecoveryReport};
+pub use target::Target;
 pub use transactions::{
     Client, Epoch, Extension, Handle, TransactionId, TransactionOptions, Transactions,
 };

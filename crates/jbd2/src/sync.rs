@@ -2,6 +2,7 @@
 //!
 //! Nothing else in the crate names a lock, an atomic or a thread, so that what the checker explores is what runs.
 
+use std::sync::PoisonError;
 use std::time::Duration;
 
 #[cfg(not(feature = "shuttle"))]
@@ -40,6 +41,21 @@ pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
 /// Waits for the lock alone.
 pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().expect(POISONED)
+}
+
+/// Waits for a lock of which the panic of another holder is known.
+pub(crate) fn lock_poisoned<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The same, shared.
+pub(crate) fn read_poisoned<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The same, alone.
+pub(crate) fn write_poisoned<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Waits for news.

@@ -28,7 +28,7 @@ use std::time::Duration;
 use extant_space::{Error, ErrorKind, Result};
 
 use crate::sync::{Arc, Builder, JoinHandle};
-use crate::{FastCommitSpace, Frozen, Journal};
+use crate::{FastCommitSpace, Frozen, Journal, Target};
 use handle::assert_no_handle;
 use shared::Shared;
 
@@ -127,7 +127,7 @@ pub struct TransactionOptions {
     pub interval: Duration,
     /// How many slots the threads are spread over; `None`: by the number of processors.
     pub slots: Option<usize>,
-    /// Credits of a transaction; `None`: [`Journal::transaction_blocks_max`]. A client may give more when it counts
+    /// Credits of a transaction; `None`: [`Journal::transaction_blocks_max`], without a journal 32 MiB. A client may give more when it counts
     /// parts of one block each; that what it freezes has space in the log is then its own concern, and found
     /// out by the commit: `InvalidArgument`.
     pub credits: Option<u32>,
@@ -144,7 +144,7 @@ impl Default for TransactionOptions {
     }
 }
 
-/// The transactions of a journal, and the thread that commits them.
+/// The transactions of a journal, or without one, and the thread that commits them.
 ///
 /// Dropped, it stops the thread after what that is doing, and commits nothing: as a crash would. Before that,
 /// [`empty`](Self::empty) leaves everything in place.
@@ -159,12 +159,8 @@ impl<C: Client> Transactions<C> {
     ///
     /// # Errors
     /// When no thread can be made.
-    pub fn new(
-        journal: impl Into<std::sync::Arc<Journal>>,
-        client: C,
-        options: TransactionOptions,
-    ) -> Result<Self> {
-        let shared = Arc::new(Shared::new(journal.into(), client, options));
+    pub fn new(target: impl Into<Target>, client: C, options: TransactionOptions) -> Result<Self> {
+        let shared = Arc::new(Shared::new(target.into(), client, options));
         let theirs = shared.clone();
         let committer = Builder::new()
             .name("extant-commit".into())
@@ -269,9 +265,17 @@ impl<C: Client> Transactions<C> {
         self.shared.slots.credits_max()
     }
 
-    /// The journal, to look blocks up.
-    pub fn journal(&self) -> &Journal {
-        &self.shared.journal
+    /// The journal, to look blocks up; `None` without one.
+    pub fn journal(&self) -> Option<&Journal> {
+        match &self.shared.target {
+            Target::Journal(journal) => Some(journal),
+            Target::InPlace(_) => None,
+        }
+    }
+
+    /// The error that stopped the journal.
+    pub fn failure(&self) -> Option<&Error> {
+        self.shared.failure().get()
     }
 
     /// The client.

@@ -310,7 +310,7 @@ fn error_reaches_everybody_once() {
             let durable: u64 = joined.sum();
             // It may have come before the power went.
             let _ = waiting.join().unwrap();
-            assert!(transactions.journal().failure().is_some());
+            assert!(transactions.failure().is_some());
             let client_heard = || *transactions.client().aborted.lock().unwrap();
             while client_heard() == 0 {
                 thread::yield_now();

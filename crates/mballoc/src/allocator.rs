@@ -11,7 +11,7 @@ use crate::options::{Options, Policy};
 use crate::owner::{Free, Owner};
 use crate::pending::Withholding;
 use crate::shared::{OutOfUse, Shared};
-use crate::sync::Arc;
+use crate::sync::{Arc, after_panics};
 use crate::{BitmapSource, Block, BlockRange, Geometry, GroupNumber, Statistics, TransactionId};
 
 /// The free space of a file system: finds blocks for owners and takes them back.
@@ -191,6 +191,6 @@ impl WithheldBlocks<'_> {
 
 impl Drop for WithheldBlocks<'_> {
     fn drop(&mut self) {
-        self.shared.pending.release(self.shared, &self.ranges);
+        after_panics(|| self.shared.pending.release(self.shared, &self.ranges));
     }
 }

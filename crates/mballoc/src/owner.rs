@@ -21,7 +21,7 @@ use crate::options::{Reservation, Reuse};
 use crate::request::{Alignment, Goal, RequestFlags};
 use crate::search::Plan;
 use crate::shared::Shared;
-use crate::sync::{Arc, Mutex, MutexGuard, lock, lock_timed};
+use crate::sync::{Arc, Mutex, MutexGuard, after_panics, lock, lock_timed};
 use crate::{Block, BlockRange, Request, TransactionId};
 
 use fresh::Fresh;
@@ -421,8 +421,10 @@ impl OwnerState {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        self.shared.owners.remove(&self.inner);
-        self.inner.release_windows(&self.shared);
+        after_panics(|| {
+            self.shared.owners.remove(&self.inner);
+            self.inner.release_windows(&self.shared);
+        });
     }
 }
 
@@ -481,7 +483,7 @@ impl Allocation<'_> {
 impl Drop for Allocation<'_> {
     fn drop(&mut self) {
         if !self.kept {
-            self.owner.take_back(self.range);
+            after_panics(|| self.owner.take_back(self.range));
         }
     }
 }

@@ -24,6 +24,20 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect(POISONED)
 }
 
+/// Does what a drop does, unless a panic has left the allocator half changed: then it is of no use to anybody, and a
+/// second panic would end the process.
+pub(crate) fn after_panics(drop: impl FnOnce()) {
+    if std::thread::panicking() {
+        return;
+    }
+    #[cfg(feature = "shuttle")]
+    drop();
+    #[cfg(not(feature = "shuttle"))]
+    {
+        let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(drop));
+    }
+}
+
 /// Takes the lock, or `None` when somebody holds it.
 pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {

@@ -8,6 +8,8 @@ fn transport() -> &'static str {
     "no_io_uring"
 }
 
+#[path = "wire/gate.rs"]
+mod gate;
 #[path = "wire/shelf.rs"]
 mod shelf;
 #[path = "wire/stand.rs"]

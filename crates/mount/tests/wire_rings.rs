@@ -12,6 +12,8 @@ fn transport() -> &'static str {
     extant_testkit::fuse_rings::option()
 }
 
+#[path = "wire/gate.rs"]
+mod gate;
 #[path = "wire/shelf.rs"]
 mod shelf;
 #[path = "wire/stand.rs"]

@@ -43,6 +43,8 @@ pub struct Faults {
     /// How long each read, write, `fallocate` and `fsync` takes at least. Ends early when
     /// the faults are changed.
     pub latency: Duration,
+    /// How much longer `fsync` and `fdatasync` take. Ends early likewise.
+    pub sync_latency: Duration,
 }
 
 /// Faults of `fallocate`.
@@ -113,7 +115,7 @@ pub struct Faulty {
     shared: Arc<Shared>,
     session: Option<BackgroundSession>,
     place: PathBuf,
-    _watchdog: FuseWatchdog,
+    watchdog: FuseWatchdog,
     _work: Workdir,
 }
 
@@ -141,7 +143,7 @@ impl Faulty {
         let session = fuser::spawn_mount(serve::Server(Arc::clone(&shared)), &place, &config)
             .unwrap_or_else(|error| panic!("mount FUSE at {}: {error}", place.display()));
         Self {
-            _watchdog: FuseWatchdog::watch(&place),
+            watchdog: FuseWatchdog::watch(&place),
             shared,
             session: Some(session),
             place,
@@ -149,8 +151,9 @@ impl Faulty {
         }
     }
 
-    /// Where it is mounted.
+    /// Where it is mounted. A test that asks makes progress.
     pub fn path(&self) -> &Path {
+        self.watchdog.progress();
         &self.place
     }
 
@@ -159,8 +162,9 @@ impl Faulty {
         self.shared.set_faults(faults);
     }
 
-    /// What was asked of it so far.
+    /// What was asked of it so far. A test that asks makes progress.
     pub fn counters(&self) -> Counters {
+        self.watchdog.progress();
         self.shared.counters()
     }
 

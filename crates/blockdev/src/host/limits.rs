@@ -2,7 +2,7 @@
 //!
 //! | | file | disk |
 //! |---|---|---|
-//! | logical block | alignment of direct I/O; 512 through the page cache | `BLKSSZGET` |
+//! | logical block | alignment of direct I/O; 512 through the page cache; 1 to reach the exact end of a file | `BLKSSZGET` |
 //! | physical block | block of the file system | `BLKPBSZGET` |
 //! | limits | what keeps a call short | the queue in sysfs |
 //!
@@ -18,7 +18,7 @@ use extant_space::{Error, ErrorKind, Result};
 use extant_sys::disk;
 use rustix::fs::SeekFrom;
 
-use super::options::{HostAccess, HostOptions};
+use super::options::{HostAccess, HostEnd, HostOptions};
 use super::target::{Target, TargetKind};
 use crate::{Features, Geometry, Limits, RangeLimit};
 
@@ -75,6 +75,17 @@ pub(super) fn geometry(target: &Target, queue: &Queue, options: &HostOptions) ->
             let logical = target
                 .direct
                 .map_or(SECTOR, |direct| direct.offset_bytes.max(SECTOR));
+            let file_bytes = size(file, 1)?;
+            let is_exact =
+                options.end == HostEnd::Exact && !file_bytes.is_multiple_of(logical.into());
+            if is_exact && target.direct.is_some() {
+                return Err(Error::new(ErrorKind::Unsupported)
+                    .detail(format!(
+                        "the file of {file_bytes} bytes ends inside a block of {logical}, which direct I/O cannot reach"
+                    ))
+                    .advice("open it through the page cache"));
+            }
+            let logical = if is_exact { 1 } else { logical };
             let block = rustix::fs::fstatvfs(file).map_err(io::Error::from)?.f_bsize;
             let is_usual = block.is_power_of_two() && block <= PHYSICAL_MAX;
             (logical, if is_usual { block as u32 } else { 4096 })

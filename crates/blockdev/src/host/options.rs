@@ -16,6 +16,17 @@ pub struct HostOptions {
     pub depth: u32,
     /// Most bytes of one allocation, for which others wait; while they do, allocations are smaller.
     pub assign_max: u64,
+    /// Where the device ends, of a file that does not end with a sector.
+    pub end: HostEnd,
+}
+
+/// Where a device ends whose file does not end with a sector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostEnd {
+    /// With the last whole block: the rest belongs to the file, and not to the device.
+    WholeBlock,
+    /// With the file: blocks have one byte. Opening fails with `Unsupported` past the page cache, which takes no such end.
+    Exact,
 }
 
 /// What may be done to the file or disk.
@@ -58,6 +69,7 @@ impl Default for HostOptions {
             engine: HostEngine::Auto,
             depth: 32,
             assign_max: ASSIGN_MAX,
+            end: HostEnd::WholeBlock,
         }
     }
 }

@@ -2,10 +2,13 @@
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
+use std::mem::ManuallyDrop;
 use std::num::NonZeroU64;
-use std::os::fd::BorrowedFd;
+use std::os::fd::FromRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::slice;
 
 use extant_hostfs::{HostFile, Pace};
@@ -112,24 +115,85 @@ pub(super) unsafe fn path<'a>(path: *const c_char) -> Result<&'a Path> {
     Ok(Path::new(OsStr::from_bytes(bytes)))
 }
 
-/// The caller's file, under its path in `/proc` for messages. The descriptor stays the caller's.
+/// Which open file the work is done on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum OpenFile {
+    /// Another one of the same file: nothing that is set on the caller's changes.
+    Another,
+    /// The caller's: another one would be in the way of a lease.
+    Same,
+}
+
+/// The caller's file, under its path in `/proc` for messages. The descriptor stays the caller's, and as it is.
 ///
 /// # Safety
 /// `fd` is no descriptor, or one that stays open during the call.
 pub(super) unsafe fn with_file<T>(
     fd: c_int,
+    wanted: OpenFile,
     work: impl FnOnce(&HostFile) -> Result<T>,
 ) -> Result<T> {
     if fd < 0 {
         return Err(Error::new(ErrorKind::InvalidArgument).detail(format!("{fd} is no descriptor")));
     }
-    // SAFETY: as promised. A number that is not open makes every call on it fail, and nothing is closed here.
-    let file = unsafe { BorrowedFd::borrow_raw(fd) }
-        .try_clone_to_owned()
-        .map_err(|source| Error::from(source).at(format!("descriptor {fd}")))?;
+    let fail = |source| Error::from(source).at(format!("descriptor {fd}"));
+    let flags = fcntl(fd, libc::F_GETFL, 0).map_err(fail)?;
     let link = format!("/proc/self/fd/{fd}");
-    let path = std::fs::read_link(&link).unwrap_or_else(|_| link.into());
-    work(&HostFile::from_file(File::from(file), &path)?)
+    let path = std::fs::read_link(&link).unwrap_or_else(|_| PathBuf::from(&link));
+    // To open the file again would break a lease of the caller's own.
+    let has_lease = fcntl(fd, libc::F_GETLEASE, 0).is_ok_and(|kind| kind != libc::F_UNLCK);
+    if wanted == OpenFile::Another && !has_lease && flags & libc::O_PATH == 0 {
+        let access = flags & libc::O_ACCMODE;
+        let mut options = File::options();
+        options
+            .read(access != libc::O_WRONLY)
+            .write(access != libc::O_RDONLY);
+        if let Ok(file) = options.custom_flags(libc::O_NOCTTY).open(&link) {
+            return work(&HostFile::from_file(file, &path)?);
+        }
+    }
+    // SAFETY: as promised. Nothing is closed here.
+    let file = ManuallyDrop::new(unsafe { File::from_raw_fd(fd) });
+    let kept = Kept {
+        fd,
+        flags,
+        position: (&*file).stream_position().ok(),
+    };
+    // They would turn writes at an offset into others, or make them fail.
+    let disturbing = libc::O_APPEND | libc::O_DIRECT | libc::O_NONBLOCK;
+    if flags & disturbing != 0 {
+        fcntl(fd, libc::F_SETFL, flags & !disturbing).map_err(fail)?;
+    }
+    let file = file.try_clone().map_err(fail)?;
+    let done = HostFile::from_file(file, &path).and_then(|file| work(&file));
+    drop(kept);
+    done
+}
+
+/// Puts back what is set on the caller's open file.
+struct Kept {
+    fd: c_int,
+    flags: c_int,
+    position: Option<u64>,
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        let _ = fcntl(self.fd, libc::F_SETFL, self.flags);
+        if let Some(position) = self.position {
+            // SAFETY: the descriptor is open, as promised to `with_file`; it is not closed here.
+            let mut file = ManuallyDrop::new(unsafe { File::from_raw_fd(self.fd) });
+            let _ = file.seek(SeekFrom::Start(position));
+        }
+    }
+}
+
+fn fcntl(fd: c_int, command: c_int, argument: c_int) -> io::Result<c_int> {
+    // SAFETY: all commands used here take an integer; a number that is not open makes the call fail.
+    match unsafe { libc::fcntl(fd, command, argument) } {
+        -1 => Err(io::Error::last_os_error()),
+        value => Ok(value),
+    }
 }
 
 /// Runs `work` with the lines to the caller.

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use extant_hostfs::HostFile;
 use extant_space::{ByteRange, Error, ErrorKind, ExtentFlags, ExtentState, Result, SpaceFile};
 
-use super::arguments::{path, with_file};
+use super::arguments::{OpenFile, path, with_file};
 use super::error::call;
 use crate::outcome::{Failure, Status};
 
@@ -91,7 +91,11 @@ pub unsafe extern "C" fn extant_map_fd(
     error: *mut *mut Failure,
 ) -> Status {
     // SAFETY: the caller's promises, passed on.
-    let work = || unsafe { with_file(fd, |file| map(file, offset, length, visit, user)) };
+    let work = || unsafe {
+        with_file(fd, OpenFile::Another, |file| {
+            map(file, offset, length, visit, user)
+        })
+    };
     // SAFETY: likewise.
     unsafe { call(error, work) }
 }

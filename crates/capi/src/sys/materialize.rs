@@ -5,7 +5,9 @@ use std::ffi::{c_char, c_int};
 use extant_hostfs::{Access, Exclusion, HostFile, MaterializeOptions, Shared, materialize_file};
 use extant_space::{ByteRange, Error, ErrorKind, Result};
 
-use super::arguments::{OperationControl, choice, options, pace, path, with_control, with_file};
+use super::arguments::{
+    OpenFile, OperationControl, choice, options, pace, path, with_control, with_file,
+};
 use super::error::call;
 use crate::outcome::{Failure, Status};
 
@@ -84,7 +86,7 @@ pub unsafe extern "C" fn extant_materialize(
         // SAFETY: the caller's promises, passed on.
         let file = HostFile::open(unsafe { self::path(path) }?, Access::ReadWrite)?;
         // SAFETY: likewise.
-        unsafe { materialize(&file, options, control, report) }
+        unsafe { materialize(&file, &understood(options)?, control, report) }
     };
     // SAFETY: likewise.
     unsafe { call(error, work) }
@@ -102,8 +104,20 @@ pub unsafe extern "C" fn extant_materialize_fd(
     report: *mut RangeReport,
     error: *mut *mut Failure,
 ) -> Status {
-    // SAFETY: the caller's promises, passed on.
-    let work = || unsafe { with_file(fd, |file| materialize(file, options, control, report)) };
+    let work = || {
+        // SAFETY: the caller's promises, passed on.
+        let options = unsafe { understood(options) }?;
+        let open = match options.exclusion {
+            Exclusion::Lease => OpenFile::Same,
+            Exclusion::Shared => OpenFile::Another,
+        };
+        // SAFETY: likewise.
+        unsafe {
+            with_file(fd, open, |file| {
+                materialize(file, &options, control, report)
+            })
+        }
+    };
     // SAFETY: likewise.
     unsafe { call(error, work) }
 }
@@ -112,25 +126,12 @@ pub unsafe extern "C" fn extant_materialize_fd(
 /// As of `extant_materialize`.
 unsafe fn materialize(
     file: &HostFile,
-    options: *const RangeOptions,
+    options: &MaterializeOptions,
     control: *const OperationControl,
     report: *mut RangeReport,
 ) -> Result<()> {
     // SAFETY: as promised.
-    let given = unsafe { self::options(options, DEFAULT, 24) }?;
-    let options = MaterializeOptions {
-        range: range(given.offset, given.length)?,
-        exclusion: choice(
-            given.shared_access,
-            &[Exclusion::Lease, Exclusion::Shared],
-            "shared_access",
-        )?,
-        shared: choice(given.unshare, &[Shared::Refuse, Shared::Unshare], "unshare")?,
-        pace: pace(given.pace, given.rate_bytes)?,
-    };
-    // SAFETY: as promised.
-    let done =
-        unsafe { with_control(control, |control| materialize_file(file, &options, control)) };
+    let done = unsafe { with_control(control, |control| materialize_file(file, options, control)) };
     let done = done.map_err(|error| error.at(file.path()))?;
     if !report.is_null() {
         let found = RangeReport {
@@ -142,6 +143,27 @@ unsafe fn materialize(
         unsafe { report.write(found) };
     }
     Ok(())
+}
+
+/// # Safety
+/// As of `extant_materialize`.
+unsafe fn understood(options: *const RangeOptions) -> Result<MaterializeOptions> {
+    // SAFETY: as promised.
+    let given = unsafe { self::options(options, DEFAULT, 24) }?;
+    if given.reserved != 0 {
+        return Err(Error::new(ErrorKind::InvalidArgument)
+            .detail(format!("reserved is {}, not 0", given.reserved)));
+    }
+    Ok(MaterializeOptions {
+        range: range(given.offset, given.length)?,
+        exclusion: choice(
+            given.shared_access,
+            &[Exclusion::Lease, Exclusion::Shared],
+            "shared_access",
+        )?,
+        shared: choice(given.unshare, &[Shared::Refuse, Shared::Unshare], "unshare")?,
+        pace: pace(given.pace, given.rate_bytes)?,
+    })
 }
 
 fn range(offset: u64, length: u64) -> Result<Option<ByteRange>> {

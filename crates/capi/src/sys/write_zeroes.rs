@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int};
 use extant_hostfs::{Access, Fallback, HostFile, Pace, write_zeroes};
 use extant_space::{ByteRange, Error, ErrorKind, Result};
 
-use super::arguments::{OperationControl, path, with_control, with_file};
+use super::arguments::{OpenFile, OperationControl, path, with_control, with_file};
 use super::error::call;
 use crate::outcome::{Failure, Status};
 
@@ -47,7 +47,11 @@ pub unsafe extern "C" fn extant_write_zeroes_fd(
     error: *mut *mut Failure,
 ) -> Status {
     // SAFETY: the caller's promises, passed on.
-    let work = || unsafe { with_file(fd, |file| zero(file, offset, length, control)) };
+    let work = || unsafe {
+        with_file(fd, OpenFile::Another, |file| {
+            zero(file, offset, length, control)
+        })
+    };
     // SAFETY: likewise.
     unsafe { call(error, work) }
 }

@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <extant.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,9 +50,39 @@ static int stop(const extant_progress *progress, void *user)
     return 1;
 }
 
+static int forks;
+
+static void forked(void)
+{
+    forks++;
+}
+
+/* What a descriptor has that a call must leave alone. */
+struct descriptor {
+    int flags;
+    int signal;
+    int lease;
+    off_t position;
+    struct f_owner_ex owner;
+};
+
+static struct descriptor descriptor_of(int fd)
+{
+    struct descriptor found;
+    memset(&found, 0, sizeof found);
+    found.flags = fcntl(fd, F_GETFL);
+    found.signal = fcntl(fd, F_GETSIG);
+    found.lease = fcntl(fd, F_GETLEASE);
+    found.position = lseek(fd, 0, SEEK_CUR);
+    CHECK(fcntl(fd, F_GETOWN_EX, &found.owner) == 0);
+    return found;
+}
+
 static void fails(int line, extant_status status, extant_status wanted, extant_error *error, int number)
 {
     CHECK(error != NULL && strlen(extant_error_message(error)) > 0);
+    /* Options are the command's. */
+    CHECK(strstr(extant_error_message(error), "--") == NULL);
     if (status != wanted || extant_error_errno(error) != number) {
         fprintf(stderr, "line %d: status %d, errno %d: %s\n", line, (int)status, extant_error_errno(error),
                 extant_error_message(error));
@@ -173,11 +205,51 @@ static void places(void)
     CHECK(strchr(extant_version(), '.') != NULL);
 }
 
+static void descriptors_stay(void)
+{
+    const int flags[] = {0, O_DIRECT, O_APPEND, O_DIRECT | O_APPEND | O_NONBLOCK};
+    extant_materialize_options options;
+    extant_materialize_options_init(&options);
+    for (int lease = 0; lease <= 1; lease++) {
+        for (size_t i = 0; i < sizeof flags / sizeof *flags; i++) {
+            int fd = open("kept", O_RDWR | O_CREAT | O_TRUNC | flags[i], 0644);
+            CHECK(fd >= 0 && ftruncate(fd, MIB + 100) == 0 && lseek(fd, 4096, SEEK_SET) == 4096);
+            CHECK(fcntl(fd, F_SETSIG, SIGWINCH) == 0);
+            CHECK(!lease || fcntl(fd, F_SETLEASE, F_WRLCK) == 0);
+            struct descriptor before = descriptor_of(fd);
+            for (int shared = 0; shared <= 1; shared++) {
+                struct map map = {.most = -1};
+                struct descriptor after;
+                options.shared_access = shared;
+                CHECK(extant_materialize_fd(fd, &options, NULL, NULL, NULL) == EXTANT_STATUS_OK);
+                after = descriptor_of(fd);
+                CHECK(memcmp(&before, &after, sizeof before) == 0);
+                CHECK(extant_write_zeroes_fd(fd, 10, 5000, NULL, NULL) == EXTANT_STATUS_OK);
+                after = descriptor_of(fd);
+                CHECK(memcmp(&before, &after, sizeof before) == 0);
+                CHECK(extant_map_fd(fd, 0, UINT64_MAX, add, &map, NULL) == EXTANT_STATUS_OK);
+                CHECK(map.bytes[EXTANT_STATE_WRITTEN] == MIB + 100);
+                after = descriptor_of(fd);
+                CHECK(memcmp(&before, &after, sizeof before) == 0);
+            }
+            struct stat found;
+            CHECK(fstat(fd, &found) == 0 && found.st_size == (off_t)(MIB + 100));
+            CHECK(close(fd) == 0);
+        }
+    }
+    options.reserved = 1;
+    FAILS(extant_materialize("kept", &options, NULL, NULL, &error), EXTANT_STATUS_INVALID_ARGUMENT, EINVAL);
+}
+
 int main(void)
 {
+    CHECK(pthread_atfork(forked, NULL, NULL) == 0);
     creation();
     stopping();
     existing_files();
+    descriptors_stay();
     places();
+    /* The library starts no processes. */
+    CHECK(forks == 0);
     return 0;
 }

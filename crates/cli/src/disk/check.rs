@@ -38,7 +38,7 @@ pub struct CheckArgs {
     #[command(flatten)]
     pub look: LookArgs,
 
-    /// Make refcounts right, before the check: those of clusters that nothing uses, or all
+    /// Make refcounts right, before the check: those above the uses, or all
     #[arg(long, short = 'r', value_name = "WHAT", conflicts_with_all = ["image", "force_share"])]
     pub repair: Option<Repair>,
 
@@ -63,7 +63,7 @@ pub struct CheckArgs {
 /// What is repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Repair {
-    /// Clusters that nothing uses, in an image without corruptions
+    /// Counts above the uses, in an image without other corruptions
     Leaks,
     /// All refcounts and copied flags, as after a crash with lazy refcounts
     All,

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::MetadataExt;
+use std::process::Command;
 
 use extant_space::ErrorKind;
 use extant_testkit::faulty::{FallocateFault, Faults, Faulty, WriteFault};
@@ -11,8 +12,8 @@ use extant_testkit::workdir::Workdir;
 use extant_testkit::{oracle, require, requires};
 
 use crate::support::{
-    MIB, Running, as_nobody, assert_names, create, create_command, lengthen, materialize, noise,
-    partial_of, run, through, wait_until,
+    MIB, Running, as_nobody, assert_names, create, create_command, extant, lengthen, materialize,
+    noise, partial_of, run, through, wait_until,
 };
 
 #[test]
@@ -112,6 +113,22 @@ fn space_that_somebody_else_takes_meanwhile_leaves_nothing() {
     drop(other);
     running.wait().refused(3, &["/a: ", "no space left"]);
     assert_names(scratch.path(), &["other"]);
+}
+
+#[test]
+fn few_descriptors_are_enough() {
+    require!(requires::tool("prlimit"));
+    let work = Workdir::new();
+    let folder = work.folder("f");
+    let file = folder.join("a");
+    let limited = |command: &Command| run(&mut through(&["prlimit", "--nofile=30", "--"], command));
+    limited(&create_command(&file, "1MiB", &[])).success();
+    let mut write_zeroes = extant();
+    write_zeroes.args(["fallocate", "-w", "-l", "64KiB"]);
+    limited(write_zeroes.arg(&file)).success();
+    lengthen(&file, 2 * MIB);
+    limited(extant().arg("materialize").arg(&file)).success();
+    assert_names(&folder, &["a"]);
 }
 
 #[test]

@@ -32,13 +32,14 @@ pub(crate) fn replay(parts: &Arc<Parts>, journal: Arc<Journal>, commits: &Commit
         slots: Some(1),
         credits: Some(most.saturating_mul(CREDITS_PER_BLOCK)),
     };
-    let transactions = Transactions::new(journal, Replaying(Arc::clone(parts)), options)?;
+    let transactions =
+        Transactions::new(Arc::clone(&journal), Replaying(Arc::clone(parts)), options)?;
     let id = transactions.running();
     {
         let handle = transactions.start(1)?;
         let transaction = Transaction::new(&parts.running, handle);
         // After an error the transactions are dropped, which commits nothing.
-        carry_out(parts, &transaction, transactions.journal(), commits)?;
+        carry_out(parts, &transaction, &journal, commits)?;
     }
     transactions
         .commit(id)

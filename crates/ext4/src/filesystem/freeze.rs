@@ -1,9 +1,11 @@
 //! What the journal asks for: everything that a transaction has changed.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::Arc;
 
 use extant_jbd2::{Client, FastCommitSpace, Frozen};
+use extant_ondisk::ext4::extent::{DEPTH_MAX, ENTRY_BYTES, MAGIC};
 use extant_space::Error;
 
 use super::Parts;
@@ -34,6 +36,7 @@ impl Client for Parts {
         if changes.is_empty() && revoked.is_empty() {
             return;
         }
+        let nodes = changes.blocks.len();
         let by = Freezing {
             id: transaction,
             blocks: RefCell::new(changes.blocks),
@@ -48,13 +51,15 @@ impl Client for Parts {
             }
             inode.freeze(&self.cache, &by, &self.layout, self.seed);
         }
+        let inodes = by.blocks.borrow().len();
         for group in changes.groups {
             self.groups.freeze(&by, group);
         }
         self.freeze_superblock(&by);
         let blocks = by.blocks.into_inner();
-        for (number, bytes) in blocks.iter().filter_map(|block| block.freeze()) {
-            frozen.block(number, bytes);
+        match self.has_log {
+            true => add(frozen, &blocks),
+            false => add_in_order(frozen, transaction, &blocks, nodes..inodes),
         }
         revoked.into_iter().for_each(|block| frozen.revoke(block));
         lock(&self.frozen).push((transaction, blocks));
@@ -76,6 +81,49 @@ impl Client for Parts {
     fn aborted(&self, error: &Error) {
         self.note_error(error);
     }
+}
+
+fn add<'a>(frozen: &mut Frozen, blocks: impl IntoIterator<Item = &'a Arc<Block>>) {
+    for (number, bytes) in blocks.into_iter().filter_map(|block| block.freeze()) {
+        frozen.block(number, bytes);
+    }
+}
+
+/// Adds the blocks in the order in which they are written without a log. Whatever is cut off, what was there before and
+/// was not changed is still found: a node is written before what refers to it, and what a split has moved into a new
+/// node is taken out of the old one last. Blocks and inodes are in use before anything refers to them: e2fsck looks for
+/// inodes no further than the descriptor says. What is freed is used again by the next transaction at the earliest.
+///
+/// `blocks` are nodes, directories and attributes, from `inodes.start` on blocks of inode tables, from `inodes.end` on
+/// groups and the superblock.
+fn add_in_order(
+    frozen: &mut Frozen,
+    transaction: TransactionId,
+    blocks: &[Arc<Block>],
+    inodes: Range<usize>,
+) {
+    let nodes = &blocks[..inodes.start];
+    let (new, old): (Vec<_>, Vec<_>) = nodes.iter().partition(|block| block.is_new_in(transaction));
+    let (indexes, others): (Vec<_>, Vec<_>) = old.into_iter().partition(|block| {
+        let frozen = block.freeze();
+        frozen.is_some_and(|(_, bytes)| is_index_node(&bytes))
+    });
+    add(frozen, new);
+    frozen.barrier();
+    add(frozen, indexes);
+    frozen.barrier();
+    add(frozen, &blocks[inodes.end..]);
+    frozen.barrier();
+    add(frozen, &blocks[inodes]);
+    frozen.barrier();
+    add(frozen, others);
+}
+
+/// Whether the block looks like a node of an extent tree with nodes below it: `eh_magic`, `eh_max`, `eh_depth`.
+fn is_index_node(bytes: &[u8]) -> bool {
+    let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+    let entries_max = bytes.len() / ENTRY_BYTES - 1;
+    word(0) == MAGIC && usize::from(word(4)) == entries_max && (1..=DEPTH_MAX).contains(&word(6))
 }
 
 /// The journal's number of a transaction, for the allocator.

@@ -11,11 +11,11 @@ use std::thread;
 
 use extant_blockdev::Device;
 use extant_jbd2::{
-    BlockNumbers, Checksums, FastCommits, Journal, JournalOptions, LogFormat, Place, Run,
-    TransactionOptions, Transactions,
+    BlockNumbers, Checksums, FastCommits, InPlace, Journal, JournalOptions, LogFormat, Place, Run,
+    Target, TransactionOptions, Transactions,
 };
 use extant_mballoc::{self as mballoc, Allocator, Block as AllocatorBlock, Reuse};
-use extant_ondisk::ext4::superblock::JournalPlace;
+use extant_ondisk::ext4::superblock::{JournalPlace, State};
 use extant_ondisk::ext4::{
     Access, Compat, GroupDescriptor, GroupNumber, Incompat, InodeNumber, PhysicalBlock, Superblock,
 };
@@ -100,9 +100,14 @@ fn open_read_write(
     options: Options,
 ) -> Result<Filesystem> {
     let Some(place) = journal_place(&device, &superblock)? else {
-        return Err(Error::new(ErrorKind::Unsupported)
-            .detail("the file system has no journal")
-            .advice("open it read-only, or add one with tune2fs -j"));
+        if !superblock.state().contains(State::VALID) {
+            return Err(Error::new(ErrorKind::Unsupported)
+                .detail("the file system has no journal and was not closed cleanly")
+                .advice("check it with e2fsck, or open it read-only"));
+        }
+        let in_place = InPlace::new(Arc::clone(&device), superblock.layout().block_bytes())?;
+        let parts = Parts::new(device, None, superblock, options)?;
+        return start(parts, in_place);
     };
     recover(&device, place.clone(), &options)?;
     let superblock = read_superblock(&*device)?;
@@ -114,21 +119,21 @@ fn open_read_write(
         place,
         journal_options(&superblock),
     )?);
-    let interval = options.commit_interval;
     let parts = Parts::new(device, Some(Arc::clone(&journal)), superblock, options)?;
+    start(parts, journal)
+}
+
+/// Lets changes begin.
+fn start(parts: Parts, target: impl Into<Target>) -> Result<Filesystem> {
     let parts = Arc::new(parts);
     parts.assign_system()?;
     parts.mark_open()?;
     let transactions = TransactionOptions {
-        interval,
+        interval: parts.options.commit_interval,
         ..TransactionOptions::default()
     };
     let core = Core {
-        journal: Some(Transactions::new(
-            journal,
-            Arc::clone(&parts),
-            transactions,
-        )?),
+        journal: Some(Transactions::new(target, Arc::clone(&parts), transactions)?),
         parts,
     };
     core.clear_orphans()?;
@@ -261,6 +266,7 @@ impl Parts {
     ) -> Result<Self> {
         let layout = *superblock.layout();
         let seed = superblock.seed();
+        let has_log = superblock.journal().is_some();
         let block_bytes = layout.block_bytes() as usize;
         let area = journal.as_ref().map(|journal| journal.fast_commits());
         let writing = match area.is_some_and(|area| !area.is_empty()) {
@@ -294,10 +300,11 @@ impl Parts {
             },
             mballoc::Options {
                 reserved_blocks: superblock.reserved_blocks(),
-                reuse: match writing {
-                    // A fast commit may refer to what is freed in the same transaction.
-                    Writing::On => Reuse::AfterCommit,
-                    Writing::Off => Reuse::InsideTransaction,
+                reuse: match (writing, has_log) {
+                    (Writing::Off, true) => Reuse::InsideTransaction,
+                    // A fast commit may refer to what is freed in the same transaction, and so may what a power cut leaves
+                    // of a transaction that has no log.
+                    _ => Reuse::AfterCommit,
                 },
                 ..mballoc::Options::default()
             },
@@ -319,6 +326,7 @@ impl Parts {
             orphans,
             device,
             layout,
+            has_log,
             seed,
             superblock_given: Mutex::new(superblock.clone()),
             superblock: Mutex::new(superblock),

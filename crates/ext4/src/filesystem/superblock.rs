@@ -7,7 +7,7 @@
 use std::sync::atomic::Ordering;
 
 use extant_blockdev::{Device, Persistence};
-use extant_ondisk::ext4::superblock::{ErrorPolicy, RecordedError};
+use extant_ondisk::ext4::superblock::{ErrorPolicy, RecordedError, State};
 use extant_ondisk::ext4::{Incompat, PhysicalBlock, RoCompat, Superblock};
 use extant_space::{Error, ErrorKind, Result};
 
@@ -15,7 +15,7 @@ use super::Parts;
 use super::open::read_superblock;
 use crate::cache::Changing;
 use crate::options::OnError;
-use crate::sync::lock;
+use crate::sync::{lock, lock_poisoned};
 use crate::time;
 use crate::transaction::Transaction;
 
@@ -31,21 +31,31 @@ impl Parts {
     /// e2fsck 1.47.0 that carries out fast commits writes back what they change, and a sum over what was there before it
     /// replayed the log: the fewer superblocks are in the log, the better.
     pub(super) fn freeze_superblock(&self, by: &impl Changing) {
-        let Some(superblock) = self.changed_superblock() else {
+        let Some(mut superblock) = self.changed_superblock() else {
             return;
         };
+        if !self.has_log {
+            // It comes before the inodes: until the file system is closed, e2fsck finds the orphans by itself.
+            superblock.set_last_orphan(None);
+            superblock.fit_sectors(self.groups.superblock());
+        }
         let byte = (Superblock::OFFSET % u64::from(self.layout.block_bytes())) as usize;
         self.cache.change_held(by, &self.superblock_block, |bytes| {
             bytes[byte..byte + Superblock::BYTES].copy_from_slice(superblock.as_bytes());
         });
     }
 
-    /// Says that the journal must be replayed from now on, before the first transaction.
+    /// Says that the journal must be replayed from now on, or that the file system must be checked where it has none, before
+    /// the first transaction.
     pub(super) fn mark_open(&self) -> Result<()> {
         let now = time::now();
         lock(&self.superblock).edit(|raw| {
-            raw.s_feature_incompat
-                .set(raw.s_feature_incompat.get() | Incompat::RECOVER.bits());
+            match self.has_log {
+                true => raw
+                    .s_feature_incompat
+                    .set(raw.s_feature_incompat.get() | Incompat::RECOVER.bits()),
+                false => raw.s_state.set(raw.s_state.get() & !State::VALID.bits()),
+            }
             if raw.s_orphan_file_inum.get() != 0 {
                 raw.s_feature_ro_compat
                     .set(raw.s_feature_ro_compat.get() | RoCompat::ORPHAN_PRESENT.bits());
@@ -56,15 +66,19 @@ impl Parts {
         self.write_superblock()
     }
 
-    /// Says that everything is home, after the journal was emptied.
+    /// Says that everything is home, after the last commit and the last checkpoint.
     pub(super) fn mark_clean(&self) -> Result<()> {
         let free = self.groups.frozen_free();
         let now = time::now();
         let mut superblock = lock(&self.superblock);
         superblock.set_free(free.blocks, free.inodes as u32)?;
         superblock.edit(|raw| {
-            raw.s_feature_incompat
-                .set(raw.s_feature_incompat.get() & !Incompat::RECOVER.bits());
+            match self.has_log {
+                true => raw
+                    .s_feature_incompat
+                    .set(raw.s_feature_incompat.get() & !Incompat::RECOVER.bits()),
+                false => raw.s_state.set(raw.s_state.get() | State::VALID.bits()),
+            }
             if self.orphans.is_empty() {
                 raw.s_feature_ro_compat
                     .set(raw.s_feature_ro_compat.get() & !RoCompat::ORPHAN_PRESENT.bits());
@@ -108,7 +122,8 @@ impl Parts {
         if self.cut.load(Ordering::Relaxed) {
             return;
         }
-        let mut superblock = lock(&self.superblock);
+        // Also after a panic of somebody who had the lock, which is an error to be noted.
+        let mut superblock = lock_poisoned(&self.superblock);
         superblock.record_error(&recorded(error));
         // The device may be what failed.
         let _ = note_on_device(&*self.device, error);

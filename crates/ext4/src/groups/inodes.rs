@@ -4,6 +4,7 @@
 //! the emptiest of a few groups: so what belongs together lies together, and trees lie apart.
 
 use std::sync::MutexGuard;
+use std::sync::atomic::Ordering;
 
 use extant_ondisk::ext4::bitmap::Bitmap;
 use extant_ondisk::ext4::group_descriptor::GroupFlags;
@@ -86,8 +87,13 @@ impl Groups {
             0 => layout.first_inode().0 - 1,
             _ => 0,
         };
-        let Some(bit) = bitmap.first_unset(first..layout.inodes_per_group()) else {
-            return Ok(None);
+        let mut unset = first..layout.inodes_per_group();
+        let bit = loop {
+            match bitmap.first_unset(unset.clone()) {
+                None => return Ok(None),
+                Some(bit) if group.freed_inodes.contains(&bit) => unset.start = bit + 1,
+                Some(bit) => break bit,
+            }
         };
         self.use_bit(transaction, &mut group, bit, file_type);
         Ok(Some(layout.inode_at(number, bit)))
@@ -167,6 +173,9 @@ impl Groups {
         group.join(transaction, Bitmap::Inodes);
         let bitmap = group.inode_bitmap.as_mut().expect("just read");
         bitmap.set(place.index..place.index + 1, false);
+        if self.superblock.journal().is_none() && group.freed_inodes.insert(place.index) {
+            self.freed_inodes.fetch_add(1, Ordering::Relaxed);
+        }
         let descriptor = &mut group.descriptor;
         descriptor.set_free_inodes(descriptor.free_inodes() + 1);
         if file_type == Some(FileType::Directory) {

@@ -5,8 +5,8 @@
 //! fits. Both are worth doing and not needed: what cannot be read for them is left alone, and the error comes up when
 //! the node is needed.
 
-use extant_ondisk::ext4::LogicalBlock;
 use extant_ondisk::ext4::extent::{ExtentNodeMut, IndexEntry, LeafEntry};
+use extant_ondisk::ext4::{Compat, LogicalBlock};
 use extant_space::Result;
 
 use super::entry::{self, Entry};
@@ -20,6 +20,12 @@ impl<N: NodesMut> TreeMut<'_, N> {
     /// # Errors
     /// Only when a node was changed by something else meanwhile.
     pub(super) fn tidy(&mut self, near: LogicalBlock) -> Result<()> {
+        let features = self.format.layout.features();
+        if !features.compat.contains(Compat::HAS_JOURNAL) {
+            // What is cut off might have written the shorter index without the longer leaf.
+            while self.pull_up() {}
+            return Ok(());
+        }
         let depth = Level::root(self.root, self.format).map_or(0, |root| root.depth());
         for height in 0..usize::from(depth) {
             self.join(near, height)?;

@@ -12,7 +12,7 @@ use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::workdir::Workdir;
 
 /// What mke2fs is told for file systems that differ where the engine has to know.
-pub const FORMATS: [&str; 10] = [
+pub const FORMATS: [&str; 11] = [
     "-t ext4",
     "-t ext4 -b 1024",
     "-t ext4 -b 2048 -O ^metadata_csum,uninit_bg",
@@ -23,6 +23,7 @@ pub const FORMATS: [&str; 10] = [
     "-t ext3",
     "-t ext3 -b 1024 -I 128",
     "-t ext4 -b 2048 -O ^extents,^64bit",
+    "-t ext4 -O ^has_journal -b 1024",
 ];
 
 /// Whether files have extents, and not block maps.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use extant_blockdev::{Device, MemoryDevice, Persistence};
 use extant_ext4::{Access, Filesystem, OnError, Options, Replay, Shutdown};
-use extant_space::{ErrorKind, SpaceFile};
+use extant_space::{ErrorKind, SpaceFile, SyncMode};
 use extant_testkit::{require, requires};
 
 use crate::image::{Image, create, mkdir};
@@ -41,10 +41,6 @@ fn features_that_are_not_offered_are_refused_by_name() {
             assert_eq!(opened.is_ok(), read_only, "{options}");
         }
     }
-    let image = Image::new("-t ext4 -O ^has_journal", 16);
-    let error = open(&image, Access::ReadWrite).unwrap_err();
-    assert!(error.to_string().contains("no journal"), "{error}");
-    open(&image, READ_ONLY).unwrap();
 }
 
 #[test]
@@ -220,4 +216,95 @@ fn shut_down_file_system_is_left_as_a_crash_would() {
         drop(found);
         image.assert_clean();
     }
+}
+
+const NO_JOURNAL: &str = "-t ext4 -b 1024 -O ^has_journal";
+
+/// Whether `s_state` says that the file system was closed cleanly.
+fn is_valid(image: &Image) -> bool {
+    image.bytes()[1024 + 0x3A] & 1 == 1
+}
+
+#[test]
+fn file_system_without_a_journal_is_marked_while_it_is_open_and_refused_when_it_was_not_closed() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    let image = Image::new(NO_JOURNAL, 16);
+    let fs = image.open();
+    assert!(!is_valid(&image), "open, and marked clean");
+    let node = create(&fs.root().unwrap(), "file");
+    node.file().unwrap().write_at(&[7; 5000], 0).unwrap();
+    node.sync(SyncMode::All).unwrap();
+    let crashed = Image {
+        device: Arc::new(image.device.snapshot()),
+    };
+    drop(node);
+    fs.close().unwrap();
+    assert!(is_valid(&image), "closed, and not marked clean");
+    image.assert_clean();
+
+    let error = open(&crashed, Access::ReadWrite).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("e2fsck"), "{error}");
+    let before = crashed.bytes();
+    let seen = open(&crashed, READ_ONLY).unwrap();
+    let node = seen.root().unwrap().lookup(b"file").unwrap();
+    let mut found = [0; 5000];
+    node.file().unwrap().read_at(&mut found, 0).unwrap();
+    assert!(found == [7; 5000], "what was synced is not there");
+    drop(node);
+    seen.close().unwrap();
+    assert!(before == crashed.bytes(), "something was written");
+
+    // Cut off, it stays marked.
+    let image = Image::new(NO_JOURNAL, 16);
+    let fs = image.open();
+    drop(create(&fs.root().unwrap(), "file"));
+    fs.cut(Shutdown::NoLogFlush).unwrap();
+    fs.close().unwrap();
+    assert!(!is_valid(&image));
+}
+
+#[test]
+fn orphans_without_a_journal_are_listed_at_the_close_and_freed_by_the_next_opening() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    let image = Image::new(NO_JOURNAL, 16);
+    let fs = image.open();
+    let root = fs.root().unwrap();
+    let free = fs.statistics().free_blocks;
+    let node = create(&root, "file");
+    node.file().unwrap().write_at(&[7; 50_000], 0).unwrap();
+    root.unlink(b"file").unwrap();
+    fs.clone().close().unwrap();
+    let first = u32::from_le_bytes(image.bytes()[1024 + 0xE8..][..4].try_into().unwrap());
+    assert_eq!(first, node.number().0, "s_last_orphan");
+    drop((node, root, fs));
+    let fs = image.open();
+    fs.sync().unwrap();
+    assert_eq!(fs.statistics().free_blocks, free);
+    fs.close().unwrap();
+    image.assert_clean();
+}
+
+#[test]
+fn inode_number_without_a_journal_is_used_again_when_its_removal_is_durable() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    let image = Image::new(&format!("{NO_JOURNAL} -N 32"), 16);
+    let fs = image.open();
+    let root = fs.root().unwrap();
+    let number = create(&root, "a").number();
+    root.unlink(b"a").unwrap();
+    assert_ne!(create(&root, "b").number(), number, "in one transaction");
+    fs.sync().unwrap();
+    assert_eq!(create(&root, "c").number(), number);
+    // Where all others are in use it is waited for.
+    let full = (0..).find_map(|name| {
+        let new = crate::image::new(extant_ext4::NewKind::Regular);
+        root.create(format!("{name}").as_bytes(), &new).err()
+    });
+    assert_eq!(full.unwrap().kind(), ErrorKind::NoSpace);
+    root.unlink(b"b").unwrap();
+    drop(create(&root, "d"));
+    drop(root);
+    fs.close().unwrap();
+    image.assert_clean();
 }

@@ -189,13 +189,15 @@ impl Engine {
 
     fn crash(&mut self) -> Result<()> {
         self.filesystem().sync()?;
+        // Without one, a crash is e2fsck's.
+        let has_journal = self.filesystem().superblock().journal().is_some();
         match &self.device {
-            Some(device) => {
+            Some(device) if has_journal => {
                 let after = Arc::new(device.snapshot());
                 *self = Self::open(after);
                 Ok(())
             }
-            None => self.reopen(),
+            _ => self.reopen(),
         }
     }
 

@@ -14,7 +14,7 @@ use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::workdir::Workdir;
 
 /// What mke2fs is told for file systems that differ where the engine has to know.
-pub const FORMATS: [&str; 10] = [
+pub const FORMATS: [&str; 11] = [
     "-t ext4 -b 4096",
     "-t ext4 -b 1024",
     "-t ext4 -b 2048 -O ^metadata_csum,uninit_bg",
@@ -25,6 +25,7 @@ pub const FORMATS: [&str; 10] = [
     "-t ext3 -b 4096",
     "-t ext3 -b 1024 -I 128",
     "-t ext4 -b 2048 -O ^extents,^64bit",
+    "-t ext4 -O ^has_journal -b 1024",
 ];
 
 /// What mke2fs makes of `options`, with `mebibytes` MiB.

@@ -80,6 +80,14 @@ pub const FAST: Format = Format {
     log_blocks: None,
 };
 
+/// Without a journal.
+pub const BARE: Format = Format {
+    options: "-t ext4 -b 1024 -N 256 -O ^has_journal",
+    kibibytes: 4096,
+    commits: Commits::Full,
+    log_blocks: None,
+};
+
 impl Format {
     /// What mke2fs makes of it, all else being [`OLD`].
     #[track_caller]

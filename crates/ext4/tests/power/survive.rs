@@ -115,7 +115,7 @@ impl Life {
     }
 
     /// Keeps the image and panics.
-    fn fail(&self, crash: &CrashState, wrong: &str) -> ! {
+    pub fn fail(&self, crash: &CrashState, wrong: &str) -> ! {
         let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
         let name = self.name.replace([' ', '/'], "-");
         let path = folder.join(format!(

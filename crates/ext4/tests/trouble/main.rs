@@ -3,6 +3,7 @@
 //! - `failing`: errors of the device at every request of a scenario; `reads`: reads that are wrong;
 //! - `orphans`: orphans that are not as they should be;
 //! - `full`: no space at every allocation; `policy`: what is noted, and what happens then;
+//! - `panics`: panics in the middle of changes;
 //! - `device`: devices that are short or read-only;
 //! - `corrupt`: damaged images, under a watch (`watch`) for time, and a bound of memory.
 //!
@@ -14,6 +15,7 @@ mod failing;
 mod full;
 mod image;
 mod orphans;
+mod panics;
 mod policy;
 mod reads;
 mod scenario;

@@ -57,8 +57,14 @@ fn contents_of(node: &Node) -> Result<Vec<u8>> {
 /// Looks at all there is and makes more, in directories that begin with `prefix`; goes on after every error.
 pub fn run(filesystem: &Filesystem, prefix: &str) -> Outcome {
     let mut outcome = Outcome::default();
+    run_into(filesystem, prefix, &mut outcome);
+    outcome
+}
+
+/// The same, where what came before a panic is to be known.
+pub fn run_into(filesystem: &Filesystem, prefix: &str, outcome: &mut Outcome) {
     if let Some(root) = outcome.note(filesystem.root()) {
-        look(&root, &mut outcome);
+        look(&root, outcome);
     }
     for round in 0..4 {
         let Some(root) = outcome.note(filesystem.root()) else {
@@ -69,13 +75,12 @@ pub fn run(filesystem: &Filesystem, prefix: &str) -> Outcome {
         let Some(directory) = outcome.note(made) else {
             continue;
         };
-        fill(&directory, &name, round, &mut outcome);
-        shuffle(&root, &directory, round, &mut outcome);
+        fill(&directory, &name, round, outcome);
+        shuffle(&root, &directory, round, outcome);
         if round == 2 {
             outcome.note(filesystem.sync());
         }
     }
-    outcome
 }
 
 /// Reads everything below a directory.

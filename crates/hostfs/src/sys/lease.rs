@@ -13,6 +13,17 @@ use std::os::fd::AsRawFd;
 
 // Not in the libc crate (linux/fcntl.h).
 const F_SETSIG: libc::c_int = 10;
+const F_GETSIG: libc::c_int = 11;
+const F_SETOWN_EX: libc::c_int = 15;
+const F_GETOWN_EX: libc::c_int = 16;
+
+/// `struct f_owner_ex` (linux/fcntl.h): who gets the signal.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+struct Owner {
+    kind: libc::c_int,
+    pid: libc::pid_t,
+}
 
 fn fcntl(file: &File, command: libc::c_int, argument: libc::c_int) -> io::Result<libc::c_int> {
     // SAFETY: all commands used here take an integer; the descriptor lives for the call.
@@ -22,18 +33,39 @@ fn fcntl(file: &File, command: libc::c_int, argument: libc::c_int) -> io::Result
     }
 }
 
-/// A write lease, given back when dropped.
+fn owner(file: &File, command: libc::c_int, owner: &mut Owner) -> io::Result<()> {
+    // SAFETY: both commands used here take this structure, which lives for the call, as does the descriptor.
+    match unsafe { libc::fcntl(file.as_raw_fd(), command, std::ptr::from_mut(owner)) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// A write lease, given back when dropped. The open file may be somebody else's as well: its own lease, signal and owner are put
+/// back.
 pub(crate) struct WriteLease<'f> {
     file: &'f File,
+    lease: libc::c_int,
+    signal: libc::c_int,
+    owner: Owner,
 }
 
 impl<'f> WriteLease<'f> {
     /// Takes the lease. `EAGAIN`: somebody has the file open. `EINVAL`: the file
     /// system has no leases. `EACCES`: the file is another user's.
     pub(crate) fn take(file: &'f File) -> io::Result<Self> {
+        let mut before = Owner::default();
+        owner(file, F_GETOWN_EX, &mut before)?;
+        let taken = Self {
+            file,
+            lease: fcntl(file, libc::F_GETLEASE, 0)?,
+            signal: fcntl(file, F_GETSIG, 0)?,
+            owner: before,
+        };
+        // From here on dropping it puts everything back.
         fcntl(file, F_SETSIG, libc::SIGURG)?;
         fcntl(file, libc::F_SETLEASE, libc::F_WRLCK)?;
-        Ok(Self { file })
+        Ok(taken)
     }
 
     /// Somebody waits to open the file.
@@ -45,7 +77,38 @@ impl<'f> WriteLease<'f> {
 
 impl Drop for WriteLease<'_> {
     fn drop(&mut self) {
-        // Fails only when the kernel has taken the lease away already.
-        let _ = fcntl(self.file, libc::F_SETLEASE, libc::F_UNLCK);
+        // Fails only when the kernel has taken the lease away already. A lease of the caller's own stays.
+        if self.lease != libc::F_WRLCK {
+            let _ = fcntl(self.file, libc::F_SETLEASE, self.lease);
+        }
+        let _ = fcntl(self.file, F_SETSIG, self.signal);
+        let _ = owner(self.file, F_SETOWN_EX, &mut self.owner);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn open_file_has_its_lease_signal_and_owner_afterwards() {
+        let place = tempfile::NamedTempFile::new().unwrap();
+        let file = place.as_file();
+        let state = || {
+            let mut found = Owner::default();
+            owner(file, F_GETOWN_EX, &mut found).unwrap();
+            let lease = fcntl(file, libc::F_GETLEASE, 0).unwrap();
+            (lease, fcntl(file, F_GETSIG, 0).unwrap(), found)
+        };
+        let fresh = state();
+        drop(WriteLease::take(file).unwrap());
+        assert_eq!(state(), fresh);
+        // A caller with a lease of its own, told by a signal of its choice.
+        fcntl(file, F_SETSIG, libc::SIGWINCH).unwrap();
+        fcntl(file, libc::F_SETLEASE, libc::F_WRLCK).unwrap();
+        let own = state();
+        assert_eq!((own.0, own.1), (libc::F_WRLCK, libc::SIGWINCH));
+        drop(WriteLease::take(file).unwrap());
+        assert_eq!(state(), own);
     }
 }

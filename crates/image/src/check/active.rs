@@ -8,8 +8,8 @@ use crate::format::{L1Entry, L2Entry, Mapping};
 use crate::qcow2::read_table;
 
 impl Check<'_> {
-    /// Holds the flags against the refcounts, and counts what is mapped.
-    pub(super) fn check_active(&mut self) -> Result<()> {
+    /// Compares the flags with the refcounts, but for those of the clusters in `is_excepted`, and counts what is mapped.
+    pub(super) fn check_active(&mut self, is_excepted: &dyn Fn(u64) -> bool) -> Result<()> {
         // One bit for each cluster: its refcount is one.
         let mut ones = vec![0_u64; self.uses.len().div_ceil(64) as usize];
         for_each_block(self.image, self.uses.len(), &mut |first, block| {
@@ -37,7 +37,7 @@ impl Check<'_> {
                 continue;
             };
             self.control.cancel.check()?;
-            if entry.is_copied() != is_one(table) {
+            if entry.is_copied() != is_one(table) && !is_excepted(table >> bits) {
                 self.report.corrupt(format_args!(
                     "L1 entry {index}: copied is {}, and the refcount of {table:#x} is {}one",
                     entry.is_copied(),
@@ -72,7 +72,7 @@ impl Check<'_> {
                 }
                 next_offset = Some(offset + self.geometry.cluster_bytes());
                 let is_one = has_data_file || is_one(offset);
-                if entry.is_copied() != is_one {
+                if entry.is_copied() != is_one && !is_excepted(offset >> bits) {
                     self.report.corrupt(format_args!(
                         "L2 table at {table:#x}, entry {number}: copied is {}, and the refcount of {offset:#x} is {}one",
                         entry.is_copied(),

@@ -15,24 +15,37 @@ impl Check<'_> {
     /// The directory, the tables that it names, and the clusters that these name.
     pub(super) fn count_bitmaps(&mut self) -> Result<()> {
         let header = &self.image.header;
-        let is_valid = header.autoclear.contains(Autoclear::BITMAPS);
-        let Some(data) = header
-            .extensions
-            .find(Extensions::BITMAPS)
-            .filter(|_| is_valid)
-        else {
+        let Some(data) = header.extensions.find(Extensions::BITMAPS) else {
             return Ok(());
         };
-        let Ok((raw, _)) = RawBitmaps::read_from_prefix(data) else {
-            self.report.corrupt("bitmaps extension: too short");
+        let Ok(raw) = RawBitmaps::read_from_bytes(data) else {
+            self.report.corrupt(format_args!(
+                "bitmaps extension: {} bytes instead of {}",
+                data.len(),
+                size_of::<RawBitmaps>()
+            ));
             return Ok(());
         };
+        if !header.autoclear.contains(Autoclear::BITMAPS) {
+            return Ok(());
+        }
+        if raw.reserved.get() != 0 {
+            self.report.corrupt(format_args!(
+                "bitmaps extension: reserved field {:#x}",
+                raw.reserved.get()
+            ));
+        }
+        if raw.nb_bitmaps.get() == 0 {
+            self.report.corrupt("bitmaps extension: no bitmaps");
+        }
         let (offset, bytes) = (
             raw.bitmap_directory_offset.get(),
             raw.bitmap_directory_size.get(),
         );
         let directory = ByteRange::at(offset, bytes).filter(|range| {
-            range.end() <= self.file_bytes && range.len() <= RawBitmaps::DIRECTORY_BYTES_MAX
+            range.end() <= self.file_bytes
+                && range.len() <= RawBitmaps::DIRECTORY_BYTES_MAX
+                && self.geometry.is_aligned(range.start())
         });
         let Some(directory) = directory else {
             self.report.corrupt(format_args!(

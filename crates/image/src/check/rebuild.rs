@@ -11,9 +11,7 @@ use std::sync::Arc;
 use extant_space::{Control, Error, ErrorKind, Result, SpaceFile, SyncMode};
 
 use super::Check;
-use crate::format::{
-    Incompatible, L1Entry, L2Entry, Mapping, RawHeader, RefcountBlock, RefcountTableEntry, Version,
-};
+use crate::format::{Incompatible, RawHeader, RefcountBlock, RefcountTableEntry, Version};
 use crate::qcow2::{Qcow2, read_table};
 
 /// Where the incompatible features lie.
@@ -38,7 +36,8 @@ pub fn rebuild_refcounts(file: Arc<dyn SpaceFile>, control: Control<'_>) -> Resu
         write_features(&image, marked)?;
     }
     let counts = wanted.write_counts(&check)?;
-    let flags = wanted.write_flags(&check)?;
+    let is_one = |cluster| Some(wanted.count(cluster) == 1);
+    let flags = check.write_flags(&is_one)?;
     if image.header.version == Version::V3 {
         let repaired = features - (Incompatible::DIRTY | Incompatible::CORRUPT);
         write_features(&image, repaired)?;
@@ -261,49 +260,4 @@ impl<'c> Wanted<'c> {
         }
         Ok(changed)
     }
-
-    /// Sets the copied flags of the tables that the guest sees; durable on return.
-    fn write_flags(&self, check: &Check<'_>) -> Result<u64> {
-        let geometry = check.geometry;
-        let bits = geometry.cluster_bits();
-        let image = check.image;
-        let has_data_file = image.header.has_data_file();
-        let mut changed = 0;
-        let mut l1 = image.l1.clone();
-        for (index, raw) in (0..).zip(&mut l1) {
-            check.control.cancel.check()?;
-            let Some(table) = L1Entry(*raw).table(geometry, index, check.file_bytes)? else {
-                continue;
-            };
-            let flagged = L1Entry(*raw).with_copied(self.count(table >> bits) == 1);
-            changed += u64::from(flagged.raw() != *raw);
-            *raw = flagged.raw();
-            let mut entries = read_table(&*image.file, table, geometry.l2_entries())?;
-            let before = changed;
-            for raw in &mut entries {
-                let entry = L2Entry(*raw);
-                let place = match entry.mapping(geometry, has_data_file, 0)? {
-                    Mapping::Data(place) | Mapping::Zero(Some(place)) => place,
-                    _ => continue,
-                };
-                let is_one = has_data_file || self.count(place >> bits) == 1;
-                let flagged = entry.with_copied(is_one);
-                changed += u64::from(flagged != entry);
-                *raw = flagged.raw();
-            }
-            if changed > before {
-                write_entries(image, table, &entries)?;
-            }
-        }
-        if l1 != image.l1 {
-            write_entries(image, image.header.l1_offset, &l1)?;
-        }
-        image.file.sync(SyncMode::Data)?;
-        Ok(changed)
-    }
-}
-
-fn write_entries(image: &Qcow2, place: u64, entries: &[u64]) -> Result<()> {
-    let bytes: Vec<u8> = entries.iter().flat_map(|raw| raw.to_be_bytes()).collect();
-    image.file.write_at(&bytes, place)
 }

@@ -1,31 +1,37 @@
-//! Gives back what nothing uses.
+//! Lowers counts that are above the uses.
 //!
-//! Only counts of clusters without any use are changed, to 0, and only in an image without corruptions: wherever the work is cut
-//! off, what is left are fewer leaks.
+//! Only such counts are changed, and the copied flags of clusters that are used once then, and only in an image without other
+//! corruptions. The flags come first, as the counts tell which they are: what is left where the work is cut off is repaired by another run.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use extant_space::{Control, Error, ErrorKind, Result, SpaceFile, SyncMode};
 
-use super::Check;
+use super::{Check, for_each_block};
 use crate::format::{RefcountBlock, RefcountTableEntry};
 use crate::qcow2::{Qcow2, read_table};
 
-/// Sets the refcounts of clusters that nothing uses to 0; how many there were. The file is open for writing, and nobody else uses it.
+/// Lowers refcounts to the uses where they are above them; how many there were. The file is open for writing, and nobody else uses it.
 ///
 /// # Errors
-/// `Corrupt` when there are corruptions as well: nothing is changed then. Those of [`check`](super::check), and of writing.
+/// `Corrupt` when there are corruptions that this does not repair: nothing is changed then. Those of [`check`](super::check), and of writing.
 pub fn repair_leaks(file: Arc<dyn SpaceFile>, control: Control<'_>) -> Result<u64> {
     let image = Qcow2::open(file)?;
     let mut check = Check::new(&image, 0, control)?;
     check.count_uses()?;
     check.compare()?;
-    check.check_active()?;
+    let lowered = clusters_to_lower(&check)?;
+    check.check_active(&|cluster| lowered.contains(&cluster))?;
     if check.report.corruptions > 0 {
         return Err(Error::new(ErrorKind::Corrupt).detail(format!(
             "{} corruptions: leaks are not repaired before those",
             check.report.corruptions
         )));
+    }
+    if !lowered.is_empty() {
+        let is_one = |cluster| (lowered.contains(&cluster)).then(|| check.uses.get(cluster) == 1);
+        check.write_flags(&is_one)?;
     }
     let geometry = image.header.geometry;
     let range = image.header.refcount_table_range();
@@ -45,8 +51,9 @@ pub fn repair_leaks(file: Arc<dyn SpaceFile>, control: Control<'_>) -> Result<u6
         let before = repaired;
         for cluster in first..end {
             let at = (cluster - first) as usize;
-            if check.uses.get(cluster) == 0 && block.get(at) != 0 {
-                block.set(at, 0);
+            let uses = check.uses.get(cluster);
+            if uses < u16::MAX.into() && block.get(at) > uses {
+                block.set(at, uses);
                 repaired += 1;
             }
         }
@@ -56,4 +63,21 @@ pub fn repair_leaks(file: Arc<dyn SpaceFile>, control: Control<'_>) -> Result<u6
     }
     image.file.sync(SyncMode::Data)?;
     Ok(repaired)
+}
+
+/// Clusters in use whose counts are too high.
+fn clusters_to_lower(check: &Check<'_>) -> Result<HashSet<u64>> {
+    let mut found = HashSet::new();
+    for_each_block(check.image, check.uses.len(), &mut |first, block| {
+        let end = (first + check.geometry.refcount_block_entries()).min(check.uses.len());
+        for cluster in first..end {
+            let stored = block.map_or(0, |block| block.get((cluster - first) as usize));
+            let uses = check.uses.get(cluster);
+            if uses > 0 && uses < u16::MAX.into() && stored > uses {
+                found.insert(cluster);
+            }
+        }
+        Ok(())
+    })?;
+    Ok(found)
 }

@@ -44,14 +44,18 @@ impl Plan {
     }
 }
 
-/// Refuses an image on a disk in which clusters are in use that are not counted: nothing but the counts tells where it ends, and new
-/// clusters would lie over those.
+/// Refuses an image with corruptions, before anything of it is changed. On a disk nothing but the counts tells where it ends: new
+/// clusters could lie over what is in use. Elsewhere what is released or copied could be in use, or fail half-way.
 pub(super) fn check_counts(target: &Target, control: Control<'_>) -> Result<()> {
-    match check(Arc::clone(target.file()), 0, control)?.corruptions {
-        0 => Ok(()),
-        count => Err(Error::new(ErrorKind::Corrupt)
+    match check(Arc::clone(target.file()), 0, control) {
+        // Too many clusters to be counted in memory.
+        Err(error) if error.kind() == ErrorKind::TooLarge && !target.is_disk() => Ok(()),
+        Err(error) => Err(error),
+        Ok(report) if report.corruptions == 0 => Ok(()),
+        Ok(report) => Err(Error::new(ErrorKind::Corrupt)
             .detail(format!(
-                "the image has {count} corruptions: on a disk, new clusters could lie over what is in use"
+                "the image has {} corruptions: a change could destroy what is in use",
+                report.corruptions
             ))
             .advice("repair it first: extant image check --repair all")),
     }

@@ -69,9 +69,6 @@ impl Extensions {
         while let Ok((raw, rest)) = RawExtension::ref_from_prefix(&bytes[at..]) {
             let kind = raw.kind.get();
             at += size_of::<RawExtension>();
-            if kind == END {
-                break;
-            }
             let length = raw.length.get() as usize;
             let Some(data) = rest.get(..length) else {
                 return Err(corrupt(
@@ -79,6 +76,10 @@ impl Extensions {
                     format_args!("has {length} bytes, more than the {} left", rest.len()),
                 ));
             };
+            // The end mark may have a length as well, which QEMU judges.
+            if kind == END {
+                break;
+            }
             found.push(Extension {
                 kind,
                 data: data.to_vec(),

@@ -3,6 +3,7 @@
 mod change;
 mod convert;
 mod create;
+mod damage;
 mod full;
 mod overlay;
 mod read;

@@ -7,6 +7,9 @@
 //! A sync is the same with a fast commit in place of all that, where the client can say what it has changed. Both are
 //! this thread's, so that a fast commit is never written while the transaction before its own is on its way.
 //!
+//! A thread that panics while it has a handle open leaves a change half made: it stops the journal before its gate opens
+//! ([`Handle`](super::Handle)), and no transaction is frozen after that.
+//!
 //! An error ends the thread: the journal is stopped, and whoever waits or comes later gets the error.
 
 use std::time::Instant;
@@ -23,7 +26,7 @@ pub(super) fn run<C: Client>(shared: &Shared<C>) {
     let _end = End(shared);
     if let Err(error) = serve(shared) {
         // The journal has set its own error already; then that one stays.
-        let first = shared.journal.stop(error);
+        let first = shared.failure().set(error);
         shared.client.aborted(first);
     }
 }
@@ -35,9 +38,9 @@ impl<C: Client> Drop for End<'_, C> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let detail = "the thread of the commits has panicked";
-            self.0
-                .journal
-                .stop(Error::new(ErrorKind::Io).detail(detail));
+            let error = Error::new(ErrorKind::Io).detail(detail);
+            let first = self.0.failure().set(error);
+            self.0.client.aborted(first);
         }
         self.0.tell_stopped();
     }
@@ -48,7 +51,7 @@ fn serve<C: Client>(shared: &Shared<C>) -> Result<()> {
     loop {
         match next_work(shared, &mut due) {
             // An abort may not have been heard of.
-            Work::Stop => return shared.journal.check_failure(),
+            Work::Stop => return shared.failure().check(),
             Work::Commit => {
                 commit(shared)?;
                 due = Instant::now() + shared.interval;
@@ -61,11 +64,11 @@ fn serve<C: Client>(shared: &Shared<C>) -> Result<()> {
             Work::Empty => {
                 let wishes = shared.progress().empties_wanted();
                 commit(shared)?;
-                shared.journal.empty()?;
+                shared.target.empty()?;
                 shared.update(|progress| progress.set_emptied(wishes));
             }
             Work::Checkpoint => {
-                let more = shared.journal.checkpoint()? == Checkpoint::More;
+                let more = shared.target.checkpoint()? == Checkpoint::More;
                 shared.progress().wants_checkpoint = more;
             }
             Work::Wait => unreachable!("waited for"),
@@ -86,6 +89,10 @@ fn next_work<C: Client>(shared: &Shared<C>, due: &mut Instant) -> Work {
         (progress, woken) = wait_for(&shared.work, progress, left);
         if woken == Woken::TimeOver {
             *due = Instant::now() + shared.interval;
+            if shared.failure().get().is_some() {
+                // A thread has panicked with a handle open.
+                return Work::Stop;
+            }
             if shared.slots.is_touched() {
                 let running = progress.running;
                 progress.request(running);
@@ -103,14 +110,14 @@ enum Synced {
 
 fn sync<C: Client>(shared: &Shared<C>) -> Result<Synced> {
     let said = shared
-        .journal
+        .target
         .fast_commit_space()
         .and_then(|space| freeze_fast(shared, &space));
     let Some((epoch, bytes)) = said else {
         commit(shared)?;
         return Ok(Synced::ByCommit);
     };
-    shared.journal.write_fast_commit(&bytes)?;
+    shared.target.write_fast_commit(&bytes)?;
     shared.update(|progress| progress.set_durable(epoch));
     Ok(Synced::ByFastCommit)
 }
@@ -118,15 +125,17 @@ fn sync<C: Client>(shared: &Shared<C>) -> Result<Synced> {
 /// Has the client say what the present epoch has changed, and begins the next.
 fn freeze_fast<C: Client>(shared: &Shared<C>, space: &FastCommitSpace) -> Option<(Epoch, Vec<u8>)> {
     let _gates = shared.slots.shut();
+    // The commit that takes its place finds the error.
+    shared.failure().check().ok()?;
     let transaction = shared.running();
     let bytes = shared.client.fast_commit(transaction, space)?;
     Some((shared.begin_epoch(transaction), bytes))
 }
 
 fn commit<C: Client>(shared: &Shared<C>) -> Result<()> {
-    let (transaction, epoch, frozen) = freeze(shared);
+    let (transaction, epoch, frozen) = freeze(shared)?;
     shared.client.write_data(transaction)?;
-    shared.journal.commit(frozen)?;
+    shared.target.commit(frozen)?;
     shared.client.committed(transaction);
     shared.update(|progress| {
         progress.set_committed(transaction);
@@ -136,13 +145,14 @@ fn commit<C: Client>(shared: &Shared<C>) -> Result<()> {
     Ok(())
 }
 
-/// Ends the running transaction and begins the next.
-fn freeze<C: Client>(shared: &Shared<C>) -> (TransactionId, Epoch, Frozen) {
+/// Ends the running transaction and begins the next, unless a change was left half made.
+fn freeze<C: Client>(shared: &Shared<C>) -> Result<(TransactionId, Epoch, Frozen)> {
     let mut gates = shared.slots.shut();
+    shared.failure().check()?;
     let transaction = shared.running();
     let mut frozen = Frozen::new();
     shared.client.freeze(transaction, &mut frozen);
     gates.renew();
     let epoch = shared.begin_epoch(TransactionId(transaction.0 + 1));
-    (transaction, epoch, frozen)
+    Ok((transaction, epoch, frozen))
 }

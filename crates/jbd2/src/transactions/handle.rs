@@ -2,6 +2,8 @@
 
 use std::cell::Cell;
 
+use extant_space::{Error, ErrorKind};
+
 use super::slots::{Slot, Slots, Taken};
 use super::{Epoch, TransactionId};
 use crate::sync::RwLockReadGuard;
@@ -20,7 +22,8 @@ pub enum Extension {
 /// The right to change metadata in the running transaction. The change is over when it is dropped.
 ///
 /// It belongs to the thread that started it. The transaction cannot be committed while it is open, so keep it
-/// short: wait for nothing that another handle could hold up.
+/// short: wait for nothing that another handle could hold up. Dropped by a panic, it stops the journal: nothing of the
+/// transaction is committed.
 pub struct Handle<'t> {
     slots: &'t Slots,
     slot: &'t Slot,
@@ -96,6 +99,13 @@ impl<'t> Handle<'t> {
 
 impl Drop for Handle<'_> {
     fn drop(&mut self) {
+        // While the gate is still open: what was changed so far must not be frozen.
+        if std::thread::panicking() {
+            let detail = "a thread panicked while it changed the file system";
+            self.slots
+                .failure
+                .set(Error::new(ErrorKind::Io).detail(detail));
+        }
         self.slot.give_back(self.credits());
         open_handles::remove(self.slots);
     }

@@ -8,15 +8,16 @@ use super::handle::Handle;
 use super::progress::Progress;
 use super::slots::{Slots, Taken};
 use super::{Client, Epoch, TransactionId, TransactionOptions};
-use crate::Journal;
-use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, wait};
+use crate::Target;
+use crate::failure::Failure;
+use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, lock_poisoned, wait};
 use crossbeam_utils::CachePadded;
 
 const FIRST: TransactionId = TransactionId(1);
 const FIRST_EPOCH: Epoch = Epoch(1);
 
 pub(super) struct Shared<C> {
-    pub(super) journal: std::sync::Arc<Journal>,
+    pub(super) target: Target,
     pub(super) client: C,
     pub(super) slots: Slots,
     pub(super) interval: Duration,
@@ -36,17 +37,14 @@ pub(super) struct Shared<C> {
 }
 
 impl<C: Client> Shared<C> {
-    pub(super) fn new(
-        journal: std::sync::Arc<Journal>,
-        client: C,
-        options: TransactionOptions,
-    ) -> Self {
+    pub(super) fn new(target: Target, client: C, options: TransactionOptions) -> Self {
         Self {
             slots: Slots::new(
                 options.slots,
-                options.credits.unwrap_or(journal.transaction_blocks_max()),
+                options.credits.unwrap_or(target.transaction_blocks_max()),
+                target.failure(),
             ),
-            journal,
+            target,
             client,
             interval: options.interval,
             running: CachePadded::new(AtomicU64::new(FIRST.0)),
@@ -82,6 +80,11 @@ impl<C: Client> Shared<C> {
         ended
     }
 
+    /// The error that stopped the journal.
+    pub(super) fn failure(&self) -> &Failure {
+        &self.slots.failure
+    }
+
     pub(super) fn progress(&self) -> MutexGuard<'_, Progress> {
         lock(&self.progress)
     }
@@ -95,7 +98,7 @@ impl<C: Client> Shared<C> {
     /// Tells everybody who waits for anything that the journal has stopped.
     pub(super) fn tell_stopped(&self) {
         // Under the lock, as whoever is about to wait has looked at the journal under it.
-        let _progress = self.progress();
+        let _progress = lock_poisoned(&self.progress);
         self.news.notify_all();
         self.begun.notify_all();
     }
@@ -117,7 +120,7 @@ impl<C: Client> Shared<C> {
         let slot = self.slots.own();
         loop {
             let gate = slot.open();
-            self.journal.check_failure()?;
+            self.failure().check()?;
             let transaction = self.running();
             match self.slots.take(slot, credits) {
                 Taken::Yes => {}
@@ -176,21 +179,22 @@ impl<C: Client> Shared<C> {
     }
 
     pub(super) fn abort(&self, error: Error) {
-        self.journal.stop(error);
+        self.failure().set(error);
         // The committer finds the error, and tells the client.
         self.request(self.running());
         self.tell_stopped();
     }
 
     pub(super) fn stop(&self) {
-        self.order(Progress::stop);
+        lock_poisoned(&self.progress).stop();
+        self.work.notify_one();
     }
 
     /// Waits for the committer to get somewhere. What was reached before it stopped counts.
     fn wait_until(&self, told: &Condvar, is_reached: impl Fn(&Progress) -> bool) -> Result<()> {
         let mut progress = self.progress();
         while !is_reached(&progress) {
-            self.journal.check_failure()?;
+            self.failure().check()?;
             progress = wait(told, progress);
         }
         Ok(())

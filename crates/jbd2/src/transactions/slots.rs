@@ -8,10 +8,13 @@
 //! Invariant: pool, leases, credits of open handles and blocks of the transaction add up to `credits_max`.
 //! It is checked when the gates are shut ([`Slots::shut`]), where no handle has any.
 
+use std::sync::Arc;
+
 use crossbeam_utils::CachePadded;
 
+use crate::failure::Failure;
 use crate::sync::{AtomicU64, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
-use crate::sync::{read, thread_number, write};
+use crate::sync::{read_poisoned, thread_number, write_poisoned};
 
 /// Spread over more slots, a commit would wait longer for all gates than the threads gain.
 const SLOTS_MAX: usize = 64;
@@ -31,6 +34,8 @@ pub(super) struct Slots {
     credits_max: u32,
     /// What a lease gets beyond what is asked for.
     lease: u64,
+    /// What stopped the journal: looked at by everybody who opens a gate.
+    pub(super) failure: Arc<Failure>,
 }
 
 /// What the pool has after somebody took from it.
@@ -45,7 +50,7 @@ pub(super) enum Taken {
 }
 
 impl Slots {
-    pub(super) fn new(count: Option<usize>, credits_max: u32) -> Self {
+    pub(super) fn new(count: Option<usize>, credits_max: u32, failure: Arc<Failure>) -> Self {
         let count = count.unwrap_or_else(|| {
             let processors = std::thread::available_parallelism().map_or(1, usize::from);
             (2 * processors).next_power_of_two()
@@ -62,6 +67,7 @@ impl Slots {
             pool: CachePadded::new(AtomicU64::new(credits_max.into())),
             credits_max,
             lease: u64::from(credits_max) / (count as u64 * LEASE_SHARE),
+            failure,
         }
     }
 
@@ -111,7 +117,11 @@ impl Slots {
 
     /// Waits until no handle is open, and lets none be opened.
     pub(super) fn shut(&self) -> ShutGates<'_> {
-        let gates = self.slots.iter().map(|slot| write(&slot.gate)).collect();
+        let gates = self
+            .slots
+            .iter()
+            .map(|slot| write_poisoned(&slot.gate))
+            .collect();
         ShutGates { slots: self, gates }
     }
 }
@@ -119,7 +129,8 @@ impl Slots {
 impl Slot {
     /// Waits while the gates are shut.
     pub(super) fn open(&self) -> RwLockReadGuard<'_, ()> {
-        read(&self.gate)
+        // A committer that panicked has stopped the journal, which is looked at next.
+        read_poisoned(&self.gate)
     }
 
     /// Takes back credits that were not needed.

@@ -266,7 +266,7 @@ fn syncs_of_many_threads_share_fast_commits_and_lose_nothing() {
 /// What a crash leaves now says at least `value`.
 fn promised(all: &Transactions<Arc<Counter>>, value: u64) {
     let said = all.client().said.lock().unwrap().last().copied();
-    let block = all.journal().lookup(PhysicalBlock(1));
+    let block = all.journal().unwrap().lookup(PhysicalBlock(1));
     let committed = block.map(|bytes| u64::from_le_bytes(bytes[12..20].try_into().unwrap()));
     assert!(
         said.max(committed) >= Some(value),

@@ -50,7 +50,7 @@ fn changes_of_many_threads_are_home_after_the_log_was_emptied() {
         }
     });
     transactions.empty().unwrap();
-    assert_eq!(transactions.journal().log_use().used, 0);
+    assert_eq!(transactions.journal().unwrap().log_use().used, 0);
     for (pair, version) in versions.iter().enumerate() {
         assert_eq!(
             version_at_home(&*device, pair),
@@ -262,6 +262,6 @@ fn handle_may_wait_for_the_transaction_before_its_own() {
         thread::yield_now();
     };
     transactions.commit(before).unwrap();
-    assert!(transactions.journal().next_sequence().is_some());
+    assert!(transactions.journal().unwrap().next_sequence().is_some());
     drop(handle);
 }

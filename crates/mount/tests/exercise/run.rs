@@ -178,7 +178,7 @@ impl Worker {
             if has_failed.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            if self.played % STEPS_OF_PROGRESS == 0 {
+            if self.played.is_multiple_of(STEPS_OF_PROGRESS) {
                 watchdog.progress();
             }
             let operation = self.generator.next(&self.models);

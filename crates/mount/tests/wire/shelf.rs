@@ -8,7 +8,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ use extant_mount::operations::{
 use extant_mount::{Notifier, Operations};
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
+
+use crate::gate::{Gate, lock};
 
 /// Allocating so many bytes never ends by itself.
 pub const ENDLESS: u64 = 7_777_777;
@@ -47,49 +49,6 @@ pub struct Shelf {
     pub handles: AtomicU64,
     pub syncs: AtomicU64,
     pub gate: Gate,
-}
-
-/// Holds up reads for the kernel's cache.
-#[derive(Debug, Default)]
-pub struct Gate {
-    is_closed: Mutex<bool>,
-    opened: Condvar,
-    /// Reads that wait.
-    pub waiting: AtomicU64,
-    /// The file that is read.
-    node: AtomicU64,
-    /// Reads and writes past the cache that have begun.
-    pub direct: AtomicU64,
-}
-
-impl Gate {
-    pub fn set_closed(&self, is_closed: bool) {
-        *lock(&self.is_closed) = is_closed;
-        self.opened.notify_all();
-    }
-
-    fn node(&self) -> NodeId {
-        NodeId(self.node.load(Ordering::SeqCst))
-    }
-
-    fn is_closed(&self) -> bool {
-        *lock(&self.is_closed)
-    }
-
-    fn wait(&self, node: NodeId) {
-        self.node.store(node.0, Ordering::SeqCst);
-        self.waiting.fetch_add(1, Ordering::SeqCst);
-        let deadline = Duration::from_secs(40);
-        drop(
-            self.opened
-                .wait_timeout_while(lock(&self.is_closed), deadline, |closed| *closed),
-        );
-        self.waiting.fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[derive(Debug, Default)]

@@ -235,7 +235,7 @@ impl Filesystem for Server {
     }
 
     fn fsync(&self, _: &Request, _: INodeNo, _: FileHandle, _datasync: bool, reply: ReplyEmpty) {
-        let result = self.0.slow_request().fsync();
+        let result = self.0.slow_sync().fsync();
         empty(reply, result);
     }
 

@@ -75,6 +75,19 @@ impl Shared {
     /// The state, for one more request that is slow when faults say so.
     pub(super) fn slow_request(&self) -> MutexGuard<'_, State> {
         let latency = self.lock().faults.latency;
+        self.request_after(latency)
+    }
+
+    /// The same for a sync.
+    pub(super) fn slow_sync(&self) -> MutexGuard<'_, State> {
+        let latency = {
+            let faults = &self.lock().faults;
+            faults.latency + faults.sync_latency
+        };
+        self.request_after(latency)
+    }
+
+    fn request_after(&self, latency: Duration) -> MutexGuard<'_, State> {
         let (epoch, start) = (self.epoch.load(Ordering::Relaxed), Instant::now());
         while start.elapsed() < latency && self.epoch.load(Ordering::Relaxed) == epoch {
             thread::sleep(TICK.min(latency.saturating_sub(start.elapsed())));

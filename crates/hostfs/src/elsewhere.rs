@@ -1,0 +1,196 @@
+//! Calls that nothing interrupts, made where they can be left.
+//!
+//! `fdatasync` waits for the disk, and the last `close` of a removed file waits for its blocks to be freed, with `discard` for
+//! the disk as well: a quarter of a second a GiB and more. A thread makes them, so that whoever is told to stop returns at once.
+//!
+//! A process ends only after all of its threads. A program that has to end at once as well becomes its own helper
+//! ([`use_helper`]): it is started once more for each call, and that process is left behind. A library starts no processes by
+//! itself: they would run the host's fork handlers, and turn up in its `wait`.
+
+use std::convert::Infallible;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// What the helper is started as: its first argument.
+pub const HELPER: &str = "extant-helper";
+const HOLD: &str = "hold";
+const SYNC: &str = "sync";
+
+static HAS_HELPER: AtomicBool = AtomicBool::new(false);
+/// Helpers that may not have ended, to be reaped.
+static STARTED: Mutex<Vec<Child>> = Mutex::new(Vec::new());
+
+/// From now on slow calls are made by processes of this program, which must run [`help`] when it is started as [`HELPER`].
+pub fn use_helper() {
+    HAS_HELPER.store(true, Ordering::Relaxed);
+}
+
+/// The whole program when it was started as [`HELPER`]: `task` is its second argument.
+pub fn help(task: Option<&OsStr>) -> ExitCode {
+    let (stdin, mut stdout) = (io::stdin(), io::stdout());
+    if task == Some(OsStr::new(HOLD)) {
+        // Until the other end is closed; the file is standard output, and is closed by the end of the process.
+        let _ = io::copy(&mut stdin.lock(), &mut io::sink());
+    } else if task == Some(OsStr::new(SYNC)) {
+        let errno = match rustix::fs::fdatasync(stdin) {
+            Ok(()) => 0,
+            Err(errno) => errno.raw_os_error(),
+        };
+        let _ = stdout.write_all(&errno.to_ne_bytes());
+        let _ = stdout.flush();
+    }
+    ExitCode::SUCCESS
+}
+
+/// Starts the helper; `None` where there is none.
+fn start(task: &str, input: OwnedFd, output: OwnedFd) -> Option<()> {
+    if !HAS_HELPER.load(Ordering::Relaxed) {
+        return None;
+    }
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0(HELPER).arg(task);
+    // Ctrl-C is not for it, and it keeps no directory in use.
+    command.process_group(0).current_dir("/");
+    command.stdin(input).stdout(output).stderr(Stdio::null());
+    let child = command.spawn().ok()?;
+    let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    started.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+    started.push(child);
+    Some(())
+}
+
+/// Keeps a file open elsewhere while it lives. Whoever drops that last, after the file, waits for nothing.
+pub(crate) enum Holder {
+    Process { _go: PipeWriter },
+    Thread { _go: Sender<Infallible> },
+}
+
+/// Keeps `file` open elsewhere until what is returned is dropped. `None`, and nothing changes, where nobody can be had for it.
+pub(crate) fn hold(file: &File) -> Option<Holder> {
+    let (wait, go) = io::pipe().ok()?;
+    if start(HOLD, wait.into(), file.try_clone().ok()?.into()).is_some() {
+        return Some(Holder::Process { _go: go });
+    }
+    let file = file.try_clone().ok()?;
+    let (go, wait) = channel::<Infallible>();
+    let hold = move || {
+        let _ = wait.recv();
+        drop(file);
+    };
+    let thread = thread::Builder::new().name("extant-hold".to_owned());
+    thread.spawn(hold).ok()?;
+    Some(Holder::Thread { _go: go })
+}
+
+/// An `fdatasync` under way elsewhere.
+pub(crate) enum Sync {
+    Process(PipeReader),
+    Thread(Receiver<io::Result<()>>),
+}
+
+impl Sync {
+    /// Starts it.
+    pub(crate) fn start(file: &File) -> io::Result<Self> {
+        let (answer, tell) = io::pipe()?;
+        if start(SYNC, file.try_clone()?.into(), tell.into()).is_some() {
+            return Ok(Self::Process(answer));
+        }
+        let file = file.try_clone()?;
+        let (tell, answer) = channel();
+        let sync = move || {
+            let result = file.sync_data();
+            // Nobody finds the file open here once the answer is known.
+            drop(file);
+            let _ = tell.send(result);
+        };
+        let thread = thread::Builder::new().name("extant-sync".to_owned());
+        thread.spawn(sync)?;
+        Ok(Self::Thread(answer))
+    }
+
+    /// Its result; `None` when there is none within `timeout`.
+    pub(crate) fn wait(&mut self, timeout: Duration) -> Option<io::Result<()>> {
+        // Nothing is known of a sync whose thread or process has ended without a word.
+        let unknown = || Err(io::Error::from_raw_os_error(libc::EIO));
+        match self {
+            Self::Thread(answer) => match answer.recv_timeout(timeout) {
+                Ok(result) => Some(result),
+                Err(RecvTimeoutError::Timeout) => None,
+                Err(RecvTimeoutError::Disconnected) => Some(unknown()),
+            },
+            Self::Process(answer) => {
+                let timeout = Timespec {
+                    tv_sec: timeout.as_secs() as i64,
+                    tv_nsec: timeout.subsec_nanos().into(),
+                };
+                let mut events = [PollFd::from_borrowed_fd(answer.as_fd(), PollFlags::IN)];
+                match poll(&mut events, Some(&timeout)) {
+                    Ok(0) | Err(rustix::io::Errno::INTR) => return None,
+                    Ok(_) => {}
+                    Err(errno) => return Some(Err(errno.into())),
+                }
+                let mut errno = [0; 4];
+                Some(match answer.read_exact(&mut errno) {
+                    Ok(()) => match i32::from_ne_bytes(errno) {
+                        0 => Ok(()),
+                        errno => Err(io::Error::from_raw_os_error(errno)),
+                    },
+                    Err(_) => unknown(),
+                })
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn answer_of(file: &File) -> io::Result<()> {
+        let mut sync = Sync::start(file).unwrap();
+        let answer = (0..500).find_map(|_| sync.wait(Duration::from_millis(20)));
+        answer.expect("within ten seconds")
+    }
+
+    #[test]
+    fn sync_elsewhere_answers() {
+        answer_of(&tempfile::tempfile().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn sync_elsewhere_tells_the_error() {
+        let (reader, _writer) = io::pipe().unwrap();
+        let error = answer_of(&File::from(OwnedFd::from(reader))).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(libc::EINVAL));
+    }
+
+    #[test]
+    fn held_file_stays_open_until_let_go() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let path = file.path().to_path_buf();
+        let open = || {
+            let all = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
+            all.filter(|fd| std::fs::read_link(fd.path()).is_ok_and(|link| link == path))
+                .count()
+        };
+        let holder = hold(file.as_file()).unwrap();
+        assert_eq!(open(), 2);
+        drop(holder);
+        let is_let_go = (0..500).any(|_| {
+            thread::sleep(Duration::from_millis(10));
+            open() == 1
+        });
+        assert!(is_let_go);
+    }
+}
