@@ -2,8 +2,6 @@
 //!
 //! The library's own types are written as they lie in records; these have the names of `docs/formats/json.md`.
 
-use std::path::Path;
-
 use extant_image::{Format, Preallocation, Qcow2Info};
 use extant_pool::{
     Interrupted, JobFailure, JobId, JobState, JobStatus, Limits, ListedVolume, Operation, Pool,
@@ -61,7 +59,7 @@ fn limits(limits: &Limits) -> Value {
 /// A volume in a list.
 #[derive(Serialize)]
 pub struct ListedJson {
-    pool: String,
+    pub pool: String,
     name: String,
     format: Option<Format>,
     size_bytes: u64,
@@ -85,7 +83,7 @@ impl ListedJson {
 pub struct VolumeJson<'a> {
     pool: String,
     name: &'a str,
-    path: &'a Path,
+    path: String,
     format: Option<Format>,
     size_bytes: u64,
     file_bytes: u64,
@@ -106,7 +104,7 @@ impl<'a> VolumeJson<'a> {
         Self {
             pool: pool.to_string(),
             name: info.name.as_str(),
-            path: &info.path,
+            path: info.path.display().to_string(),
             format: info.format,
             size_bytes: info.capacity_bytes,
             file_bytes: info.file_bytes,
@@ -206,13 +204,13 @@ fn request(operation: &Operation) -> Value {
         Operation::Wipe(wipe) => json!({ "method": wipe.method, "force": wipe.force }),
         Operation::Materialize(materialize) => json!({ "unshare": materialize.unshare }),
         Operation::Upload(upload) => json!({
-            "source": upload.source,
+            "source": upload.source.display().to_string(),
             "format": upload.format,
             "replace": upload.replace,
             "mode": octal(upload.mode),
         }),
         Operation::Download(download) => json!({
-            "target": download.target,
+            "target": download.target.display().to_string(),
             "replace": download.replace,
         }),
         _ => json!({}),
