@@ -37,6 +37,7 @@ mod table;
 mod terminal;
 mod umount;
 mod vol;
+mod words;
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -2,6 +2,7 @@
 
 mod define;
 mod info;
+pub mod json;
 mod list;
 mod place;
 mod refresh;
@@ -14,7 +15,7 @@ use extant_space::{CancelToken, Result};
 
 use crate::exit::{self, Style};
 
-pub use place::{ConfigArgs, PoolArgs};
+pub use place::{AnyPoolArgs, ConfigArgs, PoolArgs};
 
 /// Define pools: directories of volumes, with limits.
 ///
@@ -32,7 +33,8 @@ Examples:
   extant pool info ./disk.img         an ext4 image, without root or mount
   extant pool refresh vms             what killed processes have left
 
-Definitions are kept in /etc/extant/pools, of users in $XDG_CONFIG_HOME/extant/pools.
+Definitions are kept in /etc/extant/pools, those of users in $XDG_CONFIG_HOME/extant/pools; users see both, their own first.
+libvirt's tools can use the same directories: docs/libvirt.md.
 Exit status: see extant --help."
 )]
 pub struct PoolCommandArgs {

@@ -38,6 +38,8 @@ Examples:
   extant vol info vms web.raw
   extant vol list /srv/other                        any directory is a pool
 
+libvirt sees changes after virsh pool-refresh: docs/libvirt.md. Volumes have the mode 0600; libvirt gives a volume to the
+user of QEMU while a guest runs.
 Exit status: see extant --help."
 )]
 pub struct VolArgs {

@@ -1,7 +1,7 @@
 //! What a pool is, and where definitions are kept.
 //!
 //! A definition is a small JSON file `NAME.json` in a folder: `/etc/extant/pools` for root, `extant/pools` in the
-//! user's configuration for everybody else. It is replaced as a whole. Any directory is a pool without one, with
+//! user's configuration for everybody else, who sees those of root behind their own. It is replaced as a whole. Any directory is a pool without one, with
 //! the default limits.
 //!
 //! A definition has an identifier that the pool's own state has as well: a directory whose file system is not
@@ -191,10 +191,15 @@ fn new_identifier() -> Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A folder of definitions.
+/// Where root's definitions are.
+const OF_SYSTEM: &str = "/etc/extant/pools";
+
+/// A folder of definitions, and those of the system behind it.
 #[derive(Clone, Debug)]
 pub struct Definitions {
     path: PathBuf,
+    /// Looked at where the first has no such name, and never changed.
+    behind: Option<PathBuf>,
 }
 
 impl Definitions {
@@ -202,16 +207,17 @@ impl Definitions {
     pub fn in_folder(path: &Path) -> Self {
         Self {
             path: path.to_path_buf(),
+            behind: None,
         }
     }
 
-    /// Those of the user who runs this process.
+    /// Those of the user who runs this process, before those of the system.
     ///
     /// # Errors
     /// `NotFound` where the environment names no home.
     pub fn of_user() -> Result<Self> {
         if rustix::process::geteuid().is_root() {
-            return Ok(Self::in_folder(Path::new("/etc/extant/pools")));
+            return Ok(Self::in_folder(Path::new(OF_SYSTEM)));
         }
         let absolute = |name: &str| {
             let value = PathBuf::from(env::var_os(name)?);
@@ -224,7 +230,10 @@ impl Definitions {
                     .detail("there is no HOME to keep definitions of pools in")
                     .advice("--config-dir names a folder")
             })?;
-        Ok(Self::in_folder(&base.join("extant/pools")))
+        Ok(Self {
+            path: base.join("extant/pools"),
+            behind: Some(OF_SYSTEM.into()),
+        })
     }
 
     /// Where they are.
@@ -232,37 +241,65 @@ impl Definitions {
         &self.path
     }
 
+    /// Every folder, the own one first.
+    fn folders(&self) -> impl Iterator<Item = &Path> {
+        [Some(&self.path), self.behind.as_ref()]
+            .into_iter()
+            .flatten()
+            .map(PathBuf::as_path)
+    }
+
+    /// Those folders that there are, open. What root keeps from others is not there for them.
+    fn opened(&self) -> Result<Vec<(&Path, Folder)>> {
+        let mut opened = Vec::new();
+        for path in self.folders() {
+            match open(path) {
+                Ok(folder) => opened.extend(folder.map(|folder| (path, folder))),
+                Err(error) if error.kind() == ErrorKind::PermissionDenied && path != self.path => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(opened)
+    }
+
     /// The pool called `name`.
     pub fn get(&self, name: &PoolName) -> Result<Definition> {
-        let found = match self.folder()? {
-            Some(folder) => folder.read(&file_name(name), BYTES_MAX)?,
-            None => None,
-        };
-        let Some(bytes) = found else {
+        let mut found = None;
+        for (path, folder) in self.opened()? {
+            if let Some(bytes) = folder.read(&file_name(name), BYTES_MAX)? {
+                found = Some((path, bytes));
+                break;
+            }
+        }
+        let Some((path, bytes)) = found else {
+            let looked: Vec<String> = self
+                .folders()
+                .map(|path| path.display().to_string())
+                .collect();
             return Err(Error::new(ErrorKind::NotFound)
                 .detail(format!(
                     "no pool '{name}' is defined in {}",
-                    self.path.display()
+                    looked.join(" or ")
                 ))
                 .advice(format!("a directory is a pool by its path: ./{name}")));
         };
-        self.parse(name, &bytes)
+        parse(path, name, &bytes)
     }
 
     /// All of them, by name. What is not readable is an error in its place.
     pub fn list(&self) -> Result<Vec<(PoolName, Result<Definition>)>> {
-        let Some(folder) = self.folder()? else {
-            return Ok(Vec::new());
-        };
         let mut names: Vec<PoolName> = Vec::new();
-        folder.for_each_name(|name| {
-            let name = name
-                .to_str()
-                .ok()
-                .and_then(|name| name.strip_suffix(SUFFIX));
-            names.extend(name.and_then(|name| name.parse().ok()));
-        })?;
+        for (_, folder) in self.opened()? {
+            folder.for_each_name(|name| {
+                let name = name
+                    .to_str()
+                    .ok()
+                    .and_then(|name| name.strip_suffix(SUFFIX));
+                names.extend(name.and_then(|name| name.parse().ok()));
+            })?;
+        }
         names.sort();
+        names.dedup();
         let all = names.into_iter().map(|name| {
             let definition = self.get(&name);
             (name, definition)
@@ -272,11 +309,7 @@ impl Definitions {
 
     /// Fails with `AlreadyExists` when there is a pool called `name`.
     pub fn check_is_free(&self, name: &PoolName) -> Result<()> {
-        let taken = match self.folder()? {
-            Some(folder) => folder.stat(&file_name(name))?.is_some(),
-            None => false,
-        };
-        match taken {
+        match self.has_own(name)? {
             false => Ok(()),
             true => Err(Error::new(ErrorKind::AlreadyExists)
                 .detail(format!("a pool '{name}' is defined already"))
@@ -295,42 +328,60 @@ impl Definitions {
         let folder = Folder::open(&self.path)?;
         let mut bytes = serde_json::to_vec_pretty(definition).expect("plain data");
         bytes.push(b'\n');
-        folder.write(&file_name(name), &bytes)
+        folder.write(&file_name(name), &bytes)?;
+        // Other users see the pools of the system. There is nothing secret in a definition.
+        folder.set_mode(&file_name(name), 0o644)
     }
 
     /// Forgets the pool called `name`; its directory stays.
+    ///
+    /// # Errors
+    /// `PermissionDenied` for a definition of the system, which is not the user's.
     pub fn remove(&self, name: &PoolName) -> Result<()> {
         self.get(name)?;
+        if let (false, Some(behind)) = (self.has_own(name)?, &self.behind) {
+            return Err(Error::new(ErrorKind::PermissionDenied)
+                .at(behind.join(file_name(name)))
+                .detail("the pool is defined by root"));
+        }
         let folder = Folder::open(&self.path)?;
         folder.remove(&file_name(name))?;
         folder.sync()
     }
 
-    fn folder(&self) -> Result<Option<Folder>> {
-        match Folder::open(&self.path) {
-            Ok(folder) => Ok(Some(folder)),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(error),
+    /// There is a definition of that name that this user may change.
+    fn has_own(&self, name: &PoolName) -> Result<bool> {
+        match open(&self.path)? {
+            Some(folder) => Ok(folder.stat(&file_name(name))?.is_some()),
+            None => Ok(false),
         }
     }
+}
 
-    fn parse(&self, name: &PoolName, bytes: &[u8]) -> Result<Definition> {
-        let corrupt = |detail: String| {
-            Error::new(ErrorKind::Corrupt)
-                .at(self.path.join(file_name(name)))
-                .detail(detail)
-        };
-        let definition: Definition =
-            serde_json::from_slice(bytes).map_err(|error| corrupt(error.to_string()))?;
-        if definition.version != VERSION {
-            let version = definition.version;
-            return Err(corrupt(format!("version {version} is not known")));
-        }
-        if definition.name.as_ref() != Some(name) {
-            return Err(corrupt("it defines a pool of another name".to_owned()));
-        }
-        Ok(definition)
+fn open(path: &Path) -> Result<Option<Folder>> {
+    match Folder::open(path) {
+        Ok(folder) => Ok(Some(folder)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
+}
+
+fn parse(path: &Path, name: &PoolName, bytes: &[u8]) -> Result<Definition> {
+    let corrupt = |detail: String| {
+        Error::new(ErrorKind::Corrupt)
+            .at(path.join(file_name(name)))
+            .detail(detail)
+    };
+    let definition: Definition =
+        serde_json::from_slice(bytes).map_err(|error| corrupt(error.to_string()))?;
+    if definition.version != VERSION {
+        let version = definition.version;
+        return Err(corrupt(format!("version {version} is not known")));
+    }
+    if definition.name.as_ref() != Some(name) {
+        return Err(corrupt("it defines a pool of another name".to_owned()));
+    }
+    Ok(definition)
 }
 
 fn file_name(name: &PoolName) -> String {
@@ -362,6 +413,48 @@ mod tests {
         assert_eq!(
             definitions.get(&name).unwrap_err().kind(),
             ErrorKind::NotFound
+        );
+    }
+
+    #[test]
+    fn definitions_of_the_system_are_behind_the_users_own_and_stay() {
+        let place = tempfile::tempdir().unwrap();
+        let [own, system] = ["own", "system"].map(|name| place.path().join(name));
+        let user = Definitions {
+            path: own.clone(),
+            behind: Some(system.clone()),
+        };
+        let define = |definitions: &Definitions, name: &str, path: &str| {
+            let name = name.parse().unwrap();
+            let made = Definition::named(name, Path::new(path), Limits::default()).unwrap();
+            definitions.add(&made).unwrap();
+        };
+        let root = Definitions::in_folder(&system);
+        define(&root, "both", "/theirs");
+        define(&root, "theirs", "/theirs");
+        define(&user, "both", "/own");
+        let names: Vec<_> = user
+            .list()
+            .unwrap()
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
+        assert_eq!(
+            names.iter().map(PoolName::as_str).collect::<Vec<_>>(),
+            ["both", "theirs"]
+        );
+        let [both, theirs] = ["both", "theirs"].map(|name| name.parse().unwrap());
+        assert_eq!(user.get(&both).unwrap().path(), Path::new("/own"));
+        let refused = user.remove(&theirs).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::PermissionDenied);
+        user.remove(&both).unwrap();
+        assert_eq!(user.get(&both).unwrap().path(), Path::new("/theirs"));
+        let none = user.get(&"none".parse().unwrap()).unwrap_err().to_string();
+        assert!(
+            [own, system]
+                .iter()
+                .all(|path| none.contains(path.to_str().unwrap())),
+            "{none}"
         );
     }
 

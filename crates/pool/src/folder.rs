@@ -192,6 +192,12 @@ impl Folder {
         renamed.map_err(|errno| target.error(errno, to).during("rename"))
     }
 
+    /// Sets the permissions of the file `name`, which nobody else may exchange.
+    pub(crate) fn set_mode(&self, name: &str, mode: u32) -> Result<()> {
+        rustix::fs::chmodat(&self.fd, name, Mode::from_raw_mode(mode), AtFlags::empty())
+            .map_err(|errno| self.error(errno, name).during("set mode"))
+    }
+
     /// Makes the names in it durable.
     pub(crate) fn sync(&self) -> Result<()> {
         match rustix::fs::fsync(&self.fd) {

@@ -347,7 +347,7 @@ impl Pool {
     }
 
     /// Where a volume is, for messages.
-    pub(crate) fn path_of(&self, name: &VolumeName) -> PathBuf {
+    pub fn path_of(&self, name: &VolumeName) -> PathBuf {
         match &self.place {
             Place::Directory(folder) => folder.path().join(name.as_str()),
             Place::Image { image, .. } => image.path().join(name.as_str()),

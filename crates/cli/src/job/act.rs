@@ -9,6 +9,7 @@ use extant_space::{CancelToken, Control, Result};
 use super::OneJobArgs;
 use super::show::describe;
 use crate::arguments::OutputArgs;
+use crate::pool::json::JobJson;
 use crate::print;
 use crate::vol;
 
@@ -48,9 +49,10 @@ pub struct ResumeArgs {
 }
 
 pub(super) fn cancel(args: &CancelArgs) -> Result<ExitCode> {
-    let status = args.job.pool.open()?.cancel(args.job.id)?;
+    let pool = args.job.pool.open()?;
+    let status = pool.cancel(args.job.id)?;
     let printed = match args.json {
-        true => print::json(&status),
+        true => print::json(&JobJson::new(&pool, &status)),
         false => print::text(describe(&status)),
     };
     match status.state {

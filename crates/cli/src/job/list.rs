@@ -3,24 +3,30 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use extant_pool::JobStatus;
-use extant_space::{Phase, Result};
+use extant_pool::{JobState, JobStatus, Operation};
+use extant_space::{ByteSize, Phase, Result};
+use serde::Serialize;
+use serde_json::{Value, json};
 
-use crate::pool::PoolArgs;
+use crate::pool::AnyPoolArgs;
+use crate::pool::json::JobJson;
 use crate::print;
 use crate::table::Table;
 
-/// List the jobs of a pool, the oldest first.
+/// List the jobs of a pool, or of all, the oldest first.
+///
+/// Of the jobs that have ended a pool remembers the newest 64.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
+  extant job list                     of every defined pool
   extant job list vms
   extant job list vms --active
 
 Exit status: see extant --help.")]
 pub struct ListArgs {
     #[command(flatten)]
-    pub pool: PoolArgs,
+    pub pool: AnyPoolArgs,
 
     /// Leave out those that have ended
     #[arg(long)]
@@ -31,24 +37,126 @@ pub struct ListArgs {
     pub json: bool,
 }
 
+#[derive(Serialize)]
+struct List<'a> {
+    jobs: &'a [Value],
+}
+
 pub(super) fn run(args: &ListArgs) -> Result<ExitCode> {
-    let mut jobs = args.pool.open()?.jobs()?;
-    jobs.retain(|job| !args.active || !job.state.has_ended());
+    let now = jiff::Timestamp::now().as_second() as u64;
+    let (mut documents, mut rows) = (Vec::new(), Vec::new());
+    let code = args.pool.for_each(|pool| {
+        let jobs = pool.jobs()?.into_iter();
+        for job in jobs.filter(|job| !args.active || !job.state.has_ended()) {
+            documents.push(json!(JobJson::new(pool, &job)));
+            rows.push((pool.to_string(), row(&job, now)));
+        }
+        Ok(())
+    })?;
     if args.json {
-        return Ok(print::json(&jobs));
+        print::json(&List { jobs: &documents });
+        return Ok(code);
     }
-    let mut table = Table::new(&["job", "state", "done", "priority", "operation", "volume"]);
-    for job in &jobs {
-        table.row([
-            job.id.to_string(),
-            job.state.name().to_owned(),
-            done(job),
-            job.options.priority.name().to_owned(),
-            job.operation.name().to_owned(),
-            job.operation.volume().to_string(),
-        ]);
+    match args.pool.pool {
+        Some(_) => {
+            let mut table = Table::new(&HEADINGS);
+            rows.into_iter().for_each(|(_, row)| table.row(row));
+            print::text(table);
+        }
+        None => {
+            let [
+                job,
+                state,
+                done,
+                capacity,
+                rate,
+                time,
+                age,
+                priority,
+                operation,
+                volume,
+            ] = HEADINGS;
+            let mut table = Table::new(&[
+                "pool", job, state, done, capacity, rate, time, age, priority, operation, volume,
+            ]);
+            for (pool, row) in rows {
+                let [
+                    job,
+                    state,
+                    done,
+                    capacity,
+                    rate,
+                    time,
+                    age,
+                    priority,
+                    operation,
+                    volume,
+                ] = row;
+                table.row([
+                    pool, job, state, done, capacity, rate, time, age, priority, operation, volume,
+                ]);
+            }
+            print::text(table);
+        }
     }
-    Ok(print::text(table))
+    Ok(code)
+}
+
+const HEADINGS: [&str; 10] = [
+    "job",
+    "state",
+    "done",
+    "capacity",
+    "rate",
+    "time",
+    "age",
+    "priority",
+    "operation",
+    "volume",
+];
+
+fn row(job: &JobStatus, now: u64) -> [String; 10] {
+    let dash = || "-".to_owned();
+    let capacity = match &job.operation {
+        Operation::Create(create) => Some(create.capacity_bytes),
+        Operation::Resize(resize) => Some(resize.capacity_bytes),
+        _ => None,
+    };
+    // From when it was made: a wait for its turn counts.
+    let seconds = job.ended.unwrap_or(now).saturating_sub(job.created);
+    let done_bytes = job.progress.map_or(0, |progress| progress.done_bytes);
+    let is_interrupted = job.state == JobState::Interrupted;
+    let rate = match done_bytes / seconds.max(1) {
+        0 => dash(),
+        _ if is_interrupted => dash(),
+        rate => format!("{}/s", ByteSize(rate)),
+    };
+    [
+        job.id.to_string(),
+        job.state.name().to_owned(),
+        done(job),
+        capacity.map_or_else(dash, |bytes| ByteSize(bytes).to_string()),
+        rate,
+        match is_interrupted {
+            true => dash(),
+            false => duration(seconds),
+        },
+        duration(now.saturating_sub(job.created)),
+        job.options.priority.name().to_owned(),
+        job.operation.name().to_owned(),
+        job.operation.volume().to_string(),
+    ]
+}
+
+/// `42s`, `3m 20s`, `5h 1m`, `2d 4h`.
+fn duration(seconds: u64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3600, seconds / 86_400);
+    match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, _) => format!("{minutes}m {}s", seconds % 60),
+        (0, _, _) => format!("{hours}h {}m", minutes % 60),
+        (_, _, _) => format!("{days}d {}h", hours % 24),
+    }
 }
 
 /// How far a job is: `write 42%`.

@@ -8,6 +8,7 @@ use extant_space::Result;
 
 use super::OneJobArgs;
 use super::list::done;
+use crate::pool::json::{JobJson, moment};
 use crate::print;
 
 /// Tell all about a job.
@@ -27,9 +28,10 @@ pub struct ShowArgs {
 }
 
 pub(super) fn run(args: &ShowArgs) -> Result<ExitCode> {
-    let job = args.job.pool.open()?.job(args.job.id)?;
+    let pool = args.job.pool.open()?;
+    let job = pool.job(args.job.id)?;
     Ok(match args.json {
-        true => print::json(&job),
+        true => print::json(&JobJson::new(&pool, &job)),
         false => print::text(describe(&job)),
     })
 }
@@ -48,19 +50,12 @@ pub(super) fn describe(job: &JobStatus) -> String {
         print::row(&mut out, "done", done(job));
     }
     print::row(&mut out, "priority", job.options.priority.name());
-    print::row(&mut out, "made", time(job.created));
+    print::row(&mut out, "made", moment(job.created));
     if let Some(ended) = job.ended {
-        print::row(&mut out, "ended", time(ended));
+        print::row(&mut out, "ended", moment(ended));
     }
     if let Some(failure) = &job.failure {
         print::row(&mut out, "why", &failure.message);
     }
     out
-}
-
-fn time(seconds: u64) -> String {
-    match jiff::Timestamp::from_second(seconds as i64) {
-        Ok(time) => time.to_string(),
-        Err(_) => format!("{seconds} s after 1970"),
-    }
 }

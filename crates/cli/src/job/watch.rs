@@ -9,6 +9,7 @@ use extant_space::{CancelToken, Error, ErrorKind, ProgressSink, Result};
 
 use super::OneJobArgs;
 use super::show::describe;
+use crate::pool::json::JobJson;
 use crate::print;
 use crate::progress::{Display, StreamArgs};
 
@@ -34,7 +35,7 @@ pub struct WatchArgs {
     pub stream: StreamArgs,
 }
 
-/// Wait for the end of a job, and say nothing meanwhile.
+/// Wait for the end of a job, and say nothing before it.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -85,7 +86,7 @@ fn follow(args: &WatchArgs, display: &Display, cancel: &CancelToken) -> Result<O
         let status = pool.wait(args.job.id, &enough, &mut |status| {
             update(status);
             let mut out = std::io::stdout().lock();
-            let line = print::json_line(status);
+            let line = print::json_line(&JobJson::new(&pool, status));
             let written = writeln!(out, "{line}").and_then(|()| out.flush());
             if let Err(error) = written {
                 heard = Err(error);
@@ -96,20 +97,36 @@ fn follow(args: &WatchArgs, display: &Display, cancel: &CancelToken) -> Result<O
             // Whoever listened has heard enough.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(None),
             Err(error) => Err(print::output_error(error)),
-            Ok(()) => status.map(Some),
+            Ok(()) => goes_on(status, &args.job).map(Some),
         };
     }
-    pool.wait(args.job.id, cancel, &mut |status| update(status))
-        .map(Some)
+    let status = pool.wait(args.job.id, cancel, &mut |status| update(status));
+    goes_on(status, &args.job).map(Some)
+}
+
+/// Ctrl-C ends the wait alone, and says so.
+fn goes_on(status: Result<JobStatus>, job: &OneJobArgs) -> Result<JobStatus> {
+    status.map_err(|error| match error.kind() {
+        ErrorKind::Cancelled => {
+            let (pool, id) = (print::path(&job.pool.pool), job.id);
+            error
+                .detail(format!("job {id} goes on"))
+                .advice(format!("extant job cancel {pool} {id} ends it"))
+        }
+        _ => error,
+    })
 }
 
 pub(super) fn wait(args: &WaitArgs, cancel: &CancelToken) -> Result<ExitCode> {
     let pool = args.job.pool.open()?;
-    let status = pool.wait(args.job.id, cancel, &mut |_| {})?;
+    let status = goes_on(pool.wait(args.job.id, cancel, &mut |_| {}), &args.job)?;
     if args.json {
-        print::json(&status);
+        print::json(&JobJson::new(&pool, &status));
+        return ended(&status);
     }
-    ended(&status)
+    let code = ended(&status)?;
+    print::text(describe(&status));
+    Ok(code)
 }
 
 /// The outcome is the job's.

@@ -11,6 +11,7 @@ use extant_image::Preallocation;
 use extant_pool::{Definition, InImage, Limits, Overcommit, Pool, PoolName};
 use extant_space::{ByteSize, Error, ErrorKind, Result};
 
+use super::json::PoolJson;
 use super::{ConfigArgs, xml};
 use crate::arguments::{parse_rate, parse_size};
 use crate::create::Mode;
@@ -81,6 +82,10 @@ pub struct DefineArgs {
     #[arg(long, value_name = "MODE", default_value = "full")]
     pub preallocation: Mode,
 
+    /// Print the pool as JSON
+    #[arg(long)]
+    pub json: bool,
+
     #[command(flatten)]
     pub config: ConfigArgs,
 }
@@ -104,6 +109,10 @@ Exit status: see extant --help.")]
 pub struct DeleteArgs {
     /// Name of the pool
     pub name: PoolName,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 
     #[command(flatten)]
     pub config: ConfigArgs,
@@ -131,6 +140,9 @@ pub(super) fn run(args: &DefineArgs) -> Result<ExitCode> {
     definitions.check_is_free(&name)?;
     let pool = Pool::build(definition)?;
     definitions.add(pool.definition())?;
+    if args.json {
+        return Ok(print::json(&PoolJson::from(&pool.info()?)));
+    }
     let path = print::path(pool.definition().path());
     Ok(print::text(format!("{name}: {path}")))
 }
@@ -177,6 +189,19 @@ fn state_of_disk(name: &PoolName) -> Result<PathBuf> {
 }
 
 pub(super) fn delete(args: &DeleteArgs) -> Result<ExitCode> {
-    args.config.definitions()?.remove(&args.name)?;
-    Ok(ExitCode::SUCCESS)
+    let definitions = args.config.definitions()?;
+    // One that cannot be read can be removed by hand alone.
+    let definition = definitions.get(&args.name)?;
+    definitions.remove(&args.name)?;
+    let (name, path) = (&args.name, definition.path());
+    Ok(match args.json {
+        true => print::json(&serde_json::json!({
+            "name": name,
+            "path": path.display().to_string(),
+        })),
+        false => print::text(format!(
+            "{name}: forgotten; its volumes stay in {}",
+            print::path(path)
+        )),
+    })
 }

@@ -7,7 +7,9 @@ use extant_pool::PoolInfo;
 use extant_space::{ByteSize, Result};
 
 use super::PoolArgs;
+use super::json::PoolJson;
 use crate::print;
+use crate::words::count;
 
 /// Tell what a pool has, and what it has promised.
 #[derive(Args, Clone, Debug)]
@@ -39,19 +41,28 @@ pub(super) fn run(args: &InfoArgs) -> Result<ExitCode> {
     }
     let info = pool.info()?;
     Ok(match args.json {
-        true => print::json(&info),
+        true => print::json(&PoolJson::from(&info)),
         false => print::text(describe(&info)),
     })
 }
 
 fn describe(info: &PoolInfo) -> String {
-    let name = info
-        .name
-        .as_ref()
-        .map_or(info.path.as_str(), |name| name.as_str());
     let (space, limits) = (&info.space, &info.limits);
-    let mut out = format!("{name}: {}, {} volumes", info.kind.name(), space.volumes);
-    print::row(&mut out, "path", &info.path);
+    let path = std::path::absolute(&info.path).unwrap_or_else(|_| info.path.clone().into());
+    let volumes = count(space.volumes, "volume");
+    let mut out = match &info.name {
+        Some(name) => format!("{name}: {}, {volumes}", info.kind.name()),
+        // As libvirt's XML calls it.
+        None => {
+            let name = path.file_name().unwrap_or(path.as_os_str());
+            let name = print::path(name.as_ref());
+            format!(
+                "{name}: {}, {volumes}, without a definition",
+                info.kind.name()
+            )
+        }
+    };
+    print::row(&mut out, "path", print::path(&path));
     if let Some(directory) = &info.directory {
         print::row(&mut out, "directory", directory);
     }

@@ -8,6 +8,7 @@ use extant_space::{ByteSize, Result};
 use serde::Serialize;
 
 use super::ConfigArgs;
+use super::json::PoolJson;
 use crate::print;
 use crate::table::Table;
 
@@ -28,13 +29,46 @@ pub struct ListArgs {
     pub json: bool,
 }
 
-#[derive(Serialize)]
 struct Line {
     name: String,
-    #[serde(flatten)]
     info: Option<PoolInfo>,
     /// Why the pool cannot be used.
     error: Option<String>,
+}
+
+#[derive(Serialize)]
+struct List<'a> {
+    pools: Vec<Listed<'a>>,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Listed<'a> {
+    Open {
+        #[serde(flatten)]
+        pool: PoolJson<'a>,
+        error: Option<&'a str>,
+    },
+    Failed {
+        name: &'a str,
+        error: Option<&'a str>,
+    },
+}
+
+impl<'a> From<&'a Line> for Listed<'a> {
+    fn from(line: &'a Line) -> Self {
+        let error = line.error.as_deref();
+        match &line.info {
+            Some(info) => Self::Open {
+                pool: info.into(),
+                error,
+            },
+            None => Self::Failed {
+                name: &line.name,
+                error,
+            },
+        }
+    }
 }
 
 pub(super) fn run(args: &ListArgs) -> Result<ExitCode> {
@@ -50,7 +84,8 @@ pub(super) fn run(args: &ListArgs) -> Result<ExitCode> {
         })
         .collect();
     if args.json {
-        return Ok(print::json(&lines));
+        let pools = lines.iter().map(Listed::from).collect();
+        return Ok(print::json(&List { pools }));
     }
     let mut table = Table::new(&[
         "name",

@@ -4,6 +4,7 @@ use std::fs;
 use std::io::IsTerminal;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
@@ -11,6 +12,7 @@ use extant_pool::{Definition, Definitions, Pool};
 use extant_space::{Error, Result};
 
 use crate::complete;
+use crate::exit::{self, Style};
 
 /// Where definitions are.
 #[derive(Args, Clone, Debug)]
@@ -78,6 +80,42 @@ impl PoolArgs {
             _ if is_image(&self.pool) => Ok(Definition::of_image(&self.pool)),
             _ => Ok(Definition::of_directory(&self.pool)),
         }
+    }
+}
+
+/// A pool, or every defined one.
+#[derive(Args, Clone, Debug)]
+pub struct AnyPoolArgs {
+    /// Name of a defined pool; with a slash or dots, a directory or an ext4 image [default: all defined pools]
+    #[arg(add = ArgValueCompleter::new(complete::pools))]
+    pub pool: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub config: ConfigArgs,
+}
+
+impl AnyPoolArgs {
+    /// Visits the pool that was named, or every defined one. One that cannot be used is told on stderr and hides no other.
+    ///
+    /// # Errors
+    /// Those of the pool that was named, and of finding the definitions.
+    pub fn for_each(&self, mut visit: impl FnMut(&Pool) -> Result<()>) -> Result<ExitCode> {
+        if let Some(pool) = &self.pool {
+            let place = PoolArgs {
+                pool: pool.clone(),
+                config: self.config.clone(),
+            };
+            visit(&place.open()?)?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut code = ExitCode::SUCCESS;
+        for (_, definition) in self.config.definitions()?.list()? {
+            let pool = definition.and_then(Pool::open);
+            if let Err(error) = pool.and_then(|pool| visit(&pool.telling_waits(tell_wait))) {
+                code = exit::report(&error, Style::Line);
+            }
+        }
+        Ok(code)
     }
 }
 

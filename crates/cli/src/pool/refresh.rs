@@ -6,8 +6,9 @@ use clap::Args;
 use extant_pool::{Leftovers, Refreshed};
 use extant_space::{ByteSize, Result};
 
-use super::PoolArgs;
+use super::{PoolArgs, json};
 use crate::print;
+use crate::words::count;
 
 /// Find what killed processes have left in a pool.
 ///
@@ -40,13 +41,16 @@ pub(super) fn run(args: &RefreshArgs) -> Result<ExitCode> {
     let pool = args.pool.open()?;
     let found = pool.refresh(leftovers)?;
     Ok(match args.json {
-        true => print::json(&found),
+        true => print::json(&json::refreshed(&pool, &found)),
         false => print::text(describe(&pool.to_string(), &found)),
     })
 }
 
 fn describe(name: &str, found: &Refreshed) -> String {
-    let mut out = format!("{name}: {} interrupted jobs", found.interrupted.len());
+    let mut out = format!(
+        "{name}: {}",
+        count(found.interrupted.len() as u64, "interrupted job")
+    );
     for interrupted in &found.interrupted {
         let operation = &interrupted.job.operation;
         let text = format!(
@@ -68,14 +72,17 @@ fn describe(name: &str, found: &Refreshed) -> String {
         print::row(
             &mut out,
             "removed",
-            format!("{} files, {bytes}", found.removed_files),
+            format!("{}, {bytes}", count(found.removed_files, "file")),
         );
     }
     if found.other_names > 0 {
         print::row(
             &mut out,
             "others",
-            format!("{} names are no volumes", found.other_names),
+            match found.other_names {
+                1 => "1 name is no volume".to_owned(),
+                names => format!("{names} names are no volumes"),
+            },
         );
     }
     out

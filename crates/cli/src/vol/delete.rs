@@ -6,6 +6,7 @@ use clap::Args;
 use extant_space::Result;
 
 use super::work::VolumeArgs;
+use crate::print;
 
 /// Remove a volume.
 #[derive(Args, Clone, Debug)]
@@ -21,10 +22,23 @@ pub struct DeleteArgs {
     /// Also when a process has the volume open
     #[arg(long, short)]
     pub force: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 pub(super) fn run(args: &DeleteArgs) -> Result<ExitCode> {
     let pool = args.volume.pool.open()?;
-    pool.delete(&args.volume.volume, args.force)?;
-    Ok(ExitCode::SUCCESS)
+    let name = &args.volume.volume;
+    pool.delete(name, args.force)?;
+    let path = pool.path_of(name);
+    Ok(match args.json {
+        true => print::json(&serde_json::json!({
+            "pool": pool.to_string(),
+            "name": name,
+            "path": path.display().to_string(),
+        })),
+        false => print::text(format!("{name}: deleted")),
+    })
 }

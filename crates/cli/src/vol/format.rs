@@ -3,10 +3,12 @@
 use std::process::ExitCode;
 
 use clap::Args;
+use extant_image::Format;
 use extant_space::Result;
 
 use super::work::VolumeArgs;
 use crate::create::ImageFormat;
+use crate::print;
 
 /// Say what the file of a volume is.
 ///
@@ -29,10 +31,24 @@ pub struct FormatArgs {
     /// Take a qcow2 image that names a backing file
     #[arg(long)]
     pub allow_backing: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
 }
 
 pub(super) fn run(args: &FormatArgs) -> Result<ExitCode> {
     let pool = args.volume.pool.open()?;
-    pool.set_format(&args.volume.volume, args.format.into(), args.allow_backing)?;
-    Ok(ExitCode::SUCCESS)
+    let (name, format) = (&args.volume.volume, Format::from(args.format));
+    pool.set_format(name, format, args.allow_backing)?;
+    let path = pool.path_of(name);
+    Ok(match args.json {
+        true => print::json(&serde_json::json!({
+            "pool": pool.to_string(),
+            "name": name,
+            "path": path.display().to_string(),
+            "format": format,
+        })),
+        false => print::text(format!("{name}: {}", format.name())),
+    })
 }

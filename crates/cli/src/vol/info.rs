@@ -8,6 +8,7 @@ use extant_pool::{ImageFacts, VolumeInfo};
 use extant_space::{ByteSize, ExtentState, Result};
 
 use super::work::VolumeArgs;
+use crate::pool::json::VolumeJson;
 use crate::print;
 
 /// Tell what a volume is, and whether its space is really there.
@@ -39,7 +40,7 @@ pub(super) fn run(args: &InfoArgs) -> Result<ExitCode> {
     }
     let info = pool.volume(&args.volume.volume)?;
     Ok(match args.json {
-        true => print::json(&info),
+        true => print::json(&VolumeJson::new(&pool, &info)),
         false => print::text(describe(&info, true)),
     })
 }

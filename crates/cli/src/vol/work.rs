@@ -7,15 +7,14 @@ use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
-use extant_pool::{
-    Job, JobId, JobOptions, OnStop, Operation, Pool, Priority, VolumeInfo, VolumeName,
-};
+use extant_pool::{Format, Job, JobId, JobOptions, OnStop, Operation, Pool, Priority, VolumeName};
 use extant_space::{Control, Error, Result};
 use serde::Serialize;
 
 use crate::arguments::{OutputArgs, parse_rate};
 use crate::complete;
 use crate::pool::PoolArgs;
+use crate::pool::json::VolumeJson;
 use crate::print;
 
 use super::info::describe;
@@ -76,12 +75,26 @@ impl WorkArgs {
 
 /// What came of a job.
 #[derive(Serialize)]
-struct JobOutcome {
+struct JobOutcome<'a> {
     job: JobId,
     operation: &'static str,
     #[serde(flatten)]
-    volume: VolumeInfo,
+    made: Made<'a>,
     elapsed_seconds: f64,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Made<'a> {
+    Volume(VolumeJson<'a>),
+    /// By a download.
+    File {
+        pool: String,
+        name: &'a VolumeName,
+        path: String,
+        format: Option<Format>,
+        size_bytes: u64,
+    },
 }
 
 /// Makes a job of `operation`, and runs it or leaves it to another process.
@@ -109,21 +122,27 @@ pub fn finish(
     let started = Instant::now();
     let (id, operation) = (job.id(), job.operation().clone());
     job.run(OnStop::Cancel, control)?;
-    let outcome = JobOutcome {
-        job: id,
-        operation: operation.name(),
-        volume: pool.volume(operation.volume())?,
-        elapsed_seconds: started.elapsed().as_secs_f64(),
-    };
+    let elapsed_seconds = started.elapsed().as_secs_f64();
+    let volume = pool.volume(operation.volume())?;
     if output.json {
-        return Ok(print::json_text(&outcome));
+        return Ok(print::json_text(&JobOutcome {
+            job: id,
+            operation: operation.name(),
+            made: match &operation {
+                Operation::Download(download) => Made::File {
+                    pool: pool.to_string(),
+                    name: &volume.name,
+                    path: download.target.display().to_string(),
+                    format: volume.format,
+                    size_bytes: volume.capacity_bytes,
+                },
+                _ => Made::Volume(VolumeJson::new(pool, &volume)),
+            },
+            elapsed_seconds,
+        }));
     }
-    let mut out = describe(&outcome.volume, output.verbose);
-    print::row(
-        &mut out,
-        "time",
-        format!("{:.2} s", outcome.elapsed_seconds),
-    );
+    let mut out = describe(&volume, output.verbose);
+    print::row(&mut out, "time", format!("{elapsed_seconds:.2} s"));
     Ok(out)
 }
 

@@ -76,7 +76,7 @@ fn session_with_a_defined_pool_does_what_it_says() {
         ],
     );
     let list = with_config("vol", "list", &["--json"]).success().json();
-    let names: Vec<&str> = list
+    let names: Vec<&str> = list["volumes"]
         .as_array()
         .unwrap()
         .iter()
@@ -85,10 +85,10 @@ fn session_with_a_defined_pool_does_what_it_says() {
     assert_eq!(names, ["a", "b", "c"]);
     with_config("vol", "delete", &["c"]).success();
     let info = with_config("pool", "info", &["--json"]).success();
-    assert_eq!(info.number("/promised_bytes"), 22 * MIB);
-    assert_eq!(info.number("/total_bytes"), 40 * MIB);
+    assert_eq!(info.number("/space/promised_bytes"), 22 * MIB);
+    assert_eq!(info.number("/space/total_bytes"), 40 * MIB);
     let all = run(words("pool", "list").args(config).arg("--json")).success();
-    assert_eq!(all.text("/0/name"), "vms");
+    assert_eq!(all.text("/pools/0/name"), "vms");
     with_config("pool", "refresh", &[]).success();
     with_config("pool", "delete", &[]).success();
     with_config("pool", "info", &[]).refused(4, &["no pool 'vms'", "./vms"]);
@@ -103,7 +103,7 @@ fn images_are_volumes_like_others() {
     fs::create_dir(&pool).unwrap();
     let made = vol("create", &pool, &["a.qcow2", "8MiB", "--json"]).success();
     assert_eq!(made.text("/format"), "qcow2");
-    assert_eq!(made.text("/image/preallocation"), "full");
+    assert_eq!(made.text("/preallocation"), "full");
     assert_eq!(made.number("/written_bytes"), 8 * MIB);
     let options = ["-o", "cluster_size=4k,compat=0.10"];
     let thin = [

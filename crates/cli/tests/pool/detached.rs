@@ -62,7 +62,7 @@ fn volume_that_is_made_written_may_be_looked_at_and_read() {
         wait_until("the job's progress", || has_begun(pool, id));
         for _ in 0..5 {
             let listed = say("vol", "list", pool, &["--json"]).success().json();
-            assert_eq!(listed[1]["format"], "qcow2", "{listed}");
+            assert_eq!(listed["volumes"][1]["format"], "qcow2", "{listed}");
             say("vol", "info", pool, &[volume]).success();
         }
         let shown = job("show", pool, id, &["--json"]).success().json();
@@ -137,7 +137,7 @@ fn killed_worker_leaves_a_job_that_another_process_resumes() {
         wait_until("the end of the worker", interrupted);
         job("wait", pool, &id, &[]).refused(1, &["interrupted", "resume"]);
         let refreshed = say("pool", "refresh", pool, &["--json"]).success();
-        assert_eq!(refreshed.number("/interrupted/0/id").to_string(), id);
+        assert_eq!(refreshed.number("/interrupted/0/job").to_string(), id);
         assert!(refreshed.number("/interrupted/0/allocated_bytes") > 0);
         let resumed = job("resume", pool, &id, &["--detach"]).success();
         assert_eq!(resumed.stdout.trim(), id);
@@ -165,11 +165,11 @@ fn of_processes_that_do_not_all_fit_exactly_those_that_fit_succeed() {
     list.args(["vol", "list", "small", "--json", "--config-dir"])
         .arg(&config);
     let volumes = run(&mut list).success().json();
-    let volumes = volumes.as_array().unwrap();
+    let volumes = volumes["volumes"].as_array().unwrap();
     assert_eq!(volumes.len(), 4);
     assert!(
         volumes
             .iter()
-            .all(|volume| volume["allocation_bytes"] == 8 * MIB)
+            .all(|volume| volume["allocated_bytes"] == 8 * MIB)
     );
 }

@@ -61,7 +61,7 @@ fn session_in_an_image_needs_no_root_and_no_mount() {
     assert_eq!(info.text("/path"), format!("{target}:/volumes/c"));
     nobody(&["vol", "delete", "box", "a"]).success();
     let list = nobody(&["vol", "list", "box", "--json"]).success().json();
-    assert_eq!(list.as_array().unwrap().len(), 2);
+    assert_eq!(list["volumes"].as_array().unwrap().len(), 2);
     let info = nobody(&["pool", "info", "box", "--json"]).success();
     assert_eq!(info.text("/kind"), "ext4");
     assert_eq!(info.text("/directory"), "/volumes");
@@ -70,12 +70,12 @@ fn session_in_an_image_needs_no_root_and_no_mount() {
     nobody(&["vol", "info", "box", "c", "--xml"]).refused(5, &["libvirt"]);
     nobody(&["pool", "refresh", "box"]).success();
     let listed = nobody(&["pool", "list", "--json"]).success();
-    assert_eq!(listed.text("/0/path"), target);
+    assert_eq!(listed.text("/pools/0/path"), target);
     nobody(&["pool", "delete", "box"]).success();
     assert_e2fsck_clean(&image);
     // By its path, its root is a pool; nothing else was put there.
     let outside = say("vol", "list", &image, &["--json"]).success().json();
-    assert_eq!(outside.as_array().unwrap().len(), 0, "{outside}");
+    assert_eq!(outside["volumes"].as_array().unwrap().len(), 0, "{outside}");
 }
 
 #[test]
@@ -111,9 +111,9 @@ fn processes_share_an_image_and_exactly_those_that_fit_succeed() {
     let mut info = extant();
     info.args(["pool", "info", "small", "--json", "--config-dir"]);
     let info = run(info.arg(&config)).success();
-    assert_eq!(info.number("/volumes"), 4);
-    assert_eq!(info.number("/allocated_bytes"), 32 * MIB);
-    assert_eq!(info.number("/reserved_bytes"), 0);
+    assert_eq!(info.number("/space/volumes"), 4);
+    assert_eq!(info.number("/space/allocated_bytes"), 32 * MIB);
+    assert_eq!(info.number("/space/reserved_bytes"), 0);
     assert_e2fsck_clean(&image);
 }
 
@@ -125,7 +125,7 @@ fn detached_job_in_an_image_is_seen_cancelled_killed_and_resumed() {
     wait_until("the job's progress", || has_begun(&image, &id));
     // The jobs are seen while one of them has the image; what others change of it is refused.
     let jobs = say("job", "list", &image, &["--json"]).success().json();
-    assert_eq!(jobs[0]["state"], "running");
+    assert_eq!(jobs["jobs"][0]["state"], "running");
     run(extant().args(["fs", "rm"]).arg(&image).arg("/a")).refused(4, &["disk.img"]);
     say("job", "cancel", &image, &[&id]).success();
     assert_e2fsck_clean(&image);
@@ -138,13 +138,13 @@ fn detached_job_in_an_image_is_seen_cancelled_killed_and_resumed() {
     let state = || say("job", "show", &image, &[&id, "--json"]).text("/state");
     wait_until("the end of the worker", || state() == "interrupted");
     let found = say("pool", "refresh", &image, &["--json"]).success();
-    assert_eq!(found.number("/interrupted/0/id").to_string(), id);
+    assert_eq!(found.number("/interrupted/0/job").to_string(), id);
     assert!(found.number("/interrupted/0/allocated_bytes") > 0);
     say("job", "resume", &image, &[&id, "--detach"]).success();
     say("job", "wait", &image, &[&id]).success();
     let info = say("vol", "info", &image, &["b", "--json"]).success();
     assert_eq!(info.number("/written_bytes"), 64 * MIB);
     let list = say("vol", "list", &image, &["--json"]).success().json();
-    assert_eq!(list.as_array().unwrap().len(), 1);
+    assert_eq!(list["volumes"].as_array().unwrap().len(), 1);
     assert_e2fsck_clean(&image);
 }

@@ -353,7 +353,7 @@ impl Stand {
     fn check_at_rest(&self) {
         let info = run(extant().args(["pool", "info", "--json"]).arg(self.pool())).success();
         assert_eq!(info.number("/jobs"), 0, "{info}");
-        assert_eq!(info.number("/reserved_bytes"), 0, "{info}");
+        assert_eq!(info.number("/space/reserved_bytes"), 0, "{info}");
         match self.kind {
             Kind::Directory => {
                 let work = fs::read_dir(self.pool().join(".extant/work")).unwrap();
@@ -479,7 +479,7 @@ fn kill(kind: Kind) {
         interrupted += jobs;
         let is_resumed = jobs == 1 && random.below(2) == 0;
         if is_resumed {
-            let id = found.number("/interrupted/0/id").to_string();
+            let id = found.number("/interrupted/0/job").to_string();
             run(extant().args(["job", "resume"]).arg(&pool).arg(&id)).success();
             stand.check_nothing_is_half(operation, true);
         } else if jobs == 1 {

@@ -9,3 +9,4 @@ mod images;
 mod killed;
 mod libvirt;
 mod stand;
+mod told;

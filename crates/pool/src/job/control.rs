@@ -118,7 +118,8 @@ impl Pool {
             operation::roll_back(self, storage, &record)?;
             Err(Error::new(ErrorKind::Cancelled))
         };
-        record.end(state.jobs.folder(), Outcome::of(&result))?;
+        let progress = run.line().and_then(|line| line.progress);
+        record.end(state.jobs.folder(), Outcome::of(&result, progress))?;
         state.jobs.remove_run_file(id)?;
         Ok(true)
     }

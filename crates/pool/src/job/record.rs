@@ -11,7 +11,7 @@ use std::os::unix::fs::FileExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use extant_image::ImageOptions;
-use extant_space::{Error, ErrorKind, Result};
+use extant_space::{Error, ErrorKind, Progress, Result};
 use rustix::fs::OFlags;
 use serde::{Deserialize, Serialize};
 
@@ -75,13 +75,17 @@ pub(crate) struct Outcome {
     pub(crate) ended: u64,
     /// `None`: well.
     pub(crate) failure: Option<JobFailure>,
+    /// How far the job was.
+    #[serde(default)]
+    pub(crate) progress: Option<Progress>,
 }
 
 impl Outcome {
-    /// The outcome of a job that ends now with `result`.
-    pub(crate) fn of(result: &Result<()>) -> Self {
+    /// The outcome of a job that ends now with `result`, and was at `progress`.
+    pub(crate) fn of(result: &Result<()>, progress: Option<Progress>) -> Self {
         Self {
             ended: now(),
+            progress,
             failure: result.as_ref().err().map(|error| {
                 let mut message = error.to_string();
                 message.truncate(message.floor_char_boundary(MESSAGE_MAX));
@@ -227,7 +231,7 @@ mod tests {
         record.write_new(&jobs).unwrap();
         assert_eq!(Record::read(&jobs, JobId(7)).unwrap().unwrap(), record);
         let failure = Err(Error::new(ErrorKind::Io).detail("ü".repeat(5000)));
-        record.end(&jobs, Outcome::of(&failure)).unwrap();
+        record.end(&jobs, Outcome::of(&failure, None)).unwrap();
         assert_eq!(Record::read(&jobs, JobId(7)).unwrap().unwrap(), record);
         assert!(jobs.stat(&spare_name(JobId(7))).unwrap().is_none());
         assert!(Record::read(&jobs, JobId(8)).unwrap().is_none());

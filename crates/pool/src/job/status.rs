@@ -70,7 +70,7 @@ pub struct JobStatus {
     pub operation: Operation,
     /// How it runs beside others.
     pub options: JobOptions,
-    /// How far it is, or was when its process ended.
+    /// How far it is, or was when it or its process ended.
     pub progress: Option<Progress>,
     /// When it was made, seconds since 1970.
     pub created: u64,
@@ -82,10 +82,8 @@ pub struct JobStatus {
 
 impl JobStatus {
     pub(crate) fn new(record: &Record, look: Look) -> Self {
-        let failure = record
-            .outcome
-            .as_ref()
-            .and_then(|outcome| outcome.failure.clone());
+        let outcome = record.outcome.as_ref();
+        let failure = outcome.and_then(|outcome| outcome.failure.clone());
         let state = match (&record.outcome, &failure, look.line) {
             (Some(_), None, _) => JobState::Done,
             (_, Some(failure), _) if failure.kind == ErrorKind::Cancelled => JobState::Cancelled,
@@ -99,9 +97,12 @@ impl JobStatus {
             state,
             operation: record.operation.clone(),
             options: record.options,
-            progress: look.line.and_then(|line| line.progress),
+            progress: match outcome {
+                Some(outcome) => outcome.progress,
+                None => look.line.and_then(|line| line.progress),
+            },
             created: record.created,
-            ended: record.outcome.as_ref().map(|outcome| outcome.ended),
+            ended: outcome.map(|outcome| outcome.ended),
             failure,
         }
     }

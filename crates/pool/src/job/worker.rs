@@ -184,9 +184,10 @@ impl<'p> Job<'p> {
 
     fn end(&mut self, result: Result<()>) -> Result<()> {
         let jobs = &self.state.jobs;
+        let progress = self.run.line().and_then(|line| line.progress);
         let ended = self
             .record
-            .end(jobs.folder(), Outcome::of(&result))
+            .end(jobs.folder(), Outcome::of(&result, progress))
             .and_then(|()| jobs.remove_run_file(self.record.id));
         // What cannot be remembered is forgotten: the work is done or undone, whatever became of its record.
         let ended = ended.or_else(|_| jobs.forget(self.record.id));

@@ -196,7 +196,7 @@ impl<'a> Place<'a> {
         let mut info = self.context.extant();
         let info = ask(info.args(["pool", "info", "--json"]).arg(&self.pool))?;
         let told = |field: &str| {
-            let number = info[field].as_u64();
+            let number = info["space"][field].as_u64();
             number.with_context(|| format!("no number {field} in {info}"))
         };
         let (mut allocated, mut promised, mut volumes) = (0, 0, 0);
@@ -211,7 +211,7 @@ impl<'a> Place<'a> {
             + told("promised_bytes")?.abs_diff(promised)
             + told("volumes")?.abs_diff(volumes) * SIZE
             + told("reserved_bytes")?
-            + told("jobs")? * SIZE;
+            + info["jobs"].as_u64().context("no number of jobs")? * SIZE;
         let name = self.method.name(callers);
         outcome
             .figures
