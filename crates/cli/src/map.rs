@@ -166,7 +166,8 @@ pub fn run(args: &MapArgs) -> Result<ExitCode> {
             Some(_) => None,
         };
         let columns = columns(args.width, is_terminal);
-        let mut terminal = Terminal::new(out, columns, longest, paint, detail, charset());
+        let mut terminal =
+            Terminal::new(out, columns, longest, paint, detail, Charset::of_terminal());
         let cells = terminal.bar_columns();
         map_files(args, &*source, &targets, &mut terminal, cells)
     };
@@ -310,13 +311,6 @@ fn paint(choice: ColorChoice, stdout: &io::Stdout) -> Paint {
         ColorChoice::Auto => stdout.is_terminal() && !is_set("NO_COLOR") && !is_dumb,
     };
     if wanted { Paint::Ansi } else { Paint::Plain }
-}
-
-/// ASCII where the locale or the terminal says that nothing else is shown.
-fn charset() -> Charset {
-    let is_set = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
-    let locale = ["LC_ALL", "LC_CTYPE", "LANG"].into_iter().find_map(is_set);
-    Charset::of(locale.as_deref(), is_set("TERM").as_deref())
 }
 
 fn columns(asked: Option<u16>, is_terminal: bool) -> usize {

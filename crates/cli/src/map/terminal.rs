@@ -14,6 +14,7 @@ use super::fill::Fill;
 use super::listing::{Listing, Mapped, Opened};
 use super::names;
 use super::table;
+use crate::terminal;
 
 const SIZE_COLUMNS: usize = 10;
 const FRAGMENTS_COLUMNS: usize = 9;
@@ -44,13 +45,9 @@ pub(super) enum Charset {
 }
 
 impl Charset {
-    /// Of a terminal of kind `term` and a locale, as far as they are set.
-    pub(super) fn of(locale: Option<&str>, term: Option<&str>) -> Self {
-        let is_utf8 = locale.is_some_and(|locale| {
-            let locale = locale.to_ascii_lowercase();
-            locale.contains("utf-8") || locale.contains("utf8")
-        });
-        match is_utf8 && term != Some("dumb") {
+    /// ASCII where the locale or the terminal says that nothing else is shown.
+    pub(super) fn of_terminal() -> Self {
+        match terminal::has_utf8() {
             true => Self::Unicode,
             false => Self::Ascii,
         }
@@ -286,17 +283,7 @@ mod tests {
     use crate::map::samples;
 
     #[test]
-    fn locale_without_utf8_and_dumb_terminals_get_ascii() {
-        for (locale, term, charset) in [
-            (Some("en_US.UTF-8"), Some("xterm"), Charset::Unicode),
-            (Some("C.utf8"), None, Charset::Unicode),
-            (Some("C"), Some("xterm"), Charset::Ascii),
-            (Some("de_DE@euro"), None, Charset::Ascii),
-            (None, Some("xterm"), Charset::Ascii),
-            (Some("en_US.UTF-8"), Some("dumb"), Charset::Ascii),
-        ] {
-            assert_eq!(Charset::of(locale, term), charset, "{locale:?} {term:?}");
-        }
+    fn characters_of_ascii_bars_and_names_are_ascii() {
         let all = Fill::ALL.map(|fill| Charset::Ascii.glyph(fill, Mixture::Plain));
         assert!(all.iter().all(char::is_ascii));
         assert_eq!(

@@ -41,7 +41,8 @@ const FS_COMMANDS: [&str; 18] = [
 ];
 
 /// Those of `extant image`.
-const IMAGE_COMMANDS: [&str; 7] = [
+const IMAGE_COMMANDS: [&str; 8] = [
+    "create",
     "info",
     "check",
     "map",
@@ -60,6 +61,7 @@ const POOL_COMMANDS: [(&str, &[&str]); 3] = [
             "create",
             "list",
             "info",
+            "format",
             "resize",
             "clone",
             "materialize",
@@ -174,7 +176,7 @@ fn examples_of_create_and_materialize_succeed() {
         let help = run(extant().args([name, "--help"])).success().stdout;
         for example in examples_of(&help) {
             let line = example.replace("TiB", "MiB").replace("GiB", "KiB");
-            for file in ["vm.raw", "vm.qcow2", "thin.raw", "db"] {
+            for file in ["vm.raw", "vm.qcow2", "thin.raw", "thin.qcow2", "db"] {
                 let _ = fs::remove_file(scratch.path().join(file));
             }
             // Those inside of images are tested in tests/fs/inside.rs.
@@ -182,7 +184,7 @@ fn examples_of_create_and_materialize_succeed() {
                 continue;
             }
             if name == "materialize" {
-                for file in ["thin.raw", "db"] {
+                for file in ["thin.raw", "thin.qcow2", "db"] {
                     let sparse = ["--preallocation", "off"];
                     create(&scratch.path().join(file), "4MiB", &sparse).success();
                 }
