@@ -125,6 +125,9 @@ struct Looked {
     _outer: Option<Image>,
 }
 
+/// A file, and what it is inside of.
+type OpenFile = (Arc<dyn SpaceFile>, Option<Image>);
+
 impl LookArgs {
     fn format(&self) -> Option<Format> {
         self.format.map(Format::from)
@@ -169,7 +172,7 @@ impl LookArgs {
     }
 
     /// The file alone, kept from others who would write to it unless it is shared with them.
-    fn open_file(&self, share: ShareArgs) -> Result<(Arc<dyn SpaceFile>, Option<Image>)> {
+    fn open_file(&self, share: ShareArgs) -> Result<OpenFile> {
         match &self.image {
             Some(outer) => open_inside(outer, self).map(|(file, outer)| (file, Some(outer))),
             None => {

@@ -125,7 +125,7 @@ pub fn run(args: &MaterializeArgs, cancel: &CancelToken) -> ExitCode {
 /// What was made real.
 pub enum Done {
     File(Box<Told>),
-    Disk(disk::Done),
+    Disk(Box<disk::Done>),
 }
 
 /// A file that was made real, as JSON has it.
@@ -159,7 +159,7 @@ fn on_host(
             &args.pace,
             |target, format| disk::Done::of(target, format, Place::new(&args.file, None), control),
         );
-        return done.map(Done::Disk);
+        return done.map(Box::new).map(Done::Disk);
     }
     let report = extant_hostfs::materialize(&args.file, options, control)?;
     let layer = open_path(&args.file, Some(Format::Raw), Follow::Nothing)?;

@@ -14,12 +14,10 @@ use extant_image::detect::Purpose;
 use extant_image::{
     Conversion, CopyOptions, Follow, Format, ImageOptions, Layer, Preallocation, convert, open_path,
 };
-use extant_space::{
-    ByteRange, ByteSize, CancelToken, Control, Error, ErrorKind, Phase, Result, SpaceFile,
-};
+use extant_space::{ByteRange, ByteSize, CancelToken, Control, Error, ErrorKind, Phase, Result};
 use serde::Serialize;
 
-use super::{ChainArgs, Facts, LookArgs, Place, ShareArgs};
+use super::{ChainArgs, Facts, LookArgs, OpenFile, Place, ShareArgs};
 use crate::arguments::{OutputArgs, parse_mode, parse_rate, parse_size};
 use crate::create::{ImageFormat, Mode};
 use crate::image::{AssignMode, At, Image, changing};
@@ -228,7 +226,7 @@ fn copy(args: &ConvertArgs, control: Control<'_>) -> Result<Option<Report>> {
 }
 
 /// To be kept to the end: nobody writes to the source meanwhile.
-fn hold(args: &ConvertArgs) -> Result<Option<(Arc<dyn SpaceFile>, Option<Image>)>> {
+fn hold(args: &ConvertArgs) -> Result<Option<OpenFile>> {
     match args.look.image {
         None => args.look.open_file(args.share).map(Some),
         Some(_) => Ok(None),

@@ -37,7 +37,7 @@ pub fn materialize(
                 }
                 let target = Target::held(file);
                 let done = disk::Done::of(&target, Format::Qcow2, place, control)?;
-                return Ok(Done::Disk(done));
+                return Ok(Done::Disk(Box::new(done)));
             }
             let rate = || args.pace.rate;
             let pieces = Pieces::new(&*file, &rate, control);

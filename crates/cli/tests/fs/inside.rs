@@ -311,7 +311,7 @@ fn map_tells_what_filefrag_tells() {
     let picture = run(&mut image.command("map", &["--in", "IMAGE", "/"])).success();
     assert!(picture.stdout.contains("/dir/file"), "{picture}");
     let none = run(&mut image.command("map", &["--in", "IMAGE", "/none"]));
-    assert_eq!(none.code, Some(1), "{none}");
+    assert_eq!(none.code, Some(4), "{none}");
 }
 
 #[test]
