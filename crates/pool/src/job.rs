@@ -30,7 +30,7 @@ pub use operation::{
 };
 pub(crate) use record::{Outcome, Record, Reservation};
 pub(crate) use run_file::{Line, MadeFile, RunFile, Stage, Wiped};
-pub use status::{JobFailure, JobState, JobStatus};
+pub use status::{Done, JobFailure, JobState, JobStatus};
 pub(crate) use store::{Alive, Jobs};
 pub(crate) use worker::Work;
 pub use worker::{Job, OnStop};

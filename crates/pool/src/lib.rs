@@ -30,8 +30,9 @@ pub use accounting::Space;
 pub use definition::{Definition, Definitions, InImage, PoolKind};
 pub use format::Format;
 pub use job::{
-    CloneMethod, CloneVolume, CreateVolume, Download, Job, JobFailure, JobId, JobOptions, JobState,
-    JobStatus, Materialize, OnStop, Operation, Priority, Resize, Upload, Wipe, WipeMethod,
+    CloneMethod, CloneVolume, CreateVolume, Done, Download, Job, JobFailure, JobId, JobOptions,
+    JobState, JobStatus, Materialize, OnStop, Operation, Priority, Resize, Upload, Wipe,
+    WipeMethod,
 };
 pub use limits::{Limits, Overcommit};
 pub use name::{PoolName, VolumeName};

@@ -19,7 +19,7 @@ use extant_hostfs::Access;
 use extant_space::{Control, Error, ErrorKind, Result};
 
 use crate::folder::OnExisting;
-use crate::job::{Operation, Record, RunFile, Stage, Work};
+use crate::job::{Done, Operation, Record, RunFile, Stage, Work};
 use crate::name::VolumeName;
 use crate::pool::Pool;
 use crate::storage::{Storage, VolumeFile};
@@ -27,15 +27,16 @@ use crate::storage::{Storage, VolumeFile};
 pub(crate) use upload::content_format;
 
 /// Does the operation of a job whose turn it is.
-pub(crate) fn perform(work: &Work<'_>, control: Control<'_>) -> Result<()> {
+pub(crate) fn perform(work: &Work<'_>, control: Control<'_>) -> Result<Done> {
+    let plain = |done: Result<()>| done.map(|()| Done::default());
     match &work.record.operation {
         Operation::Create(create) => create::perform(work, create, control),
-        Operation::Clone(clone) => clone::perform(work, clone, control),
-        Operation::Resize(resize) => resize::perform(work, resize, control),
-        Operation::Wipe(wipe) => wipe::perform(work, wipe, control),
+        Operation::Clone(clone) => plain(clone::perform(work, clone, control)),
+        Operation::Resize(resize) => plain(resize::perform(work, resize, control)),
+        Operation::Wipe(wipe) => plain(wipe::perform(work, wipe, control)),
         Operation::Materialize(materialize) => materialize::perform(work, materialize, control),
-        Operation::Upload(upload) => upload::perform(work, upload, control),
-        Operation::Download(download) => download::perform(work, download, control),
+        Operation::Upload(upload) => plain(upload::perform(work, upload, control)),
+        Operation::Download(download) => plain(download::perform(work, download, control)),
     }
     .map_err(|error| explain(work, error))
 }

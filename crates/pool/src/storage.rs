@@ -21,7 +21,7 @@ use extant_image::NewImage;
 use extant_space::{ByteRange, Control, Preallocation, Result, SpaceFile};
 
 use crate::folder::OnExisting;
-use crate::job::JobId;
+use crate::job::{Done, JobId};
 use crate::name::VolumeName;
 
 pub(crate) use directory::DirectoryStorage;
@@ -140,7 +140,7 @@ pub(crate) trait Storage: Send + Sync {
         new: &NewFile,
         pace: Pace,
         control: Control<'_>,
-    ) -> Result<()>;
+    ) -> Result<Done>;
 
     /// Removes one. Its space comes back soon.
     fn remove_work(&self, name: &str) -> Result<()>;
@@ -208,7 +208,7 @@ pub(crate) trait VolumeFile: SpaceFile {
     fn share_space_of(&self, source: &dyn VolumeFile) -> Result<bool>;
 
     /// Holes and unwritten parts become written; data is kept.
-    fn make_written(&self, wanted: &MakeWritten, control: Control<'_>) -> Result<()>;
+    fn make_written(&self, wanted: &MakeWritten, control: Control<'_>) -> Result<Done>;
 
     /// The range reads as zeros and is written, durably; data is lost.
     fn write_zeroes(&self, range: ByteRange, pace: &Pace, control: Control<'_>) -> Result<()>;

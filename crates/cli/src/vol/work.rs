@@ -7,12 +7,16 @@ use std::time::Instant;
 
 use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
-use extant_pool::{Format, Job, JobId, JobOptions, OnStop, Operation, Pool, Priority, VolumeName};
-use extant_space::{Control, Error, Result};
+use extant_hostfs::{Plan, Verified};
+use extant_pool::{
+    Done, Format, Job, JobId, JobOptions, OnStop, Operation, Pool, Priority, VolumeName,
+};
+use extant_space::{ByteSize, Control, Error, Result};
 use serde::Serialize;
 
 use crate::arguments::{OutputArgs, parse_rate};
 use crate::complete;
+use crate::create::describe_plan;
 use crate::pool::PoolArgs;
 use crate::pool::json::VolumeJson;
 use crate::print;
@@ -80,6 +84,10 @@ struct JobOutcome<'a> {
     operation: &'static str,
     #[serde(flatten)]
     made: Made<'a>,
+    zeroed_bytes: Option<u64>,
+    plan: &'a Option<Plan>,
+    verified: Option<Verified>,
+    notes: &'a [String],
     elapsed_seconds: f64,
 }
 
@@ -121,7 +129,7 @@ pub fn finish(
 ) -> Result<String> {
     let started = Instant::now();
     let (id, operation) = (job.id(), job.operation().clone());
-    job.run(OnStop::Cancel, control)?;
+    let done = job.run_reporting(OnStop::Cancel, control)?;
     let elapsed_seconds = started.elapsed().as_secs_f64();
     let volume = pool.volume(operation.volume())?;
     if output.json {
@@ -138,12 +146,42 @@ pub fn finish(
                 },
                 _ => Made::Volume(VolumeJson::new(pool, &volume)),
             },
+            zeroed_bytes: done.zeroed_bytes,
+            plan: &done.plan,
+            verified: done.verified,
+            notes: &done.notes,
             elapsed_seconds,
         }));
     }
     let mut out = describe(&volume, output.verbose);
-    print::row(&mut out, "time", format!("{elapsed_seconds:.2} s"));
+    describe_done(&mut out, &done, elapsed_seconds, output.verbose);
     Ok(out)
+}
+
+/// In the words of `extant create`.
+fn describe_done(out: &mut String, done: &Done, elapsed_seconds: f64, verbose: bool) {
+    let rate = done.zeroed_bytes.unwrap_or(0) as f64 / elapsed_seconds.max(1e-9);
+    let rate = match rate as u64 {
+        0 => String::new(),
+        rate => format!(", {}/s", ByteSize(rate)),
+    };
+    print::row(out, "time", format!("{elapsed_seconds:.2} s{rate}"));
+    if let Some(plan) = &done.plan {
+        print::row(out, "how", &plan.reason);
+        if verbose {
+            describe_plan(out, plan);
+        }
+    }
+    match done.verified {
+        Some(Verified::ExtentMap) => print::row(out, "checked", "the extent map shows it"),
+        Some(Verified::AllocatedSize) => {
+            print::row(out, "checked", "the blocks counted by the file system");
+        }
+        None => {}
+    }
+    for note in &done.notes {
+        print::row(out, "note", note);
+    }
 }
 
 /// Hands the job to a process of its own, which takes its lock as standard input; its number, in words or as JSON.

@@ -148,3 +148,26 @@ fn commands_without_a_result_tell_what_they_did() {
         ("p".into(), shown.into())
     );
 }
+
+#[test]
+fn result_of_a_job_tells_what_was_made_and_how() {
+    require!(Filesystem::Ext4.requirement());
+    let scratch = in_memory(64 * MIB);
+    let pool = scratch.path();
+    let thin = ["thin", "4MiB", "--preallocation", "off"];
+    say("vol", "create", pool, &thin).success();
+    for (command, words) in [
+        ("create", &["full", "4MiB"][..]),
+        ("materialize", &["thin"]),
+    ] {
+        let made = say("vol", command, pool, &[words, &["--json"]].concat()).success();
+        assert_eq!(made.number("/zeroed_bytes"), 4 * MIB, "{made}");
+        assert_eq!(made.text("/verified"), "extent-map", "{made}");
+        assert!(made.json()["plan"]["reason"].is_string(), "{made}");
+        assert!(made.json()["notes"].is_array(), "{made}");
+    }
+    let said = say("vol", "create", pool, &["words", "4MiB"]).success();
+    for word in ["/s\n", "  how ", "  checked   the extent map"] {
+        assert!(said.stdout.contains(word), "no {word:?} in {said}");
+    }
+}

@@ -93,7 +93,7 @@ impl<'a> Change<'a> {
                     is_unknown_to_others: true,
                     pace: pace.clone(),
                 };
-                file.make_written(&wanted, control)
+                file.make_written(&wanted, control).map(drop)
             }
         };
         let file: Arc<dyn SpaceFile> = Arc::<dyn VolumeFile>::clone(file);

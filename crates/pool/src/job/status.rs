@@ -1,5 +1,6 @@
 //! What is told of a job.
 
+use extant_hostfs::{CreateReport, MaterializeReport, Plan, Verified};
 use extant_space::{Error, ErrorKind, Progress};
 use serde::{Deserialize, Serialize};
 
@@ -55,6 +56,42 @@ pub struct JobFailure {
 impl From<&JobFailure> for Error {
     fn from(failure: &JobFailure) -> Self {
         Self::new(failure.kind).detail(&failure.message)
+    }
+}
+
+/// What a job did to make space real, as far as its operation and the place of the volume tell it.
+#[derive(Clone, Debug, Default)]
+pub struct Done {
+    /// Zeros written in this run, bytes.
+    pub zeroed_bytes: Option<u64>,
+    /// How they were written.
+    pub plan: Option<Plan>,
+    /// What the result was held against.
+    pub verified: Option<Verified>,
+    /// Things the user should know, one line each.
+    pub notes: Vec<String>,
+}
+
+impl From<CreateReport> for Done {
+    fn from(report: CreateReport) -> Self {
+        Self {
+            zeroed_bytes: Some(report.written_bytes),
+            plan: report.plan,
+            // Of no space there is nothing to hold against.
+            verified: Some(report.verified).filter(|_| report.allocation_bytes > 0),
+            notes: report.notes,
+        }
+    }
+}
+
+impl From<MaterializeReport> for Done {
+    fn from(report: MaterializeReport) -> Self {
+        Self {
+            zeroed_bytes: Some(report.zeroed_bytes),
+            plan: report.plan,
+            verified: Some(report.verified),
+            notes: Vec::new(),
+        }
     }
 }
 

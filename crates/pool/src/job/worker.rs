@@ -14,7 +14,7 @@ use extant_hostfs::Pace;
 use extant_space::{CancelToken, Control, ErrorKind, Progress, ProgressSink, Result};
 
 use super::rate::JobRate;
-use super::{JobId, Line, MadeFile, Outcome, Record, RunFile, Stage, Wiped, queue};
+use super::{Done, JobId, Line, MadeFile, Outcome, Record, RunFile, Stage, Wiped, queue};
 use crate::operation;
 use crate::pool::Pool;
 use crate::state::State;
@@ -77,16 +77,24 @@ impl<'p> Job<'p> {
     ///
     /// A request of [`Pool::cancel`] cancels the token of `control` as well. After an error the pool is as before,
     /// but for what a wipe has wiped, and for an interrupted job, which can be resumed.
-    pub fn run(mut self, on_stop: OnStop, control: Control<'_>) -> Result<()> {
+    pub fn run(self, on_stop: OnStop, control: Control<'_>) -> Result<()> {
+        self.run_reporting(on_stop, control).map(drop)
+    }
+
+    /// The same; what was done.
+    pub fn run_reporting(mut self, on_stop: OnStop, control: Control<'_>) -> Result<Done> {
         let has_begun = self
             .run
             .line()
             .is_none_or(|line| line.stage != Stage::Waiting);
         let mut storage = None;
         let result = self.work(&mut storage, control);
-        let Err(error) = result else {
-            drop(storage);
-            return self.end(Ok(()));
+        let error = match result {
+            Ok(done) => {
+                drop(storage);
+                return self.end(Ok(())).map(|()| done);
+            }
+            Err(error) => error,
         };
         let is_interrupted = error.kind() == ErrorKind::Cancelled
             && on_stop == OnStop::Interrupt
@@ -101,7 +109,7 @@ impl<'p> Job<'p> {
         };
         drop(storage);
         match undone {
-            Ok(()) => self.end(Err(error)),
+            Ok(()) => self.end(Err(error)).map(|()| Done::default()),
             // It stays interrupted, for a disk that answers again.
             Err(_) => Err(error),
         }
@@ -114,12 +122,16 @@ impl<'p> Job<'p> {
     }
 
     /// Leaves what it opened: who rolls back finds it open.
-    fn work(&self, opened: &mut Option<Box<dyn Storage + 'p>>, control: Control<'_>) -> Result<()> {
+    fn work(
+        &self,
+        opened: &mut Option<Box<dyn Storage + 'p>>,
+        control: Control<'_>,
+    ) -> Result<Done> {
         let teller = Teller::new(&self.run);
         if teller.newest().stage == Stage::Publishing {
             let storage = self.pool.storage(self.record.operation.purpose())?;
             if operation::was_published(self.pool, &*storage, &self.record, &self.run)? {
-                return Ok(());
+                return Ok(Done::default());
             }
         }
         let is_resumed = teller.newest().stage == Stage::Running;

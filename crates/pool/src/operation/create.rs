@@ -8,11 +8,15 @@ use extant_space::{Control, Error, ErrorKind, Result, SyncMode};
 use super::publish;
 use crate::folder::OnExisting;
 use crate::format::say;
-use crate::job::{CreateVolume, Work};
+use crate::job::{CreateVolume, Done, Work};
 use crate::storage::{NewFile, complete_name};
 use crate::volume::keep;
 
-pub(super) fn perform(work: &Work<'_>, create: &CreateVolume, control: Control<'_>) -> Result<()> {
+pub(super) fn perform(
+    work: &Work<'_>,
+    create: &CreateVolume,
+    control: Control<'_>,
+) -> Result<Done> {
     let name = complete_name(work.record.id);
     let image = NewImage::new(&create.image())?;
     let new = NewFile {
@@ -23,7 +27,8 @@ pub(super) fn perform(work: &Work<'_>, create: &CreateVolume, control: Control<'
         nocow: create.nocow,
         contents: (create.format != Format::Raw).then_some(image),
     };
-    work.storage
+    let done = work
+        .storage
         .create_work(&name, &new, work.pace(), control)?;
     let file = work.storage.open_work(&name)?;
     let file = file.ok_or_else(|| Error::new(ErrorKind::NotFound))?;
@@ -35,5 +40,6 @@ pub(super) fn perform(work: &Work<'_>, create: &CreateVolume, control: Control<'
     if create.kept.is_some() || create.format != Format::Raw {
         file.sync(SyncMode::All)?;
     }
-    publish(work, &name, OnExisting::Refuse)
+    publish(work, &name, OnExisting::Refuse)?;
+    Ok(done)
 }

@@ -8,7 +8,7 @@ use extant_space::{Control, Result};
 
 use super::open_to_undo;
 use crate::format::{Facts, known, qcow2};
-use crate::job::{Materialize, Work};
+use crate::job::{Done, Materialize, Work};
 use crate::storage::{MakeWritten, Storage, VolumeFile};
 use crate::volume::lock_alone;
 
@@ -16,7 +16,7 @@ pub(super) fn perform(
     work: &Work<'_>,
     materialize: &Materialize,
     control: Control<'_>,
-) -> Result<()> {
+) -> Result<Done> {
     let file = work.storage.open(&materialize.volume, Access::ReadWrite)?;
     let file: Arc<dyn VolumeFile> = Arc::from(file);
     let _locked = lock_alone(&*file)?;
@@ -25,7 +25,7 @@ pub(super) fn perform(
         if work.is_resumed {
             change.reclaim(control)?;
         }
-        return change.materialize(control);
+        return change.materialize(control).map(|()| Done::default());
     }
     let wanted = MakeWritten {
         range: None,

@@ -91,7 +91,7 @@ pub(super) fn make_real(
                 is_unknown_to_others: true,
                 pace: work.pace(),
             };
-            file.make_written(&wanted, control)
+            file.make_written(&wanted, control).map(drop)
         }
     }
 }

@@ -14,6 +14,7 @@ use rustix::fs::{FileType, OFlags, Stat};
 
 use super::{FileStat, NewFile, Peek, Storage, VolumeFile, WorkFile, is_own, job_of};
 use crate::folder::{Folder, OnExisting};
+use crate::job::Done;
 use crate::name::VolumeName;
 use crate::state;
 
@@ -140,10 +141,10 @@ impl Storage for DirectoryStorage<'_> {
         new: &NewFile,
         pace: Pace,
         control: Control<'_>,
-    ) -> Result<()> {
+    ) -> Result<Done> {
         let work = self.work()?;
         if work.stat(name)?.is_some() {
-            return Ok(());
+            return Ok(Done::default());
         }
         let mut options = CreateOptions::new(new.size_bytes);
         options.preallocation = new.preallocation;
@@ -171,7 +172,7 @@ impl Storage for DirectoryStorage<'_> {
                 extant_hostfs::create_filled(&path, &options, &filling, control)
             }
         };
-        made.map(drop)
+        made.map(Done::from)
             .map_err(|error| error.about(work.path().join(name)))
     }
 

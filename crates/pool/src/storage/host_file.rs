@@ -15,6 +15,7 @@ use rustix::io::Errno;
 
 use super::{FileStat, LockMode, MakeWritten, VolumeFile, nanoseconds};
 use crate::folder::path_of_open;
+use crate::job::Done;
 
 /// Longer values are none of ours.
 const ATTRIBUTE_MAX: usize = 4 << 10;
@@ -97,7 +98,7 @@ impl VolumeFile for HostFile {
         }
     }
 
-    fn make_written(&self, wanted: &MakeWritten, control: Control<'_>) -> Result<()> {
+    fn make_written(&self, wanted: &MakeWritten, control: Control<'_>) -> Result<Done> {
         let options = MaterializeOptions {
             range: wanted.range,
             shared: match wanted.unshare {
@@ -129,7 +130,7 @@ impl VolumeFile for HostFile {
                         false => return Err(error),
                     }
                 }
-                done => return done.map(drop),
+                done => return done.map(Done::from),
             }
         }
     }

@@ -27,6 +27,7 @@ use extant_space::{
 };
 
 use super::{FileStat, NewFile, OnExisting, Peek, Storage, VolumeFile, WorkFile, is_own, job_of};
+use crate::job::Done;
 use crate::name::VolumeName;
 use crate::state;
 use engine::Engine;
@@ -227,9 +228,9 @@ impl Storage for ImageStorage {
         new: &NewFile,
         pace: Pace,
         control: Control<'_>,
-    ) -> Result<()> {
+    ) -> Result<Done> {
         if self.open_work(name)?.is_some() {
-            return Ok(());
+            return Ok(Done::default());
         }
         let partial = format!(".{name}.extant-partial");
         let file = match self.open_work(&partial)? {
@@ -269,7 +270,7 @@ impl Storage for ImageStorage {
             RenameMode::NoReplace,
         )
         .map_err(|error| error.at(self.work_place(name)))?;
-        inside.sync()
+        inside.sync().map(|()| Done::default())
     }
 
     fn remove_work(&self, name: &str) -> Result<()> {

@@ -15,6 +15,7 @@ use extant_space::{
 
 use super::engine::{Engine, FileKey};
 use super::open::Hold;
+use crate::job::Done;
 use crate::storage::{FileStat, LockMode, MakeWritten, VolumeFile, nanoseconds};
 
 /// Zeros written at once.
@@ -158,7 +159,7 @@ impl VolumeFile for ImageFile {
         Ok(false)
     }
 
-    fn make_written(&self, wanted: &MakeWritten, control: Control<'_>) -> Result<()> {
+    fn make_written(&self, wanted: &MakeWritten, control: Control<'_>) -> Result<Done> {
         let whole = ByteRange::new(0, self.size()?);
         let range = match wanted.range {
             None => whole,
@@ -169,6 +170,7 @@ impl VolumeFile for ImageFile {
         let rate = || rate_of(&wanted.pace);
         Pieces::new(self, &rate, control)
             .make_written(range)
+            .map(|()| Done::default())
             .map_err(|error| error.at(&self.path))
     }
 
