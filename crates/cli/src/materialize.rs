@@ -36,7 +36,6 @@ Examples:
   extant materialize -o 1GiB -l 512MiB db     a part of it
   extant materialize --background --rate 50M thin.raw
   extant materialize --in disk.img /var/db    a file inside an ext4 image
-  extant materialize thin.qcow2               every cluster of the disk mapped and written
 
 Exit status: see extant --help.")]
 pub struct MaterializeArgs {
