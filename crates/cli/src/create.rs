@@ -9,7 +9,7 @@ use extant_hostfs::{
     CopyOnWrite, CreateOptions, CreateReport, Existing, OnFailure, Plan, Verified,
 };
 use extant_image::hold::hold_replaced;
-use extant_image::{Format, ImageOptions, Preallocation};
+use extant_image::{Format, ImageOptions, Preallocation, check_backing};
 use extant_space::{ByteSize, CancelToken, Control, MapSummary, Result};
 use serde::Serialize;
 
@@ -205,7 +205,10 @@ fn create(args: &CreateArgs, control: Control<'_>) -> Result<String> {
                 false => describe(&Told::from(&report), verbose),
             });
         }
-        Format::Qcow2 => extant_image::create(&args.path, &image, &options, control)?,
+        Format::Qcow2 => {
+            check_backing(&args.path, &image)?;
+            extant_image::create(&args.path, &image, &options, control)?
+        }
     };
     let report = ImageReport {
         image: ImageFacts::of(&image),

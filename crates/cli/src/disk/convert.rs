@@ -232,8 +232,8 @@ impl Wanted<'_> {
         let make = || {
             let conversion = Conversion::new(source, &image, self.options())?;
             let new = NewFile::begin(outer, &args.target, args.mode, args.force)?;
-            let seconds = inside::convert(&new, outer, &conversion, control)?;
-            Ok(self.report(&image, conversion.image().file_bytes(), seconds))
+            let (file_bytes, seconds) = inside::convert(&new, outer, &conversion, control)?;
+            Ok(self.report(&image, file_bytes, seconds))
         };
         make().at_inner(outer, inner)
     }
