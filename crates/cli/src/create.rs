@@ -9,7 +9,9 @@ use clap::{Args, ValueEnum};
 use clap_complete::engine::ArgValueCompleter;
 use extant_hostfs::{CopyOnWrite, CreateOptions, Existing, MapSource, OnFailure, Plan, Verified};
 use extant_image::hold::hold_replaced;
-use extant_image::{Follow, Format, ImageOptions, Preallocation, Qcow2Info, open_path};
+use extant_image::{
+    Follow, Format, ImageOptions, Preallocation, Qcow2Info, check_backing, open_path,
+};
 use extant_space::{ByteSize, CancelToken, Control, MapSummary, Result};
 use serde::Serialize;
 
@@ -59,6 +61,10 @@ pub struct CreateArgs {
     /// The mode where neither the option nor -o says one; `None`: full, and off with a backing file.
     #[arg(skip)]
     pub default_preallocation: Option<Mode>,
+
+    /// The backing file need not exist yet.
+    #[arg(skip)]
+    pub is_backing_unchecked: bool,
 
     /// Options of qcow2, in QEMU's words: cluster_size, refcount_bits, compat, lazy_refcounts,
     /// compression_type, backing_file with backing_fmt, data_file, data_file_raw, preallocation
@@ -214,6 +220,9 @@ fn create_on_host(args: &CreateArgs, image: &ImageOptions, control: Control<'_>)
             (extant_hostfs::create(&args.path, &options, control)?, None)
         }
         Format::Qcow2 => {
+            if !args.is_backing_unchecked {
+                check_backing(&args.path, image)?;
+            }
             let report = extant_image::create(&args.path, image, &options, control)?;
             let layer = open_path(&args.path, Some(Format::Qcow2), Follow::Nothing)?;
             (report, layer.qcow2_info()?)

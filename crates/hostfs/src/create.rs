@@ -279,7 +279,11 @@ fn make(
         verified = verify::at_least(&content.target, options.preallocation.state())?;
     }
     let size_bytes = file.size()?;
-    if size_bytes != options.size_bytes {
+    // A filling may need less than there was to be; space that was made stays.
+    let is_cut = early.is_some()
+        && options.preallocation == Preallocation::Off
+        && size_bytes < options.size_bytes;
+    if size_bytes != options.size_bytes && !is_cut {
         return Err(Error::new(ErrorKind::NotKept).detail(format!(
             "the file system shows {size_bytes} bytes instead of {}",
             options.size_bytes

@@ -6,9 +6,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use extant_space::{Error, ErrorKind, Result};
+use extant_sys::identity::Identity;
 
 use crate::format::Header;
-use crate::options::Format;
+use crate::options::{Format, ImageOptions};
 
 /// Longest chain of images; QEMU makes chains of a few.
 const CHAIN_MAX: u32 = 64;
@@ -71,6 +72,32 @@ pub(crate) fn beside(image: &Path, name: &Path) -> Result<PathBuf> {
         )));
     }
     Ok(image.parent().unwrap_or(Path::new("")).join(name))
+}
+
+/// Refuses a backing file that is not there, or is what the image at `image` replaces. What a protocol of QEMU leads to is not
+/// looked for.
+///
+/// # Errors
+/// `NotFound`, `InvalidArgument` for the image itself.
+pub fn check_backing(image: &Path, options: &ImageOptions) -> Result<()> {
+    let Some(backing) = options.qcow2.backing.as_ref() else {
+        return Ok(());
+    };
+    let Ok(place) = beside(image, &backing.name) else {
+        return Ok(());
+    };
+    let found = Identity::of(&place).map_err(|source| {
+        Error::from(source)
+            .at(&place)
+            .detail("the backing file is not there")
+            .advice("a relative name begins in the folder of the image")
+    })?;
+    match Identity::of(image) {
+        Ok(replaced) if replaced == found => Err(Error::new(ErrorKind::InvalidArgument)
+            .at(image)
+            .detail("an image cannot be its own backing file")),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -131,15 +131,16 @@ impl<'a> Conversion<'a> {
         self.data.iter().map(|range| range.len()).sum()
     }
 
-    /// Fills `file`, which has the size of the new image and is all zeros. Nothing is synced.
+    /// Fills `file`, which has the size of the new image and is all zeros; a thin image is cut behind its last data. Returns the size
+    /// of the file. Nothing is synced.
     ///
     /// # Errors
     /// Those of reading and writing, and `Cancelled`. The file is worth nothing then.
-    pub fn fill(&self, file: &dyn SpaceFile, control: Control<'_>) -> Result<()> {
+    pub fn fill(&self, file: &dyn SpaceFile, control: Control<'_>) -> Result<u64> {
         self.fill_by(file, &|bytes, offset| file.write_at(bytes, offset), control)
     }
 
-    fn fill_by(&self, file: &dyn SpaceFile, write: Write<'_>, control: Control<'_>) -> Result<()> {
+    fn fill_by(&self, file: &dyn SpaceFile, write: Write<'_>, control: Control<'_>) -> Result<u64> {
         let occupied = self.new.occupied();
         let copy = Copy {
             conversion: self,
@@ -148,7 +149,12 @@ impl<'a> Conversion<'a> {
             occupied: occupied.as_ref(),
         };
         copy.run(control)?;
-        self.new.write_occupied(file, occupied.as_ref(), control)
+        self.new.write_occupied(file, occupied.as_ref(), control)?;
+        let file_bytes = self.new.occupied_bytes(occupied.as_ref());
+        if file_bytes < self.new.file_bytes() {
+            file.resize(file_bytes)?;
+        }
+        Ok(file_bytes)
     }
 }
 
@@ -243,7 +249,7 @@ pub fn convert(
     let fill = |file: &HostFile, control: Control<'_>| {
         let writer = DataWriter::new(file, &pace)?;
         let write = |bytes: &[u8], offset| writer.write(bytes, offset, control.cancel);
-        conversion.fill_by(file, &write, control)
+        conversion.fill_by(file, &write, control).map(drop)
     };
     let filling = Filling {
         order: FillOrder::BeforeZeros,

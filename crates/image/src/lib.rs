@@ -38,7 +38,7 @@ mod resize;
 mod target;
 
 pub use check::{CheckReport, Finding, FindingKind, check, rebuild_refcounts, repair_leaks};
-pub use companion::backing_of;
+pub use companion::{backing_of, check_backing};
 pub use convert::{Conversion, CopyOptions, convert};
 pub use create::create;
 pub use glance::Glance;

@@ -180,6 +180,14 @@ impl NewImage {
         }
     }
 
+    /// Bytes of the file up to the last cluster that got data.
+    pub(crate) fn occupied_bytes(&self, occupied: Option<&Occupied>) -> u64 {
+        match (&self.contents, occupied) {
+            (Contents::Qcow2(qcow2), Some(occupied)) => qcow2.layout.offset(occupied.end()),
+            _ => self.file_bytes(),
+        }
+    }
+
     /// Bytes of a cluster; of a raw image, all of it is one.
     pub(crate) fn cluster_bytes(&self) -> u64 {
         match &self.contents {

@@ -36,6 +36,16 @@ impl Occupied {
         self.is_in(&self.data, cluster)
     }
 
+    /// One past the last cluster with data, or the first of all.
+    pub(crate) fn end(&self) -> u64 {
+        let words = self.data.iter().enumerate();
+        let last = words.rev().find_map(|(index, word)| {
+            let last_bit = word.load(Ordering::Relaxed).checked_ilog2()?;
+            Some(index as u64 * 64 + u64::from(last_bit))
+        });
+        self.start + last.map_or(0, |last| last + 1)
+    }
+
     pub(crate) fn hides(&self, cluster: u64) -> bool {
         self.is_in(&self.zeros, cluster)
     }

@@ -111,6 +111,7 @@ impl ImageCreateArgs {
             format: self.format,
             preallocation: None,
             default_preallocation: Some(Mode::Off),
+            is_backing_unchecked: self.is_unsafe,
             words,
             allocation: None,
             pace: self.pace.clone(),

@@ -13,19 +13,18 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use extant_blockdev::{
-    Device, HostAccess, HostOptions, LoopAccess, LoopDevice, LoopOptions, Statistics,
+    Device, HostAccess, HostEnd, HostOptions, LoopAccess, LoopDevice, LoopOptions, Statistics,
 };
 use extant_export::{Access, Export};
 use extant_ext4::{File, FollowLast};
 use extant_image::Format;
 use extant_image::device::{Companions, DeviceOptions, ImageAccess, ImageDevice};
 use extant_image::hold;
-use extant_space::{Error, ErrorKind, Result};
+use extant_space::{Error, ErrorKind, Result, SpaceFile};
 
 use super::volumes::{Place, Places};
 use super::{ServeArgs, Served, format};
 use crate::image::{At, Image};
-use crate::print;
 
 /// A device that counts what clients do to it.
 pub(super) type Counted = Statistics<Arc<dyn Device>>;
@@ -104,9 +103,6 @@ impl Sources {
             if format.is_none() {
                 format::refuse_other_than_raw(&*device, &path).map_err(|error| error.at(&path))?;
             }
-            if self.image.is_none() && format != Some(Format::Qcow2) {
-                tell_of_rest(&path, &*device);
-            }
             self.list.push(Source {
                 name: name(args, served)?,
                 path,
@@ -160,6 +156,7 @@ fn open_on_host(args: &ServeArgs, format: Option<Format>, path: &Path) -> Result
     let options = HostOptions {
         access,
         cache: args.cache.into(),
+        end: HostEnd::Exact,
         ..HostOptions::default()
     };
     Image::hold_device(path, &options)
@@ -181,22 +178,15 @@ fn image_options(args: &ServeArgs) -> DeviceOptions {
     }
 }
 
-/// A word where the file does not end with a block.
-fn tell_of_rest(path: &Path, device: &dyn Device) {
-    let rest = match std::fs::metadata(path) {
-        Ok(metadata) if metadata.is_file() => metadata.len().saturating_sub(device.geometry().size),
-        _ => 0,
-    };
-    if rest > 0 {
-        eprintln!(
-            "extant: {}: the last {rest} bytes are no whole block, and are not served",
-            print::path(path)
-        );
-    }
-}
-
 fn open_inside(args: &ServeArgs, format: Option<Format>, file: File) -> Result<Arc<dyn Device>> {
+    let block = LoopOptions::default().logical_block;
+    let ends_inside = !file.size()?.is_multiple_of(block.into());
     let options = LoopOptions {
+        // Clients get all of a disk that does not end with a sector.
+        logical_block: match format {
+            Some(Format::Raw) | None if ends_inside => 1,
+            _ => block,
+        },
         access: match args.read_only {
             true => LoopAccess::ReadOnly,
             false => LoopAccess::ReadWrite,

@@ -117,8 +117,16 @@ fn wrong_words_are_refused_and_leave_nothing() {
     }
     let words = "backing_file=base.raw,backing_fmt=raw";
     create(&file, "2MiB", &["-o", words, "--preallocation", "full"]).refused(2, &["hide it"]);
-    // With a backing file nothing is preallocated, and the file is not looked for.
+    // Nothing of it is there but the name.
+    create(&file, "2MiB", &["-o", words]).refused(4, &["base.raw", "not there"]);
+    fs::write(work.path().join("base.raw"), [1; 512]).unwrap();
+    // With a backing file nothing is preallocated.
     create(&file, "2MiB", &["-o", words]).success();
+    let own = "backing_file=a.qcow2,backing_fmt=qcow2";
+    create(&file, "2MiB", &["--force", "-o", own]).refused(2, &["its own backing file"]);
+    // What a protocol leads to is not looked for.
+    let far = "backing_file=nbd://host/x,backing_fmt=raw";
+    create(&file, "2MiB", &["--force", "-o", far]).success();
 }
 
 #[test]

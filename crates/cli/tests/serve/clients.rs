@@ -3,8 +3,8 @@
 use extant_testkit::command::{run_any_status, tool};
 use extant_testkit::{require, requires};
 
-use crate::stand::{Stand, assert_same, nbdsh, qemu_io, said};
-use crate::support::{MIB, noise};
+use crate::stand::{Stand, assert_same, nbdsh, qemu_io, said, size};
+use crate::support::{MIB, extant, noise};
 
 #[test]
 fn several_exports_are_listed_and_each_is_its_own_file() {
@@ -25,6 +25,52 @@ fn several_exports_are_listed_and_each_is_its_own_file() {
     let byte = |name: &str, at: usize| std::fs::read(stand.path(name)).unwrap()[at];
     assert_eq!([byte("a.raw", 0), byte("a.raw", 65_536)], [0, 6]);
     assert_eq!([byte("b.raw", 0), byte("b.raw", 65_536)], [5, 0]);
+}
+
+#[test]
+fn file_that_ends_inside_a_sector_is_copied_whole() {
+    require!(
+        requires::tool("nbdcopy"),
+        requires::tool("nbdsh"),
+        requires::tool("mke2fs")
+    );
+    let stand = Stand::new();
+    let bytes = noise(3, 1000);
+    std::fs::write(stand.path("a.raw"), &bytes).unwrap();
+    stand.sparse("disk.img", 16);
+    said(
+        tool("mke2fs")
+            .args(["-q", "-t", "ext4"])
+            .arg(stand.path("disk.img")),
+    );
+    let mut put = extant();
+    put.args(["fs", "put", "disk.img", "a.raw", "/a.raw"]);
+    said(put.current_dir(stand.work.path()));
+    for (words, name) in [
+        (&["a.raw"][..], "a.raw"),
+        (&["--in", "disk.img", "/a.raw"], "a.raw"),
+    ] {
+        let serving = stand.serve(words);
+        let uri = serving.uri(name);
+        assert_eq!(size(&uri), 1000);
+        let out = stand.path("out");
+        said(tool("nbdcopy").arg(&uri).arg(&out));
+        assert!(std::fs::read(&out).unwrap() == bytes, "{words:?}");
+        said(&mut nbdsh(
+            &uri,
+            "h.pwrite(b'the end', 993)\nh.zero(10, 3)\nh.flush()",
+        ));
+        said(tool("nbdcopy").arg(&uri).arg(&out));
+        serving.end();
+        let mut wanted = bytes.clone();
+        wanted[993..].copy_from_slice(b"the end");
+        wanted[3..13].fill(0);
+        assert!(std::fs::read(&out).unwrap() == wanted, "{words:?}");
+    }
+    let mut direct = stand.command(&["a.raw", "-s", "s", "--cache", "none"]);
+    let answer = crate::support::Running::start(&mut direct).wait();
+    assert_eq!(answer.code, Some(5), "{answer}");
+    assert!(answer.stderr.contains("1000 bytes"), "{answer}");
 }
 
 #[test]

@@ -1,9 +1,10 @@
 //! qcow2 images as exports.
 
-use extant_testkit::command::tool;
+use extant_testkit::command::{run_any_status, tool};
 use extant_testkit::oracle;
 use extant_testkit::scratch::LoopDevice;
 use extant_testkit::{require, requires};
+use rustix::process::Signal;
 
 use crate::stand::{Stand, qemu_io, said, size};
 use crate::support::{MIB, extant};
@@ -151,4 +152,65 @@ fn image_on_a_disk_is_served() {
     oracle::qemu::assert_checks(disk.path());
     let reads = ["read -P 0 0 1M", "read -P 7 1M 3M", "read -P 0 4M 12M"];
     oracle::qemu::qemu_io(disk.path(), "qcow2", &reads);
+}
+
+/// Crashes leave files longer than their refcount table counts, and a disk is longer from the beginning.
+#[test]
+fn image_of_small_clusters_is_served_on_after_kills() {
+    require!(
+        requires::tool("qemu-img"),
+        requires::tool("qemu-io"),
+        requires::root()
+    );
+    for (options, on_disk) in [
+        ("cluster_size=512", false),
+        ("cluster_size=1k,refcount_bits=64", false),
+        ("cluster_size=512,refcount_bits=64", true),
+        ("cluster_size=4k,refcount_bits=1", true),
+    ] {
+        let stand = Stand::new();
+        let file = stand.data("image", 3, if on_disk { 32 } else { 0 });
+        let disk = on_disk.then(|| LoopDevice::attach(&file));
+        let path = disk.as_ref().map_or(&*file, |disk| disk.path());
+        let mut create = tool("qemu-img");
+        create.args(["create", "-q", "-f", "qcow2", "-o", options]);
+        said(create.arg(path).arg("24M"));
+        let export = format!("disk={}", path.display());
+        let words = ["--format", "qcow2", &export];
+        let mut reads = Vec::new();
+        for life in 0..3 {
+            let serving = stand.serve(&words);
+            let at = 7 * life;
+            let write = format!("write -P {} {at}M 7M", life + 1);
+            qemu_io(
+                &serving.uri("disk"),
+                &[&write, "flush", "write -P 9 22M 1M"],
+            );
+            let (answer, _) = serving.running.stop(Signal::KILL);
+            assert_eq!(answer.code, None, "{answer}");
+            std::fs::remove_file(stand.path("s.pid")).unwrap();
+            reads.push(format!("read -P {} {at}M 7M", life + 1));
+            // Leaks at worst.
+            let mut check = tool("qemu-img");
+            check.args(["check", "-f", "qcow2"]).arg(path);
+            let output = run_any_status(&mut check).unwrap();
+            assert!(
+                matches!(output.status.code(), Some(0 | 3)),
+                "{options}: {output:?}"
+            );
+        }
+        // At once: the killed one may not be gone yet.
+        let serving = stand.serve(&words);
+        let reads: Vec<_> = reads.iter().map(String::as_str).collect();
+        qemu_io(&serving.uri("disk"), &reads);
+        serving.end();
+        oracle::qemu::qemu_io(path, "qcow2", &reads);
+        let mut repair = tool("qemu-img");
+        said(
+            repair
+                .args(["check", "-q", "-r", "leaks", "-f", "qcow2"])
+                .arg(path),
+        );
+        oracle::qemu::assert_checks(path);
+    }
 }

@@ -25,15 +25,17 @@ fn image_of_another_format_is_served_only_when_raw_is_said() {
     }
     let serving = stand.serve(&["qcow2", "-f", "raw"]);
     let bytes = fs::read(stand.path("qcow2")).unwrap();
-    let whole = bytes.len() & !511;
-    assert_eq!(size(&serving.uri("qcow2")), whole as u64);
+    assert!(!bytes.len().is_multiple_of(512));
+    assert_eq!(size(&serving.uri("qcow2")), bytes.len() as u64);
     let copy = stand.path("copy");
     let uri = serving.uri("qcow2");
     let convert = ["convert", "-f", "raw", "-O", "raw", &uri];
     said(tool("qemu-img").args(convert).arg(&copy));
-    let answer = serving.end();
-    assert!(fs::read(copy).unwrap() == bytes[..whole]);
-    assert!(answer.stderr.contains("the last 8 bytes"), "{answer}");
+    serving.end();
+    // QEMU takes whole sectors, the last of which ends with zeros.
+    let copied = fs::read(copy).unwrap();
+    let (same, rest) = copied.split_at(bytes.len());
+    assert!(same == bytes && rest.len() < 512 && rest.iter().all(|&byte| byte == 0));
 }
 
 #[test]

@@ -262,3 +262,29 @@ fn copy_that_cannot_be_is_refused_and_leaves_nothing() {
         assert!(!image.exists() && !ground.path(".a.qcow2.extant-filling").exists());
     }
 }
+
+#[test]
+fn thin_copy_of_a_full_image_ends_with_its_data() {
+    require!(qemu_img(), tool("qemu-io"));
+    let ground = Ground::new();
+    let (full, thin) = (ground.path("full.qcow2"), ground.path("thin.qcow2"));
+    create(&full, &qcow2(64 * MIB, Preallocation::Full));
+    for (writes, file_bytes_max) in [
+        (&[][..], MIB),
+        (&["write -P 1 2M 1M"][..], 5 * MIB),
+        (&["write -P 1 2M 1M", "write -P 2 62M 64k"], 66 * MIB),
+    ] {
+        qemu_io(&full, "qcow2", writes);
+        let mut again = qcow2(64 * MIB, Preallocation::Off);
+        again.qcow2.cluster_bytes = 64 * KIB;
+        let _ = std::fs::remove_file(&thin);
+        converted(&full, &thin, &again);
+        let file_bytes = std::fs::metadata(&thin).unwrap().len();
+        assert!(file_bytes <= file_bytes_max, "{writes:?}: {file_bytes}");
+        assert_checks(&thin);
+        assert_reads_same((&full, "qcow2"), (&thin, "qcow2"));
+        // QEMU goes on behind that end.
+        qemu_io(&thin, "qcow2", &["write -P 3 32M 3M"]);
+        assert_checks(&thin);
+    }
+}

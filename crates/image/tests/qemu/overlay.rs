@@ -63,7 +63,7 @@ fn overlay_that_grows_over_a_longer_backing_file_shows_zeros() {
                         std::fs::write(&image, &made).unwrap();
                         let mut wanted = bytes_of(&image);
                         assert!(wanted[old as usize - 512..] == [1; 512]);
-                        let is_odd = old % cluster_bytes != 0;
+                        let is_odd = !old.is_multiple_of(cluster_bytes);
                         if is_odd && !chain {
                             let error = grown(&image, new, chain).expect_err(&what);
                             assert_eq!(error.kind(), ErrorKind::Unsupported, "{what}: {error}");
