@@ -212,3 +212,17 @@ fn replayed_copy(stand: &Stand) -> std::path::PathBuf {
     );
     copy
 }
+
+#[test]
+fn file_that_is_closed_a_moment_later_does_not_stop_an_unmount() {
+    require!(can_mount());
+    let stand = Stand::mounted(32, &[]);
+    let file = File::create(stand.path("file")).unwrap();
+    let closing = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(200));
+        drop(file);
+    });
+    stand.umount_in_use().success();
+    closing.join().unwrap();
+    stand.assert_closed();
+}
