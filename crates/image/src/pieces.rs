@@ -2,7 +2,8 @@
 //! and a rate is held.
 //!
 //! The engine does what the kernel does for host files, so there is one way to every result and no plan to choose: space is
-//! allocated as a whole, then zeroed by `WRITE_ZEROES`.
+//! allocated as a whole, then zeroed by `WRITE_ZEROES`. A file with a block map (ext2, ext3) has neither: its space comes with
+//! the zeros that are written from start to end.
 
 use std::num::NonZeroU64;
 use std::thread;
@@ -68,6 +69,14 @@ impl<'a> Pieces<'a> {
         })
     }
 
+    /// The same for what is zeroed right after: a file that cannot have space without data gets it then.
+    pub fn allocate_for_zeroes(&self, range: ByteRange) -> Result<()> {
+        match self.allocate(range) {
+            Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),
+            allocated => allocated,
+        }
+    }
+
     /// Of `total` bytes, `missing` will be zeroed.
     pub fn expect(&mut self, missing: u64, total: u64) {
         self.due = Instant::now();
@@ -87,7 +96,10 @@ impl<'a> Pieces<'a> {
         };
         in_pieces(range, first, largest, &mut |piece| {
             self.control.cancel.check()?;
-            self.file.fallocate(FallocateMode::WriteZeroes, piece)?;
+            match self.file.fallocate(FallocateMode::WriteZeroes, piece) {
+                Err(error) if error.kind() == ErrorKind::Unsupported => self.write(piece)?,
+                zeroed => zeroed?,
+            }
             self.zeroed += piece.len();
             let done = self.done_before + self.zeroed;
             self.control
@@ -104,7 +116,7 @@ impl<'a> Pieces<'a> {
             return self.sync();
         }
         if found.hole_bytes > 0 {
-            self.allocate(range)?;
+            self.allocate_for_zeroes(range)?;
         }
         self.expect(range.len() - found.written_bytes, range.len());
         for extent in self.file.extents(range)? {
@@ -117,6 +129,19 @@ impl<'a> Pieces<'a> {
         }
         self.sync()?;
         verify_state(self.file, range, ExtentState::Written)
+    }
+
+    /// Writes zeros from start to end.
+    fn write(&self, range: ByteRange) -> Result<()> {
+        let zeros = vec![0; LEAST.min(range.len()) as usize];
+        let mut at = range.start();
+        while at < range.end() {
+            self.control.cancel.check()?;
+            let length = (range.end() - at).min(LEAST);
+            self.file.write_at(&zeros[..length as usize], at)?;
+            at += length;
+        }
+        Ok(())
     }
 
     /// Makes it durable.

@@ -353,7 +353,7 @@ impl Wanted<'_> {
         let make = || {
             let conversion = Conversion::new(source, &image, self.options())?;
             let new = NewFile::begin(outer, &args.target, args.mode, args.force)?;
-            let (_, seconds) = inside::convert(&new, outer, &conversion, control)?;
+            let seconds = inside::convert(&new, outer, &conversion, control)?;
             let layer = Layer::open(Arc::new(new.file()?), self.format)?;
             let place = Place::new(&args.target, Some(outer.path()));
             self.report(source, place, &layer, seconds)

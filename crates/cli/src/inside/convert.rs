@@ -15,7 +15,7 @@ pub fn convert(
     image: &Image,
     conversion: &Conversion<'_>,
     control: Control<'_>,
-) -> Result<(u64, f64)> {
+) -> Result<f64> {
     let started = Instant::now();
     let file = new.file()?;
     let whole = ByteRange::new(0, conversion.image().file_bytes());
@@ -29,8 +29,7 @@ pub fn convert(
         check_space(image, whole.len())?;
         pieces.allocate(whole)?;
     }
-    let file_bytes = conversion.fill(&file, control)?;
-    let whole = ByteRange::new(0, file_bytes);
+    let whole = ByteRange::new(0, conversion.fill(&file, control)?);
     if preallocation == Preallocation::Full {
         let unwritten = |extent: &extant_space::Extent| extent.state != ExtentState::Written;
         let rest: Vec<ByteRange> = file
@@ -49,5 +48,5 @@ pub fn convert(
     verify_state(&file, whole, preallocation.state())?;
     control.cancel.check()?;
     new.give_name()?;
-    Ok((file_bytes, started.elapsed().as_secs_f64()))
+    Ok(started.elapsed().as_secs_f64())
 }

@@ -58,14 +58,17 @@ fn make(
     check_space(image, allocation_bytes)?;
     let rate = || args.pace.rate;
     let mut pieces = Pieces::new(&*file, &rate, control);
-    pieces.allocate(range)?;
     let written_bytes = match preallocation {
         Preallocation::Full => {
+            pieces.allocate_for_zeroes(range)?;
             pieces.expect(range.len(), range.len());
             pieces.write_zeroes(range)?;
             allocation_bytes
         }
-        _ => 0,
+        _ => {
+            pieces.allocate(range)?;
+            0
+        }
     };
     new.write_metadata(&*file, control)?;
     pieces.sync()?;

@@ -69,6 +69,40 @@ fn created_files_are_extant_to_the_kernel_in_every_format() {
 }
 
 #[test]
+fn file_on_ext3_gets_its_space_by_written_zeros() {
+    require!(
+        requires::root(),
+        requires::tool("mke2fs"),
+        requires::tool("e2fsck"),
+        requires::tool("filefrag")
+    );
+    let image = Image::of("-t ext3 -b 1024", 64);
+    inside(&image, "create", &["/full", "20MiB"]).success();
+    inside(
+        &image,
+        "create",
+        &["/off", "3000001", "--preallocation", "off"],
+    )
+    .success();
+    let made = inside(&image, "materialize", &["/off", "--json"]).success();
+    assert_eq!(made.number("/zeroed_bytes"), 3_000_001, "{made}");
+    inside(
+        &image,
+        "create",
+        &["/f", "1MiB", "--preallocation", "falloc"],
+    )
+    .refused(5, &["disk.img:/f", "block map"]);
+    image.assert_clean();
+    let mounted = image.mount();
+    for (name, bytes) in [("full", 20 * MIB), ("off", 3_000_001)] {
+        let path = mounted.place.join(name);
+        let written = oracle::filefrag(&path).bytes(ExtentState::Written);
+        assert_eq!(written, bytes, "{name}");
+        oracle::assert_zeros(&path, extant_space::ByteRange::new(0, 3_000_001));
+    }
+}
+
+#[test]
 fn old_contents_never_show_in_new_space() {
     require!(requires::tool("mke2fs"));
     let image = Image::new(64);

@@ -16,7 +16,7 @@ fn tree_is_the_same_to_the_kernel_in_every_format() {
         requires::tool("mke2fs"),
         requires::tool("e2fsck")
     );
-    for format in FORMATS {
+    for format in FORMATS.into_iter().chain(["-t ext3 -b 1024"]) {
         let image = Image::of(format, 64);
         let source = tree(image.work.path());
         image

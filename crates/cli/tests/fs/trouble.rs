@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 use std::process::{Child, Stdio};
 use std::time::Duration;
@@ -321,6 +321,46 @@ fn features_that_are_not_known_are_named() {
     assert_eq!(old.fs(&["ls", "IMAGE"]).success().stdout, "lost+found\n");
     old.fs(&["mkdir", "IMAGE", "/d"])
         .refused(5, &["disk.img", "journal"]);
+}
+
+#[test]
+fn directories_of_ext3_are_removed_with_their_blocks() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    let image = Image::of("-t ext3", 16);
+    let free = || image.fs(&["df", "--json", "IMAGE"]).number("/0/free_bytes");
+    let before = free();
+    image.fs(&["mkdir", "-p", "IMAGE", "/f/g"]).success();
+    let file = image.work.path().join("file");
+    fs::write(&file, vec![1; 100_000]).unwrap();
+    image.fs(&["put", "IMAGE", "file", "/f/g"]).success();
+    image.fs(&["rm", "-r", "IMAGE", "/f"]).success();
+    assert_eq!(free(), before);
+    image.assert_clean();
+}
+
+#[test]
+fn removed_file_with_a_damaged_node_is_told_of_and_others_can_be_put() {
+    require!(requires::tool("mke2fs"), requires::tool("debugfs"));
+    let image = Image::of("-t ext3 -b 1024", 16);
+    let file = image.work.path().join("file");
+    fs::write(&file, vec![b'x'; 30_000]).unwrap();
+    image.fs(&["put", "IMAGE", "file", "/damaged"]).success();
+    // The indirect block names blocks that there are not.
+    let script = image.work.path().join("script");
+    fs::write(&script, "sif /damaged block[IND] 16383\n").unwrap();
+    let mut debugfs = command::tool("debugfs");
+    must(debugfs.args(["-w", "-f"]).arg(&script).arg(&image.path));
+    let damaged = fs::File::options().write(true).open(&image.path).unwrap();
+    damaged.write_all_at(&[0xFF; 1024], 16_383 << 10).unwrap();
+    drop(damaged);
+    image
+        .fs(&["rm", "IMAGE", "/damaged"])
+        .refused(1, &["disk.img", "not given back"]);
+    image.fs(&["put", "IMAGE", "file", "/other"]).success();
+    assert_eq!(
+        image.fs(&["cat", "IMAGE", "/other"]).success().stdout.len(),
+        30_000
+    );
 }
 
 #[test]

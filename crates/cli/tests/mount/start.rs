@@ -1,6 +1,7 @@
 //! How a mount begins, and what is told of it.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 
 use extant_testkit::{command, require, requires};
@@ -41,6 +42,30 @@ fn background_server_is_told_of_and_lets_go_of_everything() {
         stand.image.fs(&["cat", "IMAGE", "/file"]).success().stdout,
         "data"
     );
+    stand.assert_closed();
+}
+
+#[test]
+fn data_appended_to_a_file_of_ext3_is_there_after_the_end() {
+    require!(can_mount());
+    let image = Image::of("-t ext3", 16);
+    let directory = image.work.folder("mount");
+    let stand = Stand { image, directory };
+    fs::write(stand.image.work.path().join("file"), vec![b'x'; 4096]).unwrap();
+    stand.image.fs(&["put", "IMAGE", "file", "/file"]).success();
+    stand.mount(&[]).success();
+    let append = |bytes: &[u8]| {
+        let file = fs::File::options().append(true).open(stand.path("file"));
+        let mut file = file.unwrap();
+        file.write_all(bytes).unwrap();
+        file.sync_all().unwrap();
+    };
+    append(b"more\n");
+    append(&[b'y'; 100_000]);
+    stand.umount().success();
+    let answer = stand.image.fs(&["cat", "IMAGE", "/file"]).success();
+    let wanted = ["x".repeat(4096), "more\n".into(), "y".repeat(100_000)].concat();
+    assert!(answer.stdout == wanted);
     stand.assert_closed();
 }
 

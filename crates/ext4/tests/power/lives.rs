@@ -6,7 +6,7 @@ use std::ops::Range;
 use extant_space::FallocateMode;
 use extant_testkit::{require, requires};
 
-use crate::image::{BIG_BLOCKS, BIG_MAPS, FAST, Format, MANY_GROUPS, MAPS, OLD_FEATURES, PLAIN};
+use crate::image::{BIG_BLOCKS, FAST, Format, MANY_GROUPS, MAPS, OLD_FEATURES, PLAIN};
 use crate::life::Life;
 use crate::step::Step;
 use crate::survive::Thoroughness;
@@ -122,17 +122,16 @@ const WITH_MAPS: [(&str, Format); 1] = [("maps", MAPS)];
 #[test]
 fn names_in_block_maps_survive_every_power_cut() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
-    survives("names", &WITH_MAPS, scripts::names, 12, 500);
-    survives("orphans", &WITH_MAPS, scripts::orphans, 12, 300);
+    survives("names", &WITH_MAPS, scripts::names, 8, 300);
+    survives("orphans", &WITH_MAPS, scripts::orphans, 8, 200);
 }
 
 #[test]
 fn data_in_block_maps_survives_every_power_cut() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
-    let formats = [("maps", MAPS), ("big maps", BIG_MAPS)];
-    survives("data", &formats, || in_maps(scripts::data()), 12, 500);
-    survives("pieces", &WITH_MAPS, || in_maps(scripts::pieces()), 12, 500);
-    survives("long cuts", &WITH_MAPS, scripts::long_cuts, 4, 500);
+    survives("data", &WITH_MAPS, || in_maps(scripts::data()), 8, 300);
+    survives("pieces", &WITH_MAPS, || in_maps(scripts::pieces()), 4, 200);
+    survives("long cuts", &WITH_MAPS, scripts::long_cuts, 2, 200);
 }
 
 /// The steps that a block map takes: of `fallocate`, holes alone.

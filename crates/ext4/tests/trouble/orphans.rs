@@ -68,8 +68,11 @@ fn removed_file_with_a_damaged_map_is_told_of_and_does_not_keep_the_file_system_
             && words[2] < 3072
             && odd.sum::<u32>() == 0
     };
-    let cases: [(&str, &dyn Fn(&[u8]) -> bool); 2] = [(OLD, &is_leaf), (MAPS, &is_indirect)];
-    for (options, is_node) in cases {
+    for options in [OLD, MAPS] {
+        let is_node = |block: &[u8]| match options {
+            MAPS => is_indirect(block),
+            _ => is_leaf(block),
+        };
         let image = Arc::new(make(options, 3072));
         let filesystem = open(image.clone()).unwrap();
         make_file(&filesystem, "damaged", 20);
