@@ -57,6 +57,7 @@ impl Core {
                 }
                 _ => state.check_mutable()?,
             }
+            state.check_data_mutable()?;
             check_extents(&state)?;
             parts.check_size(&state, range.end())?;
             let first = match mode {

@@ -80,10 +80,11 @@ fn trim_discards_what_is_free_and_nothing_else() {
         let kept = create(&root, "kept").file().unwrap();
         kept.write_at(&[7; 300_000], 12_345).unwrap();
         dirty(&filesystem);
-        // What was freed can be had.
-        filesystem.sync().unwrap();
         let before = image.bytes();
-        let free = free_runs(&filesystem);
+        // Shorter runs are nothing to the device.
+        let least = image.device.geometry().limits.discard.granularity;
+        let mut free = free_runs(&filesystem);
+        free.retain(|run| run.len() >= least);
         let trimmed = trim(&filesystem, all(), 0).unwrap();
         assert_eq!(
             trimmed,
