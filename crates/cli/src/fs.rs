@@ -32,6 +32,7 @@ use clap::{Args, Subcommand};
 use extant_space::{CancelToken, Result};
 
 use crate::exit::{self, Style};
+use crate::image;
 
 /// Look into an ext4 image or disk, and change it, without root and without a mount.
 ///
@@ -53,6 +54,10 @@ IMAGE is a file or a block device with an ext2, ext3 or ext4 file system.
 Exit status: see extant --help; fs check has its own."
 )]
 pub struct FsArgs {
+    /// Do not load the journal: for looking into an image whose journal is damaged; what is only in it is not seen
+    #[arg(long, global = true)]
+    noload: bool,
+
     #[command(subcommand)]
     command: FsCommand,
 }
@@ -82,6 +87,9 @@ enum FsCommand {
 /// Runs one command.
 pub fn run(args: &FsArgs, cancel: &CancelToken) -> ExitCode {
     use FsCommand::*;
+    if args.noload {
+        image::pass_over_journals();
+    }
     match &args.command {
         Ls(args) => plain(ls::run(args)),
         Tree(args) => plain(tree::run(args)),

@@ -13,10 +13,11 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::ValueEnum;
 use extant_blockdev::{Device, HostAccess, HostOptions};
-use extant_ext4::{Access, Assign, Filesystem, FollowLast, Node, Options, Reserve};
+use extant_ext4::{Access, Assign, Filesystem, FollowLast, Node, Options, Replay, Reserve};
 use extant_image::detect::{self, HEAD_BYTES};
 use extant_image::hold;
 use extant_space::{Error, ErrorKind, MapSummary, Result};
@@ -42,6 +43,14 @@ impl From<AssignMode> for Assign {
             AssignMode::Require => Self::Require,
         }
     }
+}
+
+/// Whether journals are passed over.
+static NOLOAD: AtomicBool = AtomicBool::new(false);
+
+/// Has all images of this process opened without their journals (`fs --noload`), which is for looking alone.
+pub fn pass_over_journals() {
+    NOLOAD.store(true, Ordering::Relaxed);
 }
 
 /// An ext4 file system in a file or on a disk, open.
@@ -103,6 +112,13 @@ impl Image {
 
     fn open(path: &Path, device: Arc<dyn Device>, options: Options) -> Result<Self> {
         refuse_without_ext4(&*device).map_err(|error| error.at(path))?;
+        let options = Options {
+            replay: match NOLOAD.load(Ordering::Relaxed) {
+                true => Replay::Off,
+                false => Replay::On,
+            },
+            ..options
+        };
         let filesystem = Filesystem::open(device, options).map_err(|error| error.at(path))?;
         Ok(Self {
             path: path.to_path_buf(),

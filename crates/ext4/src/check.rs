@@ -34,7 +34,7 @@ mod superblock;
 mod types;
 mod volume;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use extant_blockdev::Device;
 use extant_ondisk::ext4::{GroupNumber, InodeNumber, Superblock};
@@ -135,6 +135,8 @@ struct Check<'a> {
     shared: Shared,
     orphans: BTreeSet<InodeNumber>,
     directories: Vec<Directory>,
+    /// What directories without blocks hold (`inline_data`).
+    inline_directories: BTreeMap<InodeNumber, Vec<u8>>,
     counts: Counts,
     /// Blocks of directories that may still be read a second time because they have two owners.
     reread_left: u64,
@@ -163,6 +165,7 @@ impl<'a> Check<'a> {
             shared: Shared::default(),
             orphans: BTreeSet::new(),
             directories: Vec::new(),
+            inline_directories: BTreeMap::new(),
             counts: Counts::default(),
             reread_left: superblock.layout().blocks(),
             volume: Volume::new(device, superblock, control.cancel),

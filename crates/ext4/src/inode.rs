@@ -86,6 +86,21 @@ pub(crate) struct InodeState {
     pub(crate) handles: u32,
 }
 
+/// Flags of inodes whose data is not what their blocks hold.
+const FOREIGN_DATA: InodeFlags = InodeFlags::ENCRYPT.union(InodeFlags::INLINE_DATA);
+
+/// What the flags of an inode say that is not offered.
+pub(crate) fn foreign(what: &str, number: InodeNumber, flags: InodeFlags) -> Error {
+    let feature = match () {
+        () if flags.contains(InodeFlags::INLINE_DATA) => "inline_data",
+        () if flags.contains(InodeFlags::ENCRYPT) => "encrypt",
+        () => "casefold",
+    };
+    Error::new(ErrorKind::Unsupported).detail(format!(
+        "{what} inode {number} needs the feature {feature}, which is not offered"
+    ))
+}
+
 impl InodeCell {
     /// A cell for an inode whose slot was read, or is to be made.
     pub(crate) fn new(
@@ -220,7 +235,25 @@ impl InodeState {
         match offset < self.inode.size_bytes(layout) {
             true => self.check_mutable(),
             false => self.check_growable(),
+        }?;
+        self.check_data_mutable()
+    }
+
+    /// Refuses data that is kept in a way which is not offered.
+    pub(crate) fn check_data(&self) -> Result<()> {
+        match self.inode.flags().intersects(FOREIGN_DATA) {
+            true => Err(foreign("the data of", self.number, self.inode.flags())),
+            false => Ok(()),
         }
+    }
+
+    /// The same for changes of data, of which a sealed file takes none.
+    pub(crate) fn check_data_mutable(&self) -> Result<()> {
+        if self.inode.flags().contains(InodeFlags::VERITY) {
+            return Err(Error::new(ErrorKind::Immutable)
+                .detail(format!("inode {} is sealed with verity", self.number)));
+        }
+        self.check_data()
     }
 
     fn check_without(&self, refused: InodeFlags) -> Result<()> {

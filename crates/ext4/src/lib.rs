@@ -45,6 +45,6 @@ pub use extant_ondisk::ext4::{Access, InodeNumber};
 pub use filesystem::{Filesystem, Shutdown, Statistics};
 pub use inspect::{FoundInode, JournalLook, TreeEntry, TreeNode};
 pub use namespace::{ListedName, NewKind, NewNode, RenameMode};
-pub use node::{AccessTime, AttributeChange, Attributes, File, FollowLast, Node};
+pub use node::{AccessTime, AttributeChange, Attributes, File, FollowLast, Node, Times};
 pub use options::{Assign, DeviceZeroes, Discard, OnError, Options, Replay, Reserve};
 pub use xattr::XattrMode;

@@ -139,7 +139,9 @@ impl Parts {
             state.inode.set_time(TimeField::Modification, now);
             state.inode.set_time(TimeField::Change, now);
             let version = state.inode.version();
-            state.inode.set_version(version.wrapping_add(1));
+            state
+                .inode
+                .set_version(version.wrapping_add(1), &self.layout);
             state.data_changed_in = Some(transaction.epoch());
         });
     }

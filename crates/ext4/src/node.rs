@@ -28,7 +28,7 @@ use crate::inode::InodeCell;
 use crate::sync::{read, write};
 
 pub use access_time::AccessTime;
-pub use attributes::{AttributeChange, Attributes};
+pub use attributes::{AttributeChange, Attributes, Times};
 pub use file::File;
 pub use path::FollowLast;
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use extant_ondisk::ext4::{Access, Features, Incompat};
+use extant_ondisk::ext4::{Access, Features, Incompat, RoCompat};
+use extant_space::Result;
 
 /// How a file system is opened.
 #[derive(Clone, Debug)]
@@ -104,12 +105,31 @@ impl Default for Options {
     }
 }
 
-/// The features that the engine carries out.
-pub(crate) fn supported(access: Access) -> Features {
+/// Refuses features that the engine does not carry out.
+///
+/// # Errors
+/// `Unsupported`, with their names.
+pub(crate) fn check_features(features: &Features, access: Access) -> Result<()> {
+    features.check(&supported(access), access).map_err(|error| {
+        let reading = Access::ReadOnly;
+        match access {
+            Access::ReadWrite if features.check(&supported(reading), reading).is_ok() => {
+                error.advice("open it read-only")
+            }
+            _ => error,
+        }
+    })
+}
+
+/// The features that the engine carries out. Some only concern the files that use them, which are refused one by one.
+fn supported(access: Access) -> Features {
     let mut features = Features::UNDERSTOOD;
-    // Values in inodes of their own are read; nothing here counts who uses them.
-    if access == Access::ReadWrite {
-        features.incompat = features.incompat.difference(Incompat::EA_INODE);
+    features.incompat |= Incompat::CASEFOLD | Incompat::ENCRYPT;
+    features.ro_compat |= RoCompat::VERITY;
+    match access {
+        Access::ReadOnly => features.incompat |= Incompat::INLINE_DATA | Incompat::MMP,
+        // Values in inodes of their own are read; nothing here counts who uses them.
+        Access::ReadWrite => features.incompat.remove(Incompat::EA_INODE),
     }
     features
 }

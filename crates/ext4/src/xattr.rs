@@ -183,7 +183,7 @@ impl Parts {
             // It counts for every inode that names it.
             false => store.uncount(1),
         }
-        state.inode.set_xattr_block(None);
+        state.inode.set_xattr_block(None, &self.layout);
         Ok(())
     }
 
@@ -235,7 +235,7 @@ impl Parts {
             None => {
                 let place = store.create(PhysicalBlock(0), None)?;
                 self.drop_reference(store, state)?;
-                state.inode.set_xattr_block(Some(place));
+                state.inode.set_xattr_block(Some(place), &self.layout);
                 place
             }
         };

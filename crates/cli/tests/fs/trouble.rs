@@ -317,10 +317,60 @@ fn features_that_are_not_known_are_named() {
     image
         .fs(&["mkdir", "IMAGE", "/d"])
         .refused(5, &["disk.img", "inline_data"]);
-    let old = Image::of("-t ext2", 16);
-    assert_eq!(old.fs(&["ls", "IMAGE"]).success().stdout, "lost+found\n");
-    old.fs(&["mkdir", "IMAGE", "/d"])
-        .refused(5, &["disk.img", "journal"]);
+    image.fs(&["ls", "IMAGE"]).success();
+    image.fs(&["check", "IMAGE"]).success();
+}
+
+#[test]
+fn image_without_a_journal_is_changed_unless_it_was_not_closed() {
+    require!(requires::tool("mke2fs"), requires::tool("debugfs"));
+    let image = Image::of("-t ext4 -O ^has_journal", 16);
+    image.fs(&["mkdir", "IMAGE", "/d"]).success();
+    image.assert_clean();
+    debugfs(&image, "set_super_value state 0");
+    assert_eq!(
+        image.fs(&["ls", "IMAGE"]).success().stdout,
+        "d\nlost+found\n"
+    );
+    image
+        .fs(&["mkdir", "IMAGE", "/e"])
+        .refused(5, &["disk.img", "no journal", "e2fsck"]);
+}
+
+#[test]
+fn damaged_journal_is_named_and_passed_over_with_noload() {
+    require!(requires::tool("mke2fs"), requires::tool("debugfs"));
+    let image = Image::new(16);
+    image.fs(&["mkdir", "IMAGE", "/d"]).success();
+    // The extent header of its inode.
+    debugfs(&image, "set_inode_field <8> block[0] 0");
+    let answer = image.fs(&["ls", "IMAGE"]);
+    assert_ne!(answer.code, Some(0), "{answer}");
+    assert!(answer.stderr.contains("noload"), "{answer}");
+    for words in [
+        &["--noload", "ls", "IMAGE"][..],
+        &["ls", "IMAGE", "--noload"],
+    ] {
+        assert_eq!(image.fs(words).success().stdout, "d\nlost+found\n");
+    }
+    image
+        .fs(&["--noload", "dump", "--superblock", "IMAGE"])
+        .success();
+    let answer = image.fs(&["--noload", "mkdir", "IMAGE", "/e"]);
+    assert!(
+        answer.code != Some(0) && answer.stderr.contains("read-only"),
+        "{answer}"
+    );
+}
+
+/// Runs one command of debugfs that changes the image.
+#[track_caller]
+fn debugfs(image: &Image, request: &str) {
+    must(
+        command::tool("debugfs")
+            .args(["-w", "-R", request])
+            .arg(&image.path),
+    );
 }
 
 #[test]

@@ -25,6 +25,9 @@ const CHUNK_BLOCKS: u64 = 64;
 /// Where `..` is in the first block.
 const DOT_DOT_OFFSET: usize = 12;
 
+/// Bytes of `i_block`.
+const INLINE_BYTES: usize = 60;
+
 /// A directory, as the scan of the inodes leaves it.
 pub(super) struct Directory {
     pub(super) number: InodeNumber,
@@ -34,6 +37,8 @@ pub(super) struct Directory {
     pub(super) dot_dot: Option<InodeNumber>,
     pub(super) seed: Option<InodeSeed>,
     pub(super) is_indexed: bool,
+    /// Names are hashed as what they are without upper and lower case, which is not known here.
+    pub(super) is_casefolded: bool,
     /// An orphan without links: what is in it goes with it, and it is not read.
     pub(super) is_deleted: bool,
     pub(super) runs: Vec<Run>,
@@ -67,7 +72,8 @@ impl Check<'_> {
             let words = "i_size_high is not 0 without large_dir";
             self.findings.add(FindingKind::Size, place.clone(), words);
         }
-        if size != expected && !is_deleted {
+        let is_inline = inode.flags().contains(InodeFlags::INLINE_DATA);
+        if size != expected && !is_deleted && !is_inline {
             let words = format_args!("i_size is {size}, and its blocks end at byte {expected}");
             self.findings.add(FindingKind::Size, place.clone(), words);
         }
@@ -85,6 +91,7 @@ impl Check<'_> {
             dot_dot: None,
             seed: self.volume.seed().map(|seed| inode.seed(seed, number)),
             is_indexed: inode.flags().contains(InodeFlags::INDEX),
+            is_casefolded: inode.flags().contains(InodeFlags::CASEFOLD),
             is_deleted,
             runs: summary.runs,
         });
@@ -99,17 +106,70 @@ impl Check<'_> {
             // Nobody needs the runs afterwards.
             let runs = std::mem::take(&mut directory.runs);
             let (seed, is_indexed) = (directory.seed, directory.is_indexed);
+            let is_casefolded = directory.is_casefolded;
             if directory.is_deleted {
                 continue;
             }
             self.advance(Step::Directories, GroupNumber((number.0 - 1) / per_group))?;
-            let tree = match is_indexed {
+            if let Some(data) = self.inline_directories.remove(&number) {
+                self.check_inline_directory(number, &data);
+                continue;
+            }
+            let tree = match is_indexed && !is_casefolded {
                 true => self.read_hash_tree(number, &runs, seed)?,
                 false => None,
             };
             self.check_directory(number, &runs, seed, is_indexed, tree.as_ref())?;
         }
         Ok(())
+    }
+
+    /// Reads the entries that an inode holds: four bytes are `..`, records follow to the end of `i_block`, and others in the
+    /// attribute behind it.
+    fn check_inline_directory(&mut self, number: InodeNumber, data: &[u8]) {
+        self.count_link(number);
+        let word = |at: usize| u32::from_le_bytes(data[at..at + 4].try_into().expect("4 bytes"));
+        let parent = InodeNumber::new(word(0));
+        let index = self.directory_index(number).expect("a directory");
+        self.directories[index].dot_dot = parent;
+        if let Some(parent) = parent {
+            self.count_link(parent);
+        }
+        let place = self.volume.inode_place(number);
+        let block = Block {
+            directory: number,
+            logical: 0,
+            physical: place.map_or(PhysicalBlock(0), |(block, _)| block),
+            bytes: data,
+        };
+        let header = size_of::<RawDirEntry>();
+        for (mut at, end) in [(4, INLINE_BYTES), (INLINE_BYTES, data.len())] {
+            while at < end {
+                let length = match end - at >= header {
+                    true => usize::from(u16::from_le_bytes([data[at + 4], data[at + 5]])),
+                    false => 0,
+                };
+                let name_end = at + header + usize::from(data.get(at + 6).copied().unwrap_or(0));
+                let is_whole = length >= header && length.is_multiple_of(4);
+                if !is_whole || at + length > end || name_end > at + length {
+                    let words = format_args!("a record of {length} bytes at byte {at}");
+                    self.findings
+                        .add(FindingKind::DirectoryBlock, block.place(), words);
+                    break;
+                }
+                if let Some(inode) = InodeNumber::new(word(at)) {
+                    let entry = Entry {
+                        inode,
+                        name: &data[at + header..name_end],
+                        file_type: None,
+                        type_code: data[at + 7],
+                        offset: at,
+                    };
+                    self.check_entry(&block, &entry);
+                }
+                at += length;
+            }
+        }
     }
 
     fn check_directory(

@@ -27,6 +27,8 @@ pub(super) struct FileBlocks<'c> {
     findings: &'c mut Findings,
     reread_left: &'c mut u64,
     pub(super) keep: Keep,
+    /// Files may have data blocks in common (`shared_blocks`).
+    pub(super) shares_data: bool,
     /// The last run, to see whether the next one continues it.
     last: Option<Run>,
     /// The last block on the device, also of the map itself where that is block by block.
@@ -69,6 +71,7 @@ impl<'c> FileBlocks<'c> {
             findings,
             reread_left,
             keep: Keep::Nothing,
+            shares_data: false,
             last: None,
             before: None,
             summary: Summary::default(),
@@ -106,9 +109,13 @@ impl Visitor for FileBlocks<'_> {
 
     fn run(&mut self, run: Run) {
         let place = self.place.clone();
-        let is_free =
-            self.claims
-                .claim_for("its data", run.physical, run.blocks, place, self.findings);
+        let is_free = match self.shares_data {
+            true => self.claims.claim(run.physical, run.blocks).is_none(),
+            false => {
+                self.claims
+                    .claim_for("its data", run.physical, run.blocks, place, self.findings)
+            }
+        };
         // Blocks of two owners are read for both, but not for any number of them.
         let left = if is_free {
             Some(*self.reread_left)

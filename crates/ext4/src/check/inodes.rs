@@ -5,6 +5,7 @@
 
 use extant_ondisk::ext4::inode::{FileType, InodeFlags};
 use extant_ondisk::ext4::layout::Mapping;
+use extant_ondisk::ext4::xattr::{Attributes, NameIndex, XattrName, XattrValue};
 use extant_ondisk::ext4::{
     Compat, GroupNumber, Incompat, Inode, InodeNumber, PhysicalBlock, RoCompat,
 };
@@ -106,7 +107,43 @@ impl Check<'_> {
         if number == InodeNumber::RESIZE && self.has_resize_inode() {
             return self.check_resize_inode(&inode);
         }
+        if inode.flags().contains(InodeFlags::INLINE_DATA) {
+            self.keep_inline(number, bytes, &inode);
+        }
         self.judge_blocks(number, &inode, usage, blocks_of_attributes)
+    }
+
+    /// Takes the data of an inode that keeps it beside its fields: `i_block`, and the attribute `system.data`.
+    fn keep_inline(&mut self, number: InodeNumber, bytes: &[u8], inode: &Inode) {
+        let layout = *self.volume.layout();
+        let mut data = inode.block_area().to_vec();
+        let attributes = Attributes::parse_inode(bytes, inode, &layout);
+        // EXT4_XATTR_INDEX_SYSTEM.
+        let name = XattrName {
+            index: NameIndex(7),
+            rest: (&b"data"[..]).into(),
+        };
+        let place = Place::inode(number);
+        match attributes.as_ref().ok().and_then(|all| all.get(&name)) {
+            Some(XattrValue::Bytes(rest)) => data.extend_from_slice(rest),
+            _ => self.findings.add(
+                FindingKind::Attributes,
+                place.clone(),
+                "data in the inode without system.data",
+            ),
+        }
+        let (size, kind) = (inode.size_bytes(&layout), inode.mode().file_type());
+        let is_wrong = match kind {
+            Some(FileType::Directory) => size != data.len() as u64,
+            _ => size > data.len() as u64,
+        };
+        if is_wrong {
+            let words = format_args!("i_size is {size}, with {} bytes in the inode", data.len());
+            self.findings.add(FindingKind::Size, place, words);
+        }
+        if kind == Some(FileType::Directory) {
+            self.inline_directories.insert(number, data);
+        }
     }
 
     /// What an inode is used as, whatever directories say.
@@ -114,7 +151,8 @@ impl Check<'_> {
         let superblock = self.volume.superblock();
         let is_own = number < self.volume.layout().first_inode() && number != InodeNumber::ROOT
             || self.journal_inode() == Some(number)
-            || superblock.orphan_file() == Some(number);
+            || superblock.orphan_file() == Some(number)
+            || self.project_quota_inode() == Some(number);
         if is_own {
             let is_empty = inode.links() == 0 && number != BAD_BLOCKS;
             return if is_empty { Use::None } else { Use::Own };
@@ -129,6 +167,14 @@ impl Check<'_> {
             (_, true) => Use::AttributeValue,
             (_, false) => Use::File,
         }
+    }
+
+    /// That of the users and that of the groups have reserved numbers.
+    fn project_quota_inode(&self) -> Option<InodeNumber> {
+        let superblock = self.volume.superblock();
+        let has_quota = superblock.features().ro_compat.contains(RoCompat::QUOTA);
+        let number = superblock.raw().s_prj_quota_inum.get();
+        InodeNumber::new(number).filter(|_| has_quota)
     }
 
     fn judge_own_mode(&mut self, number: InodeNumber, inode: &Inode) {
@@ -169,13 +215,20 @@ impl Check<'_> {
         let flags = inode.flags();
         let kind = inode.mode().file_type();
         let has_index = features.compat.contains(Compat::DIR_INDEX);
-        let never = InodeFlags::INLINE_DATA
-            | InodeFlags::ENCRYPT
-            | InodeFlags::CASEFOLD
-            | InodeFlags::VERITY
-            | InodeFlags::COMPRBLK
-            | InodeFlags::IMAGIC;
+        let mut never = InodeFlags::COMPRBLK | InodeFlags::IMAGIC;
+        for (flag, feature) in [
+            (InodeFlags::INLINE_DATA, Incompat::INLINE_DATA),
+            (InodeFlags::ENCRYPT, Incompat::ENCRYPT),
+            (InodeFlags::CASEFOLD, Incompat::CASEFOLD),
+        ] {
+            never.set(flag, !features.incompat.contains(feature));
+        }
+        never.set(
+            InodeFlags::VERITY,
+            !features.ro_compat.contains(RoCompat::VERITY),
+        );
         let raw = inode.raw();
+        let is_linux = self.volume.layout().has_linux_inodes();
         let is_wide = features.incompat.contains(Incompat::BIT64);
         let problems = [
             (
@@ -204,11 +257,13 @@ impl Check<'_> {
             ),
             (raw.i_obso_faddr.get() != 0, "i_obso_faddr is not 0"),
             (
-                raw.l_i_blocks_high.get() != 0 && !features.ro_compat.contains(RoCompat::HUGE_FILE),
+                raw.l_i_blocks_high.get() != 0
+                    && !features.ro_compat.contains(RoCompat::HUGE_FILE)
+                    && is_linux,
                 "l_i_blocks_high is not 0 without huge_file",
             ),
             (
-                raw.l_i_file_acl_high.get() != 0 && !is_wide,
+                raw.l_i_file_acl_high.get() != 0 && !is_wide && is_linux,
                 "l_i_file_acl_high is not 0 without 64bit",
             ),
         ];
@@ -226,8 +281,11 @@ impl Check<'_> {
         usage: Use,
         blocks_of_attributes: u64,
     ) -> Result<()> {
+        let features = *self.volume.superblock().features();
         let kind = inode.mode().file_type();
+        let is_inline = inode.flags().contains(InodeFlags::INLINE_DATA);
         let is_mapped = match kind {
+            _ if is_inline => false,
             Some(FileType::Regular | FileType::Directory) => true,
             Some(FileType::SymbolicLink) => inode.short_link_target().is_none(),
             Some(_) => false,
@@ -240,6 +298,9 @@ impl Check<'_> {
             &mut self.findings,
             &mut self.reread_left,
         );
+        blocks.shares_data = kind == Some(FileType::Regular)
+            && usage == Use::File
+            && features.ro_compat.contains(RoCompat::SHARED_BLOCKS);
         let is_own_file = usage == Use::Own && kind == Some(FileType::Regular);
         if kind == Some(FileType::Directory) || kind == Some(FileType::SymbolicLink) || is_own_file
         {
@@ -265,6 +326,7 @@ impl Check<'_> {
         }
         match kind {
             Some(FileType::Directory) => self.add_directory(number, inode, summary),
+            Some(FileType::Regular) if is_inline => {}
             Some(FileType::Regular) => {
                 self.judge_size(number, inode, usage, summary.last_written);
                 if self.journal_inode() == Some(number) {
@@ -321,7 +383,11 @@ impl Check<'_> {
             let words = format_args!("i_size is {size}, more than {most}");
             self.findings.add(FindingKind::Size, place.clone(), words);
         }
-        let end = last_written.map_or(0, |last| last << layout.block_bits());
+        let end = match inode.flags().contains(InodeFlags::VERITY) {
+            // The tree of hashes is behind the end.
+            true => 0,
+            false => last_written.map_or(0, |last| last << layout.block_bits()),
+        };
         if size < end && usage != Use::Orphan {
             let words = format_args!("i_size is {size}, and a block is written at byte {end}");
             self.findings.add(FindingKind::Size, place.clone(), words);

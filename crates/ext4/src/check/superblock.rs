@@ -21,8 +21,19 @@ use super::{Backups, Check};
 /// What the check knows in full.
 const CHECKED: Features = Features {
     compat: Features::UNDERSTOOD.compat,
-    incompat: Features::UNDERSTOOD.incompat.union(Incompat::MMP),
-    ro_compat: Features::UNDERSTOOD.ro_compat.union(RoCompat::READONLY),
+    incompat: Features::UNDERSTOOD
+        .incompat
+        .union(Incompat::MMP)
+        .union(Incompat::INLINE_DATA)
+        .union(Incompat::ENCRYPT)
+        .union(Incompat::CASEFOLD),
+    ro_compat: Features::UNDERSTOOD
+        .ro_compat
+        .union(RoCompat::READONLY)
+        .union(RoCompat::QUOTA)
+        .union(RoCompat::PROJECT)
+        .union(RoCompat::SHARED_BLOCKS)
+        .union(RoCompat::VERITY),
 };
 /// More groups than that are refused, 2 PiB in blocks of 4 KiB: a sparse image can claim as many as it
 /// likes, and each costs memory.

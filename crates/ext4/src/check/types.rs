@@ -30,7 +30,9 @@ impl Check<'_> {
     fn lost_flag(&self, inode: &Inode) -> Option<&'static str> {
         let features = self.volume.superblock().features();
         let is_tree = features.incompat.contains(Incompat::EXTENTS)
-            && !inode.flags().contains(InodeFlags::EXTENTS)
+            && !inode
+                .flags()
+                .intersects(InodeFlags::EXTENTS | InodeFlags::INLINE_DATA)
             && ExtentNode::parse_root(inode.block_area(), self.volume.layout()).is_ok();
         is_tree.then_some("an extent tree without the flag for it")
     }
@@ -42,7 +44,9 @@ impl Check<'_> {
         inode: &Inode,
         runs: &[Run],
     ) -> Result<()> {
-        if inode.short_link_target().is_some() {
+        // Neither a target that is encrypted nor one beside the attributes is a text in a block.
+        let foreign = InodeFlags::ENCRYPT | InodeFlags::INLINE_DATA;
+        if inode.short_link_target().is_some() || inode.flags().intersects(foreign) {
             return Ok(());
         }
         let size = inode.size_bytes(self.volume.layout());
@@ -72,6 +76,9 @@ fn link_problem(inode: &Inode) -> Option<&'static str> {
         .intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND)
     {
         return Some("a symbolic link that is immutable or append-only");
+    }
+    if inode.flags().contains(InodeFlags::ENCRYPT) {
+        return None;
     }
     let target = inode.short_link_target()?;
     let is_whole = !target.contains(&0) && inode.block_area()[target.len()] == 0;

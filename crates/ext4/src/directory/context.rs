@@ -7,6 +7,8 @@ use extant_ondisk::ext4::inode::InodeFlags;
 use extant_ondisk::ext4::{Compat, Incompat, Inode, InodeNumber, InodeSeed, Superblock};
 use extant_space::{Error, ErrorKind, Result};
 
+use crate::inode::foreign;
+
 /// How the names of a directory are arranged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
@@ -55,8 +57,13 @@ impl DirectoryContext {
     /// That of the directory `inode`.
     ///
     /// # Errors
-    /// `Unsupported` when the file system hashes names by a function that is not known.
+    /// `Unsupported` when the file system hashes names by a function that is not known, and when the names are kept in a way
+    /// that is not offered.
     pub(crate) fn of(superblock: &Superblock, number: InodeNumber, inode: &Inode) -> Result<Self> {
+        let foreign_names = InodeFlags::CASEFOLD | InodeFlags::ENCRYPT | InodeFlags::INLINE_DATA;
+        if inode.flags().intersects(foreign_names) {
+            return Err(foreign("directory", number, inode.flags()));
+        }
         let features = superblock.features();
         let format = DirectoryFormat::of(superblock);
         let has_large = features.incompat.contains(Incompat::LARGEDIR);

@@ -60,6 +60,7 @@ impl Core {
                 }
                 _ => state.check_mutable()?,
             }
+            state.check_data_mutable()?;
             // In the kernel's order: what no file can have, and then what this one cannot do.
             parts.check_size_of(MappingKind::Extents, range.end())?;
             if mode != FallocateMode::PunchHole {

@@ -39,6 +39,7 @@ impl Core {
         let before = {
             let state = read(&cell.state);
             state.check_mutable()?;
+            state.check_data_mutable()?;
             parts.check_size(&state, size)?;
             state.inode.size_bytes(&parts.layout)
         };

@@ -22,6 +22,7 @@ impl Parts {
     ) -> Result<()> {
         let _shared = read(&cell.operation);
         let state = read(&cell.state);
+        state.check_data()?;
         let bits = self.layout.block_bits();
         let size = state.inode.size_bytes(&self.layout);
         let blocks = range.start() >> bits..self.block_after(range.end()).min(LOGICAL_END);

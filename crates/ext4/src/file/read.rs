@@ -37,6 +37,7 @@ impl Parts {
     ) -> Result<usize> {
         let (size, pieces) = {
             let state = read(&cell.state);
+            state.check_data()?;
             let size = state.inode.size_bytes(&self.layout);
             if offset >= size {
                 return Ok(0);

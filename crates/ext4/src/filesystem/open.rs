@@ -28,7 +28,7 @@ use crate::fast_commit::Writing;
 use crate::groups::{FreeSums, Groups, Source};
 use crate::inode::InodeTable;
 use crate::mapping;
-use crate::options::{Options, Replay, supported};
+use crate::options::{Options, Replay, check_features};
 use crate::orphan::Orphans;
 use crate::sync::{lock, read};
 use crate::system_zone::{SystemZone, ZoneBuilder};
@@ -56,9 +56,7 @@ impl Filesystem {
                 .detail("without its journal a file system is opened read-only"));
         }
         let superblock = read_superblock(&*device)?;
-        superblock
-            .features()
-            .check(&supported(options.access), options.access)?;
+        check_features(superblock.features(), options.access)?;
         match options.access {
             Access::ReadOnly => open_read_only(device, superblock, options),
             Access::ReadWrite => open_read_write(device, superblock, options),
@@ -111,9 +109,7 @@ fn open_read_write(
     };
     recover(&device, place.clone(), &options)?;
     let superblock = read_superblock(&*device)?;
-    superblock
-        .features()
-        .check(&supported(options.access), options.access)?;
+    check_features(superblock.features(), options.access)?;
     let journal = Arc::new(Journal::open(
         Arc::clone(&device),
         place,

@@ -14,7 +14,7 @@ use super::Parts;
 use super::open::{journal_place, read_superblock};
 use super::superblock::note_on_device;
 use crate::fast_commit::{self, Commits, ShadowDevice};
-use crate::options::{Options, supported};
+use crate::options::{Options, check_features};
 use crate::recovered::RecoveredDevice;
 
 /// Leaves the journal empty, and everything that was in it at home.
@@ -38,9 +38,7 @@ pub(super) fn recover(device: &Arc<dyn Device>, place: Place, options: &Options)
         note_on_device(&**device, &Error::new(ErrorKind::Io).detail(detail))?;
     }
     let superblock = read_superblock(&**device)?;
-    superblock
-        .features()
-        .check(&supported(Access::ReadWrite), Access::ReadWrite)?;
+    check_features(superblock.features(), Access::ReadWrite)?;
     let Some(commits) = fast_commits(&recovery, &superblock)? else {
         return recovery.finish();
     };

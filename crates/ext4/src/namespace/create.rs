@@ -343,6 +343,7 @@ impl Parts {
             if state.inode.mode().file_type() != Some(FileType::SymbolicLink) {
                 return Err(Error::new(ErrorKind::InvalidArgument).detail("not a symbolic link"));
             }
+            state.check_data()?;
             if let Some(target) = state.inode.short_link_target() {
                 return Ok(target.to_vec());
             }

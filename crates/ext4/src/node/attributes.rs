@@ -57,11 +57,23 @@ pub struct AttributeChange {
     pub accessed: Option<Timestamp>,
     /// When data was last changed.
     pub modified: Option<Timestamp>,
+    /// Where these two come from.
+    pub times: Times,
     /// When data or attributes were last changed; without it, that is now.
     pub changed: Option<Timestamp>,
     /// Those of `chattr`: NODUMP, NOATIME; of regular files and directories SYNC, IMMUTABLE, APPEND; of directories
     /// DIRSYNC, TOPDIR, PROJINHERIT. The others stay.
     pub flags: Option<InodeFlags>,
+}
+
+/// Where the times of an [`AttributeChange`] come from, which append-only files tell apart.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Times {
+    /// Somebody has chosen them.
+    #[default]
+    Chosen,
+    /// They are the present, as `touch` without a time has it.
+    Present,
 }
 
 /// Flags that users set.
@@ -81,6 +93,26 @@ fn settable_flags(file_type: FileType) -> InodeFlags {
         FileType::Directory => USER_FLAGS,
         FileType::Regular => USER_FLAGS.difference(of_directories),
         _ => InodeFlags::NODUMP | InodeFlags::NOATIME,
+    }
+}
+
+impl AttributeChange {
+    /// Whether an inode with `flags` takes it, by the rules of the kernel (`may_setattr`, `ext4_ioctl_check_immutable`):
+    /// of what is immutable nothing is changed, also no other flag while this one stays; of what is append-only times
+    /// are set to the present, and flags. Flags that are taken away in the same change do not count.
+    fn is_allowed(&self, flags: InodeFlags) -> bool {
+        let flags = flags & USER_FLAGS;
+        let after = self.flags.map_or(flags, |flags| flags & USER_FLAGS);
+        let stays = flags & after;
+        let has_times = self.accessed.is_some() || self.modified.is_some();
+        let others = self.permissions.is_some()
+            || self.uid.is_some()
+            || self.gid.is_some()
+            || has_times && self.times == Times::Chosen;
+        match stays.contains(InodeFlags::IMMUTABLE) {
+            true => !others && !has_times && after == flags,
+            false => !others || !stays.contains(InodeFlags::APPEND),
+        }
     }
 }
 
@@ -117,8 +149,8 @@ impl Node {
     /// well.
     ///
     /// # Errors
-    /// `Unsupported` for flags that a file of this type cannot have; `Immutable`, unless the flag that says so is taken away at the same time; `ReadOnly`; `NoSpace`
-    /// for a list that was shared.
+    /// `Unsupported` for flags that a file of this type cannot have; `Immutable` by the rules of the kernel, unless the flag
+    /// that says so is taken away at the same time; `ReadOnly`; `NoSpace` for a list that was shared.
     pub fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
         let core = &self.core;
         core.judged(core.with_space(|| self.set_attributes_now(change)))
@@ -134,12 +166,7 @@ impl Node {
                 "flags that a file of this type cannot have: {refused:?}"
             )));
         }
-        let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
-        let stays_fixed = |flags: InodeFlags| {
-            let after = change.flags.unwrap_or(flags);
-            flags.intersects(fixed) && after.intersects(fixed)
-        };
-        if stays_fixed(read(&self.cell.state).inode.flags()) {
+        if !change.is_allowed(read(&self.cell.state).inode.flags()) {
             return Err(Error::new(ErrorKind::Immutable));
         }
         let parts = &self.core.parts;

@@ -407,18 +407,11 @@ fn damaged_superblock_ends_the_check() {
 #[test]
 fn unknown_feature_is_refused_by_name() {
     require!(requires::tool("mke2fs"));
-    for (format, names) in [
-        ("-t ext4 -O bigalloc", "bigalloc"),
-        ("-t ext4 -O inline_data", "inline_data"),
-        ("-t ext4 -O quota", "quota"),
-        ("-t ext4 -O encrypt,casefold", "encrypt, casefold"),
-    ] {
-        let error = Image::new(format, 16).check().unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported);
-        let line = error.to_string();
-        assert!(
-            line.contains(names) && line.ends_with("check it with e2fsck"),
-            "{line}"
-        );
-    }
+    let error = Image::new("-t ext4 -O bigalloc", 16).check().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    let line = error.to_string();
+    assert!(
+        line.contains("bigalloc") && line.ends_with("check it with e2fsck"),
+        "{line}"
+    );
 }

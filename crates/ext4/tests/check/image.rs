@@ -74,6 +74,13 @@ impl Image {
         String::from_utf8_lossy(&output.stdout).into_owned()
     }
 
+    /// Has e2fsck repair it.
+    #[track_caller]
+    pub fn repair(&self) {
+        let output = run_any_status(tool("e2fsck").args(["-f", "-y"]).arg(&self.path)).unwrap();
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{output:?}");
+    }
+
     /// The verdict of e2fsck: its exit status and its words.
     #[track_caller]
     pub fn e2fsck(&self) -> (i32, String) {

@@ -4,6 +4,7 @@
 
 mod clean;
 mod damage;
+mod features;
 mod flips;
 mod image;
 mod population;

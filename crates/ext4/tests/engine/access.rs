@@ -5,7 +5,7 @@ use std::os::unix::fs::MetadataExt;
 
 use extant_ext4::{
     Access, AccessTime, AttributeChange, DeviceNumber, FileType, InodeFlags, NewKind, NewNode,
-    Node, Options, RenameMode, Timestamp, XattrMode,
+    Node, Options, RenameMode, Times, Timestamp, XattrMode,
 };
 use extant_space::{ByteRange, ErrorKind, FallocateMode, SpaceFile, SyncMode};
 use extant_testkit::command::{text, tool};
@@ -192,6 +192,57 @@ fn inherited_lists_go_into_a_block_where_the_inode_has_no_room() {
     image.assert_clean();
 }
 
+/// Changes of attributes of an append-only file, which it is again in the end.
+fn assert_rules_of_attributes(node: &Node) {
+    let (append, immutable) = (InodeFlags::APPEND, InodeFlags::IMMUTABLE);
+    let plain = AttributeChange::default();
+    let flags = |flags| AttributeChange {
+        flags: Some(flags),
+        ..plain
+    };
+    let touched = AttributeChange {
+        accessed: Some(LONG_AGO),
+        modified: Some(LONG_AGO),
+        times: Times::Present,
+        ..plain
+    };
+    let never = [
+        AttributeChange {
+            permissions: Some(0o600),
+            ..plain
+        },
+        AttributeChange {
+            uid: Some(1),
+            ..plain
+        },
+        AttributeChange {
+            gid: Some(1),
+            ..plain
+        },
+        AttributeChange {
+            times: Times::Chosen,
+            ..touched
+        },
+    ];
+    never
+        .iter()
+        .for_each(|change| assert_refused(node.set_attributes(change)));
+    node.set_attributes(&touched).unwrap();
+    assert_eq!(node.attributes().modified, LONG_AGO);
+    set_flags(node, append | InodeFlags::SYNC);
+    set_flags(node, append | immutable);
+    never
+        .iter()
+        .chain([
+            &touched,
+            &flags(immutable),
+            &flags(append | immutable | InodeFlags::NODUMP),
+        ])
+        .for_each(|change| assert_refused(node.set_attributes(change)));
+    set_flags(node, append | immutable);
+    set_flags(node, append);
+}
+
 #[test]
 fn append_only_file_grows_at_its_end_and_does_nothing_else() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
@@ -223,6 +274,7 @@ fn append_only_file_grows_at_its_end_and_does_nothing_else() {
     .unwrap();
     file.write_at(&[4; 5000], 8292).unwrap();
     assert_eq!(file.size().unwrap(), 13_292);
+    assert_rules_of_attributes(&node);
     assert_refused(root.unlink(b"log"));
     assert_refused(root.rename(b"log", &root, b"other", RenameMode::Replace));
     assert_refused(root.link(b"other", &node));

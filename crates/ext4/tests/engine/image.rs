@@ -14,7 +14,7 @@ use extant_testkit::workdir::Workdir;
 /// What mke2fs is told for file systems that differ where the engine has to know.
 pub const FORMATS: [&str; 11] = [
     "-t ext4",
-    "-t ext4 -b 1024",
+    "-t ext4 -b 1024 -O casefold,encrypt,verity",
     "-t ext4 -b 2048 -O ^metadata_csum,uninit_bg",
     "-t ext4 -O ^orphan_file",
     "-t ext4 -b 1024 -O ^64bit,^flex_bg,^metadata_csum",

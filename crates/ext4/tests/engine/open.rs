@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use extant_blockdev::{Device, MemoryDevice, Persistence};
 use extant_ext4::{Access, Filesystem, OnError, Options, Replay, Shutdown};
-use extant_space::{ErrorKind, SpaceFile, SyncMode};
+use extant_space::{ByteRange, ErrorKind, FallocateMode, SpaceFile, SyncMode};
+use extant_testkit::command::{run, tool};
+use extant_testkit::workdir::Workdir;
 use extant_testkit::{require, requires};
 
 use crate::image::{Image, create, mkdir};
@@ -22,25 +24,113 @@ fn open(image: &Image, access: Access) -> extant_space::Result<Filesystem> {
 #[test]
 fn features_that_are_not_offered_are_refused_by_name() {
     require!(requires::tool("mke2fs"));
-    for (options, name, read_only) in [
-        ("-t ext4 -O bigalloc -C 65536", "bigalloc", false),
-        ("-t ext4 -O inline_data", "inline_data", false),
-        ("-t ext4 -O casefold", "casefold", false),
-        ("-t ext4 -O encrypt", "encrypt", false),
-        ("-t ext4 -O ea_inode", "ea_inode", true),
-        ("-t ext4 -O quota", "quota", true),
-        ("-t ext4 -O verity", "verity", true),
+    for (features, name) in [
+        ("bigalloc -C 65536", "bigalloc"),
+        ("inline_data", "inline_data"),
+        ("mmp", "mmp"),
+        ("ea_inode", "ea_inode"),
+        ("quota", "quota"),
+        ("quota,project", "project, quota"),
     ] {
-        let image = Image::new(options, 64);
+        let image = Image::new(&format!("-t ext4 -O {features}"), 64);
         let error = open(&image, Access::ReadWrite).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported, "{options}: {error}");
-        assert!(error.to_string().contains(name), "{error}");
-        let opened = open(&image, READ_ONLY);
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{features}: {error}");
+        let text = error.to_string();
+        let is_named = name.split(", ").all(|name| text.contains(name));
+        assert!(is_named && text.contains("read-only"), "{text}");
         // Where bigalloc is only about what is free, it is the format's choice.
         if name != "bigalloc" {
-            assert_eq!(opened.is_ok(), read_only, "{options}");
+            let fs = open(&image, READ_ONLY).unwrap();
+            fs.root().unwrap().lookup(b"lost+found").unwrap();
         }
     }
+}
+
+/// Sets `i_flags` of what lies at a path.
+fn set_raw_flags(image: Image, flags: &[(&str, u32)]) -> Image {
+    let work = Workdir::new();
+    let path = work.path().join("image");
+    std::fs::write(&path, image.bytes()).unwrap();
+    for (name, flags) in flags {
+        let command = format!("set_inode_field {name} flags {flags:#x}");
+        let mut debugfs = tool("debugfs");
+        run(debugfs.args(["-w", "-R", &command]).arg(&path)).unwrap();
+    }
+    Image::from_bytes(&std::fs::read(&path).unwrap())
+}
+
+#[test]
+fn files_that_use_features_which_are_not_offered_are_refused_one_by_one() {
+    require!(
+        requires::tool("mke2fs"),
+        requires::tool("e2fsck"),
+        requires::tool("debugfs")
+    );
+    let image = Image::new("-t ext4 -b 1024 -O casefold,encrypt,verity", 16);
+    let fs = image.open();
+    let root = fs.root().unwrap();
+    for name in ["sealed", "secret"] {
+        let file = create(&root, name).file().unwrap();
+        file.write_at(&[7; 3000], 0).unwrap();
+    }
+    drop((mkdir(&root, "folder"), root));
+    fs.close().unwrap();
+    let image = set_raw_flags(
+        image,
+        &[
+            ("/sealed", 0x18_0000),
+            ("/secret", 0x8_0800),
+            ("/folder", 0x4008_0000),
+        ],
+    );
+    let fs = image.open();
+    let root = fs.root().unwrap();
+    let kind = |error: extant_space::Error| error.kind();
+    let sealed = root.lookup(b"sealed").unwrap().file().unwrap();
+    let mut bytes = [0; 3000];
+    sealed.read_at(&mut bytes, 0).unwrap();
+    assert!(bytes == [7; 3000]);
+    for refused in [
+        sealed.write_at(b"x", 0),
+        sealed.write_at(&[1; 1024], 0),
+        sealed.write_at(b"x", 3000),
+        sealed.resize(0),
+        sealed.fallocate(FallocateMode::PunchHole, ByteRange::new(0, 1024)),
+    ] {
+        assert_eq!(refused.map_err(kind), Err(ErrorKind::Immutable));
+    }
+    let change = extant_ext4::AttributeChange {
+        permissions: Some(0o600),
+        ..Default::default()
+    };
+    sealed.node().set_attributes(&change).unwrap();
+
+    let secret = root.lookup(b"secret").unwrap().file().unwrap();
+    let refused = secret.read_at(&mut bytes, 0).unwrap_err();
+    assert!(refused.to_string().contains("encrypt"), "{refused}");
+    for refused in [
+        Err(refused),
+        secret.write_at(b"x", 0),
+        secret.write_at(&[1; 1024], 0),
+        secret.resize(0),
+    ] {
+        assert_eq!(refused.map_err(kind), Err(ErrorKind::Unsupported));
+    }
+
+    let folder = root.lookup(b"folder").unwrap();
+    let refused = folder.lookup(b"file").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::Unsupported);
+    assert!(refused.to_string().contains("casefold"), "{refused}");
+    let new = crate::image::new(extant_ext4::NewKind::Regular);
+    let refused = folder.create(b"file", &new).map_err(kind);
+    assert_eq!(refused.err(), Some(ErrorKind::Unsupported));
+    drop((sealed, secret, folder));
+    // What is in them does not matter to what is around them.
+    root.unlink(b"sealed").unwrap();
+    root.unlink(b"secret").unwrap();
+    drop((create(&root, "other"), root));
+    fs.close().unwrap();
+    image.assert_clean();
 }
 
 #[test]

@@ -397,10 +397,22 @@ fn set_flags(file: &OwnedFd, new: u32) -> Result<()> {
 /// One change of the engine is several calls here. Flags that forbid the others go first and come last.
 fn set_attributes(file: &OwnedFd, change: &Change) -> Result<()> {
     let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
-    let is_fixed = has_flags(file)? && flags(file)?.intersects(fixed);
-    let stays_fixed = |new: u32| InodeFlags::from_bits_retain(new).intersects(fixed);
-    if is_fixed && change.flags.is_none_or(stays_fixed) {
-        return Err(Errno::PERM);
+    let before = match has_flags(file)? {
+        true => flags(file)? & USER_FLAGS,
+        false => InodeFlags::empty(),
+    };
+    let is_fixed = before.intersects(fixed);
+    let after = change.flags.map_or(before, InodeFlags::from_bits_retain);
+    if (before & after).intersects(fixed) {
+        let others = change.permissions.is_some()
+            || change.uid.is_some()
+            || change.gid.is_some()
+            || change.modified.is_some();
+        return match change.flags {
+            _ if others => Err(Errno::PERM),
+            Some(new) => set_flags(file, new),
+            None => Ok(()),
+        };
     }
     if is_fixed {
         set_flags(file, 0)?;

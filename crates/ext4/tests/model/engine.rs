@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use extant_blockdev::MemoryDevice;
 use extant_ext4::{
-    AttributeChange, FileType, Filesystem, InodeFlags, InodeNumber, NewKind, NewNode, Node,
+    AttributeChange, FileType, Filesystem, InodeFlags, InodeNumber, NewKind, NewNode, Node, Times,
 };
 use extant_space::{ByteRange, Error, ErrorKind, ExtentState, FallocateMode, Result, SpaceFile};
 
@@ -145,6 +145,7 @@ impl Engine {
                     accessed: None,
                     modified: change.modified,
                     changed: None,
+                    times: Times::Chosen,
                     flags: change.flags.map(InodeFlags::from_bits_retain),
                 })?;
             }

@@ -43,9 +43,9 @@ pub const OLD_FEATURES: Format = Format {
     commits: Commits::Full,
     log_blocks: Some(512),
 };
-/// Many groups, so that every change touches many bitmaps.
+/// Many groups, so that every change touches many bitmaps; and features that no file uses.
 pub const MANY_GROUPS: Format = Format {
-    options: "-t ext4 -b 1024 -g 512 -J size=1 -N 512 -O ^orphan_file",
+    options: "-t ext4 -b 1024 -g 512 -J size=1 -N 512 -O ^orphan_file,casefold,encrypt,verity",
     kibibytes: 5120,
     commits: Commits::Full,
     log_blocks: Some(512),

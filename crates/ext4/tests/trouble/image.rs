@@ -15,7 +15,7 @@ use extant_testkit::workdir::Workdir;
 
 use crate::scenario;
 
-pub const PLAIN: &str = "-t ext4 -b 1024 -J size=1 -N 128 -m 0";
+pub const PLAIN: &str = "-t ext4 -b 1024 -J size=1 -N 128 -m 0 -O casefold,encrypt,verity";
 pub const NO_JOURNAL: &str = "-t ext4 -b 1024 -N 128 -m 0 -O ^has_journal";
 pub const OLD: &str = "-t ext4 -b 1024 -J size=1 -N 128 -m 0 -O ^orphan_file,^metadata_csum,^64bit,^flex_bg,uninit_bg";
 

@@ -65,6 +65,12 @@ impl Volume {
             accessed: change.accessed.map(engine_time),
             modified: change.modified.map(engine_time),
             changed: change.changed.map(|time| engine_time(SetTime::To(time))),
+            times: match (change.accessed, change.modified, change.changed) {
+                // With the writeback cache the kernel gives its own present as the time of a change.
+                (None | Some(SetTime::Now), Some(SetTime::To(_)), Some(_))
+                | (Some(SetTime::Now), Some(SetTime::Now), _) => ext4::Times::Present,
+                _ => ext4::Times::Chosen,
+            },
             flags: None,
         };
         let wants_nothing = engine == ext4::AttributeChange::default();

@@ -123,11 +123,16 @@ impl GroupDescriptor {
             .blocks_in(group)
             .div_ceil(layout.blocks_per_cluster());
         let inodes = layout.inodes_per_group();
+        // Without sums it has no meaning, and may hold anything.
+        let unused = match layout.features().has_group_checksums() {
+            true => descriptor.unused_inodes(),
+            false => 0,
+        };
         for (field, count, most) in [
             ("bg_free_blocks_count", descriptor.free_blocks(), clusters),
             ("bg_free_inodes_count", descriptor.free_inodes(), inodes),
             ("bg_used_dirs_count", descriptor.used_directories(), inodes),
-            ("bg_itable_unused", descriptor.unused_inodes(), inodes),
+            ("bg_itable_unused", unused, inodes),
         ] {
             check_range(&name, field, count.into(), 0..=most.into())?;
         }
@@ -332,6 +337,7 @@ fn computed_checksum(bytes: &[u8], group: GroupNumber, superblock: &Superblock) 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ext4::RoCompat;
     use crate::ext4::superblock::fixture;
 
     fn plausible() -> (Superblock, GroupDescriptor, [u8; 64]) {
@@ -393,6 +399,21 @@ mod tests {
             let error = GroupDescriptor::parse(&bytes, GroupNumber(1), &superblock).unwrap_err();
             assert_eq!(error.to_string(), format!("descriptor of group 1: {line}"));
         }
+    }
+
+    #[test]
+    fn unused_inodes_mean_nothing_without_sums() {
+        let (mut superblock, mut descriptor, mut bytes) = plausible();
+        let sums = RoCompat::METADATA_CSUM | RoCompat::GDT_CSUM;
+        superblock
+            .edit(|raw| {
+                raw.s_feature_ro_compat
+                    .set(raw.s_feature_ro_compat.get() & !sums.bits());
+            })
+            .unwrap();
+        descriptor.set_unused_inodes(60_000);
+        descriptor.write(&mut bytes, GroupNumber(1), &superblock);
+        GroupDescriptor::parse(&bytes, GroupNumber(1), &superblock).unwrap();
     }
 
     #[test]

@@ -114,7 +114,7 @@ impl Inode {
                 return Err(corrupt(&name, problem));
             }
         }
-        if let Some(seed) = seed {
+        if let Some(seed) = seed.filter(|_| layout.has_linux_inodes()) {
             let sum = computed_checksum(bytes, inode.seed(seed, number), inode.extra);
             check_sum(&name, inode.stored_checksum(), sum)?;
         }
@@ -143,7 +143,7 @@ impl Inode {
             // The size itself is not among the fields that it counts.
             bytes[128..130].fill(0);
         }
-        if let Some(seed) = seed {
+        if let Some(seed) = seed.filter(|_| layout.has_linux_inodes()) {
             let sum = computed_checksum(bytes, self.seed(seed, number), self.extra);
             bytes[CHECKSUM_LO..CHECKSUM_LO + 2].copy_from_slice(&(sum as u16).to_le_bytes());
             if covers_high_checksum(self.extra) {
@@ -326,7 +326,7 @@ impl Inode {
     /// The block with extended attributes.
     pub fn xattr_block(&self, layout: &Layout) -> Option<PhysicalBlock> {
         let is_64bit = layout.features().incompat.contains(super::Incompat::BIT64);
-        let high = if is_64bit {
+        let high = if is_64bit && layout.has_linux_inodes() {
             self.raw.l_i_file_acl_high.get()
         } else {
             0
@@ -338,15 +338,18 @@ impl Inode {
     /// Sets the block with extended attributes.
     ///
     /// # Panics
-    /// When the number has more than 48 bits.
-    pub fn set_xattr_block(&mut self, block: Option<PhysicalBlock>) {
+    /// When the number has more than 48 bits, or than 32 where there is no room for more.
+    pub fn set_xattr_block(&mut self, block: Option<PhysicalBlock>, layout: &Layout) {
         let block = block.map_or(0, |block| block.0);
         assert!(block < 1 << 48, "block {block} in 48 bits");
         self.raw.i_file_acl_lo.set(block as u32);
-        self.raw.l_i_file_acl_high.set((block >> 32) as u16);
+        match layout.has_linux_inodes() {
+            true => self.raw.l_i_file_acl_high.set((block >> 32) as u16),
+            false => assert!(block < 1 << 32, "block {block} in 32 bits"),
+        }
     }
 
-    /// The version that NFS sees; the high half only where there is room.
+    /// The version that NFS sees; the high half only where there is room. Of no meaning in inodes of another system.
     pub fn version(&self) -> u64 {
         let high = match self.has(offset_of!(RawInode, i_version_hi), 4) {
             true => self.raw.i_version_hi.get(),
@@ -355,8 +358,11 @@ impl Inode {
         u64::from(high) << 32 | u64::from(self.raw.l_i_version.get())
     }
 
-    /// Sets the version, its high half where there is room.
-    pub fn set_version(&mut self, version: u64) {
+    /// Sets the version, its high half where there is room. Nothing is set in inodes of another system.
+    pub fn set_version(&mut self, version: u64, layout: &Layout) {
+        if !layout.has_linux_inodes() {
+            return;
+        }
         self.raw.l_i_version.set(version as u32);
         if self.has(offset_of!(RawInode, i_version_hi), 4) {
             self.raw.i_version_hi.set((version >> 32) as u32);

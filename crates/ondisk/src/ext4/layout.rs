@@ -41,6 +41,7 @@ pub struct Layout {
     pub(super) first_meta_bg: u32,
     pub(super) backup_groups: [u32; 2],
     pub(super) log_groups_per_flex: u8,
+    pub(super) has_linux_inodes: bool,
 }
 
 /// Where an inode lies, as far as arithmetic can say.
@@ -166,6 +167,12 @@ impl Layout {
         } else {
             1
         }
+    }
+
+    /// Whether inodes have the fields that Linux gives to what each system may use (`osd1`, `osd2` of another
+    /// `s_creator_os`): the version, the high half of the attribute block's number, and a checksum.
+    pub fn has_linux_inodes(&self) -> bool {
+        self.has_linux_inodes
     }
 
     /// Features that the layout was made with.
@@ -316,6 +323,7 @@ impl Layout {
             first_meta_bg: raw.s_first_meta_bg.get(),
             backup_groups: raw.s_backup_bgs.map(|group| group.get()),
             log_groups_per_flex: raw.s_log_groups_per_flex,
+            has_linux_inodes: raw.s_creator_os.get() == 0,
         }
     }
 }

@@ -29,8 +29,14 @@ impl Reference {
         let object = self.object_mut(id);
         let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
         let flags = change.flags.map(InodeFlags::from_bits_retain);
-        let stays_fixed = flags.is_none_or(|flags| flags.intersects(fixed));
-        if object.flags.intersects(fixed) && stays_fixed {
+        let after = flags.unwrap_or(object.flags);
+        let stays = object.flags & after;
+        let others = change.permissions.is_some()
+            || change.uid.is_some()
+            || change.gid.is_some()
+            || change.modified.is_some();
+        let is_other = stays.contains(InodeFlags::IMMUTABLE) && after != object.flags;
+        if stays.intersects(fixed) && others || is_other {
             return Err(ErrorKind::Immutable);
         }
         object.permissions = change.permissions.unwrap_or(object.permissions);

@@ -61,7 +61,7 @@ fn short_extra_size_hides_fields_and_keeps_16_bits_of_the_sum() {
     for extra in [0, 4, 8, 28] {
         let mut inode = Inode::zeroed(extra);
         inode.set_mode(Mode::new(FileType::Regular, 0o600));
-        inode.set_version(5 << 32 | 6);
+        inode.set_version(5 << 32 | 6, superblock.layout());
         let mut bytes = [0x55; 256];
         inode.write(&mut bytes, NUMBER, superblock.layout(), superblock.seed());
         let past = usize::from(128 + extra);
@@ -136,7 +136,7 @@ fn owners_and_attribute_block_keep_their_high_halves() {
     let mut inode = Inode::zeroed(32);
     inode.set_uid(0x1234_5678);
     inode.set_gid(0x9ABC_DEF0);
-    inode.set_xattr_block(Some(PhysicalBlock(0x1234_5678_9ABC)));
+    inode.set_xattr_block(Some(PhysicalBlock(0x1234_5678_9ABC)), superblock.layout());
     assert_eq!((inode.uid(), inode.gid()), (0x1234_5678, 0x9ABC_DEF0));
     let block = inode.xattr_block(superblock.layout());
     assert_eq!(block, Some(PhysicalBlock(0x1234_5678_9ABC)));
@@ -174,4 +174,27 @@ fn inode_numbers_and_places_are_each_others_reverse() {
             format!("inode {number}: no such inode among 32768")
         );
     }
+}
+
+#[test]
+fn fields_of_another_system_than_linux_are_kept() {
+    let mut superblock = fixture();
+    let seed = superblock.seed();
+    // The Hurd.
+    superblock.edit(|raw| raw.s_creator_os.set(1)).unwrap();
+    let layout = superblock.layout();
+    let mut bytes = [0xAA; 256];
+    bytes[128..130].copy_from_slice(&32u16.to_le_bytes());
+    let before = bytes;
+    let mut inode = Inode::read(&bytes, layout);
+    assert_eq!(inode.xattr_block(layout), Some(PhysicalBlock(0xAAAA_AAAA)));
+    inode.set_version(5, layout);
+    inode.set_xattr_block(Some(PhysicalBlock(7)), layout);
+    inode.write(&mut bytes, NUMBER, layout, seed);
+    Inode::parse(&bytes, NUMBER, layout, seed).unwrap();
+    // h_i_translator, h_i_mode_high, and what is the sum for Linux.
+    for field in [0x24..0x28, 0x76..0x78, 0x7C..0x80, 0x82..0x84, 0x98..0x9C] {
+        assert_eq!(bytes[field.clone()], before[field]);
+    }
+    assert_eq!(inode.xattr_block(layout), Some(PhysicalBlock(7)));
 }

@@ -1,0 +1,104 @@
+//! Features that the engine does not carry out, or only for some files: all of them are checked.
+
+use std::fs;
+
+use extant_testkit::workdir::Workdir;
+use extant_testkit::{require, requires};
+
+use crate::image::Image;
+
+/// An image with a directory, files of several sizes and a link.
+fn populated(options: &str) -> Image {
+    let work = Workdir::new();
+    let root = work.folder("root");
+    fs::create_dir_all(root.join("folder/below")).unwrap();
+    fs::write(root.join("folder/small"), "some bytes").unwrap();
+    fs::write(root.join("folder/below/medium"), [b'm'; 100]).unwrap();
+    fs::write(root.join("large"), [b'l'; 20_000]).unwrap();
+    std::os::unix::fs::symlink("large", root.join("link")).unwrap();
+    Image::new(&format!("{options} -d {}", root.display()), 16)
+}
+
+#[track_caller]
+fn assert_clean(image: &Image, what: &str) {
+    let (status, words) = image.e2fsck();
+    assert_eq!(status, 0, "{what}: {words}");
+    let report = image.check().unwrap();
+    assert!(report.is_clean(), "{what}: {report}");
+}
+
+#[test]
+fn file_systems_with_features_of_single_files_are_checked() {
+    require!(
+        requires::tool("mke2fs"),
+        requires::tool("e2fsck"),
+        requires::tool("debugfs")
+    );
+    for (features, change) in [
+        ("inline_data", ""),
+        ("quota", ""),
+        ("quota,project", ""),
+        ("mmp", ""),
+        ("ea_inode", ""),
+        ("encrypt", ""),
+        ("verity", "set_inode_field /large flags 0x180000\n"),
+        // The tree of hashes is behind the end of the file.
+        (
+            "verity",
+            "set_inode_field /large flags 0x180000\nset_inode_field /large size 5000\n",
+        ),
+        (
+            "casefold",
+            "set_inode_field /folder/below flags 0x40080000\n",
+        ),
+        ("^has_journal", "feature shared_blocks\n"),
+    ] {
+        let image = populated(&format!("-t ext4 -b 1024 -O {features}"));
+        if !change.is_empty() {
+            image.debugfs(change);
+        }
+        if features.contains("quota") {
+            // mke2fs does not count what it copies.
+            image.repair();
+        }
+        assert_clean(&image, &format!("{features}: {change}"));
+    }
+}
+
+#[test]
+fn flags_without_their_feature_are_found() {
+    require!(requires::tool("mke2fs"), requires::tool("debugfs"));
+    for (path, flags) in [
+        ("/large", "0x180000"),
+        ("/large", "0x80800"),
+        ("/folder", "0x40080000"),
+        ("/large", "0x10080000"),
+    ] {
+        let image = populated("-t ext4 -b 1024");
+        image.debugfs(&format!("set_inode_field {path} flags {flags}\n"));
+        let report = image.check().unwrap();
+        assert!(!report.is_clean(), "{path} {flags}");
+    }
+}
+
+#[test]
+fn damage_of_directories_in_inodes_is_found() {
+    require!(requires::tool("mke2fs"), requires::tool("debugfs"));
+    // The inode of a name, the length of a record, and `..`.
+    for (field, value) in [
+        ("block[1]", "1999"),
+        ("block[2]", "0x05010007"),
+        ("block[0]", "12"),
+    ] {
+        let image = populated("-t ext4 -b 1024 -O inline_data");
+        image.debugfs(&format!("set_inode_field /folder {field} {value}\n"));
+        assert!(!image.check().unwrap().is_clean(), "{field}");
+    }
+}
+
+#[test]
+fn inodes_of_the_hurd_keep_what_linux_does_not_know() {
+    require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
+    let image = populated("-t ext2 -o hurd -b 1024");
+    assert_clean(&image, "hurd");
+}
