@@ -48,9 +48,7 @@ fn background_server_is_told_of_and_lets_go_of_everything() {
 #[test]
 fn data_appended_to_a_file_of_ext3_is_there_after_the_end() {
     require!(can_mount());
-    let image = Image::of("-t ext3", 16);
-    let directory = image.work.folder("mount");
-    let stand = Stand { image, directory };
+    let stand = Stand::of(Image::of("-t ext3", 16));
     fs::write(stand.image.work.path().join("file"), vec![b'x'; 4096]).unwrap();
     stand.image.fs(&["put", "IMAGE", "file", "/file"]).success();
     stand.mount(&[]).success();
