@@ -3,12 +3,16 @@
 //! Cargo starts each test program through `xtask run-test` (its `runner` setting). A program that
 //! exceeds the limit is reported with its threads and killed, so that a hang fails CI with a name
 //! instead of using up CI's time. Processes that a program leaves behind are reported and killed:
-//! they would take the processor from the programs after it.
+//! they would take the processor from the programs after it. Tests that fail are run once more, one
+//! at a time: what passes then depends on the load of the machine and is reported as such.
 
 use std::collections::HashMap;
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, ExitStatus};
+use std::process::{ChildStdout, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -23,43 +27,105 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const FUSE_CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
+/// What a test program came to.
+struct Outcome {
+    /// `None` where the program was killed.
+    code: Option<u8>,
+    failed_tests: Vec<String>,
+}
+
 /// Runs a test program with the limit and returns its exit code.
 pub fn run(program: &Path, args: &[String]) -> Result<ExitCode> {
     let limit = match std::env::var(LIMIT_VARIABLE) {
         Ok(seconds) => Duration::from_secs(seconds.parse().context(LIMIT_VARIABLE)?),
         Err(_) => LIMIT,
     };
-    supervise(Command::new(program).args(args), limit)
+    let first = supervise(Command::new(program).args(args), limit)?;
+    let (Some(code), false) = (first.code, first.failed_tests.is_empty()) else {
+        return Ok(first.code.map_or(ExitCode::FAILURE, ExitCode::from));
+    };
+    eprintln!(
+        "\nxtask: {} failed and run again, one at a time",
+        first.failed_tests.join(", ")
+    );
+    let mut again = Command::new(program);
+    again
+        .args(["--exact", "--test-threads=1"])
+        .args(&first.failed_tests);
+    if supervise(&mut again, limit)?.code == Some(0) {
+        eprintln!("xtask: they pass now: they depend on the load of the machine");
+        return Ok(ExitCode::SUCCESS);
+    }
+    Ok(ExitCode::from(code))
 }
 
-fn supervise(command: &mut Command, limit: Duration) -> Result<ExitCode> {
+fn supervise(command: &mut Command, limit: Duration) -> Result<Outcome> {
     // Children whose parent ends become ours, so that none is lost from sight.
     unix::set_child_subreaper(Some(unix::getpid())).context("child subreaper")?;
     let connections = fuse_connections();
-    let child = command
-        .spawn()
-        .with_context(|| format!("{command:?} does not start"))?;
+    let child = command.stdout(Stdio::piped()).spawn();
+    let mut child = child.with_context(|| format!("{command:?} does not start"))?;
+    let output = child
+        .stdout
+        .take()
+        .context("standard output of the test program")?;
+    let failed = Arc::new(Mutex::new(Vec::new()));
+    let copy = thread::spawn({
+        let failed = Arc::clone(&failed);
+        move || copy_output(output, &failed)
+    });
     let child = Pid::from_child(&child);
 
     let start = Instant::now();
     let ended = wait_until(start + limit, || reap(child));
-    match ended {
-        Some(status) => {
-            if wait_until(Instant::now() + END_TIMEOUT, no_descendants).is_none() {
-                report("test processes outlive their program and are killed");
-                kill_descendants(&connections);
-            }
-            Ok(exit_code(status))
-        }
-        None => {
-            report(&format!(
-                "the test program exceeds its limit of {} s and is killed",
-                limit.as_secs()
-            ));
-            kill_descendants(&connections);
-            Ok(ExitCode::FAILURE)
-        }
+    if ended.is_none() {
+        report(&format!(
+            "the test program exceeds its limit of {} s and is killed",
+            limit.as_secs()
+        ));
+        kill_descendants(&connections);
+    } else if wait_until(Instant::now() + END_TIMEOUT, no_descendants).is_none() {
+        report("test processes outlive their program and are killed");
+        kill_descendants(&connections);
     }
+    // A process that could not be killed may keep the pipe open.
+    wait_until(Instant::now() + END_TIMEOUT, || {
+        copy.is_finished().then_some(())
+    });
+    let failed_tests = std::mem::take(&mut *failed.lock().expect("the copier does not panic"));
+    Ok(Outcome {
+        code: ended.map(exit_code),
+        failed_tests,
+    })
+}
+
+/// Copies the output of a test program to ours and collects the names of failed tests.
+fn copy_output(output: ChildStdout, failed: &Mutex<Vec<String>>) {
+    let mut output = BufReader::new(output);
+    let mut line = Vec::new();
+    // A test may print anything, also bytes that are not UTF-8.
+    while output
+        .read_until(b'\n', &mut line)
+        .is_ok_and(|length| length > 0)
+    {
+        let mut stdout = std::io::stdout().lock();
+        // With nobody to read our output, the exit code still counts.
+        let _ = stdout.write_all(&line).and_then(|()| stdout.flush());
+        if let Some(name) = failed_test(&String::from_utf8_lossy(&line)) {
+            failed
+                .lock()
+                .expect("the caller does not panic")
+                .push(name.to_owned());
+        }
+        line.clear();
+    }
+}
+
+/// The name in libtest's line of a failed test.
+fn failed_test(line: &str) -> Option<&str> {
+    line.trim_end()
+        .strip_prefix("test ")?
+        .strip_suffix(" ... FAILED")
 }
 
 /// Polls until there is a value or the deadline has passed.
@@ -71,7 +137,7 @@ fn wait_until<T>(deadline: Instant, mut poll: impl FnMut() -> Option<T>) -> Opti
         if Instant::now() >= deadline {
             return None;
         }
-        std::thread::sleep(POLL_INTERVAL);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
@@ -90,16 +156,16 @@ fn no_descendants() -> Option<()> {
     descendants().is_empty().then_some(())
 }
 
-fn exit_code(status: WaitStatus) -> ExitCode {
+fn exit_code(status: WaitStatus) -> u8 {
     use std::os::unix::process::ExitStatusExt;
     let status = ExitStatus::from_raw(status.as_raw());
     if let Some(signal) = status.signal() {
         eprintln!("xtask: the test program was ended by signal {signal}");
     }
-    match status.code().and_then(|code| u8::try_from(code).ok()) {
-        Some(code) => ExitCode::from(code),
-        None => ExitCode::FAILURE,
-    }
+    status
+        .code()
+        .and_then(|code| u8::try_from(code).ok())
+        .unwrap_or(1)
 }
 
 /// Writes the processes below this one and where in the kernel their threads wait.
@@ -196,7 +262,14 @@ fn parent_of_living(stat: &str) -> Option<i32> {
 
 #[cfg(test)]
 mod tests {
-    use super::parent_of_living;
+    use super::{failed_test, parent_of_living};
+
+    #[test]
+    fn failed_tests_are_found_by_libtests_lines() {
+        assert_eq!(failed_test("test a::b_c ... FAILED\n"), Some("a::b_c"));
+        assert_eq!(failed_test("test a::b_c ... ok\n"), None);
+        assert_eq!(failed_test("thread 'a' panicked"), None);
+    }
 
     #[test]
     fn parent_is_found_behind_any_name_and_zombies_have_none() {

@@ -44,3 +44,35 @@ fn program_that_ends_in_time_is_quiet() {
         (&b"done\n"[..], &b""[..])
     );
 }
+
+#[test]
+fn failed_test_is_run_again_alone_and_reported() {
+    let folder = std::env::temp_dir().join(format!("extant-runner-{}", std::process::id()));
+    std::fs::create_dir(&folder).unwrap();
+    let marker = folder.join("ran").display().to_string();
+    let script = |second: &str| {
+        format!(
+            "if [ -e {marker} ]; then echo \"$0 $@\"; {second}; fi; touch {marker};
+            echo 'test a::b ... FAILED'; exit 101"
+        )
+    };
+    let run = |second: &str| {
+        let program = folder.join("program");
+        std::fs::write(&program, format!("#!/bin/sh\n{}\n", script(second))).unwrap();
+        let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&program, executable).unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_xtask"))
+            .arg("run-test")
+            .arg(&program)
+            .output();
+        std::fs::remove_file(&marker).unwrap();
+        output.unwrap()
+    };
+    let passes = run("exit 0");
+    let fails = run("exit 7");
+    std::fs::remove_dir_all(&folder).unwrap();
+    assert_eq!(passes.status.code(), Some(0));
+    assert!(String::from_utf8_lossy(&passes.stdout).contains("--exact --test-threads=1 a::b"));
+    assert!(String::from_utf8_lossy(&passes.stderr).contains("a::b failed and run again"));
+    assert_eq!(fails.status.code(), Some(101));
+}

@@ -197,7 +197,7 @@ fn image_open_elsewhere_is_refused() {
         .arg(&image.path)
         .arg(inner.get_program())
         .args(inner.get_args());
-    run(&mut locked).refused(4, &["disk.img", "locked"]);
+    run(&mut locked).refused(4, &["disk.img", "in use", "flock"]);
     image.fs(&["mkdir", "IMAGE", "/d"]).success();
 }
 
@@ -377,7 +377,7 @@ fn debugfs(image: &Image, request: &str) {
 fn directories_of_ext3_are_removed_with_their_blocks() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let image = Image::of("-t ext3", 16);
-    let free = || image.fs(&["df", "--json", "IMAGE"]).number("/0/free_bytes");
+    let free = || image.fs(&["df", "--json", "IMAGE"]).number("/filesystems/0/free_bytes");
     let before = free();
     image.fs(&["mkdir", "-p", "IMAGE", "/f/g"]).success();
     let file = image.work.path().join("file");

@@ -196,7 +196,7 @@ fn materialize_keeps_data_and_fills_the_rest() {
         }
         let words = ["materialize", "--json"];
         stand
-            .extant(&words, "thin")
+            .extant(&words[..1], "thin")
             .refused(4, &["thin", "open elsewhere"]);
         // On its way to the server still, as far as the kernel holds it back.
         drop(file);
