@@ -114,8 +114,8 @@ fn tools_of_qemu_and_a_server_keep_each_other_out() {
         wait_until("qemu-nbd", || word.exists() || !theirs.is_alive());
         match name {
             "rw" => {
-                serve(&stand, &["a.raw"]).refused(4, &["a.raw", "a program"]);
-                serve(&stand, &["-r", "a.raw"]).refused(4, &["a.raw", "a program"]);
+                serve(&stand, &["a.raw"]).refused(4, &["a.raw", "qemu-nbd"]);
+                serve(&stand, &["-r", "a.raw"]).refused(4, &["a.raw", "qemu-nbd"]);
             }
             // Who only reads lets others read.
             _ => drop(stand.serve(&["-r", "a.raw"]).end()),
