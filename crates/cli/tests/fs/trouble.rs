@@ -377,7 +377,11 @@ fn debugfs(image: &Image, request: &str) {
 fn directories_of_ext3_are_removed_with_their_blocks() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let image = Image::of("-t ext3", 16);
-    let free = || image.fs(&["df", "--json", "IMAGE"]).number("/filesystems/0/free_bytes");
+    let free = || {
+        image
+            .fs(&["df", "--json", "IMAGE"])
+            .number("/filesystems/0/free_bytes")
+    };
     let before = free();
     image.fs(&["mkdir", "-p", "IMAGE", "/f/g"]).success();
     let file = image.work.path().join("file");

@@ -41,7 +41,10 @@ fn what_is_no_image_is_refused_in_both_ways_of_mounting() {
     }
     let modern = Image::of("-t ext4 -O inline_data", 16);
     let mut command = extant();
-    command.args(["mount", "-w"]).arg(&modern.path).arg(&stand.directory);
+    command
+        .args(["mount", "-w"])
+        .arg(&modern.path)
+        .arg(&stand.directory);
     run(&mut command).refused(5, &["disk.img", "inline_data"]);
     assert!(!stand.needs_recovery());
     stand.assert_closed();
