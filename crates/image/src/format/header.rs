@@ -246,6 +246,11 @@ impl Header {
         let additional = &first[length_min..length];
         let (backing_file, extensions_end) = backing_file(raw, first, length, geometry)?;
         let (extensions, _) = Extensions::parse(&first[length..extensions_end])?;
+        let mut later = additional.get(1..).unwrap_or_default().to_vec();
+        if version == Version::V3 {
+            // A header without these bytes means zeros, and gets them when it is written.
+            later.resize(later.len().max(ADDITIONAL - 1), 0);
+        }
         let header = Self {
             version,
             geometry,
@@ -264,7 +269,7 @@ impl Header {
             compression: compression(additional.first().copied().unwrap_or(0))?,
             backing_file,
             extensions,
-            later: additional.get(1..).unwrap_or_default().to_vec(),
+            later,
         };
         match raw.crypt_method.get() {
             0 => {}
