@@ -93,7 +93,7 @@ fn panicked(base: &MemoryDevice, number: u64) -> Left {
     }
 }
 
-fn has_noted_errors(image: &MemoryDevice) -> bool {
+pub fn has_noted_errors(image: &MemoryDevice) -> bool {
     image.to_vec()[1024 + 0x3A] & 2 != 0
 }
 
@@ -152,7 +152,7 @@ fn panic_without_a_journal_leaves_what_can_be_repaired_and_is_noted() {
 }
 
 /// What e2fsck makes of it, which may need several passes.
-fn repaired(image: &MemoryDevice) -> MemoryDevice {
+pub fn repaired(image: &MemoryDevice) -> MemoryDevice {
     let work = Workdir::new();
     let path = work.path().join("image");
     std::fs::write(&path, image.to_vec()).unwrap();
