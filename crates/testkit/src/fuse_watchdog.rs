@@ -2,7 +2,7 @@
 //!
 //! A program that waits for a page of a mount whose server does not answer cannot be killed, and neither can the server then: only
 //! an abort of the connection ends the wait. The watchdog aborts the connection when the test neither ends nor shows progress for
-//! [`LIMIT`], or is killed. If the test does not end after that, it is killed.
+//! `LIMIT`, or is killed. If the test does not end after that, it is killed.
 //!
 //! It is a process of its own: a thread would die with a test that is killed, and the connection would then stay for ever.
 
