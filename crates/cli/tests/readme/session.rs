@@ -1,20 +1,22 @@
-//! The session of the README, run as it is written.
+//! The sessions of the README and of the guide, run as they are written.
 //!
-//! Every line in a block that starts with ```` ```sh ```` is run, in the order of the README, by one shell that begins in an empty
-//! folder, as root and as a user. Each must succeed without a word on stderr. The processes and mounts of a session have namespaces of
-//! their own, and end with them.
+//! Every line in a block that starts with ```` ```sh ```` is run, in the order of the page, by one
+//! shell that begins in an empty directory. Each must succeed without output on stderr. The
+//! processes and mounts of a session have namespaces of their own, and end with them. The page about
+//! libvirt runs as the user of a libvirtd that the test starts, all others as root and as a user.
 
 use std::fs;
 use std::os::unix::fs::chown;
 use std::path::Path;
 use std::process::Stdio;
 
+use extant_testkit::libvirt::Libvirt;
 use extant_testkit::workdir::Workdir;
 use extant_testkit::{command, require, requires};
 
 use crate::support::{NOBODY, copy_program, run};
 
-/// The lines of the README that are run.
+/// The lines of a page that are run.
 fn commands_of(markdown: &str) -> Vec<&str> {
     let mut commands = Vec::new();
     let mut is_run = false;
@@ -34,93 +36,167 @@ fn commands_are_found_in_sh_blocks_only() {
     assert_eq!(commands_of(text), ["extant one", "kill 1 # why", "three"]);
 }
 
-/// Who runs the session, in namespaces of mounts and processes, with `/dev/fuse` open to all users as on most systems.
+/// Starts the session in namespaces for mounts and processes, with a `/dev/fuse` that all users may open, as on
+/// most systems.
 const START: &str = "\
 mount --bind \"$FUSE\" /dev/fuse
-cd \"$FOLDER\"
+cd \"$DIRECTORY\"
 exec $AS sh -e \"$SESSION\"";
 
+const TOOLS: [&str; 6] = [
+    "unshare",
+    "setpriv",
+    "timeout",
+    "mke2fs",
+    "nbdinfo",
+    "fusermount3",
+];
+
+/// A page, and as whom its commands run.
+struct Session<'a> {
+    /// From the root of the repository.
+    page: &'a str,
+    user: Option<u32>,
+    /// Runs before the commands of the page.
+    prelude: String,
+    /// In which the session begins.
+    directory: &'a Path,
+}
+
+impl Session<'_> {
+    #[track_caller]
+    fn succeeds(&self) {
+        for tool in TOOLS {
+            require!(requires::tool(tool));
+        }
+        require!(requires::root(), requires::device("/dev/fuse"));
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let text = fs::read_to_string(root.join(self.page)).expect(self.page);
+        let lines = commands_of(&text);
+        assert!(lines.len() >= 5, "too few are run: {lines:?}");
+        let work = Workdir::new();
+        let program = work.folder("bin");
+        copy_program(
+            Path::new(env!("CARGO_BIN_EXE_extant")),
+            &program.join("extant"),
+        );
+        let device = work.path().join("fuse");
+        command::must(command::tool("mknod").arg(&device).args(["c", "10", "229"]));
+        command::must(command::tool("chmod").arg("666").arg(&device));
+        let last = work.path().join("last");
+        fs::write(&last, "").unwrap();
+        chown(&last, self.user, self.user).unwrap();
+        let mut script = self.prelude.clone();
+        for line in lines {
+            let quoted = line.replace('\'', "'\\''");
+            script.push_str(&format!("printf '%s' '{quoted}' >\"$LAST\"\n{line}\n"));
+        }
+        let session = work.path().join("session.sh");
+        fs::write(&session, script).unwrap();
+        let mut path = program.into_os_string();
+        path.push(":/usr/local/bin:/usr/bin:/bin");
+        let run_as = self.user.map_or(String::new(), |user| {
+            format!("setpriv --clear-groups --reuid={user} --regid={user}")
+        });
+        let mut start = command::tool("timeout");
+        start
+            .args(["--kill-after=5", "60", "unshare", "--mount"])
+            .args(["--propagation=private", "--pid", "--fork", "--kill-child"])
+            .args(["--mount-proc", "sh", "-ec", START])
+            .env("FUSE", &device)
+            .env("DIRECTORY", self.directory)
+            .env("SESSION", &session)
+            .env("LAST", &last)
+            .env("AS", run_as)
+            .env("HOME", self.directory)
+            .env("PATH", path)
+            .stdin(Stdio::null());
+        let answer = run(&mut start);
+        let line = fs::read_to_string(&last).unwrap();
+        let page = self.page;
+        assert_eq!(answer.code, Some(0), "{page}: `{line}`\n{answer}");
+        assert_eq!(answer.stderr, "", "{page}: `{line}`\n{answer}");
+    }
+}
+
+/// Runs a page in an empty directory, as root and as a user.
 #[track_caller]
-fn session_succeeds(user: Option<u32>) {
-    let tools = [
-        "unshare",
-        "setpriv",
-        "timeout",
-        "mke2fs",
-        "nbdinfo",
-        "fusermount3",
-    ];
-    for tool in tools {
-        require!(requires::tool(tool));
+fn page_succeeds(page: &str) {
+    for user in [None, Some(NOBODY)] {
+        let work = Workdir::new();
+        let directory = work.folder("session");
+        chown(&directory, user, user).unwrap();
+        Session {
+            page,
+            user,
+            prelude: String::new(),
+            directory: &directory,
+        }
+        .succeeds();
     }
-    require!(requires::root(), requires::device("/dev/fuse"));
-    let readme = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../README.md");
-    let readme = fs::read_to_string(readme).expect("README.md");
-    let lines = commands_of(&readme);
-    assert!(lines.len() > 30, "too few are run: {lines:?}");
-    let work = Workdir::new();
-    let (folder, program) = (work.folder("session"), work.folder("bin"));
-    chown(&folder, user, user).unwrap();
-    copy_program(
-        Path::new(env!("CARGO_BIN_EXE_extant")),
-        &program.join("extant"),
-    );
-    let device = work.path().join("fuse");
-    command::must(command::tool("mknod").arg(&device).args(["c", "10", "229"]));
-    command::must(command::tool("chmod").arg("666").arg(&device));
-    let last = work.path().join("last");
-    fs::write(&last, "").unwrap();
-    chown(&last, user, user).unwrap();
-    let mut script = String::new();
-    for line in lines {
-        let quoted = line.replace('\'', "'\\''");
-        script.push_str(&format!("printf '%s' '{quoted}' >\"$LAST\"\n{line}\n"));
-    }
-    let session = work.path().join("session.sh");
-    fs::write(&session, script).unwrap();
-    let mut path = program.into_os_string();
-    path.push(":/usr/local/bin:/usr/bin:/bin");
-    let run_as = user.map_or(String::new(), |user| {
-        format!("setpriv --clear-groups --reuid={user} --regid={user}")
-    });
-    let mut start = command::tool("timeout");
-    start
-        .args([
-            "--kill-after=5",
-            "60",
-            "unshare",
-            "--mount",
-            "--propagation=private",
-        ])
-        .args([
-            "--pid",
-            "--fork",
-            "--kill-child",
-            "--mount-proc",
-            "sh",
-            "-ec",
-            START,
-        ])
-        .env("FUSE", &device)
-        .env("FOLDER", &folder)
-        .env("SESSION", &session)
-        .env("LAST", &last)
-        .env("AS", run_as)
-        .env("HOME", &folder)
-        .env("PATH", path)
-        .stdin(Stdio::null());
-    let answer = run(&mut start);
-    let line = fs::read_to_string(&last).unwrap();
-    assert_eq!(answer.code, Some(0), "README: `{line}`\n{answer}");
-    assert_eq!(answer.stderr, "", "README: `{line}`\n{answer}");
 }
 
 #[test]
-fn session_of_the_readme_succeeds_as_root() {
-    session_succeeds(None);
+fn session_of_the_readme_succeeds() {
+    page_succeeds("README.md");
 }
 
 #[test]
-fn session_of_the_readme_succeeds_as_a_user() {
-    session_succeeds(Some(NOBODY));
+fn guide_to_database_files_succeeds() {
+    page_succeeds("docs/guide/database.md");
+}
+
+#[test]
+fn guide_to_disks_of_virtual_machines_succeeds() {
+    page_succeeds("docs/guide/vm-disk.md");
+}
+
+#[test]
+fn guide_to_files_in_an_ext4_image_succeeds() {
+    page_succeeds("docs/guide/ext4-image.md");
+}
+
+#[test]
+fn guide_to_slow_files_succeeds() {
+    page_succeeds("docs/guide/slow-file.md");
+}
+
+#[test]
+fn guide_to_pools_for_libvirt_succeeds() {
+    require!(Libvirt::requirement());
+    let libvirt = Libvirt::start();
+    let directory = libvirt.folder("pool");
+    let virsh = libvirt.virsh();
+    let words: Vec<_> = std::iter::once(virsh.get_program())
+        .chain(virsh.get_args())
+        .collect();
+    let words: Vec<_> = words
+        .iter()
+        .map(|word| word.to_str().expect("UTF-8"))
+        .collect();
+    Session {
+        page: "docs/guide/libvirt-pool.md",
+        user: Some(NOBODY),
+        prelude: format!(
+            "export XDG_CONFIG_HOME='{}'\nvirsh() {{ '{}' \"$@\"; }}\n",
+            libvirt.home().display(),
+            words.join("' '")
+        ),
+        directory: &directory,
+    }
+    .succeeds();
+}
+
+#[test]
+fn every_page_of_the_guide_is_run() {
+    let guide = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/guide");
+    let tests = include_str!("session.rs");
+    for entry in fs::read_dir(guide).expect("docs/guide") {
+        let name = entry.expect("an entry").file_name();
+        let page = format!("docs/guide/{}", name.display());
+        assert!(
+            page.ends_with("/README.md") || tests.contains(&page),
+            "{page}"
+        );
+    }
 }
