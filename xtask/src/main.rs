@@ -45,7 +45,7 @@ enum Command {
     /// Set up, then run every test; nothing is skipped
     Test(TestArgs),
     /// Check the format, the layers and the house rules
-    Tidy,
+    Tidy(TidyArgs),
     /// Count the instructions of hot paths and compare them with the baseline
     Instructions(InstructionsArgs),
     /// Run test suites of others against a mount
@@ -73,6 +73,13 @@ struct TestArgs {
     /// what follows `--` goes to the test programs, such as `--nocapture`
     #[arg(allow_hyphen_values = true, value_name = "ARGS")]
     cargo_args: Vec<String>,
+}
+
+#[derive(Args)]
+struct TidyArgs {
+    /// First write what is generated from tables: the layer diagram of docs/design.md
+    #[arg(long)]
+    write: bool,
 }
 
 #[derive(Args)]
@@ -116,7 +123,12 @@ fn run(command: Command, test_args: &[String]) -> Result<ExitCode> {
     match command {
         Command::Setup(args) => setup::run(&workspace, setup::Guest::from_flag(args.no_guest)),
         Command::Test(args) => test::run(&workspace, &args.cargo_args, test_args),
-        Command::Tidy => tidy::run(&workspace),
+        Command::Tidy(args) => {
+            if args.write {
+                tidy::write(&workspace)?;
+            }
+            tidy::run(&workspace)
+        }
         Command::Instructions(args) => instructions::run(
             &workspace,
             match args.update {

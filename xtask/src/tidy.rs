@@ -5,6 +5,7 @@
 //! why: CONTRIBUTING.md, "House rules".
 
 mod code;
+mod diagram;
 mod layers;
 mod links;
 mod machine;
@@ -47,6 +48,11 @@ impl fmt::Display for Finding {
     }
 }
 
+/// Writes what is generated from tables: the layer diagram.
+pub fn write(workspace: &Workspace) -> Result<()> {
+    diagram::write(workspace)
+}
+
 /// Checks the format, the layers, the files and the documents; shows all there is to mend.
 pub fn run(workspace: &Workspace) -> Result<()> {
     step::heading("format");
@@ -58,7 +64,13 @@ pub fn run(workspace: &Workspace) -> Result<()> {
     for warning in sources::warnings(&tree) {
         eprintln!("warning: {warning}");
     }
-    for rule in [sources::check, machine::check, links::check, modules::check] {
+    for rule in [
+        sources::check,
+        machine::check,
+        links::check,
+        modules::check,
+        diagram::check,
+    ] {
         findings.extend(rule(&tree));
     }
     for finding in &findings {

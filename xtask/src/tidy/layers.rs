@@ -1,8 +1,8 @@
 //! The layer check: every dependency between our crates is an arrow that points down.
 //!
-//! The table is the picture of docs/design.md, "Layers". A crate may use what its
-//! arrows reach, directly or over other crates, and nothing else. The test kit
-//! is beside the layers: any crate may use it for its tests, the bench program also to run.
+//! The diagram in docs/design.md, "Layers", is generated from the table. A crate may use the crates
+//! that its arrows reach, directly or through other crates. The test kit is outside the layers: any
+//! crate may use it for its tests, the bench program also to run.
 
 use std::collections::BTreeSet;
 
@@ -12,13 +12,27 @@ use serde_json::Value;
 use super::Finding;
 
 /// A crate, and the crates right below it.
-struct Layer {
-    package: &'static str,
-    arrows: &'static [&'static str],
+pub struct Layer {
+    pub package: &'static str,
+    pub arrows: &'static [&'static str],
+    /// Not a tool of the developers.
+    pub is_product: bool,
 }
 
 const fn layer(package: &'static str, arrows: &'static [&'static str]) -> Layer {
-    Layer { package, arrows }
+    Layer {
+        package,
+        arrows,
+        is_product: true,
+    }
+}
+
+const fn tool(package: &'static str, arrows: &'static [&'static str]) -> Layer {
+    Layer {
+        package,
+        arrows,
+        is_product: false,
+    }
 }
 
 const TEST_KIT: &str = "extant-testkit";
@@ -26,7 +40,7 @@ const TEST_KIT: &str = "extant-testkit";
 const BENCH: &str = "extant-bench";
 
 /// Lowest first.
-const LAYERS: &[Layer] = &[
+pub const LAYERS: &[Layer] = &[
     layer("extant-space", &[]),
     layer("extant-sys", &["extant-space"]),
     layer("extant-ondisk", &["extant-space"]),
@@ -44,16 +58,16 @@ const LAYERS: &[Layer] = &[
     layer("extant-export", &["extant-image"]),
     layer("extant-capi", &["extant-hostfs"]),
     layer("extant", &["extant-pool", "extant-mount", "extant-export"]),
-    layer(TEST_KIT, &["extant-space", "extant-ondisk"]),
-    layer(
+    tool(TEST_KIT, &["extant-space", "extant-ondisk"]),
+    tool(
         BENCH,
         &["extant-pool", "extant-mount", "extant-export", TEST_KIT],
     ),
-    layer(
+    tool(
         "extant-examples",
         &["extant-pool", "extant-mount", "extant-export"],
     ),
-    layer("xtask", &[]),
+    tool("xtask", &[]),
 ];
 
 /// Checks `cargo metadata --no-deps`.
