@@ -30,6 +30,7 @@ mod peers;
 mod product;
 mod random;
 mod report;
+mod results;
 mod table;
 
 use std::ffi::OsString;
@@ -68,7 +69,7 @@ struct Arguments {
     #[command(subcommand)]
     inner: Option<Inner>,
 
-    /// The bench, or `list`
+    /// The bench; `list` names them, `pages` makes the pages of docs/results from their data
     name: Option<String>,
 
     /// Smaller and fewer: under a minute, for a look; its figures settle nothing
@@ -78,6 +79,10 @@ struct Arguments {
     /// Print the result as JSON
     #[arg(long)]
     json: bool,
+
+    /// Keep the result in docs/results
+    #[arg(long, conflicts_with = "quick")]
+    save: bool,
 
     /// End with status 3 when a goal is missed
     #[arg(long)]
@@ -157,11 +162,18 @@ fn measure(arguments: Arguments) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
+    if name == "pages" {
+        results::write_pages()?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let Some(bench) = benches::find(name) else {
         let names: Vec<_> = benches::ALL.iter().map(|bench| bench.name()).collect();
         bail!("no bench {name:?}; there are {}", names.join(", "));
     };
     let report = report_of(bench, &arguments).with_context(|| name.to_owned())?;
+    if arguments.save {
+        results::save(&report)?;
+    }
     if arguments.json {
         println!("{}", serde_json::to_string_pretty(&report)?);
     } else {

@@ -24,7 +24,6 @@ pub struct Report {
     figures: Figures,
     goals: Vec<Judged>,
     notes: Vec<String>,
-    #[serde(skip)]
     tables: Vec<Table>,
 }
 
@@ -63,6 +62,11 @@ impl Report {
             notes: outcome.notes,
             tables: outcome.tables,
         })
+    }
+
+    /// The name of the bench.
+    pub fn bench(&self) -> &'static str {
+        self.bench
     }
 
     /// Names of the goals that are missed.

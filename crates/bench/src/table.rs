@@ -2,10 +2,12 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
 use crate::figures::Figure;
 
 /// Rows of cells under a heading. The first column and those without a heading hold words.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize)]
 pub struct Table {
     heading: Vec<String>,
     rows: Vec<Vec<String>>,
