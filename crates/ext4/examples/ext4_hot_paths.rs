@@ -12,7 +12,8 @@ use extant_ext4::{Assign, Filesystem, NewKind, NewNode, Node, Options};
 use extant_space::{ByteRange, FallocateMode, Result, SpaceFile};
 use extant_testkit::hot_paths::run_named;
 
-/// A name, and work that is done so many times on a fresh file system; returns anything that depends on it.
+/// A name, and work done a given number of times on a fresh file system; returns a value that
+/// depends on it.
 type Path = (&'static str, fn(&Filesystem, u64) -> Result<u64>);
 
 const PATHS: [Path; 6] = [
@@ -52,7 +53,7 @@ fn filesystem() -> std::result::Result<Filesystem, Box<dyn Error>> {
     let device = MemoryDevice::from_bytes(&fs::read(&path)?);
     let options = Options {
         assign: Assign::Off,
-        // No commit comes in between by itself.
+        // No periodic commit occurs during the count.
         commit_interval: Duration::from_secs(3600),
         ..Options::default()
     };

@@ -60,11 +60,11 @@ impl<'a, N: Nodes> BlockMap<'a, N> {
         }
     }
 
-    /// What block `logical` belongs to: the extent or the hole around it, as far as its leaf or the indirect block that
-    /// is missing says it. Block 2^32 - 1, which no file has, is a hole of its own.
+    /// Maps block `logical`: the extent or the hole around it, limited to its leaf or to the
+    /// missing indirect block. Block 2^32 - 1, which no file has, is a hole of its own.
     ///
     /// # Errors
-    /// `Corrupt` for a number outside the file system, or what the store says.
+    /// `Corrupt` for a block number outside the file system; errors of the store.
     pub(crate) fn find(&self, logical: LogicalBlock) -> Result<Mapping> {
         let layout = self.format.layout;
         if u64::from(logical.0) >= LOGICAL_END {
@@ -91,10 +91,11 @@ impl<'a, N: Nodes> BlockMap<'a, N> {
         self.run(block.as_ref(), leaf.start..leaf.end.min(LOGICAL_END), *last)
     }
 
-    /// Visits what is in `range`, cut to it, in order, until `visit` breaks. Neighbours may belong together.
+    /// Visits the mappings in `range`, clipped to it, in order, until `visit` breaks. Neighbours
+    /// may be contiguous.
     ///
     /// # Errors
-    /// As [`find`](Self::find); what lies before the error has been visited.
+    /// As [`find`](Self::find); mappings before the error have been visited.
     pub(crate) fn walk<B>(
         &self,
         range: Range<u64>,

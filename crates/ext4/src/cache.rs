@@ -1,16 +1,17 @@
-//! Blocks of metadata in memory.
+//! Cache of metadata blocks.
 //!
-//! Model: a block's bytes are an `Arc<[u8]>`. Readers take a copy of the `Arc` and are not disturbed by later changes;
-//! who changes a block gets bytes of its own when anybody still holds the old ones. So a commit freezes a block by
-//! taking its `Arc`, and the next transaction changes it at once.
+//! Model: the bytes of a block are an `Arc<[u8]>`. A reader clones the `Arc` and is not affected by
+//! later changes; a writer copies the bytes if a reader still holds the old ones. A commit freezes
+//! a block by taking its `Arc`, and the next transaction can change it at once.
 //!
-//! What is not here is read from the journal, where it has committed and is not home yet, else from the device.
+//! On a miss the block comes from the journal if it is committed but not checkpointed, otherwise
+//! from the device.
 //!
 //! Invariants:
-//! - bytes that came from the device were judged once, before anybody else saw them;
-//! - a block leaves the cache only when nobody holds it: a transaction holds those it changed until it has
-//!   committed, so there are never two of one number;
-//! - a forgotten block (freed) is not written, and not found any more.
+//! - bytes from the device are validated once, before any user sees them;
+//! - a block is evicted only when it has no user: a transaction holds the blocks it changed until
+//!   it has committed, so there are never two objects of one block number;
+//! - a forgotten block (freed) is not written and not found any more.
 //!
 //! Lock order: a block's lock is the last.
 
@@ -51,7 +52,7 @@ struct State {
     forgotten: bool,
 }
 
-/// Somebody who changes blocks for a transaction.
+/// The owner of changes to blocks for a transaction.
 pub(crate) trait Changing {
     /// The running transaction.
     fn id(&self) -> TransactionId;
@@ -171,7 +172,7 @@ impl BlockCache {
         made.expect("making one does not fail")
     }
 
-    /// Runs `work` on a block that nobody has forgotten.
+    /// Runs `work` on a block that is not forgotten.
     fn with<T>(
         &self,
         number: PhysicalBlock,

@@ -1,16 +1,17 @@
-//! The consistency check: whether a file system is what it says, without changing it.
+//! The consistency check: read-only verification of a file system.
 //!
-//! It looks at what `e2fsck -fn` looks at, in the same order: superblock and descriptors, then
-//! all inodes with their blocks, directories, connections, links, and at last the bitmaps. What the
-//! journal has not brought to its place yet is not seen: the caller gives the device as it is after recovery.
+//! It checks what `e2fsck -fn` checks, in the same order: superblock and descriptors, then all
+//! inodes with their blocks, directories, connections, link counts, and finally the bitmaps. Blocks
+//! that the journal has not checkpointed are not seen: the caller passes the device as it is after
+//! recovery.
 //!
-//! Memory: a bit for each block of a group that is in use, 16 bytes for each inode in use, about 130 for
-//! each directory and for each group, 16 for each entry of one directory at a time. Time goes with what is in
-//! use: tables and bitmaps that were never written are not read.
+//! Memory: one bit for each block of a group in use, 16 bytes for each inode in use, about 130 for
+//! each directory and for each group, 16 for each entry of one directory at a time. The run time
+//! depends on what is in use: tables and bitmaps that were never written are not read.
 //!
-//! What is wrong is a [`Finding`], never an error; errors are a device that cannot be read, a feature that is
-//! not known, and a cancel. Orphans are no findings: they wait for the next mount (e2fsck calls them errors
-//! when it may not clear them).
+//! A defect is a [`Finding`], never an error. Errors are read errors, unknown features, and a
+//! cancel. Orphans are no findings: the next mount processes them (e2fsck reports them as errors if
+//! it may not clear them).
 //!
 //! Format: docs/formats/ext4.md.
 
@@ -57,7 +58,7 @@ pub struct CheckOptions {
     pub findings_max: usize,
     /// Whether copies of the superblock are compared. e2fsck does not.
     pub backups: Backups,
-    /// Whether the sums in the superblock are compared.
+    /// Whether the totals in the superblock are compared.
     pub totals: Totals,
 }
 
@@ -173,7 +174,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Tells that a pass has come to `group`, and stops when asked to.
+    /// Reports that a pass has reached `group`, and returns an error after a cancel.
     fn advance(&self, step: Step, group: GroupNumber) -> Result<()> {
         self.control.cancel.check()?;
         let layout = self.volume.layout();

@@ -1,23 +1,24 @@
 //! Directories: the entries of one directory, over any store of its blocks.
 //!
-//! Model: a directory maps names to inodes. A *linear* one is searched block by block. One with
-//! a *tree* is searched by the hash of the name: the tree leads to the first block (leaf) whose
-//! names may have it, and an odd hash in the tree says that names with the even one below go on
-//! in the next leaf. When a linear directory of one block is full and the file system has
-//! `dir_index`, it gets a tree, as with the kernel. Blocks are never given back.
+//! Model: a directory maps names to inodes. A *linear* directory is searched block by block. A
+//! directory with a *tree* is searched by the hash of the name: the tree leads to the first block
+//! (leaf) that may contain it, and an odd hash in the tree means that names with the even hash
+//! below continue in the next leaf. When a linear directory of one block is full and the file
+//! system has `dir_index`, it gets a tree, as in the kernel. Blocks are never freed.
 //!
-//! A change is made of steps. Each reads what it needs, then takes at most one new block, then
-//! changes; after every step the directory is valid. So when an operation fails for want of
-//! space or because a block cannot be read, the name was not inserted, removed or retargeted,
-//! though nodes of the tree may have been split already, which no reader can tell.
+//! A change consists of steps. Each step reads what it needs, then allocates at most one new block,
+//! then changes; after every step the directory is valid. An operation that fails for lack of space
+//! or because a block cannot be read has not inserted, removed or retargeted the name. It may have
+//! split nodes of the tree, which is invisible to readers.
 //!
 //! Invariants, checked by `tests/verify.rs`:
-//! - every leaf holds only names whose hashes lie between its entry in the tree and the next;
+//! - a leaf holds only names whose hashes are between its entry in the tree and the next;
 //! - every block is in the tree once: the root, a node or a leaf;
-//! - every block is sealed.
+//! - every block is sealed (its checksum is valid).
 //!
-//! There are no locks here: the caller holds the inode's, shared for reading and exclusive for
-//! changing. `casefold`, `encrypt` and `inline_data` are refused by the engine before.
+//! There are no locks here: the caller holds the lock of the inode, shared for reading and
+//! exclusive for changes. The engine refuses `casefold`, `encrypt` and `inline_data` directories
+//! beforehand.
 //!
 //! Format: docs/formats/ext4.md, "Directory".
 
@@ -64,7 +65,7 @@ impl From<Entry<'_>> for DirectoryEntry {
     }
 }
 
-/// Where an entry lies; good until the next change.
+/// Position of an entry; valid until the next change.
 struct Place {
     block: LogicalBlock,
     kind: BlockKind,
@@ -102,11 +103,11 @@ impl<B: DirectoryBlocks> Directory<B> {
         Ok(self.find(name)?.map(|place| place.entry))
     }
 
-    /// Whether there are no names but `.` and `..`. Looks into every block, also into those that a
-    /// damaged tree does not lead to.
+    /// Whether there are no names but `.` and `..`. Reads every block, also blocks that a damaged
+    /// tree does not reference.
     ///
     /// # Errors
-    /// `Corrupt` with the block; what the store says.
+    /// `Corrupt` with the block; errors of the store.
     pub(crate) fn is_empty(&self) -> Result<bool> {
         self.check_has_blocks()?;
         for index in (0..self.blocks.blocks()).map(LogicalBlock) {

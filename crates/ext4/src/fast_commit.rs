@@ -1,20 +1,21 @@
-//! Fast commits: what a crash left of them at the end of the journal and how it becomes part of the file system, and
-//! writing them.
+//! Fast commits: recovery of those that a crash left at the end of the journal, and writing them.
 //!
-//! Model: a fast commit says in a few records what changed since the last transaction of the journal. They count
-//! until that transaction commits, whose number they carry. Replaying them is one ordinary transaction of that
-//! number, in which everything that the records change is: so at any moment either the records count or the
-//! transaction does, and a crash in between only means to do it again.
+//! Model: a fast commit describes in a few records what changed since the last transaction of the
+//! journal. The records are valid until the transaction whose number they carry commits. Replaying
+//! them is one ordinary transaction of that number which contains all their changes. So at any
+//! moment either the records or the transaction are valid, and a crash in between repeats the
+//! replay.
 //!
-//! - [`Commits`] finds those that are whole;
-//! - [`replay()`] carries them out on a file system that is opened for nothing else;
-//! - [`ShadowDevice`] keeps what that writes in memory, for readers of a device that must not change.
+//! - [`Commits`] finds the complete ones;
+//! - [`replay()`] applies them to a file system that is opened for nothing else;
+//! - [`ShadowDevice`] keeps the resulting writes in memory, for readers of a device that must not
+//!   change.
 //!
-//! Of our own commits the running transaction keeps what they would have to say ([`Notes`]), and a sync says it where
-//! it can be said (`write.rs`).
+//! For our own commits the running transaction collects what the records would contain ([`Notes`]),
+//! and a sync writes them if the transaction is eligible (`write.rs`).
 //!
-//! Records are input like everything on the disk: what cannot be true is an error that names the record, and
-//! nothing has changed then.
+//! Records are untrusted input: an impossible value is an error that names the record, and nothing
+//! has changed then.
 //!
 //! Format: docs/formats/jbd2.md, "Fast commits".
 

@@ -1,11 +1,11 @@
-//! The data of one file: reading, writing, cutting, allocating.
+//! The data of one file: read, write, truncate, allocate.
 //!
-//! Data goes past the cache, straight to the device; what a transaction then refers to is on the device before it,
-//! as a commit flushes what was written before. New blocks are written before the inode refers to them, so that nobody
-//! ever reads what was there before.
+//! Data bypasses the cache and goes to the device. It is on the device before the transaction that
+//! refers to it, because a commit flushes earlier writes. New blocks are written before the inode
+//! refers to them, so earlier contents of a block are never exposed.
 //!
-//! Lock order: `inode.rs`. Reading takes the operation lock shared, and overwriting what is written does; everything
-//! else takes it exclusive.
+//! Lock order: `inode.rs`. Reads and overwrites of written blocks take the operation lock shared;
+//! everything else takes it exclusively.
 
 mod allocate;
 mod append;

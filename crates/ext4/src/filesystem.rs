@@ -1,9 +1,10 @@
-//! A file system that is open.
+//! An open file system.
 //!
-//! Model: [`Parts`] is what everything works on: cache, groups, inodes, allocator, and what the running transaction has
-//! changed. [`Core`] adds the journal, which calls the parts back when it freezes a transaction. A change is
-//! begun ([`Core::begin`]) with an upper bound of the blocks it may touch, made in memory, and ended by dropping the
-//! transaction; the journal writes what has gathered every few seconds, or when somebody syncs.
+//! Model: [`Parts`] is the shared state: cache, groups, inodes, allocator, and the changes of the
+//! running transaction. [`Core`] adds the journal, which calls back into the parts when it freezes
+//! a transaction. A change begins ([`Core::begin`]) with an upper bound of the blocks it may
+//! modify, is made in memory, and ends when the transaction handle is dropped. The journal writes
+//! the accumulated changes every few seconds, or on a sync.
 //!
 //! Lock order: `inode.rs`.
 
@@ -41,8 +42,8 @@ pub use statistics::Statistics;
 
 /// An ext4 file system.
 ///
-/// Cheap to clone; all clones are the same. The last one to go closes it as [`close`](Self::close) does, but
-/// tells nobody about errors.
+/// Cheap to clone; all clones are equivalent. Dropping the last one closes it as
+/// [`close`](Self::close) does, but discards errors.
 #[derive(Clone)]
 pub struct Filesystem {
     pub(crate) core: Arc<Core>,
@@ -80,7 +81,7 @@ pub(crate) struct Parts {
     pub(crate) superblock: Mutex<Superblock>,
     /// As it was last given to the device or the journal.
     superblock_given: Mutex<Superblock>,
-    /// The block it lies in, held so that a freeze need not read it.
+    /// The block that contains it, pinned so that a freeze need not read it.
     superblock_block: Arc<Block>,
     pub(crate) cache: Arc<BlockCache>,
     pub(crate) groups: Arc<Groups>,
@@ -89,7 +90,7 @@ pub(crate) struct Parts {
     assigned: AssignedBlocks,
     pub(crate) running: Running,
     pub(crate) orphans: Orphans,
-    /// Held by who changes names of two directories: what is above what stays as it is.
+    /// Held by renames between two directories: the ancestors of a directory must not change.
     pub(crate) moving: Mutex<()>,
     /// Changes are refused: something was wrong, and the file system is set to stop then.
     stopped: AtomicBool,
@@ -103,10 +104,10 @@ pub(crate) struct Parts {
 }
 
 impl Filesystem {
-    /// Makes everything durable that was done before.
+    /// Makes all earlier changes durable.
     ///
     /// # Errors
-    /// Those of the device, also those of earlier writes that nobody was told about.
+    /// Errors of the device, including unreported ones of earlier writes.
     pub fn sync(&self) -> Result<()> {
         let Some(journal) = &self.core.journal else {
             return Ok(());
@@ -116,21 +117,22 @@ impl Filesystem {
         self.core.parts.device.flush()
     }
 
-    /// Writes everything home and marks the file system clean. Clones, nodes and files that are still there find
-    /// it read-only from then on; orphans among them are left to whoever opens it next.
+    /// Checkpoints everything and marks the file system clean. Remaining clones, nodes and files
+    /// become read-only; the next opening processes their orphans.
     ///
     /// # Errors
-    /// Those of the device; the journal then still has what is not home. The first error by which the blocks of a
-    /// removed file were not given back; everything is at home then.
+    /// Errors of the device; the journal then still has what is not checkpointed. The first error
+    /// of freeing the blocks of a removed file; everything is checkpointed then.
     pub fn close(self) -> Result<()> {
         self.core.close()
     }
 
-    /// Stops the file system as a crash would, after what `shutdown` names was made durable. Nothing is written after
-    /// that, and it is not marked clean: the next opening replays the journal. Changes fail from now on.
+    /// Stops the file system as a crash would, after making durable what `shutdown` names. Nothing
+    /// is written after that, and the file system is not marked clean: the next opening replays the
+    /// journal. Changes fail from now on.
     ///
     /// # Errors
-    /// Those of [`sync`](Self::sync); the file system goes on then.
+    /// Those of [`sync`](Self::sync); the file system continues then.
     pub fn cut(&self, shutdown: Shutdown) -> Result<()> {
         match shutdown {
             Shutdown::Default | Shutdown::LogFlush => self.sync()?,
@@ -198,8 +200,8 @@ impl Core {
         Ok(journal)
     }
 
-    /// Makes a change again that failed for want of space, when a commit gives back blocks that were freed before.
-    /// What fails so must leave everything in a state from which it can be made again.
+    /// Retries a change that failed for lack of space if a commit makes freed blocks available. A
+    /// failed change must leave a state from which it can be repeated.
     pub(crate) fn with_space<T>(&self, mut change: impl FnMut() -> Result<T>) -> Result<T> {
         let mut result = change();
         for _ in 0..COMMITS_FOR_SPACE {
@@ -287,13 +289,13 @@ impl Core {
         }
         let release = || self.parts.allocator.release_windows();
         if catch_unwind(AssertUnwindSafe(release)).is_err() {
-            // Somebody panicked before, in the allocator.
+            // Another thread has panicked in the allocator.
             let error = Error::new(ErrorKind::Io);
             self.fail(error.detail("a thread panicked while it changed the allocator"));
         }
         journal.empty()?;
         self.parts.mark_clean()?;
-        // Removing a name was all right by then, and nobody was there to be told.
+        // The removal of the name had succeeded, and the error could not be reported.
         self.parts.orphans.take_failure().map_or(Ok(()), Err)
     }
 }
@@ -304,7 +306,7 @@ impl Drop for Core {
             // As a crash would leave it.
             return;
         }
-        // Nobody is there to be told.
+        // The error cannot be reported.
         let _ = self.close();
     }
 }

@@ -42,7 +42,7 @@ pub(crate) struct Groups {
     /// As it was when the file system was opened; only for what never changes.
     superblock: Superblock,
     groups: Box<[OnceLock<Box<Mutex<Group>>>]>,
-    /// Sums over the descriptors as they were frozen last: no operation writes them.
+    /// Sums over the descriptors at the last freeze: no operation updates them.
     frozen_free: Mutex<FreeSums>,
     zone: SystemZone,
     /// How many inodes wait for a commit to be used again.
@@ -240,7 +240,7 @@ impl Group {
     }
 }
 
-/// Blocks of metadata that a change of block bitmaps in so many groups touches at most.
+/// Upper bound of the metadata blocks that a change of block bitmaps in `groups` groups modifies.
 pub(crate) const fn group_credits(groups: u32) -> u32 {
     2 * groups
 }

@@ -1,4 +1,4 @@
-//! Tables of things in memory that nobody loses while he holds them.
+//! Caches of shared objects that are not evicted while they are in use.
 
 use std::hash::Hash;
 use std::sync::Arc;
@@ -6,7 +6,7 @@ use std::sync::Arc;
 use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, UnitWeighter};
 
-/// A table that drops what was not used for long, but never what somebody holds: so there are not two of one key.
+/// A cache that evicts unused entries only: there are never two objects of one key.
 pub(crate) type HeldCache<K, V> = Cache<K, Arc<V>, UnitWeighter, DefaultHashBuilder, KeepHeld>;
 
 /// A table that tries to keep `capacity` entries.
@@ -20,7 +20,7 @@ pub(crate) fn held_cache<K: Eq + Hash, V>(capacity: usize) -> HeldCache<K, V> {
     )
 }
 
-/// Leaves alone what somebody holds.
+/// Keeps entries that are in use.
 #[derive(Clone)]
 pub(crate) struct KeepHeld;
 

@@ -43,13 +43,13 @@ pub(crate) struct InodeCell {
     pub(crate) number: InodeNumber,
     pub(crate) operation: RwLock<()>,
     pub(crate) state: RwLock<InodeState>,
-    /// Its blocks, as far as the allocator is concerned; made when it first needs some.
+    /// Its owner in the allocator; made when the inode first needs blocks.
     owner: OnceLock<Owner>,
-    /// Where its slot lies.
+    /// Location of its slot.
     pub(crate) place: SlotPlace,
 }
 
-/// Where an inode lies in its table.
+/// Location of an inode in its table.
 #[derive(Clone)]
 pub(crate) struct SlotPlace {
     /// Held, so that a freeze need not read it.
@@ -67,7 +67,7 @@ pub(crate) struct InodeState {
     /// Where the file ends, for appends; what is changed in the tree otherwise goes through
     /// [`tree_area`](Self::tree_area).
     pub(crate) end: Option<End>,
-    /// The whole slot as it was read: fields nobody knows, and the attributes behind the fields.
+    /// The whole slot as it was read: unknown fields, and the attributes after the fields.
     pub(crate) slot: Box<[u8]>,
     /// The last transaction that changed anything.
     changed_in: Option<TransactionId>,
@@ -142,7 +142,7 @@ impl InodeCell {
         self.owner.get()
     }
 
-    /// Gives back blocks that are kept for it to grow.
+    /// Releases blocks reserved for growth.
     pub(crate) fn release_windows(&self) {
         if let Some(owner) = self.owner.get() {
             owner.release_windows();

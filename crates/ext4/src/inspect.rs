@@ -1,10 +1,11 @@
-//! Looking at a file system as a whole: what tools print that do not go by names.
+//! Inspection of a whole file system: what tools print without going by names.
 //!
-//! Model: everything is told as of the last commit. Of a file system that is open read-only that is all there is,
-//! with what its journal has; one that is being changed is committed first, and what changes meanwhile may be seen or not.
+//! Model: the state is that of the last commit. A file system that is open read-only shows that
+//! state, including what its journal contains; one that is open for changes is committed first, and
+//! concurrent changes may be visible or not.
 //!
-//! Nothing here keeps what it has read: a pass over all inodes costs one read of the tables that are in use, and
-//! as much memory as a piece of a table.
+//! Nothing is cached here: a pass over all inodes reads the tables in use once, and needs the
+//! memory of one chunk of a table.
 
 mod free;
 mod inodes;
@@ -31,8 +32,8 @@ impl Filesystem {
         lock(&self.core.parts.superblock).clone()
     }
 
-    /// The device as the file system sees it: one that is open read-only sees what its journal has as if it were
-    /// replayed. Nobody else may write to it.
+    /// The device as the file system sees it: read-only, with the contents of the journal as if it
+    /// were replayed. No other process may write to it.
     pub fn device(&self) -> Arc<dyn Device> {
         Arc::clone(&self.core.parts.device)
     }

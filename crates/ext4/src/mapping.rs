@@ -1,6 +1,6 @@
-//! Where the blocks of an inode are: in an extent tree or in a block map. Nobody else needs to know which.
+//! Mapping of an inode: an extent tree or a block map, behind one interface.
 //!
-//! The kind of an inode is decided where a map is made to be read or changed, once for all that is done with it.
+//! The kind is determined once, when a map is made for reading or changing.
 
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ impl Nodes for BlockCache {
     }
 }
 
-/// What block `logical` belongs to. A hole or extent may be told in parts.
+/// Maps block `logical`. A hole or extent may be returned in parts.
 pub(crate) fn find(
     inode: &Inode,
     cache: &BlockCache,

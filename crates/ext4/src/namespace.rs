@@ -1,12 +1,13 @@
-//! Names: what directories of the file system map to which inodes, and changing that.
+//! Names: what the directories of the file system map to which inodes, and changes of that.
 //!
-//! Model: `directory` knows how names lie in the blocks of one directory; here are those blocks as the cache and
-//! the running transaction have them, and the operations on names, each in one transaction: after a crash it
-//! was done or it was not.
+//! Model: `directory` knows the layout of one directory's blocks. This module provides these blocks
+//! from the cache and the running transaction, and the operations on names, each in one
+//! transaction: after a crash it was done or it was not.
 //!
-//! Lock order: `inode.rs`. Who needs the operation locks of several directories takes that of an ancestor
-//! first, and of directories that are not related that with the lower number; only who holds the lock of
-//! [`Parts::moving`] needs two that are not parent and child, so that what is whose ancestor cannot change meanwhile.
+//! Lock order: `inode.rs`. An operation that needs the operation locks of several directories takes
+//! that of an ancestor first, and of unrelated directories that with the lower number. Only a
+//! holder of the lock [`Parts::moving`] locks two directories that are not parent and child, so
+//! that their ancestry cannot change meanwhile.
 
 mod blocks;
 mod create;
@@ -45,7 +46,7 @@ pub struct ListedName<'a> {
     pub inode: InodeNumber,
     /// Its type, where the directory says it.
     pub file_type: Option<FileType>,
-    /// To go on behind it; fits 63 bits.
+    /// Position for continuing after it; fits 63 bits.
     pub cookie: u64,
 }
 

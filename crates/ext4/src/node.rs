@@ -1,11 +1,11 @@
-//! Inodes that somebody uses: the engine as its users see it.
+//! Inodes in use: the interface of the engine.
 //!
-//! Model: a [`Node`] is a handle. As long as there is one, the inode stays, also when it has lost its last name; the
-//! last handle of an inode without a name frees it. A [`File`] is a node with data, and the `SpaceFile` of this
-//! file system.
+//! Model: a [`Node`] is a handle. The inode exists as long as a handle does, also after its last
+//! name is removed; dropping the last handle of an inode without a name frees it. A [`File`] is a
+//! node with data, and the `SpaceFile` of this file system.
 //!
-//! Errors of the structures themselves pass through [`Core::judged`], which notes them in the superblock and stops
-//! further changes where the file system is set to.
+//! Structural errors pass through [`Core::judged`], which records them in the superblock and stops
+//! further changes if the file system is configured so.
 
 mod access_time;
 mod attributes;
@@ -32,7 +32,7 @@ pub use attributes::{AttributeChange, Attributes, Times};
 pub use file::File;
 pub use path::FollowLast;
 
-/// An inode that somebody uses.
+/// A handle on an inode.
 pub struct Node {
     pub(crate) core: Arc<Core>,
     pub(crate) cell: Arc<InodeCell>,
@@ -79,18 +79,18 @@ impl Node {
             .expect("an inode without a type is not opened")
     }
 
-    /// Makes it durable: data and size, or everything about it. Commits only what it needs: nothing at all
-    /// for the data of a file that was overwritten in place.
+    /// Makes it durable: data and size, or everything. Commits only what is needed: nothing for the
+    /// data of a file that was overwritten in place.
     ///
     /// # Errors
-    /// Those of the device, also of earlier writes that nobody was told about.
+    /// Errors of the device, including unreported ones of earlier writes.
     pub fn sync(&self, mode: SyncMode) -> Result<()> {
         self.core.judged(self.core.sync_inode(&self.cell, mode))
     }
 
-    /// Gives back the blocks that are kept behind its data while it grows, for others. The last handle that is dropped does
-    /// so too; who keeps nodes for long does it when nobody writes the file any more. It grows where it would have all the
-    /// same, as long as nobody else took that place.
+    /// Releases the blocks reserved after its data. Dropping the last handle does so too; a program
+    /// that keeps nodes for long calls it when the file is no longer written. Later growth
+    /// continues at the same blocks unless another file has taken them.
     pub fn release_windows(&self) {
         self.cell.release_windows();
     }
@@ -143,7 +143,7 @@ impl Core {
         entry: DirectoryEntry,
         directory: InodeNumber,
     ) -> Result<Arc<InodeCell>> {
-        // Judges the number.
+        // Validates the number.
         let cell = self.parts.entry_cell(entry, directory)?;
         match self.open_inode(cell.number) {
             Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::new(
@@ -177,7 +177,7 @@ impl Core {
         }
         cell.release_windows();
         if !has_name {
-            // Who opens the file system next finds the orphan; who closes it is told.
+            // The next opening finds the orphan; a close reports the error.
             if let Err(error) = self.judged(self.delete(cell)) {
                 self.parts.orphans.note_failure(cell, &error);
             }

@@ -12,15 +12,15 @@ pub struct Options {
     pub access: Access,
     /// Whether the journal is replayed.
     pub replay: Replay,
-    /// What to do when metadata turns out wrong; by default what the superblock says.
+    /// Reaction to corrupt metadata; by default that of the superblock.
     pub on_error: Option<OnError>,
     /// How long a change may wait for its commit.
     pub commit_interval: Duration,
-    /// Whether the device is told about blocks that a commit has freed.
+    /// Whether the device is informed of blocks that a commit has freed.
     pub discard: Discard,
     /// Whether new blocks are given their place on the device.
     pub assign: Assign,
-    /// How the device is told to make zeros where written zeros are asked for.
+    /// How the device zeroes blocks when written zeros are requested.
     pub zeroes: DeviceZeroes,
     /// Whether blocks kept for root may be taken.
     pub reserve: Reserve,
@@ -35,15 +35,15 @@ pub struct Options {
 pub enum Replay {
     /// It is; with read-only access the file system is seen as if it were.
     On,
-    /// The journal is not looked at (`noload` of mount(8)), and may be damaged. Needs read-only access. What was
-    /// committed and not checkpointed is not seen.
+    /// The journal is ignored (`noload` of mount(8)), and may be damaged. Requires read-only
+    /// access. Committed blocks that were not checkpointed are not seen.
     Off,
 }
 
-/// What to do when metadata turns out wrong.
+/// Reaction to corrupt metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnError {
-    /// Note it in the superblock and go on.
+    /// Record it in the superblock and continue.
     Continue,
     /// Note it, and change nothing more.
     ReadOnly,
@@ -79,7 +79,7 @@ pub enum Reserve {
     Take,
 }
 
-/// How the device is told to make zeros.
+/// How the device zeroes blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceZeroes {
     /// With their place on the device: no later write fails for lack of space below.

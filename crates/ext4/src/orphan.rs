@@ -1,18 +1,19 @@
-//! Orphans: inodes of which a crash would leave work undone. Files that have lost their last name and are still
-//! open, and files that are being cut in several transactions.
+//! Orphans: inodes whose work a crash would leave unfinished. Files that have lost their last name
+//! and are still open, and files that are truncated in several transactions.
 //!
-//! Model: they are noted in the orphan file where there is one, else (and when that is full) in a list that begins in
-//! the superblock and goes on through `i_dtime`. Who opens the file system next frees those without a name and
-//! cuts the others to their size.
+//! Model: they are recorded in the orphan file if there is one, else (and when that is full) in a
+//! list that begins in the superblock and continues through `i_dtime`. The next opening frees those
+//! without a name and truncates the others to their size.
 //!
-//! Noting an inode cannot fail, as it is a part of changes that are half done by then: what a damaged orphan file does
-//! not take goes into the list. What the disk has noted need not be right: an entry that no orphan can have, and an orphan
-//! whose blocks cannot be found, are struck out when the file system is opened, and the damage is noted in the superblock.
-//! The blocks stay in use until e2fsck frees them.
+//! Recording an inode cannot fail, because it is part of changes that are half done by then: what a
+//! damaged orphan file does not accept goes to the list. Records on the disk are untrusted: an
+//! impossible entry, and an orphan whose blocks cannot be found, are removed on opening, and the
+//! damage is recorded in the superblock. The blocks stay in use until e2fsck frees them.
 //!
-//! Invariant: what is noted in memory is what the next commit will have on the disk.
+//! Invariant: the list in memory is the one that the next commit writes to the disk.
 //!
-//! Format: docs/formats/ext4.md, "Orphan file". Lock order: this lock comes after transaction and before state.
+//! Format: docs/formats/ext4.md, "Orphan file". Lock order: this lock comes after transaction and
+//! before state.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,9 +37,9 @@ pub(crate) const CREDITS: u32 = 2;
 #[derive(Default)]
 pub(crate) struct Orphans {
     inner: Mutex<Inner>,
-    /// The first of the list has changed since the superblock was last brought home.
+    /// The head of the list has changed since the superblock was last checkpointed.
     head_changed: AtomicBool,
-    /// The first error by which blocks were not given back.
+    /// The first error of freeing blocks.
     failure: Mutex<Option<Error>>,
 }
 
@@ -291,7 +292,8 @@ impl Parts {
 }
 
 impl Core {
-    /// Finishes what was left undone when the file system was last in use, as far as the damage there is lets it.
+    /// Completes the work that was unfinished when the file system was last in use, as the damage
+    /// permits.
     pub(crate) fn clear_orphans(&self) -> Result<()> {
         let found = self.parts.find_orphans()?;
         let mut damage = Vec::new();

@@ -1,11 +1,11 @@
-//! The blocks of one inode while a transaction changes it: taking, giving back, and the nodes of its tree.
+//! Block allocation of one inode within a transaction: data blocks, tree nodes, and freeing.
 //!
-//! What an operation takes and gives back is counted here and added to the inode's `i_blocks` at its end
-//! ([`Store::settle`]).
+//! Allocated and freed blocks are counted here and added to the inode's `i_blocks` at the end of
+//! the operation ([`Store::settle`]).
 //!
-//! Blocks that only make a file's last piece longer are set in their bitmap when the transaction is frozen, or when they
-//! would otherwise be cleared again ([`Unmarked`]): files that grow at the same time may share a group, and its lock would
-//! go from processor to processor with every block.
+//! Blocks that only extend the last extent of a file get their bitmap bits when the transaction is
+//! frozen, or before they would be cleared again ([`Unmarked`]): files that grow at the same time
+//! may share a group, and its lock would move between processors with every block.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,7 +39,7 @@ pub(crate) struct Store<'a> {
     owner: &'a Owner,
     /// Blocks that will be changed, each once.
     held: Vec<(PhysicalBlock, Arc<Block>)>,
-    /// Blocks taken, less blocks given back.
+    /// Allocated minus freed blocks.
     taken: i64,
     /// The inode's, until [`settle`](Self::settle) gives them back to it.
     unmarked: Option<Unmarked>,
@@ -63,10 +63,10 @@ impl<'a> Store<'a> {
         }
     }
 
-    /// The inode refers to blocks from now on that were allocated for it.
+    /// Records that the inode refers to blocks that were allocated for it.
     ///
     /// # Errors
-    /// `Corrupt` when somebody refers to them already; they are not kept then.
+    /// `Corrupt` if another inode refers to them; they are not kept then.
     pub(crate) fn attach(&mut self, blocks: Allocation<'_>) -> Result<BlockRange> {
         let range = blocks.range();
         self.parts
@@ -76,7 +76,7 @@ impl<'a> Store<'a> {
         Ok(blocks.keep())
     }
 
-    /// The same for data that may go on where the last piece ended.
+    /// The same for data that may extend the last extent.
     ///
     /// # Errors
     /// As [`attach`](Self::attach).
@@ -151,10 +151,10 @@ impl<'a> Store<'a> {
         self.taken -= i64::from(blocks);
     }
 
-    /// Adds what was taken to the inode's count.
+    /// Adds the allocated blocks to the inode's count.
     ///
     /// # Errors
-    /// `TooLarge` when it cannot count so many.
+    /// `TooLarge` if the count overflows.
     pub(crate) fn settle(mut self, state: &mut InodeState) -> Result<()> {
         state.unmarked = self.unmarked.take();
         let layout = &self.parts.layout;
@@ -236,8 +236,8 @@ impl NodesMut for Store<'_> {
 }
 
 impl Parts {
-    /// Gives back blocks to which nothing refers any more; they can be used again when the transaction has
-    /// committed. Those of `unset`, which are some of them, are clear in their bitmap.
+    /// Frees blocks without references; they are reusable after the transaction has committed. The
+    /// bits of `unset`, a subset, are clear in their bitmap.
     fn free(
         &self,
         transaction: &Transaction<'_>,
@@ -275,7 +275,7 @@ impl Parts {
         let locate = |block| self.layout.locate(PhysicalBlock(block));
         let (first, last) = (locate(range.start().0), locate(range.end().0 - 1));
         let (Some((first, _)), Some((last, _))) = (first, last) else {
-            // Told by who marks the blocks.
+            // Reported when the blocks are marked.
             return Ok(());
         };
         // With small blocks an extent may be longer than a group.

@@ -1,7 +1,7 @@
-//! Taking locks.
+//! Locking.
 //!
-//! A thread that panicked with a lock left what it protects half changed, and that must not reach the disk: everybody
-//! else stops as well.
+//! A thread that panicked with a lock left the protected state half changed, which must not reach
+//! the disk: all other threads stop as well.
 
 use std::sync::{Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 

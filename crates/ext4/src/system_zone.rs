@@ -1,11 +1,12 @@
-//! The blocks that belong to the file system itself: superblocks and descriptors, bitmaps, inode tables, the journal.
+//! The blocks of the file system's own metadata: superblocks and descriptors, bitmaps, inode
+//! tables, the journal.
 //!
-//! A damaged inode may say that some of them are its own. To read them does no harm, but to write to such a file, or to
-//! give its blocks back, would destroy everything. So what comes from the disk is held against this list once: an
-//! inode when it is read, a node of a tree when it is. What the allocator gives is right as long as its bitmaps are:
-//! those are held against the list as well.
+//! A damaged inode may refer to some of them. Reading them is harmless, but writing to such a file,
+//! or freeing its blocks, would destroy the file system. So references from the disk are compared
+//! with this list once: those of an inode and of a tree node when they are read. Allocations are
+//! right if the bitmaps are, and are compared as well.
 //!
-//! Model: sorted ranges with something between any two. It never changes while a file system is open.
+//! Model: sorted ranges with gaps between them. It never changes while a file system is open.
 
 use std::ops::Range;
 
@@ -37,7 +38,7 @@ pub(crate) struct OffLimits<'a> {
 /// A zone that is being made from descriptors in their order.
 #[derive(Default)]
 pub(crate) struct ZoneBuilder {
-    /// Of each sort: with `flex_bg`, those of many groups lie side by side.
+    /// By kind: with `flex_bg`, those of many groups are adjacent.
     sorts: [Vec<Range<u64>>; 4],
 }
 
@@ -69,10 +70,10 @@ impl ZoneBuilder {
         }
     }
 
-    /// The zone, with the journal.
+    /// The zone, including the journal.
     ///
     /// # Errors
-    /// `Corrupt` when the journal lies where something else does.
+    /// `Corrupt` if the journal overlaps other metadata.
     pub(crate) fn finish(
         self,
         superblock: &Superblock,
@@ -109,7 +110,7 @@ impl SystemZone {
         (first < end).then_some(PhysicalBlock(first))
     }
 
-    /// What lies in `blocks`, cut to them.
+    /// The parts of the zone in `blocks`, clipped.
     pub(crate) fn within(&self, blocks: Range<u64>) -> impl Iterator<Item = Range<u64>> + '_ {
         let first = self
             .ranges
@@ -123,8 +124,8 @@ impl SystemZone {
             .map(move |range| range.start.max(blocks.start)..range.end.min(blocks.end))
     }
 
-    /// Refuses an inode, as it comes from the disk, that names blocks of the zone itself. What lies in nodes of its tree
-    /// is checked when those are read.
+    /// Refuses an inode from the disk that refers to blocks of the zone itself. References in its
+    /// tree nodes are checked when those are read.
     ///
     /// # Errors
     /// `Corrupt`.
@@ -143,7 +144,7 @@ impl SystemZone {
         if !inode.flags().contains(InodeFlags::EXTENTS) {
             return Ok(());
         }
-        // One that cannot be parsed is told of when it is used.
+        // An invalid one is reported when it is used.
         match ExtentNode::parse_root(inode.block_area(), layout) {
             Ok(root) => off_limits.check_node(&root),
             Err(_) => Ok(()),

@@ -1,26 +1,26 @@
-//! The extent tree of one file: which blocks of the device are which blocks of the file.
+//! The extent tree of one file: the map from blocks of the file to blocks of the device.
 //!
-//! Model: the root is the inode's `i_block`; the other nodes are blocks of a store ([`Nodes`]), which is the cache
-//! and the journal in the engine and a map in the tests. A change is made in *steps*. A step changes one leaf
-//! and what lies above it, so that its cost has a bound ([`step_cost`]), and what is longer (a truncate of a
-//! hundred thousand extents) is a series of steps that the caller may spread over transactions: after each of them
-//! the tree is valid.
+//! Model: the root is the inode's `i_block`; the other nodes are blocks of a store ([`Nodes`]),
+//! which is the cache and the journal in the engine and a map in the tests. A change is made in
+//! *steps*. A step changes one leaf and its ancestors, so its cost is bounded ([`step_cost`]). A
+//! longer change (a truncate of a hundred thousand extents) is a series of steps that the caller
+//! may spread over transactions: the tree is valid after each of them.
 //!
 //! Invariants, after every step:
-//! - those of the format (`extant_ondisk::ext4::extent`): above all, the key of a node in its parent is its first
-//!   logical block, so that the leaf alone says where a hole ends;
-//! - every block that was changed is sealed;
-//! - no step leaves a node empty but the root; an empty leaf, as older kernels left behind, is a hole.
+//! - those of the format (`extant_ondisk::ext4::extent`): above all, the key of a node in its
+//!   parent is its first logical block, so that the leaf alone determines where a hole ends;
+//! - every changed block is sealed (its checksum is valid);
+//! - no step leaves a node empty but the root; an empty leaf, which older kernels left, is a hole.
 //!
-//! A step reads and creates all that it needs before its first change: it fails with nothing done, or is done whole.
-//! The one exception takes an image made to do harm, in which two files share a node and are changed at once: a step
-//! that finds a node changed under it fails with `Corrupt` and may leave blocks without a reference.
+//! A step reads and creates all it needs before its first change: it fails without effect, or
+//! completes. The one exception needs a malicious image in which two files share a node and are
+//! changed concurrently: a step that finds a node changed fails with `Corrupt` and may leak blocks.
 //!
-//! What comes from the disk is judged by the store once; entries are checked again when they are used, as such
-//! an image may use a block for two things.
+//! The store validates nodes from the disk once; entries are checked again when they are used,
+//! because such an image may use a block for two purposes.
 //!
-//! Nothing locks here: the caller holds the inode's lock, shared for [`Tree`] and exclusive for [`TreeMut`].
-//! Format: docs/formats/ext4.md, "Extent tree".
+//! There are no locks here: the caller holds the lock of the inode, shared for [`Tree`] and
+//! exclusive for [`TreeMut`]. Format: docs/formats/ext4.md, "Extent tree".
 
 mod convert;
 mod entry;
@@ -64,7 +64,7 @@ pub(crate) trait NodesMut: Nodes {
     /// As [`read`](Nodes::read).
     fn hold(&mut self, block: PhysicalBlock, judge: Judge<'_>) -> Result<Arc<[u8]>>;
 
-    /// Changes a block that is held or was created. Nobody here holds its bytes then.
+    /// Changes a block that is pinned or was created. Its bytes have no other user then.
     fn change(&mut self, block: PhysicalBlock, change: &mut dyn FnMut(&mut [u8]));
 
     /// Takes a free block, near `goal` and below `limit`, and fills it with zeros.
@@ -77,8 +77,8 @@ pub(crate) trait NodesMut: Nodes {
         limit: Option<PhysicalBlock>,
     ) -> Result<PhysicalBlock>;
 
-    /// Gives back a block to which nothing refers any more. What goes wrong with the bitmap is the store's to report: for
-    /// the tree it is done.
+    /// Frees a block without references. Errors of the bitmap are reported by the store: the tree
+    /// is complete.
     fn remove(&mut self, block: PhysicalBlock);
 }
 
@@ -92,7 +92,7 @@ pub(crate) struct TreeFormat<'a> {
     pub layout: &'a Layout,
     /// Where checksums of the inode's nodes begin.
     pub seed: Option<InodeSeed>,
-    /// Blocks that the inode cannot have, as far as they are known.
+    /// Blocks that the inode cannot have, if known.
     pub off_limits: Option<OffLimits<'a>>,
 }
 

@@ -1,12 +1,12 @@
-//! Extended attributes of an inode: in its slot and in a block of their own.
+//! Extended attributes of an inode: in its slot and in a separate block.
 //!
-//! Model: an attribute is put into the inode where there is room, else into the block. A block that several
-//! inodes name (as the kernel makes them) is never changed: who changes an attribute takes a copy. Blocks are not
-//! shared anew here.
+//! Model: an attribute is stored in the inode if it fits, else in the block. A block that several
+//! inodes share (as the kernel makes them) is never changed: a change copies it. New blocks are not
+//! shared.
 //!
-//! What is read was judged; each change rewrites one list as a whole, in one transaction.
+//! Lists from the disk are validated; each change rewrites one list as a whole, in one transaction.
 //!
-//! Access control lists are stored in a shorter form than programs see them in: `acl`.
+//! Access control lists are stored in a shorter form than the one programs see: `acl`.
 
 mod acl;
 mod inherit;
@@ -368,7 +368,7 @@ fn judge(place: PhysicalBlock, seed: Option<Seed>) -> impl Fn(&[u8]) -> Result<(
 }
 
 fn parse_name(full: &[u8]) -> Result<XattrName<'_>> {
-    // Without a namespace that is known, nobody else would see it.
+    // Without a known namespace it would be invisible to others.
     let name = XattrName::new(full).filter(|name| name.index.0 != 0);
     name.ok_or_else(|| {
         Error::new(ErrorKind::Unsupported).detail(format!(

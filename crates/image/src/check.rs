@@ -1,11 +1,12 @@
-//! The check of a qcow2 image: every use of a cluster is counted, and held against the refcounts.
+//! The check of a qcow2 image: counts the references to every cluster and compares them with the
+//! refcounts.
 //!
-//! As `qemu-img check` does: a count that is too low is a *corruption*, as the cluster may be given away while it is in use; one
-//! that is too high is a *leak*. An L2 table that several snapshots share is read once.
+//! As in `qemu-img check`, a refcount that is too low is a *corruption*, because the cluster may be
+//! reused while it is referenced; one that is too high is a *leak*. An L2 table that several
+//! snapshots share is read once.
 //!
-//! Memory: two counts of 16 bits for each cluster of the file, taken as they are touched, and at most 1 GiB; a count ends at
-//! 65,535. Nothing is written, but for [`repair_leaks`] and
-//! [`rebuild_refcounts`].
+//! Memory: two counts of 16 bits per cluster of the file, allocated on first use, 1 GiB at most; a
+//! count saturates at 65,535. Only [`repair_leaks`] and [`rebuild_refcounts`] write.
 
 mod active;
 mod bitmaps;
@@ -30,11 +31,12 @@ pub use report::{CheckReport, Finding, FindingKind};
 /// Read at once of an L1 table.
 const L1_PIECE_ENTRIES: u64 = 64 << 10;
 
-/// Checks the image in `file`, which nobody else changes meanwhile. At most `findings_max` findings are told, all are counted.
+/// Checks the image in `file`, which no other process may change meanwhile. At most `findings_max`
+/// findings are listed, all are counted.
 ///
 /// # Errors
-/// What is wrong with the header, so that nothing can be counted; `TooLarge` where counts would take more than 1 GiB; and
-/// errors of reading.
+/// A header that makes counting impossible; `TooLarge` if the counts would need more than 1 GiB;
+/// read errors.
 pub fn check(
     file: std::sync::Arc<dyn SpaceFile>,
     findings_max: usize,
@@ -82,7 +84,7 @@ impl<'a> Check<'a> {
         })
     }
 
-    /// Everything that lies in the file.
+    /// Counts all references in the file.
     fn count_uses(&mut self) -> Result<()> {
         let header = &self.image.header;
         let (image, cluster_bytes) = (self.image, self.geometry.cluster_bytes());
@@ -197,7 +199,8 @@ impl<'a> Check<'a> {
                 .corrupt(format_args!("{}: reserved bits {reserved:#x}", place()));
         }
         let has_data_file = self.image.header.has_data_file();
-        // The place is told by table and index, as a table may be used at several places of the guest.
+        // The location is given by table and index, because a table may be used at several guest
+        // offsets.
         match entry.mapping(self.geometry, has_data_file, 0) {
             Err(_) => {
                 self.report.corrupt(format_args!(
@@ -205,7 +208,7 @@ impl<'a> Check<'a> {
                     place(),
                     entry.offset()
                 ));
-                // Something lies there nevertheless.
+                // The entry has a cluster nevertheless.
                 self.add_cluster_at(entry.offset(), times, place);
             }
             Ok(Mapping::Compressed(compressed)) => {
@@ -224,7 +227,7 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// A cluster of the guest, which may lie in another file.
+    /// A guest cluster, which may be in another file.
     fn add_cluster_at(&mut self, offset: u64, times: u16, place: impl Fn() -> String) {
         if !self.image.header.has_data_file() {
             let end = offset + self.geometry.cluster_bytes();

@@ -1,6 +1,7 @@
-//! The files that an image names, backing file and data file: where they are, and what format they have.
+//! Referenced files: the backing file and the data file that an image names, their paths and
+//! formats.
 //!
-//! Who made an image chooses these names. Only who was told to follow them comes here.
+//! The creator of an image chooses these names. Callers must have permission to follow them.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -60,7 +61,7 @@ pub(crate) fn known_format(word: &str) -> Result<Format> {
     }
 }
 
-/// A name in an image is a path from its folder, or a protocol and what that wants.
+/// A name in an image is a path relative to its directory, or a protocol with its parameters.
 pub(crate) fn beside(image: &Path, name: &Path) -> Result<PathBuf> {
     let bytes = name.as_os_str().as_bytes();
     let is_word = |byte: &u8| byte.is_ascii_alphanumeric() || b"+-.".contains(byte);
@@ -74,8 +75,8 @@ pub(crate) fn beside(image: &Path, name: &Path) -> Result<PathBuf> {
     Ok(image.parent().unwrap_or(Path::new("")).join(name))
 }
 
-/// Refuses a backing file that is not there, or is what the image at `image` replaces. What a protocol of QEMU leads to is not
-/// looked for.
+/// Refuses a backing file that does not exist, or that the image at `image` replaces. Targets of
+/// QEMU protocols are not checked.
 ///
 /// # Errors
 /// `NotFound`, `InvalidArgument` for the image itself.

@@ -28,7 +28,7 @@ fn inflate(data: &[u8], cluster: &mut [u8]) -> bool {
     let mut state = Box::<DecompressorOxide>::default();
     let flags = inflate_flags::TINFL_FLAG_USING_NON_WRAPPING_OUTPUT_BUF;
     let (status, _, written) = decompress(&mut state, data, cluster, 0, flags);
-    // The stream may be longer than a cluster, as nobody looks at the rest.
+    // The stream may be longer than a cluster; the rest is ignored.
     matches!(status, TINFLStatus::Done | TINFLStatus::HasMoreOutput) && written == cluster.len()
 }
 

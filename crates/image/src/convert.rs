@@ -126,7 +126,7 @@ impl<'a> Conversion<'a> {
         &self.new
     }
 
-    /// Bytes of the source that are copied; over a backing file, that are looked at.
+    /// Bytes of the source that are copied, or compared if there is a backing file.
     pub fn data_bytes(&self) -> u64 {
         self.data.iter().map(|range| range.len()).sum()
     }
@@ -187,7 +187,7 @@ fn data_of(layer: &Layer, disk: ByteRange) -> Result<Vec<ByteRange>> {
     Ok(data)
 }
 
-/// What lies in one of two lists, in whole clusters, in order.
+/// The union of two lists, in whole clusters, in order.
 fn merged(
     one: Vec<ByteRange>,
     other: Vec<ByteRange>,
@@ -212,10 +212,12 @@ fn merged(
 
 /// Copies `source` into a new image of the host at `path`.
 ///
-/// Of `file`, the size and everything about preallocation are the image's to say. In the background (its pace) one thread copies.
+/// Size and preallocation in `file` are set by the image. In the background (its pace) one thread
+/// copies.
 ///
 /// # Errors
-/// Those of [`Conversion::new`], [`Conversion::fill`] and [`extant_hostfs::create`]; `InUse` when somebody uses what is replaced; nothing is left then.
+/// Those of [`Conversion::new`], [`Conversion::fill`] and [`extant_hostfs::create`]; `InUse` if the
+/// replaced file is in use. After an error no file is left.
 pub fn convert(
     source: &Layer,
     path: &Path,

@@ -1,11 +1,11 @@
 //! Makes a new image on the host.
 //!
-//! What `extant-hostfs` promises of a file holds for the image: it has its name when it is complete, durable and verified,
-//! and not before. A run that was cut off while space was made goes on where it was.
+//! The guarantees of `extant-hostfs` for a file hold for the image: it gets its name when it is
+//! complete, durable and verified. A run that was interrupted while space was made is resumed.
 //!
-//! On a disk, an image is made over what is there (`on_disk.rs`).
+//! On a block device an image overwrites the contents (`on_disk.rs`).
 //!
-//! An external data file is made first, and removed again when the image fails: without the image it is only a file.
+//! An external data file is made first and removed if the image fails.
 
 use std::path::Path;
 
@@ -17,13 +17,14 @@ use crate::new_image::NewImage;
 use crate::on_disk::{create_on_disk, is_disk};
 use crate::options::{Format, ImageOptions};
 
-/// Creates `path` with the image that `options` ask for.
+/// Creates `path` with the image that `options` describe.
 ///
-/// Of `file`, the size and everything about preallocation are the image's to say; the rest (pace, permissions, what
-/// happens to an existing file) is taken as it is.
+/// Size and preallocation in `file` are set by the image; the rest (pace, permissions, treatment of
+/// an existing file) is used unchanged.
 ///
 /// # Errors
-/// Those of [`NewImage::new`] and [`extant_hostfs::create`]; `InUse` when somebody uses what is replaced.
+/// Those of [`NewImage::new`] and [`extant_hostfs::create`]; `InUse` if the replaced file is in
+/// use.
 pub fn create(
     path: &Path,
     options: &ImageOptions,
@@ -51,7 +52,7 @@ pub fn create(
     let _held = hold_existing(&data_file.name, &data)?;
     let report = extant_hostfs::create(&data_file.name, &data, control)?;
     let image = create_file(path, &new, &file, control).inspect_err(|_| {
-        // The error that brought us here is the one to tell.
+        // The first error is the one to report.
         let _ = std::fs::remove_file(&data_file.name);
     })?;
     Ok(CreateReport {

@@ -1,10 +1,12 @@
-//! What a file is, by its name and by its first bytes: one detector for every command that opens or names a disk image.
+//! Format detection by name and first bytes: one detector for every command that opens or names a
+//! disk image.
 //!
-//! Model: the ending of a name and the first bytes of a file each stand for a [`Kind`]. Neither is proof. A guest writes the first
-//! bytes of its raw disk, so contents alone never make a raw image a qcow2 image that is changed or served; they serve to refuse,
-//! and to choose a format where the image is only looked at.
+//! Model: the extension of a name and the first bytes of a file each map to a [`Kind`]. Neither is
+//! proof. A guest writes the first bytes of its raw disk, so contents alone never make a raw image
+//! a qcow2 image that is changed or served; they serve to refuse, and to choose a format for
+//! read-only inspection.
 //!
-//! | name | contents | looked at | changed or copied |
+//! | name | contents | inspected | changed or copied |
 //! |---|---|---|---|
 //! | .qcow2 | qcow2 | qcow2 | qcow2 |
 //! | .qcow2 | nothing known | raw | refused |
@@ -13,7 +15,7 @@
 //! | any | foreign, compressed | refused | refused |
 //! | .vhd, .vpc | nothing known (a fixed VHD) | refused | refused |
 //!
-//! A caller that knows the format (`--format`) does not ask.
+//! With an explicit format (`--format`) there is no detection.
 
 use std::path::Path;
 
@@ -21,7 +23,7 @@ use extant_space::{Error, ErrorKind, Result, SpaceFile};
 
 use crate::options::Format;
 
-/// First bytes that [`of_contents`] looks at.
+/// Number of first bytes that [`of_contents`] needs.
 pub const HEAD_BYTES: usize = 4096;
 
 /// What a name or contents stand for.
@@ -189,7 +191,7 @@ impl Kind {
         }
     }
 
-    /// The error of a command that wants the disk in what looks like this.
+    /// The error of a command that needs the disk in such a file.
     pub fn refused(self) -> Error {
         unsupported(format!(
             "it looks like {}, which is not read here",
@@ -250,7 +252,7 @@ mod tests {
             Some(Kind::Foreign("VMDK")),
             Some(Kind::Compressed("gzip")),
         );
-        // Name, contents, format to look at, format to use; `None`: refused.
+        // Name, contents, format for inspection, format for use; `None`: refused.
         for (name, contents, look, used) in [
             ("a.qcow2", qcow2, Some(Format::Qcow2), Some(Format::Qcow2)),
             ("a.qcow2", None, Some(Format::Raw), None),

@@ -1,14 +1,16 @@
-//! Images as block devices: what a guest reads and writes, at the speed of what the image lies in.
+//! Images as block devices: what a guest reads and writes.
 //!
-//! A raw image is its file. A qcow2 image is read and written here as a whole (`qcow2.rs`), not by the crate imago: that keeps an L2
-//! table locked while the data of an allocating write moves, so that such writes to 512 MiB go one after the other; its
-//! futures stay on one thread; a cluster that it has freed may be used again before the entry that mentioned it is durably gone;
-//! and it does not read zstd. Two writers of the same tables would have to tell each other of every change.
+//! A raw image is its file. A qcow2 image is implemented here (`qcow2.rs`) and not by the crate
+//! imago, for these reasons: imago keeps an L2 table locked while the data of an allocating write
+//! moves, so such writes to the same 512 MiB are serialised; its futures stay on one thread; it may
+//! reuse a freed cluster before the entry that referenced it is durably cleared; and it does not
+//! read zstd. Two implementations that write the same tables would have to exchange every change.
 //!
-//! An image whose user was killed with refcounts behind (lazy refcounts) gets them right before it is written.
+//! An image whose last user was killed with outdated refcounts (lazy refcounts) is repaired before
+//! it is written.
 //!
-//! Files that an image names, backing files and data files, are opened only when that is asked for. While a file of the host is
-//! open, QEMU's programs are kept out of it, and keep us out (`../lock.rs`).
+//! Referenced files (backing files, data files) are opened on request only. While a host file is
+//! open, it is locked against QEMU's programs, and theirs are respected (`../lock.rs`).
 
 mod host;
 mod options;
@@ -49,9 +51,9 @@ impl ImageDevice {
     /// Opens the image at `path`, a file or disk of the host.
     ///
     /// # Errors
-    /// `InUse` when somebody else has it open, `Corrupt` for an image that contradicts itself or is marked as corrupt (opened for reading
-    /// only the first), `Unsupported` for features that are not known, and for companions that are
-    /// needed and not allowed.
+    /// `InUse` if another process has it open; `Corrupt` for an image that is inconsistent, or
+    /// marked as corrupt and opened for writing; `Unsupported` for unknown features and for
+    /// referenced files that are needed and not allowed.
     pub fn open(path: impl AsRef<Path>, options: &DeviceOptions) -> Result<Self> {
         Self::open_in_chain(path.as_ref(), options, 0)
     }
@@ -62,10 +64,11 @@ impl ImageDevice {
         Self::open_in(store, options, Some(origin)).map_err(|error| error.during("open").at(path))
     }
 
-    /// Opens the image in `store`, whose owner keeps others out.
+    /// Opens the image in `store`, which the caller has locked.
     ///
     /// # Errors
-    /// As [`open`](Self::open); `Unsupported` also for companions to be followed, as there is no folder that they are in.
+    /// As [`open`](Self::open); `Unsupported` also for referenced files to be followed, because the
+    /// store has no directory.
     pub fn open_store(store: Arc<dyn Store>, options: &DeviceOptions) -> Result<Self> {
         Self::open_in(store, options, None)
     }
@@ -127,7 +130,7 @@ struct Origin<'p> {
 type Backing = Option<Arc<dyn Device>>;
 type DataFile = Option<Arc<dyn Store>>;
 
-/// The companions that an image needs, as far as they are allowed.
+/// The referenced files that the image needs, if allowed.
 fn companions(
     header: &Header,
     options: &DeviceOptions,
@@ -158,7 +161,7 @@ fn companions(
     Ok((backing, data))
 }
 
-/// Reads the header, which lies in the first cluster, of which `first` is the beginning.
+/// Reads the header from the first cluster, which begins with `first`.
 fn read_header(store: &Arc<dyn Store>, mut first: Vec<u8>) -> Result<Header> {
     let file_bytes = store.file_bytes()?;
     if first.len() as u64 > file_bytes {
@@ -176,7 +179,7 @@ fn read_header(store: &Arc<dyn Store>, mut first: Vec<u8>) -> Result<Header> {
     Header::parse(&first, file_bytes)
 }
 
-/// Who used the image last was killed, and left refcounts behind.
+/// The last user of the image was killed and left outdated refcounts.
 fn is_behind(header: &Header) -> bool {
     let features = header.incompatible;
     features.contains(Incompatible::DIRTY) && !features.contains(Incompatible::CORRUPT)

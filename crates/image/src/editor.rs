@@ -1,16 +1,23 @@
-//! Changes of a qcow2 image in place, by which a crash costs space at worst.
+//! In-place changes of a qcow2 image that are safe against crashes: a crash leaks clusters at
+//! worst.
 //!
-//! The order of everything: space is made, refcounts count it and are synced, tables that point there are written and synced, and what
-//! they pointed to before is given back last. The fields of the header that move tables and change the size lie in one sector and are
-//! written at once.
+//! Order of every change:
+//! 1. allocate space;
+//! 2. write refcounts for it, and sync;
+//! 3. write tables that refer to it, and sync;
+//! 4. free what the tables referred to before.
 //!
-//! Snapshots share clusters and L2 tables with the disk: what they have is copied before it is changed. Bitmaps are kept true, or
-//! marked as wrong until they are (`bitmaps.rs`). The guest's data may lie in a file of its own, at the guest's offsets and without counts.
+//! The header fields for table offsets and size are in one sector and are written together.
 //!
-//! On a disk, which does not become longer, new clusters go behind the last one that is counted, as far as there is room. What lies
-//! there is anything, so they are zeroed or written as a whole before a table names them.
+//! Snapshots share clusters and L2 tables with the disk; shared ones are copied before they change.
+//! Bitmaps are kept valid, or are marked as inconsistent until they are (`bitmaps.rs`). The guest's
+//! data may be in an external data file, at guest offsets and without refcounts.
 //!
-//! What is not known here is refused by name before anything is changed.
+//! On a block device, which cannot grow, new clusters are allocated after the last counted one.
+//! Their contents are undefined, so they are zeroed or written as a whole before a table refers to
+//! them.
+//!
+//! Unknown features are refused by name before anything is changed.
 
 mod append;
 mod bitmaps;
@@ -35,10 +42,10 @@ use crate::qcow2::{Qcow2, read_table};
 use crate::target::Target;
 use append::check_counts;
 
-/// Where the autoclear features lie.
+/// Offset of the autoclear features.
 const AUTOCLEAR_FEATURES: u64 = 0x58;
 
-/// An image that nobody else uses, open for changes.
+/// An image under exclusive access, open for changes.
 pub(crate) struct Editor<'a> {
     target: &'a Target,
     image: Qcow2,
@@ -59,7 +66,7 @@ impl<'a> Editor<'a> {
                 .advice("repair it first: extant image check --repair all"));
         }
         if image.header.incompatible.contains(Incompatible::DIRTY) {
-            // Who used it was killed, and its refcounts are behind.
+            // The last user was killed, and the refcounts are outdated.
             rebuild_refcounts(Arc::clone(target.file()), control)?;
             image = Qcow2::open(Arc::clone(target.file()))?;
         }
@@ -81,7 +88,7 @@ impl<'a> Editor<'a> {
         let known = Autoclear::BITMAPS | Autoclear::RAW_DATA_FILE;
         let features = editor.image.header.autoclear;
         if !known.contains(features) {
-            // Whoever changes an image without knowing what they stand for takes them away first.
+            // A program that changes an image clears the autoclear features that it does not know.
             editor.write_autoclear(features & known)?;
         }
         Ok(editor)

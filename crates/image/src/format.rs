@@ -1,12 +1,13 @@
-//! What lies in a qcow2 file: header, tables, refcounts, snapshots.
+//! The structures of a qcow2 file: header, tables, refcounts, snapshots.
 //!
-//! As in `extant-ondisk`, a declaration holds every field of a structure once, and nothing is believed before it was judged:
-//! what cannot be true is [`Corrupt`](extant_space::ErrorKind::Corrupt), what is not known
-//! [`Unsupported`](extant_space::ErrorKind::Unsupported), both on a line that names the field and its value.
+//! As in `extant-ondisk`, a declaration holds every field of a structure once, and values are
+//! validated before use: an impossible value is [`Corrupt`](extant_space::ErrorKind::Corrupt), an
+//! unknown one [`Unsupported`](extant_space::ErrorKind::Unsupported). The message names the field
+//! and its value.
 //!
 //! Invariants:
-//! - no input makes anything here panic, loop or take memory that the [limits](Header) do not bound;
-//! - what is not understood in a header survives its rewriting.
+//! - no input causes a panic, an endless loop, or memory use beyond the [limits](Header);
+//! - unknown parts of a header survive rewriting it.
 //!
 //! Format: docs/formats/qcow2.md.
 

@@ -1,6 +1,6 @@
-//! What the first bytes of a qcow2 file say, for lists of many files.
+//! Header probe: what the first bytes of a qcow2 file contain, for lists of many files.
 //!
-//! Nothing else is read and no table is looked at: enough to tell sizes, not to use the image.
+//! Nothing else is read: the result is sufficient for sizes, not for using the image.
 
 use zerocopy::FromBytes;
 

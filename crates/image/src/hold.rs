@@ -1,7 +1,7 @@
-//! Images and disks that are kept for one's own, and who else uses them.
+//! Exclusive access to images and disks, and detection of other users.
 //!
-//! Who holds one has claimed the disk, or has locked the file by our lock and by QEMU's; what respects neither (loop devices,
-//! mounts, other programs) is looked for.
+//! The owner has claimed the disk, or holds our lock and QEMU's locks on the file. Users that
+//! respect neither (loop devices, mounts, other programs) are searched for.
 
 mod busy;
 
@@ -20,18 +20,19 @@ use crate::lock::{Use, lock};
 
 pub use busy::{MountPoint, mounted_at};
 
-/// Opens an image or disk without keeping others out for longer than the device itself does.
+/// Opens an image or disk, with only the exclusion of the device itself.
 ///
 /// # Errors
-/// Those of [`HostDevice::open`]; `InUse` tells of our mount where it is one.
+/// Those of [`HostDevice::open`]; `InUse` names our mount if there is one.
 pub fn open_device(path: &Path, options: &HostOptions) -> Result<HostDevice> {
     HostDevice::open(path, options).map_err(|error| busy::explain(error, path))
 }
 
-/// Opens an image or disk to be used for long: nobody else changes it meanwhile, nor looks at it if it is written here.
+/// Opens an image or disk for long use: no other process changes it meanwhile, nor reads it if it
+/// is written here.
 ///
 /// # Errors
-/// `InUse` with who has it, as far as that can be seen; those of [`HostDevice::open`].
+/// `InUse` with the known users; those of [`HostDevice::open`].
 pub fn hold_device(path: &Path, options: &HostOptions) -> Result<HostDevice> {
     // Locked first: who comes later sees the lock.
     let device = open_device(path, options)?;
@@ -39,16 +40,16 @@ pub fn hold_device(path: &Path, options: &HostOptions) -> Result<HostDevice> {
         HostAccess::ReadWrite => Use::Write,
         HostAccess::ReadOnly => Use::Read,
     };
-    // QEMU's programs look at no other locks.
+    // QEMU's programs check no other locks.
     lock(&device, wanted).map_err(|error| error.at(path))?;
     check_is_free(path, options.access)?;
     Ok(device)
 }
 
-/// Refuses what others use who do not look at locks, for who has locked it.
+/// Refuses a file in use by programs that ignore locks. The caller has locked it.
 ///
 /// # Errors
-/// `InUse` with who has it.
+/// `InUse` with the user.
 pub fn check_is_free(path: &Path, access: HostAccess) -> Result<()> {
     match access {
         HostAccess::ReadWrite => busy::check(path),
@@ -62,10 +63,11 @@ pub struct Replaced {
     _file: Option<File>,
 }
 
-/// Keeps others out of the file at `path` until a new one has its place. Who uses it would go on in a file without a name.
+/// Excludes others from the file at `path` until a new one replaces it: a user would continue with
+/// an unlinked file.
 ///
 /// # Errors
-/// `InUse` with who has it, as far as that can be seen.
+/// `InUse` with the known users.
 pub fn hold_replaced(path: &Path) -> Result<Replaced> {
     let place = |error: Error| error.during("replace").at(path);
     if !std::fs::metadata(path).is_ok_and(|metadata| metadata.is_file()) {
@@ -102,7 +104,7 @@ fn lock_as_device(file: &File) -> Result<()> {
     }
 }
 
-/// The mounts of an image or disk by `extant mount`, as far as they can be seen. A `fsname` of the user's own hides one.
+/// The visible mounts of an image or disk by `extant mount`. A custom `fsname` hides one.
 pub fn mounts_of(image: &Path) -> impl Iterator<Item = Mount> {
     let wanted = Identity::of(image).ok();
     let ours = Mount::all().unwrap_or_default().into_iter();

@@ -16,9 +16,9 @@ use crate::options::Format;
 use crate::preallocation::Preallocation;
 use crate::qcow2::Qcow2;
 
-/// Snapshots told at most; all are counted.
+/// Maximum number of listed snapshots; all are counted.
 const SNAPSHOTS_TOLD: usize = 1000;
-/// Bitmaps told at most, which is QEMU's limit.
+/// Maximum number of listed bitmaps, QEMU's limit.
 const BITMAPS_MAX: u32 = 65_535;
 
 /// What an image is.
@@ -143,10 +143,10 @@ fn serialize_moment<S: Serializer>(
 }
 
 impl Layer {
-    /// Tells what this layer is, looking at its tables and at the map of its file. Files below it are not looked at.
+    /// Describes this layer by its tables and the map of its file. Files below it are not read.
     ///
     /// # Errors
-    /// `Corrupt` for tables and lists that cannot be; and errors of reading.
+    /// `Corrupt` for invalid tables and lists; read errors.
     pub fn info(&self) -> Result<ImageInfo> {
         let file = self.file();
         let file_bytes = file.size()?;
@@ -182,10 +182,10 @@ impl Layer {
         })
     }
 
-    /// What only qcow2 has, without a look at tables; `None` for a raw image.
+    /// The qcow2-specific part, without reading tables; `None` for a raw image.
     ///
     /// # Errors
-    /// `Corrupt` for lists that cannot be; and errors of reading.
+    /// `Corrupt` for invalid lists; read errors.
     pub fn qcow2_info(&self) -> Result<Option<Qcow2Info>> {
         self.qcow2().map(qcow2_info).transpose()
     }
@@ -245,7 +245,7 @@ fn qcow2_info(qcow2: &Qcow2) -> Result<Qcow2Info> {
     })
 }
 
-/// The bitmaps, as far as their directory can be read: what is wrong with it is found by a check.
+/// The bitmaps in the readable part of their directory; a check finds what is wrong with it.
 fn bitmaps(qcow2: &Qcow2) -> Result<Vec<BitmapInfo>> {
     let header = &qcow2.header;
     let is_valid = header.autoclear.contains(Autoclear::BITMAPS);

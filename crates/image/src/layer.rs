@@ -1,10 +1,11 @@
-//! One image, and the images that it stands on, for offline work: reading the guest's bytes, and the map of them.
+//! One image and its backing chain, for offline work: reads guest bytes and their map.
 //!
-//! Model: a layer is a raw or a qcow2 file. What a qcow2 file does not have is read from the layer below it (its backing
-//! file), and its data may lie in another file. Names in a header are never followed here: whoever opens a layer gives what is
-//! below, or asks [`open_path`] to follow names.
+//! Model: a layer is a raw or a qcow2 file. Unallocated clusters of a qcow2 file are read from the
+//! layer below (its backing file), and its data may be in another file. Names in a header are never
+//! followed here: the caller provides the layers below, or calls [`open_path`], which follows names
+//! on request.
 //!
-//! Several threads may read at the same time.
+//! Several threads may read concurrently.
 
 mod extents;
 mod open;

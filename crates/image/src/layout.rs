@@ -1,10 +1,11 @@
-//! Where everything lies in a new qcow2 file.
+//! Layout of a new qcow2 file.
 //!
-//! All metadata comes first, in one run: header, refcount table, refcount blocks, L1 table, L2 tables. The guest's data
-//! follows in one more, in the guest's order, at a block of the host: an image of many clusters is one extent of the file
-//! where the file is one. What is between the two runs is free.
+//! All metadata comes first, contiguously: header, refcount table, refcount blocks, L1 table, L2
+//! tables. The guest's data follows contiguously in guest order, aligned to a block of the host: an
+//! image of many clusters is one extent if the file is one. The gap between the two is free.
 //!
-//! Counts of refcount blocks and of what they count depend on each other; they grow until they fit.
+//! The numbers of refcount blocks and of counted clusters depend on each other; they grow until
+//! they fit.
 
 use extant_space::{ByteSize, Error, ErrorKind, Result};
 
@@ -24,7 +25,7 @@ pub(crate) enum Mapped {
     Elsewhere,
     /// All, here.
     Here,
-    /// So many, which so many L2 tables map.
+    /// This number of clusters, mapped by this number of L2 tables.
     Some { clusters: u64, tables: u64 },
 }
 

@@ -1,10 +1,10 @@
-//! Disk images, raw and qcow2: what they say, and how much of their space is really there.
+//! Disk images, raw and qcow2: their contents, and how much of their space is allocated.
 //!
-//! An image is a [`SpaceFile`](extant_space::SpaceFile), on the host or inside an ext4 file system. Nothing here follows a
-//! name that an image holds (backing file, data file) unless the caller said so.
+//! An image is a [`SpaceFile`](extant_space::SpaceFile), on the host or inside an ext4 file system.
+//! Names in an image (backing file, data file) are followed only on request.
 //!
-//! [`format`](mod@format) has the structures of qcow2 as they lie in the file, [`device`] an image as a block device,
-//! [`hold`] how others are kept out of one.
+//! [`format`](mod@format) has the on-disk structures of qcow2, [`device`] an image as a block
+//! device, [`hold`] exclusive access to images.
 
 #![forbid(unsafe_code)]
 

@@ -1,8 +1,8 @@
-//! The locks by which QEMU's programs keep out of each other's images.
+//! QEMU's image locks.
 //!
-//! A byte of the file stands for each thing that somebody may do with an image. Who does it holds a shared lock from byte 100 on,
-//! who does not allow it to others one from byte 200 on; then each looks for the opposite lock of others. The locks belong to the
-//! open file and end with it.
+//! One byte of the file stands for each permission. A user holds shared locks from byte 100 on for
+//! what it does, and from byte 200 on for what it does not permit others; then it checks that no
+//! other process holds the opposite lock. The locks belong to the open file and end with it.
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
@@ -17,7 +17,8 @@ const DONE: u64 = 100;
 /// Bytes of what others may not do.
 const REFUSED: u64 = 200;
 
-/// How long somebody who is in the way is waited for: a process just started holds what its parent had open for a moment.
+/// Timeout for conflicting locks: a process that was just started holds the files of its parent for
+/// a moment.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 const READ: u64 = 0;
@@ -33,10 +34,11 @@ pub enum Use {
     Write,
 }
 
-/// Keeps others out of the image in `file` as long as that is open.
+/// Locks the image in `file` until the file is closed.
 ///
 /// # Errors
-/// `InUse` when somebody has it open whom this disturbs. Where the file system has no such locks, nobody is kept out.
+/// `InUse` if a conflicting user has it open. On file systems without such locks nothing is
+/// excluded.
 pub fn lock(file: impl AsFd, wanted: Use) -> Result<()> {
     let deadline = Instant::now() + PATIENCE;
     loop {
@@ -49,7 +51,7 @@ pub fn lock(file: impl AsFd, wanted: Use) -> Result<()> {
     }
 }
 
-/// Says who is in the way, as far as that can be seen.
+/// Adds the known users to the error.
 fn name_holders(error: Error, file: &impl AsFd) -> Error {
     if error.kind() != ErrorKind::InUse {
         return error;
@@ -61,7 +63,8 @@ fn name_holders(error: Error, file: &impl AsFd) -> Error {
     }
 }
 
-/// Lets others in again, for who cannot leave that to the close: a process just forked by another thread has the file open for a moment.
+/// Releases the locks before the close, because a process just forked by another thread has the
+/// file open for a moment.
 pub fn unlock(file: impl AsFd) {
     for first in [DONE, REFUSED] {
         // The close does the same, a moment later.

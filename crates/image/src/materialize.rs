@@ -1,9 +1,11 @@
-//! Makes a thin image full in place: every cluster gets a place, and all of the file is written. Data stays.
+//! Makes a thin image fully allocated in place: every cluster is allocated, and the whole file is
+//! written. Data is preserved.
 //!
-//! Clusters that snapshots have as well are copied: the snapshots keep theirs, and the disk has its own. Compressed ones are expanded to
-//! places where they can be overwritten. An image over a backing file is refused: `convert` makes one image of both.
+//! Clusters shared with snapshots are copied. Compressed clusters are expanded. An image with a
+//! backing file is refused; `convert` merges both into one image.
 //!
-//! A disk that an image lies on has its space: there, clusters are mapped to zeros that stay, and nothing else is to be done.
+//! A block device has its space already: there, clusters are mapped to zeros, and nothing else is
+//! done.
 
 use std::time::Instant;
 

@@ -44,10 +44,10 @@ struct Qcow2 {
 }
 
 impl NewImage {
-    /// Judges the options, and lays the image out.
+    /// Validates the options and computes the layout.
     ///
     /// # Errors
-    /// `InvalidArgument` for what cannot be, `TooLarge` for what the format has no room for.
+    /// `InvalidArgument` for contradictions, `TooLarge` for what exceeds the format.
     pub fn new(options: &ImageOptions) -> Result<Self> {
         Self::holding(options, &[])
     }
@@ -112,10 +112,11 @@ impl NewImage {
         }
     }
 
-    /// Where in the file the guest's byte at `guest_offset` lies, and how many after it lie behind it.
+    /// File offset of the guest byte at `guest_offset`, and the length of the contiguous run from
+    /// there.
     ///
     /// # Panics
-    /// When it has no place.
+    /// If it is not mapped.
     pub(crate) fn place(&self, guest_offset: u64) -> (u64, u64) {
         match &self.contents {
             Contents::Raw { virtual_bytes, .. } => (guest_offset, virtual_bytes - guest_offset),
@@ -423,7 +424,7 @@ fn header(options: &ImageOptions, layout: &Layout) -> Result<Header> {
     Ok(header)
 }
 
-/// Those that QEMU writes, for who does not know them.
+/// The feature names that QEMU writes, for readers that do not know a feature.
 fn feature_names() -> Vec<FeatureName> {
     [
         (0, 0, "dirty bit"),

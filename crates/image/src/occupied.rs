@@ -27,7 +27,7 @@ impl Occupied {
         self.set_in(&self.data, cluster);
     }
 
-    /// What would lie in `cluster` is zeros, and hides something.
+    /// `cluster` is all zeros, and hides data below it.
     pub(crate) fn set_zero(&self, cluster: u64) {
         self.set_in(&self.zeros, cluster);
     }
@@ -52,7 +52,7 @@ impl Occupied {
 
     fn set_in(&self, bits: &[AtomicU64], cluster: u64) {
         let index = cluster - self.start;
-        // The threads that set bits are joined before anybody looks.
+        // The threads that set bits are joined before the bits are read.
         bits[(index / 64) as usize].fetch_or(1 << (index % 64), Ordering::Relaxed);
     }
 

@@ -20,7 +20,7 @@ use crate::device::StoreFile;
 use crate::lock::{Use, lock};
 use crate::new_image::NewImage;
 
-/// Zeroed between two looks at the cancel.
+/// Bytes zeroed between two checks for a cancel.
 const PIECE_BYTES: u64 = 64 << 20;
 
 pub(crate) fn is_disk(path: &Path) -> bool {
@@ -52,11 +52,11 @@ pub(crate) fn check_fits(image_bytes: u64, disk_bytes: u64) -> Result<()> {
     )))
 }
 
-/// Creates the image on the disk at `path`, which nobody else may use.
+/// Creates the image on the disk at `path`, which must not be in use.
 ///
 /// # Errors
-/// `AlreadyExists` unless what is on the disk may be replaced, `NoSpace` for an image larger than the disk; and errors of writing, after which the
-/// disk holds no image.
+/// `AlreadyExists` unless the contents may be replaced; `NoSpace` for an image larger than the
+/// disk; write errors, after which the disk holds no image.
 pub(crate) fn create_on_disk(
     path: &Path,
     new: &NewImage,

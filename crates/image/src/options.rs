@@ -13,7 +13,7 @@ use crate::format::{Compatible, Compression, Geometry, Header, Version};
 
 const SECTOR_BYTES: u64 = 512;
 
-/// How an image lies in its file.
+/// The format of an image.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
@@ -76,7 +76,7 @@ pub struct BackingFile {
 pub struct DataFile {
     /// Its name, as it will be in the header.
     pub name: PathBuf,
-    /// It reads as the guest does, also by who knows nothing of qcow2.
+    /// It reads as the guest's disk also for programs that do not know qcow2.
     pub is_raw: bool,
 }
 
@@ -91,11 +91,11 @@ pub struct Qcow2Options {
     pub version: Version,
     /// Whether refcounts may be written later.
     pub lazy_refcounts: bool,
-    /// How clusters will be compressed, by who compresses some.
+    /// The algorithm for clusters that other programs compress later.
     pub compression: Compression,
     /// Where unallocated clusters are read from.
     pub backing: Option<BackingFile>,
-    /// Where the guest's data lies, if not in the image.
+    /// The file with the guest's data, if external.
     pub data_file: Option<DataFile>,
 }
 
@@ -203,7 +203,7 @@ pub struct ImageOptions {
     pub virtual_bytes: u64,
     /// How much of it is made real.
     pub preallocation: Preallocation,
-    /// Of that, only so many of the first bytes; `None`: all.
+    /// Only the first bytes, in this number; `None`: all.
     pub allocation_bytes: Option<u64>,
     /// Options of qcow2; raw has none.
     pub qcow2: Qcow2Options,
@@ -229,10 +229,10 @@ impl ImageOptions {
         }
     }
 
-    /// Judges what can be judged without looking at a file.
+    /// Validates what needs no file.
     ///
     /// # Errors
-    /// `InvalidArgument` for what cannot be, `TooLarge` for what the format has no room for.
+    /// `InvalidArgument` for contradictions, `TooLarge` for what exceeds the format.
     pub fn check(&self) -> Result<()> {
         if i64::try_from(self.virtual_bytes).is_err() {
             return Err(Error::new(ErrorKind::TooLarge).detail(format!(

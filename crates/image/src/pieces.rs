@@ -39,7 +39,7 @@ pub struct Pieces<'a> {
 }
 
 impl<'a> Pieces<'a> {
-    /// Work that zeroes at most so many bytes a second as `rate` says at each moment.
+    /// Work that zeroes at most `rate` bytes per second; the rate may change.
     pub fn new(
         file: &'a dyn SpaceFile,
         rate: &'a dyn Fn() -> Option<NonZeroU64>,
@@ -88,7 +88,7 @@ impl<'a> Pieces<'a> {
     pub fn write_zeroes(&mut self, range: ByteRange) -> Result<()> {
         let (first, largest) = match (self.rate)() {
             None => (FIRST, LARGEST),
-            // Ten pieces a second, as far as pieces can be so small.
+            // Ten chunks per second, if chunks can be that small.
             Some(rate) => {
                 let piece = (rate.get() / 10 / LEAST * LEAST).max(LEAST);
                 (piece, piece)
@@ -180,7 +180,7 @@ pub struct Missing {
 }
 
 impl Missing {
-    /// Looks at the map of `range`, which is inside the file.
+    /// Reads the map of `range`, which is inside the file.
     pub fn of(file: &dyn SpaceFile, range: ByteRange) -> Result<Self> {
         let mut found = Self::default();
         for extent in file.extents(range)? {

@@ -83,7 +83,7 @@ impl Placed {
         tables
     }
 
-    /// The place of a cluster that has one, and how many from there on lie behind each other.
+    /// File offset of an allocated cluster, and the number of contiguous clusters from there.
     pub(crate) fn place(&self, cluster: u64) -> (u64, u64) {
         let after = self.runs.partition_point(|run| run.guest <= cluster);
         let run = self.runs[after.checked_sub(1).expect("a cluster with a place")];

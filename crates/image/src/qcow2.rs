@@ -1,7 +1,7 @@
-//! A qcow2 file, open: its header, its L1 table, and the mapping that its L2 tables hold.
+//! An open qcow2 file: its header, its L1 table, and the mapping in its L2 tables.
 //!
-//! Model: the L1 table is in memory (32 MiB at most), L2 tables are read when they are asked for, a piece at a time. Nothing is
-//! cached: whoever works through an image reads each table once.
+//! Model: the L1 table is in memory (32 MiB at most); L2 tables are read on demand, in parts.
+//! Nothing is cached: a sequential scan reads each table once.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(crate) struct Qcow2 {
     pub(crate) cancel: CancelToken,
 }
 
-/// Neighbouring clusters of the guest that are mapped the same way, and lie behind each other.
+/// Neighbouring guest clusters that are mapped the same way and are contiguous in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Run {
     /// The guest's bytes, cut at the ends of what was asked for.

@@ -1,5 +1,5 @@
-//! Gives back what a change in place has left that was cut off: clusters that are counted and that nothing uses, and the end of
-//! the file that none of them is in.
+//! Frees what an interrupted in-place change has leaked: counted clusters without references, and
+//! the end of the file beyond the last used cluster.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use crate::check::repair_leaks;
 use crate::editor::Editor;
 use crate::target::Target;
 
-/// Gives back all that is lost in the image; durable on return. Data stays.
+/// Frees all leaked clusters of the image; durable on return. Data is preserved.
 ///
 /// # Errors
-/// Those of [`repair_leaks`], and of images that are not changed here.
+/// Those of [`repair_leaks`], and of images that cannot be changed here.
 pub fn reclaim(target: &Target, control: Control<'_>) -> Result<()> {
     repair_leaks(Arc::clone(target.file()), control)?;
     Editor::open(target, control)?.cut_end()?;

@@ -17,7 +17,7 @@ const SECTOR_BYTES: u64 = 512;
 pub struct ResizeOptions {
     /// The space of what is new; `None`: the mode that the image is in.
     pub preallocation: Option<Preallocation>,
-    /// The disk may become smaller, and what lies behind its new end is lost.
+    /// The disk may shrink; data beyond its new end is lost.
     pub may_shrink: bool,
 }
 
@@ -65,7 +65,7 @@ pub fn resize(
     }
     let preallocation = match options.preallocation {
         Some(asked) => asked,
-        // Nobody has to say for less what was said for all.
+        // The given preallocation applies to the whole image.
         None if new_bytes > old_bytes => layer.info()?.preallocation,
         None => Preallocation::Off,
     };

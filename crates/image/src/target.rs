@@ -19,7 +19,7 @@ use crate::options::Format;
 
 /// Allocated in one request, so that the allocator sees as much as can be.
 const ALLOCATE: u64 = 16 << 30;
-/// Zeroed in one request inside an image, between two looks at the cancel.
+/// Bytes zeroed in one request inside a file-system image, between two checks for a cancel.
 const ZERO: u64 = 64 << 20;
 /// Zeros that are sent at once to what takes no other.
 const SENT: u64 = 1 << 20;
@@ -42,10 +42,10 @@ pub struct Target {
 }
 
 impl Target {
-    /// Opens a file or disk of the host, and keeps QEMU and other commands of ours out of it.
+    /// Opens a file or disk of the host, and locks it against QEMU and our other commands.
     ///
     /// # Errors
-    /// `InUse` when somebody uses the image; and errors of opening.
+    /// `InUse` if the image is in use; errors of opening.
     pub fn host(path: &Path, pace: Pace) -> Result<Self> {
         let host = Some((path.to_path_buf(), pace));
         if is_disk(path) {
@@ -63,7 +63,7 @@ impl Target {
         })
     }
 
-    /// A file that nobody else uses, such as one inside an image that is held.
+    /// A file under exclusive access, such as one inside a locked file-system image.
     pub fn held(file: Arc<dyn SpaceFile>) -> Self {
         Self {
             file,
@@ -75,7 +75,8 @@ impl Target {
         }
     }
 
-    /// A disk that nobody else uses: it has its space and keeps its size, and where the image has not written it holds anything.
+    /// A disk under exclusive access: it has its space and keeps its size, and unwritten parts have
+    /// undefined contents.
     pub fn on_disk(file: Arc<dyn SpaceFile>) -> Self {
         Self {
             is_disk: true,
@@ -95,11 +96,12 @@ impl Target {
         self
     }
 
-    /// Opens the files that a qcow2 image of the host names: its data file, which is changed, and its backing file, which is read. Who
-    /// made the image chooses which files of the host these are.
+    /// Opens the files that a qcow2 image of the host names: its data file, which is changed, and
+    /// its backing file, which is read. The creator of the image chooses which files of the host
+    /// these are.
     ///
     /// # Errors
-    /// What [`Header::read`] finds; those of [`host`](Self::host) and [`open_path`].
+    /// Those of [`Header::read`], [`host`](Self::host) and [`open_path`].
     pub fn with_named_files(mut self) -> Result<Self> {
         let header = Header::read(&*self.file)?;
         let Some((path, pace)) = self.host.clone() else {

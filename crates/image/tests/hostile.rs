@@ -64,7 +64,7 @@ fn ask(file: &Arc<HostFile>) -> Result<()> {
     assert!(report.findings.len() <= 10);
     let layer = Layer::open(file.clone(), Format::Qcow2)?;
     let bytes = layer.virtual_bytes();
-    // A disk of many tables that are not there has little to tell.
+    // A disk of many missing tables has few extents.
     let all = ByteRange::new(0, bytes);
     let mut at = 0;
     layer.for_each_extent(all, &mut |extent| {

@@ -97,7 +97,7 @@ fn inside(ground: &Arc<MemoryDevice>, assign: Assign, work: impl FnOnce(&Filesys
     outer.close().unwrap();
 }
 
-/// Where the file inside lies on the ground; `None` where a part of it has no place.
+/// Ranges of the inner file on the device; `None` if a part of it is not allocated.
 fn places(ground: &Arc<MemoryDevice>) -> Option<Vec<ByteRange>> {
     let mut guest = Vec::new();
     let inner_places = |inner: &Filesystem| {
@@ -152,7 +152,7 @@ fn block(offset: u64) -> Vec<u8> {
     (offset + 1).to_le_bytes().repeat(BLOCK as usize / 8)
 }
 
-/// Nobody finds anything wrong at any level.
+/// No check finds an error at any level.
 fn assert_clean(ground: &Arc<MemoryDevice>) {
     let work = Workdir::new();
     let path = |name: &str| work.path().join(name);

@@ -1,19 +1,23 @@
-//! Space accounting: what there is, what is promised, and whether more can be.
+//! Space accounting: the space of a pool, the space it has promised, and admission of new jobs.
 //!
-//! Two questions are asked of each job before it is made, under the pool's lock:
-//! - is the capacity covered? What all volumes may come to take is at most the space there is, times the overcommit: the
-//!   capacity, and of an image its tables as well;
-//! - is there room now for what it will take, beside what the jobs at work will still take?
+//! A job is admitted under the pool's lock if both hold:
+//! - the capacity of all volumes, with the tables of images, is at most the space for volumes times
+//!   the overcommit;
+//! - the free space covers what this job and the running jobs will still allocate.
 //!
-//! The space there is for volumes: what they take and what is free on the file system, within the pool's own limit. It changes as others
-//! write to the file system; the total that is told is the size of that, which does not. A
-//! reservation is part of a job's record and counts while a process works on the job, less what the job has taken already.
-//! So none is left behind by a process that died; who resumes its job asks anew.
+//! The space for volumes is what they occupy plus what is free on the file system, within the limit
+//! of the pool. It changes when other programs write to the file system; the reported total is the
+//! size of the file system and does not.
 //!
-//! Jobs go on while they are counted, and files get their names: one that gets it in between is counted twice, never not at all.
-//! So what a count grants is granted, and a refusal is told when nothing has changed meanwhile.
+//! A reservation is part of a job's record. It counts while a process works on the job, less what
+//! the job has allocated, so a dead process leaves no reservation behind. Resuming a job reserves
+//! again.
 //!
-//! Space that clones share counts once for each of them.
+//! Jobs run while they are counted. A file that gets its name during a count may be counted twice
+//! but is never missed, so a granted request stays valid. A refusal is final only if the jobs and
+//! their files did not change during the count.
+//!
+//! Space shared by clones counts once per clone.
 
 use std::time::Duration;
 
@@ -100,7 +104,7 @@ impl Moment {
 }
 
 impl Space {
-    /// As it is now, for who wants to know.
+    /// The current state, for information only.
     pub(crate) fn of(pool: &Pool, storage: &dyn Storage, state: Option<&State>) -> Result<Self> {
         let mut before = Moment::now(storage, state)?;
         for _ in 1..COUNTS_MAX {
@@ -181,7 +185,7 @@ impl Space {
             space.reserved_bytes += reservation.space_bytes.saturating_sub(taken);
             space.add(taken, reservation.capacity_bytes);
         }
-        // What jobs left that nobody works on is taken until they are resumed or cancelled.
+        // What interrupted jobs have allocated stays in use until they are resumed or cancelled.
         let is_left = |file: &&WorkFile| {
             let mut jobs = before.jobs.iter();
             !jobs.any(|job| file.job == Some(job.record.id))

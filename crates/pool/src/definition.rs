@@ -1,11 +1,12 @@
-//! What a pool is, and where definitions are kept.
+//! Pool definitions and where they are stored.
 //!
-//! A definition is a small JSON file `NAME.json` in a folder: `/etc/extant/pools` for root, `extant/pools` in the
-//! user's configuration for everybody else, who sees those of root behind their own. It is replaced as a whole. Any directory is a pool without one, with
-//! the default limits.
+//! A definition is a small JSON file `NAME.json` in a directory: `/etc/extant/pools` for root,
+//! `extant/pools` in the user's configuration directory for other users, who also see root's
+//! definitions after their own. It is replaced atomically. Any directory is a pool with default
+//! limits without a definition.
 //!
-//! A definition has an identifier that the pool's own state has as well: a directory whose file system is not
-//! mounted at the moment is noticed, instead of being filled in its place.
+//! The identifier of a definition is also stored in the pool's state. It detects a directory whose
+//! file system is not mounted.
 
 use std::env;
 use std::io;
@@ -67,7 +68,7 @@ pub struct Definition {
     /// In an image; none is its root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     directory: Option<PathBuf>,
-    /// The pool's own folder, where it is not the usual one.
+    /// The state directory, if it is not the default one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     state: Option<PathBuf>,
     identifier: Option<String>,
@@ -194,11 +195,11 @@ fn new_identifier() -> Result<String> {
 /// Where root's definitions are.
 const OF_SYSTEM: &str = "/etc/extant/pools";
 
-/// A folder of definitions, and those of the system behind it.
+/// A directory of definitions, followed by that of the system.
 #[derive(Clone, Debug)]
 pub struct Definitions {
     path: PathBuf,
-    /// Looked at where the first has no such name, and never changed.
+    /// Searched after the first directory, and never changed.
     behind: Option<PathBuf>,
 }
 
@@ -241,7 +242,7 @@ impl Definitions {
         &self.path
     }
 
-    /// Every folder, the own one first.
+    /// All directories, the user's own first.
     fn folders(&self) -> impl Iterator<Item = &Path> {
         [Some(&self.path), self.behind.as_ref()]
             .into_iter()
@@ -249,7 +250,7 @@ impl Definitions {
             .map(PathBuf::as_path)
     }
 
-    /// Those folders that there are, open. What root keeps from others is not there for them.
+    /// The existing directories, open. Directories that the user may not read are left out.
     fn opened(&self) -> Result<Vec<(&Path, Folder)>> {
         let mut opened = Vec::new();
         for path in self.folders() {

@@ -1,7 +1,8 @@
-//! An open directory, in which names are single components that lead nowhere else.
+//! An open directory in which names are single components.
 //!
-//! Everything a pool touches is opened below a directory it holds open, one component at a time and never through
-//! a symbolic link: whoever may write to the pool's directory cannot lead the pool out of it.
+//! A pool opens everything below a directory that it holds open, one component at a time, without
+//! following symbolic links. A user who can write to the pool's directory cannot redirect the pool
+//! outside it.
 
 use std::ffi::{CStr, OsStr};
 use std::fs::File;
@@ -71,13 +72,13 @@ impl Folder {
         &self.path
     }
 
-    /// A path to `name` in this directory, wherever that was moved to: for calls that take no descriptor, as long as
-    /// the folder is open. Not for messages.
+    /// A path to `name` in this directory, for calls that take no descriptor. It is valid while the
+    /// directory is open, also after the directory was moved. Not for messages.
     pub(crate) fn path_to(&self, name: &str) -> PathBuf {
         path_of_open(&self.fd).join(name)
     }
 
-    /// The same folder, open once more.
+    /// A second descriptor of the same directory.
     pub(crate) fn again(&self) -> Result<Self> {
         let fd = self.fd.try_clone();
         Ok(Self {
@@ -112,7 +113,7 @@ impl Folder {
         let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // A fifo would wait for its other end.
         match open(flags | OFlags::NONBLOCK) {
-            // Under the lease of who makes the file written; it is given back to who waits.
+            // The process that materializes the file holds a lease, and releases it for this open.
             Err(Errno::WOULDBLOCK) => open(flags),
             opened => opened,
         }
@@ -192,7 +193,7 @@ impl Folder {
         renamed.map_err(|errno| target.error(errno, to).during("rename"))
     }
 
-    /// Sets the permissions of the file `name`, which nobody else may exchange.
+    /// Sets the permissions of the file `name`, which no other user can replace.
     pub(crate) fn set_mode(&self, name: &str, mode: u32) -> Result<()> {
         rustix::fs::chmodat(&self.fd, name, Mode::from_raw_mode(mode), AtFlags::empty())
             .map_err(|errno| self.error(errno, name).during("set mode"))
@@ -226,7 +227,7 @@ impl Folder {
         });
         let done = written.and_then(|()| self.rename(&temporary, self, name, OnExisting::Replace));
         if done.is_err() {
-            // The error that brought us here is the one to tell.
+            // The first error is the one to report.
             let _ = self.remove(&temporary);
         }
         done

@@ -1,12 +1,13 @@
-//! What a volume's file is, and who says so.
+//! The format of a volume, and its source.
 //!
-//! The content of a raw volume is written by guests, who may write any header. Were that believed, a guest could make of its
-//! disk a qcow2 image whose backing file is any file of the host. So the format is what was said when the volume was made,
-//! kept as an extended attribute of its file. A file without one is what its name says, as for `extant create`. One whose name
-//! says nothing and that looks like qcow2 or a foreign image is of no known format: nothing is done to it that depends on the format until
-//! somebody has said what it is.
+//! Guests write the content of raw volumes and can write any header. If the content were trusted, a
+//! guest could turn its disk into a qcow2 image whose backing file is any file of the host. The
+//! format is therefore the one given when the volume was made, stored as an extended attribute of
+//! its file. Without the attribute the name decides, as in `extant create`. If the name does not
+//! decide and the content looks like qcow2 or a foreign image, the format is unknown: operations
+//! that depend on it are refused until the user has set it.
 //!
-//! Whoever may write to the file can have written the attribute: that is more than a guest may.
+//! Every process that may write to the file can set the attribute. A guest cannot.
 //!
 //! A raw volume is its file. Every other format is a module below.
 
@@ -112,7 +113,7 @@ impl Facts {
     fn of_known<'a>(format: Format, size_bytes: u64, first: impl FnOnce() -> &'a [u8]) -> Self {
         let glance = match format {
             Format::Raw => None,
-            // What is damaged is shown by its file; whoever opens it is told.
+            // A damaged image is listed by its file; opening it reports the damage.
             Format::Qcow2 => Glance::of(first()),
         };
         Self {
@@ -203,10 +204,10 @@ pub(crate) fn check_content(file: &dyn SpaceFile, format: Format, trust: Trust) 
     }
 }
 
-/// The format that content from outside is taken as: that which was said, or that of the volume's name.
+/// The format of imported content: the given one, or that of the volume's name.
 ///
 /// # Errors
-/// `InvalidArgument` where nobody said that content is raw that does not look so.
+/// `InvalidArgument` if the content does not look raw and no format was given.
 pub(crate) fn of_content(
     file: &dyn SpaceFile,
     said: Option<Format>,

@@ -1,10 +1,11 @@
-//! Jobs: long operations on volumes that are known to the pool while they run, and after.
+//! Jobs: long operations on volumes, recorded in the pool while they run and afterwards.
 //!
-//! A job is a record on disk (`record.rs`) and a run file (`run_file.rs`). The record says what is to be done and, in
-//! the end, what came of it; it is written twice in a life, each time as a whole. The run file is locked by the
-//! process that works on the job, says how far that is, and takes requests to stop; it is changed in place and never
-//! synced, so that it costs nothing and works on a full disk. A job without outcome whose run file nobody has locked
-//! is interrupted: its process died. Whoever resumes it takes the lock.
+//! A job has a record (`record.rs`) and a heartbeat file (`run_file.rs`). The record holds the
+//! request and finally the outcome; it is written atomically twice. The heartbeat file is locked by
+//! the worker process, holds the progress, and receives stop requests; it is updated in place and
+//! never synced, so it costs nothing and works on a full disk. A job without an outcome whose
+//! heartbeat file is unlocked is interrupted: its process has ended. A process that resumes the job
+//! takes the lock.
 
 mod control;
 mod operation;
@@ -97,7 +98,7 @@ impl Priority {
 pub struct JobOptions {
     /// Which goes first.
     pub priority: Priority,
-    /// Gives way to everybody else who uses the disk, and keeps to its share of the pool's rate.
+    /// Yields to other users of the disk, and takes a share of the pool's rate.
     pub background: bool,
     /// Bytes a second at most.
     pub rate: Option<NonZeroU64>,

@@ -1,13 +1,15 @@
-//! Pools, volumes and jobs: storage for virtual machines and containers that promises only what exists.
+//! Pools, volumes and jobs: storage for virtual machines and containers without over-promising.
 //!
-//! A [`Pool`] is a directory, of the host or in an ext4 image that the engine drives without a mount. Its volumes are the
-//! files in it, raw or qcow2; what the pool itself keeps lies in a hidden folder `.extant`: jobs, unfinished files, a lock. Any
-//! directory is a pool; a [`Definition`] gives one a name and [`Limits`].
+//! A [`Pool`] is a directory, on the host or in an ext4 file-system image that the engine drives
+//! without a mount. Its volumes are the files in it, raw or qcow2. The pool's state (jobs,
+//! unfinished files, a lock) is in the hidden directory `.extant`. Any directory is a pool; a
+//! [`Definition`] adds a name and [`Limits`].
 //!
-//! Every long operation is a [`Job`]: it reserves what it needs before it starts, tells how far it is, can be
-//! cancelled by anybody who may use the pool, and survives its process. What is not complete never has a volume's name.
+//! Every long operation is a [`Job`]. It reserves its space before it starts, reports progress, can
+//! be cancelled by every user with access to the pool, and survives its process. An incomplete file
+//! never has the name of a volume.
 //!
-//! Definitions: `docs/design.md`, "pool".
+//! Definitions: `docs/internals/pool.md`.
 
 #![forbid(unsafe_code)]
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Volumes take at most so many bytes in all; `None`: as the file system has.
+    /// Maximum space of all volumes in bytes; `None`: the size of the file system.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub total_bytes: Option<u64>,
     /// How much capacity may be promised for each byte that there is.

@@ -1,7 +1,7 @@
 //! Names of volumes and of pools.
 //!
-//! A name is one component of a path, in UTF-8, that a line of a list can show: it never leads out of the
-//! pool, never hides a file, and never breaks a table. What else lies in the directory is no volume.
+//! A name is one path component in UTF-8 that fits a line of a list: it cannot leave the pool, hide
+//! a file or break a table. Other files in the directory are not volumes.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,8 +1,9 @@
 //! The operations of jobs, one module each.
 //!
-//! What makes a file works in the pool's own folder, or for a download beside the file to be, and gives it its name in one
-//! step when it is complete and durable. Before that step the job's line says so: whoever finds the job later knows by
-//! it that a file under the final name is the job's own when the unfinished file is gone.
+//! An operation that makes a file works in the state directory, or for a download beside the
+//! destination. It renames the file to its final name when the file is complete and durable. Before
+//! the rename, the job's status records it: if the unfinished file is gone, a later process knows
+//! that a file under the final name is the job's own.
 
 mod clone;
 mod copy;
@@ -85,7 +86,7 @@ pub(crate) fn was_published(
         && storage.has_name(record.operation.volume())?)
 }
 
-/// Opens a volume to undo something; `None` when somebody else has removed it.
+/// Opens a volume to undo a change; `None` if it was removed meanwhile.
 fn open_to_undo(storage: &dyn Storage, name: &VolumeName) -> Result<Option<Arc<dyn VolumeFile>>> {
     match storage.open(name, Access::ReadWrite) {
         Ok(file) => Ok(Some(Arc::from(file))),

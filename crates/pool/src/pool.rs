@@ -21,9 +21,9 @@ use crate::storage::{
 
 /// How long the jobs of other processes are waited for, in what only one process can have open.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often is looked whether they are done.
+/// Interval of the checks whether they have ended.
 const LOOK: Duration = Duration::from_millis(5);
-/// A wait that is longer is told.
+/// A longer wait is reported.
 const TOLD_AFTER: Duration = Duration::from_secs(1);
 
 /// A pool whose directory is open, or whose image is there.
@@ -40,13 +40,13 @@ enum Place {
     Directory(Folder),
     Image {
         image: ImagePlace,
-        /// The folder that the pool's own is in, and its name there.
+        /// The parent of the state directory, and its name there.
         above: Folder,
         own_name: String,
     },
 }
 
-/// What is told of a pool.
+/// Information about a pool.
 #[derive(Clone, Debug, Serialize)]
 pub struct PoolInfo {
     /// Its name; `None` for a directory without definition.
@@ -77,7 +77,7 @@ impl Pool {
         if let Some(identifier) = pool.definition.identifier() {
             match pool.state() {
                 Ok(state) => pool.check_identity(state.as_ref(), identifier)?,
-                // Who may only look cannot see it.
+                // A reader without write permission cannot see it.
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => {}
                 Err(error) => return Err(error),
             }
@@ -85,10 +85,12 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Prepares the directory of a definition that is to be kept, made if need be. An image must be there.
+    /// Prepares the directory of a new definition, creating it if necessary. A file-system image
+    /// must exist.
     ///
     /// # Errors
-    /// Those of making it; `InUse` for an image that somebody uses, and what is wrong with one that is no ext4.
+    /// Those of creating it; `InUse` if another process uses the image, and the cause if it is not
+    /// an ext4 file system.
     pub fn build(definition: Definition) -> Result<Self> {
         let make = |path: &Path| {
             std::fs::create_dir_all(path).map_err(|source| Error::from(source).at(path))
@@ -185,7 +187,7 @@ impl Pool {
         })
     }
 
-    /// Calls `tell` with who is in the way, once for each operation that waits long for what holds the volumes.
+    /// Calls `tell` with the blocking job, once per operation that waits long for locked volumes.
     #[must_use]
     pub fn telling_waits(mut self, tell: fn(&Error)) -> Self {
         self.on_wait = Some(tell);
@@ -201,7 +203,7 @@ impl Pool {
     pub fn info(&self) -> Result<PoolInfo> {
         let state = match self.state() {
             Ok(state) => state,
-            // Who may only look cannot see the jobs.
+            // A reader without write permission cannot see the jobs.
             Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
             Err(error) => return Err(error),
         };
@@ -258,7 +260,8 @@ impl Pool {
         }
     }
 
-    /// Lets others have their turn in an image, if somebody waits. To be called beside a job, now and then.
+    /// Releases the file-system image if another process waits for it. To be called periodically
+    /// while a job runs.
     pub(crate) fn give_way(&self) {
         if let Place::Image { image, .. } = &self.place {
             image.give_way();
@@ -275,7 +278,7 @@ impl Pool {
         let state = match purpose {
             Purpose::Change => Some(self.make_state()?),
             Purpose::Look => match self.state() {
-                // Who may only look takes no turns.
+                // A reader without write permission takes no image lock.
                 Err(error) if error.kind() == ErrorKind::PermissionDenied => None,
                 state => state?,
             },
@@ -316,7 +319,7 @@ impl Pool {
         }
     }
 
-    /// Who has the image open.
+    /// The process that has the image open.
     fn busy(&self) -> Error {
         let error = Error::new(ErrorKind::InUse).at(self.definition.path());
         let state = self.state().ok().flatten();
@@ -378,7 +381,7 @@ impl Pool {
         Ok(state)
     }
 
-    /// The folder that the pool's own is in, and its name there.
+    /// The parent of the state directory, and its name there.
     fn own(&self) -> (&Folder, &str) {
         match &self.place {
             Place::Directory(folder) => (folder, state::FOLDER),

@@ -1,7 +1,7 @@
-//! What processes that died have left, found and told.
+//! Recovery of what dead processes have left in a pool.
 //!
-//! A job whose process is gone is interrupted: it can be resumed, or cancelled, by who decides. One that had only its last
-//! word left to say is ended here. Files that belong to no job are removed.
+//! A job whose process has ended is interrupted: a user resumes or cancels it. A job that only
+//! lacked its outcome is ended here. Files that belong to no job are removed.
 
 use extant_space::{ErrorKind, Result};
 use serde::Serialize;
@@ -14,7 +14,7 @@ use crate::storage::{Purpose, Storage};
 /// What is done about interrupted jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Leftovers {
-    /// They are told, and stay.
+    /// They are reported and kept.
     #[default]
     Keep,
     /// They are cancelled: the pool is as before them.
@@ -49,7 +49,7 @@ pub struct Interrupted {
 }
 
 impl Pool {
-    /// Looks through the pool for what processes that died have left.
+    /// Searches the pool for leftovers of dead processes.
     pub fn refresh(&self, leftovers: Leftovers) -> Result<Refreshed> {
         let state = self.state()?;
         let storage = self.storage(match state {

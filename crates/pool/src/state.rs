@@ -1,17 +1,18 @@
-//! What a pool keeps for itself, in the folder `.extant` of its directory; of an image, in the folder `IMAGE.extant` beside it.
+//! The state of a pool, in the directory `.extant`; for a file-system image, in `IMAGE.extant`
+//! beside it.
 //!
 //! ```text
-//! .extant/lock          held for short steps: numbers, reservations, turns; counts how often
-//! .extant/door          held by who has waited long for the lock, and has it next
-//! .extant/identifier    that of the definition, where there is one
-//! .extant/directory     of an image: where in it the volumes are
-//! .extant/turn, locks   of an image: who has it open, who waits, what jobs work on (storage/image/)
+//! .extant/lock          held for short steps: numbers, reservations, slots; counts acquisitions
+//! .extant/door          turnstile: held by a starved waiter, which gets the lock next
+//! .extant/identifier    that of the definition, if any
+//! .extant/directory     file-system image: the directory of the volumes in it
+//! .extant/turn, locks   file-system image: image lock, waiters, locks of volumes (storage/image/)
 //! .extant/jobs/         N.json, N.spare, N.run (see job.rs)
-//! .extant/work/         files that are not complete (storage/directory.rs)
+//! .extant/work/         unfinished files (storage/directory.rs)
 //! ```
 //!
-//! The folder belongs to one user, who manages the pool, and nobody else can look into it: locks cannot be held by
-//! others, and paths below it cannot be bent.
+//! The directory belongs to the user who manages the pool and is closed to others: they cannot hold
+//! its locks or redirect paths below it.
 
 use std::fs::File;
 use std::io;
@@ -31,7 +32,7 @@ use crate::job::Jobs;
 pub(crate) const FOLDER: &str = ".extant";
 const LOCK: &str = "lock";
 const DOOR: &str = "door";
-/// The file that tells whose pool it is.
+/// Holds the identifier of the definition.
 pub(crate) const IDENTIFIER: &str = "identifier";
 const DIRECTORY: &str = "directory";
 /// Write permission of the group and of others.
@@ -41,23 +42,23 @@ const PATH_MAX: u64 = 4096;
 /// Steps under the lock take milliseconds, and many may come before.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// How often is looked whether it is free, first and after a while.
+/// Poll interval of the lock, initially and later.
 const LOOK: Duration = Duration::from_millis(1);
 const LOOK_MAX: Duration = Duration::from_millis(16);
-/// Who waits for longer has no luck.
+/// A waiter that waits longer has starved.
 const LUCK: Duration = Duration::from_millis(500);
 
-/// The pool's own folder, open.
+/// The state directory, open.
 #[derive(Debug)]
 pub(crate) struct State {
     folder: Folder,
     pub(crate) jobs: Jobs,
 }
 
-/// Somebody who waits for the lock.
+/// A waiter for the lock.
 struct Wait {
     patience: Duration,
-    /// How often it had been taken when that was looked at last.
+    /// The acquisition count at the last poll.
     taken: u64,
     since: Instant,
 }
@@ -71,7 +72,7 @@ impl Wait {
         }
     }
 
-    /// Whether nobody has taken it for too long.
+    /// Whether no process has acquired the lock for too long.
     fn is_over(&mut self, lock: &File) -> bool {
         let taken = times_taken(lock);
         if taken != self.taken {
@@ -91,7 +92,7 @@ fn times_taken(lock: &File) -> u64 {
 /// For who has taken it.
 fn count_up(lock: &File) {
     let count = times_taken(lock).wrapping_add(1);
-    // On a full disk others wait for no longer than if nobody had.
+    // If the disk is full, the count stays, and waiters give up as if the lock were not acquired.
     let _ = lock.write_all_at(&count.to_le_bytes(), 0);
 }
 
@@ -99,7 +100,7 @@ fn try_lock(file: &File) -> Result<bool> {
     try_flock(file, FlockOperation::NonBlockingLockExclusive)
 }
 
-/// Whether nobody has shut it.
+/// Whether the turnstile is open.
 fn is_open(door: &File) -> Result<bool> {
     let is_open = try_flock(door, FlockOperation::NonBlockingLockShared)?;
     if is_open {
@@ -163,10 +164,10 @@ impl State {
         })
     }
 
-    /// Waits for the lock and takes it: as long as it goes from one to the next, there is no hurry.
+    /// Acquires the lock. The wait has no limit while the lock changes owners.
     ///
-    /// Whoever is there first has it, which is fast. Who has had no luck for long shuts the door: then nobody else tries
-    /// until that one has it.
+    /// Acquisition is opportunistic. A waiter that has starved closes the turnstile, which stops
+    /// new attempts until it owns the lock.
     pub(crate) fn lock(&self) -> Result<Locked> {
         let lock = self.folder.file(LOCK, OFlags::RDWR | OFlags::CREATE)?;
         let door = match self.folder.file(DOOR, OFlags::RDWR | OFlags::CREATE) {
@@ -259,7 +260,7 @@ impl State {
     }
 }
 
-/// Opens the folder `name` of a pool, made where there is none.
+/// Opens the directory `name` of a pool, creating it if necessary.
 pub(crate) fn make_own_folder(pool: &Folder, name: &str) -> Result<Folder> {
     pool.make_child(name).and_then(check_owner)
 }

@@ -1,13 +1,13 @@
-//! What a pool asks of what holds its volumes.
+//! The interface between a pool and the place of its volumes.
 //!
-//! A [`Storage`] is open for the time of one operation; so is what it opens. That of a job may be given away between two of its
-//! calls, with what it has open, and comes back with the next. Names in it are single components, and what
-//! is no volume (links, folders, hidden names) is never opened as one. Files that are not complete lie apart from the
-//! volumes, where one rename gives them a volume's name.
+//! A [`Storage`] and the files it opens live for one operation. A job's storage may be released
+//! between two calls, with its open files, and is restored by the next call. Names are single
+//! components. Links, directories and hidden names are never opened as volumes. Unfinished files
+//! are separate from the volumes; one rename makes them volumes.
 //!
-//! All files are [`SpaceFile`]s. What not every place can do (sharing space, telling who has a file open, attributes) has
-//! an answer for those that cannot. An operation that needs a file of the host asks for it by
-//! [`as_host`](VolumeFile::as_host).
+//! All files are [`SpaceFile`]s. Capabilities that only some kinds have (sharing space, listing
+//! processes that have a file open, attributes) have a default for the others. An operation that
+//! needs a host file calls [`as_host`](VolumeFile::as_host).
 
 mod directory;
 mod host_file;
@@ -36,7 +36,7 @@ pub(crate) enum Purpose {
     Change,
 }
 
-/// A file, as far as a list tells it.
+/// A file, with the attributes of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileStat {
     pub(crate) size_bytes: u64,
@@ -81,7 +81,7 @@ pub(crate) struct MakeWritten {
     pub(crate) range: Option<ByteRange>,
     /// Parts shared with other files get space of their own; refused otherwise.
     pub(crate) unshare: bool,
-    /// Nobody else is kept out: who has the file open does not know of the range.
+    /// Other processes are not excluded: none that has the file open knows of this range.
     pub(crate) is_unknown_to_others: bool,
     pub(crate) pace: Pace,
 }
@@ -91,7 +91,7 @@ pub(crate) struct MakeWritten {
 pub(crate) enum LockMode {
     /// With others who read.
     Shared,
-    /// By nobody else.
+    /// By no other process.
     Alone,
 }
 
@@ -106,7 +106,7 @@ pub(crate) trait Storage: Send + Sync {
     /// Opens the file of a volume.
     fn open(&self, name: &VolumeName, access: Access) -> Result<Box<dyn VolumeFile>>;
 
-    /// Opens a volume for no more than a list tells of it; `None` where it may not be read.
+    /// Opens a volume for the attributes of a list; `None` if it may not be read.
     fn peek(&self, name: &VolumeName) -> Option<Box<dyn Peek>>;
 
     /// Takes a volume's name away. Its space comes back when the last one who has it open closes it.
@@ -115,10 +115,10 @@ pub(crate) trait Storage: Send + Sync {
     /// Makes durable what was removed; its space is counted as free on return.
     fn sync(&self) -> Result<()>;
 
-    /// Free on the file system for who runs this process.
+    /// Free space of the file system for the user of this process.
     fn free_bytes(&self) -> Result<u64>;
 
-    /// Size of the file system, as `df` tells it.
+    /// Size of the file system as in `df`.
     fn total_bytes(&self) -> Result<u64>;
 
     /// Where the files are that are not complete; for messages.
@@ -179,20 +179,20 @@ pub(crate) trait VolumeFile: SpaceFile {
 
     fn stat(&self) -> Result<FileStat>;
 
-    /// When anything of the file was changed for the last time: nanoseconds since 1970, by the clock of its file system.
-    /// `None` where that is not told so exactly.
+    /// Time of the last change (ctime) in nanoseconds since 1970, by the clock of the file system.
+    /// `None` if its resolution is too coarse.
     fn changed_ns(&self) -> Result<Option<u64>>;
 
     /// So long after the last change that a process saw its own writes may still come when it is killed.
     fn last_writes(&self) -> Duration;
 
-    /// Takes a lock; false while somebody else has one that excludes it.
+    /// Takes a lock; false if another process holds a conflicting one.
     fn try_lock(&self, mode: LockMode) -> Result<bool>;
 
     /// Gives the lock back.
     fn unlock(&self);
 
-    /// The other processes that have the file open, as far as can be seen, in words.
+    /// The other processes that are known to have the file open, as text.
     fn holders(&self) -> Option<String>;
 
     /// Sets the permissions, durably.

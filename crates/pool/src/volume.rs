@@ -33,7 +33,7 @@ const KEPT_ATTRIBUTE: &str = "user.extant.libvirt";
 pub struct ListedVolume {
     /// Its name.
     pub name: VolumeName,
-    /// How its content lies in the file; `None`: nobody has said, and it looks like qcow2.
+    /// The format of its content; `None` if none is set and the content looks like qcow2.
     pub format: Option<Format>,
     /// Its logical size, bytes.
     pub capacity_bytes: u64,
@@ -49,7 +49,7 @@ pub struct VolumeInfo {
     /// Its file.
     #[serde(serialize_with = "serialize_path")]
     pub path: PathBuf,
-    /// How its content lies in the file; `None`: nobody has said, and it looks like qcow2.
+    /// The format of its content; `None` if none is set and the content looks like qcow2.
     pub format: Option<Format>,
     /// Its logical size, bytes.
     pub capacity_bytes: u64,
@@ -76,7 +76,7 @@ pub struct VolumeInfo {
     pub gid: u32,
 }
 
-/// A qcow2 volume as an image. What it names is not looked at.
+/// A qcow2 volume as an image. The files that it names are not opened.
 #[derive(Clone, Debug, Serialize)]
 pub struct ImageFacts {
     /// The mode that it is in: the least that holds for all of the disk.
@@ -86,21 +86,22 @@ pub struct ImageFacts {
     pub qcow2: Qcow2Info,
 }
 
-/// Where the data of a volume is, for who uses it past the pool.
+/// The location of a volume's data, for access outside the pool.
 #[derive(Debug)]
 pub struct VolumePlace {
     /// Its file: of the host, or in the image.
     pub path: PathBuf,
     /// The ext4 image or disk that the file is in.
     pub image: Option<PathBuf>,
-    /// How its content lies in the file.
+    /// The format of its content.
     pub format: Format,
-    /// The file that was judged, where it is one of the host.
+    /// The file that was checked, if it is a host file.
     file: Option<File>,
 }
 
 impl VolumePlace {
-    /// A path of the very file that was judged, of the host, while this is kept: its name may lead to another one by now.
+    /// A path of the host file that was checked, valid while this value exists. Its name may denote
+    /// another file by now.
     pub fn path_of_file(&self) -> Option<PathBuf> {
         self.file.as_ref().map(path_of_open)
     }
@@ -180,10 +181,11 @@ impl Pool {
         })
     }
 
-    /// Where the data of a volume is, which is about to be opened there: to be changed, or only to be read.
+    /// The location of a volume's data, which the caller is about to open for changes or for
+    /// reading.
     ///
     /// # Errors
-    /// `InUse` while a job works on the volume, `Unsupported` where nobody has said what it is.
+    /// `InUse` while a job works on the volume, `Unsupported` if its format is unknown.
     pub fn place_of(&self, name: &VolumeName, to_change: bool) -> Result<VolumePlace> {
         let storage = self.storage(Purpose::Look)?;
         let file = storage.open(name, Access::Read)?;
@@ -237,7 +239,7 @@ impl Pool {
     }
 }
 
-/// A lock on a volume, given back when dropped.
+/// A lock on a volume, released on drop.
 #[must_use]
 pub(crate) struct VolumeLock<'a> {
     file: &'a dyn VolumeFile,
@@ -276,7 +278,7 @@ fn lock(file: &dyn VolumeFile, mode: LockMode) -> Result<VolumeLock<'_>> {
     Ok(VolumeLock { file })
 }
 
-/// Refuses what destroys data that somebody is using.
+/// Refuses to destroy data that is in use.
 pub(crate) fn check_nobody_has_it_open(file: &dyn VolumeFile) -> Result<()> {
     let started = Instant::now();
     loop {

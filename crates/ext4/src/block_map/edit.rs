@@ -30,7 +30,7 @@ pub(crate) struct BlockMapMut<'a, N> {
     format: TreeFormat<'a>,
 }
 
-/// The indirect blocks on the way to a leaf, as far as they exist: that of `i_block` first.
+/// The existing indirect blocks on the path to a leaf: that of `i_block` first.
 type Way = SmallVec<[Indirect; 3]>;
 
 impl<'a, N: NodesMut> BlockMapMut<'a, N> {
@@ -79,7 +79,7 @@ impl<'a, N: NodesMut> BlockMapMut<'a, N> {
         }
         let mut blocks: SmallVec<[PhysicalBlock; 3]> =
             way.iter().map(|(block, _)| *block).collect();
-        // Nobody holds the bytes of a block that changes.
+        // The bytes of a block that changes have no other user.
         drop(way);
         while blocks.len() < steps.len() {
             match self.nodes.create(extent.physical, Some(PHYSICAL_END)) {

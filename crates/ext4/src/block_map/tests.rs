@@ -16,7 +16,7 @@ const DOUBLE: u64 = SINGLE + PER_BLOCK;
 const TRIPLE: u64 = DOUBLE + PER_BLOCK * PER_BLOCK;
 const REACH: u64 = TRIPLE + PER_BLOCK * PER_BLOCK * PER_BLOCK;
 
-/// A file whose indirect blocks lie in memory.
+/// A file whose indirect blocks are in memory.
 struct File {
     i_block: [u8; 60],
     store: Memory,

@@ -36,7 +36,7 @@ struct References {
 }
 
 impl Check<'_> {
-    /// Judges the attributes of an inode. Gives the blocks that `i_blocks` counts for them.
+    /// Validates the attributes of an inode. Returns the blocks that `i_blocks` counts for them.
     pub(super) fn check_attributes(
         &mut self,
         number: InodeNumber,
@@ -107,7 +107,7 @@ impl Check<'_> {
         })
     }
 
-    /// Judges hashes and large values; gives the blocks of the latter.
+    /// Validates hashes and large values; returns the blocks of the latter.
     fn check_list(&mut self, attributes: &Attributes<'_>, place: &Place) -> Result<u64> {
         if let Err(error) = attributes.check_hashes() {
             self.findings

@@ -1,4 +1,4 @@
-//! Bitmaps and counts of the groups, held against what was found to be in use.
+//! Bitmaps and counts of the groups, compared with the blocks and inodes found in use.
 
 use extant_ondisk::ext4::bitmap::Bitmap;
 use extant_ondisk::ext4::group_descriptor::GroupFlags;
@@ -20,7 +20,7 @@ struct Expected {
 }
 
 impl Check<'_> {
-    /// Compares all groups, and their sums with the superblock.
+    /// Compares all groups, and their totals with the superblock.
     pub(super) fn check_bitmaps(&mut self, totals: Totals) -> Result<()> {
         let (mut free_blocks, mut free_inodes) = (0, 0);
         let nothing = vec![0; self.volume.layout().blocks_per_group().div_ceil(BITS) as usize];
@@ -229,7 +229,7 @@ impl Check<'_> {
         }
     }
 
-    /// What lies behind the last bit is marked, so that nobody allocates it.
+    /// Bits after the last one are set, so that they are not allocated.
     fn check_padding(&mut self, place: &Place, bitmap: &[u8], bits: u32, name: &str) {
         let (whole, rest) = bitmap.split_at((bits / 8) as usize);
         debug_assert_eq!(whole.len(), (bits / 8) as usize);

@@ -1,7 +1,7 @@
-//! Who owns which block, as far as one bit tells: each block is claimed once, or too often.
+//! Ownership of blocks: one bit records whether a block is claimed; a second claim is reported.
 //!
-//! Model: a bitmap for every group in which something is claimed, made when it is needed; a group
-//! that nobody claims anything in costs a pointer.
+//! Model: a bitmap for every group with a claim, allocated on demand; a group without claims costs
+//! a pointer.
 
 use std::fmt::Display;
 
@@ -11,7 +11,7 @@ use super::findings::{FindingKind, Findings, Place};
 
 const BITS: u32 = u64::BITS;
 
-/// The blocks that somebody has claimed.
+/// The claimed blocks.
 pub(super) struct Claims {
     layout: Layout,
     groups: Vec<Option<Box<[u64]>>>,
@@ -34,8 +34,8 @@ impl Claims {
         }
     }
 
-    /// Claims `blocks` blocks from `start`, which lie in groups. Says which of them were
-    /// claimed before.
+    /// Claims `blocks` blocks from `start`, which are in groups. Returns those that were claimed
+    /// before.
     pub(super) fn claim(&mut self, start: PhysicalBlock, blocks: u64) -> Option<Taken> {
         let mut taken: Option<Taken> = None;
         let (mut at, end) = (start.0, start.0 + blocks);

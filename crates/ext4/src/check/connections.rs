@@ -29,7 +29,7 @@ impl Check<'_> {
                 let parent = directory
                     .parent
                     .and_then(|parent| self.directory_index(parent));
-                // Who has an entry is a directory.
+                // The parent of an entry is a directory.
                 at = parent.expect("a parent that was read");
             }
             let is_loop = !reached.contains(&at)
@@ -76,7 +76,7 @@ impl Check<'_> {
                 several += u64::from(state.links_found.saturating_sub(1));
             }
             let is_unnamed = match is_directory {
-                // A directory names itself; that nobody else does was found before.
+                // A directory names itself; other references were reported before.
                 true => number != InodeNumber::ROOT && self.is_without_parent(number),
                 false => state.links_found == 0,
             };
@@ -108,8 +108,8 @@ impl Check<'_> {
         self.counts.links = several;
     }
 
-    /// A directory with a tree counts no further than [`LINKS_MAX`]: it is then, and stays, at 1, also
-    /// when links become fewer. e2fsck looks at the flag, not at the feature.
+    /// The link count of a directory with a tree stays at 1 once it has exceeded [`LINKS_MAX`],
+    /// also when links are removed. e2fsck checks the flag, not the feature.
     fn is_right(&self, number: InodeNumber, state: &State) -> bool {
         let (stored, found) = (state.links_stored.into(), state.links_found);
         let index = match state.kind {

@@ -103,7 +103,7 @@ impl Check<'_> {
         for index in 0..self.directories.len() {
             let directory = &mut self.directories[index];
             let number = directory.number;
-            // Nobody needs the runs afterwards.
+            // The runs are not needed afterwards.
             let runs = std::mem::take(&mut directory.runs);
             let (seed, is_indexed) = (directory.seed, directory.is_indexed);
             let is_casefolded = directory.is_casefolded;

@@ -14,7 +14,7 @@ use serde::{Serialize, Serializer};
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum FindingKind {
-    /// The superblock cannot be right. Nothing else was looked at.
+    /// The superblock is invalid. Nothing else was checked.
     Superblock,
     /// A copy of the superblock is damaged, or describes another file system.
     Backup,

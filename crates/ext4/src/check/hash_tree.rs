@@ -1,8 +1,8 @@
 //! The hash tree of a directory: which block may hold which hashes.
 //!
 //! Model: a walk from the root gives every block of the directory its role: the root, a node, or
-//! records whose hashes lie in a range. A block with names whose hash goes on in the next one is marked there
-//! by an odd hash, and the hash then belongs to both.
+//! records whose hashes are in a range. An odd hash marks a block that continues the names of the
+//! previous hash, which then belongs to both.
 
 use std::collections::HashMap;
 use std::ops::RangeInclusive;

@@ -1,6 +1,6 @@
-//! The scan of the inode tables: every inode in use is judged and its blocks are claimed.
+//! The scan of the inode tables: every inode in use is validated and its blocks are claimed.
 //!
-//! What directories say about inodes is compared afterwards; the scan leaves a [`State`] for every
+//! Link counts and directories are compared afterwards; the scan records a [`State`] for every
 //! inode and the runs of every directory.
 
 use extant_ondisk::ext4::inode::{FileType, InodeFlags};
@@ -25,7 +25,7 @@ const BAD_BLOCKS: InodeNumber = InodeNumber(1);
 const LARGE_BYTES: u64 = 1 << 31;
 
 impl Check<'_> {
-    /// Judges all inodes.
+    /// Validates all inodes.
     pub(super) fn scan_inodes(&mut self) -> Result<()> {
         let zeros = vec![0; self.volume.layout().inode_bytes().into()];
         for group in self.volume.groups() {
@@ -320,7 +320,7 @@ impl Check<'_> {
                 _ => self.counts.non_contiguous_files += 1,
             }
         }
-        // Nobody counts what is no file.
+        // Reserved inodes that are not files are not counted.
         if number != BAD_BLOCKS {
             self.judge_block_count(number, inode, taken);
         }

@@ -20,7 +20,7 @@ impl Check<'_> {
         }
     }
 
-    /// Refuses a journal that cannot be looked at.
+    /// Refuses a journal that cannot be checked.
     pub(super) fn refuse_foreign_journal(&self) -> Result<()> {
         match self.volume.superblock().journal() {
             Some(JournalPlace::Device { .. }) => Err(Error::new(ErrorKind::Unsupported)
@@ -30,7 +30,7 @@ impl Check<'_> {
         }
     }
 
-    /// Looks for what names a journal where none can be.
+    /// Searches for references to a journal where there must be none.
     pub(super) fn check_journal_names(&mut self) {
         let superblock = self.volume.superblock();
         let raw = superblock.raw();
@@ -57,7 +57,7 @@ impl Check<'_> {
         features.incompat.contains(Incompat::RECOVER)
     }
 
-    /// Judges the journal that lies in `runs`.
+    /// Validates the journal in `runs`.
     pub(super) fn check_journal(&mut self, number: InodeNumber, runs: &[Run]) -> Result<()> {
         let place = Place::inode(number);
         let Some(first) = runs.first().filter(|run| run.logical == 0) else {

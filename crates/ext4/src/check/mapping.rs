@@ -1,10 +1,9 @@
 //! The blocks of a file, by its extent tree or its indirect blocks.
 //!
-//! Model: a walk tells a [`Visitor`] every block of the map itself before it is read, every run
-//! of data blocks in the order of the file, and everything that is wrong. What lies below something
-//! wrong is not visited.
+//! Model: a walk passes to a [`Visitor`] every block of the map itself before it is read, every run
+//! of data blocks in file order, and every defect. The subtree below a defect is not visited.
 //!
-//! A walk ends because trees are at most 6 nodes deep, and because a visitor that claims blocks
+//! A walk terminates because trees have at most 6 levels, and because a visitor that claims blocks
 //! enters none twice.
 
 use extant_ondisk::ext4::extent::{ExtentKind, ExtentNode, NodePlace};

@@ -14,7 +14,7 @@ use super::directories::find_block;
 use super::findings::{FindingKind, Place};
 use super::mapping::Run;
 
-/// A name, as far as it is kept to find it again: 16 bytes.
+/// An abbreviated name, for finding it again: 16 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct KnownName {
     hash: u64,

@@ -1,6 +1,6 @@
-//! What a check says in the end: findings, and what there is.
+//! The report of a check: findings and totals.
 //!
-//! Counts follow `e2fsck -v`, so that the two can be held against each other.
+//! Counts follow `e2fsck -v`, so that the two can be compared.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ pub struct Report {
     pub findings: Vec<Finding>,
     /// All findings, by kind.
     pub findings_by_kind: BTreeMap<FindingKind, u64>,
-    /// How much of the file system was looked at.
+    /// How much of the file system was checked.
     pub coverage: Coverage,
     /// The journal holds transactions that are not in their places yet: what was found may be
     /// what they repair. Check the file system as it is after recovery.
@@ -28,7 +28,7 @@ pub struct Report {
     pub counts: Counts,
 }
 
-/// How much of a file system was looked at.
+/// How much of a file system was checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Coverage {
@@ -107,7 +107,7 @@ impl Counts {
 }
 
 impl fmt::Display for Report {
-    /// A line for each finding that was kept, then one that sums up.
+    /// A line for each kept finding, then a summary.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for finding in &self.findings {
             writeln!(f, "{finding}")?;

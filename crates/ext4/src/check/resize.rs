@@ -1,8 +1,8 @@
-//! The inode that keeps blocks for a longer descriptor table (`resize_inode`).
+//! The inode that reserves blocks for a longer descriptor table (`resize_inode`).
 //!
-//! Model: its double indirect block names, at the place that a descriptor block would have, each reserved
-//! block behind the table; that block in turn names its copies in the groups with a superblock. So
-//! all of them but the double indirect block lie among the fixed blocks of groups.
+//! Model: its double indirect block names, at the position of a descriptor block, each reserved
+//! block after the table; that block in turn names its copies in the groups with a superblock. So
+//! all of them but the double indirect block are among the fixed blocks of groups.
 
 use extant_ondisk::ext4::{
     Compat, GroupNumber, Incompat, Inode, InodeNumber, PhysicalBlock, block_map,
@@ -41,7 +41,7 @@ impl Check<'_> {
         }
     }
 
-    /// Judges the inode.
+    /// Validates the inode.
     pub(super) fn check_resize_inode(&mut self, inode: &Inode) -> Result<()> {
         let layout = *self.volume.layout();
         let place = Place::inode(InodeNumber::RESIZE);

@@ -39,10 +39,10 @@ const CHECKED: Features = Features {
 /// likes, and each costs memory.
 const GROUPS_MAX: u32 = 1 << 24;
 
-/// Reads and judges the superblock; `None` after a finding that ends the check.
+/// Reads and validates the superblock; `None` after a finding that ends the check.
 ///
 /// # Errors
-/// `Unsupported` for features that are not known, and for too many groups.
+/// `Unsupported` for unknown features, and for too many groups.
 pub(super) fn open(device: &dyn Device, findings: &mut Findings) -> Result<Option<Superblock>> {
     let size = device.geometry().size;
     let range = ByteRange::new(
@@ -113,7 +113,7 @@ fn refuse_unknown(features: &Features) -> Result<()> {
 }
 
 impl Check<'_> {
-    /// Looks at the copies of the superblock and at the features.
+    /// Checks the copies of the superblock and the features.
     pub(super) fn check_superblock(&mut self, backups: Backups) -> Result<()> {
         let superblock = self.volume.superblock();
         let features = *superblock.features();
@@ -240,7 +240,7 @@ impl Check<'_> {
 
     fn claim_group(&mut self, number: GroupNumber) {
         let layout = *self.volume.layout();
-        // In a last group that is too short for them they would lie past the end.
+        // In a last group that is too short for them they would be beyond the end.
         let fixed = layout.fixed_blocks(number).min(layout.blocks_in(number));
         let first = layout.first_block(number);
         let place = Place::group(number);

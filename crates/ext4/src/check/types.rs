@@ -10,7 +10,7 @@ use super::findings::{FindingKind, Place};
 use super::mapping::Run;
 
 impl Check<'_> {
-    /// Looks at what needs nothing but the inode.
+    /// Checks what needs only the inode.
     pub(super) fn judge_type(&mut self, number: InodeNumber, inode: &Inode, kind: FileType) {
         let words = match kind {
             FileType::Regular | FileType::Directory => self.lost_flag(inode),

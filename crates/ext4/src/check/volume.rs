@@ -1,8 +1,8 @@
-//! The file system as it lies on the device: superblock, descriptors, blocks by their number.
+//! The file system on the device: superblock, descriptors, blocks by number.
 //!
-//! Invariant: the device is as long as the file system, so that every block of it can be read; an
-//! error of a read is one of the device and ends the check. Every read asks whether to stop, so that
-//! nothing that an image makes long cannot be cancelled.
+//! Invariant: the device is as long as the file system, so every block can be read; a read error is
+//! an error of the device and ends the check. Every read checks for a cancel, so that nothing an
+//! image makes long is uncancellable.
 
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ pub(super) struct Group {
     pub(super) places: Places,
 }
 
-/// Whether what a descriptor names lies in the file system.
+/// Whether the target of a descriptor field is inside the file system.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Places {
     Known,
@@ -108,7 +108,7 @@ impl<'a> Volume<'a> {
         Some((block, place.byte as usize))
     }
 
-    /// One inode, not judged; `None` where there is none.
+    /// One inode, unvalidated; `None` if there is none.
     pub(super) fn inode(&self, number: InodeNumber) -> Result<Option<Inode>> {
         let Some((block, byte)) = self.inode_place(number) else {
             return Ok(None);

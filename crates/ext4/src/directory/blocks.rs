@@ -21,11 +21,11 @@ pub(crate) trait DirectoryBlocks {
     /// How many: the size of the directory in blocks.
     fn blocks(&self) -> u32;
 
-    /// A whole block. `judge` is run on bytes that come from the disk, and its error passed on;
-    /// a hole reads as zeros, which no judge lets pass.
+    /// A whole block. `judge` validates bytes that come from the disk; its error is returned. A
+    /// hole reads as zeros, which no validator accepts.
     ///
     /// # Errors
-    /// Those of the judge and of the device.
+    /// Those of the validator and of the device.
     fn read(&self, index: LogicalBlock, judge: &dyn Fn(&[u8]) -> Result<()>) -> Result<Arc<[u8]>>;
 }
 
@@ -50,7 +50,7 @@ pub(crate) trait DirectoryBlocksMut: DirectoryBlocks {
 }
 
 impl<B: DirectoryBlocks> Directory<B> {
-    /// A block of records, whose sum is right. The records are judged as they are read.
+    /// A block of records with a valid checksum. The records are validated as they are read.
     pub(super) fn leaf(&self, index: LogicalBlock) -> Result<Arc<[u8]>> {
         let context = &self.context;
         self.read(index, &|block| verify(block, &context.format, context.seed))
@@ -161,7 +161,7 @@ impl<B: DirectoryBlocksMut> Directory<B> {
     }
 }
 
-/// A block is not what it was when it was read, though nobody else may change the directory.
+/// A block has changed since it was read, although the directory is locked.
 pub(super) fn changed_meanwhile() -> Error {
     Error::new(ErrorKind::Corrupt)
         .detail("directory: a block has changed meanwhile, as if it were also something else's")

@@ -25,16 +25,16 @@ pub(crate) struct TreeRules {
     pub(crate) hash: HashVersion,
     /// What hashes begin with.
     pub(crate) seed: HashSeed,
-    /// Levels of nodes that may lie below a root: 1, or 2 with `large_dir`.
+    /// Maximum levels of nodes below a root: 1, or 2 with `large_dir`.
     pub(crate) levels_max: u8,
 }
 
-/// File system and inode, as far as a directory needs them.
+/// The properties of file system and inode that a directory needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DirectoryContext {
     /// How blocks look.
     pub(crate) format: DirectoryFormat,
-    /// Where sums begin; of the directory's inode.
+    /// The checksum seed of the directory's inode.
     pub(crate) seed: Option<InodeSeed>,
     /// `None` without `dir_index`.
     pub(crate) tree: Option<TreeRules>,
@@ -107,8 +107,7 @@ impl DirectoryContext {
         }
     }
 
-    /// The shape to go by. Without `dir_index` a tree is not looked at: its nodes look like
-    /// free records.
+    /// The shape to use. Without `dir_index` a tree is ignored: its nodes look like free records.
     pub(super) fn shape(&self) -> Shape {
         match self.tree {
             Some(_) => self.flagged,
@@ -122,7 +121,7 @@ impl DirectoryContext {
             .expect("a directory has a tree only with dir_index")
     }
 
-    /// A node that was judged when it came from the disk, if as a node.
+    /// A node that was validated when it came from the disk, if as a node.
     pub(super) fn reread<'b>(&self, shape: IndexShape, block: &'b [u8]) -> Result<IndexNode<'b>> {
         match shape {
             IndexShape::Root => {
@@ -142,7 +141,7 @@ impl DirectoryContext {
         Ok(IndexNodeMut::new(block, shape, &self.format))
     }
 
-    /// Sums of nodes and of records are not where the others are, so that a tree with sums
+    /// Nodes and records have their checksums at different offsets, so that a tree with checksums
     /// cannot be taken for records.
     pub(super) fn check(&self) -> Result<()> {
         let is_contradiction = self.flagged != self.shape() && self.format.tail == Tail::Checksum;

@@ -29,7 +29,7 @@ impl<B: DirectoryBlocksMut> Directory<B> {
         }
     }
 
-    /// The same for a name that was looked for and not found, without a change since.
+    /// The same for a name that a search has not found, without a change since.
     ///
     /// # Errors
     /// As [`insert`](Self::insert), but for `AlreadyExists`.
@@ -134,8 +134,8 @@ impl<B: DirectoryBlocksMut> Directory<B> {
         })
     }
 
-    /// Without `dir_index` and sums a tree looks like free records, and is about to be written
-    /// over. A kernel with `dir_index` must not look for it.
+    /// Without `dir_index` and checksums a tree looks like free records, and is about to be
+    /// overwritten. A kernel with `dir_index` must not use it.
     fn forget_stale_tree(&mut self) {
         if self.context.flagged != self.shape() {
             self.context.flagged = Shape::Linear;

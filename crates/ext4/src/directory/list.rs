@@ -1,21 +1,21 @@
-//! Listing a directory, in pieces, while names come and go.
+//! Listing a directory, in parts, while names are added and removed.
 //!
-//! Model: every name has a cookie, and names are given out in the order of their cookies. A
-//! caller goes on behind a cookie, which need not be there any more. So what is there all the
-//! time is given out exactly once, whatever else changes between two calls, even when the
-//! directory grows a tree.
+//! Model: every name has a cookie, and names are returned in the order of their cookies. A caller
+//! continues after a cookie, whose name may have been removed. A name that exists throughout is
+//! returned exactly once, whatever else changes between two calls, also when the directory gets a
+//! tree.
 //!
-//! - With a tree, the cookie is 3 plus 31 bits of the major and 32 bits of the minor hash. That
-//!   the minor hash of the legacy function is always 0 is no use; TEA's is taken instead. `.`
-//!   has cookie 1, `..` has 2.
-//! - A linear directory of one block, where the file system has `dir_index`, is given out in
-//!   the same order: it may have a tree at the next call.
-//! - Other directories give out records in their order, and the cookie is 1 plus the byte at
-//!   which the record begins. Records do not move there.
+//! - With a tree, the cookie is 3 plus 31 bits of the major and 32 bits of the minor hash. The
+//!   minor hash of the legacy function is always 0, so that of TEA is used instead. `.` has cookie
+//!   1, `..` has 2.
+//! - A linear directory of one block, on a file system with `dir_index`, is listed in the same
+//!   order: it may have a tree at the next call.
+//! - Other directories return records in their order, and the cookie is 1 plus the byte offset of
+//!   the record. Records do not move there.
 //!
-//! Cookies fit 63 bits, and 0 is before all. Names may agree in theirs, though only when made
-//! for it; they are ordered by their bytes, and who goes on behind cookie *and* name misses
-//! none.
+//! Cookies fit 63 bits, and 0 is before all. Equal cookies are possible for names constructed so;
+//! such names are ordered by their bytes, and a caller that continues after cookie *and* name
+//! misses none.
 
 use std::ops::ControlFlow;
 
@@ -34,7 +34,7 @@ const COOKIE_NAMES: u64 = 3;
 /// Names that are kept at a time, whatever the tree says.
 const KEPT_MAX: usize = if cfg!(test) { 50 } else { 4096 };
 
-/// Where to go on.
+/// Position to continue from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct After<'a> {
     /// Of the last name that was seen; 0 at the start.
@@ -50,7 +50,7 @@ pub(crate) struct Listed<'a> {
     pub(crate) name: &'a [u8],
     /// What it stands for.
     pub(crate) entry: DirectoryEntry,
-    /// To go on behind it.
+    /// Position for continuing after it.
     pub(crate) cookie: u64,
 }
 
@@ -144,8 +144,8 @@ impl<B: DirectoryBlocks> Directory<B> {
         }
     }
 
-    /// The names of the leaf at `path`, and of those that go on with its last hash: they are to
-    /// be sorted together.
+    /// The names of the leaf at `path`, and of those that continue its last hash: they are sorted
+    /// together.
     fn gather<'s>(&self, root: &Root, mut path: Path, seen: &'s Seen) -> Result<(Kept<'s>, Path)> {
         let mut kept = Kept::new(seen);
         loop {

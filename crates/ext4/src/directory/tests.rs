@@ -36,7 +36,7 @@ const TEA: HashVersion = HashVersion {
 
 type Names = BTreeMap<Vec<u8>, InodeNumber>;
 
-/// Blocks of 1 KiB with sums, and trees with two levels at most.
+/// Blocks of 1 KiB with checksums, and trees with two levels at most.
 fn context(hash: HashVersion) -> DirectoryContext {
     DirectoryContext {
         format: DirectoryFormat {
@@ -56,7 +56,7 @@ fn context(hash: HashVersion) -> DirectoryContext {
     }
 }
 
-/// One without sums.
+/// Without checksums.
 fn context_without_sums(hash: HashVersion) -> DirectoryContext {
     let mut context = context(hash);
     context.format.tail = Tail::None;

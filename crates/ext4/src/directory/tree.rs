@@ -1,15 +1,15 @@
 //! Walking the hash tree, from the root to a leaf and on to the next one.
 //!
-//! Model: a [`Path`] holds the nodes from the root to the lowest, and in each the entry that was
-//! taken; the lowest one's leads to a leaf. Going on takes the next entry of the lowest node
-//! that has one, and from there first entries downward.
+//! Model: a [`Path`] holds the nodes from the root to the lowest, with the selected entry of each;
+//! that of the lowest node leads to a leaf. To advance, the next entry of the lowest node that has
+//! one is selected, and first entries below it.
 //!
-//! Invariants, whatever the nodes say:
+//! Invariants, whatever the nodes contain:
 //! - the blocks of a path are different, and its leaf is none of them;
-//! - a path does not go on to more leaves than the directory has blocks.
+//! - a path does not advance to more leaves than the directory has blocks.
 //!
-//! That the hashes of a node rise is judged when it comes from the disk, and never again: in a
-//! file system damaged so that a leaf is a node as well, they may not.
+//! The order of the hashes in a node is validated when it comes from the disk, and not again: in a
+//! file system damaged so that a leaf is also a node, it may be violated.
 
 use std::sync::Arc;
 
@@ -104,8 +104,7 @@ fn low_hash(frames: &[Frame]) -> u32 {
 }
 
 impl<B: DirectoryBlocks> Directory<B> {
-    /// Finds `name` in the leaf of `path`, which is `leaf`, and in those that go on with its
-    /// hash.
+    /// Finds `name` in the leaf of `path`, which is `leaf`, and in those that continue its hash.
     pub(super) fn find_from(
         &self,
         path: &Path,
@@ -183,8 +182,8 @@ impl<B: DirectoryBlocks> Directory<B> {
         Ok(Some(node.entry(frame.at + 1).hash))
     }
 
-    /// Whether names from `hash` on can get an entry of their own behind the one that the lowest of
-    /// `frames` took: not where names lie that its hash, or the next one, does not stand for.
+    /// Whether names from `hash` on can get their own entry after the one selected in the lowest of
+    /// `frames`: not if that would separate names from the hash that leads to them.
     pub(super) fn check_splits(&self, frames: &[Frame], hash: u32) -> Result<()> {
         let (low, high) = (low_hash(frames), self.high_hash(frames)?);
         if low <= hash && high.is_none_or(|high| hash <= high) {
@@ -198,10 +197,10 @@ impl<B: DirectoryBlocks> Directory<B> {
         ))
     }
 
-    /// Goes on to the next leaf, which there is: [`next_hash`](Self::next_hash) gave one.
+    /// Advances to the next leaf, which exists because [`next_hash`](Self::next_hash) returned one.
     ///
     /// # Errors
-    /// The path is of no use then.
+    /// The path is invalid then.
     pub(super) fn go_on(&self, path: &mut Path) -> Result<()> {
         let levels = path.frames.len();
         let mut upward = (0..levels).rev();
@@ -273,7 +272,7 @@ impl<B: DirectoryBlocks> Directory<B> {
         })
     }
 
-    /// A node that was judged when it came from the disk, if as a node.
+    /// A node that was validated when it came from the disk, if as a node.
     pub(super) fn reread<'b>(
         &self,
         index: LogicalBlock,

@@ -1,10 +1,10 @@
-//! What each record does to inodes and their blocks.
+//! The effect of each record on inodes and their blocks.
 //!
-//! What a record says of an inode is taken but for what follows from other records: blocks and their count from
-//! ranges, links from names, all that a directory needs to be one from its names.
+//! The inode in a record is used except for what follows from other records: blocks and their count
+//! from ranges, links from names, and the structure of a directory from its names.
 //!
-//! An inode number may have been given back and used again in between, without a record of the end of the first
-//! inode but the loss of its last name. It is told by the generation.
+//! An inode number may have been freed and reused in between, without a record of the end of the
+//! first inode but the removal of its last name. The generation distinguishes them.
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
@@ -42,7 +42,7 @@ pub(super) struct Apply<'a> {
 /// An inode that records are about.
 pub(super) struct Touched {
     cell: Arc<InodeCell>,
-    /// It was made by a record that says it has so many names, and has not had any.
+    /// A record created it with this link count, and no name has been added.
     nameless: Option<u16>,
 }
 
@@ -381,7 +381,7 @@ impl<'a> Apply<'a> {
     }
 }
 
-/// The same, for who has no more than the space.
+/// The same, for callers that have only the space.
 pub(super) fn with_tree<'a, T, U>(
     space: &Space<'a>,
     cell: &Arc<InodeCell>,

@@ -209,7 +209,7 @@ fn no_type(cell: &InodeCell) -> Error {
     corrupt(format!("inode {} has no type", cell.number))
 }
 
-/// The blocks of a directory; new ones are those that nobody else gets.
+/// The blocks of a directory; new ones are exclusively its own.
 struct Blocks<'s, 'a> {
     space: &'s Space<'a>,
     cell: &'s Arc<InodeCell>,

@@ -1,11 +1,12 @@
-//! What a fast commit of the running transaction would have to say.
+//! What a fast commit of the running transaction would contain.
 //!
-//! Model: since the last commit, full or fast, inodes were changed, ranges of their blocks, and names. Inodes and names
-//! are listed here, ranges are with the inode ([`Ranges`]). What no record can say *forbids* fast commits for the
-//! rest of the transaction. That is the rule: only operations that were looked at for it begin with
+//! Model: since the last commit, full or fast, inodes, ranges of their blocks, and names were
+//! changed. Inodes and names are listed here; ranges are kept with the inode ([`Ranges`]). A change
+//! that no record can express makes the rest of the transaction *ineligible*. That is the default:
+//! only operations reviewed for it begin with
 //! [`Core::begin_recorded`](crate::filesystem::Core::begin_recorded).
 //!
-//! Lock order: a slot's lock, and that of the names, are held alone.
+//! Lock order: the lock of a slot, and that of the names, are never held together with others.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -174,7 +175,7 @@ impl Noted {
 pub(crate) struct Ranges(SmallVec<[Range<u64>; 1]>);
 
 impl Ranges {
-    /// Adds a range, with what lies between where there are too many.
+    /// Adds a range; if there are too many, gaps between ranges are included.
     pub(crate) fn add(&mut self, range: Range<u64>) {
         let near = self
             .0

@@ -17,12 +17,13 @@ use crate::transaction::Transaction;
 /// blocks in a transaction. They bound the memory; what fits the log is seen at the commit.
 const CREDITS_PER_BLOCK: u32 = 32;
 
-/// Carries out `commits` on a file system that nobody else uses; `journal` goes on with the transaction that they
-/// are on. Afterwards everything is at home, and the journal empty.
+/// Applies `commits` to a file system without other users; `journal` continues with their
+/// transaction. Afterwards everything is checkpointed, and the journal is empty.
 ///
 /// # Errors
-/// `Corrupt` naming the record; `Unsupported` for what is not known, and for more than one transaction holds;
-/// those of the device. The fast commits count as before then, if their transaction has not committed.
+/// `Corrupt` naming the record; `Unsupported` for unknown records, and for more than one
+/// transaction can hold; errors of the device. The fast commits stay valid then, if their
+/// transaction has not committed.
 pub(crate) fn replay(parts: &Arc<Parts>, journal: Arc<Journal>, commits: &Commits) -> Result<()> {
     parts.find_orphans()?;
     let most = journal.transaction_blocks_max();

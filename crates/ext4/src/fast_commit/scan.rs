@@ -1,6 +1,6 @@
-//! Which fast commits are whole, and which blocks of the device they give to files.
+//! Finds complete fast commits, and the device blocks that they give to files.
 //!
-//! A power cut leaves records that mean nothing: whatever looks wrong here is the end of what counts.
+//! A power cut leaves invalid records: the first invalid one ends the valid part.
 
 use std::ops::Range;
 

@@ -109,7 +109,7 @@ impl ShadowDevice {
     }
 }
 
-/// What lies in one unit.
+/// Contents of one unit.
 struct Part {
     unit: u64,
     /// Its bytes of the request.

@@ -208,7 +208,7 @@ impl NodesMut for Store<'_, '_> {
     }
 
     fn create(&mut self, goal: PhysicalBlock, _: Option<PhysicalBlock>) -> Result<PhysicalBlock> {
-        // Only extent trees are changed here, whose blocks may lie anywhere.
+        // Only extent trees are changed here, whose blocks may be anywhere.
         let number = self.space.take(goal)?;
         self.gained += 1;
         let cache = &self.space.parts.cache;

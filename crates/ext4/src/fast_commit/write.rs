@@ -1,18 +1,21 @@
-//! Fast commits of our own: the records of what has changed since the last commit.
+//! Writing fast commits: the records of what has changed since the last commit.
 //!
-//! Order, as the kernel has it: names in the order of their changes, a new inode before its name; then the other
-//! inodes, each with its ranges before its fields. A range is said as it is now: blocks that are mapped, and
-//! holes. The whole slot of an inode is said, so that nothing is left of one that was there before.
+//! Order, as in the kernel: names in the order of their changes, a new inode before its name; then
+//! the other inodes, each with its ranges before its fields. A range is recorded in its current
+//! state: mapped blocks, and holes. The whole slot of an inode is recorded, so that nothing of an
+//! earlier inode remains.
 //!
-//! Directories are said by their names alone, as everybody who replays makes the blocks anew. Of an inode without
-//! links nothing is said, as Linux 6.18 does not mount a file system with such a record; that its last name is lost
-//! is not said either, but committed in full.
+//! Directories are recorded by their names alone, because every replay rebuilds the blocks. An
+//! inode without links is not recorded, because Linux 6.18 does not mount a file system with such a
+//! record; the removal of its last name is not recorded either, but committed in full.
 //!
-//! e2fsck 1.47.0 replays with bitmaps that do not know the blocks that records give to files: it would take them for
-//! nodes of trees. So no transaction has fast commits with both. And it has read the journal's inode before the log,
-//! and writes other inodes of that block back beside old neighbours: so that block comes home before it is said.
-//! The same goes for the superblock when its list of orphans has changed: e2fsck writes back what the records change
-//! of it and a sum over the list as it stood at home before the log was replayed.
+//! Two restrictions are due to e2fsck 1.47.0:
+//! - It replays with bitmaps that do not contain the blocks that records give to files, and could
+//!   allocate these for tree nodes. So no transaction has fast commits with both.
+//! - It reads the journal's inode before the log, and writes other inodes of that block back with
+//!   old neighbours. So that block is checkpointed before it is recorded. The same holds for the
+//!   superblock after a change of its orphan list: e2fsck writes back what the records change of
+//!   it, and a checksum over the list as it was before the replay.
 
 use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
@@ -203,7 +206,7 @@ impl Commit<'_> {
                 }
             },
         );
-        // What cannot be read is told to whoever needs it next.
+        // A read error is reported to the next reader.
         matches!(walked, Ok(ControlFlow::Continue(()))).then_some(())
     }
 }

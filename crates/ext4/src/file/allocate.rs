@@ -1,18 +1,18 @@
 //! `fallocate`: every mode.
 //!
-//! | mode | blocks that are whole in the range | blocks at the edge |
+//! | mode | whole blocks of the range | blocks at the edge |
 //! |---|---|---|
-//! | allocate | holes become unwritten | as the whole ones |
+//! | allocate | holes become unwritten | as whole ones |
 //! | punch hole | become holes | written ones: zeros inside the range |
 //! | zero range | become unwritten | written ones: zeros inside the range; holes: unwritten |
 //! | write zeroes | become zeros, written | written ones: zeros inside the range; others: zeros as a whole, written |
 //! | collapse, insert | removed, inserted | refused: only whole blocks |
 //!
-//! Each piece is a transaction of its own, so that a long request holds nobody up. After an error or a crash a part of it
-//! is done: from the start of the range, but blocks are given back from its end. What collapse and insert move begins
-//! at the hole that is closed, or at the end of the file.
+//! Each chunk is a transaction of its own, so that a long request does not block others. After an
+//! error or a crash a part is done: from the start of the range, but blocks are freed from its end.
+//! Collapse and insert begin moving at the hole that is closed, or at the end of the file.
 //!
-//! A file with a block map has nothing unwritten: of all modes it can only be punched, as in the kernel.
+//! A file with a block map has no unwritten blocks: only punch is supported, as in the kernel.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -106,7 +106,7 @@ impl Core {
         }
     }
 
-    /// Holes become unwritten. `first` is what lies at the start, if that was looked at.
+    /// Turns holes into unwritten extents. `first` is the mapping at the start, if known.
     fn allocate(
         &self,
         cell: &Arc<InodeCell>,
@@ -342,9 +342,9 @@ impl Core {
 }
 
 impl Parts {
-    /// New blocks become unwritten ones of the file from block `at` on: as many as one extent can have, or more extents where the
-    /// transaction has room. They get their place on the device in one request, as they lie in one piece. Returns where it
-    /// stopped.
+    /// Adds unwritten blocks to the file from block `at` on: as many as one extent can have, or
+    /// more extents if the transaction has room. Contiguous blocks are assigned on the device in
+    /// one request. Returns the end.
     fn fill_hole(
         &self,
         transaction: &Transaction<'_>,
@@ -382,7 +382,7 @@ impl Parts {
         Ok(at)
     }
 
-    /// Makes zeros of those parts of written blocks at the edges of `range` that lie inside it.
+    /// Zeroes the parts inside `range` of written blocks at its edges.
     fn zero_edges(&self, cell: &InodeCell, range: ByteRange) -> Result<()> {
         let bytes = u64::from(self.layout.block_bytes());
         let first_end = range.start().next_multiple_of(bytes).min(range.end());
@@ -402,7 +402,7 @@ impl Parts {
         Ok(())
     }
 
-    /// The blocks that lie in `range` as a whole.
+    /// The whole blocks in `range`.
     fn whole_blocks(&self, range: ByteRange) -> Range<u64> {
         let start = self.block_after(range.start());
         start..(range.end() >> self.layout.block_bits()).max(start)

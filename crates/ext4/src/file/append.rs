@@ -1,8 +1,9 @@
-//! The way of most new blocks: behind all others of the file, where the last extent only becomes longer.
+//! The fast path for most new blocks: after all others of the file, where the last extent becomes
+//! longer.
 //!
-//! Model: [`End`] is the last entry of a root that is a leaf, as it stands in the inode. It is a hint beside the tree: who
-//! changes the tree otherwise drops it ([`InodeState::tree_area`]), and it is made anew when an extent was inserted at
-//! the end.
+//! Model: [`End`] is the last entry of a root that is a leaf, cached from the inode. It is a hint
+//! beside the tree: any other change of the tree drops it ([`InodeState::tree_area`]), and it is
+//! rebuilt when an extent is inserted at the end.
 
 use extant_mballoc::{Block as AllocatorBlock, Goal};
 use extant_ondisk::ext4::extent::{ExtentNode, ExtentNodeMut, LOGICAL_END, LeafEntry};
@@ -34,7 +35,7 @@ impl InodeState {
         })
     }
 
-    /// Makes the last extent longer by one that goes on behind it, if there is one; whether it did.
+    /// Extends the last extent by a contiguous one, if possible; returns whether it did.
     pub(super) fn extend_last(&mut self, extent: &LeafEntry) -> bool {
         let Some(End {
             index,
@@ -59,7 +60,7 @@ impl InodeState {
         true
     }
 
-    /// Looks where the file ends, after a change of its tree.
+    /// Finds the end of the file after a change of its tree.
     pub(super) fn find_end(&mut self, layout: &Layout) {
         self.end = None;
         if !self.inode.flags().contains(InodeFlags::EXTENTS) {

@@ -1,7 +1,7 @@
-//! Making a file shorter or longer, and giving blocks back.
+//! Truncating and extending a file, and freeing blocks.
 //!
-//! A cut that takes several transactions makes the file an orphan until it is done: a crash in between leaves the
-//! rest to whoever opens the file system next.
+//! A truncate that takes several transactions makes the file an orphan until it is done: after a
+//! crash the next opening completes it.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -24,10 +24,10 @@ use crate::sync::{read, write};
 use crate::transaction::Transaction;
 use crate::tree::Mapping;
 
-/// Extents that are given back in one step: each may lie in two groups. Of one that is longer than a group, as they are with small
-/// blocks, so much is given back that it lies in two.
+/// Extents freed in one step: each may be in two groups. Of an extent longer than a group, as with
+/// small blocks, a part is freed that is in two groups.
 const EXTENTS_MAX: usize = 8;
-/// Blocks of a directory that are given back in one step: each is metadata, which the journal has to forget.
+/// Directory blocks freed in one step: each is metadata, which the journal must revoke.
 const DIRECTORY_BLOCKS_MAX: u32 = 64;
 
 impl Core {
@@ -62,7 +62,7 @@ impl Core {
         self.cut(cell, size)
     }
 
-    /// Makes the file end at `size`, which is before its end, and gives back everything behind.
+    /// Truncates the file to `size`, which is less than its size, and frees all blocks after it.
     fn cut(&self, cell: &Arc<InodeCell>, size: u64) -> Result<()> {
         let parts = &*self.parts;
         let credits = self.cut_credits(cell)?;
@@ -70,7 +70,7 @@ impl Core {
         let rest = {
             let mut state = write(&cell.state);
             state.join(cell, &transaction);
-            // First, as it can fail: the size must not change then, with blocks behind it that nobody would remove.
+            // First, because it can fail: the size must not change while blocks after it remain.
             let behind = parts.block_after(size)..LOGICAL_END;
             let rest = parts.remove_step(&transaction, cell, &mut state, behind)?;
             state.inode.set_size_bytes(size, &parts.layout);
@@ -90,7 +90,7 @@ impl Core {
         self.finish_cut(cell)
     }
 
-    /// Gives back everything behind the end of an orphan, and strikes it out if it has a name.
+    /// Frees all blocks after the end of an orphan, and removes it from the list if it has a name.
     pub(crate) fn finish_cut(&self, cell: &Arc<InodeCell>) -> Result<()> {
         let parts = &*self.parts;
         let size = read(&cell.state).inode.size_bytes(&parts.layout);
@@ -100,7 +100,7 @@ impl Core {
         parts.remove_cut_orphan(&transaction, cell)
     }
 
-    /// Gives back the blocks of `range`, in as many transactions as it takes.
+    /// Frees the blocks of `range`, in as many transactions as necessary.
     pub(crate) fn remove_blocks(&self, cell: &Arc<InodeCell>, range: Range<u64>) -> Result<()> {
         let parts = &*self.parts;
         let mut rest = Some(range);
@@ -132,7 +132,7 @@ impl Core {
 }
 
 impl Parts {
-    /// Gives back the last few extents of `range`; returns what may still hold blocks.
+    /// Frees the last few extents of `range`; returns the part that may still have blocks.
     pub(crate) fn remove_step(
         &self,
         transaction: &Transaction<'_>,

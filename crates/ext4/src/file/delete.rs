@@ -1,4 +1,4 @@
-//! The end of an inode: nothing names it and nobody has it open.
+//! Freeing an inode that has no name and no open handle.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use crate::sync::{read, write};
 use crate::{time, xattr};
 
 impl Core {
-    /// Gives back an orphan without a name: its blocks, its attributes, its number.
+    /// Frees an orphan without a name: its blocks, its attributes, its number.
     pub(crate) fn delete(&self, cell: &Arc<InodeCell>) -> Result<()> {
         let parts = &*self.parts;
         let _alone = write(&cell.operation);

@@ -26,8 +26,8 @@ pub(super) enum Done {
 }
 
 impl Core {
-    /// Writes `from` at `offset` if all of it is written already, in whole blocks of the device: only such writes can
-    /// go on side by side.
+    /// Writes `from` at `offset` if all of it is written already, in whole blocks of the device:
+    /// only such writes can run concurrently.
     pub(super) fn overwrite(
         &self,
         cell: &Arc<InodeCell>,

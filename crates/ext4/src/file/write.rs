@@ -31,7 +31,7 @@ use crate::tree::{Mapping, TreeMut, step_cost};
 
 /// Blocks of metadata for an inode alone.
 pub(crate) const INODE_CREDITS: u32 = 1;
-/// What is written out of order gathers in pieces of so many blocks.
+/// Blocks of a chunk in which out-of-order writes are gathered.
 const PIECE: u64 = 512;
 
 /// Files of this size and more are said in the superblock.
@@ -46,9 +46,9 @@ pub(crate) struct Stamp {
 
 /// A place in a file.
 pub(crate) struct Spot {
-    /// What lies there.
+    /// The mapping at this block.
     pub(crate) mapping: Mapping,
-    /// Where blocks for a hole that begins there should be, by what lies beside it in the file.
+    /// The goal for blocks of a hole that begins there, from its neighbours in the file.
     pub(crate) goal: Goal,
     /// What is left free around them.
     pub(crate) room: Option<Room>,
@@ -103,7 +103,7 @@ impl Core {
         Ok(())
     }
 
-    /// Writes what lies in one extent or hole; returns the bytes written.
+    /// Writes the part in one extent or hole; returns the bytes written.
     fn write_piece(&self, cell: &Arc<InodeCell>, from: &[u8], at: u64) -> Result<u64> {
         let parts = &*self.parts;
         let bits = parts.layout.block_bits();
@@ -180,9 +180,10 @@ impl Core {
         }
     }
 
-    /// The same where the tree gets no node for the parts of an extent: what the extents have around `blocks` becomes zeros, so
-    /// that each is converted as a whole. Who has allocated space is promised that writing to it does not fail for lack of
-    /// it. `refused` is the error where an extent reaches past the end of the file: nothing written may lie there.
+    /// The same if the tree gets no node for the parts of an extent: the rest of the extents around
+    /// `blocks` is zeroed, so that each is converted as a whole. Writes to allocated space must not
+    /// fail for lack of space. `refused` is the error if an extent reaches past the end of the
+    /// file: nothing may be written there.
     fn make_extents_written(
         &self,
         cell: &Arc<InodeCell>,
@@ -277,7 +278,7 @@ fn is_stamped(inode: &Inode) -> bool {
 }
 
 impl Parts {
-    /// What lies at a block, and what is to be known to fill it if it is a hole.
+    /// Looks up a block, with what is needed to fill it if it is a hole.
     pub(crate) fn spot(&self, cell: &InodeCell, logical: LogicalBlock) -> Result<Spot> {
         self.spot_in(&read(&cell.state), logical)
     }
@@ -311,8 +312,9 @@ impl Parts {
         })
     }
 
-    /// Where a block of a hole should lie. What is written in order follows what is before it. What is not gathers in
-    /// pieces of [`PIECE`] blocks, aligned in the file, each with room for all of it from its first block on.
+    /// The goal for a block of a hole. Sequential writes follow the block before. Others are
+    /// gathered in chunks of [`PIECE`] blocks, aligned in the file, each with room for all of it
+    /// after its first block.
     fn goal_in(
         &self,
         hole: &Range<u64>,
@@ -420,8 +422,9 @@ impl Parts {
         Ok(())
     }
 
-    /// Runs steps on the extent tree of a file, whose state is locked and part of the transaction. What they took and gave
-    /// back is counted, also where one of them has failed. `Unsupported` where the file has a block map.
+    /// Runs steps on the extent tree of a file whose state is locked and part of the transaction.
+    /// Allocated and freed blocks are counted, also after a failed step. `Unsupported` if the file
+    /// has a block map.
     pub(super) fn with_tree<T>(
         &self,
         transaction: &Transaction<'_>,
@@ -450,7 +453,7 @@ impl Parts {
     /// [`Core::tree_credits`] of a tree of `depth`.
     pub(crate) fn tree_credits_at(&self, depth: u16) -> u32 {
         let cost = step_cost(depth);
-        // A piece lies in one group, or at the edge of two when it is given back; nodes anywhere.
+        // An extent is in one group, or at the edge of two when it is freed; nodes can be anywhere.
         INODE_CREDITS + 2 * cost.touched + group_credits(cost.touched + 2)
     }
 

@@ -1,10 +1,10 @@
-//! Giving blocks their place on the device, as the options want it, and telling it that nobody needs them.
+//! Assigning blocks on the device, according to the options, and discarding unused ones.
 //!
-//! With [`Assign::Require`] nothing that was accepted fails later for lack of space below. What the file system has from
-//! the start is given its place when it is opened, as a whole: superblocks, descriptors, bitmaps, inode tables, journal. What
-//! it takes later for its own use (nodes of trees, blocks of directories and of attributes) is given its place before anything
-//! refers to it: who needs it is told that there is no space. What other blocks of that kind it has was written once, and so
-//! has a place.
+//! With [`Assign::Require`] no accepted operation fails later for lack of space below. The existing
+//! metadata is assigned as a whole on opening: superblocks, descriptors, bitmaps, inode tables,
+//! journal. Later metadata (tree nodes, blocks of directories and attributes) is assigned before
+//! anything refers to it: the operation that needs it fails for lack of space. Other such blocks
+//! were written before, so they have space.
 
 use std::ops::Range;
 
@@ -52,7 +52,7 @@ impl Parts {
         }
     }
 
-    /// The same for a block of metadata, which is written later, when nobody can be told.
+    /// The same for a metadata block, which is written later, when errors cannot be reported.
     pub(crate) fn assign_metadata(&self, block: PhysicalBlock) -> Result<()> {
         match self.options.assign {
             Assign::Require => self.assign(block, 1),
@@ -92,10 +92,10 @@ impl Parts {
         Ok(())
     }
 
-    /// Discards blocks that nobody has, and returns how many bytes they have.
+    /// Discards free blocks; returns their size in bytes.
     ///
     /// # Errors
-    /// Those of the device; some are discarded then.
+    /// Errors of the device; some blocks are discarded then.
     pub(super) fn discard(&self, ranges: &[BlockRange]) -> Result<u64> {
         let bits = self.layout.block_bits();
         let bytes =

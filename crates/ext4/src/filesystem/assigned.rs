@@ -1,11 +1,11 @@
-//! Which blocks were given their place on the device since the file system was opened.
+//! Which blocks were assigned on the device since the file system was opened.
 //!
-//! To ask the device again would change nothing, and costs a call: files that come and go use the same blocks again and
-//! again. What is not noted here may have its place all the same.
+//! Repeating the request would change nothing, and costs a call: short-lived files reuse the same
+//! blocks. Blocks missing here may be assigned all the same.
 //!
-//! Model: a bit for each block, in groups and chunks of groups that are made when the first of theirs is noted. No order
-//! between the bits is needed: a block is noted by who has it, and forgotten by who discards it while nobody can have it; between
-//! the two it goes through locks of the allocator.
+//! Model: one bit per block, in groups and chunks of groups that are allocated on demand. The bits
+//! need no ordering: a block is recorded by its owner, and cleared by a discard while it has none;
+//! between the two it passes through locks of the allocator.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -96,7 +96,7 @@ impl AssignedBlocks {
     }
 }
 
-/// The words that bits lie in, and which bits of each.
+/// The words that contain the bits, with the mask for each.
 fn masks(bits: Range<u64>) -> impl Iterator<Item = (usize, u64)> {
     let words = bits.start / WORD_BITS..bits.end.div_ceil(WORD_BITS);
     words.map(move |word| {

@@ -89,13 +89,14 @@ fn add<'a>(frozen: &mut Frozen, blocks: impl IntoIterator<Item = &'a Arc<Block>>
     }
 }
 
-/// Adds the blocks in the order in which they are written without a log. Whatever is cut off, what was there before and
-/// was not changed is still found: a node is written before what refers to it, and what a split has moved into a new
-/// node is taken out of the old one last. Blocks and inodes are in use before anything refers to them: e2fsck looks for
-/// inodes no further than the descriptor says. What is freed is used again by the next transaction at the earliest.
+/// Adds the blocks in the order in which they are written without a log. After a cut at any point,
+/// unchanged data is still reachable: a node is written before what refers to it, and what a split
+/// has moved into a new node is removed from the old one last. Blocks and inodes are in use before
+/// anything refers to them: e2fsck searches inodes only up to the bound in the descriptor. Freed
+/// blocks are reused by the next transaction at the earliest.
 ///
-/// `blocks` are nodes, directories and attributes, from `inodes.start` on blocks of inode tables, from `inodes.end` on
-/// groups and the superblock.
+/// `blocks` are nodes, directories and attributes, from `inodes.start` on blocks of inode tables,
+/// from `inodes.end` on groups and the superblock.
 fn add_in_order(
     frozen: &mut Frozen,
     transaction: TransactionId,
@@ -119,7 +120,7 @@ fn add_in_order(
     add(frozen, others);
 }
 
-/// Whether the block looks like a node of an extent tree with nodes below it: `eh_magic`, `eh_max`, `eh_depth`.
+/// Whether the block looks like an index node of an extent tree: `eh_magic`, `eh_max`, `eh_depth`.
 fn is_index_node(bytes: &[u8]) -> bool {
     let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
     let entries_max = bytes.len() / ENTRY_BYTES - 1;

@@ -1,8 +1,8 @@
-//! Opening: the superblock, what a crash left in the journal, the groups, the orphans.
+//! Opening: the superblock, journal recovery, the groups, the orphans.
 //!
-//! Order: nothing is trusted before the journal was replayed but what finds the journal: superblock, one
-//! descriptor, the journal's inode. Read-only, the journal is not replayed but looked into, and nothing at all is
-//! written (`recover.rs`).
+//! Order: before the journal is replayed, only what locates it is trusted: superblock, one
+//! descriptor, the journal's inode. A read-only opening reads through the journal without replaying
+//! it, and writes nothing (`recover.rs`).
 
 use std::ops::{ControlFlow, Range};
 use std::sync::atomic::AtomicBool;
@@ -39,7 +39,7 @@ use crate::tree::{Mapping, TreeFormat};
 const TABLE_WINDOW: usize = 1 << 20;
 /// Blocks of descriptors that are worth a thread.
 const PART_BLOCKS_MIN: u32 = 256;
-/// Blocks and inodes kept while the journal is looked for.
+/// Blocks and inodes cached while the journal is located.
 const FEW: usize = 64;
 
 impl Filesystem {
@@ -181,7 +181,7 @@ pub(super) fn read_superblock(device: &dyn Device) -> Result<Superblock> {
     Ok(superblock)
 }
 
-/// Where the journal lies; `None` without one.
+/// Location of the journal; `None` without one.
 pub(super) fn journal_place(
     device: &Arc<dyn Device>,
     superblock: &Superblock,
@@ -204,7 +204,7 @@ pub(super) fn journal_place(
         layout.block_bytes() as usize,
         FEW,
     ));
-    // Nothing is known yet of what lies where.
+    // The locations of metadata are not known yet.
     let zone = SystemZone::default();
     let sums = FreeSums::default();
     let groups = Groups::new(Arc::clone(&cache), superblock.clone(), sums, zone);

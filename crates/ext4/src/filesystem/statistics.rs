@@ -18,7 +18,8 @@ pub struct Statistics {
     pub free_blocks: u64,
     /// Of these, those that are not kept for root.
     pub available_blocks: u64,
-    /// Of the free ones, those kept for files that grow, until nobody has them open or the space is needed.
+    /// Free blocks that are reserved for growing files, until these are closed or the space is
+    /// needed.
     pub kept_blocks: u64,
     /// Inodes.
     pub inodes: u32,

@@ -1,8 +1,9 @@
 //! The superblock while the file system is open.
 //!
-//! It is written past the journal, which is not found without it, so a power cut may leave one of its two sectors. All
-//! states that are written fit the one that was found ([`Superblock::fit_sectors`]): any two sectors go together, and
-//! what must come at once lies in the first.
+//! It is written outside the journal, which cannot be found without it, so a power cut may leave
+//! one of its two sectors. All states that are written are compatible with the one found on opening
+//! ([`Superblock::fit_sectors`]): any two sectors match, and fields that must change atomically are
+//! in the first.
 
 use std::sync::atomic::Ordering;
 
@@ -122,7 +123,7 @@ impl Parts {
         if self.cut.load(Ordering::Relaxed) {
             return;
         }
-        // Also after a panic of somebody who had the lock, which is an error to be noted.
+        // Also after a panic of a thread that held the lock, which is recorded as an error.
         let mut superblock = lock_poisoned(&self.superblock);
         superblock.record_error(&recorded(error));
         // The device may be what failed.

@@ -1,8 +1,9 @@
-//! Telling the device which space is free: `FITRIM`.
+//! Discarding free space: `FITRIM`.
 //!
-//! Model: a few free runs of a group at a time are withheld from the allocator while the device discards them. No lock
-//! is held meanwhile, and who finds no space waits for those few. What a transaction has freed that has not committed
-//! is in use for the allocator, and so are blocks kept for files that grow: neither is discarded.
+//! Model: a few free runs of a group at a time are withheld from the allocator while the device
+//! discards them. No lock is held meanwhile, and a request that finds no space waits for them.
+//! Blocks freed by an uncommitted transaction are in use for the allocator, and so are blocks
+//! reserved for growing files: neither is discarded.
 
 use std::num::NonZeroU32;
 use std::ops::Range;
@@ -18,12 +19,14 @@ use super::{Filesystem, Parts};
 const RUNS_MAX: usize = 32;
 
 impl Filesystem {
-    /// Discards the free space in `range`, where it lies in runs of at least `run_bytes_min`; of a run that reaches out of
-    /// the range the part inside counts. Returns how many bytes that were. The range may reach past the end.
+    /// Discards the free space in `range`, in runs of at least `run_bytes_min`; of a run that
+    /// extends outside the range the part inside counts. Returns the number of bytes. The range may
+    /// extend past the end.
     ///
     /// # Errors
-    /// `ReadOnly`; `Unsupported` on a device that does not discard; `InvalidArgument` for a range that begins past the end or is
-    /// shorter than a block, and for runs longer than any group has; `Cancelled`, and errors of the device: then a part is done.
+    /// `ReadOnly`; `Unsupported` on a device that does not discard; `InvalidArgument` for a range
+    /// that begins past the end or is shorter than a block, and for runs longer than any group has;
+    /// `Cancelled`, and errors of the device: then a part is done.
     pub fn trim(&self, range: ByteRange, run_bytes_min: u64, cancel: &CancelToken) -> Result<u64> {
         let parts = &*self.core.parts;
         if !self.core.is_writable() {
@@ -47,7 +50,7 @@ impl Filesystem {
                 ))
                 .during("trim"));
         }
-        // Less than the device takes notice of need not be told.
+        // The device ignores runs below its granularity.
         let run_bytes_min = run_bytes_min.max(device.limits.discard.granularity);
         let run_blocks_min = run_bytes_min.div_ceil(1 << bits).max(1);
         let run_blocks_min = u32::try_from(run_blocks_min).ok().and_then(NonZeroU32::new);

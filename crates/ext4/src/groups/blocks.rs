@@ -1,4 +1,4 @@
-//! The block bitmap of a group: which blocks somebody refers to.
+//! The block bitmap of a group: which blocks have references.
 
 use std::ops::Range;
 use std::sync::MutexGuard;
@@ -39,10 +39,10 @@ impl Groups {
         self.mark(None, range.clone(), Use::Used)
     }
 
-    /// Notes that nobody refers to `range` any more.
+    /// Clears the bits of `range`.
     ///
     /// # Errors
-    /// `Corrupt` when some of it is not in use; nothing is changed in that group then.
+    /// `Corrupt` if some of them are clear; nothing is changed in that group then.
     pub(crate) fn free_blocks(
         &self,
         transaction: &Transaction<'_>,
@@ -51,7 +51,7 @@ impl Groups {
         self.mark(Some(transaction), range, Use::Free)
     }
 
-    /// Whether nobody refers to any block of `range`.
+    /// Whether all blocks of `range` are free.
     ///
     /// # Errors
     /// Those of reading a bitmap.
@@ -74,8 +74,8 @@ impl Groups {
         Ok(true)
     }
 
-    /// A block near `goal` to which nobody refers and that `is_kept` does not keep. Takes nothing; past the
-    /// allocator, for use before there is one.
+    /// A free block near `goal` that `is_kept` does not exclude. Allocates nothing; for use before
+    /// the allocator exists.
     ///
     /// # Errors
     /// `NoSpace`; those of reading a bitmap.
@@ -165,7 +165,7 @@ impl Groups {
         Ok(group)
     }
 
-    /// The block bitmap as of now. It is not kept, unless somebody uses the group.
+    /// The current block bitmap. It is not cached unless the group is in use.
     pub(crate) fn block_bitmap_now(&self, number: GroupNumber) -> Result<BitmapBytes> {
         let group = self.group(number)?;
         match &group.block_bitmap {

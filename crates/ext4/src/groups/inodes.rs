@@ -1,7 +1,8 @@
-//! Inode numbers: taking and giving back.
+//! Inode numbers: allocating and freeing.
 //!
-//! A file goes into the group of its directory or near it, a directory as well, but a directory of the root into
-//! the emptiest of a few groups: so what belongs together lies together, and trees lie apart.
+//! A file is placed in the group of its directory or near it, and so is a directory; a directory of
+//! the root is placed in the emptiest of a few groups. Related files are close together, and trees
+//! are apart.
 
 use std::sync::MutexGuard;
 use std::sync::atomic::Ordering;
@@ -194,7 +195,7 @@ impl Groups {
         Ok(bitmap.is_set(place.index))
     }
 
-    /// The inode bitmap as of now. It is not kept, unless somebody uses the group.
+    /// The current inode bitmap. It is not cached unless the group is in use.
     pub(crate) fn inode_bitmap_now(&self, number: GroupNumber) -> Result<BitmapBytes> {
         let group = self.group(number)?;
         match &group.inode_bitmap {

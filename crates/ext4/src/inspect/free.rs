@@ -8,11 +8,11 @@ use extant_space::Result;
 use crate::filesystem::Filesystem;
 
 impl Filesystem {
-    /// Visits the runs of free blocks in order, until `visit` breaks. A run goes on from group to group where
-    /// nothing lies between.
+    /// Visits the runs of free blocks in order, until `visit` breaks. A run continues across groups
+    /// if nothing separates them.
     ///
     /// # Errors
-    /// `Corrupt` naming the bitmap; those of the device.
+    /// `Corrupt` naming the bitmap; errors of the device.
     pub fn for_each_free_run(
         &self,
         visit: &mut dyn FnMut(Range<u64>) -> ControlFlow<()>,

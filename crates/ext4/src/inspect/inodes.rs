@@ -24,11 +24,11 @@ pub struct FoundInode<'a> {
 }
 
 impl Filesystem {
-    /// Visits every inode in use, those of the file system itself among them, until `visit` breaks. One that cannot be
-    /// right is an error in its place, and the pass goes on.
+    /// Visits every inode in use, including those of the file system itself, until `visit` breaks.
+    /// An invalid inode is passed as an error, and the pass continues.
     ///
     /// # Errors
-    /// `Corrupt` for descriptors and bitmaps; those of the device.
+    /// `Corrupt` for descriptors and bitmaps; errors of the device.
     pub fn for_each_inode(
         &self,
         visit: &mut dyn FnMut(Result<FoundInode<'_>>) -> ControlFlow<()>,
@@ -125,7 +125,7 @@ impl Parts {
             for index in inodes.filter(|&index| used.is_set(index)) {
                 let number = layout.inode_at(group, index);
                 let slot = (index - first * per_block) as usize;
-                // Inodes do not lie across blocks, and blocks are whole numbers of inodes.
+                // Inodes do not cross blocks, and blocks are multiples of the inode size.
                 let parsed = Inode::parse(&bytes[slot * size..][..size], number, layout, self.seed);
                 let found = parsed.map(|inode| FoundInode {
                     number,

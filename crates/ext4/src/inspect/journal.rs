@@ -1,4 +1,4 @@
-//! The journal, as it lies there.
+//! Inspection of the journal.
 
 use extant_jbd2::{Place, Recovery, RecoveryReport, Run};
 use extant_ondisk::ext4::superblock::JournalPlace;
@@ -11,21 +11,22 @@ use crate::filesystem::Filesystem;
 /// What is there of a journal.
 #[derive(Clone, Debug)]
 pub struct JournalLook {
-    /// The file it lies in.
+    /// The journal's inode.
     pub inode: InodeNumber,
-    /// Where that file lies.
+    /// The blocks of the journal.
     pub runs: Vec<Run>,
     /// Its superblock.
     pub superblock: JournalSuperblock,
-    /// What the log has that is not home. `None` of a file system that is being changed.
+    /// What the log contains that is not checkpointed. `None` for a file system that is open for
+    /// changes.
     pub recovery: Option<RecoveryReport>,
 }
 
 impl Filesystem {
-    /// Looks at the journal; `None` where there is none.
+    /// Reads the journal; `None` without one.
     ///
     /// # Errors
-    /// `Corrupt` for what cannot be; `Unsupported` for a journal on a device of its own.
+    /// `Corrupt` for invalid contents; `Unsupported` for an external journal.
     pub fn journal(&self) -> Result<Option<JournalLook>> {
         self.core.judged(self.look_at_journal())
     }

@@ -16,7 +16,7 @@ use crate::sync::read;
 /// A node of an extent tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeNode {
-    /// Its block; `None` for the root, which lies in the inode.
+    /// Its block; `None` for the root, which is in the inode.
     pub block: Option<PhysicalBlock>,
     /// Nodes above it.
     pub level: u16,
@@ -37,7 +37,7 @@ pub enum TreeEntry {
     Extent(LeafEntry),
 }
 
-/// What is told of each entry: its node, its place in it from 0, and the entry.
+/// Receives each entry: its node, its index in it from 0, and the entry.
 type Visit<'v> = dyn FnMut(&TreeNode, u16, TreeEntry) -> ControlFlow<()> + 'v;
 
 impl Node {
@@ -90,7 +90,7 @@ impl Parts {
             if node.depth() > 0 {
                 let place = node.child(index);
                 let bytes = self.node_bytes(&place, seed)?;
-                // Bytes in the cache were judged once, perhaps as something else.
+                // Bytes in the cache were validated once, perhaps as another structure.
                 let child = ExtentNode::parse_block(&bytes, &place, &self.layout, seed)?;
                 let child_told = told(&child, Some(place.block), told_as.level + 1);
                 if self

@@ -71,7 +71,7 @@ impl Core {
             return Err(in_directory(error, parent.number));
         }
         if before == 0 {
-            // With its name it must not be an orphan: whoever opens the file system would remove its blocks.
+            // With a name it must not be an orphan: the next opening would remove its blocks.
             if let Err(error) = parts.remove_orphan(&transaction, cell, 0) {
                 return Err(self.fail(error));
             }

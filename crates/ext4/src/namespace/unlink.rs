@@ -134,7 +134,7 @@ impl Parts {
     }
 }
 
-/// A directory that contains itself or what it lies in.
+/// A directory that contains itself or an ancestor.
 pub(super) fn loops(cell: &InodeCell) -> Error {
     Error::new(ErrorKind::Corrupt)
         .detail(format!("directory inode {} lies in itself", cell.number))

@@ -50,7 +50,7 @@ impl Node {
 impl Core {
     /// Has the next commit keep a time of access. The thread has no transaction open.
     pub(super) fn keep_late_access(&self, cell: &Arc<InodeCell>) {
-        // Where nothing can be changed any more it is lost, and nobody is there to be told.
+        // If changes are impossible it is lost, and cannot be reported.
         if let Ok(transaction) = self.begin_recorded(INODE_CREDITS) {
             cell.change(&transaction, |_| ());
         }

@@ -40,7 +40,7 @@ pub struct Attributes {
     pub created: Option<Timestamp>,
     /// What is special about it.
     pub flags: InodeFlags,
-    /// Tells apart files that had the same number.
+    /// Distinguishes files that had the same number.
     pub generation: u32,
 }
 
@@ -66,10 +66,10 @@ pub struct AttributeChange {
     pub flags: Option<InodeFlags>,
 }
 
-/// Where the times of an [`AttributeChange`] come from, which append-only files tell apart.
+/// The origin of the times in an [`AttributeChange`], which append-only files distinguish.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Times {
-    /// Somebody has chosen them.
+    /// Given by the caller.
     #[default]
     Chosen,
     /// They are the present, as `touch` without a time has it.

@@ -12,7 +12,7 @@ const FOLLOWED_MAX: u32 = 40;
 /// What to do with a symbolic link at the end of a path. Those on the way are always followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FollowLast {
-    /// Go on to its target.
+    /// Follow it to its target.
     Yes,
     /// It is what the path is about.
     No,

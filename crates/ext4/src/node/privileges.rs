@@ -1,4 +1,4 @@
-//! Privileges that a program file has, and loses when somebody writes to it.
+//! Privileges of a program file, which it loses when it is written to.
 
 use extant_ondisk::ext4::inode::{FileType, Mode, TimeField};
 use extant_space::Result;
@@ -14,12 +14,12 @@ const GROUP_EXECUTE: u16 = 0o0010;
 const CAPABILITY: &[u8] = b"security.capability";
 
 impl Node {
-    /// Takes away what a regular file must not keep when somebody without privileges changes its data or its owner: the
-    /// setuid bit, the setgid bit where the group may execute it, and `security.capability`. Cheap where there is
-    /// none of them.
+    /// Removes what a regular file must not keep when an unprivileged user changes its data or its
+    /// owner: the setuid bit, the setgid bit if the group may execute it, and
+    /// `security.capability`. Cheap if there is none of them.
     ///
     /// # Errors
-    /// `Immutable`, `ReadOnly`; `Corrupt`; those of the device.
+    /// `Immutable`, `ReadOnly`; `Corrupt`; errors of the device.
     pub fn drop_privileges(&self) -> Result<()> {
         self.core.judged(self.drop_privileges_now())
     }

@@ -1,7 +1,7 @@
-//! Looking up blocks.
+//! Lookup of blocks.
 //!
-//! A leaf begins with the first block that its parent's key names, and ends where the next one begins. So one leaf
-//! tells where a hole ends, and nothing else is read for it.
+//! A leaf begins with the first block of its parent's key, and ends where the next one begins. So
+//! one leaf determines where a hole ends, and nothing else is read for it.
 
 use std::ops::{ControlFlow, Range};
 
@@ -14,11 +14,12 @@ use super::pieces::cut;
 use super::{Mapping, Nodes, Tree, TreeFormat};
 
 impl<'a, N: Nodes> Tree<'a, N> {
-    /// What block `logical` belongs to: the whole extent, or the whole hole (which an empty leaf, as others leave
-    /// behind, tells in parts). Block 2^32 - 1, which no file has, is a hole of its own.
+    /// Maps block `logical`: the whole extent, or the whole hole (in parts if there is an empty
+    /// leaf, which other implementations leave). Block 2^32 - 1, which no file has, is a hole of
+    /// its own.
     ///
     /// # Errors
-    /// `Corrupt`, or what the store says.
+    /// `Corrupt`; errors of the store.
     pub(crate) fn find(&self, logical: LogicalBlock) -> Result<Mapping> {
         if u64::from(logical.0) >= LOGICAL_END {
             return Ok(Mapping::Hole(LOGICAL_END..LOGICAL_END + 1));
@@ -41,10 +42,10 @@ impl<'a, N: Nodes> Tree<'a, N> {
         })
     }
 
-    /// Visits the extents and holes of `range`, cut to it, in order, until `visit` breaks.
+    /// Visits the extents and holes of `range`, clipped to it, in order, until `visit` breaks.
     ///
     /// # Errors
-    /// As [`find`](Self::find); what lies before the error has been visited.
+    /// As [`find`](Self::find); mappings before the error have been visited.
     pub(crate) fn walk<B>(
         &self,
         range: Range<u64>,

@@ -1,8 +1,8 @@
-//! The way from the root to a leaf.
+//! The path from the root to a leaf.
 //!
-//! Invariant: every node on it was judged by the store, and is where its parent says. Its entries are checked one by
-//! one as they are taken out ([`Level::extent`], [`Level::reference`]): a panic must not depend on the promise that a
-//! block is used for one thing only.
+//! Invariant: every node on it was validated by the store, and is where its parent says. Its
+//! entries are checked one by one as they are used ([`Level::extent`], [`Level::reference`]): the
+//! absence of panics must not depend on a block being used for one purpose only.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::{Judge, TreeFormat, corrupt};
 /// The root first, the leaf last.
 pub(super) type Path<'r> = SmallVec<[Level<'r>; 2]>;
 
-/// A node on the way. Who changes the tree gives it a copy of the root.
+/// A node on the path. For changes of the tree it is a copy of the root.
 pub(super) struct Level<'r> {
     bytes: Bytes<'r>,
     pub(super) place: NodePlace,
@@ -77,8 +77,8 @@ impl<'r> Level<'r> {
         })
     }
 
-    /// The reference behind which `logical` lies, if anywhere. The next one lies behind `logical`, so that whoever
-    /// goes on there comes to an end.
+    /// The reference that covers `logical`, if any. The next one begins after `logical`, so a loop
+    /// over references terminates.
     pub(super) fn way_to(&self, logical: LogicalBlock) -> Result<usize> {
         let node = self.node();
         let index = node.find(logical).unwrap_or(0);
@@ -133,7 +133,7 @@ impl<'r> Level<'r> {
         }
     }
 
-    /// Checks all entries, for somebody who copies them.
+    /// Validates all entries, before they are copied.
     pub(super) fn check(&self, format: TreeFormat<'_>) -> Result<()> {
         (0..self.node().len()).try_for_each(|index| match self.depth() {
             0 => self.extent(index, format).map(drop),

@@ -11,12 +11,13 @@ use super::pieces::{Pieces, cut};
 use super::{NodesMut, TreeMut};
 
 impl<N: NodesMut> TreeMut<'_, N> {
-    /// Makes a hole of those blocks of `range` that its last leaf holds, of which there may be none. One step. `freed`
-    /// gets the extents, cut to the range, to which nothing refers any more. Returns what may still hold blocks.
+    /// Makes a hole of those blocks of `range` that its last leaf holds, of which there may be
+    /// none. One step. `freed` gets the extents, clipped to the range, that lost their references.
+    /// Returns what may still hold blocks.
     ///
     /// # Errors
-    /// `NoSpace` when the range lies inside one extent, of which the two ends then need a node; `Corrupt`, or what
-    /// the store says. Nothing has been removed then.
+    /// `NoSpace` if the range is inside one extent, whose two ends then need a node; `Corrupt`;
+    /// errors of the store. Nothing has been removed then.
     pub(crate) fn remove_last(
         &mut self,
         range: Range<u64>,

@@ -33,12 +33,12 @@ pub(crate) struct Shift {
 }
 
 impl<N: NodesMut> TreeMut<'_, N> {
-    /// Prepares to move all extents from block `from` on by `by` blocks, and splits the one that `from` lies in. One
-    /// step. There is something to move unless it returns `None`.
+    /// Prepares to move all extents from block `from` on by `by` blocks, and splits the one that
+    /// contains `from`. One step. There is something to move unless it returns `None`.
     ///
     /// # Errors
-    /// `InvalidArgument` when what moves left would not move into a hole, and when what moves right would leave the
-    /// file; `NoSpace` when a node is needed for the split. Nothing has changed then.
+    /// `InvalidArgument` if a move to the left has no hole to move into, or a move to the right
+    /// would exceed the file size; `NoSpace` if the split needs a node. Nothing has changed then.
     pub(crate) fn shift(
         &mut self,
         from: u64,
@@ -151,7 +151,7 @@ impl<N: NodesMut> TreeMut<'_, N> {
         }
     }
 
-    /// Makes an extent begin at `from`, if one lies across.
+    /// Splits the extent across `from`, if there is one.
     fn split(&mut self, from: u64) -> Result<()> {
         let root = *self.root;
         let path = self.descend(&root, last_logical(from))?;
@@ -168,7 +168,7 @@ impl<N: NodesMut> TreeMut<'_, N> {
     }
 }
 
-/// The extent where it goes; `None` outside the file, where none goes that was judged.
+/// The moved extent; `None` outside the file, which validated extents never are.
 fn moved(extent: &LeafEntry, shift: &Shift) -> Option<LeafEntry> {
     let from = u64::from(extent.logical.0);
     let to = match shift.direction {

@@ -1,14 +1,15 @@
 //! The one change that all others are made of: some entries of a leaf are replaced by others.
 //!
-//! What this means for a node's parent is one of four [`Outcome`]s, and putting that into the parent is
-//! again a replacement of entries: the splice climbs until a parent has nothing to change.
+//! The consequence for the parent is one of four [`Outcome`]s, and applying it to the parent is
+//! again a replacement of entries: the splice climbs until a parent needs no change.
 //!
-//! A full node is split where the entries come in: at its end, so that a file written from start to end has full
-//! nodes; before its start, so that one written from end to start has them too; else in the middle. A full root moves
-//! into a block as a whole, and the tree is one level deeper.
+//! A full node is split where the entries are inserted: at its end, so that a file written from
+//! start to end has full nodes; before its start, so that one written from end to start has them
+//! too; else in the middle. A full root moves into a block as a whole, and the tree becomes one
+//! level deeper.
 //!
-//! Order: new blocks first, as that can fail; then changes from the leaf up; then blocks to which
-//! nothing refers any more are given back.
+//! Order: new blocks first, because that can fail; then changes from the leaf up; then unreferenced
+//! blocks are freed.
 
 use std::ops::Range;
 
@@ -259,7 +260,7 @@ impl<N: NodesMut> TreeMut<'_, N> {
     }
 }
 
-/// Whether a node with so many entries may be worth joining with another, or pulling into the root.
+/// Whether a node with this number of entries may be worth merging with another, or into the root.
 pub(super) fn sparse(entries: usize, capacity: usize) -> bool {
     entries <= (capacity / 4).max(ROOT_ENTRIES)
 }

@@ -46,7 +46,7 @@ impl File {
         }
     }
 
-    /// Without checksums, and nothing is judged twice: for many extents.
+    /// Without checksums and repeated validation: for many extents.
     fn quick(node_bytes: usize) -> Self {
         let mut file = Self::new(node_bytes);
         file.seed = None;

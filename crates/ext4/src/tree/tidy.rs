@@ -75,7 +75,7 @@ impl<N: NodesMut> TreeMut<'_, N> {
         let beside = parent.child(index, format, read).ok()?;
         let together = node.node().len() + beside.node().len();
         let room = node.node().capacity().min(beside.node().capacity());
-        // Two references to one block are not judged well, but may be met.
+        // Two references to one block are not detected by validation.
         let apart = node.place.block != beside.place.block;
         let sound = || node.check(format).is_ok() && beside.check(format).is_ok();
         (apart && together <= room / 2 && sound()).then_some(beside)

@@ -1,8 +1,8 @@
-//! Who may use what is new: what a directory's default access control list says, or else the umask.
+//! Permissions of new nodes: from the directory's default access control list, or else the umask.
 //!
-//! Model: of a default list, owner, group and others are cut down to the permissions that were asked for. The rest
-//! of it is the new inode's list for access, unless permissions say the same; a directory also has the default
-//! list itself.
+//! Model: of a default list, the entries of owner, group and others are limited to the requested
+//! permissions. The rest is the access list of the new inode, unless the permissions express the
+//! same; a directory also gets the default list itself.
 
 use std::sync::Arc;
 

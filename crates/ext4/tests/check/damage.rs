@@ -1,6 +1,7 @@
-//! One image for every kind of finding, damaged in one place: we find it, and so does e2fsck.
+//! One image for every kind of finding, damaged in one place: both our check and e2fsck find it.
 //!
-//! debugfs fixes the sums of what it changes; bytes are changed in images that have none.
+//! debugfs recomputes the checksums of what it changes; bytes are changed in images without
+//! checksums.
 
 use extant_ext4::check::FindingKind::{self, *};
 use extant_ext4::check::{self, CheckOptions, Coverage, Report};

@@ -1,7 +1,8 @@
-//! Bits flipped in metadata: nothing panics or hangs, and the two judge alike.
+//! Flipped bits in metadata: nothing panics or hangs, and both checks agree.
 //!
-//! Formats without checksums are the hard ones, as with them every flip is a wrong sum. Bytes are taken from
-//! blocks that hold something other than what the population writes into files.
+//! Formats without checksums are the hard ones, since with them every flip is a wrong checksum.
+//! Bytes are taken from blocks that hold something other than the file contents written by the
+//! population.
 
 use std::collections::HashSet;
 
@@ -16,7 +17,7 @@ use crate::population::{FILL, populate};
 /// Offsets of bytes in metadata that are not zero, or are close to one that is not.
 fn metadata_bytes(image: &Image, block_bytes: usize) -> Vec<usize> {
     let bytes = image.bytes();
-    // What is in the log is not looked at.
+    // The contents of the log are not read.
     let journal: HashSet<usize> = image
         .debugfs("blocks <8>")
         .split_whitespace()

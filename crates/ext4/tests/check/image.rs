@@ -1,4 +1,4 @@
-//! Images made by mke2fs, filled by the kernel or debugfs, judged by us and by e2fsck.
+//! Images made by mke2fs, filled by the kernel or debugfs, checked by our check and by e2fsck.
 
 use std::fs;
 use std::io::Write;
@@ -51,7 +51,7 @@ impl Image {
         file.write_all_at(bytes, offset as u64).unwrap();
     }
 
-    /// Mounts it, lets `fill` work in the folder, and unmounts.
+    /// Mounts it, lets `fill` work in the directory, and unmounts.
     #[track_caller]
     pub fn mounted(&self, fill: impl FnOnce(&Path)) {
         let device = LoopDevice::attach(&self.path);

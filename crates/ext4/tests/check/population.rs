@@ -18,7 +18,7 @@ pub fn populate(root: &Path) {
     make_attributes(root);
 }
 
-/// A tree of directories, and one with so many entries that its hash tree has two levels.
+/// A tree of directories, and one with enough entries for two levels in its hash tree.
 fn make_directories(root: &Path) {
     let deep = root.join("a/b/c/d");
     fs::create_dir_all(&deep).unwrap();

@@ -1,4 +1,4 @@
-//! Who may use what is new, what may only grow, privileges, and when a file was used.
+//! Permissions of new nodes, append-only files, privileges, and access times.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

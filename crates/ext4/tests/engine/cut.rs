@@ -10,7 +10,8 @@ use extant_testkit::{require, requires};
 
 use crate::image::{Image, new};
 
-/// Extents of a file, so many blocks each, in more groups than have room in one transaction of a small journal.
+/// Extents of a file and blocks of each, in more groups than fit in one transaction of a small
+/// journal.
 const EXTENTS: u64 = 2000;
 const EXTENT_BYTES: u64 = 24 << 10;
 

@@ -11,7 +11,7 @@ use extant_testkit::mke2fs;
 use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::workdir::Workdir;
 
-/// What mke2fs is told for file systems that differ where the engine has to know.
+/// Options of mke2fs for file systems that differ in ways the engine must handle.
 pub const FORMATS: [&str; 11] = [
     "-t ext4",
     "-t ext4 -b 1024 -O casefold,encrypt,verity",

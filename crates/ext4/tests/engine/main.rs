@@ -1,4 +1,4 @@
-//! The engine on images of mke2fs, judged by our check and by e2fsck.
+//! The engine on images of mke2fs, verified by our check and by e2fsck.
 
 mod access;
 mod attributes;

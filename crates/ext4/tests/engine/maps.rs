@@ -184,7 +184,7 @@ fn file_written_block_by_block_is_in_few_pieces() {
             pair[0].physical.unwrap() + pair[0].logical.len() != pair[1].physical.unwrap()
         })
         .count();
-    // An indirect block for each 256 blocks may lie between.
+    // There may be an indirect block after each 256 blocks.
     assert!(pieces < 30, "{pieces} pieces");
     drop((file, node, root));
     filesystem.close().unwrap();

@@ -46,7 +46,7 @@ fn features_that_are_not_offered_are_refused_by_name() {
     }
 }
 
-/// Sets `i_flags` of what lies at a path.
+/// Sets `i_flags` of the inode at a path.
 fn set_raw_flags(image: Image, flags: &[(&str, u32)]) -> Image {
     let work = Workdir::new();
     let path = work.path().join("image");

@@ -1,4 +1,4 @@
-//! Space: what is free, what is kept, what the device is told.
+//! Space: what is free, what is reserved, what the device receives.
 
 use std::sync::Arc;
 
@@ -346,7 +346,7 @@ fn group_that_is_allocated_as_a_whole_is_assigned_in_one_request() {
             _ => pieces.push(ByteRange::new(start, end)),
         }
     }
-    // A piece may go on from one group to the next.
+    // An extent may continue from one group to the next.
     let groups = size.div_ceil(128 * MIB) + 1;
     assert!(
         assigns <= groups + pieces.len() as u64,
@@ -373,7 +373,7 @@ fn extents_longer_than_groups_come_back_whole() {
         assert!(longest.unwrap() > 20 * MIB, "{longest:?}");
         drop(file);
         fs.close().unwrap();
-        // Whose bitmaps nobody has looked at yet.
+        // Its bitmaps have not been read yet.
         let fs = image.open();
         let root = fs.root().unwrap();
         let file = root.lookup(b"file").unwrap().file().unwrap();

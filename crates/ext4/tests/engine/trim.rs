@@ -92,7 +92,7 @@ fn trim_discards_what_is_free_and_nothing_else() {
         );
         let mut expected = before;
         for run in &free {
-            // The device's own pages of 4 KiB lie inside.
+            // The device's own pages of 4 KiB inside it.
             let whole = run.start().next_multiple_of(4096)..run.end() / 4096 * 4096;
             if !whole.is_empty() {
                 let whole = ByteRange::new(whole.start, whole.end);
@@ -171,7 +171,7 @@ fn range_and_shortest_run_say_what_is_discarded() {
             "{least}"
         );
     }
-    // Whole blocks inside count, of runs that go on outside as well.
+    // Whole blocks inside count, also of runs that extend outside.
     let longest = *runs.iter().max_by_key(|run| run.len()).unwrap();
     let inside = ByteRange::new(longest.start() + 1, longest.start() + 5 * 4096 - 1);
     assert_eq!(trim(&filesystem, inside, 0).unwrap(), 3 * 4096);
@@ -234,7 +234,7 @@ impl Device for Keeper {
     }
 }
 
-/// Tells the other thread to stop, also by a panic.
+/// Stops the other thread, also on a panic.
 struct Ended<'a>(&'a AtomicBool);
 
 impl Drop for Ended<'_> {
@@ -264,7 +264,8 @@ fn files_that_fill_the_disk_while_it_is_trimmed_get_all_of_it_and_keep_their_dat
         for round in 0..6u8 {
             let root = filesystem.root().unwrap();
             let file = create(&root, "file").file().unwrap();
-            // Where its goal is withheld it goes on elsewhere: at worst each block is an extent, and 340 need a node.
+            // If its goal is withheld, allocation continues elsewhere: at worst each block is an
+            // extent, and 340 need a node.
             for block in 0..free - 16 {
                 file.write_at(&[round + 1; 4096], block * 4096).unwrap();
             }

@@ -31,7 +31,7 @@ fn sync(anchor: &File) {
     anchor.sync_all().unwrap();
 }
 
-/// Somebody else who replays.
+/// Another implementation that replays.
 #[derive(Clone, Copy, Debug)]
 enum Other {
     E2fsck,
@@ -155,7 +155,8 @@ fn names_are_replayed_as_others_do() {
     );
 }
 
-/// Linux 6.18 gives the new folder too few links, and e2fsck 1.47.0 has no block for the name in it.
+/// Linux 6.18 gives the new directory too few links, and e2fsck 1.47.0 has no block for the name in
+/// it.
 #[test]
 fn folders_are_replayed() {
     require!(Filesystem::Ext4FastCommit.requirement());

@@ -43,7 +43,7 @@ pub fn mke2fs(options: &str, mebibytes: u64) -> MemoryDevice {
     MemoryDevice::from_bytes(&extant_testkit::mke2fs(options, mebibytes << 20))
 }
 
-/// The same device, which writes so many bytes whole or not at all: superblocks have 1,024.
+/// The same device with larger atomic writes: superblocks have 1,024 bytes.
 pub fn in_blocks_of(logical_block: u32, device: &MemoryDevice) -> MemoryDevice {
     let bytes = device.to_vec();
     let options = MemoryOptions {
@@ -137,7 +137,7 @@ impl Made {
         inode
     }
 
-    /// Blocks that nobody has, from the end of the device.
+    /// Free blocks, from the end of the device.
     pub fn free(&self, blocks: u64) -> PhysicalBlock {
         PhysicalBlock(self.layout.blocks() - 200 - blocks)
     }
@@ -174,7 +174,7 @@ fn layout_of(device: &MemoryDevice) -> Layout {
     *Superblock::parse(&bytes).unwrap().layout()
 }
 
-/// Where the journal lies.
+/// Location of the journal.
 pub fn journal_place(device: &MemoryDevice) -> Place {
     let block_bytes = layout_of(device).block_bytes();
     let work = Workdir::new();

@@ -44,7 +44,7 @@ fn first_block(made: &Made, inode: InodeNumber) -> PhysicalBlock {
     PhysicalBlock(first.unwrap() >> made.layout.block_bits())
 }
 
-/// Two files, a folder, and commits that do to them all that there are records for.
+/// Two files, a directory, and commits with every kind of record.
 fn everything() -> Made {
     let (mut one, mut two) = (InodeNumber(0), InodeNumber(0));
     let mut folder = InodeNumber(0);
@@ -64,7 +64,8 @@ fn everything() -> Made {
     );
     let place = made.free(40);
     made.fill(place, 40, 0x77);
-    // A new file with blocks of its own, of which some move to another one later; a target; a folder.
+    // A new file with blocks of its own, some of which move to another one later; a target; a
+    // directory.
     let fields = made.inode(&made.file(20_000, 7));
     made.commit(&[
         Fields {

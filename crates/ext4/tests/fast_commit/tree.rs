@@ -84,7 +84,7 @@ fn look(node: &Node) -> Seen {
         permissions: attributes.permissions,
         links: attributes.links,
         size: match attributes.file_type {
-            // How many blocks a directory has is nobody's promise.
+            // The number of blocks of a directory is unspecified.
             FileType::Directory => 0,
             _ => attributes.size_bytes,
         },
@@ -93,7 +93,7 @@ fn look(node: &Node) -> Seen {
     }
 }
 
-/// The same of a folder of the host, but for the extents.
+/// The same for a host directory, except for the extents.
 pub fn host_tree(root: &Path) -> Tree {
     let mut tree = Tree::new();
     walk_host(root, "", &mut tree);

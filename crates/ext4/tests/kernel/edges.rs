@@ -159,9 +159,9 @@ fn size(block: u64) -> u64 {
     10 * block + block / 2
 }
 
-/// What the kernel makes of a range to be punched. It goes by pages at the end of the file: what lies behind the last one
-/// stays allocated, also when it is in the range, and what is on it goes, also when it is not. Here the range
-/// becomes a hole, and nothing else.
+/// The range that the kernel punches. It uses pages at the end of the file: blocks after the last
+/// page stay allocated, also when they are in the range, and blocks on it are freed, also when they
+/// are not. Here the range becomes a hole, and nothing else.
 fn punched_by_kernel(range: ByteRange, size: u64) -> Option<ByteRange> {
     let is_refused = range.is_empty() || range.end() > 1 << 40;
     match () {

@@ -70,7 +70,7 @@ fn engine_and_kernel_do_the_same_on_images_of_their_own() {
     }
 }
 
-/// What one of them leaves, closed or not, the other goes on with.
+/// Each implementation continues with what the other one leaves, closed or not.
 #[test]
 fn engine_and_kernel_take_turns_on_one_image() {
     let [a, b, c, d, e, f] = needs();

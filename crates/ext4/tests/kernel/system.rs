@@ -149,7 +149,7 @@ impl System {
                 }
             }
             Operation::Sync => self.sync()?,
-            // Mounting is somebody else's business, and listings have no cookies here.
+            // Mounting is done elsewhere, and listings have no cookies here.
             Operation::Reopen | Operation::Crash => self.handles = Default::default(),
             Operation::ListStart(..) | Operation::ListNext(..) => {}
         }
@@ -327,7 +327,7 @@ fn open(file: &OwnedFd, flags: OFlags) -> Result<OwnedFd> {
     sys::open(path_of(file), flags, Mode::empty())
 }
 
-/// For changes, as far as there can be any.
+/// Opened for changes, if possible.
 fn open_to_change(file: &OwnedFd) -> Result<OwnedFd> {
     match open(file, OFlags::WRONLY) {
         Err(Errno::PERM) => open(file, OFlags::WRONLY | OFlags::APPEND),

@@ -108,7 +108,7 @@ fn insert_range_that_fails_leaves_the_size() {
     );
 }
 
-/// Its edges were looked for at other blocks of the file, and zeros written past it.
+/// Its edges were computed at other blocks of the file, and zeros were written past it.
 #[test]
 fn punch_past_the_largest_file_is_refused() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));

@@ -233,7 +233,7 @@ impl Generator {
 
     fn owner(&mut self, made: Made) -> Owner {
         if matches!(made, Made::Link { .. }) && self.dialect == Dialect::Kernel {
-            // Links let everybody through.
+            // Links grant all permissions.
             return Owner {
                 permissions: 0o777,
                 uid: 0,

@@ -43,7 +43,7 @@ pub enum Made {
     Block(DeviceNumber),
 }
 
-/// Who owns something new, and who may use it.
+/// Owner and permissions of a new node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
     pub permissions: u16,
@@ -85,7 +85,7 @@ pub enum Operation {
     Read(Place, u64, usize),
     Resize(Place, u64),
     Fallocate(Place, FallocateMode, ByteRange),
-    /// Every second block, from a block on, so many of them: written or punched.
+    /// Every second block, from a block on, for a number of blocks: written or punched.
     Comb(Place, u64, u64, Tooth),
     Extents(Place, ByteRange),
     SetAttributes(Place, Change),

@@ -1,6 +1,6 @@
-//! A file system in memory, as simple as can be: what the engine is compared with.
+//! A file system in memory, as simple as possible: the reference for the engine.
 //!
-//! Errors and their order follow the kernel: who may not be changed, what is looked at first.
+//! Errors and their order follow the kernel: what may not be changed, and what is checked first.
 
 #[path = "reference/attributes.rs"]
 mod attributes;
@@ -165,7 +165,7 @@ impl Reference {
         }
     }
 
-    /// Does one step. What a listing gives is judged by [`listed`](Self::listed).
+    /// Does one step. The result of a listing is verified by [`listed`](Self::listed).
     pub fn apply(&mut self, operation: &Operation) -> Outcome {
         let done = match operation {
             Operation::Create(name, made, owner) => self.create(name, made, *owner),
@@ -273,7 +273,7 @@ impl Reference {
         None
     }
 
-    /// Whether a listing can go on.
+    /// Whether a listing can continue.
     pub fn is_listable(&self, cursor: usize) -> bool {
         let cursor = self.cursors[cursor].as_ref();
         cursor.is_some_and(|cursor| self.object(cursor.directory).links > 0)
@@ -340,11 +340,11 @@ impl Reference {
             })
     }
 
-    /// What gives back the blocks that larger files have past their ends.
+    /// Steps that free the blocks that larger files have past their ends.
     ///
-    /// e2fsck 1.47.0 reckons that the last reference of an extent tree ends with the file. Where a tree of two levels
-    /// has references past that, as after an allocation that keeps the size, it finds fault with the kernel's trees
-    /// too, and would destroy the file.
+    /// e2fsck 1.47.0 assumes that the last reference of an extent tree ends with the file. If a
+    /// tree of two levels has references past that, as after an allocation that keeps the size, it
+    /// reports errors in the kernel's trees too, and would destroy the file.
     pub fn steps_for_e2fsck(&self) -> Vec<Operation> {
         // With fewer, no tree has ever had two levels.
         const BLOCKS_MIN: u64 = 30;
@@ -377,7 +377,7 @@ impl Reference {
             .collect()
     }
 
-    /// The path of anything that nobody may change; for files that have one.
+    /// The path of an immutable file, if there is one.
     pub fn find_fixed(&self) -> Option<Path> {
         let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
         if !self

@@ -15,7 +15,7 @@ use crate::operation::{Operation, Outcome, Place};
 use crate::reference::{FileData, Format, Reference};
 use crate::tree::difference;
 
-/// Steps between two looks at everything.
+/// Steps between two full verifications.
 const LOOK_EVERY: usize = 40;
 /// How long a failing sequence is made shorter.
 const SHRINK_FOR: Duration = Duration::from_secs(60);
@@ -156,7 +156,7 @@ impl Start {
         }
     }
 
-    /// Judges what was left when space ran out.
+    /// Verifies the state after space ran out.
     fn ran_out(
         &self,
         engine: &mut Engine,

@@ -85,7 +85,7 @@ fn work(seed: u64, format: Format, filesystem: &Filesystem, own: Node, shared: N
     let mut engine = Engine::within(filesystem, own);
     let mut reference = Reference::bare(format);
     let mut generator = Generator::new(seed, Taste::Mixed, Dialect::Engine, format, BLOCKS_MAX);
-    // What is there if nobody else did anything: enough to find something to do.
+    // The state without the other threads' work: sufficient for choosing operations.
     let mut all_engine = Engine::within(filesystem, shared);
     let mut all_reference = Reference::bare(format);
     let mut all_generator = Generator::new(seed + 50, Taste::Mixed, Dialect::Engine, format, 500);

@@ -8,7 +8,7 @@ use extant_space::{ByteRange, ExtentState};
 
 use crate::operation::Path;
 
-/// Bytes at the start of a hole that are looked at.
+/// Bytes at the start of a hole that are read.
 const HOLE_SAMPLE: u64 = 64 << 10;
 
 /// Flags that are compared.
@@ -165,8 +165,8 @@ impl Seen {
 }
 
 impl Content {
-    /// Reads what is written, and some of what is said not to be. `read` fills a buffer from an offset on, as far as the
-    /// file goes.
+    /// Reads written parts, and samples of holes and unwritten parts. `read` fills a buffer from an
+    /// offset on, up to the end of the file.
     pub fn read<E>(
         size: u64,
         states: Vec<(ByteRange, ExtentState)>,

@@ -17,7 +17,7 @@ use crate::step::Step;
 use crate::view::{Seen, View};
 use crate::{cuts, scripts};
 
-/// Cuts of a life that are looked at; each costs several runs of e2fsck.
+/// Number of cuts that are checked; each costs several runs of e2fsck.
 const LOOKED_AT: usize = 80;
 
 fn survives(name: &str, script: Vec<Step>) {

@@ -25,7 +25,8 @@ pub struct Format {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Commits {
     Full,
-    /// By records where that can be. They say names, not directories: whoever replays them stamps these anew.
+    /// By fast-commit records if possible. They record names, not directories: a replay sets new
+    /// times on these.
     Fast,
 }
 

@@ -1,4 +1,4 @@
-//! What a power cut has left, held against the life before it.
+//! The state after a power cut, compared with the workload before it.
 
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ pub struct Recovered {
     pub views: Vec<View>,
 }
 
-/// How much is looked at.
+/// How much is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
     /// What is there after recovery.
@@ -168,7 +168,7 @@ impl Actor {
         Ok(())
     }
 
-    /// Says which data nobody can have written.
+    /// Explains data that no step has written.
     fn explain_data(&self, found: &View, ended: usize) -> Result<(), String> {
         let last = (ended + 1).min(self.steps.len());
         for (id, seen) in &found.inodes {

@@ -53,7 +53,7 @@ pub struct Life {
     pub actors: Vec<Actor>,
 }
 
-/// Lives without commits that nobody asks for.
+/// Workloads without periodic commits.
 pub fn options() -> Options {
     Options {
         commit_interval: Duration::from_secs(100_000),

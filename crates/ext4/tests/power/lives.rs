@@ -12,7 +12,7 @@ use crate::step::Step;
 use crate::survive::Thoroughness;
 use crate::{random, scripts};
 
-/// States of each position that are looked at.
+/// States of each position that are verified.
 fn thoroughness(usual: u64) -> Thoroughness {
     let wanted = env::var("EXTANT_POWER_CUTS").ok();
     Thoroughness {

@@ -1,12 +1,15 @@
-//! Power cuts at every write of a file system's life.
+//! Power cuts at every write of a workload.
 //!
-//! - `step`, `scripts`, `random`: what is done; `life`: doing it on a disk that records, and what was promised;
-//! - `cuts`: the states that are left; `view`: a file system as it can be seen; `judge`: what a cut has left, held against the life;
-//! - `oracle`: e2fsck on a spread sample; `survive`: all cuts of one life; `bare`: those without a journal.
+//! - `step`, `scripts`, `random`: the steps; `life`: running them on a recording device, with the
+//!   guarantees given;
+//! - `cuts`: the states that remain; `view`: a file system as it can be read; `judge`: a state
+//!   after a cut, compared with the workload;
+//! - `oracle`: e2fsck on a spread sample; `survive`: all cuts of one workload; `bare`: those
+//!   without a journal.
 //!
-//! `EXTANT_POWER_SEEDS=A..B` runs those random lives instead of the few of every day, and
-//! `EXTANT_POWER_CUTS=N` looks at up to N states of each position. A failure names its seed, position and state,
-//! and leaves the image beside the test's other files.
+//! `EXTANT_POWER_SEEDS=A..B` runs those random workloads instead of the default ones, and
+//! `EXTANT_POWER_CUTS=N` verifies up to N states of each position. A failure names its seed,
+//! position and state, and keeps the image beside the test's other files.
 
 mod bare;
 mod cuts;

@@ -23,10 +23,10 @@ pub struct Oracle {
 pub enum Theirs {
     Recovered(MemoryDevice),
     /// It drops the log, by a bug of 1.47.0:
-    /// - it refuses fast commits of a transaction that has been committed in full since. The journal erases them, and this is met
-    ///   between the two;
-    /// - it cancels where the first of a log is torn inside its first block, and goes on with what is no tag. The kernel's log has
-    ///   no order that would avoid it.
+    /// - it refuses fast commits of a transaction that has been committed in full since. The
+    ///   journal erases them, and this state occurs between the two;
+    /// - it cancels where the first of a log is torn inside its first block, and continues with an
+    ///   invalid tag. No write order of the kernel's format avoids it.
     Stumbled,
 }
 

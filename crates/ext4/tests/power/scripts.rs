@@ -236,7 +236,8 @@ pub fn allocations() -> Vec<Step> {
     steps
 }
 
-/// Files in so many pieces that they have nodes, and that cutting them takes several transactions.
+/// Files with enough extents that they have nodes, and that truncating them takes several
+/// transactions.
 pub fn pieces() -> Vec<Step> {
     let mut steps = Vec::new();
     for path in ["/p", "/q"] {

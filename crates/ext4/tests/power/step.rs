@@ -32,7 +32,7 @@ pub enum Step {
     /// Keeps a handle.
     Hold(String, usize),
     Release(usize),
-    /// Bytes that tell the step and the place in the file.
+    /// Bytes that encode the step and the offset in the file.
     Write(Target, u64, usize),
     Append(Target, usize),
     Resize(Target, u64),
@@ -99,7 +99,7 @@ impl Kind {
     }
 }
 
-/// The bytes that a step writes at an offset: every 8 bytes tell both.
+/// The bytes that a step writes at an offset: every 8 bytes encode both.
 pub fn data(step: usize, offset: u64, length: usize) -> Vec<u8> {
     let end = offset + length as u64;
     let words = offset / 8..end.div_ceil(8);

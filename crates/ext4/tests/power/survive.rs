@@ -13,8 +13,9 @@ use crate::judge::{Look, Recovered, same_contents};
 use crate::life::{Life, options};
 use crate::oracle::{Oracle, Theirs};
 
-/// Each so many cuts are also looked at read-only, given to e2fsck, given to e2fsck without our recovery, cut again
-/// during recovery. They have no common factors with the states of a position.
+/// Intervals in cuts: also opened read-only, passed to e2fsck, passed to e2fsck without our
+/// recovery, cut again during recovery. They have no common factors with the number of states of a
+/// position.
 const READ_ONLY: usize = 3;
 const EXAMINED: usize = 19;
 const RECOVERED_BY_OTHERS: usize = 211;

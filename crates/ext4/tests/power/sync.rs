@@ -1,4 +1,4 @@
-//! What a sync promises while somebody else's commit is on its way.
+//! The guarantee of a sync while another thread's commit is in progress.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ use crate::image::PLAIN;
 use crate::life::options;
 use crate::step::Kind;
 
-/// Stops behind the next flush, when told to.
+/// Stops after the next flush, on request.
 struct Stopping {
     disk: Arc<CrashDevice>,
     is_armed: AtomicBool,

@@ -13,10 +13,10 @@ use crate::image::Commits;
 /// What is torn or lost as a whole.
 pub const SECTOR: usize = 512;
 
-/// Past this nothing is looked at.
+/// Data past this offset is not read.
 const LOOK_MAX: u64 = 1 << 40;
 
-/// An inode, and the generation that tells it from others of the same number.
+/// An inode, with the generation that distinguishes it from others of the same number.
 pub type Id = (InodeNumber, u32);
 
 pub type Sector = [u8; SECTOR];

@@ -1,7 +1,7 @@
-//! No space below: who is told, and when.
+//! No space below: which operation fails, and when.
 //!
-//! What a file system has in use from the start is given its place below first, so that only what the test does can be
-//! refused. A filler in the lowest file system then takes all that is left there.
+//! The existing metadata is assigned below first, so that only operations of the test can be
+//! refused. A filler in the lowest file system then takes all remaining space.
 
 use std::sync::Arc;
 
@@ -48,7 +48,7 @@ pub fn fill(level: &Level, left: u64) {
     assert!(available <= left, "{available} bytes are available");
 }
 
-/// Gives back what [`fill`] took.
+/// Frees what [`fill`] took.
 #[track_caller]
 fn make_room(level: &Level) {
     level.filesystem.root().unwrap().unlink(FILLER).unwrap();
@@ -109,7 +109,7 @@ fn require_on_a_full_level_is_no_space_and_changes_nothing() {
         assert_no_space(allocate(top, SIZE));
         assert_eq!(state(top), before, "{sizes:?}");
         assert!(tower.places(SIZE).iter().all(Vec::is_empty), "{sizes:?}");
-        // The level goes on with what it has.
+        // The level continues with its space.
         program::run(&kept, MIB).unwrap();
         program::assert_holds(&kept, MIB, program::PASSES);
         create(&root, b"other");
@@ -141,7 +141,7 @@ fn require_that_is_refused_halfway_keeps_only_what_has_a_place() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
     let tower = tower(&[640, 512], Assign::Require);
     let top = tower.top();
-    // More than one piece, as one lies in one group of 128 MiB.
+    // More than one extent, because an extent is in one group of 128 MiB.
     let wanted = 384 * MIB;
     fill(tower.lowest(), 192 * MIB);
     assert_no_space(allocate(top, wanted));

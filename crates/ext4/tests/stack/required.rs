@@ -1,7 +1,8 @@
-//! What [`Assign::Require`] promises for metadata: no write that nobody can be told about fails for lack of space below.
+//! The guarantee of [`Assign::Require`] for metadata: no write whose error cannot be reported fails
+//! for lack of space below.
 //!
-//! The device between two levels notes every write that found none. The level below has next to nothing left; whatever is
-//! done above either fails itself, or is written back later.
+//! The device between two levels records every write that found no space. The level below has
+//! almost no space left; every operation above either fails itself, or is written back later.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -1,7 +1,8 @@
-//! A tower: a device, a file system on it, a file in that, a loop device over the file, a file system on that, and so on.
+//! A nested stack: a device, a file system on it, a file in that, a loop device over the file, a
+//! file system on that, and so on.
 //!
-//! Built from below, taken down from above; each level is judged by our check and by e2fsck when what stands on it
-//! is closed.
+//! Built from below, closed from above; each level is verified by our check and by e2fsck when the
+//! one above it is closed.
 
 use std::fs;
 use std::ops::{ControlFlow, Range};
@@ -25,7 +26,7 @@ const NAME: &[u8] = b"file";
 /// Bytes of a block, at every level.
 pub const BLOCK: u64 = 4096;
 
-/// A file system and what it lies on.
+/// A file system and the device below it.
 pub struct Level {
     pub device: Arc<dyn Device>,
     pub filesystem: Filesystem,
@@ -110,7 +111,7 @@ impl Tower {
         }
     }
 
-    /// Where the first `bytes` of the top file lie in each file, from the top one down.
+    /// Ranges of the first `bytes` of the top file in each file, from the top one down.
     pub fn places(&self, bytes: u64) -> Vec<Vec<ByteRange>> {
         let mut ranges = vec![ByteRange::new(0, bytes)];
         let files = self.levels.iter().rev();
@@ -260,7 +261,7 @@ fn save(device: &dyn Device, path: &Path) {
     }
 }
 
-/// Where `ranges` of `file` lie; what goes on where the last piece ended is one piece with it.
+/// Ranges of `file`'s `ranges` on the device; contiguous ranges are merged.
 fn pieces(file: &File, ranges: &[ByteRange]) -> Vec<ByteRange> {
     let mut pieces: Vec<ByteRange> = Vec::new();
     for range in ranges {

@@ -155,7 +155,7 @@ fn damage(image: &MemoryDevice, bytes: &[u8], places: &[usize], random: &mut Rng
     }
 }
 
-/// Looks at everything, changes something; returns how many errors there were.
+/// Reads everything, changes something; returns the number of errors.
 fn live_with(image: &MemoryDevice, what: &str) -> usize {
     let mut errors = 0;
     for access in [Access::ReadOnly, Access::ReadWrite] {
@@ -187,8 +187,8 @@ fn live_with(image: &MemoryDevice, what: &str) -> usize {
     errors
 }
 
-/// Goes on with a sum as the format wants it, without the final inversion. Nothing outside `ondisk` makes sums, so here
-/// is one.
+/// Continues a checksum as the format requires, without the final inversion. Checksums are private
+/// to `ondisk`, so this is an independent implementation.
 fn crc32c(before: u32, bytes: &[u8]) -> u32 {
     bytes.iter().fold(before, |sum, &byte| {
         (0..8).fold(sum ^ u32::from(byte), |sum, _| {

@@ -69,7 +69,7 @@ fn no_space_at_any_block_is_told_and_leaves_a_good_file_system() {
             judge.assert_clean(&image, &what);
             let filesystem = open(image.clone()).unwrap();
             outcome.assert_kept(&filesystem, &what);
-            // What is given back can be had again.
+            // Freed space can be allocated again.
             filesystem.root().unwrap().unlink(b"filler").unwrap();
             filesystem.sync().unwrap();
             let root = filesystem.root().unwrap();

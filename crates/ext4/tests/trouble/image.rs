@@ -1,4 +1,4 @@
-//! Small file systems of mke2fs, and who judges them.
+//! Small file systems of mke2fs, and their oracles.
 
 use std::fs;
 use std::path::PathBuf;
@@ -67,7 +67,7 @@ pub fn new(kind: NewKind<'_>) -> NewNode<'_> {
     }
 }
 
-/// Opens, closes and judges what a failure has left.
+/// Opens, closes and verifies the state after a failure.
 #[track_caller]
 pub fn assert_usable(image: &Arc<MemoryDevice>, judge: &mut Judge, what: &str) {
     let closed = open(image.clone()).and_then(Filesystem::close);

@@ -1,4 +1,4 @@
-//! Orphans that are not as they should be: they keep nobody out, and nothing is lost in silence.
+//! Damaged orphans: they do not prevent opening, and every loss is reported.
 
 use std::fs;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What happens when metadata turns out wrong: it is noted, and changes go on or stop.
+//! Reaction to corrupt metadata: it is recorded, and changes continue or stop.
 
 use std::sync::Arc;
 
@@ -77,7 +77,7 @@ fn error_of_metadata_is_noted_and_the_policy_followed() {
                 assert_eq!(error.kind(), ErrorKind::ReadOnly, "{what}");
             }
         }
-        // Reading goes on either way.
+        // Reads continue in both cases.
         assert_eq!(
             filesystem
                 .resolve(b"/lost+found", FollowLast::No)

@@ -1,7 +1,7 @@
-//! Reads that succeed and are wrong.
+//! Reads that succeed with wrong data.
 //!
-//! Tables of inodes are left out: an inode is written back with its neighbours in the block, as they were read, and
-//! nobody asks for their sums. The kernel does the same.
+//! Inode tables are left out: an inode is written back with its neighbours in the block as they
+//! were read, and their checksums are not verified. The kernel does the same.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -95,7 +95,8 @@ fn assert_harmless(judge: &mut Judge, image: &MemoryDevice, what: &str) {
     judge.assert_clean(&repaired(image), what);
 }
 
-/// Every read in turn: sums find what is wrong with metadata, and nothing of it gets back to the device.
+/// Every read in turn: checksums detect wrong metadata, and none of it is written back to the
+/// device.
 #[track_caller]
 fn every_read(fault: &Fault, on_error: OnError) {
     let base = used(PLAIN);

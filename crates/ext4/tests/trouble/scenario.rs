@@ -54,7 +54,8 @@ fn contents_of(node: &Node) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Looks at all there is and makes more, in directories that begin with `prefix`; goes on after every error.
+/// Reads everything and creates more, in directories that begin with `prefix`; continues after
+/// every error.
 pub fn run(filesystem: &Filesystem, prefix: &str) -> Outcome {
     let mut outcome = Outcome::default();
     run_into(filesystem, prefix, &mut outcome);

@@ -7,7 +7,7 @@ use std::time::Duration;
 /// Generous: the machine may be busy.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// Ends the process when it is told nothing new for too long.
+/// Ends the process if it makes no progress for too long.
 pub struct Watch(Sender<String>);
 
 impl Watch {

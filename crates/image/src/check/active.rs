@@ -52,7 +52,8 @@ impl Check<'_> {
             }
             *word |= 1 << (cluster % 64);
             let entries = read_table(&*self.image.file, table, self.geometry.l2_entries())?;
-            // Within a table, as QEMU counts: the next one may lie between its clusters and those before.
+            // Within a table, as QEMU counts: the next table may be between its clusters and the
+            // previous ones.
             let mut next_offset = None;
             for (number, raw) in (0..).zip(entries) {
                 let entry = L2Entry(raw);

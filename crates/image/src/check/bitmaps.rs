@@ -88,7 +88,7 @@ impl Check<'_> {
         self.add(range, || format!("table of bitmap {index}"));
         let needed = entry.table_entries(self.geometry, self.image.header.virtual_bytes);
         let is_used = entry.flags.get() & RawBitmap::IN_USE != 0;
-        // Who has it in use sets the size when it is saved.
+        // The program that uses it sets the size when it saves the bitmap.
         if !is_used && needed != Some(entries.into()) {
             let virtual_bytes = self.image.header.virtual_bytes;
             self.report.corrupt(format_args!(

@@ -9,7 +9,7 @@ const CLUSTERS_MAX: u64 = 256 << 20;
 pub(super) struct Counts(Vec<u16>);
 
 impl Counts {
-    /// For so many clusters; `None` when that are too many.
+    /// For this number of clusters; `None` if it is too large.
     pub(super) fn new(clusters: u64) -> Option<Self> {
         // Zeroed memory is the kernel's until it is touched.
         (clusters <= CLUSTERS_MAX).then(|| Self(vec![0; clusters as usize]))

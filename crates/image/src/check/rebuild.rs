@@ -14,15 +14,16 @@ use super::Check;
 use crate::format::{Incompatible, RawHeader, RefcountBlock, RefcountTableEntry, Version};
 use crate::qcow2::{Qcow2, read_table};
 
-/// Where the incompatible features lie.
+/// Offset of the incompatible features.
 const INCOMPATIBLE_FEATURES: u64 = 0x48;
 const TABLE_BYTES_MAX: u64 = 8 << 20;
 
-/// Sets every refcount and every copied flag to what the tables use; how many were changed. The image is not dirty or corrupt any more.
-/// The file is open for writing, and nobody else uses it.
+/// Sets every refcount and every copied flag to the references found; returns the number of
+/// changes. Clears the dirty and corrupt bits. The file is open for writing under exclusive access.
 ///
 /// # Errors
-/// `Corrupt` for an image that this does not repair: nothing is changed then. Those of [`check`](super::check), and of writing.
+/// `Corrupt` for an image that this cannot repair: nothing is changed then. Those of
+/// [`check`](super::check), and write errors.
 pub fn rebuild_refcounts(file: Arc<dyn SpaceFile>, control: Control<'_>) -> Result<u64> {
     let image = Qcow2::open(file)?;
     let mut check = Check::new(&image, 1, control)?;
@@ -84,7 +85,7 @@ impl<'c> Wanted<'c> {
             let raw = old.get(index as usize).copied().unwrap_or(0);
             RefcountTableEntry(raw).block(geometry, index, check.file_bytes)
         };
-        // Not behind the file, as a disk that an image lies on is longer than that.
+        // Not at the end of the file, because a disk is longer than the image on it.
         let start = geometry.clusters(check.report.image_end_bytes);
         let (mut new_blocks, mut new_table) = (0, 0);
         let mut blocks = Vec::new();

@@ -1,7 +1,8 @@
-//! Lowers counts that are above the uses.
+//! Lowers refcounts that exceed the references.
 //!
-//! Only such counts are changed, and the copied flags of clusters that are used once then, and only in an image without other
-//! corruptions. The flags come first, as the counts tell which they are: what is left where the work is cut off is repaired by another run.
+//! Only these counts are changed, and the copied flags of clusters that have one reference
+//! afterwards, and only in an image without other corruptions. The flags are written first, because
+//! the counts show which they are: another run completes an interrupted repair.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -12,10 +13,12 @@ use super::{Check, for_each_block};
 use crate::format::{RefcountBlock, RefcountTableEntry};
 use crate::qcow2::{Qcow2, read_table};
 
-/// Lowers refcounts to the uses where they are above them; how many there were. The file is open for writing, and nobody else uses it.
+/// Lowers refcounts to the references where they are higher; returns their number. The file is open
+/// for writing under exclusive access.
 ///
 /// # Errors
-/// `Corrupt` when there are corruptions that this does not repair: nothing is changed then. Those of [`check`](super::check), and of writing.
+/// `Corrupt` for corruptions that this cannot repair: nothing is changed then. Those of
+/// [`check`](super::check), and write errors.
 pub fn repair_leaks(file: Arc<dyn SpaceFile>, control: Control<'_>) -> Result<u64> {
     let image = Qcow2::open(file)?;
     let mut check = Check::new(&image, 0, control)?;

@@ -36,7 +36,7 @@ pub struct CheckReport {
     pub allocated_clusters: u64,
     /// Those that are compressed.
     pub compressed_clusters: u64,
-    /// Those that do not lie behind the one before in the same L2 table, and all that are compressed.
+    /// Clusters not contiguous with the one before in the same L2 table, and all compressed ones.
     pub fragmented_clusters: u64,
     /// Where what is used ends in the file.
     pub image_end_bytes: u64,

@@ -17,7 +17,7 @@ use crate::occupied::Occupied;
 
 /// Copied at once by a thread: a power of two, and at least a cluster.
 const PIECE_BYTES: u64 = 2 << 20;
-/// A cancel is looked for at least this often.
+/// Maximum interval between checks for a cancel.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Writes bytes at an offset of the new file; several threads do.

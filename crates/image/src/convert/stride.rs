@@ -1,7 +1,8 @@
-//! Space for what several threads write into a file of holes.
+//! Allocation for several threads that write into a sparse file.
 //!
-//! Each of them would allocate its own pieces, in the order in which they come: many extents. So the first data of a stride allocates
-//! all of it, and what turns out to be zeros is punched again. A source that is all zeros allocates nothing.
+//! Each thread would allocate its own ranges in the order of their arrival, which makes many
+//! extents. So the first data of a stride allocates the whole stride, and zeros are punched
+//! afterwards. A source of zeros allocates nothing.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -9,7 +10,7 @@ use extant_space::{ByteRange, ErrorKind, FallocateMode, Result, SpaceFile};
 
 /// A part of the file that is allocated at once.
 pub(super) struct Stride {
-    /// Where it lies in the file; `None`: its space is there.
+    /// Its range in the file; `None`: already allocated.
     range: Option<ByteRange>,
     state: Mutex<State>,
 }

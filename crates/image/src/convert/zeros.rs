@@ -1,6 +1,6 @@
 //! Blocks of zeros in what is copied.
 
-/// What is looked at for zeros, and left out.
+/// The unit that is compared with zeros and skipped.
 const BLOCK_BYTES: usize = 64 << 10;
 
 /// Bytes of whole blocks of zeros at the start.

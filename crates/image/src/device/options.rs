@@ -43,10 +43,10 @@ pub enum ImageAccess {
 pub enum Companions {
     /// An image that needs one is refused.
     Refused,
-    /// Those that the image names are opened, and those that they name. Who made the image chooses which files of the host are
-    /// read, and written in the case of a data file.
+    /// The files that the image names are opened, and those that they name. The creator of the
+    /// image chooses which files of the host are read, and in the case of a data file written.
     Followed,
-    /// These; names in the image are not looked at.
+    /// These files; names in the image are ignored.
     Given {
         /// What is read where the image has nothing.
         backing: Option<Arc<dyn Device>>,

@@ -46,10 +46,10 @@ use metadata::Metadata;
 use plan::again;
 use stream::Asides;
 
-/// Where the autoclear features lie.
+/// Offset of the autoclear features.
 const AUTOCLEAR_FEATURES: usize = 0x58;
 
-/// What an image stands on.
+/// The files an image consists of.
 pub(super) struct Parts {
     pub file: Arc<dyn Store>,
     pub data: Option<Arc<dyn Store>>,
@@ -130,7 +130,7 @@ impl Qcow2 {
         !self.disk_geometry.features.contains(Features::READ_ONLY)
     }
 
-    /// Where the guest's data lies.
+    /// The device with the guest's data.
     fn data_device(&self) -> &Arc<dyn Store> {
         self.data.as_ref().unwrap_or(&self.file.0)
     }
@@ -184,7 +184,7 @@ impl Qcow2 {
         }
     }
 
-    /// Commits, frees what can be freed, and gives back what the file was made longer by in advance.
+    /// Commits, frees what can be freed, and truncates the preallocated end of the file.
     fn close(&self) -> Result<()> {
         if !self.is_writable() {
             return Ok(());
@@ -205,7 +205,7 @@ impl Qcow2 {
 
 impl Drop for Qcow2 {
     fn drop(&mut self) {
-        // Whoever wants to know flushes before; what is left over is at worst space that is counted and not used.
+        // A caller that needs the result flushes first; a failure leaks clusters at worst.
         let _ = self.close();
     }
 }
@@ -326,7 +326,7 @@ fn check_writable(header: &Header) -> Result<()> {
     Ok(())
 }
 
-/// Features that nobody here keeps true are cleared before the first write.
+/// Clears autoclear features that are not maintained here, before the first write.
 fn clear_unknown_features(file: &MetadataFile, header: &Header) -> Result<()> {
     let kept = header.autoclear & Autoclear::RAW_DATA_FILE;
     if kept == header.autoclear {

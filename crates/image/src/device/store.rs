@@ -1,4 +1,4 @@
-//! What an image lies in: a device that can become longer.
+//! The storage of an image: a device that can grow.
 
 use extant_blockdev::{Device, HostDevice, LoopDevice};
 use extant_space::{Result, SpaceFile};

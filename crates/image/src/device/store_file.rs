@@ -1,4 +1,5 @@
-//! The store of an image as a file: for what is done before the image is a device, and for changes of one that lies on a disk.
+//! The store of an image as a file: for work before the image is a device, and for changes of an
+//! image on a disk.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -14,7 +15,7 @@ use super::Store;
 pub(crate) struct StoreFile(pub(crate) Arc<dyn Store>);
 
 impl StoreFile {
-    /// The blocks that `bytes` from `offset` touch, as far as they are inside.
+    /// The blocks that `bytes` from `offset` touch, within the device.
     fn blocks(&self, offset: u64, bytes: usize) -> ByteRange {
         let geometry = self.0.geometry();
         let block = u64::from(geometry.logical_block);
@@ -63,7 +64,7 @@ impl SpaceFile for StoreFile {
         self.0.resize(size_bytes)
     }
 
-    /// Zeros of both kinds, as far as they are whole blocks; those at the edges are written.
+    /// Zeroes whole blocks, in both modes; partial blocks at the edges are written.
     fn fallocate(&self, mode: FallocateMode, range: ByteRange) -> Result<()> {
         let zeroing = match mode {
             FallocateMode::PunchHole => Zeroing {

@@ -44,8 +44,9 @@ impl Plan {
     }
 }
 
-/// Refuses an image with corruptions, before anything of it is changed. On a disk nothing but the counts tells where it ends: new
-/// clusters could lie over what is in use. Elsewhere what is released or copied could be in use, or fail half-way.
+/// Refuses an image with corruptions before anything is changed. On a disk only the counts show
+/// where the image ends: new clusters could overwrite used ones. Elsewhere released or copied
+/// clusters could be in use, or the change could fail half-way.
 pub(super) fn check_counts(target: &Target, control: Control<'_>) -> Result<()> {
     match check(Arc::clone(target.file()), 0, control) {
         // Too many clusters to be counted in memory.
@@ -134,7 +135,7 @@ impl Editor<'_> {
         Ok(0)
     }
 
-    /// Where the data of a plan will lie.
+    /// The range of a plan's data in the file.
     pub(super) fn data_range(&self, plan: &Plan) -> ByteRange {
         let bits = self.geometry().cluster_bits();
         ByteRange::new(plan.data << bits, plan.end() << bits)

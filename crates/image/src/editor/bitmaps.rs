@@ -1,8 +1,9 @@
-//! Persistent bitmaps of a disk that becomes larger: what is new was not written yet, and their tables have to be as long as the disk
-//! needs.
+//! Persistent bitmaps of a disk that grows: the new part is not dirty, and the tables must have the
+//! length that the disk needs.
 //!
-//! The size of the disk and those of the tables cannot change at once. So where a table changes, the bitmaps are marked as wrong
-//! before and as right after: who opens the image in between does without them.
+//! The size of the disk and those of the tables cannot change atomically. So where a table changes,
+//! the bitmaps are marked as inconsistent before and as consistent afterwards: an open in the
+//! meantime ignores them.
 
 use std::mem::offset_of;
 use std::ops::Range;

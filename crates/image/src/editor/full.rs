@@ -10,7 +10,7 @@ use crate::qcow2::Qcow2;
 use crate::target::Target;
 
 impl<'a> Editor<'a> {
-    /// An image that is looked at and not changed: what has to be repaired first stays.
+    /// An image opened for reading only: necessary repairs are not done.
     pub(crate) fn looking(target: &'a Target) -> Result<Self> {
         let image = Qcow2::open(Arc::clone(target.file()))?;
         Ok(Self::of(target, image))

@@ -71,9 +71,10 @@ impl Editor<'_> {
         Ok(if clusters > room { clusters } else { 0 })
     }
 
-    /// Makes the disk larger, by clusters without a place.
+    /// Grows the disk by unallocated clusters.
     ///
-    /// What tables hold behind the old end becomes unallocated: it was nobody's, and would be seen.
+    /// Table entries beyond the old end are cleared: they were unreachable and would become
+    /// visible.
     pub(crate) fn grow(&mut self, virtual_bytes: u64, control: Control<'_>) -> Result<()> {
         let old_bytes = self.image.header.virtual_bytes;
         let hidden = self.hidden_range(virtual_bytes)?;

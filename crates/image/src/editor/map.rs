@@ -15,7 +15,7 @@ use crate::qcow2::{Run, read_table};
 
 /// Zeros are written, and data is copied, in such pieces.
 const PIECE_BYTES: u64 = 1 << 20;
-/// Zeroed on a disk between two looks at the cancel.
+/// Bytes zeroed on a disk between two checks for a cancel.
 const ZEROED_AT_ONCE: u64 = 16 << 20;
 
 /// What a cluster has to get.
@@ -26,7 +26,8 @@ enum Need {
     Zeros(u64),
     /// A new place, with zeros.
     Place,
-    /// A new place, with what lies here; others use that as well. `is_data`: it is read.
+    /// A new cluster with the contents of this one, which others use as well. `is_data`: it is
+    /// read.
     Copy {
         place: u64,
         is_data: bool,
@@ -92,7 +93,7 @@ impl Editor<'_> {
                     self.fill_places(range, data, space, control)
                 })
                 .inspect_err(|_| {
-                    // Nothing refers to it yet, and the error is the one to tell.
+                    // Nothing refers to it yet, and the first error is the one to report.
                     let _ = self.target.cut(file_bytes);
                 })?;
             self.count(&plan)?;
@@ -162,7 +163,7 @@ impl Editor<'_> {
     }
 
     fn need(&self, mapping: Mapping, is_copied: bool) -> Result<Need> {
-        // Nobody else has what is in a data file.
+        // Clusters of a data file are not shared.
         match Need::of(mapping, is_copied || self.has_data_file()) {
             Need::Expand(_) if self.has_data_file() => Err(Error::new(ErrorKind::Corrupt)
                 .detail("qcow2 cluster is compressed, which a data file cannot be")),
@@ -209,8 +210,8 @@ impl Editor<'_> {
         Ok(count)
     }
 
-    /// Zeros where zeros are mapped and something else may lie: space that zero clusters have, and in a data file the places
-    /// that are not mapped yet.
+    /// Writes zeros where zeros are mapped and the file may hold other bytes: the space of zero
+    /// clusters, and in a data file the unmapped clusters.
     fn make_zeros(&self, range: ByteRange, control: Control<'_>) -> Result<()> {
         let bits = self.geometry().cluster_bits();
         self.for_each_need(range, &mut |need, clusters| {
@@ -320,7 +321,7 @@ impl Editor<'_> {
     }
 }
 
-/// A table as it lies in the file.
+/// A table in file format.
 pub(super) fn encode(entries: &[u64]) -> Vec<u8> {
     entries
         .iter()

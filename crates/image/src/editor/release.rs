@@ -9,11 +9,11 @@ use super::map::encode;
 use crate::format::{L1Entry, Mapping};
 
 impl Editor<'_> {
-    /// Cuts the disk at `virtual_bytes`, and gives back what lies behind. What snapshots have of it stays theirs.
+    /// Shrinks the disk to `virtual_bytes` and frees the clusters beyond. Snapshots keep theirs.
     pub(crate) fn shrink(&mut self, virtual_bytes: u64, control: Control<'_>) -> Result<()> {
         let geometry = self.geometry();
         let bits = geometry.cluster_bits();
-        // Nobody would find it any more.
+        // They would be unreachable.
         self.clear_behind(self.image.header.virtual_bytes, control)?;
         self.zero_tail(virtual_bytes, control)?;
         let kept = geometry.l1_entries(virtual_bytes) as usize;
@@ -24,7 +24,7 @@ impl Editor<'_> {
         };
         let freed = self.places_behind(virtual_bytes)?;
         control.cancel.check()?;
-        // From here on it is done to the end: what is cut off leaves clusters that nobody sees.
+        // From here on the change is completed: an interruption leaves unreachable clusters.
         self.set_size(virtual_bytes)?;
         let mut l1 = self.image.l1.clone();
         let tables = l1.drain(kept..).map(|entry| L1Entry(entry).offset());
@@ -66,7 +66,7 @@ impl Editor<'_> {
         Ok(places)
     }
 
-    /// The clusters of the image's file that a run of so many bytes has, if it has any.
+    /// The clusters of the image's file that a run of `run_bytes` occupies, if any.
     pub(super) fn clusters_of(&self, mapping: Mapping, run_bytes: u64) -> Option<Range<u64>> {
         let geometry = self.geometry();
         let (start, bytes) = match mapping {

@@ -37,11 +37,11 @@ impl RawBitmaps {
 impl RawBitmap {
     /// Of a table, as in QEMU.
     pub(crate) const TABLE_ENTRIES_MAX: u32 = 32 << 20;
-    /// It was not saved by who used it last, and says nothing.
+    /// It was not saved by its last user and is invalid.
     pub(crate) const IN_USE: u32 = 1;
     /// It is kept up to date from when the image is opened.
     pub(crate) const AUTO: u32 = 1 << 1;
-    /// Extra data may be ignored by who does not know it.
+    /// Extra data may be ignored by readers that do not know it.
     pub(crate) const EXTRA_DATA_COMPATIBLE: u32 = 1 << 2;
     /// Each bit says whether a part was written.
     pub(crate) const DIRTY_TRACKING: u8 = 1;

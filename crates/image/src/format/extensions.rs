@@ -25,7 +25,7 @@ on_disk! {
 
 const END: u32 = 0;
 
-/// An extension as it lies in the file.
+/// An extension in file format.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extension {
     /// Its type.
@@ -34,7 +34,7 @@ pub struct Extension {
     pub data: Vec<u8>,
 }
 
-/// The name of a feature, for the error of who does not know it.
+/// The name of a feature, for error messages of programs that do not know it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FeatureName {
     /// 0: incompatible, 1: compatible, 2: autoclear.
@@ -45,7 +45,7 @@ pub struct FeatureName {
     pub name: String,
 }
 
-/// All extensions, in their order. Those that nobody knows stay.
+/// All extensions in their order, including unknown ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Extensions(pub Vec<Extension>);
 
@@ -56,9 +56,9 @@ impl Extensions {
     pub const DATA_FILE: u32 = 0x4441_5441;
     /// Names of features.
     pub const FEATURE_NAMES: u32 = 0x6803_f857;
-    /// Where persistent bitmaps lie.
+    /// Location of persistent bitmaps.
     pub const BITMAPS: u32 = 0x2385_2875;
-    /// Where the header of the encryption lies.
+    /// Location of the encryption header.
     pub const ENCRYPTION: u32 = 0x0537_be77;
 
     /// The extensions in `bytes`, which begin after the header's fields; and how many bytes they take.
@@ -76,7 +76,7 @@ impl Extensions {
                     format_args!("has {length} bytes, more than the {} left", rest.len()),
                 ));
             };
-            // The end mark may have a length as well, which QEMU judges.
+            // The end mark may have a length as well, which QEMU validates.
             if kind == END {
                 break;
             }
@@ -119,7 +119,7 @@ impl Extensions {
         Some(String::from_utf8_lossy(data).into_owned())
     }
 
-    /// Names of features, as whoever made the image gave them.
+    /// Names of features, as given by the program that made the image.
     pub fn feature_names(&self) -> Vec<FeatureName> {
         let data = self.find(Self::FEATURE_NAMES).unwrap_or_default();
         let (entries, _) = data.as_chunks::<{ size_of::<RawFeatureName>() }>();

@@ -16,7 +16,7 @@ pub(crate) fn unsupported(place: impl Display, problem: impl Display) -> Error {
     Error::new(ErrorKind::Unsupported).detail(format!("qcow2 {place} {problem}"))
 }
 
-/// The range of a table, which begins at a cluster and lies in the file.
+/// The range of a table, which begins at a cluster boundary inside the file.
 pub(crate) fn table_range(
     place: &str,
     offset: u64,

@@ -3,7 +3,7 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// Who does not know one of them cannot read the image.
+    /// A program that does not know one of them cannot read the image.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Incompatible: u64 {
         /// Refcounts may be wrong: they are rebuilt before the image is written.
@@ -29,7 +29,7 @@ bitflags! {
         const _ = !0;
     }
 
-    /// Who writes and does not know one clears it.
+    /// A program that writes and does not know one clears it.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
     pub struct Autoclear: u64 {
         /// The bitmaps of the extension are consistent.

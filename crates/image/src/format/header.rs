@@ -1,12 +1,12 @@
-//! The header, in the first cluster: what the image is, and where its tables are.
+//! The header, in the first cluster: properties of the image, and the locations of its tables.
 //!
-//! Model: a [`Header`] holds what the fields mean; extensions and bytes of later versions that nobody knows are kept and
-//! written again.
+//! Model: a [`Header`] holds the meaning of the fields. Unknown extensions and bytes of later
+//! versions are kept and written back.
 //!
 //! Invariants of a header that was read:
-//! - it needs nothing that is not known here;
-//! - its tables lie in the file, at the start of a cluster, and have at most 32 MiB (L1), 8 MiB (refcounts) and 65,536
-//!   entries (snapshots), the limits of QEMU;
+//! - it needs no unknown feature;
+//! - its tables are in the file, at the start of a cluster, and have at most 32 MiB (L1), 8 MiB
+//!   (refcounts) and 65,536 entries (snapshots), the limits of QEMU;
 //! - the L1 table maps the virtual size.
 
 use std::ffi::OsStr;
@@ -135,7 +135,7 @@ pub struct Header {
     pub incompatible: Incompatible,
     /// Features that may be ignored.
     pub compatible: Compatible,
-    /// Features that are cleared by who does not know them.
+    /// Features that programs clear if they do not know them.
     pub autoclear: Autoclear,
     /// How clusters are compressed.
     pub compression: Compression,
@@ -184,7 +184,7 @@ impl Header {
         let got = file.read_at(&mut first, 0)?;
         first.truncate(got);
         let cluster_bits = Self::raw(&first)?.cluster_bits.get();
-        // Judged before anything takes its memory.
+        // Validated before its memory is allocated.
         let geometry = Geometry::new(cluster_bits, REFCOUNT_ORDER_V2)?;
         first.resize(geometry.cluster_bytes().min(file_bytes) as usize, 0);
         let got = file.read_at(&mut first, 0)?;
@@ -204,11 +204,11 @@ impl Header {
         }
     }
 
-    /// Judges the header in `first`, the first cluster of a file of `file_bytes` or all of it.
+    /// Validates the header in `first`, the first cluster of a file of `file_bytes` or all of it.
     ///
     /// # Errors
-    /// `Corrupt` for what contradicts itself or the file, `Unsupported` for features and encryptions that are not known;
-    /// the line names the field.
+    /// `Corrupt` for contradictions, `Unsupported` for unknown features and encryptions; the
+    /// message names the field.
     pub fn parse(first: &[u8], file_bytes: u64) -> Result<Self> {
         let raw = Self::raw(first)?;
         let version = match raw.version.get() {
@@ -459,13 +459,13 @@ impl Header {
         Ok(out)
     }
 
-    /// Where the L1 table lies.
+    /// Range of the L1 table.
     pub fn l1_range(&self) -> ByteRange {
         let bytes = u64::from(self.l1_entries) * 8;
         ByteRange::at(self.l1_offset, bytes).expect("judged by parse")
     }
 
-    /// Where the refcount table lies.
+    /// Range of the refcount table.
     pub fn refcount_table_range(&self) -> ByteRange {
         let bytes = u64::from(self.refcount_table_clusters) * self.geometry.cluster_bytes();
         ByteRange::at(self.refcount_table_offset, bytes).expect("judged by parse")
@@ -476,7 +476,7 @@ impl Header {
         self.incompatible.contains(Incompatible::DATA_FILE)
     }
 
-    /// The name of the data file, where there is one and it is told.
+    /// The name of the data file, if it has one that is stored.
     pub fn data_file(&self) -> Option<&Path> {
         let name = self.extensions.find(Extensions::DATA_FILE)?;
         self.has_data_file()

@@ -15,7 +15,7 @@ pub struct RefcountTableEntry(pub u64);
 impl RefcountTableEntry {
     const RESERVED: u64 = 0x1ff;
 
-    /// The bits as they lie in the file.
+    /// The bits in file format.
     pub fn raw(self) -> u64 {
         self.0
     }
@@ -25,10 +25,10 @@ impl RefcountTableEntry {
         self.0 & Self::RESERVED
     }
 
-    /// Where the block of table entry `index` lies; `None`: all its counts are 0.
+    /// Offset of the block of table entry `index`; `None`: all its counts are 0.
     ///
     /// # Errors
-    /// `Corrupt` for an offset inside a cluster, or past the end of the file.
+    /// `Corrupt` for an offset inside a cluster, or beyond the end of the file.
     pub fn block(self, geometry: Geometry, index: u64, file_bytes: u64) -> Result<Option<u64>> {
         let offset = self.0 & !Self::RESERVED;
         if offset == 0 {

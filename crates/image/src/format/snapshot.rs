@@ -53,9 +53,9 @@ pub struct Snapshot {
     pub instructions: Option<u64>,
     /// Bytes of the machine's state in it.
     pub vm_state_bytes: u64,
-    /// The size that the disk had; `None` where it is not told.
+    /// The size of the disk at that time; `None` if it is not stored.
     pub virtual_bytes: Option<u64>,
-    /// Where its L1 table lies.
+    /// Offset of its L1 table.
     pub l1_offset: u64,
     /// The entries of that.
     pub l1_entries: u32,

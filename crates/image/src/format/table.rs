@@ -1,7 +1,7 @@
-//! Entries of L1 and L2 tables: where the guest's bytes lie.
+//! Entries of L1 and L2 tables: the mapping of guest clusters.
 //!
-//! An entry is kept as it is ([`L1Entry::raw`]); decoding judges its offset. Reserved bits are ignored in reading, as QEMU
-//! does, and reported by a check.
+//! An entry is kept unchanged ([`L1Entry::raw`]); decoding validates its offset. Reserved bits are
+//! ignored by readers, as in QEMU, and reported by a check.
 
 use extant_space::Result;
 
@@ -16,7 +16,7 @@ const COPIED: u64 = 1 << 63;
 const COMPRESSED: u64 = 1 << 62;
 /// Bit 0: reads as zeros, whatever the cluster holds (v3).
 const ZERO: u64 = 1;
-/// A compressed cluster takes whole units of so many bytes.
+/// A compressed cluster occupies whole units of this size.
 const COMPRESSED_UNIT: u64 = 512;
 
 /// An entry of the L1 table: the place of an L2 table.
@@ -36,7 +36,7 @@ impl L1Entry {
         Self(offset | COPIED)
     }
 
-    /// The bits as they lie in the file.
+    /// The bits in file format.
     pub fn raw(self) -> u64 {
         self.0
     }
@@ -56,15 +56,15 @@ impl L1Entry {
         self.0 & !(OFFSET | COPIED)
     }
 
-    /// Where the table lies, whatever that offset is worth; 0: nowhere.
+    /// Offset of the table, unvalidated; 0: none.
     pub fn offset(self) -> u64 {
         self.0 & OFFSET
     }
 
-    /// Where the table of L1 entry `index` lies; `None`: nowhere.
+    /// Offset of the table of L1 entry `index`; `None`: none.
     ///
     /// # Errors
-    /// `Corrupt` for an offset inside a cluster, or past the end of the file.
+    /// `Corrupt` for an offset inside a cluster, or beyond the end of the file.
     pub fn table(self, geometry: Geometry, index: u64, file_bytes: u64) -> Result<Option<u64>> {
         match self.offset() {
             0 => Ok(None),
@@ -86,7 +86,7 @@ impl L1Entry {
     }
 }
 
-/// Where a compressed cluster lies.
+/// Location of a compressed cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompressedPlace {
     /// First byte in the file, at no special alignment.
@@ -102,7 +102,7 @@ pub enum Mapping {
     Unallocated,
     /// It reads as zeros; the space that it has nevertheless.
     Zero(Option<u64>),
-    /// It lies at this offset (of the data file, where there is one).
+    /// At this offset (of the data file, if there is one).
     Data(u64),
     /// It is compressed.
     Compressed(CompressedPlace),
@@ -135,7 +135,7 @@ impl L2Entry {
         Self(Self::exclusive(offset).0 | ZERO)
     }
 
-    /// The bits as they lie in the file.
+    /// The bits in file format.
     pub fn raw(self) -> u64 {
         self.0
     }
@@ -163,9 +163,10 @@ impl L2Entry {
         self.0 & OFFSET
     }
 
-    /// What the entry says; the guest's offset of the cluster names it in an error.
+    /// Decodes the entry; `guest_offset` names the cluster in an error.
     ///
-    /// The place is judged against the format, not against a file. `has_data_file`: offset 0 is a place as well.
+    /// The location is validated against the format, not against a file. `has_data_file`: offset 0
+    /// is valid as well.
     ///
     /// # Errors
     /// `Corrupt` for an offset inside a cluster.

@@ -1,7 +1,8 @@
-//! Who else uses an image: mounts, ours and the kernel's, loop devices, processes.
+//! Other users of an image: mounts, ours and the kernel's, loop devices, processes.
 //!
-//! The locks of `HostDevice` keep out what respects them. The kernel's loop devices and other programs do not, so they are
-//! looked for, in every mount namespace; somebody who comes after the look is not seen.
+//! The locks of `HostDevice` exclude programs that respect them. The kernel's loop devices and
+//! other programs do not, so they are searched for in every mount namespace; a user that arrives
+//! after the search is not detected.
 
 use std::fmt;
 use std::fs;
@@ -20,7 +21,7 @@ use super::mounts_of;
 /// A process just started holds what its parent had open for a moment.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// Refuses a file that a loop device stands on, or that another process may write to.
+/// Refuses a file below a loop device, or that another process may write to.
 pub(super) fn check(path: &Path) -> Result<()> {
     let Ok(metadata) = fs::metadata(path) else {
         return Ok(());
@@ -53,7 +54,7 @@ pub(super) fn check(path: &Path) -> Result<()> {
     }
 }
 
-/// Refuses a disk that is mounted, and a file as [`check`] does: for who only reads, and does not want it to change.
+/// Refuses a mounted disk, and a file as [`check`] does: for readers that need unchanging contents.
 pub(super) fn check_is_still(path: &Path) -> Result<()> {
     check(path)?;
     match mounted_at(path) {
@@ -64,7 +65,7 @@ pub(super) fn check_is_still(path: &Path) -> Result<()> {
     }
 }
 
-/// Says by which of our mounts an image is held, or by which processes, as far as that can be seen.
+/// Adds to the error our mount or the processes that use the image, if known.
 pub(super) fn explain(error: Error, path: &Path) -> Error {
     if error.kind() != ErrorKind::InUse {
         return error;

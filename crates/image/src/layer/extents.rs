@@ -38,7 +38,7 @@ pub struct ImageExtent {
 enum Depth {
     /// It stays in the layer.
     Own,
-    /// It is so many layers down, and goes on.
+    /// It is this number of layers down, and continues.
     Down(u32),
 }
 
@@ -52,7 +52,7 @@ impl Depth {
 }
 
 impl ImageExtent {
-    /// `next` goes on where this ends, in every respect.
+    /// Whether `next` is contiguous with this one in every respect.
     fn continues_in(&self, next: &Self) -> bool {
         let moved = Self {
             guest: next.guest,

@@ -16,14 +16,15 @@ pub enum Follow {
     /// They are not opened.
     #[default]
     Nothing,
-    /// They are opened for reading, and those that they name. Who made the image chooses which files of the host are read.
+    /// They are opened for reading, and those that they name. The creator of the image chooses
+    /// which files of the host are read.
     Named,
 }
 
-/// Opens the image in `path` for reading; `format` is told by its first bytes where it is not given.
+/// Opens the image in `path` for reading; without `format` its first bytes decide.
 ///
 /// # Errors
-/// Those of [`Layer::open`]; `Unsupported` for names and formats that are not read here.
+/// Those of [`Layer::open`]; `Unsupported` for names and formats that cannot be read here.
 pub fn open_path(path: &Path, format: Option<Format>, follow: Follow) -> Result<Layer> {
     open_in_chain(path, format, follow, 0)
 }

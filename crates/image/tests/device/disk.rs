@@ -1,4 +1,4 @@
-//! Images that lie directly on a disk, which is not zeros and keeps its size.
+//! Images directly on a disk, which does not read as zeros and keeps its size.
 
 use std::path::Path;
 
@@ -119,7 +119,7 @@ fn image_on_a_disk_is_resized_and_made_full_and_shows_nothing_old() {
             qemu_io(disk.path(), "qcow2", &["write -P 1 1M 2M"]);
             let mut bytes = vec![0; 4 << 20];
             bytes[1 << 20..3 << 20].fill(1);
-            // The mode that it is in goes on; what is mapped has its space on a disk.
+            // Its current mode is kept; mapped clusters have their space on a disk.
             let kept = info(disk.path()).preallocation;
             if preallocation != Preallocation::Off {
                 assert_eq!(kept, Preallocation::Full, "{what}");
@@ -171,7 +171,7 @@ fn image_on_a_disk_grows_as_far_as_the_disk_has_room() {
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
     assert!(error.to_string().contains("missing"), "{error}");
     assert!(std::fs::read(disk.path()).unwrap() == before);
-    // A thin one may promise more than there is; it cannot be made full.
+    // A thin image may exceed the disk; it cannot become fully allocated.
     resized(disk.path(), 2 * DISK, Some(Preallocation::Off)).unwrap();
     bytes.resize(2 * DISK as usize, 0);
     assert_holds(&ground, disk.path(), &bytes);

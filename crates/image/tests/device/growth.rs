@@ -1,4 +1,5 @@
-//! Images whose clusters lie behind what their refcount table counts: on a disk, and in a file that a crash left longer.
+//! Images with clusters beyond their refcount table: on a disk, and in a file that a crash left
+//! longer.
 
 use std::ops::ControlFlow;
 use std::path::Path;
@@ -229,7 +230,7 @@ fn panic_in_a_change_of_metadata_ends_the_device() {
             true => device.flush(),
         };
         thread::spawn(change).join().expect_err("the panic");
-        // Nobody waits for what will not come.
+        // No thread waits for an event that cannot occur.
         let device = Arc::clone(&image);
         let after = thread::spawn(move || {
             let mut byte = [0; 512];

@@ -126,7 +126,7 @@ fn refcounts_that_are_too_low_stop_changes() {
     assert_refused(allocating, ErrorKind::Corrupt, "has a refcount of 0");
     assert_eq!(read(&image, 2 * CLUSTER, 4096), pattern(0, 4096, 2));
 
-    // A cluster is given back that was never counted.
+    // A cluster that was never counted is freed.
     let mut victim = Victim::new();
     let data = victim.number(victim.l2_offset()) & !COPIED;
     victim.set_refcount(data, 0);
@@ -221,7 +221,7 @@ fn image_of_a_killed_writer_gets_its_refcounts_before_it_is_written() {
         };
         let image = match ImageDevice::open(&victim.path, &options) {
             Ok(image) => image,
-            // The folder of the tests may be on a file system without direct I/O.
+            // The directory of the tests may be on a file system without direct I/O.
             Err(error) if error.kind() == ErrorKind::Unsupported => continue,
             Err(error) => panic!("{error}"),
         };

@@ -1,4 +1,4 @@
-//! Who has an image open keeps others out: QEMU's programs and ours, each way round.
+//! An open image excludes others: QEMU's programs and ours, in both directions.
 
 use std::io::Read;
 use std::os::unix::net::UnixStream;
@@ -187,7 +187,7 @@ fn image_in_use_is_not_replaced() {
     ];
     for (number, (what, make)) in uses.into_iter().enumerate() {
         let held = make();
-        // Each takes the time in which somebody could go.
+        // Each takes the full lock timeout.
         let ways = if number == 0 { 3 } else { 1 };
         for path in [&path, &link].into_iter().take(ways) {
             for replace in replacements(path, &source).iter().take(ways) {

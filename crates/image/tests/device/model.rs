@@ -178,7 +178,7 @@ fn run(path: &Path, options: &DeviceOptions, before: &[u8], cluster: u64, seed: 
     found
 }
 
-/// Runs as often as there are seeds, with the judges after each; what the disk holds in the end.
+/// Runs once per seed and verifies after each; returns the final contents of the disk.
 #[track_caller]
 fn judged(
     path: &Path,
@@ -213,7 +213,8 @@ fn images_of_every_mode_and_cluster_size_read_as_they_were_written() {
     let sizes = [(512, "512"), (4096, "4k"), (65_536, "64k"), (2 * MIB, "2M")];
     for (number, (cluster, size)) in sizes.into_iter().enumerate() {
         let modes = ["off", "full", "metadata", "falloc"];
-        // The smallest and the largest clusters are told apart from the others by their tables, not by their space.
+        // The smallest and the largest clusters differ from the others in their tables, not in
+        // their space.
         let modes = if number % 3 == 0 {
             &modes[..2]
         } else {
@@ -239,7 +240,7 @@ fn image_past_the_page_cache_reads_as_it_was_written() {
         ..qcow2_options()
     };
     if let Err(error) = ImageDevice::open(&path, &options) {
-        // The folder of the tests may be on a file system without direct I/O.
+        // The directory of the tests may be on a file system without direct I/O.
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         return;
     }

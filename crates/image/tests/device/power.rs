@@ -97,9 +97,9 @@ struct Scenario {
     options: &'static str,
     backing: Option<Arc<dyn Device>>,
     has_snapshot: bool,
-    /// It lies on a disk that held something else.
+    /// It is on a disk with other contents.
     on_disk: bool,
-    /// Of so many changes and flushes below one fails, done or not.
+    /// One of this number of changes and flushes below fails, done or not.
     failure_odds: Option<u32>,
 }
 
@@ -133,10 +133,11 @@ impl Scenario {
     }
 }
 
-/// Runs random requests with the image in a device that records them, then looks at what every power cut leaves.
+/// Runs random requests with the image in a device that records them, then checks the state after
+/// every power cut.
 fn assert_survives(scenario: &Scenario, seed: u64, steps: usize) {
     let ground = Ground::new();
-    // QEMU's check looks for it.
+    // QEMU's check opens it.
     std::fs::write(ground.path("given.raw"), "").unwrap();
     let path = ground.qcow2("image.qcow2", scenario.options, DISK);
     if scenario.has_snapshot {

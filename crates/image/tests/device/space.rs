@@ -1,4 +1,4 @@
-//! Space: what is told of it, what is given back, and what happens when there is none.
+//! Space: its reports, how it is freed, and behaviour without any.
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -148,7 +148,7 @@ fn assigned_clusters_lie_in_one_run_and_keep_data() {
     assert!(offsets.len() <= 3, "{offsets:x?}");
 }
 
-/// Where runs of the image lie in the file.
+/// File offsets of the runs of the image.
 fn runs_of(path: &Path) -> Vec<u64> {
     let map = qemu(&[&"map", &"-f", &"qcow2", &"--output=json", &path]);
     let map: serde_json::Value = serde_json::from_str(&map).unwrap();
@@ -269,7 +269,7 @@ fn full_disk_fails_writes_alone_and_later_ones_succeed() {
                 "{number}"
             );
         }
-        // Space comes back, and writing goes on.
+        // Space is freed, and writing continues.
         let (given_back, kept) = written.split_at(written.len() / 2);
         let kept_offsets: Vec<u64> = kept.iter().map(|(offset, _)| *offset).collect();
         for (offset, _) in given_back

@@ -39,7 +39,7 @@ struct Guest {
     random: fastrand::Rng,
     /// What the disk holds when all have ended.
     bytes: Vec<u8>,
-    /// Nobody else changes its part.
+    /// No other thread changes its part.
     is_judged: bool,
     /// Of each sector: what it holds after a write that failed is not known.
     is_known: Vec<bool>,
@@ -90,7 +90,7 @@ impl Guest {
         }
     }
 
-    /// Runs `count` transfers, by streams as far as the device takes them, else by batches.
+    /// Runs `count` transfers, by streams if the device takes them, else by batches.
     fn run(&mut self, device: &ImageDevice, count: usize) {
         self.left = count;
         while self.left > 0 {
@@ -205,7 +205,7 @@ fn direct(options: DeviceOptions) -> DeviceOptions {
     DeviceOptions { cache, ..options }
 }
 
-/// Runs a guest on the image and has the judges look at it. Returns the guest.
+/// Runs a guest on the image and verifies it. Returns the guest.
 #[track_caller]
 fn judged(
     path: &Path,
@@ -250,7 +250,7 @@ fn what_is_mapped_or_gets_its_place_goes_by_the_stream() {
         let guest = run(Sizes::Blocks, zeros(), seed as u64);
         assert_eq!(guest.batches, 0);
         assert!(guest.most_in_flight > TAGS / 2, "{}", guest.most_in_flight);
-        // Many of these touch several clusters, which may lie apart.
+        // Many of these touch several clusters, which may not be contiguous.
         run(Sizes::Any, guest.bytes, 10 + seed as u64);
     }
 }
@@ -326,7 +326,8 @@ fn clusters_that_others_discard_are_used_again_when_nobody_writes_there() {
     let quarters: Vec<_> = ByteRange::new(0, SIZE).chunks(SIZE / 4).collect();
     let is_over = AtomicBool::new(false);
     let guest = thread::scope(|scope| {
-        // Writes to clusters that are discarded under it, which may reach nobody else's.
+        // Writes to clusters that are discarded at the same time; they must not reach other
+        // clusters.
         scope.spawn(|| {
             let mut guest = Guest::new(Sizes::Blocks, SIZE / 4..SIZE / 2, zeros(), 51);
             guest.is_judged = false;
@@ -379,7 +380,7 @@ fn lack_of_space_fails_who_needs_it() {
     assert!(!guest.errors.is_empty());
     guest.assert_errors(ErrorKind::NoSpace);
     assert_checks_in_use(&path);
-    // Space comes back, and writing goes on.
+    // Space is freed, and writing continues.
     device.discard(ByteRange::new(0, 64 * MIB)).unwrap();
     device.flush().unwrap();
     device.flush().unwrap();

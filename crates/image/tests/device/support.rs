@@ -12,7 +12,7 @@ use extant_testkit::workdir::Workdir;
 pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
 
-/// A folder for one test.
+/// A directory for one test.
 pub struct Ground(Workdir);
 
 impl Ground {
@@ -92,7 +92,7 @@ pub fn assert_reads(path: &Path, bytes: &[u8]) {
     assert_reads_same((path, "qcow2"), (&raw, "raw"));
 }
 
-/// Bytes that tell where they belong, and from which of several writers they are.
+/// Bytes that encode their offset and which of several writers wrote them.
 pub fn pattern(offset: u64, length: u64, seed: u64) -> Vec<u8> {
     let byte = |at: u64| (at ^ (at >> 8) ^ (at >> 16)).wrapping_add(seed) as u8 | 1;
     (offset..offset + length).map(byte).collect()

@@ -22,7 +22,7 @@ use crate::{
 
 /// What was on the disk before.
 const OLD: u8 = 0xee;
-/// Behind the image, in the tests that do not look for its end.
+/// After the image, in the tests that do not search for its end.
 const ROOM: u64 = 2 << 20;
 
 /// A disk over a file.

@@ -32,7 +32,7 @@ fn image(size: u64, cluster_bytes: u64) -> Vec<u8> {
     counted(size, cluster_bytes, 16)
 }
 
-/// As [`image`], with refcounts of so many bits.
+/// As [`image`], with refcounts of this number of bits.
 fn counted(size: u64, cluster_bytes: u64, refcount_bits: u32) -> Vec<u8> {
     let mut options = ImageOptions::new(Format::Qcow2, size);
     options.qcow2.cluster_bytes = cluster_bytes;
@@ -105,7 +105,7 @@ fn by_qemu(ground: &Workdir, bytes: &[u8], arguments: &[&str]) -> Vec<u8> {
     std::fs::read(&file).unwrap()
 }
 
-/// Runs `work` on the image, cuts the power everywhere in it, and judges what is left.
+/// Runs `work` on the image, cuts the power at every write, and verifies the result.
 #[track_caller]
 fn cut_everywhere(what: &str, before: &[u8], work: impl FnOnce(&Target) -> Result<()>) {
     cut_in(&|file| Target::held(file), what, before, work);
@@ -460,7 +460,7 @@ fn changes_of_disks_with_a_data_file_survive_cuts_of_both_files() {
         }),
         ("materialize", &materialized),
     ];
-    // What is not mapped, or behind the end, is not the guest's, whatever lies there.
+    // Unmapped bytes and those beyond the end are not the guest's, whatever their contents.
     let data = vec![0xee; 60 * KIB as usize];
     for preallocation in [Preallocation::Off, Preallocation::Metadata] {
         let image = with_data_file(SIZE, preallocation);

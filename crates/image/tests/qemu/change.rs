@@ -1,4 +1,4 @@
-//! Images that are resized and made full, by us, with QEMU as the judge.
+//! Images resized and materialized by us, with QEMU as the oracle.
 
 use std::path::Path;
 
@@ -41,7 +41,7 @@ fn space_of(image: &Path) -> u64 {
     std::os::unix::fs::MetadataExt::blocks(&std::fs::metadata(image).unwrap()) * 512
 }
 
-/// What is told that a resize takes at most.
+/// The predicted maximum space of a resize.
 fn most_taken(image: &Path, bytes: u64, preallocation: Preallocation) -> u64 {
     let layer = open_path(image, None, Follow::Nothing).unwrap();
     let file_bytes = std::fs::metadata(image).unwrap().len();

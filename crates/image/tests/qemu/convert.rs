@@ -283,7 +283,7 @@ fn thin_copy_of_a_full_image_ends_with_its_data() {
         assert!(file_bytes <= file_bytes_max, "{writes:?}: {file_bytes}");
         assert_checks(&thin);
         assert_reads_same((&full, "qcow2"), (&thin, "qcow2"));
-        // QEMU goes on behind that end.
+        // QEMU continues after that end.
         qemu_io(&thin, "qcow2", &["write -P 3 32M 3M"]);
         assert_checks(&thin);
     }

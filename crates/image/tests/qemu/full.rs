@@ -1,4 +1,4 @@
-//! What is told of a full image before it is made one.
+//! The predicted size of a fully allocated image.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ fn make_full(image: &Path) {
     assert_checks(image);
 }
 
-/// It changes nothing, and is as large in the end as was told; nothing is added to what is full.
+/// The prediction changes nothing and equals the final size; a fully allocated image does not grow.
 #[track_caller]
 fn assert_told_truly(image: &Path, what: &str) {
     let before = std::fs::read(image).unwrap();

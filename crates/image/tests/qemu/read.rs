@@ -372,7 +372,7 @@ fn damage_is_counted_as_qemu_counts_it_and_leaks_are_repaired() {
             }
         }
     }
-    // What nothing uses is given back.
+    // Unused clusters are freed.
     let mut bytes = whole.clone();
     bytes[l2 as usize..][..8].fill(0);
     std::fs::write(&image, &bytes).unwrap();

@@ -263,7 +263,7 @@ fn stale_bytes_of_a_data_file_do_not_come_back() {
     let image = made(&ground, &format!("data_file={}", data.display()));
     qemu_io(&image, "qcow2", &["discard 1M 64k"]);
     let bytes = bytes_of(&image);
-    // What is not mapped, and what lies behind the end of the disk.
+    // Unmapped clusters, and those beyond the end of the disk.
     let mut stale = std::fs::read(&data).unwrap();
     stale.resize(8 << 20, 0xee);
     stale[2 << 20..3 << 20].fill(0xee);

@@ -1,4 +1,4 @@
-//! What the tests share: images by name in a folder. qemu-img is the judge.
+//! Shared by the tests: images by name in a directory. qemu-img is the oracle.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use extant_testkit::workdir::Workdir;
 pub const KIB: u64 = 1 << 10;
 pub const MIB: u64 = 1 << 20;
 
-/// A folder for one test.
+/// A directory for one test.
 pub struct Ground(Workdir);
 
 impl Ground {

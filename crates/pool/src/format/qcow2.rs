@@ -1,8 +1,8 @@
-//! qcow2 volumes: what `extant-image` does, on the files of a pool.
+//! qcow2 volumes: the operations of `extant-image` on files of a pool.
 //!
-//! An image is changed in place by steps of which each leaves it whole; a process that dies in between costs space in the image at
-//! worst. Who goes on with its job, or gives it up, gives that space back first. QEMU is kept out by its own locks. What an
-//! image names (backing file, data file) is never opened here.
+//! An image is changed in place in steps that each leave it valid. A process that dies between two
+//! steps leaks clusters; resuming or cancelling its job frees them first. QEMU's own locks exclude
+//! QEMU. Files that an image names (backing file, data file) are never opened here.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const HEADER_BYTES: usize = 512;
 /// Size of a disk: whole sectors.
 const SECTOR_BYTES: u64 = 512;
 
-/// Refuses an image that names files of the host: whoever uses it as a disk reads them.
+/// Refuses an image that names files of the host: a user of the disk would read them.
 pub(super) fn check_content(file: &dyn SpaceFile, trust: Trust) -> Result<()> {
     let header = Header::read(file)?;
     let refuse = |detail: String| Err(Error::new(ErrorKind::InvalidArgument).detail(detail));
@@ -52,7 +52,7 @@ pub(crate) fn has_backing(file: &dyn SpaceFile) -> Result<bool> {
     Ok(Header::read(file)?.backing_file.is_some())
 }
 
-/// Keeps QEMU out. Inside an image that is held nobody else is.
+/// Excludes QEMU. Inside a locked file-system image no other process can use the file.
 #[must_use]
 pub(crate) struct Held<'a> {
     file: &'a dyn VolumeFile,
@@ -119,12 +119,13 @@ impl<'a> Change<'a> {
         extant_image::materialize(&self.target, Format::Qcow2, control).map(drop)
     }
 
-    /// What a process that died in a change has left is given back.
+    /// Frees the clusters that a dead process has leaked.
     pub(crate) fn reclaim(&self, control: Control<'_>) -> Result<()> {
         reclaim(&self.target, control)
     }
 
-    /// Gives a disk that was being made larger the size that it had, and gives back what that left.
+    /// Restores the size of a disk after an interrupted growth, and frees the clusters that it has
+    /// leaked.
     pub(crate) fn undo_growth(&self, sizes: Growth, control: Control<'_>) -> Result<()> {
         if sizes.is_done_in(&**self.target.file())? {
             let options = ResizeOptions {
@@ -172,10 +173,10 @@ impl ResizeNeed {
     }
 }
 
-/// Size of the file when the image has been made full.
+/// Size of the file once the image is fully allocated.
 ///
 /// # Errors
-/// `InUse` while QEMU writes to it, whose tables tell nothing.
+/// `InUse` while QEMU writes to the image, as its tables are incomplete then.
 pub(crate) fn full_bytes(file: &Arc<dyn VolumeFile>) -> Result<u64> {
     let _held = hold(&**file, Use::Read)?;
     full_file_bytes(Arc::<dyn VolumeFile>::clone(file))
@@ -230,7 +231,7 @@ pub(crate) fn shape_of(file: &Arc<dyn VolumeFile>, keeps_space: bool) -> Result<
     if keeps_space {
         let file: Arc<dyn SpaceFile> = Arc::clone(file) as Arc<dyn SpaceFile>;
         let found = Layer::open(file, Format::Qcow2).and_then(|layer| layer.info());
-        // Damaged tables tell nothing of space, and are wiped all the same.
+        // Damaged tables have no information about space; the volume is wiped nevertheless.
         shape.preallocation = found.map_or(Preallocation::Off, |info| info.preallocation);
     }
     Ok(shape)
@@ -270,7 +271,7 @@ pub(crate) struct Look {
 }
 
 impl Look {
-    /// Looks through the tables of the image.
+    /// Reads the tables of the image.
     pub(crate) fn at(file: Arc<dyn VolumeFile>) -> Result<Self> {
         let layer = Layer::open(file, Format::Qcow2)?;
         let info = layer.info()?;

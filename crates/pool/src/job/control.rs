@@ -10,12 +10,12 @@ use crate::operation;
 use crate::pool::Pool;
 use crate::storage::Storage;
 
-/// How often a job is looked at by who waits for it.
+/// Poll interval while waiting for a job.
 const LOOK: Duration = Duration::from_millis(5);
-/// The same, by who has just cancelled it: it ends soon.
+/// The same after a cancel: the job ends soon.
 const LOOK_AT_END: Duration = Duration::from_millis(1);
 const SOON: Duration = Duration::from_millis(200);
-/// A worker looks at requests far more often; its disk may hold it up.
+/// A worker polls for requests far more often; its disk may delay it.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
 impl Pool {
@@ -39,10 +39,12 @@ impl Pool {
         found.ok_or_else(|| no_such_job(id))
     }
 
-    /// Waits until a job has ended, or is interrupted. `look` is told of it, about ten times a second.
+    /// Waits until a job has ended or is interrupted. Calls `look` with its state about ten times
+    /// per second.
     ///
     /// # Errors
-    /// `NotFound`, `Cancelled` when the caller's token was; the job goes on then.
+    /// `NotFound`; `Cancelled` if the caller's token was cancelled, in which case the job
+    /// continues.
     pub fn wait(
         &self,
         id: JobId,

@@ -187,7 +187,7 @@ pub enum WipeMethod {
     /// What is written is overwritten with zeros, in place; holes stay holes.
     #[default]
     Zero,
-    /// All space is given back; what it held may stay on the disk.
+    /// All space is freed; the data may remain on the disk.
     Discard,
 }
 
@@ -210,7 +210,7 @@ pub struct Upload {
     /// What the content is, which is checked; `None`: as the volume's name says, if it does not look otherwise.
     #[serde(default)]
     pub format: Option<Format>,
-    /// An image may name a backing file, which whoever uses the volume reads.
+    /// An image may name a backing file, which every user of the volume reads.
     #[serde(default)]
     pub allow_backing: bool,
     /// A volume of that name is replaced.

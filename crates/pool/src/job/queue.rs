@@ -1,9 +1,9 @@
-//! Whose turn it is.
+//! Slots of a pool.
 //!
-//! A pool has so many places (`jobs_max`). A job that waits takes one when there is one left after the jobs at work and the
-//! waiting ones before it: those of higher priority, and the older of the same. Jobs judge for themselves, under the
-//! pool's lock; a job whose process died holds no place. In an image a job also waits until other processes have
-//! let it in.
+//! A pool runs at most `jobs_max` jobs. A waiting job takes a slot if one is free after the running
+//! jobs and the waiting jobs that precede it: those of higher priority, then older ones. Each job
+//! decides for itself under the pool's lock. A job whose process has ended occupies no slot. In a
+//! file-system image a job also waits for the image lock.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::pool::Pool;
 use crate::state::State;
 use crate::storage::{Comer, Storage};
 
-/// How often a waiting job looks.
+/// Poll interval of a waiting job.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Waits for the turn of a job, takes its place and opens what holds the volumes.
@@ -29,7 +29,8 @@ pub(super) fn wait_turn<'p>(
     let mut comer = Comer::default();
     loop {
         control.cancel.check()?;
-        // What others may need is opened for a turn that is probable, and the turn is judged under the lock.
+        // The storage is opened when a slot is likely to be free; the decision is made under the
+        // lock.
         let storage = match is_next(pool, state, own)? {
             true => {
                 let purpose = own.operation.purpose();

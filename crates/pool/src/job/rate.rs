@@ -1,7 +1,7 @@
-//! The pool's rate, shared by its jobs in the background.
+//! The pool's rate, shared by its background jobs.
 //!
-//! Each job at work gets a part by the weight of its priority, and looks every while whether others have come or gone. What
-//! a job was told to keep to itself is a bound on that.
+//! Each running job gets a share weighted by its priority, and recomputes it periodically. A job's
+//! own rate is an upper bound.
 
 use std::num::NonZeroU64;
 
@@ -48,7 +48,7 @@ impl JobRate {
         }
     }
 
-    /// Looks at who shares the pool's rate.
+    /// Recomputes this job's share of the pool's rate.
     pub(super) fn share(&self, own: &Record, state: &State) -> Result<()> {
         let (Some(of_pool), Some(shared)) = (self.of_pool, &self.shared) else {
             return Ok(());

@@ -1,11 +1,12 @@
 //! The record of a job on disk.
 //!
-//! Written when the job is made, and once more with its outcome. The second time must work on a full disk as well, so a
-//! spare file of sufficient size is written beside the first, filled in place and renamed over it.
+//! It is written when the job is made and again with its outcome. The second write must succeed on
+//! a full disk, so a spare file of sufficient size is created with the first one, filled in place
+//! and renamed over it.
 //!
-//! A job that makes a new file does not wait for its record to have its name on the disk. After a crash of the machine that job
-//! may be unknown: what it made is a file of no job then, which goes at the next refresh; or be known without its good
-//! end, which the run file tells.
+//! A job that makes a new file does not wait until its record is durable. After a crash of the
+//! machine the job may be unknown; its unfinished file then belongs to no job and is removed by the
+//! next refresh. Or the record exists without its outcome, which is then in the heartbeat file.
 
 use std::os::unix::fs::FileExt;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -152,13 +153,13 @@ impl Record {
             false => jobs.write(&name(self.id), &bytes),
         });
         if made.is_err() {
-            // The error that brought us here is the one to tell.
+            // The first error is the one to report.
             let _ = jobs.remove(&spare);
         }
         made
     }
 
-    /// Writes the record of a job that has not ended anew.
+    /// Rewrites the record of an unfinished job.
     pub(crate) fn rewrite(&self, jobs: &Folder) -> Result<()> {
         jobs.write(&name(self.id), &self.to_bytes())
     }

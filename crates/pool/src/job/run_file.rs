@@ -1,9 +1,10 @@
-//! The run file of a job: who works on it, how far, and whether to stop.
+//! The heartbeat file of a job: its worker, its progress, and stop requests.
 //!
-//! A file of fixed size, changed in place. The lock (flock) is the life of the job: it ends with the process,
-//! however that ends. The first bytes are a request from others, the rest a line from the worker. Neither is synced,
-//! as both mean nothing after a restart of the machine; but for the stage before a publication, which tells whoever finds the job
-//! later whose file has the volume's name.
+//! The file has a fixed size and is updated in place. Its lock (flock) is held for the life of the
+//! worker process. The first bytes are a request of other processes, the rest is the worker's
+//! status. Neither is synced, because both are meaningless after a restart of the machine, except
+//! for the stage before a publication: it identifies the owner of the file that has the volume's
+//! name.
 
 use std::fs::File;
 use std::io;
@@ -27,7 +28,7 @@ const GO_ON: &[u8; REQUEST_SIZE] = b"go on  \n";
 const STOP: &[u8; REQUEST_SIZE] = b"stop   \n";
 /// A line is written in one call of a few hundred bytes.
 const READS_MAX: u32 = 8;
-/// Whoever looks whether a lock is free holds it for a moment, and so does a process just killed.
+/// A process that probes the lock holds it for a moment, and so does a process just killed.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 /// Where the worker of a job is.
@@ -47,10 +48,10 @@ pub(crate) enum Stage {
 pub(crate) struct Line {
     pub(crate) stage: Stage,
     pub(crate) progress: Option<Progress>,
-    /// How far a wipe is. The file does not tell it: what is destroyed is written as before.
+    /// Progress of a wipe. The file cannot show it: wiped bytes are written, as before.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) wiped: Option<Wiped>,
-    /// The unfinished file of a download, which lies where others may write.
+    /// The unfinished file of a download, in a directory to which others may write.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) made: Option<MadeFile>,
 }
@@ -118,7 +119,7 @@ impl Line {
     }
 }
 
-/// A run file that this process has locked. Given back when dropped.
+/// A heartbeat file locked by this process. Released on drop.
 #[derive(Debug)]
 pub(crate) struct RunFile {
     /// `None` once it was handed over.
@@ -140,7 +141,8 @@ impl RunFile {
         Ok(run)
     }
 
-    /// Takes the job over whose worker is gone; `None` while there is one. A file that was lost is made anew.
+    /// Takes over a job whose worker has ended; `None` if the worker is alive. A missing file is
+    /// created again.
     pub(crate) fn take(jobs: &Folder, id: JobId) -> Result<Option<Self>> {
         let file = jobs.file(&name(id), OFlags::RDWR | OFlags::CREATE)?;
         let started = Instant::now();
@@ -162,7 +164,7 @@ impl RunFile {
             rustix::fs::fstat(&file)
                 .is_ok_and(|own| (own.st_dev, own.st_ino) == (named.st_dev, named.st_ino))
         });
-        // On one's own lock this does nothing, on nobody's it takes it.
+        // Has no effect on this process's own lock; acquires a free one.
         if same && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
             return Ok(Self { file: Some(file) });
         }
@@ -170,7 +172,7 @@ impl RunFile {
             .detail(format!("what was handed over is not the lock of job {id}")))
     }
 
-    /// The locked file, for another process to go on with.
+    /// The locked file, for another process to continue with.
     pub(crate) fn into_file(mut self) -> File {
         self.file.take().expect("handed over once")
     }
@@ -179,12 +181,12 @@ impl RunFile {
         self.file.as_ref().expect("not handed over")
     }
 
-    /// Nobody asks the job to stop any more.
+    /// Clears the stop request.
     pub(crate) fn clear_request(&self) -> Result<()> {
         Ok(self.file().write_all_at(GO_ON, 0)?)
     }
 
-    /// Somebody asks the job to stop.
+    /// Whether a stop was requested.
     pub(crate) fn must_stop(&self) -> bool {
         let mut request = [0; REQUEST_SIZE];
         self.file().read_exact_at(&mut request, 0).is_ok() && &request == STOP
@@ -227,7 +229,8 @@ pub(crate) struct Look {
     pub(crate) line: Option<Line>,
 }
 
-/// Looks at a job from outside. The file may be gone, as the job has just ended.
+/// Reads the state of a job from another process. The file may be missing if the job has just
+/// ended.
 pub(crate) fn look(jobs: &Folder, id: JobId) -> Result<Look> {
     let file = match jobs.file(&name(id), OFlags::RDONLY) {
         Ok(file) => file,
@@ -239,7 +242,7 @@ pub(crate) fn look(jobs: &Folder, id: JobId) -> Result<Look> {
         }
         Err(error) => return Err(error),
     };
-    // Taken for a moment where it is free, and given back by the close.
+    // Acquired for a moment if it is free, and released by the close.
     let is_alive = flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK);
     Ok(Look {
         is_alive,

@@ -1,4 +1,4 @@
-//! What is told of a job.
+//! The status of a job as reported.
 
 use extant_hostfs::{CreateReport, MaterializeReport, Plan, Verified};
 use extant_space::{Error, ErrorKind, Progress};
@@ -59,14 +59,14 @@ impl From<&JobFailure> for Error {
     }
 }
 
-/// What a job did to make space real, as far as its operation and the place of the volume tell it.
+/// How a job made its space, with the details that its operation and storage provide.
 #[derive(Clone, Debug, Default)]
 pub struct Done {
     /// Zeros written in this run, bytes.
     pub zeroed_bytes: Option<u64>,
     /// How they were written.
     pub plan: Option<Plan>,
-    /// What the result was held against.
+    /// The reference that verified the result.
     pub verified: Option<Verified>,
     /// Things the user should know, one line each.
     pub notes: Vec<String>,
@@ -77,7 +77,7 @@ impl From<CreateReport> for Done {
         Self {
             zeroed_bytes: Some(report.written_bytes),
             plan: report.plan,
-            // Of no space there is nothing to hold against.
+            // Without space there is nothing to verify.
             verified: Some(report.verified).filter(|_| report.allocation_bytes > 0),
             notes: report.notes,
         }

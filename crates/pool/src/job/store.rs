@@ -12,7 +12,7 @@ use super::run_file::{self, Look, Stage};
 use super::{JobId, JobStatus};
 use crate::folder::Folder;
 
-/// So many jobs that have ended are remembered.
+/// Number of ended jobs that are remembered.
 const ENDED_MAX: usize = 64;
 
 /// A job that has a process.
@@ -22,7 +22,7 @@ pub(crate) struct Alive {
     pub(crate) stage: Stage,
 }
 
-/// The folder of jobs.
+/// The directory of jobs.
 #[derive(Debug)]
 pub(crate) struct Jobs {
     folder: Folder,
@@ -115,7 +115,7 @@ impl Jobs {
         if look.is_alive {
             return Ok(JobStatus::new(record, look));
         }
-        // It may have ended between the two looks, and not have died.
+        // It may have ended between the two reads.
         match Record::read(&self.folder, record.id)? {
             Some(newest) => Ok(JobStatus::new(&newest, look)),
             None => Ok(JobStatus::new(record, look)),

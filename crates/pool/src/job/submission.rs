@@ -1,7 +1,7 @@
-//! How a job is made: what it needs is judged and reserved in one step, under the pool's lock.
+//! Submission of jobs: a job's needs are computed and reserved in one step, under the pool's lock.
 //!
-//! A volume has one job at a time, but for those that only read it. A job that is asked for again after its process
-//! died is taken up where it was.
+//! A volume has one job at a time, except for jobs that only read it. Submitting the same operation
+//! again after its process has died resumes the earlier job.
 
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
@@ -24,13 +24,14 @@ use crate::state::{Locked, State};
 use crate::storage::{Storage, VolumeFile};
 
 impl Pool {
-    /// Makes a job of `operation`, which has what it needs on return: of two that do not both fit, one fails here.
+    /// Makes a job of `operation` with its space reserved: of two jobs that do not both fit, one
+    /// fails here.
     ///
-    /// The same operation that an earlier process did not bring to its end is taken up again.
+    /// An interrupted job with the same operation is resumed.
     ///
     /// # Errors
-    /// `NoSpace` with the missing amount, `AlreadyExists`, `NotFound`, `InUse` with the job that has the volume,
-    /// `InvalidArgument` for what makes no sense, `Unsupported` for a format.
+    /// `NoSpace` with the missing amount, `AlreadyExists`, `NotFound`, `InUse` with the job that
+    /// holds the volume, `InvalidArgument` for invalid parameters, `Unsupported` for a format.
     pub fn submit(&self, operation: Operation, options: JobOptions) -> Result<Job<'_>> {
         let state = self.make_state()?;
         let storage = self.storage(operation.purpose())?;
@@ -61,18 +62,18 @@ impl Pool {
         match made {
             Ok(run) => Ok(Job::new(self, state, record, run)),
             Err(error) => {
-                // The error that brought us here is the one to tell.
+                // The first error is the one to report.
                 let _ = state.jobs.forget(id);
                 Err(error)
             }
         }
     }
 
-    /// Takes up an interrupted job: the caller's process is its worker from here on.
+    /// Resumes an interrupted job: the caller's process becomes its worker.
     ///
     /// # Errors
-    /// `NotFound`, `InUse` while a process works on it, `AlreadyExists` when it has ended; those of
-    /// [`submit`](Self::submit), as what it still needs is reserved anew.
+    /// `NotFound`; `InUse` while a process works on it; `AlreadyExists` if it has ended; those of
+    /// [`submit`](Self::submit), because its remaining needs are reserved again.
     pub fn resume(&self, id: JobId) -> Result<Job<'_>> {
         let state = self.make_state()?;
         let record = self.unfinished(&state, id)?;
@@ -81,10 +82,11 @@ impl Pool {
         self.take_up(&*storage, state, locked, id, None)
     }
 
-    /// Goes on with a job that another process has submitted and handed over, with the lock from [`Job::hand_over`].
+    /// Continues a job that another process has submitted and handed over, with the lock from
+    /// [`Job::hand_over`].
     ///
     /// # Errors
-    /// `InvalidArgument` when that is not the lock of this job.
+    /// `InvalidArgument` if the lock is not that of this job.
     pub fn take_over(&self, id: JobId, lock: std::fs::File) -> Result<Job<'_>> {
         let state = self.make_state()?;
         let record = self.unfinished(&state, id)?;
@@ -106,10 +108,10 @@ impl Pool {
         }
     }
 
-    /// Takes an interrupted job from nobody, under the pool's lock; `None` while a process works on it.
+    /// Claims an interrupted job under the pool's lock; `None` while a process works on it.
     ///
     /// # Errors
-    /// Those of [`unfinished`](Self::unfinished): it may have ended since it was looked at.
+    /// Those of [`unfinished`](Self::unfinished): it may have ended meanwhile.
     pub(crate) fn claim(
         &self,
         state: &State,
@@ -392,7 +394,7 @@ fn assess_materialize(file: Arc<dyn VolumeFile>, materialize: &Materialize) -> R
         Format::Qcow2 => qcow2::full_bytes(&file).map_err(|error| error.at(file.path()))?,
     };
     let missing = Missing::of(&*file, ByteRange::new(0, file_bytes))?;
-    // Where the map tells nothing of holes the space does.
+    // Without holes in the map, the block count is used.
     let not_allocated = file_bytes.saturating_sub(found.allocated_bytes);
     let mut space_bytes = missing.hole_bytes.max(not_allocated) + (full_bytes - file_bytes);
     if materialize.unshare {

@@ -20,16 +20,16 @@ use crate::pool::Pool;
 use crate::state::State;
 use crate::storage::Storage;
 
-/// How often a request to stop is looked for, which is a read of the page cache.
+/// Poll interval for stop requests, each a read from the page cache.
 const LISTEN: Duration = Duration::from_millis(5);
-/// How often is looked whether there is something to tell.
+/// Interval of status updates.
 const LOOK: Duration = Duration::from_millis(20);
 /// How often the line is written.
 const TELL: Duration = Duration::from_millis(100);
-/// How often the pool's rate is shared anew.
+/// Interval at which the pool's rate is shared again.
 const SHARE: Duration = Duration::from_millis(200);
 
-/// What becomes of a job whose worker is told to stop by its own process (the token of its [`Control`]).
+/// What happens to a job whose own process cancels it (the token of its [`Control`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnStop {
     /// It is cancelled: the pool is as before.
@@ -67,8 +67,8 @@ impl<'p> Job<'p> {
         &self.record.operation
     }
 
-    /// Lets another process go on with it: one that inherits the open file and calls [`Pool::take_over`]. The job
-    /// is never without a worker in between.
+    /// Lets another process continue the job: one that inherits the open file and calls
+    /// [`Pool::take_over`]. The job always has a worker.
     pub fn hand_over(self) -> File {
         self.run.into_file()
     }
@@ -163,7 +163,7 @@ impl<'p> Job<'p> {
         })
     }
 
-    /// Cancels the operation beside which it runs when somebody asks for that.
+    /// Cancels the operation when another process requests it.
     fn listen(&self, cancel: &CancelToken, is_done: Receiver<()>) {
         while is_done.recv_timeout(LISTEN) == Err(RecvTimeoutError::Timeout) {
             if self.run.must_stop() {
@@ -275,14 +275,14 @@ impl<'a> Teller<'a> {
         self.tell(&mut lines)
     }
 
-    /// Tells others where the job is, now.
+    /// Publishes the current status of the job.
     pub(super) fn set(&self, line: Line) -> Result<()> {
         let mut lines = self.lines();
         lines.newest = line;
         self.tell(&mut lines)
     }
 
-    /// Tells what has not been told yet. A line that cannot be written is missed by nobody but those who look.
+    /// Publishes the newest status. A failed write affects only observers.
     fn tell_newest(&self) {
         let mut lines = self.lines();
         if lines.told != Some(lines.newest) {
@@ -324,7 +324,7 @@ impl Work<'_> {
         self.teller.newest().wiped
     }
 
-    /// Keeps for who resumes the job what a wipe has destroyed, durably.
+    /// Records durably how far a wipe has come, for a process that resumes the job.
     pub(crate) fn set_wiped(&self, wiped: Wiped) {
         self.teller.set_wiped(wiped);
     }
@@ -334,7 +334,7 @@ impl Work<'_> {
         self.teller.newest().made
     }
 
-    /// Keeps for who resumes the job which file it has made.
+    /// Records which file the job has made, for a process that resumes the job.
     pub(crate) fn set_made(&self, made: MadeFile) -> Result<()> {
         self.teller.set_made(made)
     }

@@ -113,7 +113,8 @@ fn for_each_allocated(
     })
 }
 
-/// Visits extents that lie in `range` while the file may be read and others be written: its map is looked at in parts.
+/// Visits the extents in `range` while other threads read and write the file: its map is read in
+/// parts.
 fn for_each_extent(
     file: &dyn SpaceFile,
     range: ByteRange,

@@ -1,6 +1,6 @@
 //! A new volume.
 //!
-//! The storage makes the file, as `extant create` does; what a killed run left is taken up.
+//! The storage makes the file as `extant create` does; the file of a killed process is adopted.
 
 use extant_image::{Format, NewImage};
 use extant_space::{Control, Error, ErrorKind, Result, SyncMode};

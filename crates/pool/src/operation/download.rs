@@ -42,8 +42,9 @@ pub(super) fn perform(work: &Work<'_>, download: &Download, control: Control<'_>
     folder.sync()
 }
 
-/// The unfinished file, made or found. Whoever may write to the directory may have put another one under its name, also one
-/// of our own user: only the file that this job has made is adopted, and any other is removed without a look at it.
+/// The unfinished file, new or existing. A user who can write to the directory may have placed
+/// another file under its name, also one that belongs to this user. Only the file that this job has
+/// made is adopted; any other is removed unread.
 fn open_partial(work: &Work<'_>, folder: &Folder, name: &str) -> Result<(File, Target)> {
     if let Some(made) = work.made()
         && MadeFile::at(folder, name)? == Some(made)

@@ -36,7 +36,7 @@ pub(super) fn perform(
     file.make_written(&wanted, control)
 }
 
-/// What was made real does no harm; what was not made of it is given back.
+/// Materialized space is harmless and stays; space that was only allocated is freed.
 pub(super) fn roll_back(storage: &dyn Storage, materialize: &Materialize) -> Result<()> {
     match open_to_undo(storage, &materialize.volume)? {
         Some(file) if Facts::of(&*file, &materialize.volume)?.format == Some(Format::Qcow2) => {

@@ -1,7 +1,7 @@
-//! Another capacity.
+//! A new capacity.
 //!
-//! A larger one is shown at once, and the new part is made real after that: nobody but who resizes knows of it yet. Until
-//! the job is done, the old capacity is in its record.
+//! A larger capacity is visible at once, and its space is made afterwards: no other process knows
+//! of the new part yet. Until the job has ended, its record holds the old capacity.
 
 use std::sync::Arc;
 
@@ -87,7 +87,7 @@ pub(super) fn make_real(
             let wanted = MakeWritten {
                 range: Some(part),
                 unshare: false,
-                // Who has the volume open does not know of the new part yet.
+                // Processes that have the volume open do not know of the new part yet.
                 is_unknown_to_others: true,
                 pace: work.pace(),
             };

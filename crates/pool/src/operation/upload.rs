@@ -13,10 +13,11 @@ use crate::job::{Upload, Work};
 use crate::storage::copy_name;
 use crate::volume::{check_nobody_has_it_open, lock_alone};
 
-/// The format of what is uploaded, which is checked.
+/// Checks the format of an upload.
 ///
 /// # Errors
-/// `InvalidArgument` for an image that names other files, or content that is not what nobody said that it is; what a header cannot be.
+/// `InvalidArgument` for an image that names other files, for content that contradicts the default
+/// format, and for an invalid header.
 pub(crate) fn content_format(upload: &Upload, file: &dyn SpaceFile) -> Result<Format> {
     let format = of_content(file, upload.format, &upload.volume)?;
     let trust = Trust {
@@ -44,7 +45,7 @@ pub(super) fn perform(work: &Work<'_>, upload: &Upload, control: Control<'_>) ->
     let (target, state) = open_target(work)?;
     copy(&source, &*target, state, &|| work.rate(), control)
         .map_err(|error| error.at(source.path()))?;
-    // What was copied is judged: the source may have changed since the job was made.
+    // The copy is checked: the source may have changed since the job was made.
     let format = content_format(upload, &*target).map_err(|error| error.about(source.path()))?;
     say(&*target, &upload.volume, format)?;
     target.set_mode(upload.mode)?;

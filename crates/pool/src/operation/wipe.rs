@@ -1,8 +1,9 @@
-//! The content of a volume is destroyed; its capacity stays.
+//! Destroys the content of a volume; its capacity stays.
 //!
-//! Zeros are written in pieces, each of them durable before the next. How far that is stands in the run file of the job, as the
-//! extent map does not tell it; whoever resumes the job goes on there. That is believed only when nobody else has changed
-//! the volume since: what was written over a part that had been wiped would stay.
+//! Zeros are written in chunks, each durable before the next. The heartbeat file of the job holds
+//! the position, because the extent map cannot show it; a resumed job continues there. The position
+//! is trusted only if no other process has changed the volume since: data written over a wiped part
+//! would survive.
 
 use std::ops::ControlFlow;
 
@@ -126,7 +127,7 @@ fn wiped_before(file: &dyn VolumeFile, work: &Work<'_>) -> Result<u64> {
 
 /// For who resumes the job.
 fn keep(file: &dyn VolumeFile, work: &Work<'_>, end_byte: u64, durable_ns: Option<u64>) {
-    // Without the times of the changes nobody could believe it.
+    // Without ctimes the position could not be trusted.
     if let (Some(durable_ns), Ok(Some(changed_ns))) = (durable_ns, file.changed_ns()) {
         work.set_wiped(Wiped {
             end_byte,

@@ -1,4 +1,4 @@
-//! A directory of the host. Files that are not complete lie in its folder `.extant/work`.
+//! A directory of the host. Unfinished files are in `.extant/work`.
 
 use std::ffi::CStr;
 use std::io;
@@ -32,7 +32,7 @@ impl<'p> DirectoryStorage<'p> {
         Self { folder }
     }
 
-    /// Opened anew each time: who only looks has none.
+    /// Opened for each call, because a reader has none.
     fn work(&self) -> Result<Folder> {
         state::make_own_folder(self.folder, state::FOLDER)?.make_child(WORK)
     }
@@ -159,7 +159,7 @@ impl Storage for DirectoryStorage<'_> {
         }
         // Its next name is made durable.
         options.durable = Durable::Content;
-        // Removed by the roll-back, or kept for who resumes the job.
+        // Removed by the roll-back, or kept for a later resumption.
         options.on_failure = OnFailure::KeepPartial;
         let path = work.path_to(name);
         let made = match &new.contents {

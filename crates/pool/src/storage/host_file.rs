@@ -122,7 +122,8 @@ impl VolumeFile for HostFile {
             has_begun.store(false, Ordering::Relaxed);
             let done = materialize_file(self, &options, inner);
             match done {
-                // Whoever opens the file gets at it at once, which stops the work; mostly that is a look, such as a list of the pool.
+                // An open by another process breaks the lease and stops the work; usually it is a
+                // short read, such as a list of the pool.
                 Err(error) if error.kind() == ErrorKind::InUse => {
                     match has_begun.load(Ordering::Relaxed) {
                         true => refused = 1,

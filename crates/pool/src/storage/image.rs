@@ -1,11 +1,12 @@
-//! An ext4 image or disk, driven by the engine: no mount, no root.
+//! An ext4 file-system image or disk, driven by the engine: no mount, no root.
 //!
-//! Volumes are the regular files of one directory in it. Files that are not complete lie in that directory's folder
-//! `.extant/work`, as in a directory of the host, and get their names by a rename in the engine's journal; whoever opens the image
-//! after a crash replays that. Every change that somebody is told of is committed before.
+//! Volumes are the regular files of one directory in it. Unfinished files are in the subdirectory
+//! `.extant/work`, as on the host, and are renamed in the engine's journal; the next opening after
+//! a crash replays it. Every reported change is committed first.
 //!
-//! What is short has the image from its beginning to its end. A job has it call by call, and gives it away in between when others
-//! wait (`open.rs`): what belongs together, such as finding a folder and making a name in it, is done in one call.
+//! A short operation keeps the image open from start to end. A job holds it per call and releases
+//! it between calls if other processes wait (`open.rs`). Steps that belong together, such as
+//! finding a directory and making a name in it, are one call.
 
 mod engine;
 mod file;
@@ -54,8 +55,8 @@ impl ImageStorage {
         }
     }
 
-    /// Has it call by call, and lets others have their turn in between. A call that waits for it ends when the token is
-    /// cancelled.
+    /// Holds the image per call and yields to other processes between calls. A call that waits for
+    /// the image ends when the token is cancelled.
     pub(crate) fn of_job(pin: &Pin, cancel: &CancelToken) -> Self {
         Self {
             hold: Hold::ByCall(Arc::clone(pin.image()), cancel.clone()),
@@ -70,7 +71,7 @@ impl ImageStorage {
         self.work_path().join(name)
     }
 
-    /// The folder of files that are not complete; `None` where there is none.
+    /// The directory of unfinished files; `None` if it does not exist.
     fn find_work(&self, inside: &Engine) -> Result<Option<Node>> {
         let own = child_directory(inside.directory(), state::FOLDER);
         let found = own.and_then(|own| match own {

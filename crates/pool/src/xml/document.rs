@@ -33,8 +33,8 @@ pub(super) fn parse<'t>(text: &'t str, root: &str) -> Result<Document<'t>> {
     Ok(document)
 }
 
-/// Counted in the document that was parsed, which takes no stack for its depth: what looks like a tag in an attribute or a comment
-/// is none.
+/// Counted in the parsed document, which uses no stack for the depth and ignores tags in attributes
+/// and comments.
 fn check_depth(document: &Document<'_>) -> Result<()> {
     // The document itself is the first ancestor of all.
     let is_too_deep = |node: Node<'_, '_>| node.ancestors().nth(DEPTH_MAX + 1).is_some();

@@ -16,7 +16,7 @@ use crate::pool::Pool;
 use crate::storage::Purpose;
 use crate::volume::{VolumeInfo, kept_of};
 
-/// Those that are read, or written anew.
+/// Those that are read and rewritten.
 const KNOWN: [&str; 8] = [
     "name",
     "key",
@@ -108,13 +108,14 @@ impl VolumeXml {
         })
     }
 
-    /// The job that makes the volume: with the space of the described one, unless `said` is something else, which is for all of it.
+    /// The job that makes the volume: with the allocation of the description, unless `said`
+    /// differs, which applies to the whole volume.
     ///
-    /// An image whose description does not tell the way is thin where it takes less than its capacity: what libvirt says that such a file
-    /// takes are its tables and what happens to be written.
+    /// An image whose description does not give the preallocation is thin if its allocation is less
+    /// than its capacity: libvirt reports the tables and the written clusters of such a file.
     ///
     /// # Errors
-    /// `InvalidArgument` for a way that the format has not.
+    /// `InvalidArgument` for a preallocation mode that the format does not have.
     pub fn operation(
         self,
         said: Option<Preallocation>,
@@ -147,8 +148,8 @@ impl VolumeXml {
     }
 }
 
-/// What our descriptions tell of the way in which space is made real: `<?extant preallocation='full'?>`. libvirt has no element
-/// for it, and whoever does not know an instruction passes over it; so do we over words that we do not know.
+/// The preallocation mode in our descriptions: `<?extant preallocation='full'?>`. libvirt has no
+/// element for it and ignores unknown instructions; unknown values are ignored here.
 fn instruction_of(root: Node<'_, '_>) -> Option<Preallocation> {
     let mut instructions = root.children().filter_map(|child| child.pi());
     let ours = instructions.find(|instruction| instruction.target == INSTRUCTION)?;

@@ -26,7 +26,7 @@ pub fn make_image(path: &Path, bytes: u64) {
     make_image_with(path, bytes, &[]);
 }
 
-/// The same, made as `more` tells mke2fs.
+/// The same, with `more` options of mke2fs.
 pub fn make_image_with(path: &Path, bytes: u64, more: &[&str]) {
     fs::File::create(path).unwrap().set_len(bytes).unwrap();
     let mut make = command::tool("mke2fs");
@@ -34,7 +34,7 @@ pub fn make_image_with(path: &Path, bytes: u64, more: &[&str]) {
     command::must(make.arg(path));
 }
 
-/// Does something in the image at `path`, as who changes it.
+/// Changes the image at `path`.
 pub fn in_image<T>(path: &Path, work: impl FnOnce(&Filesystem) -> T) -> T {
     let device = HostDevice::open(path, &HostOptions::default()).unwrap();
     let filesystem = Filesystem::open(Arc::new(device), Options::default()).unwrap();
@@ -74,7 +74,8 @@ impl Stand {
         Self::with_room(kind, 128 * MIB, &[])
     }
 
-    /// With an image of `bytes`, made as `more` tells mke2fs, or a directory with more room than that.
+    /// With an image of `bytes`, made with `more` options of mke2fs, or a directory with more space
+    /// than that.
     pub fn with_room(kind: PoolKind, bytes: u64, more: &[&str]) -> Self {
         let scratch = in_memory(Below::Ext4, bytes + 128 * MIB);
         let outside = scratch.folder_beside("outside");
@@ -102,7 +103,7 @@ impl Stand {
         self.scratch.path().join("disk.img")
     }
 
-    /// The pool's own folder on the host.
+    /// The state directory on the host.
     pub fn own(&self) -> PathBuf {
         match self.kind {
             PoolKind::Ext4 => self.scratch.path().join("disk.img.extant"),

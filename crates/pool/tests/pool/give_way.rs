@@ -18,7 +18,7 @@ use crate::stand::{
     wait_until_running, wipe,
 };
 
-/// Nobody waits for longer, on a slow machine either.
+/// The longest wait, also on a slow machine.
 const SOON: Duration = Duration::from_secs(3);
 
 fn other_pool(stand: &Stand) -> Pool {
@@ -93,7 +93,7 @@ fn others_have_their_turn_while_a_slow_job_is_at_work() {
             assert_eq!(info.jobs, 1, "{what}: {info:?}");
             let found = soon(what, || other.refresh(Default::default())).unwrap();
             assert!(found.interrupted.is_empty() && found.removed_files == 0);
-            // The job's volume is not for others, and they are told so at once.
+            // The job's volume is locked; another process gets the error at once.
             let taken = soon(what, || {
                 submit(&other, resize(volume.as_str(), MIB, Preallocation::Off)).map(drop)
             });
@@ -258,7 +258,7 @@ fn job_waits_for_who_does_not_give_way_and_can_be_cancelled() {
         let first = scope.spawn(|| run(first));
         let second = scope.spawn(|| run(second));
         std::thread::sleep(Duration::from_millis(100));
-        // They wait for the image, which nobody needs to see or to cancel them.
+        // They wait for the image lock, also while no process watches or cancels them.
         let states = ids.map(|id| other.job(id).unwrap().state);
         assert_eq!(states, [JobState::Waiting; 2]);
         assert_eq!(other.cancel(ids[1]).unwrap().state, JobState::Cancelled);
@@ -288,7 +288,7 @@ fn who_waits_too_long_for_an_image_is_told_whose_job_is_at_work_there() {
         // Threads of one process share the image.
         assert_eq!(names(&stand.pool), ["a"]);
         perform(&stand.pool, create("c", MIB, Preallocation::Full)).unwrap();
-        // Who has the turn next keeps it; others may have it before.
+        // The next owner of the image lock keeps it; others may have it before.
         let stuck = scope.spawn(|| flock(&turn, FlockOperation::LockExclusive).unwrap());
         std::thread::sleep(Duration::from_millis(100));
         assert!(!stuck.is_finished());

@@ -190,7 +190,7 @@ fn job_that_finds_the_image_full_ends_and_leaves_nothing() {
     let pool = &stand.pool;
     let job = submit(pool, create("b", 20 * MIB, Preallocation::Full)).unwrap();
     let id = job.id();
-    // Somebody who knows nothing of reservations takes everything but half of it.
+    // Another program, which ignores reservations, takes everything but half of it.
     stand.write(".hog", b"");
     let free = pool.info().unwrap().space.free_bytes;
     stand.with_file(".hog", |file| {

@@ -1,4 +1,4 @@
-//! qcow2 volumes, with qemu-img as the judge; and files whose content says what nobody else does.
+//! qcow2 volumes, with qemu-img as the oracle; and files whose content contradicts their format.
 
 mod formats;
 mod inside;

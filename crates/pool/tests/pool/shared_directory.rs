@@ -17,7 +17,7 @@ use rustix::fs::{CWD, RenameFlags, renameat_with};
 use crate::jobs::run_until;
 use crate::stand::{KIB, MIB, create, download, in_memory, name, perform, pool_at, run, submit};
 
-/// The other user, as far as names and owners go. Nobody but root can be two users in one process.
+/// The other user, by names and owners. Only root can act as two users in one process.
 const OTHER: u32 = 65534;
 
 #[test]
@@ -28,7 +28,7 @@ fn operations_stay_in_the_directory_while_another_user_exchanges_the_pools_folde
     fs::create_dir(&pool).unwrap();
     fs::create_dir(&target).unwrap();
     perform(&pool_at(&pool), create("first", KIB, Preallocation::Off)).unwrap();
-    // A folder of the other user, in which the names of the pool's own lead elsewhere.
+    // A directory of the other user, in which the pool's names are links to other places.
     let trap = pool.join("trap");
     fs::create_dir(&trap).unwrap();
     for link in ["work", "jobs"] {
@@ -50,7 +50,7 @@ fn operations_stay_in_the_directory_while_another_user_exchanges_the_pools_folde
         });
         let names = (0..).take_while(|_| Instant::now() < deadline);
         for number in names {
-            // Some fail, as the folder is not the pool's at some moment.
+            // Some fail, because the directory is not the pool's at some moment.
             let volume = create(&format!("v{number}"), KIB, Preallocation::Full);
             made += u32::from(perform(&pool_at(&pool), volume).is_ok());
         }

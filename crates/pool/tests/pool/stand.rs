@@ -115,7 +115,7 @@ pub fn download(volume: &str, target: &Path) -> Download {
     }
 }
 
-/// So many bytes a second at most: slow enough for something to happen meanwhile.
+/// A rate limit: slow enough that the test can act meanwhile.
 pub fn at_rate(bytes: u64) -> JobOptions {
     JobOptions {
         rate: NonZeroU64::new(bytes),

@@ -21,7 +21,7 @@ fn job_that_finds_the_disk_full_ends_and_leaves_nothing() {
     let pool = pool_at(scratch.path());
     let job = submit(&pool, create("a", 20 * MIB, Preallocation::Full)).unwrap();
     let id = job.id();
-    // Somebody who knows nothing of reservations takes everything.
+    // Another program, which ignores reservations, takes everything.
     let hog = fs::File::create(scratch.path().join(".hog")).unwrap();
     let block = vec![1; MIB as usize];
     for size in [MIB, 4096] {
@@ -162,7 +162,7 @@ fn disk_that_fails_in_the_middle_leaves_no_volume() {
         "{error}"
     );
     assert!(names(&pool).is_empty());
-    // Where the disk takes no more, the job is left to be cancelled by who has repaired it.
+    // If the disk accepts no more data, the job stays until a user cancels it after the repair.
     match pool.job(id) {
         Ok(job) => assert!(matches!(
             job.state,

@@ -1,4 +1,4 @@
-//! Who goes first, and how the rate is shared.
+//! Precedence of jobs, and sharing of the rate.
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::Mutex;
@@ -44,7 +44,7 @@ fn jobs_take_turns_by_priority_and_age() {
         for job in jobs {
             scope.spawn(|| {
                 let id = job.id();
-                // Nobody else is at work then.
+                // No other job runs then.
                 let progress = |progress: Progress| {
                     let mut begun = begun.lock().unwrap();
                     if progress.phase != Phase::Wait && !begun.contains(&id) {

@@ -183,7 +183,7 @@ fn volume_that_somebody_has_open_is_not_destroyed() {
     let scratch = in_memory(Filesystem::Ext4, 64 * MIB);
     let pool = pool_at(scratch.path());
     perform(&pool, create("a", MIB, Preallocation::Full)).unwrap();
-    // Another process: this one is not told from the job's own.
+    // Another process: this one cannot be distinguished from the job's own.
     let open = fs::File::open(scratch.path().join("a")).unwrap();
     let mut sleeper = std::process::Command::new("sleep")
         .arg("600")

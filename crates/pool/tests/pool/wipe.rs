@@ -1,4 +1,4 @@
-//! Wipes that are interrupted and go on.
+//! Wipes that are interrupted and resumed.
 
 use std::cell::Cell;
 use std::fs;
@@ -67,7 +67,8 @@ fn is_wiped(stand: &Stand) -> bool {
     })
 }
 
-/// Longer than the clock of the volume's file system stands still, and than a killed job may go on writing.
+/// Longer than the clock resolution of the volume's file system, and than a killed job may continue
+/// to write.
 fn wait_for_another_time(kind: PoolKind) {
     sleep(match kind {
         PoolKind::Ext4 => Duration::from_millis(30),

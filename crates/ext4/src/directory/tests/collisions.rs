@@ -1,4 +1,4 @@
-//! Names with equal hashes: the leaf is split between them, and the tree says that it goes on.
+//! Names with equal hashes: the leaf is split between them, and the tree marks the continuation.
 
 use std::collections::HashMap;
 
@@ -84,7 +84,7 @@ fn twins_are_found_in_every_leaf_that_goes_on() {
         }
     }
     let state = verified(&directory);
-    // Eight names a leaf at most, and all but the first leaf go on.
+    // Eight names per leaf at most, and all but the first leaf are continuations.
     assert!(
         state.continued >= 300 / 8,
         "{} leaves go on",

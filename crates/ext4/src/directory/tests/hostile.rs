@@ -1,4 +1,4 @@
-//! Directories that somebody made to do harm: an error with the place, or something harmless.
+//! Malicious directories: an error with the location, or harmless behaviour.
 
 use std::ops::ControlFlow;
 
@@ -264,7 +264,7 @@ fn source() -> impl Strategy<Value = Source> {
     prop_oneof![Just(Source::Disk), Just(Source::Cache)]
 }
 
-// Without sums nothing but structure stands between the bytes and this code.
+// Without checksums only the structure protects this code from the bytes.
 
 #[test]
 fn changed_bytes_do_no_harm() {

@@ -147,7 +147,7 @@ fn twins_come_once_to_who_remembers_the_name() {
     let counts = in_pieces(&mut directory, 7, |_, _| {});
     assert_eq!(counts.len(), 222);
     assert!(counts.values().all(|&count| count == 1));
-    // Who does not, gets past them.
+    // A caller without the name skips them.
     let (cookie, _) = piece(&directory, After::default(), 3)[2];
     let rest = piece(&directory, After { cookie, name: None }, usize::MAX);
     assert_eq!(rest, []);

@@ -12,7 +12,7 @@ use super::super::{DirectoryBlocks, DirectoryBlocksMut, DirectoryContext, Shape}
 /// Where reads come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
-    /// The bytes are judged.
+    /// The bytes are validated.
     Disk,
     /// They were, perhaps as another kind of block.
     Cache,
@@ -56,7 +56,7 @@ impl Memory {
         }
     }
 
-    /// Changes bytes behind everybody's back.
+    /// Changes bytes without going through the cache.
     pub(super) fn spoil(&mut self, index: u32, change: impl FnOnce(&mut [u8])) {
         let mut block = self.blocks[index as usize].to_vec();
         change(&mut block);

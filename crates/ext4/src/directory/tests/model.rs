@@ -1,4 +1,4 @@
-//! Random changes beside a map, the whole directory judged after each.
+//! Random changes compared with a map, with the whole directory verified after each.
 
 use extant_ondisk::ext4::InodeNumber;
 use extant_ondisk::ext4::directory::{HashKind, HashVersion, Sign};

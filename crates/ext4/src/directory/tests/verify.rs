@@ -1,4 +1,4 @@
-//! A whole directory, judged by the invariants, without the code that is under test.
+//! Verification of a whole directory by the invariants, independent of the code under test.
 
 use std::collections::BTreeSet;
 
@@ -10,14 +10,14 @@ use extant_ondisk::ext4::{InodeNumber, LogicalBlock};
 use super::super::{Directory, DirectoryContext, Shape};
 use super::{Memory, Names};
 
-/// What a valid directory looks like.
+/// The shape of a valid directory.
 #[derive(Debug, Default)]
 pub(super) struct Verified {
     /// All names but `.` and `..`.
     pub(super) names: Names,
     /// Levels of nodes below the root; none without a tree.
     pub(super) levels: Option<u8>,
-    /// Leaves that go on with the hash of the one before.
+    /// Leaves that continue the hash of the one before.
     pub(super) continued: usize,
 }
 
@@ -77,7 +77,7 @@ impl Walk<'_> {
         self.below(&root, root.levels(), 0, HASH_END);
     }
 
-    /// What `node` leads to. Its names have hashes from `low` (odd: it goes on) to below `high`.
+    /// The subtree of `node`. Its names have hashes from `low` (odd: continuation) to below `high`.
     fn below(&mut self, node: &IndexNode<'_>, levels: u8, low: u32, high: u32) {
         for (at, entry) in node.entries().enumerate() {
             let low = if at == 0 { low } else { entry.hash };

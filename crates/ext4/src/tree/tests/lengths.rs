@@ -64,7 +64,7 @@ fn extent_past_the_last_block_is_refused() {
     file.remove(LOGICAL_END - 1..LOGICAL_END).unwrap();
     file.shift(0, 1, Direction::Right).unwrap();
     assert_eq!(file.lengths(), [(u32::MAX - 1, 1)]);
-    // Who goes on at the end of what was found gets on there too.
+    // Continuing at the end of the result advances as well.
     assert_eq!(
         file.tree().find(LogicalBlock(u32::MAX)).unwrap(),
         Mapping::Hole(LOGICAL_END..LOGICAL_END + 1)

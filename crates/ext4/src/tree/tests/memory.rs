@@ -1,4 +1,4 @@
-//! A store in memory, which can be told to fail.
+//! A store in memory that fails on request.
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -9,10 +9,10 @@ use extant_space::{Error, ErrorKind, Result};
 
 use crate::tree::{Judge, Nodes, NodesMut};
 
-/// Where the blocks of nodes begin; blocks of files in tests lie before.
+/// The first block of nodes; blocks of files in tests are below.
 const FIRST: u64 = 100_000;
 
-/// Judges whatever is read, each time, so that every block that was changed has to be valid and sealed.
+/// Validates every read, so that every changed block has to be valid and sealed.
 pub(super) struct Memory {
     node_bytes: usize,
     pub(super) blocks: BTreeMap<PhysicalBlock, Arc<[u8]>>,
@@ -27,7 +27,7 @@ pub(super) struct Memory {
     pub(super) trust: Trust,
 }
 
-/// Whether what is read was judged before.
+/// Whether bytes were validated before.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trust {
     /// It comes from the disk.

@@ -14,7 +14,7 @@ type Model = BTreeMap<u64, (u64, ExtentKind)>;
 
 #[derive(Clone, Debug)]
 enum Operation {
-    /// Fills the hole at a block, as far as it goes, with blocks that may continue others.
+    /// Fills the hole at a block, up to its end, with blocks that may be contiguous with others.
     Insert(u32, u16, u64, ExtentKind),
     Remove(Range<u64>),
     Convert(Range<u64>, ExtentKind),

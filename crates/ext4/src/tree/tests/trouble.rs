@@ -336,7 +336,7 @@ fn leaf_that_is_its_own_neighbour_is_not_joined_with_itself() {
         };
         ExtentNodeMut::new(bytes).set_index(1, &again);
     });
-    // The leaf behind goes away, and what lies before it is looked at.
+    // The leaf after it is removed, and what is before it is read.
     file.raw().remove_last(240..360, &mut |_| ()).unwrap();
     assert!(file.memory.blocks.contains_key(&leaf));
 }

@@ -32,12 +32,13 @@ pub(in crate::tree) enum Part {
 }
 
 impl<N: Nodes> Tree<'_, N> {
-    /// Judges every node by all invariants of the format, also those that the store has judged before, and
-    /// visits what they own, in order; a node comes before what lies below it. It ends, whatever the image:
-    /// a node above the leaves is at one place only, as its first block is its key.
+    /// Verifies every node by all invariants of the format, including those the store has
+    /// validated, and visits what they own, in order; a node comes before its subtree. It
+    /// terminates for every image: a node above the leaves is at one place only, because its first
+    /// block is its key.
     ///
     /// # Errors
-    /// What is wrong with the first node that has anything wrong, or what the store says.
+    /// The defect of the first defective node; errors of the store.
     pub(in crate::tree) fn verify(&self, mut visit: impl FnMut(Part)) -> Result<Summary> {
         let root = Level::root(self.root, self.format)?;
         let mut summary = Summary {

@@ -134,7 +134,7 @@ impl Generator {
         }
     }
 
-    /// Somewhere in a file, at its end, behind it, and as far as a file can go.
+    /// In a file, at its end, after it, and at the maximum file size.
     fn offset(&mut self, size: u64, block: u64) -> u64 {
         let near = size.min(4 << 20);
         match self.rng.u32(0..40) {

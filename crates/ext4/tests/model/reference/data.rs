@@ -132,7 +132,7 @@ pub fn tooth_at(first: u64, number: u64, block_bytes: u32) -> (u64, ByteRange) {
     (offset, ByteRange::new(offset, offset + bytes))
 }
 
-/// Those states that lie in a range, cut to it.
+/// The states in a range, clipped to it.
 pub fn clip_states(
     states: &[(ByteRange, ExtentState)],
     range: ByteRange,

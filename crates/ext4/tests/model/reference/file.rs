@@ -1,7 +1,7 @@
 //! The data of a file, block by block.
 //!
-//! What lies in a written block behind the end of the file is zeros here by construction: whatever makes the file longer
-//! must not bring anything else to light.
+//! A written block after the end of the file contains zeros here by construction: extending the
+//! file must not expose anything else.
 
 use std::collections::BTreeMap;
 
@@ -269,7 +269,7 @@ impl FileData {
         }
     }
 
-    /// The blocks of a range, and what of each lies in it.
+    /// The blocks of a range, with the part of each inside it.
     fn parts(&self, range: ByteRange) -> impl Iterator<Item = (u64, ByteRange)> + use<> {
         let bytes = self.block_bytes;
         let numbers = range.start() / bytes..range.end().div_ceil(bytes);

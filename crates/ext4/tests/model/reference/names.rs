@@ -257,7 +257,7 @@ impl Reference {
         Ok((parent, id))
     }
 
-    /// Whether a directory is `below`, or lies above it.
+    /// Whether a directory is `below` or an ancestor of it.
     fn is_above(&self, directory: Id, below: Id) -> bool {
         let mut at = below;
         loop {

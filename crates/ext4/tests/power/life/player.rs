@@ -13,7 +13,7 @@ use crate::image::{Commits, OLD};
 use crate::step::{Kind, Step, Target, data};
 use crate::view::{Id, View};
 
-/// Who does the steps.
+/// Executes the steps.
 pub(super) struct Player<'d> {
     disk: &'d Arc<CrashDevice>,
     number: usize,

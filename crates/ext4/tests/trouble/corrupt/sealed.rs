@@ -1,6 +1,7 @@
-//! Single structures, and making their checksums right again after damage.
+//! Single structures, and recomputing their checksums after damage.
 //!
-//! Sums are made here by what docs/formats says, so that a mistake in `extant_ondisk` cannot hide itself.
+//! Checksums are computed here from docs/formats, so that a mistake in `extant_ondisk` cannot hide
+//! itself.
 
 use std::fmt;
 
@@ -26,7 +27,7 @@ pub enum Kind {
     JournalCopy,
 }
 
-/// Where one lies, and what its sum needs.
+/// Its location, and what its checksum needs.
 #[derive(Clone, Copy)]
 pub struct Structure {
     pub kind: Kind,
@@ -44,7 +45,7 @@ impl fmt::Display for Structure {
     }
 }
 
-/// A file system with `metadata_csum` and `64bit`, and a journal with sums v3.
+/// A file system with `metadata_csum` and `64bit`, and a journal with checksums v3.
 pub struct Sealed {
     bytes: Vec<u8>,
     block: usize,

@@ -53,7 +53,7 @@ impl<'w> Walk<'w> {
         }
     }
 
-    /// Reads all there is to be read of a node, and goes on below.
+    /// Reads everything of a node, and continues below.
     pub(super) fn node(&mut self, node: &Node, depth: usize) {
         for name in self.note(node.xattr_names()).unwrap_or_default() {
             self.note(node.xattr(&name));

@@ -1,4 +1,5 @@
-//! Inodes that say that metadata of the file system is theirs, and bitmaps that say it is free: nobody writes there.
+//! Inodes that claim metadata of the file system, and bitmaps that mark it as free: it is never
+//! written.
 
 use std::fs;
 use std::sync::Arc;

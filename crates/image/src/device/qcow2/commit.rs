@@ -1,15 +1,16 @@
-//! Commits: metadata reaches the file in an order that a power cut cannot turn against it.
+//! Commits: metadata reaches the file in an order that is safe against power cuts.
 //!
-//! 1. refcounts, which may only be too high; a flush, which makes the guest's data durable as well
-//! 2. L2 and L1 entries; a flush
-//! 3. what is no longer mentioned is quiet when everybody who began before has ended; then it is punched, its refcounts are
-//!    lowered, and it is free
+//! 1. Write refcounts, which may only be too high; flush, which also makes the guest's data
+//!    durable.
+//! 2. Write L2 and L1 entries; flush.
+//! 3. Clusters without references are quiet when all requests that began before have ended. Then
+//!    punch them, lower their refcounts, and make them free.
 //!
-//! A power cut between any two of these leaves clusters that are counted and not used, never the reverse. New L2 tables and
-//! refcount blocks are in the file before anything mentions them.
+//! A power cut between two steps leaks clusters, and never leaves a reference to a free one. New L2
+//! tables and refcount blocks are in the file before anything refers to them.
 //!
-//! One commit runs at a time, from a copy of what is dirty, while requests go on. A flush that waits for one needs the next, which
-//! then serves all who waited.
+//! One commit runs at a time, from a copy of the dirty metadata, while requests continue. A flush
+//! that waits for a running commit needs the next one, which serves all waiters.
 
 use std::sync::{MutexGuard, PoisonError};
 
@@ -161,7 +162,7 @@ impl Qcow2 {
         self.file.flush()
     }
 
-    /// Frees what is quiet, if nobody else is just doing that.
+    /// Frees quiet clusters, unless another thread is doing so.
     fn reclaim(&self) {
         let commits = self.commits();
         if !commits.is_running {
@@ -170,7 +171,7 @@ impl Qcow2 {
         }
     }
 
-    /// Only one at a time: by who runs the commit, or holds the lock of commits.
+    /// Called only by the thread that runs the commit or holds the commit lock.
     fn reclaim_locked(&self) -> Result<()> {
         let mut clusters = Vec::new();
         let last = {

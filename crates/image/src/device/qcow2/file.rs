@@ -13,7 +13,7 @@ use crate::device::Store;
 pub(super) struct MetadataFile(pub(super) Arc<dyn Store>);
 
 impl MetadataFile {
-    /// Fills `into` from `offset`; what lies past the end of the file reads as zeros.
+    /// Fills `into` from `offset`; beyond the end of the file it reads as zeros.
     pub(super) fn read(&self, offset: u64, into: &mut [u8]) -> Result<()> {
         read_or_zero(&*self.0, offset, into)
     }
@@ -42,7 +42,7 @@ impl MetadataFile {
     }
 }
 
-/// Fills `into` from `offset` of a device; what lies past its end reads as zeros.
+/// Fills `into` from `offset` of a device; beyond its end it reads as zeros.
 pub(super) fn read_or_zero(
     device: &(impl Device + ?Sized),
     offset: u64,

@@ -1,4 +1,4 @@
-//! The L1 table, all of it in memory: at most 32 MiB, which the header was judged by.
+//! The L1 table, completely in memory: at most 32 MiB, by the validation of the header.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use super::file::MetadataFile;
 use crate::format::{Header, L1Entry};
 
 pub(super) struct L1Table {
-    /// Entries as they lie in the file; zeros up to a whole piece.
+    /// Entries in file format; zero-padded to a whole chunk.
     entries: Vec<u64>,
     offset: u64,
     piece_bytes: u64,

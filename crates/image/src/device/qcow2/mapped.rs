@@ -1,4 +1,4 @@
-//! Where the bytes of a request are: runs of guest bytes that lie together in the file.
+//! Cluster map of a request: runs of guest bytes that are contiguous in the file.
 
 use extant_blockdev::Device;
 use extant_space::{ByteRange, Error, ErrorKind, Result};
@@ -25,7 +25,7 @@ pub(super) enum Source {
 }
 
 impl Source {
-    /// The next cluster goes on where this run of `length` bytes ends.
+    /// Whether the next cluster is contiguous with this run of `length` bytes.
     fn goes_on(self, length: u64, next: Self) -> bool {
         match (self, next) {
             (Self::Host(here), Self::Host(there))
@@ -59,7 +59,7 @@ pub(super) enum Target {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Writable {
     InPlace(u64),
-    /// A cluster of zeros takes its place: nobody sees a difference.
+    /// A zeroed cluster takes its place, which reads the same.
     Fresh,
     Rewrite,
 }
@@ -102,7 +102,7 @@ impl Qcow2 {
         })
     }
 
-    /// In a data file everything lies where the guest sees it.
+    /// In a data file every cluster is at its guest offset.
     fn check_place(&self, cluster: u64, mapping: Mapping) -> Result<()> {
         let guest = cluster << self.geometry.cluster_bits();
         let problem = match mapping {

@@ -1,11 +1,13 @@
-//! All that is known of an image while it is open, behind one lock.
+//! The metadata of an open image, behind one lock.
 //!
-//! Model: memory is ahead of the file. An entry that is set here is seen by the next request at once and reaches the file with
-//! the next commit (`commit.rs`), which keeps the order that survives a power cut. What an entry no longer refers to is
-//! *released*: it keeps its refcount until the change of the entry is durable, and until nobody who began before can still be
-//! reading or writing there (`epoch`).
+//! Model: memory is ahead of the file. An entry set here is visible to the next request at once and
+//! reaches the file with the next commit (`commit.rs`), whose order is safe against power cuts. A
+//! cluster that an entry no longer refers to is *released*: it keeps its refcount until the change
+//! of the entry is durable, and until no request that began earlier can still read or write there
+//! (`epoch`).
 //!
-//! The lock is held for lookups and changes, and for reading a table that is not in memory; never for data of the guest.
+//! The lock is held for lookups and changes, and for reading a table that is not in memory; never
+//! for data of the guest.
 
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -22,7 +24,7 @@ use crate::format::{CompressedPlace, Geometry, Header, L1Entry, L2Entry, Mapping
 /// Released clusters that are kept in memory before a commit.
 const RELEASED_MAX: usize = 1 << 16;
 
-/// Held by who may be reading or writing in clusters that were mapped when it began.
+/// Held by requests that may access clusters that were mapped when they began.
 #[derive(Clone)]
 pub(super) struct Epoch(Arc<()>);
 
@@ -33,7 +35,7 @@ pub(super) struct Retired {
 }
 
 impl Retired {
-    /// Nobody can be at work there any more.
+    /// No request can access them any more.
     pub(super) fn is_quiet(&self) -> bool {
         Arc::strong_count(&self.epoch.0) == 1
     }
@@ -50,9 +52,10 @@ pub(super) struct Metadata {
     changes: Option<Changes>,
     pub(super) epoch: Epoch,
     pub(super) retired: VecDeque<Retired>,
-    /// Guest clusters whose contents are being made, by who writes to them.
+    /// Guest clusters whose contents a writer is preparing.
     pub(super) busy: HashSet<u64>,
-    /// Regions that no guest cluster may lie in, in order: what the file had when it was opened.
+    /// Regions in which no guest cluster may be, in order: the metadata of the file when it was
+    /// opened.
     reserved: Vec<(u64, u64)>,
     /// A commit is under way.
     pub(super) is_committing: bool,
@@ -201,7 +204,7 @@ impl Metadata {
         self.changes().released.push(cluster);
     }
 
-    /// As [`release`](Self::release), of the clusters that compressed data lies in.
+    /// As [`release`](Self::release), for the clusters of compressed data.
     pub(super) fn release_compressed(&mut self, place: CompressedPlace) {
         let bits = self.geometry.cluster_bits();
         let last = (place.offset + place.length_bytes - 1) >> bits;
@@ -277,8 +280,8 @@ impl Metadata {
         Ok(Some((offset, bytes)))
     }
 
-    /// The place of the L2 table of an L1 entry, in memory, used by nobody else. It is made where there is none, and copied where
-    /// a snapshot has it too.
+    /// Offset of the L2 table of an L1 entry, in memory, with one reference. A missing table is
+    /// made, and a table shared with a snapshot is copied.
     fn own_table(&mut self, index: u64) -> Result<u64> {
         let entry = self.l1.get(index);
         let old = self
@@ -368,13 +371,14 @@ impl Metadata {
             changes.is_ordered |= is_ordered;
             changes.released.extend_from_slice(&released);
         }
-        // Who holds this epoch may be at work in what later ones release as well: the queue is emptied from its front.
+        // A holder of this epoch may access what later ones release as well: the queue is emptied
+        // from its front.
         let clusters = if is_durable { released } else { Vec::new() };
         self.retired.push_back(Retired { epoch, clusters });
     }
 
-    /// Judges clusters that were given back: `times` mentions of each are gone. Returns those that nothing mentions any more;
-    /// they keep their counts until [`free`](Self::free).
+    /// Processes released clusters: `times` references of each are gone. Returns the clusters
+    /// without references, which keep their counts until [`free`](Self::free).
     pub(super) fn give_back(&mut self, mentions: &[(u64, u64)]) -> Result<Vec<u64>> {
         self.check_sound()?;
         let file = self.file.clone();
@@ -432,8 +436,8 @@ fn entry_at(bytes: &[u8], at: usize) -> L2Entry {
     L2Entry(u64::from_be_bytes(entries[at]))
 }
 
-/// Refuses a table with a cluster that lies outside the file or in metadata: a guest that wrote there would change what the image
-/// is.
+/// Refuses a table with a cluster outside the file or in metadata: a guest that wrote there would
+/// change the image's structure.
 fn judge(
     bytes: &[u8],
     geometry: Geometry,
@@ -479,7 +483,7 @@ fn reserved_places(header: &Header, l1: &L1Table, refcounts: &Refcounts) -> Vec<
     let counts = refcounts.places();
     places.extend(counts.map(|(offset, bytes)| (offset, offset.saturating_add(bytes))));
     places.sort_unstable();
-    // One that lies within another would hide it from the search.
+    // A region inside another one would hide it from the search.
     places.dedup_by(|next, kept| {
         let joins = next.0 < kept.1;
         if joins {

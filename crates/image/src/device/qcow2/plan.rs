@@ -1,7 +1,7 @@
-//! What the requests of a batch become below: parts, and whose they are.
+//! The plan of a batch: requests to the file below, and the guest requests that they belong to.
 //!
-//! Parts that lie next to each other in the file are joined, also those of different requests: a client that reads or writes in
-//! order has its small requests done as large ones.
+//! Adjacent parts are merged, also across requests: small sequential requests of a client become
+//! large ones.
 
 use std::mem;
 
@@ -139,7 +139,7 @@ impl<'s> Parts<'s> {
         self.push(owner, u64::MAX, 0, operation);
     }
 
-    /// Runs all of them on `device`; `note` is told of every failure.
+    /// Runs all of them on `device`; calls `note` for every failure.
     pub(super) fn run(self, device: &(impl Device + ?Sized), note: &mut dyn FnMut(usize, Error)) {
         let Self {
             mut requests,

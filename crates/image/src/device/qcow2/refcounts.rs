@@ -18,7 +18,7 @@ const TABLE_BYTES_MAX: u64 = 8 << 20;
 pub(super) struct Refcounts {
     geometry: Geometry,
     piece_bytes: u64,
-    /// Entries as they lie in the file.
+    /// Entries in file format.
     table: Vec<u64>,
     table_offset: u64,
     /// A write of the header failed: which table it names is not known.
@@ -70,7 +70,7 @@ impl Refcounts {
         self.table.len() as u64
     }
 
-    /// Where the blocks lie, and the table itself, in bytes.
+    /// Offset and size of the blocks and of the table, in bytes.
     pub(super) fn places(&self) -> impl Iterator<Item = (u64, u64)> {
         let cluster_bytes = self.geometry.cluster_bytes();
         let table = (self.table_offset, self.table.len() as u64 * 8);
@@ -241,7 +241,7 @@ impl Refcounts {
             return Ok(None);
         };
         let entry = RefcountTableEntry(*raw);
-        // Judged again each time: it is one comparison.
+        // Validated each time: it is one comparison.
         let Some(offset) = entry.block(self.geometry, region, file.0.geometry().size)? else {
             return Ok(None);
         };

@@ -1,9 +1,9 @@
-//! Writes to clusters that have to be made: from the backing file, from compressed data, from what a snapshot shares, or from zeros
-//! in space that holds something else.
+//! Writes to clusters that must be built: from the backing file, from compressed data, from data
+//! shared with a snapshot, or from zeros in space with other contents.
 //!
-//! The new cluster is written as a whole before anything refers to it, and its entry waits for the data to be durable. Whoever makes
-//! a cluster occupies it; others who would change what the image says of it wait. Nobody occupies one cluster while waiting for
-//! another.
+//! The new cluster is written as a whole before anything refers to it, and its entry waits until
+//! the data is durable. The thread that builds a cluster marks it busy; other changes of its
+//! mapping wait. A thread that waits for a cluster holds no other.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use super::metadata::Metadata;
 use super::plan::{Parts, WriteCursor};
 use crate::format::{L2Entry, Mapping};
 
-/// Clusters of so many bytes are made together.
+/// Clusters of this many bytes are built together.
 const AT_ONCE: u64 = 2 << 20;
 
 /// Clusters that one writer makes.
@@ -191,7 +191,7 @@ impl Qcow2 {
                 read_or_zero(self.data_device(), offset + within, &mut bytes)?;
             }
             Source::Backing => {
-                // Behind the end of the disk nobody looks.
+                // The guest cannot read beyond the end of the disk.
                 self.read_backing(part.start(), smallvec![&mut bytes[..]])?;
             }
             Source::Compressed(compressed) => {

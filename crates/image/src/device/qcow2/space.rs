@@ -1,14 +1,17 @@
 //! Free clusters of the file.
 //!
-//! Whatever is handed out reads as zeros, so that it can be mapped before the guest's data is in it: a reader sees zeros where
-//! there were zeros, also after a power cut. There are three sources, in this order:
+//! Every allocated cluster reads as zeros, so it can be mapped before the guest's data is in it: a
+//! reader sees zeros where there were zeros, also after a power cut. Three sources, in this order:
 //!
-//! 1. the pool: clusters given back and punched since the image was opened, and those that
-//! 2. the scan has found: regions of refcounts that were in the file when it was opened, one at a time; zeroed then;
-//! 3. the end of the file, which is made longer in steps. The image cuts what is left of a step when it is closed.
+//! 1. the pool: clusters freed and punched since the image was opened, and those found by
+//! 2. the scan: refcount regions that were in the file when it was opened, one at a time; their
+//!    clusters are zeroed;
+//! 3. the end of the file, which is extended in steps. Closing the image truncates the rest of a
+//!    step.
 //!
-//! The end of the file is not the end of the counted clusters: a disk keeps its size, and a crash leaves the last step in the file.
-//! Where the scan comes to clusters that the refcount table has no entry for, the table grows there.
+//! The end of the file is not the end of the counted clusters: a disk keeps its size, and a crash
+//! leaves the last step in the file. Where the scan reaches clusters without an entry in the
+//! refcount table, the table grows.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +22,7 @@ use super::file::MetadataFile;
 use super::refcounts::Refcounts;
 use crate::format::Geometry;
 
-/// Found clusters are zeroed so many bytes at a time.
+/// Found clusters are zeroed in units of this many bytes.
 const ZEROED_AT_ONCE: u64 = 16 << 20;
 /// The file becomes longer by so much.
 const GROWTH: u64 = 64 << 20;
@@ -49,7 +52,7 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// For a file of `file_bytes`, whose last cluster is whole or nobody's.
+    /// For a file of `file_bytes`, whose last partial cluster is unused.
     pub(super) fn new(geometry: Geometry, file_bytes: u64) -> Self {
         let end = file_bytes / geometry.cluster_bytes();
         Self {
@@ -64,8 +67,8 @@ impl Space {
         }
     }
 
-    /// Takes up to `clusters` consecutive ones, and counts each as used once. `whole`: rather all of them from the end of the file than
-    /// a part from the middle.
+    /// Allocates up to `clusters` contiguous clusters, with a refcount of 1 each. `whole`: prefer
+    /// all of them from the end of the file over a part from the middle.
     pub(super) fn take(
         &mut self,
         file: &MetadataFile,
@@ -198,7 +201,7 @@ impl Space {
             } else if !refcounts.has_block(region) {
                 self.reserve(file, self.end + 1)?;
                 refcounts.make_block(file, region)?;
-                // The first cluster of the region may lie in the middle of the file.
+                // The first cluster of the region may be in the middle of the file.
                 self.end = self.end.max(region * refcounts.region() + 1);
             } else {
                 let most = self.end.saturating_add(clusters);

@@ -8,7 +8,7 @@ use extant_space::{ByteRange, Extent, ExtentFlags, ExtentState, Result};
 use super::Qcow2;
 use super::mapped::Source;
 
-/// Runs that are looked up before they are told, with the lock given back between.
+/// Runs that are looked up before they are reported, with the lock released between.
 const RUNS_AT_ONCE: usize = 256;
 
 impl Qcow2 {
@@ -126,7 +126,7 @@ impl Qcow2 {
     }
 }
 
-/// Tells the status of a run that lies at `offset` of a device.
+/// Reports the status of a run at `offset` of a device.
 fn status_below(
     device: &(impl Device + ?Sized),
     run: ByteRange,
@@ -146,7 +146,7 @@ fn status_below(
     })
 }
 
-/// Splits a run that lies at `offset` of a device of `size` bytes into what is there, and what is behind the end.
+/// Splits a run at `offset` of a device of `size` bytes at the end of the device.
 fn below(
     run: ByteRange,
     offset: u64,
@@ -170,7 +170,7 @@ fn below(
     }
 }
 
-/// `found`, a part of `range`, as it lies in `place`.
+/// `found`, a part of `range`, translated to `place`.
 fn moved(found: ByteRange, range: ByteRange, place: ByteRange) -> ByteRange {
     let start = place.start() + (found.start() - range.start());
     ByteRange::new(start, start + found.len())

@@ -1,8 +1,9 @@
-//! Reads and writes that come while others are in flight.
+//! Reads and writes that arrive while others are in flight.
 //!
-//! What lies together in the file is on its way there beside the others, as a stream of the file's device. Whatever else there
-//! is, a cluster that has to be made or bytes of a backing file, is run as a batch of its own while the stream waits: when
-//! there is much of that, the stream ends, and for a while none is begun, as batches do such requests together.
+//! A request whose bytes are contiguous in the file is a transfer of the stream of the file's
+//! device. Other requests (a cluster to be built, bytes of a backing file) run as a batch of their
+//! own while the stream waits. If there are many of them the stream ends, and for some time none is
+//! begun, because batches process such requests together.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -19,7 +20,7 @@ use super::metadata::Epoch;
 pub(super) struct Asides(AtomicU32);
 
 impl Asides {
-    /// One of these weighs as much as so many requests that are done as a stream, or batches that pass without one.
+    /// The weight of such a request in transfers of a stream, or in batches without one.
     const WEIGHT: u32 = 16;
     const TOO_MANY: u32 = 128;
     const FEW: u32 = 64;
@@ -56,7 +57,7 @@ enum Need {
     Aside,
 }
 
-/// The guest's stream, as one of the device that its data lies in.
+/// The guest's stream, over the stream of the data's device.
 struct Mapped<'s> {
     image: &'s Qcow2,
     guest: &'s mut dyn TransferStream,

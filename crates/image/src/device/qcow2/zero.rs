@@ -202,7 +202,7 @@ impl Qcow2 {
         if mapping == Mapping::Zero(None) || (mapping == Mapping::Unallocated && !is_backed) {
             return Ok(Unmapped::Done);
         }
-        // What lies in a data file stays mapped.
+        // Clusters of a data file stay mapped.
         if self.data.is_some() {
             return Ok(Unmapped::InPlace);
         }

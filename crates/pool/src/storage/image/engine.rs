@@ -1,7 +1,7 @@
-//! The engine at work on an image, as long as that is open.
+//! The engine on an image, while the image is open.
 //!
-//! What refers to a file does so by the numbers of its inode: the engine goes and comes with the turn, and another process may
-//! have removed the file in between.
+//! Files are referred to by inode number and generation: the engine is closed and reopened with the
+//! image lock, and another process may have removed the file meanwhile.
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
@@ -26,7 +26,7 @@ use crate::storage::{FileStat, Purpose};
 /// Longer is none of ours.
 const IDENTIFIER_MAX: usize = 256;
 
-/// A file that somebody has open.
+/// An open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileKey {
     /// Of all that were ever open in this process.
@@ -157,7 +157,7 @@ impl Engine {
         Ok(Arc::clone(files.entry(key.handle).or_insert(file)))
     }
 
-    /// Nobody has it open any more.
+    /// The last user of the file has closed it.
     pub(super) fn forget(&self, key: FileKey) {
         let file = self.files().remove(&key.handle);
         // Not under the lock: the last handle of a file that has no name takes its space away.
@@ -256,7 +256,7 @@ fn filesystem_of(spot: &Spot, device: HostDevice, purpose: Purpose) -> Result<Fi
             Purpose::Look => Access::ReadOnly,
             Purpose::Change => Access::ReadWrite,
         },
-        // Who may change the image may do what root may.
+        // A process that may change the image has the rights of root in it.
         reserve: Reserve::Take,
         ..Options::default()
     };

@@ -20,7 +20,7 @@ use crate::storage::{FileStat, LockMode, MakeWritten, VolumeFile, nanoseconds};
 
 /// Zeros written at once.
 const ZEROS: u64 = 1 << 20;
-/// A cancel is looked for at least this often.
+/// Maximum interval between checks for a cancel.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// An open file of an image. While others have their turn in that, it is closed.
@@ -124,7 +124,8 @@ impl VolumeFile for ImageFile {
     }
 
     fn holders(&self) -> Option<String> {
-        // Whoever has the image open is alone with it, and who has given it away has locked what it uses.
+        // A process that has the image open excludes all others, and one that has released it has
+        // locked the volumes it uses.
         None
     }
 
@@ -191,12 +192,12 @@ impl VolumeFile for ImageFile {
             }
         }
         control.report(Phase::Sync, range.len(), range.len());
-        // With the time of the change, which others hold against what was told of it.
+        // With the ctime, which others compare with the recorded one.
         self.sync(SyncMode::All)
     }
 
     fn overwrites_in_place(&self) -> Result<bool> {
-        // As what the image lies on does it.
+        // The same as the file system below the image.
         HostFile::open_read(self.hold.image().path())?.overwrites_in_place()
     }
 

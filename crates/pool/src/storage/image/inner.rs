@@ -36,7 +36,7 @@ pub(super) fn make_directory(directory: &Node, name: &str) -> Result<Node> {
     }
 }
 
-/// Something new: root's whoever makes it, so that an image is the same for everybody.
+/// A new node, owned by root whichever user makes it, so that an image is the same for all users.
 pub(super) fn new_node(kind: NewKind<'_>, permissions: u16) -> NewNode<'_> {
     NewNode {
         kind,

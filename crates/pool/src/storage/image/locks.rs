@@ -1,13 +1,15 @@
 //! What processes see of each other while they have the image closed.
 //!
-//! A file of the pool's own folder in which a byte stands for each thing. Who has a thing, or waits for one, holds a lock of its
-//! byte (`F_OFD_SETLK`), which ends with its process, however that ends:
+//! In a file of the state directory one byte stands for each object. A process that holds an object
+//! or waits for one locks its byte (`F_OFD_SETLK`); the kernel releases the lock when the process
+//! ends:
 //!
-//! - the number of an inode: the volume there, shared by those who read it;
-//! - the door that is on the way to the turn (`turn.rs`);
-//! - those who wait for the turn, and those who have given it away and want it again.
+//! - an inode number: the volume, shared by readers;
+//! - the turnstile in front of the image lock (`turn.rs`);
+//! - new waiters for the image lock, and resuming waiters, which have released it and need it
+//!   again.
 //!
-//! Where there are no such locks, nobody sees that somebody waits, and so nobody gives the turn away.
+//! Where such locks are not supported, no process sees waiters, and none releases the image early.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -32,7 +34,7 @@ const RETURNING: u64 = DOOR + 2;
 /// The locks of volumes: between the threads of this process by a table, between processes by bytes.
 #[derive(Debug)]
 pub(super) struct VolumeLocks {
-    /// `None`: nobody else sees them.
+    /// `None`: invisible to other processes.
     file: Option<File>,
     held: Mutex<HashMap<InodeNumber, Vec<LockMode>>>,
 }
@@ -46,7 +48,7 @@ impl VolumeLocks {
         })
     }
 
-    /// Takes a lock; false while somebody else has one that excludes it.
+    /// Takes a lock; false if another process holds a conflicting one.
     pub(super) fn try_lock(&self, inode: InodeNumber, mode: LockMode) -> Result<bool> {
         let mut held = self.held();
         let own = held.entry(inode).or_default();
@@ -83,12 +85,12 @@ impl VolumeLocks {
         }
     }
 
-    /// Somebody waits for the turn.
+    /// Whether any process waits for the image lock.
     pub(super) fn anybody_waits(&self) -> bool {
         self.is_held(CALLERS) || self.is_held(RETURNING)
     }
 
-    /// Somebody waits who has not had it yet.
+    /// Whether a new waiter exists, which has not had the image yet.
     pub(super) fn callers_wait(&self) -> bool {
         self.is_held(CALLERS)
     }
@@ -105,7 +107,7 @@ impl VolumeLocks {
     }
 }
 
-/// A byte that is held. Given back when dropped.
+/// A locked byte. Released on drop.
 #[derive(Debug)]
 struct Held {
     file: File,
@@ -119,7 +121,7 @@ impl Drop for Held {
     }
 }
 
-/// The way to the turn, shut behind somebody. Opened when dropped.
+/// The closed turnstile. Opened on drop.
 #[derive(Debug)]
 pub(super) struct Door {
     _held: Option<Held>,
@@ -140,19 +142,19 @@ impl Door {
     }
 }
 
-/// Shows others that somebody waits for the turn, until it is dropped.
+/// Shows other processes that this one waits for the image lock, until dropped.
 #[derive(Debug)]
 pub(super) struct Waits {
     _held: Held,
 }
 
 impl Waits {
-    /// Somebody who has not had it yet. `None` where that cannot be shown.
+    /// A new waiter. `None` if it cannot be shown.
     pub(super) fn as_caller(own: &Folder) -> Option<Self> {
         Self::show(own, CALLERS)
     }
 
-    /// Somebody who has given it away.
+    /// A waiter that has released the image and needs it again.
     pub(super) fn as_returning(own: &Folder) -> Option<Self> {
         Self::show(own, RETURNING)
     }
@@ -166,8 +168,8 @@ impl Waits {
     }
 }
 
-/// Opens the file of the locks; `None` where it cannot be made. Then this process gives nothing away, and nobody else can have: what it has
-/// open, others do not.
+/// Opens the file of the locks; `None` if it cannot be made. Then this process never releases an
+/// image early, and no other process can have it open.
 fn open(own: &Folder, purpose: Purpose) -> Result<Option<File>> {
     let file = match own.file(NAME, OFlags::RDWR | OFlags::CREATE) {
         Ok(file) => file,

@@ -1,14 +1,15 @@
-//! An image that this process has open, and gives away while a job is at work in it.
+//! An image that this process has open, and releases while a job works in it.
 //!
-//! An operation that is short has the image as a whole ([`Pin`]). A job has it for the time of each call ([`Hold::ByCall`]): when somebody
-//! waits, the image is closed between two calls, with all that was done until then durable, and others have their turn. The next
-//! call of the job takes the turn again and opens the image, and the files that were open are found by the numbers of their
-//! inodes. The locks of volumes stay all the time.
+//! A short operation holds the image as a whole ([`Pin`]). A job holds it per call
+//! ([`Hold::ByCall`]): if another process waits, the image is closed between two calls, after all
+//! earlier work is durable. The next call of the job takes the image lock again, opens the image,
+//! and finds its files by inode number and generation. The locks of volumes are held throughout.
 //!
-//! Both sides get on: a job keeps the image for as long as it had to wait for it, within limits, and lets those who wait for the
-//! first time go before it, for a while.
+//! Both sides make progress: a job keeps the image for as long as it had to wait for it, within
+//! limits, and lets new waiters pass first, for a limited time.
 //!
-//! A call inside a call (from what visits extents) is part of the outer one, which is why threads count them.
+//! A nested call (from a visitor of extents) is part of the outer one, so each thread counts its
+//! calls.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
@@ -34,9 +35,9 @@ const KEEP_MIN: Duration = Duration::from_millis(50);
 const KEEP_MAX: Duration = Duration::from_millis(250);
 /// How long a job that comes back lets others go first.
 const YIELD_MAX: Duration = Duration::from_secs(1);
-/// How long those are waited for who are not of this pool.
+/// Timeout for users that are not processes of this pool.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often is looked whether the turn is free.
+/// Poll interval of the image lock.
 const LOOK: Duration = Duration::from_millis(5);
 
 thread_local! {
@@ -48,7 +49,7 @@ thread_local! {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Open,
-    /// Closed by the last who uses it; nobody begins to.
+    /// The last user is closing it; new users must wait.
     Leaving,
     /// A thread opens or closes it.
     Moving,
@@ -75,11 +76,11 @@ struct Gate {
     /// How long it stays open at least.
     keep: Duration,
     left: Instant,
-    /// What was done may not be on the disk, and nobody has been told.
+    /// An unreported failure: earlier work may not be durable.
     lost: Option<(ErrorKind, String)>,
 }
 
-/// What came of a look at an image that may be open.
+/// Result of a lookup of an open image.
 pub(super) enum Found {
     Open(Pin),
     Busy,
@@ -106,7 +107,8 @@ struct Call<'a> {
 pub(super) enum Hold {
     /// From its beginning to its end.
     Throughout(Arc<Pin>),
-    /// For each call; others may have it in between. A call that waits for it ends when the token is cancelled.
+    /// Per call; other processes may have it between calls. A call that waits for the image ends
+    /// when the token is cancelled.
     ByCall(Arc<OpenImage>, CancelToken),
 }
 
@@ -258,8 +260,8 @@ impl OpenImage {
         self.leave_unused(gate);
     }
 
-    /// Gives the image away when somebody waits for it, and it was kept for long enough: now, or at the end of the calls
-    /// that are under way.
+    /// Releases the image if another process waits and the minimum holding time has passed: at
+    /// once, or at the end of the running calls.
     pub(super) fn give_way(&self) {
         let mut gate = self.gate();
         let is_due = gate.phase == Phase::Open && gate.opened.elapsed() >= gate.keep;
@@ -328,7 +330,7 @@ impl OpenImage {
         };
         match self.reopen(turn) {
             Ok(engine) => Ok(Some(engine)),
-            // Somebody who is not of this pool.
+            // A user that is not a process of this pool.
             Err(error) if error.kind() == ErrorKind::InUse && since.elapsed() < PATIENCE => {
                 Ok(None)
             }

@@ -1,10 +1,11 @@
-//! Where an image is, and having it open: one process to change it, or several to look.
+//! The location of an image, and the right to open it: one process for changes, or several for
+//! reading.
 //!
-//! Threads share what their process has open. Errors of a close are told to nobody, and need not be: what was promised was
-//! committed before.
+//! Threads share their process's open image. Errors of a close need no report: what was reported as
+//! done is committed.
 //!
-//! Lock order: the image, then the pool's lock. Whoever has an image for an operation as a whole may take the pool's lock; a job, which gives
-//! the image away between its calls, may not.
+//! Lock order: the image, then the pool's lock. An operation that holds the image as a whole may
+//! take the pool's lock; a job, which releases the image between calls, may not.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -48,7 +49,8 @@ impl Spot {
 #[derive(Debug)]
 pub(crate) struct ImagePlace {
     spot: Arc<Spot>,
-    /// One as a rule: another may be opened to change the image while a job that only looks has given it away.
+    /// Usually one: another may be opened for changes while a job that only reads has released its
+    /// own.
     open: Mutex<Vec<Weak<OpenImage>>>,
 }
 
@@ -78,8 +80,8 @@ impl ImagePlace {
         self.spot.inner_path()
     }
 
-    /// Opens the image, or shares what is open. `own` is the pool's folder, in which turns are taken; who cannot see that only
-    /// looks, when nobody changes anything.
+    /// Opens the image, or shares the open one. `own` is the state directory with the image lock. A
+    /// user who cannot open it only reads, while no process changes anything.
     pub(crate) fn try_open(
         &self,
         purpose: Purpose,
@@ -109,7 +111,7 @@ impl ImagePlace {
         };
         let opened = OpenImage::open(&self.spot, purpose, own, turn);
         let pin = opened.inspect_err(|error| match own {
-            // One that looks without a turn, as nobody had changed anything before.
+            // A reader without the image lock, because no process had changed anything.
             Some(own) if error.kind() == ErrorKind::InUse => comer.show(own),
             _ => {}
         })?;
@@ -128,12 +130,12 @@ impl ImagePlace {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Who has the image open, where that can be told.
+    /// The process that has the image open, if known.
     pub(crate) fn holder(&self, own: &Folder) -> Option<u32> {
         Turn::holder(own)
     }
 
-    /// Looks whether there is a file system that a pool can be in.
+    /// Checks that a file system exists in which a pool can be.
     pub(crate) fn check(&self) -> Result<()> {
         let filesystem = open_filesystem(&self.spot, Purpose::Look)?;
         let directory = self.spot.directory.as_os_str().as_bytes();

@@ -1,10 +1,11 @@
-//! Whose turn it is to have the image open, among the processes of one pool.
+//! The image lock: which process of the pool has the image open.
 //!
-//! The lock (flock) on a file of the pool's own folder: shared by those who look. Who waits for it leaves the image alone, so that
-//! whoever has it meets nobody there. Who changes something writes the number of its process into the file.
+//! It is a flock on a file of the state directory, shared by readers. A waiter does not touch the
+//! image, so the owner is alone with it. A process that changes the image writes its process id
+//! into the file.
 //!
-//! Everybody comes for the turn through a door (`locks.rs`), and who has to wait keeps that shut: those who look could follow one
-//! another for ever.
+//! Acquisition passes the turnstile (`locks.rs`), which a waiting process keeps closed: otherwise
+//! readers could overlap for ever.
 
 use std::fs::File;
 use std::io;
@@ -22,14 +23,14 @@ const NAME: &str = "turn";
 /// A number and the end of its line.
 const BYTES: usize = 11;
 
-/// The lock. Given back when dropped.
+/// The lock. Released on drop.
 #[derive(Debug)]
 pub(super) struct Turn {
     file: Option<File>,
 }
 
 impl Turn {
-    /// Takes the turn, for who has the door; `None` while others have it.
+    /// Acquires the image lock for the owner of the turnstile; `None` while others hold it.
     pub(super) fn take_through(_: &Door, own: &Folder, purpose: Purpose) -> Result<Option<Self>> {
         let (access, operation) = match purpose {
             Purpose::Look => (OFlags::RDONLY, FlockOperation::NonBlockingLockShared),
@@ -39,7 +40,7 @@ impl Turn {
             ),
         };
         let file = match own.file(NAME, access) {
-            // Nobody has ever changed anything.
+            // No process has ever changed anything.
             Err(error) if error.kind() == ErrorKind::NotFound && purpose == Purpose::Look => {
                 return Ok(Some(Self { file: None }));
             }
@@ -69,7 +70,8 @@ impl Turn {
     }
 }
 
-/// Somebody who comes for the turn: the next one to have it, once the door is shut behind it. Shown to others while it waits.
+/// A waiter for the image lock. With the turnstile closed it is the next owner. It is visible to
+/// others while it waits.
 #[derive(Debug, Default)]
 pub(crate) struct Comer {
     door: Option<Door>,
@@ -93,7 +95,7 @@ impl Comer {
         Ok(turn)
     }
 
-    /// Others see that somebody waits.
+    /// Makes the waiter visible to others.
     pub(super) fn show(&mut self, own: &Folder) {
         self.waits = self.waits.take().or_else(|| Waits::as_caller(own));
     }

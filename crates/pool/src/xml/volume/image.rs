@@ -10,7 +10,7 @@ use roxmltree::Node;
 use super::super::document::{child, invalid, size, text};
 use super::super::writer::{Writer, escape};
 
-/// Elements below `<target>` that are read, or written anew.
+/// Elements below `<target>` that are read and rewritten.
 pub(super) const KNOWN_IN_TARGET: [&str; 8] = [
     "path",
     "format",
@@ -199,7 +199,7 @@ mod tests {
         let is = |word: &str| format!("<?extant preallocation='{word}'?>{some}");
         for (inside, said, wanted) in [
             (String::new(), None, (Full, all)),
-            // As libvirt tells of its tables, and of a full image.
+            // As libvirt describes its tables, and a fully allocated image.
             (some.clone(), None, (Off, 0)),
             (more, None, (Full, all)),
             (some.clone(), Some(Falloc), (Falloc, all)),

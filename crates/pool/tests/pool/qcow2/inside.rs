@@ -1,4 +1,4 @@
-//! Disk images as volumes of an ext4 image, judged when they have come out.
+//! Disk images as volumes of an ext4 file-system image, checked after download.
 
 use std::path::PathBuf;
 

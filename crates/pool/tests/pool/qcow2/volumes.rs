@@ -196,7 +196,7 @@ fn image_in_use_by_qemu_is_left_alone_and_no_job_stays() {
         let error = perform(&stand.pool, operation).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     }
-    // Who reads does not stand in the way of who reads.
+    // Readers do not exclude readers.
     perform(&stand.pool, clone("a", "b", CloneMethod::Copy)).unwrap();
     drop(file);
     assert_reads(&stand.path("a"), &content);
@@ -258,7 +258,7 @@ fn image_that_finds_no_space_is_as_it_was() {
     require!(Filesystem::Ext4.requirement(), qemu_img(), tool("qemu-io"));
     let stand = Stand::new();
     let content = stand.with_data("a");
-    // Jobs have what they were promised; somebody who knows nothing of that takes it.
+    // Jobs have their reservations; another program, which ignores them, takes the space.
     for operation in [
         resize("a", 100 * MIB, Preallocation::Full, false),
         materialize("a"),

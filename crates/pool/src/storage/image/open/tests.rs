@@ -62,7 +62,7 @@ impl Stand {
         ImageStorage::new(self.try_open(&self.others, Purpose::Change).unwrap())
     }
 
-    /// Somebody waits, and the job has had the image for long enough when it looks.
+    /// Another process waits, and the job has had the image for its minimum holding time.
     fn give_way(&self) {
         let _waits = Waits::as_caller(&self.own).unwrap();
         sleep(KEEP_MAX);
@@ -243,7 +243,7 @@ fn job_that_waits_for_its_turn_is_cancelled() {
         assert_eq!(error.kind(), ErrorKind::Cancelled);
     });
     drop(others);
-    // Who rolls it back has the image again.
+    // The roll-back opens the image again.
     let undo = ImageStorage::new(stand.try_open(&stand.job, Purpose::Change).unwrap());
     undo.remove_work("1.copy").unwrap();
     drop((file, undo, storage));
@@ -258,7 +258,7 @@ fn job_that_looks_lets_a_thread_of_its_own_process_change_the_image() {
     let storage = stand.storage_of_job(Purpose::Look);
     let file = storage.open(&name, Access::Read).unwrap();
     assert!(stand.try_open(&stand.job, Purpose::Change).is_none());
-    // Others look at the same time.
+    // Readers at the same time.
     assert!(stand.try_open(&stand.others, Purpose::Look).is_some());
     stand.give_way();
     let pin = stand.try_open(&stand.job, Purpose::Change).unwrap();
