@@ -6,14 +6,14 @@ use extant_space::{ByteRange, ErrorKind, Extent, ExtentFlags, ExtentState, Resul
 
 use crate::{Geometry, Operation, Persistence, Request, TransferStream, Zeroing};
 
-/// What a range of a device holds, as far as the device can tell.
+/// The contents of a range of a device, if known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RangeStatus {
     /// No space behind it; reads as zeros.
     Hole,
     /// Space is behind it; reads as zeros.
     Zero,
-    /// Anything. What a device says that cannot tell.
+    /// Any contents; the answer of a device without this information.
     Data,
 }
 
@@ -35,8 +35,8 @@ pub trait Device: Send + Sync {
     /// What the device is like now. The size may change while it is open, nothing else does.
     fn geometry(&self) -> Geometry;
 
-    /// Looks whether what the device stands on has become larger or smaller, and follows it; returns the size of the device.
-    /// A device that cannot change has nothing to look at.
+    /// Follows a size change of the underlying file or device; returns the size of the device. A
+    /// device of fixed size has nothing to check.
     fn refresh(&self) -> Result<u64> {
         Ok(self.geometry().size)
     }
@@ -52,17 +52,18 @@ pub trait Device: Send + Sync {
         false
     }
 
-    /// Visits what `range` holds, in order and without gaps, until `visit` breaks. A device that cannot tell
-    /// says [`RangeStatus::Data`].
+    /// Visits the status of `range`, in order and without gaps, until `visit` breaks. A device
+    /// without this information reports [`RangeStatus::Data`].
     fn status(
         &self,
         range: ByteRange,
         visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
     ) -> Result<()>;
 
-    /// Visits the extents behind `range`, in order and without gaps, until `visit` breaks; neighbours may be alike.
-    /// Unwritten space is told from written space where the device says [`Features::EXTENTS`](crate::Features::EXTENTS),
-    /// and flags where what it stands on has some. Places are not told.
+    /// Visits the extents below `range`, in order and without gaps, until `visit` breaks;
+    /// neighbours may be alike. Unwritten and written space are distinguished if the device has
+    /// [`Features::EXTENTS`](crate::Features::EXTENTS), and flags are given if the layer below has
+    /// some. Physical offsets are not reported.
     fn extents(
         &self,
         range: ByteRange,

@@ -62,9 +62,9 @@ bitflags! {
         const WRITE_ZEROES_ALLOCATE = 1 << 6;
         /// Assign does something.
         const ASSIGN = 1 << 7;
-        /// Status tells holes, and zeros, from data.
+        /// Status distinguishes holes and zeros from data.
         const STATUS = 1 << 8;
-        /// Extents tell unwritten space from written space.
+        /// Extents distinguish unwritten from written space.
         const EXTENTS = 1 << 9;
     }
 }
@@ -123,7 +123,7 @@ impl Geometry {
         Ok(())
     }
 
-    /// Refuses to tell the status of what is past the end.
+    /// Refuses to report the status of a range past the end.
     pub fn admit_status(&self, range: ByteRange) -> Result<()> {
         if range.end() <= self.size {
             return Ok(());

@@ -10,15 +10,16 @@
 //! | assign | allocate, keep size | refused |
 //! | status | `FIEMAP`, else `SEEK_DATA` | data |
 //!
-//! Where no way is left, zeros are written as data (unless only fast ones are wanted), a discard does nothing
-//! and an assign is refused; what the kernel has refused is not asked for again.
+//! If no method is left, zeros are written as data (unless only fast ones are wanted), a discard
+//! does nothing and an assign is refused; a method that the kernel has refused is not tried again.
 //!
 //! A batch is in flight as a whole, up to the depth, through io_uring or from threads (`engine.rs`,
-//! `batch.rs`); a stream as long as there is more of it (`stream.rs`). An assign leaves data alone, shared (reflinked) data too: it stays shared, and a write to it
-//! allocates as before. On a copy-on-write file system every write does.
+//! `batch.rs`); a stream as long as it has input (`stream.rs`). An assign preserves data, also
+//! shared (reflinked) data: it stays shared, and a write to it allocates as before. On a
+//! copy-on-write file system every write does.
 //!
-//! A flush that failed fails all that follow, and all that overlapped it (`syncs.rs`): the kernel tells of an error once and then
-//! forgets the data.
+//! A failed flush fails all later flushes, and all that overlapped it (`syncs.rs`): the kernel
+//! reports an error once and then forgets the data.
 
 mod batch;
 mod bounce;
@@ -62,8 +63,9 @@ pub use options::{HostAccess, HostCache, HostEnd, HostEngine, HostOptions};
 
 /// A regular file or a block device of the host, as a device.
 ///
-/// The device has the size of the file in whole logical blocks; a rest of a block at the end of the file belongs to
-/// nobody and is left alone, unless the options ask for the exact end. Where somebody else cuts the file, reads past its end fail.
+/// The device has the size of the file in whole logical blocks; a partial block at the end of the
+/// file is left alone, unless the options ask for the exact end. If another process truncates the
+/// file, reads past its end fail.
 pub struct HostDevice {
     file: File,
     path: PathBuf,
@@ -178,7 +180,8 @@ impl HostDevice {
         }
     }
 
-    /// A call that the kernel may tell of write-back that failed: a sync, or a durable write through the page cache.
+    /// A call by which the kernel may report failed writeback: a sync, or a durable write through
+    /// the page cache.
     fn tells_of_write_back(&self, call: &Call<'_>) -> bool {
         match call {
             Call::SyncData => true,

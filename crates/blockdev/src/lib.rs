@@ -1,9 +1,9 @@
-//! Block devices: one trait, drivers that stand on something, wrappers that stand on a driver.
+//! Block devices: one trait, drivers over files and memory, wrappers over drivers.
 //!
-//! A [`Device`] takes batches of [`Request`]s from any thread. Requests of any size are taken: the driver
-//! cuts them at its [`Limits`] and keeps the pieces in flight together, so that no caller ever splits.
+//! A [`Device`] takes batches of [`Request`]s from any thread, of any size: the driver splits them
+//! at its [`Limits`] and keeps the parts in flight together, so that no caller ever splits.
 //!
-//! Definitions: `docs/design.md`, "blockdev".
+//! Definitions: `docs/internals/blockdev.md`.
 //!
 //! Module layers, lowest first:
 //!

@@ -1,4 +1,4 @@
-//! A device over a space file: what the loop driver is to the kernel, with assign passed on.
+//! A device over a space file, like the kernel's loop driver, with assign passed down.
 //!
 //! | request | to the file, at the same offset |
 //! |---|---|
@@ -10,12 +10,13 @@
 //! | assign | allocate, keep size |
 //! | status | the extents |
 //!
-//! What the file refuses with `Unsupported` is remembered and not tried again: zeros are then written as data
-//! (unless only fast ones are wanted), a discard does nothing, an assign is refused.
+//! An operation that the file refuses with `Unsupported` is not tried again: zeros are then written
+//! as data (unless only fast ones are wanted), a discard does nothing, an assign is refused.
 //!
-//! A batch runs on a few threads. Its assigns run one after the other on one of them, lowest piece first: side
-//! by side they would wait for the same inode and lie interleaved. Between the pieces of a large assign the
-//! file is free for others. One sync at the end serves every flush and FUA write of the batch.
+//! A batch runs on a few threads. Its assigns run sequentially on one of them, lowest offset first:
+//! concurrent ones would wait for the same inode and interleave their extents. Between the parts of
+//! a large assign the file is free for others. One sync at the end serves every flush and FUA write
+//! of the batch.
 
 mod batch;
 mod modes;
@@ -84,8 +85,8 @@ impl Default for LoopOptions {
 
 /// A block device whose blocks are those of a file.
 ///
-/// The file is never made longer by opening or growing the device. Where somebody else cuts it, reads past
-/// its end fail, and writes make it longer again.
+/// Opening or growing the device never extends the file. If another user truncates it, reads past
+/// its end fail, and writes extend it again.
 pub struct LoopDevice<F: ?Sized = dyn SpaceFile> {
     file: Arc<F>,
     options: LoopOptions,

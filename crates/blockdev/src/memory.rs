@@ -1,12 +1,12 @@
-//! A sparse device in memory: what null_blk with `memory_backed` is to the kernel.
+//! A sparse device in memory, like the kernel's null_blk with `memory_backed`.
 //!
-//! Model: pages of 4 KiB that are a hole, have space (and read as zeros), or hold data. Holes cost no memory at
-//! all and space that is only assigned some 30 bytes for 256 KiB, so that a device may be larger than the machine;
-//! whoever needs the errors of a thin device that runs full sets a capacity.
+//! Model: pages of 4 KiB that are a hole, have space (and read as zeros), or hold data. Holes cost
+//! no memory and assigned space some 30 bytes per 256 KiB, so that a device may be larger than the
+//! machine; a capacity limit simulates a thin device that runs full.
 //!
-//! There is no cache: what has completed is there. A power cut and what it loses are the business of
-//! [`simulation`](crate::simulation), which stands on [`MemoryDevice::snapshot`]: copies share pages until one
-//! side writes, and taking one costs the same at any size.
+//! There is no cache: a completed request is durable. [`simulation`](crate::simulation) provides
+//! power cuts and their losses, based on
+//! [`MemoryDevice::snapshot`]: copies share pages until one side writes, and taking one has constant cost.
 
 mod file;
 mod region;
@@ -25,7 +25,7 @@ use crate::{
 use region::{PAGE, REGION};
 use shard::{Change, Shards};
 
-/// Looking a device over goes on in steps of this size, so that an early break has cost little.
+/// A scan of a device advances in steps of this size, so that an early break is cheap.
 const WINDOW: u64 = 16 << 30;
 
 /// What a memory device is to be like.
@@ -85,7 +85,7 @@ impl MemoryDevice {
     pub fn from_bytes(bytes: &[u8]) -> Self {
         let device = Self::new(bytes.len() as u64);
         for (at, data) in bytes.chunks(PAGE).enumerate() {
-            // Faster than a look at each byte.
+            // Faster than comparing each byte.
             if *data != [0; PAGE][..data.len()] {
                 let written = device.shards.write((at * PAGE) as u64, data);
                 written.expect("a device without a limit has space");
@@ -166,7 +166,7 @@ impl MemoryDevice {
         &self.options
     }
 
-    /// The first byte that reads differently on `other`; pages that both share are not looked at. For tests.
+    /// The first byte that reads differently on `other`; shared pages are skipped. For tests.
     pub fn first_difference(&self, other: &Self) -> Option<u64> {
         self.shards.first_difference(&other.shards)
     }

@@ -39,7 +39,7 @@ pub enum Speed {
 /// How a range becomes zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Zeroing {
-    /// Whether the space may be given back.
+    /// Whether the space may be freed.
     pub unmap: Unmap,
     /// Whether zeros may be written as data.
     pub speed: Speed,

@@ -1,4 +1,4 @@
-//! Joining neighbours of one status while a device is looked over.
+//! Merging neighbours of one status during a scan of a device.
 
 use std::ops::ControlFlow;
 

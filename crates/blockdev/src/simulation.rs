@@ -1,21 +1,23 @@
-//! Devices that fail as real ones do, the same way for the same seed.
+//! Devices that fail as real ones do, reproducibly for a seed.
 //!
-//! Two wrappers, which may stand on each other:
+//! Two wrappers, which may be stacked:
 //!
-//! - [`CrashDevice`] is a disk with a volatile cache over memory. It records every change, and shows what
-//!   may be left of them when the power goes: at a moment of the run ([`CrashDevice::power_cut`]), or
-//!   afterwards at every moment there was ([`WriteLog::crashes`]).
-//! - [`FaultyDevice`] stands on any device and injects what rules say: errors, delays, lost, torn and
-//!   misdirected writes, flipped bits. Over a `CrashDevice`, what really reached the disk is in the log.
+//! - [`CrashDevice`] is a disk with a volatile cache over memory. It records every change, and
+//!   produces the states that a power cut may leave: at a moment of the run
+//!   ([`CrashDevice::power_cut`]), or afterwards at every moment of it ([`WriteLog::crashes`]).
+//! - [`FaultyDevice`] wraps any device and injects faults by rules: errors, delays, lost, torn and
+//!   misdirected writes, flipped bits. Over a `CrashDevice`, the log shows what really reached the
+//!   disk.
 //!
 //! What a power cut leaves, by the rules of the kernel's block layer:
 //!
-//! - A change is durable when it was written with FUA and has completed, or when a flush has completed that was
-//!   submitted after the change had completed. Requests of one batch, and those of threads that do not wait for
-//!   each other, are in no order: a flush covers none of its own batch.
-//! - Of every other change each block is kept or lost for itself, whatever became of other blocks and of
-//!   other changes: writes are torn and reordered. A block that several changes wrote holds what one of them
-//!   wrote, or what was durable before them; nothing older than that.
+//! - A change is durable when it was written with FUA and has completed, or when a flush has
+//!   completed that was submitted after the change had completed. Requests of one batch, and those
+//!   of threads that do not wait for each other, are unordered: a flush covers none of its own
+//!   batch.
+//! - Of every other change each block is kept or lost independently: writes are torn and reordered.
+//!   A block that several changes wrote holds what one of them wrote, or what was durable before
+//!   them; nothing older than that.
 //!
 //! The test of a layer above looks like this:
 //!

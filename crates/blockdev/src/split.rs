@@ -1,7 +1,7 @@
-//! Cutting requests at a driver's limits.
+//! Splitting requests at a driver's limits.
 //!
-//! Pieces of one request are handed to the driver together, with those of all others in the batch, so that
-//! they are in flight at the same time as far as the driver's queue reaches.
+//! Parts of one request are passed to the driver together, with those of all others in the batch,
+//! so that they are in flight at the same time up to the depth of the driver's queue.
 
 use std::mem;
 

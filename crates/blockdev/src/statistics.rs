@@ -1,11 +1,11 @@
-//! Counts and histograms of what passes to a device.
+//! Counters and histograms of the requests to a device.
 //!
-//! Model: counters live in shards, a thread keeps to its own shard, and reading adds them up; so an operation
-//! writes no cache line that other threads write (as long as there are not more threads than shards) and the
-//! wrapper costs two looks at the clock and a few uncontended additions.
+//! Model: counters are sharded, a thread uses its own shard, and reading adds them up; so an
+//! operation writes no cache line that other threads write (if there are not more threads than
+//! shards) and the wrapper costs two clock reads and a few uncontended additions.
 //!
-//! The latency of a request is the time its batch took, since a batch returns as a whole; that of a transfer of a
-//! stream is its own.
+//! The latency of a request is the time of its batch, since a batch returns as a whole; that of a
+//! transfer of a stream is its own.
 
 mod histogram;
 mod snapshot;

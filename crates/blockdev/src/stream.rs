@@ -1,8 +1,8 @@
-//! Reads and writes that come while others are in flight.
+//! Reads and writes that arrive while others are in flight.
 //!
-//! A batch returns as a whole. Who serves clients that keep many requests in flight, and would answer each as it ends,
-//! hands a device a stream of them instead: the device asks for the next ones whenever some have ended or more have
-//! come, and nothing waits for the slowest.
+//! A batch returns as a whole. A server whose clients keep many requests in flight, and which
+//! replies to each as it ends, passes a stream to the device instead: the device asks for the next
+//! transfers whenever some have ended or more have arrived, and nothing waits for the slowest.
 
 use std::os::fd::BorrowedFd;
 
@@ -12,7 +12,7 @@ use smallvec::smallvec;
 
 use crate::{Operation, OperationKind, Persistence};
 
-/// A read or write that owns its memory, so that it can be in flight beside whoever handed it in.
+/// A read or write that owns its memory, so that it can be in flight independently of the caller.
 #[derive(Debug)]
 pub struct Transfer {
     /// Which of the stream's own it is: less than what the stream has in flight at most.
@@ -80,9 +80,10 @@ impl Transfer {
 
 /// Where transfers come from, and go back to.
 pub trait TransferStream {
-    /// The next one, if it is there: never waits while one is in flight. Asked anew when some have ended or there is input,
-    /// and until it has none before the device waits for either.
-    /// A device that wants no more leaves this, and ends the stream when what is in flight has ended.
+    /// The next transfer, if there is one: never blocks while one is in flight. Called again when
+    /// some have ended or there is input, and until it returns `None` before the device waits for
+    /// either. A device that wants no more stops calling it, and ends the stream when the transfers
+    /// in flight have ended.
     fn next(&mut self) -> Option<Transfer>;
 
     /// One has ended, and comes back as it was.

@@ -1,15 +1,17 @@
-//! Who else uses a device while it assigns, and what the assign makes of it.
+//! Foreground I/O tracking during an assign, and the throttle of the assign.
 //!
-//! A kernel file system holds the inode while it allocates. Who writes to the file, or reads it past the page
-//! cache, waits for it; and may go on waiting between two calls, as the next call takes the inode again before
-//! those that wait have woken up (until the kernel stops it, after 4 ms).
+//! A kernel file system holds the inode lock while it allocates. Writers of the file, and direct
+//! readers, wait for it; they may keep waiting between two calls, because the next call takes the
+//! inode lock again before the waiters have woken up (until the kernel hands it over, after 4 ms).
 //!
-//! Model: a [`Visit`] is a request that is no assign. The [`Pace`] of an assign looks at the visits before each
-//! call: after [`STEADY_CALLS`] looks without one the calls double, else they begin anew at [`LEAST`]. Between two
-//! calls it gives way to visits that are inside.
+//! Model: foreground requests ([`Visit`]) are counted while an assign runs. The assign's throttle
+//! ([`Pace`]) reads the count before each call: after [`STEADY_CALLS`] calls without foreground
+//! traffic the request size doubles, otherwise it falls back to [`LEAST`]. Between two calls it
+//! yields to foreground requests in progress.
 //!
-//! Visits are counted only during an assign: at other times they share a line of memory that nobody
-//! changes. All of it is a hint, hence relaxed; a visit that began before the assign did is not seen.
+//! The count is maintained only during an assign: at other times the requests share a cache line
+//! that is not written. It is a hint, hence relaxed; a request that began before the assign is not
+//! counted.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::thread;
@@ -20,7 +22,7 @@ use extant_space::ByteRange;
 /// Bytes of a call while others use the device. A group of ext4 with its usual blocks: smaller calls, or those
 /// of many sizes, leave more extents.
 const LEAST: u64 = 128 << 20;
-/// Calls of [`LEAST`] that nobody has to have come during before they become larger.
+/// Calls of [`LEAST`] without foreground traffic before they become larger.
 const STEADY_CALLS: u32 = 32;
 /// The longest that the inode is left to others between two calls.
 const GIVE_WAY: Duration = Duration::from_millis(1);
@@ -72,7 +74,7 @@ impl Drop for Visit<'_> {
 /// How much of an assign is allocated in one call, and when.
 pub(crate) struct Pace<'t> {
     traffic: &'t Traffic,
-    /// Calls since somebody else was seen.
+    /// Calls since the last foreground traffic.
     quiet_calls: u32,
     begun_seen: u64,
 }

@@ -25,7 +25,7 @@ const LANES: u64 = 4;
 const LANE: u64 = 5 * MIB / 4;
 const SIZE: u64 = LANES * LANE;
 const BATCHES: usize = 16;
-/// Bytes after the last whole block of the file, which belong to nobody.
+/// Bytes after the last whole block of the file, which are not part of the device.
 const REST: u64 = 300;
 
 /// One random request, as data; ranges are of whole blocks inside a lane.

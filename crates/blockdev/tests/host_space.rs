@@ -1,4 +1,4 @@
-//! What host devices do with space: status, zeros, discard, assign; judged by filefrag.
+//! Effects of host devices on space: status, zeros, discard, assign; verified by filefrag.
 
 mod host;
 
@@ -307,7 +307,7 @@ fn assign_gives_few_extents_keeps_data_and_does_nothing_again() {
             let first = filefrag(&path);
             assert_eq!(first.bytes(ExtentState::Hole), 0);
             assert_eq!(first.bytes(ExtentState::Written), 4096);
-            // The written block and what lies in pieces before and after it.
+            // The written block and the extents before and after it.
             let extents = filefrag_count(&path);
             assert!(
                 extents <= 16,

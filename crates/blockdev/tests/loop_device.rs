@@ -55,8 +55,9 @@ proptest! {
         file.refuse(&refused);
         let options = LoopOptions { offset, size: Some(model::SIZE), ..LoopOptions::default() };
         let device = device(&file, options);
-        // Blocks of the file and of the device lie differently with an offset, and the naive file punches
-        // whole blocks of its own; its states are only held against the device's without one.
+        // Blocks of the file and of the device are not aligned with an offset, and the naive file
+        // punches whole blocks of its own; its states are only compared with the device's without
+        // one.
         match offset {
             0 => model::compare(&device, &steps),
             _ => drop(model::compare_contents(&device, &steps)),

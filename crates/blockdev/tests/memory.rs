@@ -156,7 +156,7 @@ fn thin_device_is_full_at_its_capacity_and_not_before() {
         .assign(ByteRange::new(1 << 39, (1 << 39) + 512))
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace);
-    // What has space can be written again, and what is given back can be used elsewhere.
+    // Allocated pages can be written again, and freed ones can be used elsewhere.
     for offset in pages {
         device
             .write_at(&[2; 4096], offset, Persistence::Cached)
@@ -289,7 +289,7 @@ fn snapshot_among_writers_never_has_the_later_write_without_the_earlier() {
             copy.read_at(&mut first, 0).unwrap();
             copy.read_at(&mut second, 33 << 20).unwrap();
             let ahead = first[0].wrapping_sub(second[0]);
-            // From 255 the numbers go on at 1.
+            // After 255 the numbers continue at 1.
             assert!(
                 ahead <= 1 || (first[0], second[0]) == (1, 255),
                 "{} after {}",

@@ -16,7 +16,7 @@ use proptest::prelude::*;
 const BLOCK: u64 = 512;
 const BLOCKS: u64 = 8;
 
-/// A request on a device of few blocks; writes are told apart by their bytes.
+/// A request on a device of few blocks; writes are distinguished by their bytes.
 #[derive(Clone, Debug)]
 enum Step {
     Write {

@@ -23,7 +23,7 @@ pub enum Status {
     ReadOnly,
     /// The user may not do this, or the file is immutable.
     PermissionDenied,
-    /// Somebody else has the file open, or it is an active swap file.
+    /// Another process has the file open, or it is an active swap file.
     InUse,
     /// The file system is full.
     NoSpace,
@@ -92,7 +92,7 @@ impl From<Error> for Failure {
 pub(crate) fn guarded(work: impl FnOnce() -> Result<()>) -> std::result::Result<(), Failure> {
     match catch_unwind(AssertUnwindSafe(work)) {
         Ok(done) => done.map_err(Failure::from),
-        // The panic has been told on stderr.
+        // The panic has been reported on stderr.
         Err(_) => Err(Failure {
             status: Status::Internal,
             errno: ErrorKind::Io.errno(),

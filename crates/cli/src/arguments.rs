@@ -16,7 +16,7 @@ pub struct PaceArgs {
     #[arg(long, value_name = "BYTES/s", value_parser = parse_rate)]
     pub rate: Option<NonZeroU64>,
 
-    /// Give way to everybody else who uses the disk
+    /// Yield to all other users of the disk
     #[arg(long, conflicts_with = "image")]
     pub background: bool,
 }
@@ -32,7 +32,7 @@ impl PaceArgs {
     }
 }
 
-/// What a long operation tells, and where.
+/// Progress and results of a long operation, and where they go.
 #[derive(Args, Clone, Debug)]
 pub struct OutputArgs {
     #[command(flatten)]
@@ -42,7 +42,7 @@ pub struct OutputArgs {
     #[arg(long)]
     pub json: bool,
 
-    /// Tell more about how it was done
+    /// Print more about how it was done
     #[arg(long, short)]
     pub verbose: bool,
 

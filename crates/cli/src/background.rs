@@ -30,7 +30,7 @@ pub enum Place {
 
 /// What became of a server.
 pub enum Started {
-    /// It is at work; what it told.
+    /// It is ready; its message.
     Ready(String),
     /// It has said why, and ended with this status.
     Failed(ExitCode),
@@ -53,7 +53,7 @@ pub fn start(arguments: &[OsString], cancel: &CancelToken) -> Result<Started> {
     }
     let status = server.wait().map_err(fail)?;
     match status.code() {
-        // It was told to stop when it had just begun, and has done so in order.
+        // It was stopped right after its start, and has ended in order.
         Some(0) => Err(Error::new(ErrorKind::Cancelled)),
         Some(code) => Ok(Started::Failed(ExitCode::from(code as u8))),
         // It did not catch signals yet, and had touched nothing.
@@ -116,11 +116,11 @@ fn listen(mut pipe: ChildStdout, stop: &mut Stop<'_>) -> io::Result<String> {
 
 /// The server's first step.
 pub fn leave_terminal() {
-    // It fails for who leads a group of processes, and has none to leave then.
+    // It fails for a leader of a process group, which needs no new session.
     let _ = setsid();
 }
 
-/// The server's word that it is ready. After it, nobody hears it any more.
+/// Announces that the server is ready, and detaches from the terminal.
 pub fn let_go(ready: &str) -> Result<()> {
     let let_go = || -> io::Result<()> {
         // A directory in use could not be unmounted, nor removed.
@@ -132,7 +132,7 @@ pub fn let_go(ready: &str) -> Result<()> {
         dup2_stdin(&null)?;
         dup2_stderr(&null)?;
         let mut out = io::stdout().lock();
-        // Whoever waited may be gone; the server is there all the same.
+        // The waiting process may have ended; the server continues.
         let _ = writeln!(out, "{ready}").and_then(|()| out.flush());
         dup2_stdout(&null)?;
         Ok(())

@@ -1,8 +1,8 @@
-//! Words that a shell offers for arguments: names of pools, volumes and jobs, options of `-o`.
+//! Shell completion of arguments: names of pools, volumes and jobs, options of `-o`.
 //!
-//! The script of `extant completions` asks this program, by clap_complete's protocol. A completion changes nothing, waits for
-//! nobody and says nothing: where something cannot be read there are no words. Pools in ext4 images are opened under a lock, so their
-//! volumes and jobs are not offered.
+//! The script of `extant completions` calls this program, by clap_complete's protocol. A completion
+//! changes nothing, never blocks and prints no errors: what cannot be read is not offered. Pools in
+//! ext4 file-system images are opened under a lock, so their volumes and jobs are not offered.
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -89,7 +89,7 @@ fn starts_with(word: &str, current: &OsStr) -> bool {
     word.starts_with(&*current.to_string_lossy())
 }
 
-/// The words typed so far, as far as they name a pool.
+/// The words typed so far, if they name a pool.
 struct Asked {
     words: Vec<OsString>,
 }

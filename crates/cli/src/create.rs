@@ -187,7 +187,7 @@ impl CreateArgs {
     }
 }
 
-/// Creates the file and tells what was done.
+/// Creates the file and prints what was done.
 pub fn run(args: &CreateArgs, cancel: &CancelToken) -> ExitCode {
     if image_words::asks_for_help(&args.words) {
         return print::text(image_words::HELP_WORD);
@@ -260,7 +260,7 @@ fn create_on_host(args: &CreateArgs, image: &ImageOptions, control: Control<'_>)
     Ok(made)
 }
 
-/// The first bytes of the disk that an image makes real.
+/// The number of first bytes of the disk that an image preallocates.
 pub fn preallocated_bytes(image: &ImageOptions) -> u64 {
     match image.preallocation {
         Preallocation::Off => 0,

@@ -41,11 +41,11 @@ pub use facts::{Facts, Place};
 pub use materialize::Done;
 pub use refused::refusal;
 
-/// Look at disk images, raw and qcow2, and change them.
+/// Inspect and change disk images, raw and qcow2.
 ///
-/// What an image names (backing file, data file) is not opened unless --chain says so. The format is
-/// that of --format; without it, name and first bytes decide together, and where they contradict
-/// each other the image is not changed.
+/// Files that an image names (backing file, data file) are opened only with --chain. The format is
+/// that of --format; without it, name and first bytes decide together, and if they contradict each
+/// other the image is not changed.
 #[derive(Args, Clone, Debug)]
 #[command(
     arg_required_else_help = true,
@@ -98,13 +98,13 @@ pub fn run(args: &DiskArgs, cancel: &CancelToken) -> ExitCode {
 fn plain(result: Result<ExitCode>) -> ExitCode {
     match result {
         Ok(status) => status,
-        // Whoever read the output has seen enough.
+        // The reader has closed the output.
         Err(error) if error.os_errno() == Some(libc::EPIPE) => ExitCode::SUCCESS,
         Err(error) => exit::report(&error, Style::Line),
     }
 }
 
-/// An image that is only looked at.
+/// An image opened for inspection.
 #[derive(Args, Clone, Debug)]
 pub struct LookArgs {
     /// The image
@@ -133,7 +133,7 @@ impl LookArgs {
         self.format.map(Format::from)
     }
 
-    /// Opens the image with what it stands on, if that is allowed.
+    /// Opens the image with its backing chain, if permitted.
     fn open(&self, follow: Follow, purpose: Purpose, cancel: &CancelToken) -> Result<Looked> {
         let Some(outer) = &self.image else {
             let file = HostFile::open_read(&self.file)?;
@@ -221,7 +221,7 @@ impl ChainArgs {
 /// Whether others may write to the image meanwhile.
 #[derive(Args, Clone, Copy, Debug)]
 pub struct ShareArgs {
-    /// Read it also while somebody writes to it: what is told may be of different moments
+    /// Read it also while another process writes to it: the output may mix different moments
     #[arg(long = "force-share", short = 'U')]
     pub force_share: bool,
 }

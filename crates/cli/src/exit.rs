@@ -25,7 +25,7 @@ Exit status (extant fallocate: 0 or 1, as fallocate(1); 130 when cancelled):
   5    this file system cannot do it (copy-on-write among others)
   130  cancelled (Ctrl-C, SIGTERM)";
 
-/// How an error is told.
+/// How an error is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Style {
     /// `extant: path: what`
@@ -51,7 +51,7 @@ struct Failure {
     exit_status: u8,
 }
 
-/// Tells `error` on stderr; the exit status that belongs to it.
+/// Prints `error` on stderr; returns its exit status.
 pub fn report(error: &Error, style: Style) -> ExitCode {
     tell(error, style, status(error.kind()))
 }
@@ -78,12 +78,12 @@ fn tell(error: &Error, style: Style, status: u8) -> ExitCode {
     } else {
         format!("extant: {}", Shown(error))
     };
-    // Without stderr nobody can be told.
+    // Without stderr the error cannot be reported.
     let _ = writeln!(io::stderr(), "{line}");
     ExitCode::from(status)
 }
 
-/// Tells what is wrong with the arguments, on one line; help and version go to stdout.
+/// Prints what is wrong with the arguments, on one line; help and version go to stdout.
 pub fn usage(error: &clap::Error) -> ExitCode {
     use clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
     if !error.use_stderr() || error.kind() == DisplayHelpOnMissingArgumentOrSubcommand {

@@ -1,20 +1,21 @@
 //! `extant fallocate`: a drop-in for fallocate(1) of util-linux 2.42.
 //!
-//! Options, their exclusions, numbers, output and exit status are those of the real one, and
-//! so is the beginning of every message (`fallocate: `), also as `extant fallocate`: scripts
-//! that read them go on to work. A link named `fallocate` to the program is this command.
+//! Options, their exclusions, numbers, output and exit status are those of util-linux, and so is
+//! the beginning of every message (`fallocate: `), also as `extant fallocate`: scripts that parse
+//! them keep working. A link named `fallocate` to the program is this command.
 //!
-//! What differs, on purpose:
-//! - `-w` (also `-Z`, `--force-zero`) is done by writing where the kernel refuses it, unless
+//! Intended differences:
+//! - `-w` (also `-Z`, `--force-zero`) is done by writing if the kernel refuses it, unless
 //!   `--no-fallback` is given;
-//! - `-d` never touches a byte outside the range; the real one punches up to a block too
-//!   far, and with `--length` that block may hold data;
+//! - `-d` never changes a byte outside the range; util-linux punches up to a block too far, and
+//!   with `--length` that block may hold data;
 //! - `-r` opens for reading only and makes no file;
 //! - fractions are exact ([`number`]);
-//! - past `ulimit -f` there is a message where a signal kills the real one;
+//! - past `ulimit -f` there is a message where a signal kills util-linux's program;
 //! - fifos, sockets and character devices are refused when opened;
-//! - an interrupted run ends with 130, as the shell tells it of the real one;
-//! - `--in` is not short for `--insert-range`: it names the image that the file is in.
+//! - an interrupted run ends with 130, as the shell reports it for util-linux;
+//! - `--in` is not short for `--insert-range`: it names the file-system image that contains the
+//!   file.
 
 mod arguments;
 mod holes;
@@ -76,7 +77,8 @@ pub fn run(arguments: Vec<OsString>, cancel: &CancelToken) -> ExitCode {
             ));
         }
         Failure::Message(line) => complain(&line),
-        // Somebody has read enough; the real one is killed by a signal without a word.
+        // The reader has closed the output; util-linux's program is killed by a signal, without a
+        // message.
         Failure::Output(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
         Failure::Output(error) => complain(&format!("write error: {}", words::io_text(&error))),
         Failure::Cancelled => {
@@ -156,7 +158,7 @@ fn numbers(args: &FallocateArgs, operation: Operation) -> Result<(u64, Option<u6
     Ok((read(&args.offset, "offset")?.unwrap_or(0), length))
 }
 
-/// Does it; how it is told.
+/// Executes the operation; returns how it is reported.
 fn change(
     file: &HostFile,
     operation: Operation,

@@ -119,7 +119,7 @@ fn plain(result: Result<ExitCode>) -> ExitCode {
 fn styled(result: Result<ExitCode>, style: Style) -> ExitCode {
     match result {
         Ok(status) => status,
-        // Whoever read the output has seen enough.
+        // The reader has closed the output.
         Err(error) if error.os_errno() == Some(libc::EPIPE) => ExitCode::SUCCESS,
         Err(error) => exit::report(&error, style),
     }

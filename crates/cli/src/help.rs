@@ -11,7 +11,8 @@ const WIDTH_MIN: usize = 40;
 const INDENT: usize = 2;
 /// A line of a row that is indented by this much continues the right column of the row above.
 const CONTINUATION_INDENT: usize = 8;
-/// An unindented line of this length was wrapped by hand: the next one belongs to the same paragraph.
+/// An unindented line of this length was wrapped manually: the next one belongs to the same
+/// paragraph.
 const WRAPPED_LENGTH: usize = 70;
 
 /// A part of a text.

@@ -1,8 +1,8 @@
-//! Images and disks with an ext4 file system: opening them for a command, and closing them again.
+//! File-system images and disks with ext4: opening and closing them for a command.
 //!
-//! Who only looks opens read-only: nothing is written, and what a crash left in the journal is seen as if it were
-//! replayed. Who changes something keeps everybody else out: a disk is claimed, a file is locked, and refused while a
-//! loop device or another process may write to it.
+//! A reader opens read-only: nothing is written, and the contents of the journal are seen as if it
+//! were replayed. A writer excludes all others: a disk is claimed, a file is locked, and refused
+//! while a loop device or another process may write to it.
 //!
 //! Errors name the place as `IMAGE:/path`.
 
@@ -83,24 +83,25 @@ impl Image {
         Ok(Arc::new(hold::open_device(path, &options)?))
     }
 
-    /// The device alone, to be used for long: nobody else changes it meanwhile, nor looks at it if it is written here.
+    /// The device alone, for long use: no other process changes it meanwhile, nor reads it if it is
+    /// written here.
     pub fn hold_device(path: &Path, options: &HostOptions) -> Result<Arc<dyn Device>> {
         Ok(Arc::new(hold::hold_device(path, options)?))
     }
 
-    /// Opens it for changes, and keeps everybody else out.
+    /// Opens it for changes, and excludes all other users.
     pub fn change(path: &Path, assign: AssignMode) -> Result<Self> {
         let device = Self::hold_device(path, &host_options(HostAccess::ReadWrite))?;
         let options = Options {
             assign: assign.into(),
-            // Who may change the image may do what root may.
+            // A process that may change the image has the rights of root in it.
             reserve: Reserve::Take,
             ..Options::default()
         };
         Self::open(path, device, options)
     }
 
-    /// Opens it to be read for long: nobody else changes it meanwhile.
+    /// Opens it for a long read: no other process changes it meanwhile.
     pub fn hold_still(path: &Path) -> Result<Self> {
         let device = Self::hold_device(path, &host_options(HostAccess::ReadOnly))?;
         let options = Options {
@@ -163,8 +164,8 @@ impl Image {
             .map_err(|error| error.at(self.place(bytes)))
     }
 
-    /// User and group of a new file for which no owner was asked: those of who calls if the root directory is theirs, as in an image
-    /// that a user made, otherwise root.
+    /// User and group of a new file without a given owner: those of the caller if the root
+    /// directory is theirs, as in an image made by a user, otherwise root.
     pub fn owner_of_new(&self) -> Result<(u32, u32)> {
         let user = geteuid().as_raw();
         let root = self

@@ -46,7 +46,7 @@ pub fn of_existing(
 pub enum Meaning {
     /// Its bytes are what counts.
     File,
-    /// The disk of the guest is, which lies in it as qcow2.
+    /// The guest's disk in the qcow2 file is meant.
     Disk,
 }
 

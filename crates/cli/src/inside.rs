@@ -1,10 +1,10 @@
-//! The commands about space on a file inside an image (`--in IMAGE`): create, materialize, fallocate, and copies of disk
-//! images (`--into IMAGE`).
+//! Allocation commands for a file inside a file-system image (`--in IMAGE`): create, materialize,
+//! fallocate, and copies of disk images (`--into IMAGE`).
 //!
-//! How space is made there: `extant_image::Pieces`.
+//! Space is made by `extant_image::Pieces`.
 //!
-//! A new file has no name until it is complete. Whatever happens before, nothing of it is left: what has no name is
-//! freed by who opens the image next.
+//! A new file has no name until it is complete. A failure before that leaves nothing: the next
+//! opening of the image frees files without a name.
 
 mod convert;
 mod create;
@@ -28,7 +28,7 @@ pub use new_file::NewFile;
 /// Where the file is.
 #[derive(Args, Clone, Debug)]
 pub struct InsideArgs {
-    /// The file is inside this ext4 image or disk, which nobody else may use meanwhile
+    /// The file is inside this ext4 image or disk, which no other process may use meanwhile
     #[arg(long = "in", value_name = "IMAGE")]
     pub image: Option<PathBuf>,
 

@@ -17,10 +17,10 @@ use crate::complete;
 use crate::exit::{self, Style};
 use crate::pool::PoolArgs;
 
-/// Look at the jobs of a pool, wait for them, cancel and resume them.
+/// List the jobs of a pool, wait for them, cancel and resume them.
 ///
-/// A job without a process (killed, or the machine was restarted) is interrupted: it holds no reservation, and goes on
-/// from the extent map of its file when it is resumed.
+/// A job without a process (killed, or the machine was restarted) is interrupted: it holds no
+/// reservation, and continues from the extent map of its file when it is resumed.
 #[derive(Args, Clone, Debug)]
 #[command(
     arg_required_else_help = true,
@@ -46,7 +46,7 @@ enum JobCommand {
     Wait(watch::WaitArgs),
     Cancel(act::CancelArgs),
     Resume(act::ResumeArgs),
-    /// Go on with a job that another process has handed over on standard input
+    /// Continue a job that another process has handed over on standard input
     #[command(hide = true)]
     Work(work::WorkArgs),
 }

@@ -49,7 +49,7 @@ impl Log {
     }
 
     fn tell(&self, priority: u8, line: impl Display) {
-        // There is nobody to tell that nobody can be told.
+        // Without stderr the failure cannot be reported.
         let _ = writeln!(io::stderr(), "extant: {line}");
         if let Some(socket) = &self.socket {
             let _ =

@@ -1,8 +1,9 @@
-//! `extant`: disk space that is really there.
+//! `extant`: the command.
 //!
-//! The command adds arguments and words to the libraries; what is done, and how, is
-//! in `extant-hostfs`, for files inside of images in `extant-ext4`, for pools in `extant-pool`. One file per subcommand. Results go to stdout, progress and
-//! errors to stderr, and the exit status is told by `exit.rs`.
+//! It adds arguments and output to the libraries: `extant-hostfs` for host files, `extant-ext4` for
+//! files inside file-system images, `extant-image` for disk images, `extant-pool` for pools. One
+//! file per subcommand. Results go to stdout, progress and errors to stderr; `exit.rs` defines the
+//! exit status.
 
 #![forbid(unsafe_code)]
 

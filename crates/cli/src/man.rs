@@ -99,7 +99,7 @@ const fn more(
     }
 }
 
-/// Written by hand: what is no command.
+/// Pages that are not generated from a command.
 const BY_HAND: [(&str, &str); 2] = [
     ("man3/libextant.3", include_str!("../man/libextant.3")),
     ("man5/extant-pool.5", include_str!("../man/extant-pool.5")),
@@ -111,7 +111,7 @@ pub struct Page {
     pub text: String,
 }
 
-/// All pages: those of `command` and of the commands below it, and those written by hand.
+/// All pages: those of `command` and its subcommands, and those that are not generated.
 pub fn pages(command: Command) -> io::Result<Vec<Page>> {
     let mut command = command.disable_help_subcommand(true);
     command.build();

@@ -1,13 +1,12 @@
-//! `extant map`: the extents of files, with states, flags, figures and pictures.
+//! `extant map`: the extents of files, with states, flags, statistics and pictures.
 //!
-//! Every file is read in one pass that fills its figures and the cells of its
-//! pictures; rows and JSON are written as they come. Memory does not grow with
-//! the number of extents, and with the number of files only where a picture file
-//! is asked for, up to its limit.
+//! Every file is read in one pass that updates its statistics and the cells of its pictures; rows
+//! and JSON are written as they come. Memory does not grow with the number of extents, and with the
+//! number of files only if a picture file is requested, up to its limit.
 //!
-//! Of a qcow2 image, which its name and its contents say it is, the disk in it is
-//! mapped. A file that cannot be mapped is told on stderr and the others go on; the
-//! status is then 1, and that of the error where nothing could be mapped.
+//! Of a qcow2 image, recognised by its name and its contents, the guest's disk is mapped. A file
+//! that cannot be mapped is reported on stderr and the others continue; the status is then 1, and
+//! that of the error if nothing could be mapped.
 
 mod cell;
 mod cells;
@@ -56,10 +55,10 @@ use crate::image::Image;
 pub use self::names::column;
 
 const COLUMNS_DEFAULT: usize = 80;
-/// Wider bars tell no more and are hard to follow.
+/// Wider bars add no information and are hard to follow.
 const COLUMNS_MAX: usize = 160;
 
-/// Show where files are: extents, their states, and how scattered they lie.
+/// Show the extents of files: their states, their locations, and fragmentation.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -174,7 +173,7 @@ pub fn run(args: &MapArgs) -> Result<ExitCode> {
     match done {
         Ok(status) => Ok(status),
         Err(Stopped::Map(error)) => Err(error),
-        // Whoever read the output has seen enough.
+        // The reader has closed the output.
         Err(Stopped::Output(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             Ok(ExitCode::SUCCESS)
         }

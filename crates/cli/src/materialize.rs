@@ -21,14 +21,13 @@ use crate::{exit, print};
 
 /// Make the holes and unwritten parts of a file written, and keep all its data.
 ///
-/// Of a qcow2 image, which its name and its contents say it is, the disk in it is made full, as by
-/// extant image materialize; --format raw takes the file as it is.
+/// Of a qcow2 image, recognised by its name and its contents, the guest's disk becomes fully
+/// allocated, as by extant image materialize; --format raw takes the file as it is.
 ///
-/// Nobody else may have the file open meanwhile, as data written between the look at a hole and
-/// the zeros put there would be lost. A write lease excludes them; on file systems where it
-/// excludes only this machine (FUSE, virtiofs, 9p, some network file systems) the file is refused
-/// without --shared. After a cancel or a crash the data is as before, and running again does what
-/// is left.
+/// No other process may have the file open meanwhile: data written between reading the map and
+/// writing zeros would be lost. A write lease excludes them; on file systems where it excludes only
+/// this machine (FUSE, virtiofs, 9p, some network file systems) the file is refused without
+/// --shared. After a cancel or a crash the data is unchanged, and running it again does the rest.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -56,7 +55,7 @@ pub struct MaterializeArgs {
           allow_negative_numbers = true)]
     pub length: Option<ByteSize>,
 
-    /// Do not keep others out: for when nobody writes to the holes
+    /// Do not exclude other processes: for a file whose holes no process writes
     #[arg(long, conflicts_with = "image")]
     pub shared: bool,
 
@@ -99,7 +98,7 @@ impl MaterializeArgs {
     }
 }
 
-/// Materializes the file and tells what was done.
+/// Materializes the file and prints what was done.
 pub fn run(args: &MaterializeArgs, cancel: &CancelToken) -> ExitCode {
     let progress = &args.output.progress;
     let result = progress.show(|display| {
@@ -143,7 +142,7 @@ fn on_host(
 ) -> Result<Done> {
     let meaning = match args.format {
         Some(ImageFormat::Raw) => Meaning::File,
-        // Closed again before the file is to be nobody else's.
+        // Closed before the file is opened exclusively.
         _ => args.meaning(&HostFile::open_read(&args.file)?)?,
     };
     if meaning == Meaning::Disk {

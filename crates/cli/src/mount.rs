@@ -1,8 +1,9 @@
-//! `extant mount`: an ext4 image or disk as files that any program can use.
+//! `extant mount`: an ext4 image or disk as files for every program.
 //!
-//! The server is a process of its own unless it stays in the foreground: this program, started again, which
-//! tells on its stdout that it is ready, and only then lets go of the terminal (`crate::background`). What fails before is told
-//! by the server itself, and its exit status is handed on.
+//! Unless it stays in the foreground, the server is a process of its own: this program, started
+//! again, which reports on its stdout that it is ready, and then detaches from the terminal
+//! (`crate::background`). The server itself reports earlier failures, and its exit status is passed
+//! on.
 //!
 //! The image is locked as long as it is mounted, by the same locks as for `extant fs`.
 
@@ -103,7 +104,7 @@ pub struct MountArgs {
     #[arg(long, value_name = "WHEN")]
     pub assign: Option<AssignMode>,
 
-    /// Tell as JSON, on one line, when it is mounted
+    /// Print JSON, on one line, when it is mounted
     #[arg(long)]
     pub json: bool,
 
@@ -112,7 +113,7 @@ pub struct MountArgs {
     pub background_server: bool,
 }
 
-/// What is told when the files are there.
+/// The message when the files are available.
 #[derive(Debug, Serialize)]
 struct Ready {
     event: &'static str,

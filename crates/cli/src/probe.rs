@@ -11,9 +11,9 @@ use crate::create::describe_plan;
 use crate::exit::Style;
 use crate::{exit, print};
 
-/// Try what the file system at PATH can do, and tell what create would do there.
+/// Try what the file system at PATH supports, and print what create would do there.
 ///
-/// Everything is tried on scratch files without a name; nothing is left behind.
+/// Everything is tried on unnamed scratch files; nothing is left behind.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -31,7 +31,7 @@ pub struct ProbeArgs {
     pub json: bool,
 }
 
-/// Probes the place and tells what was found.
+/// Probes the place and prints the result.
 pub fn run(args: &ProbeArgs) -> ExitCode {
     let found = std::fs::metadata(&args.path).map_err(|source| Error::from(source).at(&args.path));
     match found.and_then(|_| extant_hostfs::probe(&args.path)) {

@@ -1,8 +1,8 @@
-//! How far an operation is: a bar or JSON lines on stderr, and lines for another program.
+//! Progress of an operation: a bar or JSON lines on stderr, and lines for another program.
 //!
-//! One [`Display`] an operation, made by [`ProgressArgs::show`], which also tells how the operation ended. Lines are composed in
-//! one place (`progress/lines.rs`) and are the same wherever they go; another program gets them through `progress/stream.rs`, where
-//! nobody waits for it.
+//! One [`Display`] per operation, made by [`ProgressArgs::show`], which also reports the outcome.
+//! Lines are composed in one place (`progress/lines.rs`) and are the same for every destination;
+//! another program gets them through `progress/stream.rs`, without ever blocking the operation.
 //!
 //! Format: docs/formats/progress.md.
 
@@ -46,11 +46,11 @@ pub struct ProgressArgs {
 /// Where progress goes for another program.
 #[derive(Args, Clone, Debug)]
 pub struct StreamArgs {
-    /// Tell progress and the end as JSON lines on an open file descriptor, such as a pipe
+    /// Write progress and outcome as JSON lines to an open file descriptor, such as a pipe
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(RawFd).range(0..))]
     progress_fd: Option<RawFd>,
 
-    /// Tell progress and the end as JSON lines on a Unix socket, which somebody listens on
+    /// Write progress and outcome as JSON lines to a listening Unix socket
     #[arg(long, value_name = "PATH", conflicts_with = "progress_fd")]
     progress_socket: Option<PathBuf>,
 }
@@ -70,7 +70,7 @@ enum ProgressMode {
 }
 
 impl ProgressArgs {
-    /// How errors are told beside this progress.
+    /// How errors are printed beside this progress.
     pub fn error_style(&self) -> Style {
         match self.mode {
             ProgressMode::Json => Style::Json,
@@ -86,10 +86,11 @@ impl ProgressArgs {
         }
     }
 
-    /// Does `work`, which tells how far it is, and tells how it ended. The display is gone on return.
+    /// Runs `work`, which reports its progress, and reports its outcome. The display is gone on
+    /// return.
     ///
     /// # Errors
-    /// Those of `work`; before it, when there is nobody to tell.
+    /// Those of `work`; before it, if the destination cannot be reached.
     pub fn show<T>(&self, work: impl FnOnce(&Display) -> Result<T>) -> Result<T> {
         let display = Display::new(self.mode, &self.stream)?;
         let result = work(&display);
@@ -159,7 +160,7 @@ impl Display {
         })
     }
 
-    /// Nobody is told.
+    /// No progress is shown anywhere.
     pub fn is_silent(&self) -> bool {
         self.bar.is_none() && !self.shows_lines && self.stream.is_none()
     }
@@ -172,7 +173,8 @@ impl Display {
         })
     }
 
-    /// For the line of a result that tells the time it took: how much of that was left to others.
+    /// For the line of a result with the elapsed time: how much of it was left to other users of
+    /// the disk.
     pub fn pauses(&self) -> String {
         match self.gave_way.get().as_secs_f64() {
             seconds if seconds < 0.1 => String::new(),
@@ -180,7 +182,7 @@ impl Display {
         }
     }
 
-    /// Tells the other program how it ended.
+    /// Reports the outcome to the other program.
     pub fn end(self, error: Option<&extant_space::Error>) {
         if let Some(stream) = &self.stream {
             let line = self.lines.borrow().end(Instant::now(), error);

@@ -4,7 +4,7 @@ use std::fmt;
 
 use extant_space::{Error, Remedy};
 
-/// An error as the command tells it, with the options that would have helped.
+/// An error as the command prints it, with the options that would have helped.
 pub struct Shown<'e>(pub &'e Error);
 
 impl fmt::Display for Shown<'_> {

@@ -68,8 +68,8 @@ pub struct ServeArgs {
     #[command(flatten)]
     pub inside: InsideArgs,
 
-    /// The files are volumes of this pool, and what the pool says they are: its name; with a slash or dots, a directory or an
-    /// ext4 image, which nobody else may use meanwhile
+    /// The files are volumes of this pool, with their formats in the pool: its name; with a slash
+    /// or dots, a directory or an ext4 image, which no other process may use meanwhile
     #[arg(long, value_name = "POOL", conflicts_with = "image")]
     pub pool: Option<PathBuf>,
 
@@ -152,11 +152,11 @@ pub struct ServeArgs {
     #[arg(long, value_name = "FILE")]
     pub pid_file: Option<PathBuf>,
 
-    /// Tell as JSON, on one line, where clients can come
+    /// Print as JSON, on one line, the addresses for clients
     #[arg(long)]
     pub json: bool,
 
-    /// Tell of clients that come and go, and at the end what they did
+    /// Log connections and disconnections, and statistics at the end
     #[arg(long, short)]
     pub verbose: bool,
 
@@ -215,7 +215,7 @@ impl From<Cache> for HostCache {
 pub enum Discard {
     /// It stays, so that preallocation survives: trims are not offered, zeros leave space behind
     Ignore,
-    /// It is given back to the file system or disk below
+    /// It is freed in the file system or disk below
     Unmap,
 }
 

@@ -25,7 +25,7 @@ use crate::exit::{self, Style};
 use crate::image::Image;
 
 const FS_TYPE: &str = "fuse.extant";
-/// How often is looked whether the server has let go.
+/// Poll interval of the server's locks.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Unmount what `extant mount` has mounted, and wait until the image is closed and durable.
@@ -104,7 +104,7 @@ fn is_ours(mount: &Mount) -> bool {
 /// Waits until the server has let go of the image, and sees to it that it is closed in order.
 fn wait_for_image(mount: &Mount, cancel: &CancelToken) -> Result<()> {
     let image = &mount.source;
-    // Another mount of the same image, by somebody who was fast, is nothing to wait for.
+    // Another mount of the same image by a fast user is not awaited.
     while is_held(image) && mounts_of(image).next().is_none() {
         thread::sleep(LOOK);
         cancel.check().map_err(|error| {
@@ -115,7 +115,7 @@ fn wait_for_image(mount: &Mount, cancel: &CancelToken) -> Result<()> {
     }
     let was_written = mount.options.iter().any(|option| option == "rw");
     let Ok(found) = Image::look(image) else {
-        // Somebody has it already, or it is not ours to read.
+        // Another process holds it already, or it is not readable.
         return Ok(());
     };
     let superblock = found.filesystem().superblock();
@@ -129,7 +129,8 @@ fn wait_for_image(mount: &Mount, cancel: &CancelToken) -> Result<()> {
     }
 }
 
-/// Whether the server, or somebody else, has the image for itself. What cannot be seen is not waited for.
+/// Whether the server, or another process, has the image locked. If that cannot be determined,
+/// there is no wait.
 fn is_held(image: &Path) -> bool {
     let Ok(metadata) = fs::metadata(image) else {
         return false;

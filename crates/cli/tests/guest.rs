@@ -233,7 +233,7 @@ fn create_on_virtio_and_on_a_network_falls_back_and_says_why() {
     said.assert_written("map");
     assert!(said.get("native").ends_with("status 1"), "{}", said.0);
 
-    // The shared folder is a network file system: another machine decides, and that is said.
+    // The shared directory is a network file system: another machine decides, and that is reported.
     let (report, stat) = said.get("network").rsplit_once('\n').expect(&said.0);
     let report: Value = serde_json::from_str(report).unwrap();
     assert_eq!(report["plan"]["strategy"], "write-in-order", "{report}");

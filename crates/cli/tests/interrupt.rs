@@ -1,8 +1,8 @@
-//! Signals at random moments: what is left, what goes on, and that data is never touched.
+//! Signals at random moments: what is left, what resumes, and that data is never changed.
 //!
-//! Delays between the start of a run and its signal come from a printed seed. They are the
-//! one place where time is waited for: a random moment is what is being tested. How long a
-//! cancel takes is printed, and only bounded loosely, as other tests use the disk too.
+//! Delays between the start of a run and its signal come from a printed seed. Only here do tests
+//! wait for a time: a random moment is what is being tested. The duration of a cancel is printed,
+//! and only bounded loosely, because other tests use the disk too.
 
 mod support;
 

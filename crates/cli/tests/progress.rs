@@ -221,7 +221,7 @@ fn reader_who_does_not_read_holds_up_nobody_and_hears_the_newest_later() {
     let mut wrapped = on_descriptor(&mut create, writer);
     let mut child = wrapped.spawn().unwrap();
     drop(wrapped);
-    // Two thirds are written while nobody reads.
+    // Two thirds are written without a reader.
     let partial = support::partial_of(&file);
     let written = || {
         let map = partial
@@ -314,7 +314,7 @@ fn program_that_listens_to_many_takes_them_one_after_the_other() {
         Running::start(create.arg("--progress-socket").arg(&path))
     };
     let running: Vec<Running> = (0..6).map(|number| start(&number.to_string())).collect();
-    // They end although nobody has accepted any of them.
+    // They end although no connection has been accepted.
     for run in running {
         let answer = run.wait();
         assert_eq!(answer.code, Some(0), "{answer}");

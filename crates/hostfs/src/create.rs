@@ -1,9 +1,8 @@
-//! Makes a new file whose space is really there.
+//! Creates a file whose space is allocated and written.
 //!
-//! The work is done on a partial file beside the name (`partial.rs`); the extent map
-//! of that file is the record of progress, so a run after a crash or a kill writes
-//! only what is missing. The file gets its name when it is complete, synced and
-//! held against what was asked for.
+//! The work is done on a partial file beside the name (`partial.rs`). The extent map of that file
+//! is the record of progress, so a run after a crash or a kill writes only what is missing. The
+//! file gets its name when it is complete, synced and verified.
 
 mod content;
 mod filling;
@@ -138,7 +137,7 @@ pub struct CreateReport {
     pub resumed_bytes: u64,
     /// How space was written; `None` where nothing had to be.
     pub plan: Option<Plan>,
-    /// What the result was held against.
+    /// What verified the result.
     pub verified: Verified,
     /// Figures of the extent map.
     pub map: MapSummary,

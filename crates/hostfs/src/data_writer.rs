@@ -56,7 +56,7 @@ impl<'f> DataWriter<'f> {
     /// Writes all of `bytes` at `offset`; durable after a sync of the file.
     ///
     /// # Errors
-    /// Those of writing; `Cancelled`, which only the background looks for.
+    /// Those of writing; `Cancelled`, which is checked in background mode only.
     pub fn write(&self, bytes: &[u8], offset: u64, cancel: &CancelToken) -> Result<()> {
         let range = ByteRange::at(offset, bytes.len() as u64)
             .ok_or_else(|| Error::new(ErrorKind::TooLarge))?;

@@ -36,7 +36,8 @@ pub enum Durable {
     /// The file under its name.
     #[default]
     Name,
-    /// The file, and some name: for who renames it at once, and makes that durable.
+    /// The contents, under any name: for a caller that renames the file at once, and makes that
+    /// durable.
     Content,
 }
 
@@ -50,7 +51,7 @@ pub(crate) struct Destination {
 }
 
 impl Destination {
-    /// Looks at `path`; nothing is made yet.
+    /// Checks `path`; nothing is created yet.
     pub(crate) fn new(path: &Path, existing: Existing) -> Result<Self> {
         let shown = path;
         // A link is replaced where it points, as every tool that writes through it would.
@@ -125,7 +126,7 @@ impl Destination {
         }
     }
 
-    /// What forbids the rename at the end is told before the work: an append-only directory, a
+    /// Reports before the work what would refuse the final rename: an append-only directory, or a
     /// file that may not be replaced.
     pub(crate) fn check_attributes(&self) -> Result<()> {
         for (name, path) in [
@@ -148,7 +149,7 @@ impl Destination {
         self.hidden_name(PARTIAL)
     }
 
-    /// The name while contents are put in: such a file is never taken up.
+    /// The name while contents are written: such a file is never adopted.
     pub(crate) fn filling_name(&self) -> OsString {
         self.hidden_name(FILLING)
     }
@@ -160,7 +161,7 @@ impl Destination {
         if name.len() <= room {
             partial.push(&self.name);
         } else {
-            // Cut, and told apart from names with the same start.
+            // Shortened, with a digest that distinguishes it from names with the same prefix.
             let digest = format!("~{:016x}", fnv1a(name));
             partial.push(OsStr::from_bytes(&name[..room - digest.len()]));
             partial.push(digest);
@@ -212,7 +213,7 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 pub(crate) mod tests {
     use super::*;
 
-    /// A destination in a folder of its own.
+    /// A destination in a directory of its own.
     pub(crate) fn destination(name: &str) -> (tempfile::TempDir, Destination) {
         let folder = tempfile::tempdir().unwrap();
         let destination = Destination::new(&folder.path().join(name), Existing::Refuse).unwrap();

@@ -1,18 +1,18 @@
-//! Zeros that take space: found ([`report_holes`]), and turned into holes ([`dig_holes`]).
+//! Zeros that occupy space: reported ([`report_holes`]), or turned into holes ([`dig_holes`]).
 //!
-//! Semantics are those of `fallocate -d` and `-r` of util-linux. The file is looked at
-//! in blocks of `st_blksize`, counted from where its data begins (`SEEK_DATA`) or
-//! from the start of the range, whichever is later. A block that is zero joins the run before
-//! it, a block that is not ends the run, and so do a hole and the end of the range.
+//! Semantics are those of `fallocate -d` and `-r` of util-linux. The file is read in blocks of
+//! `st_blksize`, counted from the start of its data (`SEEK_DATA`) or of the range, whichever is
+//! later. A zero block joins the run before it; a non-zero block ends the run, and so do a hole and
+//! the end of the range.
 //!
-//! What keeps data safe:
-//! - a run ends where the last block that was read as zero ends; no byte after it is touched.
-//!   Only at the end of the file the punch goes on to the end of the block, which holds no
-//!   byte of the file, and not when the file has grown since;
+//! Data is safe because:
+//! - a run ends where the last block that was read as zero ends; no byte after it is changed. Only
+//!   at the end of the file the punch extends to the end of the block, which holds no byte of the
+//!   file, and not if the file has grown since;
 //! - a long run is punched in parts of 16 to 32 MiB, soon after they were read.
 //!
-//! Nobody is kept out: what another process writes into a run between the look
-//! at it and the punch is lost, as with the real one.
+//! Other processes are not excluded: what one writes into a run between the read and the punch is
+//! lost, as with util-linux's program.
 //!
 //! Memory: one buffer of 1 MiB, whatever the size of the file.
 
@@ -34,7 +34,7 @@ const RUN_MAX: u64 = 32 << 20;
 /// A multiple of any block.
 const CUT: u64 = 16 << 20;
 
-/// What a range of a file is, to somebody who wants space back.
+/// The kind of a range, with respect to reclaiming space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SpanKind {
@@ -58,7 +58,7 @@ pub struct Span {
 /// Runs of zeros, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HoleReport {
-    /// The bytes that were looked at.
+    /// The bytes that were checked.
     pub range: ByteRange,
     /// Size of the file, bytes.
     pub size_bytes: u64,
@@ -74,8 +74,8 @@ pub struct HoleReport {
 
 /// Punches holes where `file` holds blocks of zeros, in `range` or everywhere.
 ///
-/// The file keeps its size and every byte. A cancel leaves a part of the holes dug.
-/// Progress tells the bytes looked at.
+/// The file keeps its size and every byte. A cancel leaves a part of the holes dug. Progress counts
+/// the bytes checked.
 pub fn dig_holes(
     file: &HostFile,
     range: Option<ByteRange>,
@@ -218,7 +218,7 @@ impl<'a> SeekData<'a> {
 
 impl DataMap for SeekData<'_> {
     fn size_bytes(&self) -> Result<u64> {
-        // A disk has no holes, and its node tells no size.
+        // A disk has no holes, and its metadata has no size.
         Ok(self.0.metadata()?.len())
     }
 

@@ -1,11 +1,13 @@
-//! Calls that nothing interrupts, made where they can be left.
+//! Uninterruptible calls, made by a detached thread or process.
 //!
-//! `fdatasync` waits for the disk, and the last `close` of a removed file waits for its blocks to be freed, with `discard` for
-//! the disk as well: a quarter of a second a GiB and more. A thread makes them, so that whoever is told to stop returns at once.
+//! `fdatasync` waits for the disk, and the last `close` of a removed file waits for its blocks to
+//! be freed, with `discard` for the disk as well: 0.25 s per GiB and more. A thread makes them, so
+//! that a cancelled caller returns at once.
 //!
-//! A process ends only after all of its threads. A program that has to end at once as well becomes its own helper
-//! ([`use_helper`]): it is started once more for each call, and that process is left behind. A library starts no processes by
-//! itself: they would run the host's fork handlers, and turn up in its `wait`.
+//! A process ends only after all of its threads. A program that must end at once as well becomes
+//! its own helper ([`use_helper`]): it is started again for each call, and that process is left
+//! behind. A library starts no processes by itself: they would run the host's fork handlers, and
+//! appear in its `wait`.
 
 use std::convert::Infallible;
 use std::ffi::OsStr;
@@ -70,13 +72,15 @@ fn start(task: &str, input: OwnedFd, output: OwnedFd) -> Option<()> {
     Some(())
 }
 
-/// Keeps a file open elsewhere while it lives. Whoever drops that last, after the file, waits for nothing.
+/// Keeps a file open in another place while it lives. Dropping it last, after the file, does not
+/// wait.
 pub(crate) enum Holder {
     Process { _go: PipeWriter },
     Thread { _go: Sender<Infallible> },
 }
 
-/// Keeps `file` open elsewhere until what is returned is dropped. `None`, and nothing changes, where nobody can be had for it.
+/// Keeps `file` open in another place until the result is dropped. `None`, without effect, if that
+/// is not possible.
 pub(crate) fn hold(file: &File) -> Option<Holder> {
     let (wait, go) = io::pipe().ok()?;
     if start(HOLD, wait.into(), file.try_clone().ok()?.into()).is_some() {
@@ -110,7 +114,7 @@ impl Sync {
         let (tell, answer) = channel();
         let sync = move || {
             let result = file.sync_data();
-            // Nobody finds the file open here once the answer is known.
+            // The file is closed here before the answer is known.
             drop(file);
             let _ = tell.send(result);
         };

@@ -1,9 +1,9 @@
-//! How other writers are kept out of a file, and who they are.
+//! Exclusion of other writers of a file, and their names.
 //!
-//! Zeros put into a hole are only safe while nobody writes there: data written
-//! between the look at the map and the zeros would be lost. A write lease excludes
-//! everybody who goes through this kernel. Where others reach the file past it (a FUSE
-//! or network server), a granted lease proves nothing, and the file is refused.
+//! Writing zeros into a hole is only safe while no other process writes there: data written between
+//! reading the map and writing the zeros would be lost. A write lease excludes every process of
+//! this kernel. If others can reach the file without this kernel (a FUSE or network server), a
+//! granted lease proves nothing, and the file is refused.
 
 use std::time::{Duration, Instant};
 
@@ -14,31 +14,31 @@ use crate::filesystem::FileSystem;
 use crate::holders;
 use crate::sys::lease::WriteLease;
 
-/// How long somebody who has the file open is waited for: a process just started holds what its
-/// parent had open for a moment, and so does a look at a file by an indexer.
+/// Timeout for a process that has the file open: a process just started holds the files of its
+/// parent for a moment, and an indexer reads a file briefly.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// How other writers are kept out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Exclusion {
-    /// By a write lease: refused when somebody has the file open or can reach it past this kernel,
-    /// stopped when somebody opens it.
+    /// By a write lease: refused if another process has the file open or can reach it without this
+    /// kernel, stopped when another process opens it.
     #[default]
     Lease,
-    /// Not at all: the caller knows that nobody writes to the holes.
+    /// None: the caller guarantees that no process writes to the holes.
     Shared,
 }
 
 /// Whom a lease excludes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseReach {
-    /// Everybody who can reach the file.
+    /// Every process that can reach the file.
     Everybody,
     /// Only who goes through this kernel, on the file system of this name.
     ThisKernel(String),
 }
 
-/// Keeps everybody else out while it lives.
+/// Excludes all other processes while it lives.
 pub(crate) fn take_lease<'f>(
     file: &'f HostFile,
     filesystem: &FileSystem,
@@ -83,7 +83,7 @@ pub(crate) fn take_lease<'f>(
     })
 }
 
-/// Nobody waits to open the file.
+/// Fails if another process waits to open the file.
 pub(crate) fn check_lease(file: &HostFile, lease: Option<&WriteLease<'_>>) -> Result<()> {
     if lease.is_some_and(WriteLease::is_contended) {
         return Err(Error::new(ErrorKind::InUse)

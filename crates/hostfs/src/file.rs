@@ -63,7 +63,7 @@ impl HostFile {
         };
         let file = open(libc::O_NONBLOCK)
             .or_else(|error| match error.raw_os_error() {
-                // Under somebody's lease; it is given back to who waits.
+                // Under another process's lease, which is released for this open.
                 Some(libc::EWOULDBLOCK) => open(0),
                 _ => Err(error),
             })
@@ -179,7 +179,7 @@ impl AsFd for HostFile {
 impl SpaceFile for HostFile {
     fn size(&self) -> Result<u64> {
         if self.is_disk {
-            // Its node tells none. Nobody reads at the offset of the descriptor.
+            // Its metadata has none. The offset of the descriptor is not used for reading.
             return rustix::fs::seek(&self.file, SeekFrom::End(0))
                 .map_err(|errno| self.error(errno).during("size"));
         }

@@ -1,9 +1,8 @@
-//! What lies under a file: the file system, how it is mounted, and the disk.
+//! The environment of a file: the file system, its mount, and the disk.
 //!
-//! Only facts that can be read are read here (statfs, mountinfo, statx, sysfs).
-//! What a file system can *do* is tried, not guessed from its name or version;
-//! the name serves for copy-on-write and network file systems, which accept
-//! everything and promise less.
+//! Only facts that can be read are read here (statfs, mountinfo, statx, sysfs). What a file system
+//! *supports* is tried, not derived from its name or version; the name serves for copy-on-write and
+//! network file systems, which accept everything and guarantee less.
 
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -23,7 +22,8 @@ use crate::scratch::Scratch;
 /// The magic number of ext2, ext3 and ext4.
 const EXT: u64 = 0xef53;
 
-/// File systems whose files only this kernel reaches, by their names in `mount(8)`: a lease excludes everybody.
+/// File systems whose files only this kernel can reach, by their names in `mount(8)`: a lease
+/// excludes every other process.
 const LOCAL: &[&str] = &[
     "affs",
     "bcachefs",
@@ -95,10 +95,10 @@ pub struct FileSystem {
 }
 
 impl FileSystem {
-    /// Bytes free for this user on the file system of an open file or directory, as it says itself.
+    /// Bytes free for this user on the file system of an open file or directory.
     ///
     /// # Errors
-    /// Those of the calls that look at it.
+    /// Those of `fstatvfs`.
     pub fn available_bytes(file: &impl AsFd) -> Result<u64> {
         Ok(Self::of(file)?.available_bytes)
     }
@@ -229,14 +229,14 @@ impl FileSystem {
     }
 }
 
-/// Blocks of ext4 that nobody gets, so that it can always write what it must (`/sys/fs/ext4/*/reserved_clusters`, as it is unless
-/// somebody has changed it). They are in `f_bfree`.
+/// Blocks that ext4 reserves for itself, so that necessary writes succeed
+/// (`/sys/fs/ext4/*/reserved_clusters`, by default). They are included in `f_bfree`.
 fn kept_by_ext4(blocks: u64) -> u64 {
     (blocks / 50).min(4096)
 }
 
-/// ext4 keeps blocks back for one user, root if nobody else is named, and for who has the capability. Root in a container has
-/// none, and on other file systems nobody gets what they keep back.
+/// ext4 reserves blocks for one user, root by default, and for processes with the capability. Root
+/// in a container has none, and on other file systems the reserve is inaccessible.
 fn may_use_reserve(options: &[String]) -> bool {
     let resource = CapabilitySet::SYS_RESOURCE;
     let has_capability = capabilities(None).is_ok_and(|sets| sets.effective.contains(resource));

@@ -1,8 +1,7 @@
-//! Who has a file open, from `/proc`.
+//! Which processes have a file open, from `/proc`.
 //!
-//! Only for telling people whom to ask: the answer is out of date when it is
-//! given, and processes of other users are invisible without privileges. What
-//! must be certain is left to the kernel (leases).
+//! For messages only: the answer is outdated when it is given, and processes of other users are
+//! invisible without privileges. Certainty comes from the kernel (leases).
 
 use std::fmt;
 use std::fs;
@@ -31,7 +30,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Processes other than this one that have `path` open, as far as they can be seen.
+/// Visible processes other than this one that have `path` open.
 pub fn holders(path: &Path) -> Vec<Holder> {
     let Ok(wanted) = Identity::of(path) else {
         return Vec::new();
@@ -76,7 +75,7 @@ fn holder(pid: u32, wanted: Identity) -> Option<Holder> {
     })
 }
 
-/// `3 processes, among them qemu-system-x86 (pid 17, writing)`; `None` when nobody was seen.
+/// `3 processes, among them qemu-system-x86 (pid 17, writing)`; `None` if none is visible.
 pub fn describe(path: &Path) -> Option<String> {
     let mut all = holders(path);
     all.sort_by_key(|holder| !holder.may_write);

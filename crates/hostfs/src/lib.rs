@@ -1,14 +1,13 @@
-//! Written preallocation on whatever file system the host has.
+//! Written preallocation on any file system of the host.
 //!
-//! [`create`] makes a file whose space is really there, [`materialize`] does the
-//! same to an existing file without touching its data, [`write_zeroes`] zeroes a
-//! range and leaves it written, and [`probe`] tells what a place can do. All of
-//! them follow one [`Plan`]: the first strategy the target supports, with the
-//! reason for it. [`HostFile`] is the [`SpaceFile`](extant_space::SpaceFile) of
-//! the host.
+//! [`create`] makes a file with allocated space, [`materialize`] does the same to an existing file
+//! without changing its data, [`write_zeroes`] zeroes a range and leaves it written, and [`probe`]
+//! reports what a place supports. All of them follow one [`Plan`]: the first strategy that the
+//! target supports, with the reason for it. [`HostFile`] is the
+//! [`SpaceFile`](extant_space::SpaceFile) of the host.
 //!
-//! Long operations take a [`Control`](extant_space::Control) (cancel token and
-//! progress) and a [`Pace`] (full speed, a rate, or in the background).
+//! Long operations take a [`Control`](extant_space::Control) (cancel token and progress) and a
+//! [`Pace`] (full speed, a rate, or in the background).
 
 #![deny(unsafe_code)]
 

@@ -1,12 +1,12 @@
 //! Holes and unwritten parts of an existing file become written; its data stays.
 //!
-//! Order: exclude other writers, refuse what cannot stay in place, make the range
-//! written (`written.rs`), hold the result against the map.
+//! Order: exclude other writers, refuse files that cannot be written in place, make the range
+//! written (`written.rs`), verify the result.
 //!
-//! What keeps data safe:
-//! - zeros go only where the map, read after a flush, says hole or unwritten;
-//! - a write lease keeps everybody else out (`exclusion.rs`), unless the caller knows
-//!   that nobody writes ([`Exclusion::Shared`]);
+//! Data is safe because:
+//! - zeros are written only where the map, read after a flush, has a hole or an unwritten extent;
+//! - a write lease excludes all other processes (`exclusion.rs`), unless the caller guarantees that
+//!   none writes ([`Exclusion::Shared`]);
 //! - a cancel or an error waits for every zero in flight.
 
 use std::os::unix::fs::MetadataExt;
@@ -68,7 +68,7 @@ pub struct MaterializeReport {
     pub unshared_bytes: u64,
     /// The way taken; `None` when nothing was missing.
     pub plan: Option<Plan>,
-    /// What the result was held against.
+    /// What verified the result.
     pub verified: Verified,
     /// Time taken, seconds.
     pub elapsed_seconds: f64,
@@ -76,12 +76,11 @@ pub struct MaterializeReport {
 
 /// Makes the holes and unwritten parts of `path` written.
 ///
-/// Fails with [`ErrorKind::InUse`] when somebody has the file open, [`ErrorKind::Unsupported`]
-/// where a lease does not exclude everybody (FUSE, some network file systems),
-/// [`ErrorKind::CopyOnWrite`] when written space would not stay,
-/// [`ErrorKind::NoSpace`] with what is missing, before anything is changed. After
-/// [`ErrorKind::Cancelled`] or an error of the device the data is as before, and
-/// running again does what is left.
+/// Fails with [`ErrorKind::InUse`] if another process has the file open, [`ErrorKind::Unsupported`]
+/// if a lease does not exclude all others (FUSE, some network file systems),
+/// [`ErrorKind::CopyOnWrite`] if written space would not stay in place, [`ErrorKind::NoSpace`] with
+/// the missing amount, before anything is changed. After [`ErrorKind::Cancelled`] or an error of
+/// the device the data is unchanged, and running it again does the rest.
 pub fn materialize(
     path: &Path,
     options: &MaterializeOptions,
@@ -92,7 +91,7 @@ pub fn materialize(
         .map_err(|error| error.at(path))
 }
 
-/// [`materialize`] for a file that is open for reading and writing, by nobody but the caller.
+/// [`materialize`] for a file that the caller alone has open for reading and writing.
 pub fn materialize_file(
     file: &HostFile,
     options: &MaterializeOptions,

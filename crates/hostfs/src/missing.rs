@@ -8,7 +8,7 @@ use crate::file::HostFile;
 use crate::filesystem::{FileSystem, FileSystemKind};
 use crate::written::Target;
 
-/// Looked at in one piece where holes cannot be told from data.
+/// Read in one chunk if holes cannot be distinguished from data.
 const LOOK_THROUGH: u64 = 1 << 20;
 /// The kernel's write zeroes is tried on so much.
 const TRIAL: u64 = 1 << 20;
@@ -52,8 +52,8 @@ pub(crate) fn first_unwritten(target: &Target<'_>) -> Result<Option<ByteRange>> 
     Ok(found)
 }
 
-/// Holes and data are all that the map tells, so unwritten space may pass for data. Not in
-/// memory: pages that were never written are holes there.
+/// The map distinguishes holes and data only, so unwritten space may appear as data. Not in memory:
+/// pages that were never written are holes there.
 pub(crate) fn map_is_blind(file: &HostFile, filesystem: &FileSystem) -> bool {
     !file.map_source().tells_states() && filesystem.kind != FileSystemKind::Memory
 }

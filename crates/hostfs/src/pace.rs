@@ -29,7 +29,7 @@ use window::Window;
 use crate::file::HostFile;
 use crate::filesystem::FileSystem;
 
-/// Longest sleep before a cancel is looked for.
+/// Maximum interval between checks for a cancel.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// How a long operation uses the disk.
@@ -38,10 +38,10 @@ pub enum Pace {
     /// As fast as the disk goes.
     #[default]
     Full,
-    /// At most so many bytes a second, on average over a tenth of a second.
+    /// At most this number of bytes per second, averaged over a tenth of a second.
     Limit(NonZeroU64),
-    /// Behind everybody else: the rate follows the latency of the operation's own
-    /// requests and what others do on the disk, and stays under the limit if there is one.
+    /// Yields to all other users of the disk: the rate follows the latency of the operation's own
+    /// requests and the activity of others, and stays below the limit if there is one.
     Background(Option<NonZeroU64>),
     /// As [`Background`](Self::Background), under a limit that is shared with others.
     BackgroundShared(SharedRate),
@@ -64,7 +64,7 @@ impl Pace {
 /// Answer to "may I send the next request?"
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// Now, and at most so many bytes.
+    /// Now, and at most this number of bytes.
     Now(u32),
     /// Ask again when a request has ended, or after so long.
     Later(Duration),

@@ -1,16 +1,15 @@
 //! The file that a creation works on, until it is complete and gets its name.
 //!
-//! It lies beside the name, as `.NAME.extant-partial`, so that the rename at the end
-//! stays on one file system. A run that is killed leaves it; the same command
-//! takes it up again. It is adopted only when it is ours (same user, a regular
-//! file with one name) and holds nothing but zeros: it has our mark (`mark.rs`), or
-//! was read. Only one process works on it at a time (flock).
+//! It is beside the name, as `.NAME.extant-partial`, so that the final rename stays on one file
+//! system. A killed run leaves it; the same command resumes it. It is adopted only if it is a
+//! regular file of the same user with one name and holds nothing but zeros: it has the mark
+//! (`mark.rs`), or was read. Only one process works on it at a time (flock).
 //!
-//! A file that gets contents has another name from then on, `.NAME.extant-filling`, as what
-//! is written in it are no zeros any more: a run that finds one begins again.
+//! A file that receives contents is renamed to `.NAME.extant-filling` first, because it no longer
+//! holds only zeros: a run that finds one begins again.
 //!
-//! Crashes survived: before the rename the name does not exist (or still is the
-//! old file); after it, the file is complete, as it was synced before.
+//! Crash safety: before the rename the name does not exist (or is the old file); after it, the file
+//! is complete, because it was synced before.
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
@@ -51,7 +50,7 @@ pub(crate) struct Partial {
 }
 
 impl Partial {
-    /// Makes the file, or takes up the one that an earlier run left.
+    /// Makes the file, or adopts that of an earlier run.
     pub(crate) fn open(destination: Destination, keep: bool, control: Control<'_>) -> Result<Self> {
         remove_filled(&destination)?;
         let name = destination.partial_name();
@@ -84,7 +83,7 @@ impl Partial {
             }
         }
         let opened = destination
-            // Another run may have finished between the look at the name and the lock.
+            // Another run may have finished between the check of the name and the lock.
             .check_name()
             .and_then(|()| HostFile::from_file(File::from(fd), &destination.path));
         if let (Ok(file), Origin::Found) = (&opened, origin) {
@@ -109,8 +108,8 @@ impl Partial {
         &self.file
     }
 
-    /// From here on the file may hold more than zeros: it gets a name that no run takes up, on the disk before the first
-    /// byte is there.
+    /// From here on the file may hold more than zeros: it gets a name that no run adopts, durable
+    /// before the first byte is written.
     pub(crate) fn begin_filling(&self) -> Result<()> {
         let directory = &self.destination.directory;
         let name = self.destination.filling_name();
@@ -142,8 +141,8 @@ impl Partial {
 
     /// Ends a cancelled creation: removes the file unless it was to be kept.
     ///
-    /// With `discard` the kernel tells the disk about every block while it frees a file, which
-    /// takes long; the space comes back soon after the return then, which does not wait.
+    /// With `discard` the kernel discards every block while it frees a file, which takes long; the
+    /// return does not wait for it.
     pub(crate) fn cancel(self, filesystem: &FileSystem) {
         let is_slow = filesystem.options.iter().any(|option| option == "discard");
         if self.keep || !is_slow {
@@ -213,7 +212,7 @@ impl Drop for Partial {
         let name = &*self.name.borrow();
         let is_filled = *name == self.destination.filling_name();
         if !self.is_published && (!self.keep || is_filled) {
-            // The error that brought us here is the one to tell.
+            // The first error is the one to report.
             let _ = rustix::fs::unlinkat(&self.destination.directory, name, AtFlags::empty());
         }
     }
@@ -256,7 +255,7 @@ fn remove_filled(destination: &Destination) -> Result<()> {
     }
 }
 
-/// `None`: it vanished between two looks.
+/// `None`: it vanished between two attempts.
 fn open_or_make(
     destination: &Destination,
     name: &OsStr,
@@ -321,7 +320,8 @@ fn in_the_way(path: &Path, why: &str) -> Error {
         .advice("remove it, or choose another name")
 }
 
-/// A file without our mark may be any file of this user, renamed by somebody else: it is read before it is believed.
+/// A file without the mark may be any file of this user, renamed by another one: it is read before
+/// it is adopted.
 fn check_is_zeros(file: &HostFile, path: &Path, control: Control<'_>) -> Result<()> {
     if mark::is_set(file) {
         return Ok(());

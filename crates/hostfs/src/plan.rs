@@ -1,18 +1,16 @@
-//! Which way space becomes written on a target, and why.
+//! The plan: how space becomes written on a target, and why.
 //!
-//! The strategies in order; the first that the target supports is taken. What a
-//! target supports is tried on the file itself.
+//! The first strategy that the target supports is taken. Support is tried on the file itself.
 //!
-//! 1. [`Strategy::WriteZeroes`]: the kernel writes zeroes
-//!    (`FALLOC_FL_WRITE_ZEROES`, Linux 6.17, disks whose write-zeroes unmap).
-//! 2. [`Strategy::Overwrite`]: the whole range is allocated first, in requests
-//!    as large as possible, so that the allocator sees the full size; then what is
-//!    not yet written is overwritten with zeros.
-//! 3. [`Strategy::WriteInOrder`]: no fallocate (NFS 3, some FUSE, ext2): zeros
-//!    are written from the start to the end.
+//! 1. [`Strategy::WriteZeroes`]: the kernel writes zeroes (`FALLOC_FL_WRITE_ZEROES`, Linux 6.17,
+//!    disks whose write-zeroes unmap).
+//! 2. [`Strategy::Overwrite`]: the whole range is allocated first, in requests as large as
+//!    possible, so that the allocator sees the full size; then unwritten parts are overwritten with
+//!    zeros.
+//! 3. [`Strategy::WriteInOrder`]: no fallocate (NFS 3, some FUSE, ext2): zeros are written from the
+//!    start to the end.
 //!
-//! Copy-on-write targets have no strategy: written space does not stay in place
-//! there, and pretending would help nobody.
+//! Copy-on-write targets have no strategy: written space does not stay in place there.
 
 use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, Result, SpaceFile};
 use extant_sys::direct::DirectIo;

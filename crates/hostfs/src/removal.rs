@@ -10,8 +10,9 @@ use rustix::fs::{AtFlags, Mode, OFlags};
 
 use crate::elsewhere;
 
-/// Removes the regular file `name` of `directory`. Its space comes back soon after the return, which does
-/// not wait: to free a file takes long where the kernel tells the disk about every block (mount option `discard`).
+/// Removes the regular file `name` of `directory`. Its space is freed soon after the return, which
+/// does not wait: freeing a file takes long if the kernel discards every block (mount option
+/// `discard`).
 ///
 /// # Errors
 /// Those of `unlinkat`.

@@ -1,9 +1,8 @@
-//! Holds a result against what was asked for, before success is reported.
+//! Verifies a result before success is reported.
 //!
-//! A file system, a disk or a FUSE server may acknowledge what it did not do. What
-//! can be seen is looked at: the size, the extent map (every byte in the wanted
-//! state, none shared), the blocks that the file takes where the map cannot tell,
-//! and a sample of the contents where they are known.
+//! A file system, a disk or a FUSE server may acknowledge what it did not do. All visible
+//! properties are checked: the size, the extent map (every byte in the wanted state, none shared),
+//! the block count of the file if there is no map, and a sample of the contents if they are known.
 
 use std::ops::ControlFlow;
 
@@ -19,7 +18,7 @@ use crate::written::Target;
 const SAMPLES: u64 = 64;
 const SAMPLE_BYTES: u64 = 4096;
 
-/// What a result was held against.
+/// What verified a result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verified {

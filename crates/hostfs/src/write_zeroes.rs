@@ -1,13 +1,12 @@
 //! `fallocate -w` on any file system: the range reads as zeros and is written.
 //!
-//! The kernel's own operation is tried first. Where it is refused the same
-//! guarantee is reached from here: the range is allocated in one piece, then all
-//! of it is overwritten with zeros. Edge blocks follow the rules of the kernel: an
-//! edge block that is a hole or unwritten becomes written as a whole, one that is
-//! written is zeroed only inside the range.
+//! The kernel's own operation is tried first. If it is refused, the range is allocated in one
+//! request, then overwritten with zeros. Edge blocks follow the rules of the kernel: an edge block
+//! that is a hole or unwritten becomes written as a whole, one that is written is zeroed only
+//! inside the range.
 //!
-//! Unlike [`materialize`](crate::materialize) this destroys the data in the range,
-//! and like `fallocate(2)` it keeps nobody out.
+//! Unlike [`materialize`](crate::materialize) this destroys the data in the range, and like
+//! `fallocate(2)` it does not exclude other processes.
 
 use extant_space::{ByteRange, Control, ErrorKind, FallocateMode, Phase, Result, SpaceFile};
 use serde::Serialize;
@@ -38,7 +37,7 @@ pub struct WriteZeroesReport {
     pub range: ByteRange,
     /// The way taken where the kernel refused; `None`: the kernel did it.
     pub fallback: Option<Plan>,
-    /// What the fallback's result was held against.
+    /// What verified the result of the fallback.
     pub verified: Option<Verified>,
 }
 

@@ -1,8 +1,8 @@
-//! Makes a range of a file written: the one core of `create` and `materialize`.
+//! Makes a range of a file written: the common core of `create` and `materialize`.
 //!
-//! The holes are allocated in requests as large as possible; then zeros go over
-//! what is still not written, by the plan. The caller keeps others out, looks for
-//! shared parts, and verifies.
+//! The holes are allocated in requests as large as possible; then zeros are written to what is
+//! still not written, by the plan. The caller excludes other processes, checks for shared parts,
+//! and verifies.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::zero_writer::ZeroWriter;
 
 /// Granularity of paced requests, bytes: a multiple of any block.
 const PACED_UNIT: u32 = 64 << 10;
-/// A cancel is looked for at least this often.
+/// Maximum interval between checks for a cancel.
 const LOOK: Duration = Duration::from_millis(20);
 /// So often in a walk over a map.
 const LOOK_EXTENTS: u64 = 1024;
@@ -37,7 +37,7 @@ pub(crate) struct Target<'a> {
     pub(crate) range: ByteRange,
     pub(crate) pace: &'a Pace,
     pub(crate) control: Control<'a>,
-    /// Keeps others out; `None` where nobody can know the file, or the caller answers for it.
+    /// Excludes other processes; `None` if none can know the file, or the caller guarantees it.
     pub(crate) lease: Option<&'a WriteLease<'a>>,
 }
 
@@ -51,8 +51,8 @@ pub(crate) struct Made {
 }
 
 impl Target<'_> {
-    /// Allocates the holes of the range, which must lie inside the file, and writes zeros over
-    /// what is not written. Synced on return.
+    /// Allocates the holes of the range, which must be inside the file, and writes zeros to what is
+    /// not written. Synced on return.
     pub(crate) fn make_written(&self) -> Result<Made> {
         let before = missing::survey(self)?;
         let total = self.range.len();
@@ -105,8 +105,8 @@ impl Target<'_> {
         }
     }
 
-    /// Writes zeros by hand over what the kernel's write zeroes left: Linux up to 7.1 at least
-    /// zeroes a block at the edge of its range, and leaves it unwritten.
+    /// Overwrites with zeros what the kernel's write zeroes left: Linux up to 7.1 at least zeroes a
+    /// block at the edge of its range, and leaves it unwritten.
     pub(crate) fn write_rest(&self, plan: &Plan) -> Result<()> {
         let mut writer = ZeroWriter::new(self, plan, self.range.len())?;
         missing::for_each(self, false, &mut |part| writer.zero(part))?;
@@ -114,7 +114,7 @@ impl Target<'_> {
         Ok(())
     }
 
-    /// Nobody asked to stop, and nobody waits to open the file.
+    /// Fails after a cancel, or if another process waits to open the file.
     pub(crate) fn check_go_on(&self) -> Result<()> {
         self.control.cancel.check()?;
         check_lease(self.file, self.lease)
@@ -200,7 +200,7 @@ impl Target<'_> {
         Err(error.detail(no_space(wanted_bytes, available_bytes)))
     }
 
-    /// The file system ran full after all: says how much is missing as far as it counts now.
+    /// The file system became full: adds the missing amount by its current counts.
     fn explain_full(&self, error: Error) -> Error {
         let now = FileSystem::of(self.file.as_file());
         match (error.kind(), now, self.file.allocated_bytes()) {
@@ -255,7 +255,7 @@ mod tests {
             control: Control::new(&cancel, &Silent),
             lease: Some(&lease),
         };
-        // Waits in the kernel until the lease is given back.
+        // Waits in the kernel until the lease is released.
         let opener = std::thread::spawn(move || File::open(path));
         let deadline = Instant::now() + Duration::from_secs(20);
         while !lease.is_contended() {

@@ -1,15 +1,14 @@
-//! Writes zeros over ranges, many requests at a time, at the pace that is set.
+//! Writes zeros over ranges with many requests in flight, at the given pace.
 //!
-//! Three ways to the disk, chosen once: io_uring with direct I/O; direct I/O from a
-//! few threads where io_uring is missing or forbidden; the page cache where there
-//! is no direct I/O (tmpfs, some FUSE), kept short by writing out behind.
+//! Three backends, chosen once: io_uring with direct I/O; direct I/O from a few threads if io_uring
+//! is missing or forbidden; the page cache if there is no direct I/O (tmpfs, some FUSE), with early
+//! writeback.
 //!
-//! Whole blocks go the fast way. Edges inside a block are kept until [`finish`]
-//! and go through the page cache, which reads the rest of their block first.
+//! Whole blocks use the fast path. Edges inside a block are kept until [`finish`] and use the page
+//! cache, which reads the rest of their block first.
 //!
-//! A request that ended short is sent again for its rest. The first error stops
-//! the run; what is in flight is waited for, always: a zero that lands late could
-//! land on somebody's data.
+//! A short write is continued. The first error stops the run; requests in flight are always
+//! awaited: a late zero could overwrite data.
 //!
 //! [`finish`]: ZeroWriter::finish
 
@@ -40,9 +39,9 @@ use crate::written::Target;
 const DEPTH: usize = 16;
 /// Threads that stand in for io_uring.
 const DIRECT_THREADS: usize = 4;
-/// Cancel is looked for at least this often.
+/// Maximum interval between checks for a cancel.
 const LOOK: Duration = Duration::from_millis(20);
-/// Progress is told at most this often.
+/// Minimum interval between progress reports.
 const TELL: Duration = Duration::from_millis(50);
 
 enum Engine<'f> {
@@ -243,7 +242,7 @@ impl<'a> ZeroWriter<'a> {
         }
     }
 
-    /// Nobody asked to stop, and nobody waits to open the file.
+    /// Fails after a cancel, or if another process waits to open the file.
     fn check_go_on(&self) -> Result<()> {
         self.control.cancel.check()?;
         check_lease(self.file, self.lease)

@@ -1,8 +1,7 @@
-//! A cancel at every point where it can be seen: nothing leaks, nothing is lost.
+//! A cancel at every possible point: nothing leaks, nothing is lost.
 //!
-//! The token is cancelled from inside the progress callback, at the first call,
-//! then at the second, and so on, until a run gets through: every point where an
-//! operation tells something is a point where it is stopped once.
+//! The token is cancelled inside the progress callback, at the first call, then at the second, and
+//! so on, until a run completes: an operation is stopped once at every progress report.
 
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -18,7 +17,7 @@ use extant_testkit::faulty::{Faults, Faulty};
 use extant_testkit::scratch::{Filesystem, Scratch};
 use extant_testkit::{oracle, require, requires};
 
-/// Slow enough that progress is told dozens of times.
+/// Slow enough for dozens of progress reports.
 const PACE: Pace = Pace::Limit(NonZeroU64::new(200 << 20).unwrap());
 
 /// Runs `operation` with a token that is cancelled at the `point`-th progress, 0 being before

@@ -117,7 +117,7 @@ fn check(filesystem: Filesystem) {
 /// `has_map`: filefrag sees which parts are written.
 fn check_at(filesystem: &str, folder: &Path, exclusion: Exclusion, has_map: bool) {
     let path = folder.join("file");
-    // Each case is a new file: what fails is told with its steps by proptest.
+    // Each case is a new file: proptest prints the steps of a failure.
     let mut runner = TestRunner::new(Config {
         cases: 40,
         failure_persistence: None,

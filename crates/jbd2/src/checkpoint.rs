@@ -1,9 +1,10 @@
-//! Which transactions are in the log, and how they come home so that their space is free again.
+//! Transactions in the log, and their checkpoint, which frees their log space.
 //!
-//! Model: a transaction is *homeless* in so many blocks: those whose latest committed contents are its own and
-//! not at home yet. A block that a later transaction changes again passes to that one. The oldest transactions
-//! without homeless blocks are what the tail can move past. A [`Plan`] brings the blocks of some oldest
-//! transactions home, sorted, in batches between which commits may go on.
+//! Model: a transaction counts its blocks that are not checkpointed: those whose latest committed
+//! contents are its own and not yet written in place. A block that a later transaction changes
+//! again passes to that one. The tail can move past the oldest transactions without such blocks. A
+//! [`Plan`] writes the blocks of some oldest transactions in place, sorted, in batches between
+//! which commits may run.
 //!
 //! Invariant: the sum of `homeless` is the number of blocks in the table.
 
@@ -83,7 +84,7 @@ impl Checkpoints {
         self.plan.is_some()
     }
 
-    /// Plans to bring home what keeps more than `used` blocks of the log in use.
+    /// Plans the checkpoint of everything that keeps more than `used` blocks of the log in use.
     pub(crate) fn plan(&mut self, log: &Log, used: u32, table: &Table) {
         let mut left = log.used();
         let count = self.logged.iter().take_while(|transaction| {
@@ -135,7 +136,7 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Moves the tail past the oldest transactions that have nothing left to bring home.
+    /// Moves the tail past the oldest transactions that are completely checkpointed.
     fn move_tail(&mut self, log: &mut Log) -> Result<()> {
         let mut freed = 0;
         while let Some(oldest) = self.logged.front().filter(|oldest| oldest.homeless == 0) {

@@ -20,8 +20,8 @@ pub(crate) struct Disk {
 
 impl Disk {
     /// # Errors
-    /// `Corrupt` when the place lies outside the device, `Unsupported` when a block is smaller than what the
-    /// device can write.
+    /// `Corrupt` if the location is outside the device, `Unsupported` if a block is smaller than
+    /// the device can write.
     pub(crate) fn new(device: Arc<dyn Device>, place: Place) -> Result<Self> {
         let geometry = device.geometry();
         if place.end_bytes() > geometry.size {
@@ -69,8 +69,8 @@ impl Disk {
     }
 
     /// # Errors
-    /// As [`JournalSuperblock::parse`], and `Corrupt` when the superblock speaks of another journal than
-    /// lies here.
+    /// As [`JournalSuperblock::parse`], and `Corrupt` if the superblock describes another journal
+    /// than this location.
     pub(crate) fn read_superblock(&self) -> Result<JournalSuperblock> {
         let mut block = vec![0; self.block_bytes()];
         self.read(0, 1, &mut block)?;

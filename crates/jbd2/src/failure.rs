@@ -1,4 +1,4 @@
-//! The error that stopped a journal: the first one stays, and everybody gets it.
+//! The error that stopped a journal: the first one stays, and every caller gets it.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};

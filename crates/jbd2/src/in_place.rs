@@ -17,7 +17,7 @@ use crate::disk::{flush, write_blocks};
 use crate::failure::Failure;
 use crate::sync::{Mutex, lock};
 
-/// Bytes of a transaction: what is lost at most when nobody syncs.
+/// Bytes of a transaction: the upper bound of the loss without a sync.
 const TRANSACTION_BYTES_MAX: u32 = 32 << 20;
 
 /// A device that transactions are written to without a log.
@@ -25,7 +25,7 @@ pub struct InPlace {
     device: Arc<dyn Device>,
     block_bytes: u32,
     pub(crate) failure: Arc<Failure>,
-    /// Held by who writes.
+    /// Held while a transaction is written.
     writing: Mutex<()>,
 }
 

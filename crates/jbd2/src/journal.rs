@@ -27,7 +27,8 @@ use crate::sync::{Mutex, lock};
 use crate::table::Table;
 use crate::{FastCommitBlocks, Frozen, Place};
 
-/// Of the log: what a transaction may take. The rest holds what is committed and not home yet.
+/// Maximum share of the log for a transaction. The rest holds committed blocks that are not
+/// checkpointed.
 const TRANSACTION_SHARE: u32 = 4;
 /// A log with fewer blocks has no room for a transaction and what it needs besides.
 const LOG_BLOCKS_MIN: u32 = 16;
@@ -37,7 +38,7 @@ const CRC32C: u8 = 4;
 /// How a log is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogFormat {
-    /// Which sums there are.
+    /// The kind of checksums.
     pub checksums: Checksums,
     /// How wide numbers of blocks are.
     pub block_numbers: BlockNumbers,
@@ -49,7 +50,7 @@ pub enum FastCommits {
     /// All of it is log.
     #[default]
     Off,
-    /// So many blocks as `s_num_fc_blks` says are kept, where the journal is large enough for that.
+    /// As many blocks as `s_num_fc_blks` says are reserved, if the journal is large enough.
     On,
 }
 
@@ -68,7 +69,7 @@ pub struct JournalOptions {
 pub struct LogUse {
     /// All.
     pub blocks: u32,
-    /// Those of transactions that are not home.
+    /// Those of transactions that are not checkpointed.
     pub used: u32,
 }
 
@@ -131,8 +132,8 @@ impl Journal {
         Ok(Self::with_log(disk, log))
     }
 
-    /// A journal whose log was recovered and goes on where it ended, with the transaction that was never
-    /// complete. Says so on the disk.
+    /// A journal whose log was recovered and continues at its end, with the transaction that was
+    /// never complete. Writes this to the disk.
     pub(crate) fn resume(disk: Disk, superblock: JournalSuperblock, end: Position) -> Result<Self> {
         let options = JournalOptions {
             format: None,
@@ -248,8 +249,8 @@ impl Journal {
         }
     }
 
-    /// Makes sure that nothing looks like a fast commit of another transaction: e2fsck 1.47.0 takes that for an
-    /// error.
+    /// Makes sure that no block looks like a fast commit of another transaction: e2fsck 1.47.0
+    /// treats that as an error.
     fn erase_fast_commits(&self) -> Result<()> {
         if self.fast_commits.is_empty() {
             return Ok(());
@@ -368,7 +369,7 @@ impl Journal {
         FastCommitBlocks::new(&self.disk, self.fast_commits())
     }
 
-    /// Where the journal lies.
+    /// Location of the journal.
     pub fn place(&self) -> &Place {
         self.disk.place()
     }

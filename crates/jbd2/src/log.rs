@@ -1,15 +1,17 @@
-//! The end of the log that grows: one transaction after the other.
+//! The growing end of the log: one transaction after the other.
 //!
-//! A transaction lies in the log as revoke blocks, descriptor blocks with their copies, and the commit block.
-//! All but the last are written side by side; a flush makes them, and the data that was written before,
-//! durable, and only then goes the commit block. What a power cut leaves of the first part counts for nothing.
+//! A transaction consists of revoke blocks, descriptor blocks with their copies, and the commit
+//! block. All but the last are written concurrently; a flush makes them, and the data written
+//! before, durable, and only then the commit block is written. A power cut leaves the first part
+//! without effect.
 //!
-//! A disk may write some sectors of the commit block alone. What says something lies in the first; the others must be
-//! zeros then, for the checksum, so zeros are written in its place together with the first part. Else others take the
-//! journal for damaged (e2fsck 1.47, older kernels), though it is only a commit that has not happened.
+//! A disk may write some sectors of the commit block only. Its contents are in the first sector;
+//! the others must be zeros then, for the checksum, so zeros are written in its place together with
+//! the first part. Otherwise other implementations consider the journal damaged (e2fsck 1.47, older
+//! kernels), although it is only a commit that has not happened.
 //!
-//! The superblock says where the log begins. It is written when the first transaction comes into an empty
-//! log, before it, and when the tail moves, after what lay there is durable at home.
+//! The superblock records where the log begins. It is written when the first transaction enters an
+//! empty log, before it, and when the tail moves, after the blocks there are durably checkpointed.
 
 use std::ops::Range;
 use std::time::SystemTime;
@@ -59,7 +61,7 @@ impl Log {
     /// A log that is empty on the disk. `superblock` has the features that the log shall have.
     pub(crate) fn new(disk: Disk, superblock: JournalSuperblock) -> Self {
         let ring = Ring::new(superblock.log());
-        // A later kernel goes on where the log ended; an older one leaves zero here.
+        // A later kernel continues where the log ended; an older one leaves zero here.
         let head = superblock.raw().s_head.get();
         Self {
             disk,
@@ -78,7 +80,8 @@ impl Log {
         }
     }
 
-    /// A log that goes on at `end`, what was before being durable at home. Says so on the disk.
+    /// A log that continues at `end`, with everything before durably checkpointed. Writes this to
+    /// the disk.
     pub(crate) fn resume(disk: Disk, superblock: JournalSuperblock, end: Position) -> Result<Self> {
         let mut log = Self::new(disk, superblock);
         log.head = end.block;
@@ -100,7 +103,7 @@ impl Log {
         self.ring
     }
 
-    /// Where the next transaction will lie.
+    /// Position of the next transaction.
     pub(crate) fn head(&self) -> Position {
         Position {
             block: self.head,
@@ -245,14 +248,14 @@ impl Log {
     }
 }
 
-/// A transaction as it lies in the log.
+/// A transaction in log format.
 struct Written<'t> {
     transaction: &'t Settled,
     format: &'t Format,
     sequence: Sequence,
     revokes: Vec<Vec<u8>>,
     descriptors: Vec<Vec<u8>>,
-    /// Copies that cannot lie in the log as they are, by their index.
+    /// Copies that must be escaped, by their index.
     escaped: Vec<(usize, Vec<u8>)>,
 }
 

@@ -1,12 +1,12 @@
-//! Where the blocks of the journal lie on the device.
+//! Location of the journal's blocks on the device.
 //!
-//! Model: the journal is a file of the file system it serves: runs of blocks, in the order of the file. The
-//! journal and the homes of its blocks are on one device; a journal on a device of its own has no place.
+//! Model: the journal is a file of the file system it serves: runs of blocks, in file order. The
+//! journal and the blocks it protects are on one device; an external journal is not supported.
 
 use extant_ondisk::ext4::PhysicalBlock;
 use extant_space::{Error, ErrorKind, Result};
 
-/// Blocks of the journal that lie side by side on the device.
+/// Contiguous blocks of the journal on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
     /// The first block, counted from the start of the device.
@@ -22,7 +22,7 @@ impl Run {
     }
 }
 
-/// Where the journal lies.
+/// Location of the journal.
 #[derive(Clone, Debug)]
 pub struct Place {
     block_bytes: u32,
@@ -99,10 +99,10 @@ impl Place {
         after > 0 && block.0 < self.on_device[after - 1].end()
     }
 
-    /// Where `count` blocks of the journal from `first` on lie: runs, in order.
+    /// Runs of `count` blocks of the journal from `first` on, in order.
     ///
     /// # Panics
-    /// When the journal has fewer blocks.
+    /// If the journal has fewer blocks.
     pub fn runs(&self, first: u32, count: u32) -> impl Iterator<Item = Run> + '_ {
         assert!(
             count <= self.blocks && first <= self.blocks - count,

@@ -1,14 +1,14 @@
-//! What a crash left in the log, and how it comes home.
+//! Recovery: what a crash left in the log, and its replay.
 //!
-//! Model: the log is walked once ([`scan`]), transaction by transaction, up to its end; what counts of it is a
-//! table of copies, for each block of the file system the last one that was not revoked. That table is then
-//! written home ([`Recovery::replay`]), or looked into by readers of a device that must not change
-//! ([`Overlay`]). The kernel makes three passes and writes every copy home, older ones too; what is at home
-//! afterwards is the same.
+//! Model: the log is walked once ([`scan`]), transaction by transaction, up to its end. The result
+//! is a table of copies, for each block of the file system the last one that was not revoked. That
+//! table is then written in place ([`Recovery::replay`]), or read through by readers of a device
+//! that must not change ([`Overlay`]). The kernel makes three passes and writes every copy, older
+//! ones too; the result is the same.
 //!
-//! Order: replay is durable before the superblock says that the log is empty ([`Recovery::finish`]), so that a
-//! crash in between only means to do it again. Fast commits are the file system's to replay, between the two: in
-//! one transaction of the journal as it goes on ([`Recovery::resume`]).
+//! Order: replay is durable before the superblock says that the log is empty
+//! ([`Recovery::finish`]), so that a crash in between only repeats it. The file system replays fast
+//! commits between the two: in one transaction of the resumed journal ([`Recovery::resume`]).
 //!
 //! Memory: under 100 bytes for every block of the log, and one batch.
 
@@ -150,12 +150,12 @@ impl Recovery {
         self.disk.write_superblock(&self.superblock)
     }
 
-    /// Goes on where the log ends, once all that was in it is durable at home ([`replay`](Self::replay)): the next
-    /// transaction is the one that the fast commits are for, so these count until it has committed. Says so on
-    /// the disk.
+    /// Continues where the log ends, once its contents are durable in place
+    /// ([`replay`](Self::replay)): the next transaction is the one of the fast commits, so these
+    /// stay valid until it has committed. Writes this to the disk.
     ///
     /// # Errors
-    /// As [`Journal::open`]; those of the device.
+    /// As [`Journal::open`]; errors of the device.
     pub fn resume(self) -> Result<Journal> {
         let end = Position {
             block: self.head,
@@ -218,8 +218,8 @@ impl Iterator for FastCommitBlocks<'_> {
     }
 }
 
-/// Makes the superblock that of an empty log. As the kernel does, `fast_commit` is cleared, so that who does
-/// not know it may take the journal; it comes back with the next transaction.
+/// Makes the superblock that of an empty log. As in the kernel, `fast_commit` is cleared, so that
+/// implementations without it may use the journal; it is set again with the next transaction.
 pub(crate) fn mark_empty(superblock: &mut JournalSuperblock, next: Sequence, head: u32) {
     let edited = superblock.edit(|raw| {
         raw.s_start.set(0);
@@ -258,7 +258,7 @@ impl<'d> Batch<'d> {
         BATCH_BYTES / self.block_bytes
     }
 
-    /// The contents of `copies` as they lie in the log, one after the other.
+    /// The contents of `copies` as stored in the log, one after the other.
     fn read(&mut self, copies: &[Copy]) -> Result<&mut [u8]> {
         self.buffer.resize(copies.len() * self.block_bytes, 0);
         let places = self.buffer.chunks_exact_mut(self.block_bytes);

@@ -1,4 +1,4 @@
-//! The ring of blocks in which transactions lie.
+//! The ring of log blocks.
 
 use std::ops::Range;
 

@@ -25,7 +25,8 @@ pub(crate) use shuttle::{
     thread_local,
 };
 
-/// A thread that panicked with the lock left its state half changed: nobody may go on with it.
+/// A thread that panicked with the lock left its state half changed: no thread may continue with
+/// it.
 const POISONED: &str = "a thread panicked while it changed the journal";
 
 /// Waits for the lock.

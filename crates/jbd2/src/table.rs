@@ -1,7 +1,7 @@
-//! Blocks that are committed and not at home yet, with their latest contents.
+//! Committed blocks that are not checkpointed, with their latest contents.
 //!
-//! Readers look up from any thread; only who holds the journal's state changes the table. A block leaves it
-//! after it was written home: who no longer finds it here finds it on the device.
+//! Readers look up from any thread; only the holder of the journal's state changes the table. A
+//! block is removed after it was written in place: a reader that misses here reads the device.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -35,7 +35,7 @@ impl From<InPlace> for Target {
 }
 
 impl Target {
-    /// What stopped it, shared with whoever asks often.
+    /// The error that stopped it, shared for frequent checks.
     pub(crate) fn failure(&self) -> Arc<Failure> {
         match self {
             Self::Journal(journal) => journal.shared_failure(),

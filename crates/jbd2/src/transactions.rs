@@ -1,20 +1,21 @@
-//! Handles for threads, and a thread that commits for all of them.
+//! Handles for threads, and a commit thread for all of them.
 //!
-//! Model: there is one running transaction. A thread that changes metadata opens a [`Handle`], whose changes
-//! belong wholly to the transaction that was running then. A commit waits until no handle is open, has the
-//! client hand over what was changed ([`Client::freeze`]), lets the next transaction run, and only then
-//! writes. Who waits for a transaction to be durable shares its commit with all others who do.
+//! Model: there is one running transaction. A thread that changes metadata opens a [`Handle`],
+//! whose changes belong entirely to the transaction that was running then. A commit waits until no
+//! handle is open, collects the changes from the client ([`Client::freeze`]), lets the next
+//! transaction run, and only then writes. All waiters for a transaction share its commit.
 //!
-//! A sync need not end the transaction: the client may say what it has changed so far in a *fast commit*
-//! ([`Client::fast_commit`]). Time is counted in [`Epoch`]s for that, which end with each commit, full or fast.
+//! A sync need not end the transaction: the client may describe its changes so far in a *fast
+//! commit* ([`Client::fast_commit`]). Time is divided into [`Epoch`]s for that, which end with each
+//! commit, full or fast.
 //!
-//! Cost of a handle: a shared lock and two additions on a line of memory that few threads share. Nothing is
-//! written by all: a thread opens the gate of its own [`Slot`](slots::Slot), and takes credits from what the
-//! slot has leased from the transaction.
+//! Cost of a handle: a shared lock and two additions on a cache line that few threads share.
+//! Nothing is written by all threads: a thread enters the barrier of its own [`Slot`](slots::Slot),
+//! and takes credits from the slot's lease on the transaction.
 //!
-//! Lock order, for clients: what a thread locks while it has a handle open must not be held by one that
-//! starts a handle, or waits for a commit. The thread of the commits calls the client without any lock of this
-//! crate but the gates, in [`Client::freeze`] alone.
+//! Lock order, for clients: a lock that a thread takes while it has a handle open must not be held
+//! by one that starts a handle, or waits for a commit. The commit thread calls the client without
+//! any lock of this crate but the barriers, in [`Client::freeze`] alone.
 
 mod committer;
 mod handle;
@@ -52,8 +53,8 @@ impl fmt::Display for TransactionId {
     }
 }
 
-/// What lies between two commits, full or fast: a part of a transaction of this opening of the journal. Counted
-/// from 1; it becomes durable as a whole.
+/// The time between two commits, full or fast: a part of a transaction of this opening of the
+/// journal. Counted from 1; it becomes durable as a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(u64);
 
@@ -90,8 +91,8 @@ pub trait Client: Send + Sync + 'static {
         Ok(())
     }
 
-    /// The transaction is durable. Called before those who wait for it go on; what it freed can be used again.
-    /// Must not start a handle or wait for a commit.
+    /// The transaction is durable. Called before its waiters continue; the blocks it freed can be
+    /// reused. Must not start a handle or wait for a commit.
     fn committed(&self, transaction: TransactionId);
 
     /// The journal was stopped by `error`; nothing that was not committed ever will be.
@@ -123,7 +124,7 @@ impl<C: Client + ?Sized> Client for Arc<C> {
 /// How transactions are to be committed.
 #[derive(Clone, Copy, Debug)]
 pub struct TransactionOptions {
-    /// How long a change may wait for its commit when nobody asks for it.
+    /// Maximum time of a change without a commit.
     pub interval: Duration,
     /// How many slots the threads are spread over; `None`: by the number of processors.
     pub slots: Option<usize>,
@@ -154,11 +155,11 @@ pub struct Transactions<C: Client> {
 }
 
 impl<C: Client> Transactions<C> {
-    /// Begins the first transaction. Who keeps the journal may look blocks up in it, and leaves the rest to the
-    /// transactions.
+    /// Begins the first transaction. The owner of the journal may look up blocks in it, and leaves
+    /// the rest to the transactions.
     ///
     /// # Errors
-    /// When no thread can be made.
+    /// If no thread can be created.
     pub fn new(target: impl Into<Target>, client: C, options: TransactionOptions) -> Result<Self> {
         let shared = Arc::new(Shared::new(target.into(), client, options));
         let theirs = shared.clone();
@@ -288,7 +289,7 @@ impl<C: Client> Drop for Transactions<C> {
     fn drop(&mut self) {
         self.shared.stop();
         if let Some(committer) = self.committer.take() {
-            // A panic there has been reported, and everybody who waited got an error.
+            // A panic there has been reported, and every waiter got an error.
             let _ = committer.join();
         }
     }

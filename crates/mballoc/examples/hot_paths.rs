@@ -10,7 +10,8 @@ use extant_mballoc::{
 use extant_space::Result;
 use extant_testkit::hot_paths::run_named;
 
-/// A name, and work that is done so many times on a fresh allocator; returns anything that depends on it.
+/// A name, and work done a given number of times on a fresh allocator; returns a value that depends
+/// on it.
 type Path = (&'static str, fn(u64) -> u64);
 
 const PATHS: [Path; 7] = [

@@ -65,11 +65,12 @@ impl Allocator {
         }
     }
 
-    /// Free runs of at least `minimum` blocks between two blocks of one group, in order and `runs_max` at most, which
-    /// nobody gets until the result is dropped: there is time to discard them. Blocks in windows are not among them.
+    /// Withholds free runs of at least `minimum` blocks between two blocks of one group, in order
+    /// and `runs_max` at most, until the result is dropped, so that they can be discarded. Blocks
+    /// in windows are not included.
     ///
-    /// Who asks for space meanwhile and finds none waits. One thread at a time withholds blocks; others wait here. A group
-    /// that has nothing of use is passed over without reading its bitmap.
+    /// A request that finds no space meanwhile waits. One thread at a time withholds blocks; others
+    /// wait here. A group without suitable runs is skipped without reading its bitmap.
     pub fn withhold(
         &self,
         group: GroupNumber,
@@ -90,8 +91,8 @@ impl Allocator {
         }
     }
 
-    /// Blocks that can be allocated now, those in windows and the reserve among them. While windows are opened or
-    /// given back, what moves may be counted twice or not at all.
+    /// Blocks that can be allocated now, including those in windows and the reserve. While windows
+    /// are opened or released, moving blocks may be counted twice or not at all.
     pub fn free_blocks(&self) -> u64 {
         self.shared.free.sum() + self.window_blocks()
     }
@@ -111,14 +112,14 @@ impl Allocator {
         self.shared.for_each_free(&mut visit);
     }
 
-    /// Reads the bitmap of a group now, if it was not. Who changes bitmaps by himself does that before: what is
-    /// read later must be what the group's descriptor promised.
+    /// Reads the bitmap of a group, if it was not read. A caller that changes bitmaps itself does
+    /// that before: a bitmap read later must match the group's descriptor.
     ///
     /// # Errors
-    /// `Corrupt` when the group is out of use.
+    /// `Corrupt` if the group is marked as corrupt.
     ///
     /// # Panics
-    /// When there is no such group.
+    /// If there is no such group.
     pub fn load(&self, group: GroupNumber) -> Result<()> {
         match self.shared.wait_group(group.0).load() {
             Some(_) => Ok(()),
@@ -173,7 +174,7 @@ impl fmt::Debug for Allocator {
     }
 }
 
-/// Blocks that are free, but that nobody gets before this is dropped.
+/// Free blocks that cannot be allocated before this is dropped.
 #[must_use = "dropping it makes the blocks free"]
 pub struct WithheldBlocks<'a> {
     shared: &'a Shared,

@@ -1,13 +1,14 @@
 //! The bitmap of one group, and a summary that finds free chunks without reading all of it.
 //!
-//! A set bit is a free block. A *chunk of order k* is 2^k free blocks that begin at a multiple of 2^k. Above
-//! the bitmap lie levels, one for each order:
-//! - orders 0 to 5: one bit a word of the bitmap, set when the word holds a chunk of the order;
-//! - order 6: one bit a word, set when the whole word is free;
-//! - orders 7 and up: one bit a chunk, set when the two chunks of the order below are.
+//! A set bit is a free block. A *chunk of order k* is 2^k free blocks that begin at a multiple of
+//! 2^k. Above the bitmap there are levels, one per order:
+//! - orders 0 to 5: one bit per word of the bitmap, set if the word holds a chunk of the order;
+//! - order 6: one bit per word, set if the whole word is free;
+//! - orders 7 and up: one bit per chunk, set if the two chunks of the order below are free.
 //!
-//! Where a buddy bitmap shows a free chunk in its largest order alone, a level here shows every chunk of its
-//! order, so a run of n blocks is found in the level of `order_within(n)`, whatever it is part of.
+//! A buddy bitmap shows a free chunk in its largest order only; a level here shows every chunk of
+//! its order, so a run of n blocks is found in the level of `order_within(n)`, whatever it is part
+//! of.
 //!
 //! Invariant: the levels are a function of the bitmap (`check`).
 
@@ -78,8 +79,8 @@ impl GroupBits {
         })
     }
 
-    /// Marks `count` blocks from `start`, which must all be the other way. Returns how many free blocks lie right
-    /// before and right after them.
+    /// Marks `count` blocks from `start`, which must all have the opposite state. Returns the
+    /// lengths of the free runs right before and right after them.
     pub(crate) fn mark(&mut self, shape: &Shape, start: u32, count: u32, free: bool) -> (u32, u32) {
         debug_assert!(self.is_all(start, count, !free));
         let end = start + count;
@@ -134,7 +135,7 @@ impl GroupBits {
             set(&mut self.words[first], mask(start % 64, end - first * 64));
             return self.update(shape, first);
         }
-        // Whole words in between change all levels at once.
+        // Whole words between change all levels at once.
         let (mut whole_start, mut whole_end) = (first, last + 1);
         if !start.is_multiple_of(64) {
             set(&mut self.words[first], mask(start % 64, 64));

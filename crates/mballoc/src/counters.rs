@@ -1,6 +1,6 @@
-//! Counters as the kernel's `mb_stats`, one set for each of a few slots that threads are spread over.
+//! Counters as the kernel's `mb_stats`, one set per slot; threads are spread over a few slots.
 //!
-//! No thread writes a cache line that all others write too: a sum is made when somebody reads.
+//! No cache line is written by all threads: a sum is computed when it is read.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) enum Count {
     WindowBlocksAdded,
     /// Blocks handed out from them.
     WindowBlocksTaken,
-    /// Blocks of windows that were given back.
+    /// Released blocks of windows.
     WindowBlocksReleased,
     GoalHits,
     StreamGoalHits,
@@ -60,7 +60,7 @@ pub struct Statistics {
     pub stream_goal_hits: u64,
     /// Requests answered by each criterion.
     pub hits: CriterionCounts,
-    /// Groups that each criterion looked into.
+    /// Groups that each criterion has searched.
     pub groups_scanned: CriterionCounts,
     /// Groups passed over because another thread held them.
     pub groups_busy: u64,
@@ -151,7 +151,7 @@ impl Counters {
         slot[Count::WindowBlocksTaken as usize].fetch_add(blocks.into(), Ordering::Relaxed);
     }
 
-    /// Blocks in the windows of all owners. Exact when nobody changes them; never below 0.
+    /// Blocks in the windows of all owners. Exact without concurrent changes; never below 0.
     pub(crate) fn window_blocks(&self) -> u64 {
         let gone = self.get(Count::WindowBlocksTaken) + self.get(Count::WindowBlocksReleased);
         self.get(Count::WindowBlocksAdded).saturating_sub(gone)
@@ -217,7 +217,7 @@ impl SpreadSum {
         self.slots[thread_slot() % self.slots.len()].fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Exact when nobody changes it; never below 0.
+    /// Exact without concurrent changes; never below 0.
     pub(crate) fn sum(&self) -> u64 {
         let slots = self.slots.iter();
         let sum: i64 = slots.map(|slot| slot.load(Ordering::Relaxed)).sum();

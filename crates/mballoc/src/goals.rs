@@ -1,12 +1,12 @@
-//! Stream goals: the groups where streams begin to look.
+//! Stream goals: the groups at which streams begin to search.
 //!
-//! An owner always has the same goal, so writers that run side by side do not meet in one group. There are no
-//! more goals than processors, as only so many writers run at a time, and no more than a quarter of the groups,
-//! so that a small file system does not fall to pieces.
+//! An owner always has the same goal, so concurrent writers do not meet in one group. There are at
+//! most as many goals as processors, because only so few writers run at a time, and at most a
+//! quarter of the groups, so that a small file system is not fragmented.
 //!
-//! By default a goal is a home that never moves. The goals of the series go to where their last allocation was: such
-//! a goal is a hint that is read and written without an order, and it may name a group that a shrink has taken
-//! away: who reads it brings it into range.
+//! By default goals are sticky and never move. The kernel's goals follow their last allocation:
+//! such a goal is a hint that is read and written without ordering, and it may name a group that a
+//! shrink has removed: the reader clamps it to the range.
 
 use crossbeam_utils::CachePadded;
 
@@ -64,7 +64,7 @@ impl Goals {
         }
         self.under_lock(counters, || {
             let goal = &self.groups[self.number(owner)];
-            // A line that all read stays shared as long as nobody writes it.
+            // A cache line stays shared while it is not written.
             if goal.load(Ordering::Relaxed) != group {
                 goal.store(group, Ordering::Relaxed);
             }

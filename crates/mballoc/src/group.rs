@@ -1,8 +1,9 @@
-//! One block group: a header of a few bytes, and a body that is loaded when the group is first needed.
+//! One block group: a header of a few bytes, and a body that is loaded when the group is first
+//! needed.
 //!
-//! The header is read without the lock, as a hint: how much is free, and the class of the longest free run. The
-//! bitmap in the body is the truth, behind the lock of the group. A bit is clear there (in use) for blocks that
-//! somebody owns, that lie in a window, or that wait for a commit.
+//! The header is read without the lock, as a hint: the number of free blocks, and the class of the
+//! longest free run. The bitmap in the body is the truth, behind the lock of the group. A bit is
+//! clear there (in use) for blocks that have an owner, are in a window, or wait for a commit.
 //!
 //! Invariants, whenever the lock is free:
 //! - `free` is the number of set bits, `runs` the number of runs of set bits of each class;
@@ -33,7 +34,7 @@ pub(crate) enum Body {
     Untouched,
     /// All of it.
     Loaded(Box<Loaded>),
-    /// Its bitmap cannot be trusted or read: nothing is taken from it, nothing given back.
+    /// Its bitmap is corrupt or unreadable: nothing is allocated from it or freed in it.
     OutOfUse,
 }
 
@@ -226,7 +227,7 @@ impl Loaded {
             .collect()
     }
 
-    /// Notes a free run that nobody gets until its release; it is to be marked.
+    /// Records a free run as withheld until its release; the caller marks it.
     pub(crate) fn withhold(&mut self, start: u32, count: u32) {
         let transaction = None;
         self.pending

@@ -1,19 +1,23 @@
 //! Groups by the lengths of their free runs.
 //!
-//! For every class of lengths (`classes`) there is an ordered set of the groups that have such a run. A search
-//! goes from the lowest class that will do to higher ones, so that long runs stay whole as long as shorter ones do,
-//! and within a class from the goal onward, as the linear scan does.
+//! For every class of lengths (`classes`) there is an ordered set of the groups that have such a
+//! run. A search goes from the lowest sufficient class to higher ones, so that long runs stay whole
+//! as long as shorter ones suffice, and within a class from the goal onward, as the linear scan
+//! does.
 //!
-//! The kernel has two such tables, by the largest free chunk of a group and by its average free run. One by all
-//! runs finds a hole of the right length wherever there is one, and nearly the best fit of the whole disk: a disk
-//! that is 90% full and old keeps its free space in long runs (`docs/benchmarks.md`, "mballoc").
+//! The kernel has two such tables, by the largest free chunk of a group and by its average free
+//! run. An index of all runs finds a hole of the right length wherever there is one, and nearly the
+//! best fit of the whole disk: an old disk that is 90 % full keeps its free space in long runs
+//! (`docs/benchmarks.md`, "mballoc").
 //!
-//! Of a group whose bitmap was not read yet only the number of free blocks is known. Such groups are *claims*, in sets
-//! of their own, and are looked into when no known group will do: reading a bitmap costs more than a search.
+//! Of a group whose bitmap was not read only the number of free blocks is known. Such uninitialised
+//! groups (*claims*) are in sets of their own, and are searched when no known group suffices:
+//! reading a bitmap costs more than a search.
 //!
-//! Invariant: a group is in the sets of its published classes (`Loaded::published`) and in no others, or in the set of
-//! its claim; one without free blocks is in none. Changed under the lock of the group, whatever the policy, so that
-//! the policy can be switched at any time. Derived from the bitmaps; may be rebuilt.
+//! Invariant: a group is in the sets of its published classes (`Loaded::published`) and in no
+//! others, or in the set of its claim; one without free blocks is in none. Changed under the lock
+//! of the group, whatever the policy, so that the policy can be switched at any time. Derived from
+//! the bitmaps; may be rebuilt.
 
 mod classes;
 mod lists;
@@ -30,7 +34,7 @@ pub(crate) struct RunIndex {
     sets: Box<[OrderedSet]>,
     /// Classes that some group has.
     filled: Summary,
-    /// For each order the groups that are not read and have so many free blocks.
+    /// For each order the unread groups with that many free blocks.
     claims: Box<[OrderedSet]>,
     /// The lists of old know a group by its longest run alone.
     lists: Option<OrderLists>,
@@ -124,7 +128,7 @@ impl RunIndex {
         self.lists.as_ref()
     }
 
-    /// Compares the index with a group's classes, or with what it claims; only when nobody changes them.
+    /// Compares the index with a group's classes or claim; only without concurrent changes.
     pub(crate) fn check(&self, group: u32, classes: ClassMask, claim: u32) -> Result<(), String> {
         let claimed = claim.checked_ilog2().map(|order| order as usize);
         let mut claims = self.claims.iter().enumerate();

@@ -1,16 +1,15 @@
-//! The block allocator: turns requests of files into runs of blocks, for many threads at a time, and keeps the
-//! runs long.
+//! The block allocator: concurrent allocation of long runs of blocks for files.
 //!
-//! Pure algorithm over the bitmaps of block groups: no I/O of its own, and of files it knows an opaque number.
-//! From the bottom:
+//! An algorithm over the bitmaps of block groups: it does no I/O of its own, and knows files as
+//! opaque numbers. From the bottom:
 //! - `bits`: the bitmap of a group and its summary;
-//! - `group`, `index`: groups, and groups in the order of what they have free;
+//! - `group`, `index`: groups, and groups ordered by their free runs;
 //! - `search`: the criteria;
-//! - `owner`: windows of files that grow, and blocks reused inside a transaction;
+//! - `owner`: windows of growing files, and blocks reused inside a transaction;
 //! - `pending`: blocks freed until a commit; `resize`, `check`.
 //!
-//! Definitions: `docs/design.md`, "mballoc". It stands on the experience of the Linux kernel's ext4 allocator
-//! and of the series that made that one scale; [`Options`] can switch each of those parts off.
+//! Definitions: `docs/internals/mballoc.md`. The design follows the Linux kernel's ext4 allocator
+//! and its scalability patches (`docs/background.md`); [`Options`] can switch off each part.
 
 #![forbid(unsafe_code)]
 

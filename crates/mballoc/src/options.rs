@@ -9,7 +9,7 @@ use serde::Serialize;
 /// The parts of the allocator's behaviour.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Options {
-    /// Which groups are looked at, and in which order. Can be switched later.
+    /// Which groups are searched, and in which order. Can be switched later.
     pub policy: Policy,
     /// What happens when another thread holds a group.
     pub busy_groups: BusyGroups,
@@ -33,7 +33,7 @@ pub struct Options {
     pub reserved_blocks: u64,
 }
 
-/// Which groups are looked at, and in which order.
+/// Which groups are searched, and in which order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
@@ -50,7 +50,7 @@ pub enum Policy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BusyGroups {
-    /// Go on to the next, in all but the last criterion.
+    /// Skip to the next, in all but the last criterion.
     Skip,
     /// Wait for it.
     Wait,
@@ -169,7 +169,8 @@ impl Options {
         }
     }
 
-    /// What the kernel did before the series of seeds/1, with the optimised scan.
+    /// The kernel before the mballoc scalability patches (docs/background.md), with the optimised
+    /// scan.
     pub fn before_the_series() -> Self {
         Self {
             busy_groups: BusyGroups::Wait,
@@ -184,7 +185,7 @@ impl Options {
         }
     }
 
-    /// What the kernel does since the series: without what goes further here.
+    /// The kernel with the mballoc scalability patches, without the extensions made here.
     pub fn after_the_series() -> Self {
         Self {
             stream_goals: StreamGoals::PerCpu,

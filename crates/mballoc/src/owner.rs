@@ -1,12 +1,13 @@
-//! Owners: files, as far as the allocator knows them.
+//! Owners: files, as the allocator knows them.
 //!
-//! An owner has an opaque number, which chooses its stream goal, and *windows*: blocks behind what it has that
-//! are kept for it while it grows, so that writers side by side each get long extents. A window is taken from its
-//! group as a whole; requests that continue the file are answered from it under the owner's own lock, without a
-//! look at any group. Windows are given back when the owner is dropped, and taken back when others need the space.
+//! An owner has an opaque number, which selects its stream goal, and *windows*: blocks after its
+//! last ones that are reserved while it grows, so that concurrent writers each get long extents. A
+//! window is allocated from its group as a whole; requests that continue the file are served from
+//! it under the owner's own lock, without accessing any group. Windows are released when the owner
+//! is dropped, and reclaimed when others need the space.
 //!
-//! Invariant: windows of all owners are disjoint, in use in their groups' bitmaps, and counted as free by
-//! [`Allocator::free_blocks`](crate::Allocator::free_blocks).
+//! Invariant: windows of all owners are disjoint, in use in their groups' bitmaps, and counted as
+//! free by [`Allocator::free_blocks`](crate::Allocator::free_blocks).
 
 mod fresh;
 mod registry;
@@ -38,7 +39,7 @@ pub enum Free {
     AfterCommit(TransactionId),
 }
 
-/// Somebody who owns blocks: a file.
+/// An owner of blocks: a file.
 ///
 /// Cheap to hold: an inode in memory has one. May be used by several threads.
 pub struct Owner {
@@ -56,7 +57,7 @@ pub(crate) struct OwnerShared {
 struct OwnerState {
     windows: Windows,
     fresh: Fresh,
-    /// Blocks that the owner has, as far as known here; sizes the next window.
+    /// Number of the owner's blocks, if known; determines the size of the next window.
     blocks: u64,
     /// Counted among the owners that have windows.
     counted: bool,
@@ -141,7 +142,7 @@ impl Owner {
                 }
                 Err(error) => error,
             };
-            // Owners are locked one at a time: somebody may hold theirs and wait for ours.
+            // Owners are locked one at a time: another thread may hold its own and wait for ours.
             drop(state);
             if self.shared.owners.reclaim(&self.shared) == 0 && !self.shared.pending.retry(before) {
                 return Err(error);
@@ -172,7 +173,8 @@ impl Owner {
             plan.wanted = plan.wanted.min(u32::try_from(free).unwrap_or(u32::MAX));
             plan.length = plan.wanted;
         }
-        // No window takes from the reserve: what lies in it is answered without a look at flags.
+        // No window is taken from the reserve, because requests served from a window do not check
+        // flags.
         let spare = free.saturating_sub(plan.wanted.into());
         let extra = self.window_length(state, request, spare);
         // What is left of a window in front of the goal comes first.
@@ -229,7 +231,7 @@ impl Owner {
             counters.add(Count::WindowBlocksAdded, range.count().into());
             state.windows.extend(rest, range);
         }
-        // Shorter than wanted where the blocks behind are somebody's, as at any other goal.
+        // Shorter than requested if the following blocks are in use, as at any other goal.
         let short = Request {
             wanted: plan.wanted,
             ..request.clone()
@@ -355,7 +357,7 @@ impl Owner {
             && let Some((at, joined)) = state.windows.beside(range, largest)
             && (self.shared.geometry()).is_one_group(joined.start(), Block(joined.end().0 - 1))
         {
-            // Groups check what is given back; a window does not.
+            // Groups validate freed blocks; a window does not.
             if possession == Possession::Said {
                 self.shared.can_give(range)?;
             }
@@ -401,7 +403,7 @@ impl OwnerShared {
     }
 }
 
-/// How it is known that the owner has the blocks it gives back.
+/// How ownership of freed blocks is established.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Possession {
     /// They were given to it just now, or in this transaction.
@@ -440,11 +442,11 @@ impl Allocation<'_> {
         self.range
     }
 
-    /// Gives back all but `count` blocks behind the first `skip`. The others are free for whoever asks for them by
-    /// their place.
+    /// Frees all but `count` blocks after the first `skip`. The others can be allocated by their
+    /// position.
     ///
     /// # Panics
-    /// When there are not so many.
+    /// If there are not that many.
     pub fn narrow(&mut self, skip: u32, count: u32) {
         let start = self.range.start().0 + u64::from(skip);
         let kept = BlockRange::new(Block(start), count);
@@ -473,7 +475,7 @@ impl Allocation<'_> {
         })
     }
 
-    /// Keeps the blocks: something refers to them now, and who owns them frees them.
+    /// Keeps the blocks: metadata refers to them now, and their owner frees them.
     pub fn keep(mut self) -> BlockRange {
         self.kept = true;
         self.range

@@ -1,10 +1,12 @@
-//! Blocks that are free once a transaction has committed, and free blocks that are withheld for a while.
+//! Blocks that become free when a transaction has committed, and in-flight discards: free blocks
+//! withheld for a while.
 //!
-//! The runs lie in their groups (`Loaded::pending`), joined with their neighbours there; here is only which
-//! groups have some of a transaction, so that the shared lock is taken once for a group and a transaction.
+//! The runs are stored in their groups (`Loaded::pending`), merged with their neighbours; here is
+//! only which groups have some of a transaction, so that the shared lock is taken once per group
+//! and transaction.
 //!
-//! Who finds no space while free blocks are withheld waits until they are back and looks again ([`PendingList::retry`]).
-//! Lock order: the gate is taken with no other lock held.
+//! A request that finds no space while free blocks are withheld waits until they are released and
+//! searches again ([`PendingList::retry`]). Lock order: the gate is taken with no other lock held.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -23,14 +25,15 @@ pub(crate) struct PendingList {
     lists: Mutex<Lists>,
     /// Held while free blocks are withheld.
     gate: Mutex<()>,
-    /// How often blocks were withheld, and how often given back: odd while some are.
+    /// Number of withhold and release operations: odd while blocks are withheld.
     withheld: AtomicU64,
 }
 
 #[derive(Default)]
 struct Lists {
     groups: BTreeMap<TransactionId, BTreeSet<u32>>,
-    /// Every run on its own, as the kernel kept them before the series: group and first block.
+    /// Every run separately, as in the kernel before the mballoc scalability patches: group and
+    /// first block.
     runs: BTreeMap<TransactionId, Vec<(u32, u32)>>,
 }
 
@@ -76,8 +79,8 @@ impl PendingList {
         }
     }
 
-    /// The runs of a transaction that has committed. They stay in their groups, and in use, until they are
-    /// released, so that nobody can free them a second time.
+    /// The runs of a committed transaction. They stay in their groups, and in use, until they are
+    /// released, so that they cannot be freed twice.
     pub(crate) fn commit(&self, shared: &Shared, transaction: TransactionId) -> Vec<BlockRange> {
         let (mut lists, waited) = lock_timed(&self.lists);
         shared.counters.lock_waited(waited);
@@ -116,7 +119,7 @@ impl PendingList {
         });
     }
 
-    /// Begins to withhold free blocks, when nobody does.
+    /// Begins to withhold free blocks, when no other thread does.
     pub(crate) fn withhold(&self) -> Withholding<'_> {
         let gate = lock(&self.gate);
         self.withheld.fetch_add(1, Ordering::AcqRel);
@@ -150,7 +153,8 @@ pub(crate) struct Withholding<'a> {
 }
 
 impl Withholding<'_> {
-    /// Takes up to `runs_max` free runs of at least `minimum` blocks out of what of a group lies in `between`. They are in use until they are [released](PendingList::release).
+    /// Withholds up to `runs_max` free runs of at least `minimum` blocks from the blocks `between`
+    /// of a group. They are in use until they are [released](PendingList::release).
     pub(crate) fn take(
         &self,
         shared: &Shared,

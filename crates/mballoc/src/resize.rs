@@ -1,8 +1,9 @@
-//! Growing and shrinking while others allocate.
+//! Growing and shrinking during concurrent allocation.
 //!
-//! Growing makes the new groups first and publishes their number last. Shrinking closes the end first: nothing is
-//! taken there from then on; when all of it turns out to be free, the smaller number is published. The headers
-//! of groups that were cut off stay where they are, in use as a whole, for readers that still look at them.
+//! Growing builds the new groups first and publishes their number last. Shrinking closes the end
+//! first: nothing is allocated there from then on; when all of it is free, the smaller number is
+//! published. The headers of removed groups stay, in use as a whole, for readers that still access
+//! them.
 
 use extant_space::{Error, ErrorKind, Result};
 
@@ -86,8 +87,8 @@ impl Shared {
         self.closed_from.store(end.0, Ordering::Release);
         let (first, _) = old.locate(end).expect("a block of the file system");
         let cut = first.0..old.groups();
-        // Whoever took blocks there before it was closed has let go of the group now, and holds its own lock
-        // until its window is noted: so all windows there are found.
+        // A thread that took blocks there before it was closed has released the group now, and
+        // holds its own lock until its window is recorded: so all windows there are found.
         cut.clone().for_each(|group| drop(self.wait_group(group)));
         self.owners.reclaim(self);
         let mut closed = Vec::new();

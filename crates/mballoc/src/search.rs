@@ -1,16 +1,18 @@
 //! Finding blocks: the goal first, then the criteria one after the other.
 //!
-//! A criterion names groups through the index and looks into them one by one: from the lowest class of runs that
-//! will do to the highest, and in each from the start group on to the end of the disk and then from its begin. Thus
-//! nearly the tightest run of the whole disk is taken, and long ones stay whole.
+//! A criterion names groups through the index and searches them one by one: from the lowest
+//! sufficient class of runs to the highest, and in each from the start group to the end of the disk
+//! and then from its start. Thus nearly the tightest run of the whole disk is taken, and long ones
+//! stay whole.
 //! 0. power of two: a length that is one;
 //! 1. goal length fast: any other length; for both then a few groups whose bitmap is not read yet;
-//! 2. best available: as long as the longest run there is, when that is at least what the caller wants;
-//! 3. goal length slow: what the caller wants, in more of the groups that may have it, also where it has to be aligned;
-//! 4. any free: the longest run there is, down to the minimum, in every group that may have it.
+//! 2. best available: as long as the longest run, if that is at least the minimum;
+//! 3. goal length slow: the requested length, in more of the groups that may have it, also with
+//!    alignment;
+//! 4. any free: the longest run, down to the minimum, in every group that may have it.
 //!
-//! In all but the last a group that another thread holds is passed over. The index makes the first criteria a
-//! matter of one group each; only a request that must fail, or almost, looks into many.
+//! All but the last skip a group that another thread has locked. With the index the first criteria
+//! search one group each; only a request that fails, or almost, searches many.
 
 mod scan;
 
@@ -28,7 +30,7 @@ use scan::Search;
 /// Number of criteria.
 pub(crate) const CRITERIA: usize = 5;
 
-/// What to look for.
+/// What to search for.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) owner: u64,

@@ -285,7 +285,7 @@ impl Shared {
     }
 }
 
-/// What the source says is free in a group, refused when the group has not so many blocks.
+/// The source's number of free blocks of a group, refused if it exceeds the size of the group.
 pub(crate) fn promised_free(
     geometry: &Geometry,
     source: &dyn BitmapSource,
@@ -324,7 +324,8 @@ impl LockedGroup<'_> {
     pub(crate) fn load(&mut self) -> Option<&mut Loaded> {
         if let Body::Untouched = *self.body {
             let geometry = self.shared.geometry();
-            // A search from before a shrink meets a group that is just made anew: how long it is, is not public yet.
+            // A search from before a shrink meets a group that is being rebuilt, whose length is
+            // not published yet.
             if geometry.length_of(GroupNumber(self.number)) == 0 {
                 return None;
             }
@@ -343,7 +344,7 @@ impl LockedGroup<'_> {
         }
     }
 
-    /// Whether a look at the group reads its bitmap first.
+    /// Whether accessing the group reads its bitmap first.
     pub(crate) fn is_untouched(&self) -> bool {
         matches!(*self.body, Body::Untouched)
     }

@@ -16,7 +16,8 @@ pub(crate) use shuttle::sync::{
     atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering},
 };
 
-/// A thread that panicked with the lock left its state half changed: nobody may go on with it.
+/// A thread that panicked with the lock left its state half changed: no thread may continue with
+/// it.
 const POISONED: &str = "a thread panicked while it changed the allocator";
 
 /// Waits for the lock.
@@ -38,7 +39,7 @@ pub(crate) fn after_panics(drop: impl FnOnce()) {
     }
 }
 
-/// Takes the lock, or `None` when somebody holds it.
+/// Takes the lock; `None` if another thread holds it.
 pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),

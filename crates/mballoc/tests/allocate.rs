@@ -38,7 +38,7 @@ fn open(groups: u64, options: Options, is_used: impl Fn(u64) -> bool) -> Allocat
     Allocator::open(geometry, options, disk).unwrap()
 }
 
-/// The same, when all bitmaps have been read: before that, nobody knows what the groups hold.
+/// The same, after all bitmaps have been read: before that, the contents of the groups are unknown.
 fn open_known(groups: u64, options: Options, is_used: impl Fn(u64) -> bool) -> Allocator {
     let allocator = open(groups, options, is_used);
     allocator.for_each_free(|_| ControlFlow::Continue(()));
@@ -488,7 +488,7 @@ fn statistics_count_what_happened() {
     );
 }
 
-/// A disk of free groups, whose first bitmap takes until somebody says so.
+/// A disk of free groups, whose first bitmap read blocks until it is released.
 struct Slow {
     disk: Disk,
     reading: Mutex<Option<Receiver<()>>>,

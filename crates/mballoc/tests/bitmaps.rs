@@ -1,4 +1,4 @@
-//! Bitmaps that cannot be trusted: their group is out of use and named, and the others go on.
+//! Corrupt bitmaps: their group is marked and named, and the others stay in use.
 
 #![cfg(not(feature = "shuttle"))]
 
@@ -27,7 +27,7 @@ const LAST: GroupNumber = GroupNumber(3);
 
 #[derive(Clone, Copy)]
 enum Fault {
-    /// The descriptor says so many more free blocks than the bitmap.
+    /// The descriptor has this many more free blocks than the bitmap.
     FreeCount(i32),
     /// The bit of this place in the group is clear.
     Clear(usize),

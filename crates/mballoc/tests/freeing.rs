@@ -252,7 +252,8 @@ fn what_is_not_in_use_cannot_be_freed_and_nothing_changes() {
     );
 }
 
-/// What lies beside a window is joined to it when it is freed: also there it has to be in use.
+/// Blocks next to a window are merged with it when they are freed: also there they have to be in
+/// use.
 #[test]
 fn what_lies_in_or_beside_a_window_cannot_be_freed_twice() {
     let windows = Reservation::Windows {

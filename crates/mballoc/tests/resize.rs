@@ -84,7 +84,7 @@ fn disk_that_grows_in_steps_keeps_what_is_in_use() {
     let disk = Disk::new(&geometry(100), |_| false);
     let allocator = Allocator::open(geometry(100), Options::default(), disk.clone()).unwrap();
     let owner = allocator.owner(1, 0);
-    // In the last group, into the next, to the end of a group; there the last was never looked into.
+    // In the last group, into the next, to the end of a group; there the last was never searched.
     for (end, used) in [
         (110, 109),
         (190, 150),
@@ -192,7 +192,8 @@ fn disk_that_shrank_and_grew_again_reads_its_bitmaps_anew() {
     }
 }
 
-/// The stored goal of a stream was past the end, in a bug of the kernel that was found after the series.
+/// The stored goal of a stream was past the end, in a kernel bug found after the mballoc
+/// scalability patches.
 #[test]
 fn stored_goals_are_good_after_a_shrink() {
     let options = Options {
@@ -230,7 +231,8 @@ fn stored_goals_are_good_after_a_shrink() {
     assert_eq!(allocator.check(), Ok(()));
 }
 
-/// Takes and gives back until `done`; a result never lies past what the disk had when it was asked for or has now.
+/// Allocates and frees until `done`; a result is never past the size that the disk had at the
+/// request or has now.
 fn churn(allocator: &Allocator, claims: &Claims, done: &AtomicBool, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let owner = allocator.owner(seed, 0);

@@ -1,8 +1,8 @@
-//! Every order in which a few threads can meet, as far as a random choice of them reaches: under the model
-//! checker, which replaces the crate's locks and atomics (`sync.rs`).
+//! Random schedules of a few threads, under the model checker shuttle, which replaces the crate's
+//! locks and atomics (`sync.rs`).
 //!
-//! Each test is a small disk and two or three threads; in the end all blocks are somebody's or free, and
-//! `check()` holds. A failure prints the schedule that repeats it.
+//! Each test is a small disk and two or three threads; in the end all blocks have an owner or are
+//! free, and `check()` holds. A failure prints the schedule that repeats it.
 //!
 //!     cargo test -p extant-mballoc --features shuttle --test shuttle
 
@@ -26,7 +26,7 @@ use disk::Disk;
 const PER_GROUP: u64 = 8;
 const T: TransactionId = TransactionId(1);
 
-/// Runs the scenario under so many schedules of each kind.
+/// Runs the scenario under this number of schedules of each kind.
 fn explore(schedules: usize, scenario: fn(&Options)) {
     for options in [options(), old()] {
         let config = || {
@@ -206,7 +206,7 @@ fn disk_that_grows_under_threads_is_filled_to_its_new_end() {
     });
 }
 
-/// Who began to search before a shrink meets groups that are cut off, and those made anew by a grow.
+/// A search that began before a shrink meets removed groups, and those rebuilt by a grow.
 #[test]
 fn disk_that_shrinks_and_grows_under_threads_stays_whole() {
     explore(100, |options| {
@@ -285,7 +285,8 @@ fn owner_that_is_dropped_while_windows_are_taken_back_gives_them_once() {
         thread::scope(|scope| {
             scope.spawn(move || drop(owner));
             scope.spawn(|| allocator.release_windows());
-            // Told without a lock: a window on its way back may be counted twice, and no more often.
+            // Read without a lock: a window being released may be counted twice, and not more
+            // often.
             assert!(allocator.free_blocks() < 4 * PER_GROUP);
         });
         assert_eq!(allocator.free_blocks(), 2 * PER_GROUP - 1);
@@ -325,7 +326,7 @@ fn blocks_of_a_commit_are_free_once_and_not_before() {
         let (first, second) = old[0].split_at(Block(4));
         owner.free(first.unwrap(), Free::AfterCommit(T)).unwrap();
         let taken: Vec<BlockRange> = thread::scope(|scope| {
-            // The next transaction frees what lies beside, while the first commits.
+            // The next transaction frees the neighbouring blocks, while the first commits.
             let frees = scope.spawn(|| {
                 for range in [second.unwrap(), old[1]] {
                     owner

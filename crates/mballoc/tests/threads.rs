@@ -1,4 +1,4 @@
-//! Real threads: nobody gets what another has, nothing is lost, and all counts agree in the end.
+//! Real threads: no block has two owners, none is lost, and all counts agree in the end.
 
 #![cfg(not(feature = "shuttle"))]
 

@@ -59,7 +59,8 @@ impl Channel {
                 Ok(len) => return Ok(Ok(len)),
                 Err(Errno::NODEV) => return Ok(Err(End::Unmounted)),
                 Err(Errno::CONNABORTED) if was_aborted => return Ok(Err(End::Aborted)),
-                // An unmount says so as well, to who was about to get one of the last requests; once.
+                // An unmount returns this as well, once, to a thread that was about to receive one
+                // of the last requests.
                 Err(Errno::CONNABORTED) => was_aborted = true,
                 // The request that woke us was taken back, or a signal came.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
@@ -68,7 +69,7 @@ impl Channel {
         }
     }
 
-    /// Sends an answer. It is no error when nobody waits for it any more.
+    /// Sends a reply. A reply that the kernel no longer expects is no error.
     pub fn send(&self, answer: &[u8]) -> Result<()> {
         loop {
             match write(&self.0, answer) {

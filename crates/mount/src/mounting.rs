@@ -1,11 +1,11 @@
-//! How a connection gets its place in the tree of names, and loses it again.
+//! Attaching a connection to a mount point, and detaching it.
 //!
-//! Who may mount does it with mount(2); everybody else with `fusermount3`, which has the right and opens the device for
-//! us.
+//! A privileged user mounts with mount(2), others with the setuid helper `fusermount3`, which also
+//! opens the device.
 //!
-//! A mount is known by the number of its device, which the kernel gives to no other one as long as it is there; a place
-//! is not unmounted when something else has been mounted there since. Nothing here touches files below a mount that lives, as
-//! that could wait for an answer of this same process.
+//! A mount is identified by its device number, which is unique while it exists; a mount point on
+//! which something else has been mounted since is not unmounted. Nothing here accesses files below
+//! a live mount, because that could wait for a reply of this process.
 
 mod helper;
 mod watcher;
@@ -43,11 +43,11 @@ pub(crate) struct Mounted {
 /// What may be in the way of an unmount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Manner {
-    /// It fails while somebody uses a file.
+    /// It fails while a file is in use.
     WhenUnused,
     /// The place is free at once; files that are open stay usable.
     Detach,
-    /// As that, and whoever waits for an answer gets an error.
+    /// As above, and every waiter for a reply gets an error.
     Cut,
 }
 
@@ -97,7 +97,7 @@ fn device_at(directory: &Path) -> Result<u64> {
     Ok(seen.device)
 }
 
-/// Unmounts what is at `directory`, by its full name, whoever answers for it.
+/// Unmounts the mount at `directory`, given by its full name, whichever process serves it.
 pub(crate) fn unmount(directory: &Path, manner: Manner) -> Result<()> {
     let flags = match manner {
         Manner::WhenUnused => UnmountFlags::empty(),
@@ -105,7 +105,7 @@ pub(crate) fn unmount(directory: &Path, manner: Manner) -> Result<()> {
         Manner::Cut => UnmountFlags::DETACH | UnmountFlags::FORCE,
     };
     match rustix::mount::unmount(directory, flags | UnmountFlags::NOFOLLOW) {
-        // It is no mount any more: somebody was faster.
+        // It is no longer a mount: another process was faster.
         Ok(()) | Err(Errno::INVAL) => Ok(()),
         Err(Errno::PERM) => helper::unmount(directory, manner),
         Err(errno) => Err(failed("unmount", errno, directory)),
@@ -124,10 +124,10 @@ impl Mounted {
         &self.directory
     }
 
-    /// Unmounts, if it is still there.
+    /// Unmounts, if it is still mounted.
     ///
     /// # Errors
-    /// `InUse` while somebody uses a file; `PermissionDenied`.
+    /// `InUse` while a file is in use; `PermissionDenied`.
     pub fn unmount(&self, manner: Manner) -> Result<()> {
         let directory = &self.directory;
         if self.is_over.load(Ordering::Acquire) || !self.is_there()? {
@@ -139,8 +139,8 @@ impl Mounted {
         unmount(directory, manner)
     }
 
-    /// The connection has ended: takes away what is left of the mount, which then answers everybody with errors, and
-    /// lets the watcher go.
+    /// The connection has ended: removes the rest of the mount, which answers every request with an
+    /// error, and ends the watcher.
     pub fn end(&self) {
         let is_dead = || statfs(&self.directory).is_err_and(is_of_the_dead);
         if self.is_there().is_ok_and(|is_there| is_there) && is_dead() {
@@ -187,12 +187,12 @@ fn place(directory: &Path) -> Result<PathBuf> {
     }
 }
 
-/// What whoever uses a mount is told when its server is gone, or just going.
+/// The errors that a user of a mount gets when its server has ended, or is ending.
 fn is_of_the_dead(errno: Errno) -> bool {
     [Errno::NOTCONN, Errno::CONNABORTED].contains(&errno)
 }
 
-/// Whether somebody else may be allowed to do it.
+/// Whether another user may be permitted to do it.
 fn is_refused(error: &Error) -> bool {
     let refusals = [Errno::PERM, Errno::ACCESS].map(Errno::raw_os_error);
     error

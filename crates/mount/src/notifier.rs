@@ -1,18 +1,21 @@
-//! Notices to the kernel: data or attributes of a file are not what it was told.
+//! Notifications to the kernel: cached data or attributes of a file are stale.
 //!
-//! The kernel keeps what it was told of a file. What changes without it (an ioctl, a direct write that ends
-//! asynchronously) is told here, before the request is answered.
+//! The kernel caches attributes and data. Changes that bypass it (an ioctl, a direct write that
+//! ends asynchronously) are notified here, before the request is answered.
 //!
-//! A notice about data waits for every page of the range: the kernel holds the lock of a page from the READ or WRITE that it sends for it
-//! until the answer, and writes back what is dirty, which takes WRITEs. Two rules follow:
-//! - a request that itself holds locked pages ([`ReadOrigin::Cache`](crate::operations::ReadOrigin), and all writes but
-//!   [`WriteOrigin::Direct`](crate::operations::WriteOrigin)) must not wait in a notice about data: it would wait for its own answer,
-//!   and nothing but an abort of the connection ends that;
-//! - a request of the kernel's background (direct I/O may be asynchronous) waits in one only with a permit
-//!   (`serve/deferred.rs`): [`Notifier::written_directly`] and [`Notifier::write_back_for_direct_read`].
+//! A notification about data waits for every page of the range: the kernel holds the lock of a page
+//! from the READ or WRITE that it sends until the reply, and writes back dirty pages, which takes
+//! WRITEs. Two rules follow:
+//! - a request that itself holds locked pages
+//!   ([`ReadOrigin::Cache`](crate::operations::ReadOrigin), and all writes but
+//!   [`WriteOrigin::Direct`](crate::operations::WriteOrigin)) must not wait in a notification about
+//!   data: it would wait for its own reply, and only an abort of the connection would end that;
+//! - a background request of the kernel (direct I/O may be asynchronous) waits in one only with a
+//!   permit (`serve/deferred.rs`): [`Notifier::written_directly`] and
+//!   [`Notifier::write_back_for_direct_read`].
 //!
-//! Notices about attributes wait for nothing. A page that is being read while its data changes needs no more: the notice waits for
-//! the answer with the old data, and drops it.
+//! Notifications about attributes do not wait. If data changes while a page is being read, no more
+//! is needed: the notification waits for the reply with the old data, and drops it.
 
 use std::fmt;
 use std::ops::Range;
@@ -28,7 +31,7 @@ use crate::serve::crew::Crew;
 /// How long a direct read waits for its turn to have the kernel write back.
 const DIRECT_READ_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Tells the kernel about changes that did not go through it. Clones tell the same kernel.
+/// Notifies the kernel of changes that bypassed it. Clones notify the same kernel.
 #[derive(Clone, Default)]
 pub struct Notifier(Weak<Crew>);
 
@@ -37,16 +40,16 @@ impl Notifier {
         Self(Arc::downgrade(crew))
     }
 
-    /// One that tells nobody, for operations without a mount.
+    /// A notifier without effect, for operations without a mount.
     pub fn silent() -> Self {
         Self::default()
     }
 
-    /// The attributes of a file are no longer what the kernel was told, and neither is its data from `offset` on, for
-    /// `length` bytes (`None`: all that follow). What the kernel has to write back there it writes back first: no lock that a write or read needs
-    /// may be held.
+    /// Invalidates the attributes of a file, and its data from `offset` on, for `length` bytes
+    /// (`None`: to the end). The kernel first writes back its dirty data there: no lock that a
+    /// write or read needs may be held.
     ///
-    /// With a writeback cache the kernel keeps to its own idea of the size of a regular file.
+    /// With a writeback cache the kernel keeps its own size of a regular file.
     ///
     /// # Errors
     /// Those of the kernel.
@@ -59,7 +62,7 @@ impl Notifier {
         self.send(InvalidateInode::data(node.0, offset, length))
     }
 
-    /// The attributes of a file are no longer what the kernel was told.
+    /// Invalidates the attributes of a file.
     ///
     /// # Errors
     /// Those of the kernel.
@@ -96,7 +99,7 @@ impl Notifier {
     }
 }
 
-/// A kernel that has forgotten the file, or is gone itself, has nothing to be told.
+/// A kernel that has forgotten the file, or an ended connection, needs no notification.
 fn known(sent: Result<(), Errno>) -> Result<(), Errno> {
     match sent {
         Err(Errno::NOENT | Errno::NODEV | Errno::NOTCONN) => Ok(()),

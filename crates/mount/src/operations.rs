@@ -50,7 +50,7 @@ impl NodeId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(pub u64);
 
-/// Who asks.
+/// The caller of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
     /// The user that new files belong to (the file system user of the thread).
@@ -64,10 +64,10 @@ pub struct Caller {
 /// What is known of a request whatever it asks for.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// Who asks.
+    /// The caller.
     pub caller: Caller,
-    /// Cancelled when the caller was sent a signal. The caller waits on even so, so long operations look at it and
-    /// answer `INTR`, or what they have done so far.
+    /// Cancelled when the caller gets a signal. The caller continues to wait, so long operations
+    /// check it and return `INTR`, or the part done so far.
     pub cancel: &'a CancelToken,
 }
 
@@ -108,11 +108,13 @@ pub struct NewNode {
     reason = "the defaults answer NOSYS, whatever they are asked for"
 )]
 pub trait Operations: Send + Sync + 'static {
-    /// Called once, before anything else. The notifier tells the kernel about what did not go through it.
+    /// Called once, before anything else. The notifier informs the kernel of changes that bypassed
+    /// it.
     fn start(&self, notifier: Notifier) {}
 
-    /// Called once, when the last request was answered and nobody can ask any more. Not called after a panic. What the kernel
-    /// still held then, handles and uses of nodes, is not given back before: an unmount does not wait for it.
+    /// Called once, after the last request was answered. Not called after a panic. Handles and node
+    /// references that the kernel still held are not released before: an unmount does not wait for
+    /// that.
     fn destroy(&self) {}
 
     /// Whether files can be found by their number alone.
@@ -163,8 +165,8 @@ pub trait Operations: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// Makes a regular file and opens it. The kernel has looked the name up before; it may exist all the same, and is
-    /// then opened unless `flags` say `EXCL`.
+    /// Makes a regular file and opens it. The kernel has looked up the name before; it may exist
+    /// all the same, and is then opened unless `flags` contain `EXCL`.
     fn create(
         &self,
         request: &Request<'_>,
@@ -237,7 +239,7 @@ pub trait Operations: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// Changes attributes, all or none, and tells what they are then.
+    /// Changes attributes, all or none, and returns the new ones.
     fn set_attributes(
         &self,
         request: &Request<'_>,
@@ -308,7 +310,8 @@ pub trait Operations: Send + Sync + 'static {
     /// The last user of a handle is gone.
     fn release(&self, request: &Request<'_>, node: NodeId, handle: Handle, flags: OFlags) {}
 
-    /// A descriptor of a file was closed; there may be others. Tells of errors that nobody was told about.
+    /// A descriptor of a file was closed; there may be others. Returns errors that were not
+    /// reported yet.
     fn flush(&self, request: &Request<'_>, node: NodeId, handle: Handle) -> Result<()> {
         Err(Errno::NOSYS)
     }
@@ -325,7 +328,8 @@ pub trait Operations: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// Writes; tells how many bytes. The offset counts also for files that are open with `APPEND`: the kernel has chosen it.
+    /// Writes; returns the number of bytes. The offset is valid also for files that are open with
+    /// `APPEND`: the kernel has chosen it.
     fn write(&self, request: &Request<'_>, node: NodeId, write: &Write<'_>) -> Result<usize> {
         Err(Errno::NOSYS)
     }
@@ -341,13 +345,14 @@ pub trait Operations: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// Changes the space of a range. The kernel passes on mode 0, keep size, punch and zero, and has judged whether the
-    /// process may have files of that size.
+    /// Changes the space of a range. The kernel passes mode 0, keep size, punch and zero, and has
+    /// checked the file size limit of the process.
     fn fallocate(&self, request: &Request<'_>, node: NodeId, fallocate: &Fallocate) -> Result<()> {
         Err(Errno::NOSYS)
     }
 
-    /// The next data or hole at or behind `offset`; `NXIO` when there is none, or `offset` lies behind the end.
+    /// The next data or hole at or after `offset`; `NXIO` if there is none, or `offset` is past the
+    /// end.
     fn seek(
         &self,
         request: &Request<'_>,
@@ -359,17 +364,18 @@ pub trait Operations: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// Copies a range between two files of this file system; tells how many bytes.
+    /// Copies a range between two files of this file system; returns the number of bytes.
     fn copy(&self, request: &Request<'_>, copy: &Copy) -> Result<u64> {
         Err(Errno::NOSYS)
     }
 
-    /// A command on an open file or directory, with what its number says goes in and comes out: `output` has the length
-    /// that the caller has room for, and is zero. `NOTTY` for unknown ones.
+    /// A command on an open file or directory. The command number encodes the sizes of input and
+    /// output: `output` has the length of the caller's buffer, and is zeroed. `NOTTY` for unknown
+    /// commands.
     ///
-    /// The kernel may hold data of the file that was written and has not reached the server; and with a writeback cache
-    /// it believes its own idea of a file's size, whatever is answered later. A command that moves data or changes the
-    /// size tells through [`Notifier`], and its caller ends with `ftruncate(2)` to the size that it knows.
+    /// The kernel may hold written data that has not reached the server; and with a writeback cache
+    /// it keeps its own file size, whatever is answered later. A command that moves data or changes
+    /// the size uses the [`Notifier`], and its caller ends with `ftruncate(2)` to the known size.
     fn ioctl(
         &self,
         request: &Request<'_>,

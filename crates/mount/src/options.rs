@@ -1,10 +1,11 @@
-//! What stands behind `-o`.
+//! Mount options (`-o`).
 //!
-//! Three kinds of options meet in one list: those of every mount, which the kernel is given; those of FUSE; and those of this
-//! file system, which are handed on. Words are those of mount(8), mount.fuse3(8) and ext4(5). Of two that contradict each
-//! other the later one counts. What nobody knows is refused by its name, but for what mount(8) keeps in `fstab` for itself.
+//! Three kinds of options share one list: those of every mount, for the kernel; those of FUSE; and
+//! those of this file system. Names are those of mount(8), mount.fuse3(8) and ext4(5). The later
+//! one of two contradicting options wins. An unknown option is refused by name, except for those
+//! that mount(8) keeps in `fstab` for itself.
 //!
-//! A list is printed as it is read, so that a mount can be made again by another process.
+//! A list is printed as it is parsed, so that another process can repeat the mount.
 
 mod list;
 
@@ -32,7 +33,7 @@ pub struct MountOptions {
     pub replay: Replay,
     /// `nodev` and `nosuid`, which are set unless it is said otherwise; `noexec`, `sync`, `dirsync`.
     pub flags: MountFlags,
-    /// Who sees the files (`allow_other`).
+    /// Which users have access (`allow_other`).
     pub audience: Audience,
     /// When the time of the last access is noted (`relatime`, `noatime`, `strictatime`, `nodiratime`).
     pub access_times: AccessTimes,
@@ -44,7 +45,7 @@ pub struct MountOptions {
     pub auto_unmount: AutoUnmount,
     /// Most bytes of one read (`max_read=`).
     pub read_length_max: Option<NonZero<u32>>,
-    /// Who holds what was written (`writeback`, `no_writeback`).
+    /// Where written data is cached (`writeback`, `no_writeback`).
     pub write_cache: WriteCache,
     /// Whether requests come through io_uring (`io_uring`, `no_io_uring`).
     pub io_uring: IoUring,
@@ -57,7 +58,8 @@ pub struct MountOptions {
     pub discard: Discard,
     /// Whether new space gets its place on the device below at once (`assign=off`, `assign=try`, `assign=require`).
     pub assign: Assign,
-    /// What to do when metadata turns out wrong (`errors=continue`, `errors=remount-ro`); by default what the superblock says.
+    /// Reaction to corrupt metadata (`errors=continue`, `errors=remount-ro`); by default that of
+    /// the superblock.
     pub on_error: Option<OnError>,
     /// How long a change may wait for its commit (`commit=`, in seconds).
     pub commit_interval: Option<Duration>,
@@ -78,12 +80,12 @@ pub enum IdMapping {
     None,
 }
 
-/// Who sees the files of a mount.
+/// Users with access to a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audience {
     /// The user who mounted it.
     Owner,
-    /// Everybody, as permissions allow.
+    /// All users, as permissions allow.
     Everyone,
 }
 
@@ -318,7 +320,7 @@ enum Known {
     No,
 }
 
-/// Options that tell mount(8) when and by whom to mount, and nothing to a file system.
+/// Options for mount(8) itself, without meaning for a file system.
 fn is_for_fstab(name: &str) -> bool {
     let words = [
         "_netdev", "nofail", "noauto", "auto", "user", "nouser", "users", "owner", "group",

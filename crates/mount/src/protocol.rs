@@ -98,7 +98,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// Takes a request apart. It may be followed by extensions that nobody asked for, which are left out.
+/// Splits a request. Extensions after it are ignored.
 pub(crate) fn split(request: &[u8]) -> Result<(RequestHeader, Body<'_>), Malformed> {
     let (header, rest) = RequestHeader::read_from_prefix(request).map_err(|_| Malformed)?;
     let extensions = usize::from(header.total_extlen) * 8;

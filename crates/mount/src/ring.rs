@@ -1,15 +1,16 @@
-//! A queue of FUSE over io_uring, as one thread works at it.
+//! One thread's endpoint of a queue of FUSE over io_uring.
 //!
-//! An answer goes with the wait for the next request: one system call where `/dev/fuse` needs two. Two pieces of memory, one
-//! of which the kernel knows, save copying: a request with much data is answered in the other one, and the answer, which is short
-//! then, is copied; one with little is copied itself, and its answer stands where the kernel takes it.
+//! A reply is submitted together with the wait for the next request: one system call where
+//! `/dev/fuse` needs two. Of two buffers the kernel knows one, which saves copies: a request with
+//! much data is answered in the other buffer, and its short reply is copied; a small request is
+//! copied itself, and its reply is built where the kernel takes it.
 //!
-//! The kernel hands what waits in a queue to who comes back with an answer, and not to a line that is new. So when a line is
-//! added to a jammed queue, a thread on the queue's CPU asks for something at once (a *kick*): the line answers that, and comes
-//! back. What is asked for is `statfs` of the place of the mount. A mount that is detached has no place any more: there the
-//! queue waits for the next request of a program.
+//! The kernel passes waiting requests to an endpoint that returns with a reply, not to a new one.
+//! So when an endpoint is added to a stalled queue, a thread on the queue's CPU sends a request (a
+//! *kick*): the endpoint answers it and returns. The request is `statfs` of the mount point. A
+//! detached mount has no mount point: there the queue waits for the next request of a program.
 //!
-//! `FORGET` and `INTERRUPT` come by `/dev/fuse`, and notices go there.
+//! `FORGET` and `INTERRUPT` arrive on `/dev/fuse`, and notifications are sent there.
 
 use std::io;
 use std::path::Path;
@@ -134,7 +135,7 @@ impl QueueLine {
         self.answer_len = (header.len as usize).saturating_sub(HEADER_LENGTH);
     }
 
-    /// What the kernel is told of a request that has no answer.
+    /// Completes a request that has no reply.
     fn put_nothing(&mut self, unique: u64) {
         self.put_answer(&AnswerHeader {
             len: HEADER_LENGTH as u32,
@@ -143,11 +144,11 @@ impl QueueLine {
         });
     }
 
-    /// Has somebody ask for something. Where that fails, the next request of the queue does as well.
+    /// Causes a request. If that fails, the next request of the queue has the same effect.
     fn kick(&self) {
         let (queue, place) = (self.queue, Arc::clone(&self.place));
         let ask = move || on_cpu(queue.into(), || statfs(&*place).map(drop));
-        // Nobody waits for it: it ends with its answer, or with the connection.
+        // It is not joined: it ends with its reply, or with the connection.
         let _ = thread::Builder::new()
             .name("extant-fuse-kick".to_owned())
             .spawn(ask);

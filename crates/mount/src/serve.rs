@@ -1,16 +1,18 @@
-//! One request to one answer: decoding, the call of [`Operations`], encoding.
+//! One request to one reply: decoding, the call of [`Operations`], encoding.
 //!
-//! Model: bytes go in, bytes come out. Where they come from is not known here, so that another way than `/dev/fuse` can
-//! bring them. A request that cannot be read is answered with `INVAL`, one that nobody knows with `NOSYS`; only what has no
-//! answer by the protocol gets none.
+//! Model: bytes in, bytes out, independent of the transport. An undecodable request is answered
+//! with `INVAL`, an unknown one with `NOSYS`; only requests without a reply in the protocol get
+//! none.
 //!
-//! A panic of the file system is caught here. It may have left anything half done, so from then on every request is
-//! answered with `IO` and the file system is not called again; callers get errors and do not hang.
+//! A panic of the file system is caught here. It may have left anything half done, so from then on
+//! every request is answered with `IO` and the file system is not called again; callers get errors
+//! and do not hang.
 //!
 //! - `attributes`, `directories`, `files`, `names`, `xattrs`: the operations;
-//! - `crew`: the threads; `placement`: on which CPUs; `interrupts`: which request a signal is for;
-//! - `deferred`: which requests may wait in notices to the kernel;
-//! - `writers`: which files the kernel may hold data of.
+//! - `crew`: the worker pool; `placement`: CPU affinity; `interrupts`: which request a signal is
+//!   for;
+//! - `deferred`: which requests may wait in notifications to the kernel;
+//! - `writers`: for which files the kernel may hold written data.
 
 mod attributes;
 pub(crate) mod crew;
@@ -44,7 +46,8 @@ use crate::protocol::{Body, RequestHeader, split};
 pub(crate) use interrupts::{Slot, Slots};
 use writers::Writers;
 
-/// How long the kernel may believe what it was told. Nobody else changes the file system, so: for good.
+/// How long the kernel may cache an answer: indefinitely, because no other program changes the file
+/// system.
 const VALIDITY: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 /// A file system that answers.
@@ -61,7 +64,7 @@ pub(crate) struct Server {
 /// What becomes of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// It has an answer: so many bytes behind the header, or an error.
+    /// It has a reply: this number of bytes after the header, or an error.
     Answer(Result<usize, Errno>),
     /// It has none.
     Silence,
@@ -89,7 +92,7 @@ impl Server {
         }
     }
 
-    /// Begins: from now on the kernel can be told something.
+    /// Begins: from now on the kernel can be notified.
     pub fn start(&self, notifier: Notifier) {
         self.operations.start(notifier.clone());
         let _ = self.notifier.set(notifier);
@@ -110,7 +113,7 @@ impl Server {
         self.panic.get().map(String::as_str)
     }
 
-    /// Tells the file system that nobody will ask any more.
+    /// Informs the file system that no more requests follow.
     pub fn finish(&self) {
         if self.panic.get().is_none() {
             self.guarded(|| self.operations.destroy());
@@ -127,7 +130,7 @@ impl Server {
     ) -> Option<&'a [u8]> {
         let (header, body) = match split(request) {
             Ok(parts) => parts,
-            // Without a number there is nobody to answer.
+            // Without a request id no reply is possible.
             Err(_) => {
                 let unique = request.get(8..16)?.try_into().map(u64::from_ne_bytes);
                 return Some(answer.finish(unique.ok()?, Err(Errno::INVAL)));
@@ -219,7 +222,7 @@ impl Server {
             Opcode::CopyFileRange64 => self.copy_file_range_64(call),
             Opcode::Syncfs => self.syncfs(call),
             Opcode::Statx => self.statx(call),
-            // The end is seen by the channel; the file system is told when every thread has seen it.
+            // The channel detects the end; the file system is informed when every thread has ended.
             Opcode::Destroy => Ok(0),
             // The session has had the first one, and a second one makes no sense.
             Opcode::Init => Err(Errno::INVAL),

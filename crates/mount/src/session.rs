@@ -1,11 +1,12 @@
-//! A mount from its beginning to its end.
+//! A mount from start to end.
 //!
-//! [`Session::mount`] mounts and agrees with the kernel on the protocol; [`Session::run`] answers until somebody unmounts: a
-//! user with `umount` or `fusermount3 -u`, or another thread with an [`Unmounter`]. Between the two, whoever uses the mount
-//! waits. A session that is dropped without being run takes its mount away.
+//! [`Session::mount`] mounts and negotiates the protocol with the kernel; [`Session::run`] answers
+//! until the unmount: by a user with `umount` or `fusermount3 -u`, or by another thread with an
+//! [`Unmounter`]. Between the two, users of the mount wait. Dropping a session that was not run
+//! unmounts it.
 //!
-//! Linux does not wait at `umount` until a server has ended (but for mounts of block devices): whoever needs the image
-//! afterwards waits for the process.
+//! Linux does not wait in `umount` until a server has ended (except for mounts of block devices): a
+//! program that needs the image afterwards waits for the process.
 
 use std::fmt;
 use std::fs::File;
@@ -54,7 +55,7 @@ pub struct Unmounter(Arc<Mounted>);
 pub enum Busy {
     /// The files stay mounted.
     Refuse,
-    /// They are gone from the tree of names, and stay usable for whoever has them.
+    /// The mount point is detached; open files stay usable.
     Detach,
 }
 
@@ -181,10 +182,10 @@ impl Session {
 }
 
 impl Unmounter {
-    /// Unmounts when nobody uses a file.
+    /// Unmounts when no file is in use.
     ///
     /// # Errors
-    /// `InUse`; `PermissionDenied`; `Unsupported` without `fusermount3` where that is needed.
+    /// `InUse`; `PermissionDenied`; `Unsupported` without `fusermount3` if it is needed.
     pub fn unmount(&self) -> Result<()> {
         self.0.unmount(Manner::WhenUnused)
     }

@@ -49,7 +49,7 @@ pub(crate) enum Received {
 pub(crate) enum End {
     /// By its unmount.
     Unmounted,
-    /// Somebody cut it (`/sys/fs/fuse/connections/*/abort`).
+    /// Aborted from outside (`/sys/fs/fuse/connections/*/abort`).
     Aborted,
 }
 
@@ -61,7 +61,8 @@ pub(crate) trait Line: Send {
     /// The request, and the memory for its answer.
     fn request(&mut self) -> (&[u8], Answer<'_>);
 
-    /// Sends the first `len` bytes of the answer's memory. It is no error when nobody waits for them any more.
+    /// Sends the first `len` bytes of the reply buffer. A reply that the kernel no longer expects
+    /// is no error.
     fn send(&mut self, len: usize) -> Result<()>;
 
     /// Sends an answer that the line kept. Until the next request nothing else may be done with it.

@@ -72,7 +72,7 @@ pub struct VolumeOptions {
     pub access_times: AccessTimes,
     /// Whom files belong to, for programs and in the image.
     pub owners: Owners,
-    /// What the kernel was told about writing: it may hold data that is not known here.
+    /// The kernel's write cache mode: it may hold data that is not known here.
     pub write_cache: WriteCache,
     /// When changes of names are durable.
     pub names: NameDurability,
@@ -81,7 +81,7 @@ pub struct VolumeOptions {
 /// When changes of names are durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameDurability {
-    /// When somebody syncs, or with the next commit. Directories with the flags SYNC and DIRSYNC are excepted.
+    /// On a sync, or with the next commit, except in directories with the flags SYNC and DIRSYNC.
     Later,
     /// When the call returns: the mount options `dirsync` and `sync`.
     AtOnce,
@@ -174,7 +174,7 @@ impl Volume {
         }
     }
 
-    /// Tells the kernel that it does not know the attributes of a file any more.
+    /// Invalidates the kernel's attributes of a file.
     fn attributes_changed(&self, node: NodeId) -> Result<()> {
         match self.notifier.get() {
             Some(notifier) => notifier.attributes_changed(node),

@@ -1,12 +1,12 @@
-//! The three sums on the disk, without the final inversion that other protocols add.
+//! The three checksums of the formats, without the final inversion that other protocols add.
 //!
-//! | sum | over |
+//! | checksum | over |
 //! |---|---|
 //! | crc32c | all metadata with `metadata_csum`, the journal with checksums v2 and v3, fast commits |
 //! | crc16 | group descriptors with `uninit_bg` (gdt_csum) |
 //! | crc32, high bit first | the blocks of a transaction with the journal's compat checksum (v1) |
 //!
-//! Each takes what came before, so that a sum goes over several pieces one after another.
+//! Each takes the previous value, so that a checksum can cover several parts.
 
 use crc::{Crc, Table};
 
@@ -22,8 +22,8 @@ pub(crate) fn crc32c(before: u32, bytes: &[u8]) -> u32 {
 /// The polynomial of crc32c, low bit first.
 const CRC32C: u32 = 0x82F6_3B78;
 
-/// The word, little-endian on the disk, that makes a crc32c `wanted` that was `before` and goes on with the word and then
-/// `behind`. There is exactly one.
+/// The word, little-endian on the disk, for which a crc32c of `before`, the word and `behind`
+/// equals `wanted`. There is exactly one.
 pub(crate) fn crc32c_fitting_word(before: u32, behind: &[u8], wanted: u32) -> u32 {
     let at_word_end = behind
         .iter()

@@ -1,14 +1,14 @@
-//! ext4, with what of ext2 and ext3 it still reads: one module per thing on the disk.
+//! ext4, including the parts of ext2 and ext3 that it still reads: one module per structure.
 //!
 //! | module | on the disk |
 //! |---|---|
 //! | [`superblock`], [`features`] | byte 1024 and its backups |
-//! | [`layout`] | nothing: arithmetic on what the superblock says |
-//! | [`group_descriptor`], [`bitmap`] | the descriptor table, sums of the bitmaps |
+//! | [`layout`] | nothing: arithmetic on the superblock's values |
+//! | [`group_descriptor`], [`bitmap`] | the descriptor table, checksums of the bitmaps |
 //! | [`inode`] | the inode tables |
-//! | [`extent`], [`block_map`] | where a file's blocks are: the tree, and the older indirect blocks |
+//! | [`extent`], [`block_map`] | the blocks of a file: the tree, and the older indirect blocks |
 //! | [`directory`] | linear blocks, hash trees, the hash functions |
-//! | [`xattr`] | attributes in the inode and in a block of their own |
+//! | [`xattr`] | attributes in the inode and in a separate block |
 //! | [`orphan`], [`mmp`], [`fast_commit`] | the orphan file, multiple-mount protection, fast commits |
 //!
 //! Integers are little-endian.

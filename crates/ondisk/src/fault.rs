@@ -1,6 +1,6 @@
-//! The errors of this crate: what is wrong with which field of which structure.
+//! The errors of this crate: which field of which structure is invalid, and why.
 //!
-//! The structure comes first in the line, and the caller adds where it lies
+//! The structure comes first in the message, and the caller adds its location
 //! ([`in_range`](extant_space::Error::in_range)).
 
 use std::fmt::Display;

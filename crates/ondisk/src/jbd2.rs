@@ -1,17 +1,17 @@
-//! jbd2, the journal of ext3 and ext4: one module per thing in it.
+//! jbd2, the journal of ext3 and ext4: one module per structure.
 //!
-//! Model: a journal is a row of blocks. The first holds the [`superblock`]; the others are a ring
-//! in which transactions follow one another, and with `fast_commit` the last ones are kept for
-//! fast commits ([`crate::ext4::fast_commit`]). A transaction is a series of
-//! - [`descriptor`] blocks, each of them followed by copies of the blocks that it names,
+//! Model: a journal is a sequence of blocks. The first holds the [`superblock`]; the others are a
+//! ring of transactions, and with `fast_commit` the last ones are reserved for fast commits
+//! ([`crate::ext4::fast_commit`]). A transaction is a series of
+//! - [`descriptor`] blocks, each followed by copies of the blocks that it names,
 //! - [`revoke`] blocks, which name blocks whose older copies must not be replayed, and
-//! - one [`commit`] block, without which nothing of it counts.
+//! - one [`commit`] block, without which the transaction is void.
 //!
-//! Each of those begins with the same [`header`]. A copy that would begin with its magic number
-//! has zeros there instead ([`escape`](mod@escape)). How long tags are and where sums lie follows from the features:
-//! that is a [`Format`], which the superblock gives.
+//! Each of those begins with the same [`header`]. A copy that would begin with its magic number has
+//! zeros there instead ([`escape`](mod@escape)). The features determine the length of tags and the
+//! position of checksums: a [`Format`], which the superblock provides.
 //!
-//! Integers are big-endian, other than in the rest of the file system.
+//! Integers are big-endian, unlike in the rest of the file system.
 //!
 //! Format: docs/formats/jbd2.md.
 

@@ -1,19 +1,18 @@
-//! What lies on the disk: the structures of ext4 and of its journal, jbd2.
+//! On-disk structures of ext4 and of its journal, jbd2.
 //!
-//! The crate does no I/O and keeps no state: everything works on `&[u8]` and `&mut [u8]`.
-//! Two steps, always in this order:
+//! The crate does no I/O and keeps no state: everything works on `&[u8]` and `&mut [u8]`. Two
+//! steps, always in this order:
 //!
-//! 1. raw: one declaration per structure holds offset, name and byte order of every field,
-//!    and the compiler checks it against the size (`structure.rs`). Names are the
-//!    specification's;
-//! 2. meaning: a type that has been checked, in the words of the field. What cannot be true
-//!    is refused with [`Corrupt`](extant_space::ErrorKind::Corrupt), what is not known with
-//!    [`Unsupported`](extant_space::ErrorKind::Unsupported); the line names structure, field and value.
+//! 1. raw: one declaration per structure holds offset, name and byte order of every field, and the
+//!    compiler checks it against the size (`structure.rs`). Names are the specification's;
+//! 2. meaning: a validated type in the terms of the field. An impossible value is refused with
+//!    [`Corrupt`](extant_space::ErrorKind::Corrupt), an unknown one with
+//!    [`Unsupported`](extant_space::ErrorKind::Unsupported); the message names structure, field and
+//!    value.
 //!
 //! Invariants:
-//! - no input makes anything here panic, loop or allocate without bound;
-//! - a value is read, changed and written into the same bytes: what is not understood there
-//!   stays as it was;
+//! - no input causes a panic, an endless loop or unbounded allocation;
+//! - a value is read, changed and written into the same bytes: unknown parts stay as they were;
 //! - arguments that only a mistake of the caller can produce are asserted.
 //!
 //! Formats: docs/formats/ext4.md and docs/formats/jbd2.md.

@@ -1,9 +1,8 @@
-//! One declaration for a structure on the disk.
+//! One declaration per on-disk structure.
 //!
-//! A line of `on_disk!` holds offset, name and type of a field. Types have no alignment and
-//! say their byte order, so that a structure lies over the bytes as they are; the compiler
-//! refuses an offset or a size that is not what the line says, which leaves no place for
-//! gaps, overlaps or a forgotten field.
+//! A line of `on_disk!` holds offset, name and type of a field. Types have no alignment and a fixed
+//! byte order, so that a structure can be overlaid on the bytes; the compiler refuses an offset or
+//! a size that contradicts the line, which excludes gaps, overlaps and forgotten fields.
 //!
 //! ```text
 //! on_disk! {

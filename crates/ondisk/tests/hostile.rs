@@ -1,6 +1,6 @@
-//! Bytes that nobody wrote: every parser gives an answer, whatever they are.
+//! Arbitrary bytes: every parser returns a result, whatever they are.
 //!
-//! Plausible structures with a few bytes changed, or none, and without sums get furthest.
+//! Plausible structures with a few bytes changed, or none, and without checksums reach furthest.
 
 use extant_ondisk::ext4::directory::{
     self, DirectoryFormat, HashKind, IndexNode, IndexNodeMut, NewEntry, Tail, TypeField,

@@ -1,15 +1,17 @@
 //! Direct reads and writes of files, many at a time, through Linux AIO (`io_submit(2)`).
 //!
-//! A ring refuses to wait for a file's lock or an allocation when it is given a call, and has a thread of its own make
-//! the call then. `io_submit` makes that part at once, and only the transfer goes on beside the caller. For writes that
-//! allocate this is less work: 4 KiB into holes, 64 at a time, ext4 on a virtio disk: 66 to 77 thousand a second, where a
-//! ring does 51 to 58; to what has space both are the same.
+//! io_uring does not wait for a file's lock or an allocation when it is given a call, and passes
+//! the call to a kernel thread then. `io_submit` makes that part synchronously, and only the
+//! transfer is asynchronous. For writes that allocate this costs less: 4 KiB into holes, 64 at a
+//! time, ext4 on a virtio disk: 66 to 77 thousand per second, against 51 to 58 with io_uring; for
+//! allocated space both are equal.
 //!
-//! A queue whose calls come from elsewhere while others are in flight ([`CallQueue::input`]) is asked for them as soon as
-//! they are there: the kernel signals the end of calls through an eventfd, which is waited for beside the input.
+//! A queue whose calls arrive while others are in flight ([`CallQueue::input`]) is asked for them
+//! as soon as they are there: the kernel signals the end of calls through an eventfd, which is
+//! polled beside the input.
 //!
-//! Invariant, on which the safety of the interface stands: a call in a slot is not moved or dropped while the kernel may
-//! use its memory: whoever leaves [`Aio::run`], also by a panic, waits for every call that the kernel has.
+//! Safety invariant: a call in a slot is not moved or dropped while the kernel may use its memory:
+//! leaving [`Aio::run`], also by a panic, waits for every call that the kernel has.
 
 use std::fs::File;
 use std::io;
@@ -96,7 +98,7 @@ impl Aio {
     /// here and now, and so is what the kernel refuses to take.
     pub fn run<'a>(&mut self, file: &File, queue: &mut dyn CallQueue<'a>) {
         if self.ends.is_none() && queue.input().is_some() {
-            // Without it the input is looked at when a call has ended.
+            // Without it the input is checked when a call has ended.
             self.ends = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
         }
         let mut flights = Flights::new(self, file, queue.input().is_some());
@@ -142,7 +144,7 @@ struct Flights<'r, 'a> {
     /// Never longer than its capacity: calls stay where they are.
     slots: Vec<Option<(usize, Call<'a>)>>,
     free: Vec<usize>,
-    /// Slots of calls that the kernel has not taken yet, with what it is told of them.
+    /// Slots of calls that the kernel has not taken yet, with their control blocks.
     waiting: Vec<(usize, Entry)>,
     in_kernel: usize,
     /// The end of each call is signalled.
@@ -182,7 +184,7 @@ impl<'r, 'a> Flights<'r, 'a> {
         self.waiting.push((slot, entry));
     }
 
-    /// Submits what waits, as far as the kernel has room. The error is the slot of a call that it does not take.
+    /// Submits waiting calls while the kernel has room. The error is the slot of a refused call.
     fn submit(&mut self) -> Result<(), usize> {
         let mut taken = 0;
         let result = loop {
@@ -226,7 +228,7 @@ impl<'r, 'a> Flights<'r, 'a> {
         self.slots[slot].take().expect("a slot in use")
     }
 
-    /// Waits for a call to end, or for input of the queue, and gives back the calls that have ended.
+    /// Waits for a call to end, or for input of the queue, and returns the ended calls.
     fn wait(&mut self, queue: &mut dyn CallQueue<'a>) {
         let input = queue.input().filter(|_| self.signals && self.has_room());
         let ended = match input {
@@ -328,7 +330,7 @@ fn is_transfer(call: &Call<'_>) -> bool {
     matches!(call, Call::Read { .. } | Call::Write { .. })
 }
 
-/// What the kernel is told of a read or write, whose memory the entry points into.
+/// The control block of a read or write, which points to the call's memory.
 fn entry(file: &File, call: &mut Call<'_>, slot: usize) -> Entry {
     let (opcode, offset, buffer, length, rw_flags) = match call {
         Call::Read { offset, into } => match into {

@@ -46,7 +46,7 @@ impl AlignedBuffer {
         let map = NonNull::new(map).expect("mmap never returns address 0 here");
         let start = map.as_ptr().cast::<u8>();
         let skip = start.align_offset(len);
-        // SAFETY: `skip < len`, so `start + skip` and the `len` bytes after it lie in the mapping.
+        // SAFETY: `skip < len`, so `start + skip` and the `len` bytes after it are in the mapping.
         let start = unsafe { NonNull::new_unchecked(start.add(skip)) };
         Ok(Self {
             map,
@@ -75,7 +75,7 @@ impl AlignedBuffer {
 
     /// The bytes.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and nobody else has a reference.
+        // SAFETY: as above, and there is no other reference.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }

@@ -1,8 +1,8 @@
-//! One call to the kernel on one file, with the memory that it uses.
+//! One system call on one file, with the memory that it uses.
 //!
-//! A [`Call`] owns or borrows its memory for as long as it lives, so that whoever makes it ([`Call::execute`],
-//! or a [ring](crate::ring)) needs nothing else to be safe. A read or write that ended short is
-//! [advanced](Call::advance) past what was done and made again.
+//! A [`Call`] owns or borrows its memory for as long as it lives, so that executing it
+//! ([`Call::execute`], or a [ring](crate::ring)) is safe without further conditions. A short read
+//! or write is [advanced](Call::advance) past the done part and repeated.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};

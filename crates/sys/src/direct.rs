@@ -5,7 +5,8 @@ use std::fs::File;
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use serde::Serialize;
 
-/// What is taken where the kernel does not say: before Linux 6.1, and of file systems that do not tell.
+/// Assumed if the kernel does not report it: before Linux 6.1, and for file systems without the
+/// information.
 const USUAL: DirectIo = DirectIo {
     memory_bytes: 4096,
     offset_bytes: 4096,

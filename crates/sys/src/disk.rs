@@ -1,4 +1,4 @@
-//! What sysfs tells of a disk.
+//! Attributes of a disk in sysfs.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,9 @@
-//! Where the extents of a host file come from.
+//! Sources of the extents of a host file.
 //!
-//! FIEMAP tells all three states. Where a file system does not have it (tmpfs,
-//! FUSE, NFS), `SEEK_DATA`/`SEEK_HOLE` tells holes from data, and *unwritten*
-//! counts as whichever of the two the file system calls it; a file system with
-//! neither shows one data extent. What a map can prove depends on its source:
-//! see [`MapSource`].
+//! FIEMAP reports all three states. If a file system does not support it (tmpfs, FUSE, NFS),
+//! `SEEK_DATA`/`SEEK_HOLE` distinguish holes from data, and *unwritten* counts as whichever of the
+//! two the file system reports; a file system with neither shows one data extent. What a map can
+//! prove depends on its source: see [`MapSource`].
 
 use std::fs::File;
 use std::io;
@@ -53,7 +52,7 @@ impl MapSource {
         })
     }
 
-    /// Unwritten space is told from written space.
+    /// Unwritten space is distinguished from written space.
     pub fn tells_states(self) -> bool {
         match self {
             Self::Fiemap | Self::ExtantMount => true,
@@ -62,8 +61,8 @@ impl MapSource {
     }
 }
 
-/// Visits the extents of `range` in order, holes included, until `visit` breaks. Where states are told, data still in
-/// memory is given its place first.
+/// Visits the extents of `range` in order, holes included, until `visit` breaks. If states are
+/// reported, data still in memory is written back first.
 pub fn for_each(
     file: &File,
     source: MapSource,
@@ -94,8 +93,8 @@ fn for_each_batch(
         let batch = next_batch(ByteRange::new(at, range.end()))?;
         let before = at;
         for extent in &batch.extents {
-            // An extent can move under a map that is read in batches: what was told already
-            // is not told again.
+            // An extent can move under a map that is read in batches: reported parts are not
+            // reported again.
             let rest = ByteRange::new(at, range.end());
             let Some(extent) = extent.clip(rest) else {
                 continue;

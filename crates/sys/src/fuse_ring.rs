@@ -1,17 +1,22 @@
-//! FUSE over io_uring: one request at a time, in memory that the kernel and a thread hold by turns.
+//! FUSE over io_uring: one request at a time, in memory that the kernel and a thread own
+//! alternately.
 //!
-//! Model: a [`FuseRing`] has one entry in one of the connection's queues, of which there is one for each possible CPU, and an
-//! io_uring of its own. [`FuseRing::exchange`] gives the memory to the kernel, with the answer to the last request in it, and
-//! has it back with the next request: one system call. A queue has as many entries as rings were made for it.
+//! Model: a [`FuseRing`] has one entry in one of the connection's queues, of which there is one for
+//! each possible CPU, and an io_uring of its own. [`FuseRing::exchange`] passes the memory to the
+//! kernel, with the reply to the last request in it, and gets it back with the next request: one
+//! system call. A queue has as many entries as rings were made for it.
 //!
-//! A ring for each thread, as the kernel fills an entry in the name of the thread that gave it away: a thread that is
-//! held up by one request must not have another entry in the kernel's hands.
+//! There is a ring for each thread, because the kernel fills an entry in the context of the thread
+//! that passed it: a thread that is blocked by one request must not have another entry in the
+//! kernel.
 //!
-//! Invariants, on which the safety of the interface stands:
-//! - the kernel uses the memory only from `register` or the beginning of `exchange` to its end, and nobody else does then;
-//! - memory of which it is not known that the kernel gave it back is never freed.
+//! Safety invariants:
+//! - the kernel uses the memory only from `register` or the beginning of `exchange` to its end, and
+//!   no other code does then;
+//! - memory that the kernel may still use is never freed.
 //!
-//! Format: `include/uapi/linux/fuse.h` of Linux (`fuse_uring_req_header`, `fuse_uring_cmd_req`), Linux 6.14 or newer.
+//! Format: `include/uapi/linux/fuse.h` of Linux (`fuse_uring_req_header`, `fuse_uring_cmd_req`),
+//! Linux 6.14 or newer.
 
 use std::fmt;
 use std::fs;
@@ -31,8 +36,8 @@ use crate::buffer::AlignedBuffer;
 pub const IN_OUT: Range<usize> = 0..128;
 /// Where the structure of a request's operation is; as long as what the header's length leaves for it.
 pub const OPERATION: Range<usize> = 128..256;
-/// Where the rest of a request is, and where all of its answer but the header is put. What lies between this and
-/// [`SPARE`] is not the kernel's.
+/// Offset of the rest of a request, and of the reply without its header. The kernel does not use
+/// the part between this and [`SPARE`].
 pub const PAYLOAD_START: usize = 4096;
 /// The first byte in front of the payload that the kernel does not use.
 pub const SPARE: usize = 512;
@@ -75,7 +80,7 @@ pub struct FuseRing {
     holder: Holder,
 }
 
-/// Who may use the memory.
+/// The owner of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
     /// The caller; the kernel does not know the entry yet.
@@ -87,11 +92,12 @@ enum Holder {
 }
 
 impl FuseRing {
-    /// An entry for `queue` of the connection behind `device`, with a payload of `payload_len` bytes, which take memory when they
-    /// are touched. The kernel asks for no less than it was told to write at most, nor than 8192.
+    /// An entry for `queue` of the connection behind `device`, with a payload of `payload_len`
+    /// bytes, whose memory is allocated on first use. The kernel requires at least the negotiated
+    /// maximum write, and at least 8192.
     ///
     /// # Errors
-    /// Those of making an io_uring: there is none, it is forbidden, memory.
+    /// Those of making an io_uring: unsupported, forbidden, out of memory.
     pub fn new(device: Arc<OwnedFd>, queue: u16, payload_len: usize) -> io::Result<Self> {
         let ring = IoUring::builder()
             .setup_single_issuer()
@@ -111,14 +117,15 @@ impl FuseRing {
         })
     }
 
-    /// Makes the entry known to the kernel, which has the memory from then on. The calling thread is the one that
-    /// uses the ring from now on.
+    /// Registers the entry with the kernel, which owns the memory from then on. Only the calling
+    /// thread uses the ring from now on.
     ///
     /// # Errors
-    /// Those of io_uring. What the kernel has against the entry is told by the first [`exchange`](Self::exchange).
+    /// Those of io_uring. The first [`exchange`](Self::exchange) returns the kernel's refusal of
+    /// the entry.
     ///
     /// # Panics
-    /// When it is known already.
+    /// If it is registered already.
     pub fn register(&mut self) -> io::Result<()> {
         assert_eq!(self.holder, Holder::Maker, "registered twice");
         self.ring.submitter().register_enable_rings()?;

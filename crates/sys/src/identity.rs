@@ -20,7 +20,8 @@ pub enum Identity {
 }
 
 impl Identity {
-    /// Of what a path leads to. The server of a network or FUSE file system is not asked: one that hangs holds nobody up.
+    /// The identity of a path's target. The server of a network or FUSE file system is not asked,
+    /// so a hanging one does not block.
     ///
     /// # Errors
     /// Those of `statx`.

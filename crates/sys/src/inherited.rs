@@ -10,12 +10,12 @@ use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 pub fn copy(number: RawFd) -> io::Result<OwnedFd> {
     /// Not one of the standard streams.
     const LEAST: libc::c_int = 3;
-    // SAFETY: the kernel judges the number, and what is open under it is not changed.
+    // SAFETY: the kernel validates the number, and the open file is not changed.
     let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, LEAST) };
     if copy == -1 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made it, and nobody else knows it.
+    // SAFETY: the kernel has just made it, and it has no other owner.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 

@@ -1,9 +1,10 @@
-//! Safe functions over interfaces of the kernel that need `unsafe`, and over those that several crates use.
+//! Safe functions over kernel interfaces that need `unsafe`, and over those that several crates
+//! use.
 //!
-//! | module | gives |
+//! | module | purpose |
 //! |---|---|
 //! | [`aio`] | many direct reads and writes at a time through Linux AIO |
-//! | [`buffer`] | memory aligned as direct I/O wants it |
+//! | [`buffer`] | memory aligned for direct I/O |
 //! | [`call`] | one read, write, sync, fallocate or discard, with the memory that it uses |
 //! | [`direct`] | direct I/O: its alignment, on and off |
 //! | [`disk`] | the queue of a disk in sysfs |
@@ -11,14 +12,14 @@
 //! | [`fuse_ring`] | requests of FUSE through io_uring |
 //! | [`identity`] | whether two paths lead to the same file or disk |
 //! | [`inherited`] | descriptors that a process was started with |
-//! | [`loop_device`] | which loop device stands on a file |
-//! | [`mounted`] | control calls of a mount of Extant |
-//! | [`mounts`] | the kernel's tables of mounts |
-//! | [`range_lock`] | locks of ranges of a file, as QEMU keeps them |
+//! | [`loop_device`] | which loop device is attached to a file |
+//! | [`mounted`] | ioctls of a mount of Extant |
+//! | [`mounts`] | the kernel's mount tables |
+//! | [`range_lock`] | byte-range locks (OFD), as QEMU uses them |
 //! | [`ring`] | many calls at a time through io_uring |
 //!
-//! Nothing here decides: which call is made when, and what is done when the kernel refuses, is the business
-//! of the crates above. Errors are the kernel's, as [`std::io::Error`].
+//! The crate makes no decisions: the crates above choose the calls, and react when the kernel
+//! refuses. Errors are the kernel's, as [`std::io::Error`].
 
 pub mod aio;
 pub mod buffer;

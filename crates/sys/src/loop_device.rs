@@ -1,8 +1,9 @@
-//! Loop devices that stand on a file or disk.
+//! Loop devices attached to a file or disk.
 //!
-//! The path that sysfs shows is that of the mount namespace where the device was attached; it may lead elsewhere here, or
-//! nowhere. The driver knows the file by device and inode, so it is asked (`LOOP_GET_STATUS64`, loop(4)) where that is allowed.
-//! Where it is not, the path decides, and where the path leads nowhere, the size: then a device *may* stand on the file.
+//! The path in sysfs is that of the mount namespace where the device was attached; it may lead
+//! elsewhere here, or nowhere. The driver identifies the file by device and inode, so it is asked
+//! (`LOOP_GET_STATUS64`, loop(4)) if permitted. Otherwise the path decides, and if the path leads
+//! nowhere, the size: then a device *may* be attached to the file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -49,7 +50,7 @@ pub struct LoopDevice {
     pub certainty: Certainty,
 }
 
-/// How far it is known what a device stands on.
+/// Certainty about the file of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Certainty {
     /// The path leads nowhere here, the driver may not be asked, and the size is that of the file.
@@ -58,7 +59,7 @@ pub enum Certainty {
     Certain,
 }
 
-/// The loop device that stands on `path`, a file or disk; one that is certain before one that is possible.
+/// The loop device attached to `path`, a file or disk; a certain one before a possible one.
 pub fn over(path: &Path) -> Option<LoopDevice> {
     let wanted = Identity::of(path).ok()?;
     let entries = fs::read_dir("/sys/block").ok()?;
@@ -95,7 +96,7 @@ pub(crate) fn device_number(sysfs: &Path) -> Option<u64> {
     ))
 }
 
-/// What the driver says the device with `number` stands on.
+/// The file of the device with `number`, by the driver.
 fn file_below(node: &Path, number: u64) -> io::Result<Identity> {
     let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
     let device = OpenOptions::new()

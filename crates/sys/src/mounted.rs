@@ -24,7 +24,7 @@ pub const MAGIC: [u8; 8] = *b"EXTANT\0\0";
 /// Of these calls. A higher one keeps what a lower one has.
 pub const VERSION: u32 = 1;
 
-/// `_IOR(0xE4, 0, struct extant_probe)`: tells that this is a mount of Extant.
+/// `_IOR(0xE4, 0, struct extant_probe)`: identifies a mount of Extant.
 pub const PROBE: u32 = opcode::read::<Probe>(TYPE, 0) as u32;
 
 /// `_IOWR(0xE4, 1, struct extant_fallocate)`: every mode of `fallocate`, on a file that is open for writing.
@@ -80,7 +80,7 @@ pub struct Fallocate {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct ExtentsPage {
-    /// In: first byte. Out: where to go on, once `count` extents are taken.
+    /// In: first byte. Out: the position to continue from, after `count` extents.
     pub offset: u64,
     /// In: bytes. Out: bytes that are left; 0 at the end of the map.
     pub length: u64,
@@ -248,7 +248,7 @@ const INSERT_RANGE: u32 = 0x20;
 const UNSHARE_RANGE: u32 = 0x40;
 const WRITE_ZEROES: u32 = 0x80;
 
-/// What the bits of `fallocate(2)` ask for. `None` for those that nobody offers together, and those nobody knows.
+/// The mode of `fallocate(2)` flags. `None` for unsupported combinations and unknown flags.
 pub fn fallocate_mode(bits: u32) -> Option<FallocateMode> {
     let same = |mode: &FallocateMode| fallocate_bits(*mode) == Some(bits);
     match bits {

@@ -42,7 +42,7 @@ impl Mount {
         Ok(Self::parse_all(&table).collect())
     }
 
-    /// Those of other mount namespaces, each with a process that sees it, as far as this user may look.
+    /// Mounts of other mount namespaces, each with a process that sees it, if visible to this user.
     pub fn of_other_namespaces() -> impl Iterator<Item = (u32, Self)> {
         let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
         let mut seen: Vec<PathBuf> = namespace("self").into_iter().collect();

@@ -8,16 +8,17 @@ use std::os::fd::{AsFd, AsRawFd};
 /// Takes a shared lock of `length` bytes from `start`; does not wait.
 ///
 /// # Errors
-/// `EAGAIN` when somebody holds an exclusive one, `EINVAL` where the kernel has no such locks.
+/// `EAGAIN` if another open file holds an exclusive one, `EINVAL` if the kernel has no such locks.
 pub fn share(file: impl AsFd, start: u64, length: u64) -> io::Result<()> {
     let mut lock = describe(libc::F_RDLCK, start, length)?;
     control(&file, libc::F_OFD_SETLK, &mut lock)
 }
 
-/// Takes a lock of `length` bytes from `start` that excludes all others; does not wait. The file is open for writing.
+/// Takes an exclusive lock of `length` bytes from `start`; does not wait. The file is open for
+/// writing.
 ///
 /// # Errors
-/// `EAGAIN` when somebody else holds one, `EINVAL` where the kernel has no such locks.
+/// `EAGAIN` if another open file holds one, `EINVAL` if the kernel has no such locks.
 pub fn exclude(file: impl AsFd, start: u64, length: u64) -> io::Result<()> {
     let mut lock = describe(libc::F_WRLCK, start, length)?;
     control(&file, libc::F_OFD_SETLK, &mut lock)
@@ -32,7 +33,7 @@ pub fn release(file: impl AsFd, start: u64, length: u64) -> io::Result<()> {
     control(&file, libc::F_OFD_SETLK, &mut lock)
 }
 
-/// Whether somebody else holds a lock in the range, shared or not.
+/// Whether another open file holds a lock in the range, shared or not.
 ///
 /// # Errors
 /// Those of `fcntl`.

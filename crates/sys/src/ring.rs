@@ -1,14 +1,15 @@
 //! Many calls at a time through io_uring.
 //!
-//! Model: a [`Ring`] runs a [`CallQueue`] to its end. It holds each [`Call`] in a slot of fixed place, with all
-//! the memory that the kernel uses, and gives it back with its result.
+//! Model: a [`Ring`] runs a [`CallQueue`] to its end. It holds each [`Call`] in a slot of fixed
+//! address, with all the memory that the kernel uses, and returns it with its result.
 //!
-//! Invariants, on which the safety of the interface stands:
-//! - a call in a slot is not moved or dropped while the kernel may use its memory: whoever leaves
+//! Safety invariants:
+//! - a call in a slot is not moved or dropped while the kernel may use its memory: leaving
 //!   [`Ring::run`], also by a panic, waits for every call that the kernel has;
 //! - a ring that holds calls which the kernel never took is not used again.
 //!
-//! Where the ring itself fails, what is left of the queue is done by plain calls: nothing is lost but speed.
+//! If the ring itself fails, the rest of the queue is done by plain system calls: only speed is
+//! lost.
 
 use std::fs::File;
 use std::io;
@@ -265,7 +266,7 @@ impl Drop for Flights<'_, '_> {
     }
 }
 
-/// What the ring is told of `call`, whose memory the entry points into.
+/// The submission entry of `call`, which points to the call's memory.
 fn entry(file: &File, call: &mut Call<'_>) -> squeue::Entry {
     let fd = Fd(file.as_raw_fd());
     match call {

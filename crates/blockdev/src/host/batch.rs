@@ -1,12 +1,13 @@
-//! A batch on its way: which call comes next, and what follows from the result of one.
+//! State machine of a batch: the next call, and the consequences of a call's result.
 //!
-//! Model: what was asked for waits as jobs; a job becomes a call with a *flight* that knows what the call was
-//! for; the end of a call completes its owner (a request of the batch), or leads to another call: the rest of one
-//! that ended short, the next way of one that was refused.
+//! Model: requests wait as jobs; a job becomes a call with a *flight* that records the purpose of
+//! the call; the end of a call completes its owner (a request of the batch), or leads to another
+//! call: the rest of a short one, or the next method after a refusal.
 //!
-//! Order: assigns run one at a time and in their order, since side by side they would wait for the same
-//! inode and lie interleaved; everything else runs beside them and each other. One sync serves all flushes. A
-//! second one, after all else, serves the zeros that shall be durable and were not written as data.
+//! Order: assigns run one at a time and in their order, since concurrent ones would wait for the
+//! same inode and interleave their extents; everything else runs concurrently. One sync serves all
+//! flushes. A second one, after all else, serves the zeros that must be durable and were not
+//! written as data.
 
 mod space;
 mod transfer;
@@ -71,7 +72,7 @@ enum Flight<'s> {
     },
 }
 
-/// A call in flight, and who is told that it is.
+/// A call in flight, registered with the tracker of syncs.
 struct Flying<'s> {
     flight: Flight<'s>,
     /// Assigns are no visits.
@@ -167,7 +168,7 @@ impl<'s> Batch<'s> {
         self.waiting.push_back((owner, job));
     }
 
-    /// It is done by one call, as far as can be seen.
+    /// It probably needs one call only.
     pub(super) fn is_single_call(&self) -> bool {
         let is_transfer = |job: &Job<'_>| matches!(job, Job::Read { .. } | Job::Write { .. });
         match (self.waiting.len(), self.assigns.len(), self.flushes.len()) {
@@ -385,7 +386,7 @@ impl<'s> CallQueue<'s> for Batch<'s> {
                 rest,
                 purpose,
             } => self.changed_space((owner, range, way), rest, purpose, result),
-            // Of a failure all are told the first.
+            // All owners get the first failure.
             Flight::Sync { owners } => self.succeeded(&owners),
         }
     }

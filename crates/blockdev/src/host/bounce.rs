@@ -9,7 +9,7 @@ use extant_sys::direct::DirectIo;
 
 use super::limits::TRANSFER;
 
-/// Buffers kept for the next request; more are given back to the kernel.
+/// Buffers kept for the next request; more are freed.
 const KEPT: usize = 16;
 
 /// Whether direct I/O takes these parts of memory as they are. Each must start aligned, and be whole blocks.
@@ -30,7 +30,7 @@ pub(super) fn is_aligned<'p>(
     })
 }
 
-/// Buffers of [`TRANSFER`] bytes, which take memory as far as they are used.
+/// Buffers of [`TRANSFER`] bytes, whose memory is allocated on first use.
 #[derive(Default)]
 pub(super) struct BounceBuffers(Mutex<Vec<AlignedBuffer>>);
 

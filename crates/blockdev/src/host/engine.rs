@@ -178,7 +178,7 @@ impl<'s> Shared<'_, 's> {
             let mut guard = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
             let (batch, running) = &mut *guard;
             *running -= 1;
-            // First, so that nobody waits for ever for one who panics.
+            // First, so that no thread waits for ever for one that panics.
             self.changed.notify_all();
             batch.ended(tag, call, result);
         }

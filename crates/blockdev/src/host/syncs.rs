@@ -49,7 +49,8 @@ impl Syncs {
         }
     }
 
-    /// Takes note of a failure; of several, the first is told to all. To be called before the call's [`InFlight`] ends.
+    /// Records a failure; the first one is returned to all. To be called before the call's
+    /// [`InFlight`] ends.
     pub(super) fn fail(&self, errno: i32) {
         let _ = self.failed.set(errno);
     }

@@ -19,11 +19,11 @@ use rustix::io::Errno;
 
 use super::options::{HostAccess, HostCache, HostOptions};
 
-/// How long somebody who is in the way is waited for: a process just started holds what its parent had open for a
-/// moment, and a ring what it has just let go of.
+/// Timeout for another user of the file: a process just started holds the files of its parent for a
+/// moment, and a ring those it has just released.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What a host device stands on.
+/// What is below a host device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TargetKind {
     /// A regular file.

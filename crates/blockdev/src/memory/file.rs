@@ -74,7 +74,7 @@ impl MemoryDevice {
     }
 }
 
-/// The first data at or after `at`; the rest of the file where its file system does not tell.
+/// The first data at or after `at`; the rest of the file if its file system does not report holes.
 fn next_data(file: &File, at: u64, length: u64) -> Result<Option<ByteRange>> {
     if at >= length {
         return Ok(None);

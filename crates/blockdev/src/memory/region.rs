@@ -177,7 +177,7 @@ fn new_page(start: usize, data: &[u8]) -> Arc<Page> {
     }
 }
 
-/// The pages of `length` bytes from `at`, which lie inside the region.
+/// The pages of `length` bytes from `at`, which are inside the region.
 fn touched(at: usize, length: usize) -> u64 {
     if length == 0 {
         return 0;

@@ -111,7 +111,7 @@ impl Shards {
             .try_for_each(|piece| self.change_piece(piece, change))
     }
 
-    /// `piece` lies in one region.
+    /// `piece` is in one region.
     fn change_piece(&self, piece: ByteRange, change: Change<'_>) -> Result<()> {
         let number = piece.start() / REGION as u64;
         let (at, length) = (inside(piece), piece.len() as usize);

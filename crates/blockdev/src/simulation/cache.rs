@@ -64,7 +64,7 @@ impl VolatileCache {
         self.batches.is_empty()
     }
 
-    /// Goes on by one event. True when what may be left by a power cut is no longer the same.
+    /// Advances by one event. True if the set of possible states after a power cut has changed.
     pub(super) fn observe(&mut self, position: usize, event: &Event) -> bool {
         match event {
             Event::Change {

@@ -1,9 +1,9 @@
 //! A disk in memory with a volatile cache, whose power can be cut.
 //!
-//! Changes are recorded and done under one lock, so that the log has them in the order in which they took
-//! effect. The completion of a batch is recorded when the batch returns, in a second step: only from then on
-//! could the caller have relied on it, and a flush that some other thread submits in between does not cover it.
-//! Reads take no lock.
+//! Changes are recorded and applied under one lock, so that the log has them in the order in which
+//! they took effect. The completion of a batch is recorded when the batch returns, in a second
+//! step: only from then on could the caller have relied on it, and a flush that another thread
+//! submits in between does not cover it. Reads take no lock.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -113,8 +113,8 @@ impl CrashDevice {
         self.powered.load(Ordering::Acquire)
     }
 
-    /// Turns the power on again, cutting it first if it was on. What survived is durable now, and the log
-    /// starts anew from there; fetch the old one before.
+    /// Turns the power on again, cutting it first if it was on. What survived is durable now, and
+    /// the log starts again from there; take the old one before.
     pub fn restart(&self, survivors: Survivors) -> CrashState {
         let mut recorder = self.recorder();
         self.cut(&mut recorder);
@@ -134,7 +134,8 @@ impl CrashDevice {
         state
     }
 
-    /// Takes everything done so far for durable and forgets how it came: the log starts anew from here.
+    /// Makes everything done so far durable and discards its history: the log starts again from
+    /// here.
     ///
     /// # Panics
     /// When requests are in flight.

@@ -1,11 +1,10 @@
-//! A device that does wrong what rules say.
+//! A device that injects faults by rules.
 //!
-//! Every request is held against the rules in their order. A rule counts the requests it is about, and decides
-//! by that number and the seed alone: a run of one thread repeats itself. The first rule that strikes decides
-//! what happens; delays add to it.
+//! Every request is matched with the rules in their order. A rule counts its matching requests, and
+//! decides by that number and the seed alone: a single-threaded run is reproducible. The first rule
+//! that fires determines the fault; delays are added.
 //!
-//! What a fault leaves undone never reaches the device below, and what it does wrong reaches it as an ordinary
-//! request.
+//! Omitted effects never reach the device below, and wrong ones reach it as ordinary requests.
 
 mod rule;
 

@@ -155,7 +155,7 @@ pub struct LogCursor<'l> {
 }
 
 impl<'l> LogCursor<'l> {
-    /// Goes on by one event, which is returned; `None` at the end.
+    /// Advances by one event, which is returned; `None` at the end.
     pub fn advance(&mut self) -> Option<&'l Event> {
         let event = self.log.events.get(self.position)?;
         apply(event, &self.image);
@@ -168,10 +168,10 @@ impl<'l> LogCursor<'l> {
         Some(event)
     }
 
-    /// Goes on to `position`.
+    /// Advances to `position`.
     ///
     /// # Panics
-    /// When it lies before this one, or past the end.
+    /// If it is before this one, or past the end.
     pub fn advance_to(&mut self, position: usize) {
         assert!(self.position <= position && position <= self.log.len());
         while self.position < position {
@@ -204,14 +204,14 @@ impl<'l> LogCursor<'l> {
         self.cache.unflushed().len()
     }
 
-    /// Whether crash states here can tell more than those one event before.
+    /// Whether crash states here may differ from those one event before.
     pub fn is_crash_point(&self) -> bool {
         self.news
     }
 
-    /// What a power cut here may leave: every possible state when they are at most
-    /// [`CrashOptions::states_max`], else so many of them, by the seed; the first without, the second with
-    /// all that is at stake.
+    /// What a power cut here may leave: every possible state if they are at most
+    /// [`CrashOptions::states_max`], else that number of them, by the seed; the first without, the
+    /// second with all changes that may be lost.
     pub fn crash_states(
         &self,
         options: CrashOptions,

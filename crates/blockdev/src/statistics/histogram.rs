@@ -16,7 +16,7 @@ const STEPS: u64 = 1 << PRECISION;
 const VALUE_MAX: u64 = (1 << 42) - 1;
 const BUCKETS: usize = bucket_of(VALUE_MAX) + 1;
 
-/// The shared side: recorded into by whoever is in this shard.
+/// The shared side: threads of this shard record into it.
 pub(super) struct Recorder {
     buckets: Box<[AtomicU64]>,
     sum: AtomicU64,

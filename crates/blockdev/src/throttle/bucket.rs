@@ -22,8 +22,8 @@ impl Bucket {
         }
     }
 
-    /// Takes `tokens` at the time `now`, from the start; returns how long to wait before using them. Who comes
-    /// later waits at least until the same time.
+    /// Takes `tokens` at the time `now`, from the start; returns how long to wait before using
+    /// them. Later callers wait at least until the same time.
     pub(super) fn take(&self, tokens: u64, now: Duration) -> Duration {
         if tokens == 0 {
             return Duration::ZERO;

@@ -1,4 +1,4 @@
-//! What the tests of host devices share: every way to open one, and looks at one.
+//! Shared by the tests of host devices: every way to open one, and checks of one.
 #![allow(dead_code, reason = "each test program uses its own part")]
 
 use std::fs::File;

@@ -30,7 +30,7 @@ pub enum Step {
     Write,
     /// What was written is being made durable.
     Sync,
-    /// The result is being held against what was asked for.
+    /// The result is being verified.
     Verify,
     /// Data is being copied.
     Copy,
@@ -65,7 +65,7 @@ pub struct Cancel {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct OperationControl {
-    /// Told how far it is.
+    /// Called with the progress.
     pub progress: ProgressCallback,
     /// Given to `progress` as it is.
     pub user: *mut c_void,
@@ -79,7 +79,7 @@ pub struct OperationControl {
 pub enum PaceKind {
     /// As fast as it goes, or as `rate_bytes` allows.
     Full,
-    /// Behind everybody else who uses the disk, and as `rate_bytes` allows.
+    /// Yields to all other users of the disk, within `rate_bytes`.
     Background,
 }
 
@@ -253,7 +253,7 @@ pub(super) unsafe fn options<T: Copy>(given: *const T, default: T, least: usize)
     }
     // SAFETY: as promised, it begins with its size.
     let length = unsafe { given.cast::<usize>().read_unaligned() };
-    // More than a page is no structure, but memory that nobody has filled.
+    // More than a page is no structure, but uninitialised memory.
     if length > 4096 {
         return versioned::read(&[], &mut [], least).map(|()| default);
     }

@@ -2,7 +2,7 @@
 
 use super::arguments::Cancel;
 
-/// A request to stop that nobody has made yet. Several operations may share it. Free it with `extant_cancel_free`.
+/// A new request to stop. Several operations may share it. Free it with `extant_cancel_free`.
 #[unsafe(no_mangle)]
 pub extern "C" fn extant_cancel_new() -> *mut Cancel {
     Box::into_raw(Box::default())

@@ -42,7 +42,8 @@ pub struct FileOptions {
     /// 1: on btrfs and its like, copy-on-write is turned off for the file, and with it checksums and compression; 0, the default:
     /// refused there.
     pub nocow: u32,
-    /// 1: after a cancel or an error the partial file stays, and the next call goes on with it; 0, the default: removed.
+    /// 1: after a cancel or an error the partial file stays, and the next call resumes it; 0, the
+    /// default: removed.
     pub keep_partial: u32,
 }
 
@@ -82,13 +83,15 @@ pub unsafe extern "C" fn extant_create_options_init(options: *mut FileOptions) {
     unsafe { options.write(DEFAULT) };
 }
 
-/// Makes the file `path` of `size_bytes`, whose space is really there when this returns `EXTANT_STATUS_OK`: durable and held against the
-/// extent map. It appears under its name when it is complete, and not before.
+/// Makes the file `path` of `size_bytes`, whose space is allocated when this returns
+/// `EXTANT_STATUS_OK`: durable and verified with the extent map. It appears under its name when it
+/// is complete, and not before.
 ///
 /// `options`, `control`, `report` and `error` may be null.
 ///
 /// # Safety
-/// What is not null is what its type says. `error` gets null, or what `extant_error_free` frees.
+/// Every non-null pointer is valid for its type. `error` gets null, or what `extant_error_free`
+/// frees.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn extant_create(
     path: *const c_char,

@@ -29,7 +29,7 @@ pub const EXTENT_ENCODED: u32 = 2;
 /// Data in memory that has no place yet.
 pub const EXTENT_DELAYED: u32 = 4;
 
-/// `physical` of what has no place, or of a map that does not tell it.
+/// `physical` of an extent without a location, or of a map without locations.
 pub const NO_PLACE: u64 = u64::MAX;
 
 /// A range of a file in one state.

@@ -23,8 +23,8 @@ pub struct RangeOptions {
     pub length: u64,
     /// `extant_pace`; full by default.
     pub pace: u32,
-    /// 1: the caller knows that nobody writes to the range meanwhile, though others have the file open; 0, the default: refused
-    /// then, and stopped when somebody opens it.
+    /// 1: the caller guarantees that no process writes to the range meanwhile, though others have
+    /// the file open; 0, the default: refused then, and stopped when another process opens it.
     pub shared_access: u32,
     /// Bytes written a second at most; 0, the default: no limit.
     pub rate_bytes: u64,
@@ -92,7 +92,8 @@ pub unsafe extern "C" fn extant_materialize(
     unsafe { call(error, work) }
 }
 
-/// The same for a file that is open for reading and writing. With `shared_access` 0 nobody else may have it open.
+/// The same for a file that is open for reading and writing. With `shared_access` 0 no other
+/// process may have it open.
 ///
 /// # Safety
 /// As of `extant_materialize`; the descriptor stays open during the call.

@@ -9,13 +9,15 @@ use super::arguments::{OpenFile, OperationControl, path, with_control, with_file
 use super::error::call;
 use crate::outcome::{Failure, Status};
 
-/// Zeroes `length` bytes from `offset` of the file `path` and leaves them written, by `FALLOC_FL_WRITE_ZEROES` where the kernel and
-/// the disk have it, else by hand. The file grows to the end of the range. A cancel leaves a part of it zeroed.
+/// Zeroes `length` bytes from `offset` of the file `path` and leaves them written, by
+/// `FALLOC_FL_WRITE_ZEROES` if the kernel and the disk support it, else by writing. The file grows
+/// to the end of the range. A cancel leaves a part of it zeroed.
 ///
 /// `control` and `error` may be null.
 ///
 /// # Safety
-/// What is not null is what its type says. `error` gets null, or what `extant_error_free` frees.
+/// Every non-null pointer is valid for its type. `error` gets null, or what `extant_error_free`
+/// frees.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn extant_write_zeroes(
     path: *const c_char,

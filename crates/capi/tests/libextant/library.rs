@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use extant_testkit::command::{must, tool};
 
-/// The folder with `libextant.so` and `libextant.a`: that of this test program.
+/// The directory with `libextant.so` and `libextant.a`: that of this test program.
 pub fn folder() -> PathBuf {
     let program = env::current_exe().unwrap();
     let folder = program.parent().unwrap().to_owned();

@@ -1,4 +1,5 @@
-//! `extant image check`: refcounts held against uses, with the exit status of `qemu-img check`.
+//! `extant image check`: refcounts compared with references, with the exit status of `qemu-img
+//! check`.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -42,7 +43,7 @@ pub struct CheckArgs {
     #[arg(long, short = 'r', value_name = "WHAT", conflicts_with_all = ["image", "force_share"])]
     pub repair: Option<Repair>,
 
-    /// Show so many findings; more are counted
+    /// Print at most this many findings; more are counted
     #[arg(long, value_name = "COUNT", default_value_t = 1000)]
     pub findings: usize,
 

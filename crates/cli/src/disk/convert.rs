@@ -67,8 +67,8 @@ pub struct ConvertArgs {
     #[arg(short = 'o', long = "options", value_name = "NAME=VALUE,...")]
     pub words: Vec<String>,
 
-    /// Stand on this backing file, and hold only what differs from it; its name as the image will
-    /// have it, from the directory of TARGET (as -o backing_file)
+    /// Use this backing file, and store only what differs from it; its name as the image will have
+    /// it, from the directory of TARGET (as -o backing_file)
     #[arg(long, short = 'B', value_name = "FILE", requires = "backing_format")]
     pub backing: Option<String>,
 
@@ -79,7 +79,8 @@ pub struct ConvertArgs {
     #[command(flatten)]
     pub chain: ChainArgs,
 
-    /// The new image is a file inside this ext4 image or disk, which nobody else may use meanwhile
+    /// The new image is a file inside this ext4 image or disk, which no other process may use
+    /// meanwhile
     #[arg(long, value_name = "IMAGE", conflicts_with = "backing")]
     pub into: Option<PathBuf>,
 
@@ -106,7 +107,7 @@ pub struct ConvertArgs {
     #[arg(long, short = 'r', value_name = "BYTES/s", value_parser = parse_rate)]
     pub rate: Option<NonZeroU64>,
 
-    /// Give way to everybody else who uses the disk of the new image
+    /// Yield to all other users of the disk of the new image
     #[arg(long, conflicts_with = "into")]
     pub background: bool,
 
@@ -225,7 +226,7 @@ fn copy(args: &ConvertArgs, control: Control<'_>) -> Result<Option<Report>> {
     .map(Some)
 }
 
-/// To be kept to the end: nobody writes to the source meanwhile.
+/// Kept to the end: no process may write to the source meanwhile.
 fn hold(args: &ConvertArgs) -> Result<Option<OpenFile>> {
     match args.look.image {
         None => args.look.open_file(args.share).map(Some),
@@ -304,7 +305,7 @@ impl Wanted<'_> {
         image
     }
 
-    /// The preallocation that somebody asked for.
+    /// The requested preallocation.
     fn asked(&self) -> Option<Preallocation> {
         let full = self.args.sparse.map(|_| Preallocation::Full);
         let asked = self.args.preallocation.map(Preallocation::from);

@@ -11,7 +11,7 @@ use serde::Serialize;
 use super::{ChainArgs, Facts, FormArgs, LookArgs, Place, ShareArgs, not_inside, qemu};
 use crate::{image_format, print};
 
-/// Tell what an image is, and how much of it is really there.
+/// Print what an image is, and how much of it is allocated.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -27,7 +27,7 @@ pub struct InfoArgs {
     #[command(flatten)]
     pub chain: ChainArgs,
 
-    /// Tell of every image that it stands on as well; they are opened as with --chain
+    /// Describe every image of its backing chain as well; they are opened as with --chain
     #[arg(long)]
     pub backing_chain: bool,
 
@@ -38,7 +38,7 @@ pub struct InfoArgs {
     pub form: FormArgs,
 }
 
-/// Tells.
+/// Prints the information.
 pub(super) fn run(args: &InfoArgs, cancel: &CancelToken) -> Result<ExitCode> {
     if args.backing_chain && args.look.image.is_some() {
         return Err(not_inside());

@@ -34,7 +34,7 @@ pub struct MapArgs {
     #[arg(long, short = 's', value_name = "OFFSET", value_parser = parse_size, default_value = "0")]
     pub start_offset: ByteSize,
 
-    /// End after so many bytes [default: at the end of the disk]
+    /// End after this many bytes [default: at the end of the disk]
     #[arg(long, short = 'l', value_name = "LENGTH", value_parser = parse_size)]
     pub max_length: Option<ByteSize>,
 

@@ -13,12 +13,14 @@ use crate::arguments::{OutputArgs, PaceArgs};
 use crate::progress::Display;
 use crate::{exit, print};
 
-/// Make a thin image full in place: every cluster mapped, all of it written, its data kept.
+/// Make a thin image fully allocated in place: every cluster mapped, all of it written, its data
+/// kept.
 ///
-/// Nobody else may use the image meanwhile. What snapshots share is copied, so that they keep theirs, and
-/// what is compressed is expanded; the space that this had stays in the file for what comes. Images with a
-/// backing file are refused: convert makes one full image of both. A data file is made full as well, with
-/// --chain. A disk that an image lies on has its space: clusters are mapped to zeros there, as far as it has room.
+/// No other process may use the image meanwhile. Clusters shared with snapshots are copied, so that
+/// these keep theirs, and compressed ones are expanded; the freed space stays in the file for later
+/// use. Images with a backing file are refused: convert merges both into one image. A data file is
+/// materialized as well, with --chain. A disk that contains an image has its space: clusters are
+/// mapped to zeros there, if it has room.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

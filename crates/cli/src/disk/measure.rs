@@ -18,7 +18,7 @@ use crate::create::{ImageFormat, Mode};
 use crate::image_words::{self, Words};
 use crate::print;
 
-/// Tell how large the file of an image would be.
+/// Print how large the file of an image would be.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

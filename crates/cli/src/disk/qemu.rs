@@ -117,7 +117,8 @@ impl Info {
     }
 }
 
-/// A name with a protocol stays as it is; others are paths from the folder of the image.
+/// A name with a protocol is used as it is; others are paths relative to the directory of the
+/// image.
 fn full_name(image: &Path, name: &Path) -> String {
     let bytes = name.as_os_str().as_encoded_bytes();
     let end = bytes.iter().position(|byte| b":/".contains(byte));

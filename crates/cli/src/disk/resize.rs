@@ -15,11 +15,12 @@ use crate::{exit, print};
 
 /// Make the disk of an image larger or smaller.
 ///
-/// What is new has the space that the rest has, unless --preallocation says otherwise. Nobody else
-/// may use the image meanwhile. A crash costs space inside the image at worst. Snapshots keep their
-/// size; persistent bitmaps can become larger only. A data file is changed as well, with --chain. An
-/// image on a disk grows behind what it has there; the disk keeps its size. What a longer backing
-/// file has behind the old end is hidden by zeros; with --chain only as far as it reaches.
+/// The new part has the preallocation of the image, unless --preallocation says otherwise. No other
+/// process may use the image meanwhile. A crash leaks space inside the image at worst. Snapshots
+/// keep their size; persistent bitmaps can become larger only. A data file is changed as well, with
+/// --chain. An image on a disk grows after its last cluster; the disk keeps its size. Data of a
+/// longer backing file after the old end is hidden by zeros; with --chain only where the backing
+/// file has data.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

@@ -1,5 +1,5 @@
-//! The options, read in the manner of getopt(3): short ones together, long ones
-//! shortened as far as they stay unique, the last of two winning.
+//! The options, parsed as getopt(3) does: short ones combined, long ones abbreviated while
+//! unambiguous, the last of two winning.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -58,7 +58,7 @@ pub struct FallocateArgs {
     #[arg(long, short = 'p')]
     pub punch_hole: bool,
 
-    /// Tell the holes of the file, and the zeros that could be holes; changes nothing
+    /// Print the holes of the file, and the zeros that could be holes; changes nothing
     #[arg(long, short = 'r')]
     pub report_holes: bool,
 
@@ -87,7 +87,7 @@ pub struct FallocateArgs {
     #[arg(long, short = 'z')]
     pub zero_range: bool,
 
-    /// FILE is inside this ext4 image or disk, which nobody else may use meanwhile
+    /// FILE is inside this ext4 image or disk, which no other process may use meanwhile
     #[arg(long = "in", value_name = "IMAGE")]
     pub image: Option<PathBuf>,
 

@@ -1,8 +1,8 @@
-//! What `-d` and `-r` print, line for line that of the real one.
+//! The output of `-d` and `-r`, line for line as in util-linux.
 //!
-//! The library tells every span of the range. The real one tells a file hole when it comes to
-//! the data behind it, so a hole at the end of the range is not told, and the first one
-//! begins at 0 whatever `--offset` says. `extant map` has the plain truth.
+//! The library reports every span of the range. util-linux prints a hole when it reaches the data
+//! after it, so a hole at the end of the range is not printed, and the first one begins at 0
+//! whatever `--offset` is. `extant map` prints the exact map.
 
 use std::io::{self, Write};
 use std::ops::ControlFlow;
@@ -14,10 +14,10 @@ use extant_space::{ByteRange, CancelToken, Control, Result, Silent, SpaceFile};
 
 use super::words::Share;
 
-/// How much is told.
+/// How much is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Detail {
-    /// The sums.
+    /// The totals.
     Summary,
     /// Every hole as well.
     Holes,

@@ -11,7 +11,7 @@ use std::ffi::OsStr;
 
 /// In the order of their powers.
 const LETTERS: &str = "KMGTPEZY";
-/// More digits of a fraction tell nothing: a byte of the largest number is 1 in 2^63.
+/// More digits of a fraction are insignificant: a byte of the largest number is 1 in 2^63.
 const FRACTION_DIGITS: usize = 19;
 
 /// The number of bytes, at most `i64::MAX`; `None` for what is no number.

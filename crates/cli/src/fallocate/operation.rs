@@ -12,7 +12,7 @@ use super::FallocateArgs;
 /// What is to be done to the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// One request to the kernel, told afterwards in these words.
+    /// One request to the kernel, reported in these words.
     Kernel(FallocateMode, &'static str),
     /// Allocate, whatever it takes.
     Posix,
@@ -20,7 +20,7 @@ pub enum Operation {
     WriteZeroes,
     /// Zeros become holes.
     Dig,
-    /// Zeros and holes are told.
+    /// Zeros and holes are reported.
     Report,
 }
 

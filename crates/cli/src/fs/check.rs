@@ -33,7 +33,7 @@ pub struct CheckArgs {
     /// The image or disk
     pub image: PathBuf,
 
-    /// Show so many findings; more are counted
+    /// Print at most this many findings; more are counted
     #[arg(long, value_name = "COUNT", default_value_t = 1000)]
     pub findings: usize,
 

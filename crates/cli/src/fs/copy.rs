@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use crate::print;
 
-/// Bytes that are copied at a time; a cancel is looked for in between.
+/// Bytes that are copied at a time, between two checks for a cancel.
 pub(super) const PIECE: usize = 1 << 20;
 
 /// What was copied.
@@ -95,7 +95,7 @@ impl<'a> Meter<'a> {
         }
     }
 
-    /// Looks whether to stop.
+    /// Returns an error after a cancel.
     pub(super) fn check(&self) -> Result<()> {
         self.control.cancel.check()
     }

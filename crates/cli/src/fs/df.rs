@@ -11,7 +11,7 @@ use crate::image::Image;
 use crate::image::names::escaped;
 use crate::print;
 
-/// Tell how full an image is, as df(1) does of a mounted one.
+/// Print how full an image is, as df(1) does for a mounted one.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -58,7 +58,7 @@ struct Usage {
     free_inodes: u32,
 }
 
-/// Tells.
+/// Prints the information.
 pub(super) fn run(args: &DfArgs) -> Result<ExitCode> {
     let usages: Vec<Usage> = args
         .images

@@ -48,7 +48,7 @@ pub struct DumpArgs {
     #[arg(long, value_name = "INODE|PATH")]
     pub extents: Option<PathBuf>,
 
-    /// The journal: where it is, and what it has that is not home
+    /// The journal: where it is, and what is not checkpointed
     #[arg(long)]
     pub journal: bool,
 

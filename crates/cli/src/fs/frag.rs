@@ -1,7 +1,8 @@
-//! `extant fs frag`: what `e4defrag -c` prints, of a file system that need not be mounted.
+//! `extant fs frag`: the report of `e4defrag -c`, for a file system that is not mounted.
 //!
-//! One pass over the inode tables, in their order, where the kernel's tool opens every file: only the names of the
-//! worst files, and of a directory that was asked for, are looked up. A file with several names is counted once.
+//! One pass over the inode tables in their order, while the kernel's tool opens every file: only
+//! the names of the worst files, and of a given directory, are looked up. A file with several names
+//! is counted once.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -25,7 +26,7 @@ use crate::print;
 /// Columns of a path in the table.
 const PATH_COLUMNS: usize = 44;
 
-/// Tell how fragmented the files of an image are.
+/// Print how fragmented the files of an image are.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -43,7 +44,7 @@ pub struct FragArgs {
     #[arg(default_value = "/")]
     pub path: PathBuf,
 
-    /// Show so many files, the worst first
+    /// Print this many files, the worst first
     #[arg(long, value_name = "COUNT", default_value_t = 5)]
     pub top: usize,
 

@@ -13,7 +13,7 @@ use crate::arguments::parse_size;
 use crate::image::Image;
 use crate::print;
 
-/// Tell in how many pieces the free space of an image is.
+/// Print how fragmented the free space of an image is.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -63,7 +63,7 @@ struct Bucket {
     blocks: u64,
 }
 
-/// Tells.
+/// Prints the information.
 pub(super) fn run(args: &FreefragArgs) -> Result<ExitCode> {
     let image = Image::look(&args.image)?;
     let free = measure(&image, args)?;

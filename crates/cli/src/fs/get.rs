@@ -1,11 +1,12 @@
-//! `extant fs get`: files and trees of an image come to the host.
+//! `extant fs get`: copies files and trees of an image to the host.
 //!
-//! Model: everything is made under a name of its own and renamed when it is complete. Directories are held open, and
-//! no symbolic link below the destination is followed, so that an image, whatever is in it, reaches nothing else.
+//! Model: every file is made under a temporary name and renamed when it is complete. Directories
+//! are held open, and no symbolic link below the destination is followed, so an image cannot affect
+//! other files.
 //!
-//! Kept: data with its holes, permissions, times, extended attributes as far as the user may set them, links, special
-//! files; owners if root copies. Else the files are the user's and lose what was given to them by their owners: set-ID bits,
-//! capabilities, `security.*` and `trusted.*`.
+//! Kept: data with its holes, permissions, times, extended attributes that the user may set, links,
+//! special files; owners if root copies. Otherwise the files are the user's and lose what was
+//! granted by their owners: set-ID bits, capabilities, `security.*` and `trusted.*`.
 
 mod host;
 

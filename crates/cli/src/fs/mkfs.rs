@@ -66,11 +66,11 @@ pub(super) fn run(args: &MkfsArgs) -> Result<ExitCode> {
     let made = prepare(&args.image, args.size)?;
     let done = call(&mke2fs, args);
     if done.is_err() && made == Made::New {
-        // Nothing of use is in it; the error of mke2fs is what is told.
+        // It is incomplete; the error of mke2fs is reported.
         let _ = fs::remove_file(&args.image);
     }
     done?;
-    // What mke2fs was told to make may be more than this program can read.
+    // mke2fs may have been given features that this program cannot read.
     let made = Image::look(&args.image).ok();
     let made = made.map(|image| image.filesystem().statistics());
     let made = made.as_ref();
@@ -126,7 +126,7 @@ fn prepare(image: &Path, size: Option<ByteSize>) -> Result<Made> {
                 )))
         }
         (Ok(_), _) => {
-            // Whether somebody uses it: mke2fs sees mounts, not the locks of this program.
+            // Checks for other users: mke2fs detects mounts, not the locks of this program.
             drop(HostDevice::open(image, &HostOptions::default())?);
             Ok(Made::Old)
         }
@@ -214,7 +214,7 @@ fn with_owner(options: &[OsString], user: Uid, group: Gid) -> Vec<OsString> {
 /// Options of mke2fs(8) that take a value.
 const WITH_VALUES: &[u8] = b"bCdEeGgIiJLlMmNOorRTtUz";
 
-/// Most users do not have the folders of the system's tools in their PATH.
+/// Most users do not have the directories of the system's tools in their PATH.
 fn find_mke2fs() -> Result<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
     let folders = env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));

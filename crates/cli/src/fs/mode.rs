@@ -32,7 +32,7 @@ enum What {
     Bits {
         /// Of all users.
         bits: u16,
-        /// `X`: execute, of directories and of what somebody may execute.
+        /// `X`: execute, for directories and for files with an execute bit.
         search: bool,
     },
     /// What one user has, by the place of the lowest bit.

@@ -41,7 +41,7 @@ impl FromStr for Owner {
 /// Whose copied files are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyOwner {
-    /// Who they belong to where they come from.
+    /// The owner of the source.
     Source,
     /// This.
     Fixed { uid: u32, gid: u32 },

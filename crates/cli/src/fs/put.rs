@@ -1,12 +1,13 @@
-//! `extant fs put`: files and trees of the host go into an image.
+//! `extant fs put`: copies files and trees of the host into an image.
 //!
-//! Model: a file is made without a name, filled, and gets its name when it is complete; what had the name is
-//! replaced in the same step. After a crash or a cancel there is the old file or the new one, and whoever opens the
-//! image next frees what had no name yet. Directories are merged with those that are there.
+//! Model: a file is made without a name, filled, and gets its name when it is complete; a file of
+//! that name is replaced in the same step. After a crash or a cancel the old file or the new one
+//! exists, and the next opening of the image frees unnamed files. Directories are merged with
+//! existing ones.
 //!
-//! Kept: data with its holes, permissions, times of reading and writing, extended attributes, symbolic links, special
-//! files, and that several names of one put are one file. Not kept: owners, unless asked for; and where the owner changes, set-ID
-//! bits and file capabilities.
+//! Kept: data with its holes, permissions, atime and mtime, extended attributes, symbolic links,
+//! special files, and hard links within one put. Not kept: owners, unless requested; and if the
+//! owner changes, set-ID bits and file capabilities.
 
 mod host;
 
@@ -34,9 +35,9 @@ use crate::print;
 
 /// Copy files of this machine into an image.
 ///
-/// Holes stay holes; permissions, times, extended attributes and links are kept. Files are root's,
-/// so that an image comes out the same for everybody, or yours in an image whose root directory is
-/// yours; --owner says otherwise. A file that changes its owner loses set-ID bits and capabilities,
+/// Holes stay holes; permissions, times, extended attributes and links are kept. Files are owned by
+/// root, so that an image is the same for every user, or by you in an image whose root directory is
+/// yours; --owner changes that. A file that changes its owner loses set-ID bits and capabilities,
 /// as with chown.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
@@ -496,7 +497,7 @@ impl Put<'_> {
     }
 }
 
-/// Something new, for nobody's eyes until it is as it shall be.
+/// A new node, inaccessible to others until it has its final attributes.
 fn unfinished(kind: NewKind<'_>) -> NewNode<'_> {
     NewNode {
         kind,

@@ -17,7 +17,8 @@ use crate::print;
 /// Extents that are shown in words; --json has all.
 const SHOWN: usize = 16;
 
-/// Tell everything about files in an image: size, blocks, owner, times, flags, attributes, extents.
+/// Print everything about files in an image: size, blocks, owner, times, flags, attributes,
+/// extents.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -41,7 +42,7 @@ pub struct StatArgs {
     pub json: bool,
 }
 
-/// What is told of a file.
+/// The printed attributes of a file.
 #[derive(Serialize)]
 struct Document {
     image: String,
@@ -66,7 +67,7 @@ struct Xattr {
     value_hex: Option<String>,
 }
 
-/// Tells.
+/// Prints the information.
 pub(super) fn run(args: &StatArgs) -> Result<ExitCode> {
     let image = Image::look(&args.image)?;
     let follow = match args.dereference {

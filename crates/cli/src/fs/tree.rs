@@ -30,7 +30,7 @@ pub struct TreeArgs {
     #[arg(default_value = "/")]
     pub path: PathBuf,
 
-    /// Go down so many directories only
+    /// Descend at most this many directories
     #[arg(long, short = 'L', value_name = "LEVELS", value_parser = clap::value_parser!(u32).range(1..))]
     pub depth: Option<u32>,
 

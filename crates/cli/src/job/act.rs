@@ -29,7 +29,7 @@ pub struct CancelArgs {
     pub json: bool,
 }
 
-/// Go on with an interrupted job.
+/// Continue an interrupted job.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -40,7 +40,7 @@ pub struct ResumeArgs {
     #[command(flatten)]
     pub job: OneJobArgs,
 
-    /// Return at once; the job goes on in a process of its own
+    /// Return at once; the job continues in a process of its own
     #[arg(long, conflicts_with_all = ["progress_fd", "progress_socket"])]
     pub detach: bool,
 

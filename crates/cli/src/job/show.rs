@@ -11,7 +11,7 @@ use super::list::done;
 use crate::pool::json::{JobJson, moment};
 use crate::print;
 
-/// Tell all about a job.
+/// Print everything about a job.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

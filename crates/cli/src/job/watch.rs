@@ -55,7 +55,7 @@ pub(super) fn run(args: &WatchArgs, cancel: &CancelToken) -> Result<ExitCode> {
     let display = args.stream.display(args.json)?;
     let followed = follow(args, &display, cancel);
     match &followed {
-        // The job goes on.
+        // The job continues.
         Err(error) if error.kind() == ErrorKind::Cancelled => drop(display),
         Err(error) => display.end(Some(error)),
         Ok(None) => drop(display),
@@ -71,7 +71,7 @@ pub(super) fn run(args: &WatchArgs, cancel: &CancelToken) -> Result<ExitCode> {
     })
 }
 
-/// The job as it ended; none when nobody hears of it any more.
+/// The job when it ended; `None` if the output was closed.
 fn follow(args: &WatchArgs, display: &Display, cancel: &CancelToken) -> Result<Option<JobStatus>> {
     let pool = args.job.pool.open()?;
     let update = |status: &JobStatus| {
@@ -81,7 +81,7 @@ fn follow(args: &WatchArgs, display: &Display, cancel: &CancelToken) -> Result<O
     };
     if args.json {
         let mut heard = Ok(());
-        // Also cancelled when nobody hears it any more.
+        // Also cancelled when the output is closed.
         let enough = cancel.clone();
         let status = pool.wait(args.job.id, &enough, &mut |status| {
             update(status);
@@ -94,7 +94,7 @@ fn follow(args: &WatchArgs, display: &Display, cancel: &CancelToken) -> Result<O
             }
         });
         return match heard {
-            // Whoever listened has heard enough.
+            // The reader has closed the output.
             Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => Ok(None),
             Err(error) => Err(print::output_error(error)),
             Ok(()) => goes_on(status, &args.job).map(Some),

@@ -25,7 +25,7 @@ pub struct WorkArgs {
 }
 
 pub(super) fn run(args: &WorkArgs, cancel: &CancelToken) -> Result<ExitCode> {
-    // It fails for who leads a group of processes, and has none to leave then.
+    // It fails for a leader of a process group, which needs no new session.
     let _ = setsid();
     let lock = std::io::stdin().as_fd().try_clone_to_owned();
     let lock = lock.map_err(|source| Error::from(source).during("take the job's lock"))?;

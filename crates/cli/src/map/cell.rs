@@ -1,14 +1,13 @@
 //! One cell of a file map at the resolution of a picture.
 //!
-//! A cell knows its bytes by state, how many fragments begin in it, and the places
-//! on the device that it lies in. Of more than [`PLACES_MAX`] places the nearest two
-//! become one.
+//! A cell holds its bytes by state, the number of fragments that begin in it, and its ranges on the
+//! device. Of more than [`PLACES_MAX`] ranges the nearest two are merged.
 
 use extant_space::{ByteRange, Extent};
 
 use super::fill::Fill;
 
-/// Places on the device that a cell tells apart.
+/// Ranges on the device that a cell distinguishes.
 pub(super) const PLACES_MAX: usize = 4;
 
 /// A part of a file.
@@ -45,7 +44,7 @@ impl Cell {
         self.bytes.iter().sum()
     }
 
-    /// Where the cell lies on the device.
+    /// Ranges of the cell on the device.
     pub(super) fn places(&self) -> impl Iterator<Item = ByteRange> {
         self.places.into_iter().filter(|place| !place.is_empty())
     }

@@ -11,9 +11,9 @@ use super::cell::Cell;
 /// Whether an extent begins a new fragment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Joint {
-    /// It goes on where the one before it ended, or is the first.
+    /// It is contiguous with the one before, or the first.
     Continues,
-    /// It lies elsewhere on the device.
+    /// It is elsewhere on the device.
     Breaks,
 }
 
@@ -34,7 +34,7 @@ impl Cells {
         }
     }
 
-    /// Spreads an extent over its cells; what lies past the span is left out.
+    /// Spreads an extent over its cells; the part after the span is ignored.
     pub(super) fn add(&mut self, extent: &Extent, joint: Joint) {
         let span = ByteRange::new(0, self.span_bytes);
         let Some(mut rest) = extent.clip(span) else {

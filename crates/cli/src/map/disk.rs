@@ -1,7 +1,7 @@
-//! The map of the disk in a qcow2 image: offsets of the guest, and places on the device of the host.
+//! The map of the guest's disk in a qcow2 image: guest offsets, and locations on the host's device.
 //!
-//! The image says where in its file a cluster lies, the map of the file where that is on the device. What lies in another file
-//! (backing file, data file) has no place here.
+//! The image maps a cluster to its file, the map of the file to the device. Clusters in another
+//! file (backing file, data file) have no location here.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use extant_space::{
     ByteRange, Error, ErrorKind, Extent, ExtentFlags, FallocateMode, Result, SpaceFile, SyncMode,
 };
 
-/// The disk, as a file that is only looked at.
+/// The disk as a read-only file.
 pub(super) struct Disk {
     layer: Layer,
     file: Arc<dyn SpaceFile>,

@@ -1,4 +1,4 @@
-//! What a map is told to: the terminal or a JSON document, extent by extent.
+//! The receiver of a map, extent by extent: the terminal or a JSON document.
 
 use std::io;
 use std::path::Path;
@@ -55,6 +55,7 @@ pub(super) trait Listing {
         Ok(())
     }
 
-    /// After the last file. Errors were told where there was no file for another reason than that none was found.
+    /// After the last file. Errors were reported if there was no file for another reason than that
+    /// none was found.
     fn finish(&mut self, total: &MapSummary, files: u64, errors: u64) -> io::Result<()>;
 }

@@ -18,7 +18,7 @@ pub(super) fn shown(path: &Path) -> String {
     text
 }
 
-/// The end of `text` in at most `columns` columns: ends tell files apart.
+/// The end of `text` in at most `columns` columns: ends distinguish files.
 pub(super) fn shortened(text: &str, columns: usize) -> String {
     if text.width() <= columns {
         return text.to_owned();

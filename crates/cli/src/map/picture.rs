@@ -26,7 +26,7 @@ use self::model::{BACKGROUND, FAINT_INK, INK, PANEL, PLACE};
 /// Cells a file needs to be drawn.
 pub(super) const CELLS: usize = 860;
 
-/// Files in one picture; more would not be looked at, and memory stays bounded.
+/// Maximum number of files in one picture, which keeps it readable and bounds memory.
 pub(super) const FILES_MAX: usize = 48;
 
 /// With more files than these, rows are lower and have no axis.

@@ -116,7 +116,7 @@ impl Band {
         }
     }
 
-    /// Lays a colour over a pixel; what lies outside the band is left out.
+    /// Blends a colour over a pixel; pixels outside the band are ignored.
     fn blend(&mut self, x: u32, y: u32, color: Color, coverage: u8) {
         let is_inside = x < self.width && (self.top..self.top + BAND_LINES).contains(&y);
         if coverage == 0 || !is_inside {

@@ -39,7 +39,7 @@ pub(super) fn scattered(count: u64) -> Vec<Extent> {
         .collect()
 }
 
-/// Tells `listing` a file made of `extents`, as a scan does.
+/// Passes a file made of `extents` to `listing`, as a scan does.
 pub(super) fn list(
     listing: &mut dyn Listing,
     opened: Opened,

@@ -53,7 +53,7 @@ impl Scan {
 pub(super) enum Stopped {
     /// The file could not be mapped.
     Map(Error),
-    /// The visitor failed: nothing more can be told.
+    /// The visitor failed: nothing more can be printed.
     Output(io::Error),
 }
 

@@ -30,11 +30,12 @@ pub(super) trait Source {
     fn summary_for(&self, path: &Path) -> MapSummary;
 }
 
-/// What is mapped of an open file: itself, or the disk of a guest that lies in it. Found below a directory, it is shown as what it
-/// is for sure; only an argument is refused where its name and contents contradict each other.
+/// What is mapped of an open file: itself, or the guest's disk in it. A file found below a
+/// directory is shown as what it certainly is; only an argument is refused if its name and contents
+/// contradict each other.
 ///
 /// # Errors
-/// Those of finding out, and of opening the image.
+/// Those of detection, and of opening the image.
 pub(super) fn shown(
     found: &Found,
     said: Option<Format>,

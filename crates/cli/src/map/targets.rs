@@ -13,11 +13,11 @@ pub(super) struct Targets {
 }
 
 impl Targets {
-    /// Judges the names in `paths`.
+    /// Validates the names in `paths`.
     ///
     /// # Errors
-    /// `AlreadyExists` for a file that is there where none may be replaced, `WrongType` for what is no regular file, and
-    /// `InvalidArgument` where two pictures have one name.
+    /// `AlreadyExists` for an existing file that may not be replaced, `WrongType` if it is not a
+    /// regular file, and `InvalidArgument` if two pictures have one name.
     pub(super) fn new(paths: &[&Path], may_replace: bool) -> Result<Self> {
         let mut found = Vec::new();
         for (index, path) in paths.iter().enumerate() {

@@ -74,7 +74,7 @@ impl Charset {
         }
     }
 
-    /// A name in so many columns.
+    /// A name in a fixed number of columns.
     fn column(self, text: &str, columns: usize) -> String {
         let shown = names::column(text, columns);
         match (self, shown.strip_prefix('…')) {

@@ -47,7 +47,7 @@ struct MountHelper {
     #[arg(short)]
     no_mtab: bool,
 
-    /// Tell what was mounted
+    /// Print what was mounted
     #[arg(short)]
     verbose: bool,
 

@@ -1,10 +1,11 @@
-//! The process that answers for a mount.
+//! The server process of a mount.
 //!
-//! It ends when the files are unmounted, by whomever, or by a signal: it then unmounts itself. Where a file is in use, its
-//! place in the tree of names is freed at once, and the server goes on until the last file is closed.
+//! It ends when the files are unmounted, by any user, or by a signal, after which it unmounts
+//! itself. If a file is in use, the mount point is detached at once, and the server continues until
+//! the last file is closed.
 //!
-//! Order at the beginning: what can be wrong with the arguments, the image, the mount, and only then the word that all is well.
-//! Whatever fails in between, the image is closed again.
+//! Order of the start: arguments, image, mount, and only then the report that it is ready. A
+//! failure before that closes the image again.
 
 use std::fs;
 use std::path::Path;
@@ -39,7 +40,7 @@ pub(super) fn run(wish: &Wish, place: Place, cancel: &CancelToken) -> Result<Exi
     let (session, signals) = match begun {
         Ok(begun) => begun,
         Err(error) => {
-            // The first error is the one to tell.
+            // The first error is the one to report.
             let _ = filesystem.close();
             return Err(error);
         }
@@ -48,7 +49,7 @@ pub(super) fn run(wish: &Wish, place: Place, cancel: &CancelToken) -> Result<Exi
     let waiting = unmount_on_signals(signals, &session, &log);
     let ended = session.run();
     handle.close();
-    // Its panic would have been told.
+    // Its panic would have been reported.
     let _ = waiting.join();
     if let Err(error) = ended {
         log.error(error.at(&wish.image));
@@ -169,7 +170,7 @@ fn begin(
     let line = ready.show(wish.style);
     match place {
         Place::Foreground => {
-            // Whoever read the output may have seen enough.
+            // The reader may have closed the output.
             print::text(line);
         }
         Place::Background => background::let_go(&line)?,

@@ -19,9 +19,10 @@ use crate::print;
 
 /// Give a directory, or an ext4 image, a name and limits.
 ///
-/// A directory is made if there is none; what is in it becomes the pool's volumes. With --kind ext4 it is a directory inside of an
-/// image or on a disk, which the pool drives itself: nobody else may use it meanwhile, and processes work in it by turns: a job lets others in. What may be
-/// promised is the image's room; extant materialize makes sure that a sparse image has it.
+/// A directory is made if there is none; its files become the pool's volumes. With --kind ext4 it
+/// is a directory inside an image or on a disk, which the pool drives itself: no other program may
+/// use it meanwhile, and processes of the pool alternate: a job yields to others. The image's free
+/// space limits what may be promised; extant materialize makes sure that a sparse image has it.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -190,7 +191,7 @@ fn state_of_disk(name: &PoolName) -> Result<PathBuf> {
 
 pub(super) fn delete(args: &DeleteArgs) -> Result<ExitCode> {
     let definitions = args.config.definitions()?;
-    // One that cannot be read can be removed by hand alone.
+    // An unreadable one can only be removed manually.
     let definition = definitions.get(&args.name)?;
     definitions.remove(&args.name)?;
     let (name, path) = (&args.name, definition.path());

@@ -11,7 +11,7 @@ use super::json::PoolJson;
 use crate::print;
 use crate::words::count;
 
-/// Tell what a pool has, and what it has promised.
+/// Print what a pool has, and what it has promised.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

@@ -1,6 +1,7 @@
 //! Pools, volumes and jobs as JSON documents.
 //!
-//! The library's own types are written as they lie in records; these have the names of `docs/formats/json.md`.
+//! The library's own types are serialised as in records; these have the names of
+//! `docs/formats/json.md`.
 
 use extant_image::{Format, Preallocation, Qcow2Info};
 use extant_pool::{

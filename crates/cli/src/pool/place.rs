@@ -43,7 +43,7 @@ pub struct PoolArgs {
     pub config: ConfigArgs,
 }
 
-/// Somebody who looks at a terminal is told why nothing happens.
+/// Explains a wait to a user at a terminal.
 fn tell_wait(error: &Error) {
     if std::io::stderr().is_terminal() {
         // On a line of its own, also where a bar is shown.
@@ -95,10 +95,11 @@ pub struct AnyPoolArgs {
 }
 
 impl AnyPoolArgs {
-    /// Visits the pool that was named, or every defined one. One that cannot be used is told on stderr and hides no other.
+    /// Visits the named pool, or every defined one. An unusable pool is reported on stderr and does
+    /// not hide others.
     ///
     /// # Errors
-    /// Those of the pool that was named, and of finding the definitions.
+    /// Those of the named pool, and of finding the definitions.
     pub fn for_each(&self, mut visit: impl FnMut(&Pool) -> Result<()>) -> Result<ExitCode> {
         if let Some(pool) = &self.pool {
             let place = PoolArgs {

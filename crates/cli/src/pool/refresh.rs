@@ -12,7 +12,8 @@ use crate::words::count;
 
 /// Find what killed processes have left in a pool.
 ///
-/// Interrupted jobs are told, and stay for `extant job resume`; files that belong to no job are removed.
+/// Interrupted jobs are reported, and stay for `extant job resume`; files that belong to no job are
+/// removed.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use extant_space::{Error, ErrorKind, Result};
 
-/// More is refused by who parses it.
+/// The parser refuses more.
 const BYTES_MAX: u64 = 1 << 20;
 
 /// The text of a file, `-` for standard input.

@@ -189,7 +189,7 @@ mod tests {
         let mut tell = |millis, progress| {
             parsed(lines.update(start + Duration::from_millis(millis), progress))
         };
-        // What was there when it began is nobody's work.
+        // What existed before the start is not progress.
         let first = tell(0, at(Phase::Write, 500, 1000));
         assert_eq!(first["rate_bytes_per_second"], Value::Null);
         assert_eq!(first["eta_seconds"], Value::Null);

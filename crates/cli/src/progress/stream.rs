@@ -1,7 +1,7 @@
-//! Lines for another program, on a pipe or a socket, which the operation never waits for.
+//! Lines for another program, on a pipe or a socket, without ever blocking the operation.
 //!
-//! A thread writes them. One line at most waits for it, the newest: whoever reads slowly misses lines, and always gets
-//! whole ones. A reader who is gone ends the thread, and nothing else.
+//! A thread writes them. One line at most waits for it, the newest: a slow reader misses lines, and
+//! always gets complete ones. If the reader disappears, only the thread ends.
 
 use std::fs::File;
 use std::io::{self, ErrorKind as IoErrorKind, Write};
@@ -60,10 +60,10 @@ impl Stream {
         Self::new(file)
     }
 
-    /// To whoever listens on the socket `path`.
+    /// To the listener on the socket `path`.
     ///
     /// # Errors
-    /// When nobody does; `InUse` when others wait before us.
+    /// If there is no listener; `InUse` if its queue is full.
     pub fn to_socket(path: &Path) -> Result<Self> {
         let fail = |errno: Errno| {
             let error = Error::from(io::Error::from(errno)).at(path);
@@ -146,7 +146,7 @@ impl Slot {
     }
 }
 
-/// Ends with the last line, or when nobody reads any more.
+/// Ends with the last line, or when the reader disappears.
 fn write_lines(slot: &Slot, mut to: File, _over: Sender<()>) {
     while let Some(line) = slot.take() {
         if write_whole(&mut to, line.as_bytes()).is_err() {

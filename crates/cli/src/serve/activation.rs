@@ -1,4 +1,4 @@
-//! Sockets that whoever started this program has opened for it: systemd, and clients by libnbd (`LISTEN_FDS`).
+//! Sockets opened by the parent: systemd, and clients using libnbd (`LISTEN_FDS`).
 
 use std::io;
 

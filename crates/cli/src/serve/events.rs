@@ -12,7 +12,7 @@ use crate::print;
 /// A disk that fails, or is full, fails every request of a client that does not care.
 const BETWEEN_FAILURES: Duration = Duration::from_secs(1);
 
-/// Tells the log; of clients that come and go only where `is_verbose`.
+/// Writes to the log; connections and disconnections only if `is_verbose`.
 pub(super) fn observer(log: Arc<Log>, is_verbose: bool) -> Observer {
     let failures = Mutex::new(Failures::default());
     Arc::new(move |event| match event {
@@ -41,7 +41,7 @@ pub(super) fn observer(log: Arc<Log>, is_verbose: bool) -> Observer {
     })
 }
 
-/// Tells what clients have done.
+/// Logs the clients' statistics.
 pub(super) fn tell_statistics(log: &Log, sources: &[Source]) {
     for source in sources {
         let counted = source.device.snapshot();
@@ -67,7 +67,7 @@ struct Failures {
 }
 
 impl Failures {
-    /// How many were kept back before this one, if it is to be told.
+    /// The number of suppressed messages before this one, if it is to be logged.
     fn take(&mut self, now: Instant) -> Option<u64> {
         if self.told.is_some_and(|told| now - told < BETWEEN_FAILURES) {
             self.untold += 1;

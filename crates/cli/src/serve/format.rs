@@ -1,9 +1,10 @@
-//! What a file is: its user says so, by the option or by its name, and its contents never do.
+//! Formats of served files: given by the option or by the name, never by the contents.
 //!
-//! Who writes to a raw image decides what its first bytes are. Were they believed, a client could make its disk a qcow2 image
-//! whose backing file is any file of this machine, and read that the next time. So the contents are looked at only to
-//! refuse: what looks like an image of another format is served neither as that nor, unless told to, as raw, in which
-//! a client would find the image's tables instead of its disk.
+//! A client that writes to a raw image controls its first bytes. If they were trusted, it could
+//! make its disk a qcow2 image whose backing file is any file of this machine, and read that the
+//! next time. So the contents are only used to refuse: a file that looks like an image of another
+//! format is served neither as that nor, without --format raw, as raw, because a client would find
+//! the image's tables instead of its disk.
 
 use std::path::Path;
 

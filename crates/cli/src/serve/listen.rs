@@ -20,7 +20,7 @@ pub(super) struct Wanted<'a> {
 /// Where a server can be reached.
 pub(super) struct Reached {
     pub(super) addresses: Vec<Address>,
-    /// Whoever handed over a socket knows where it is.
+    /// The process that passed a socket knows its address.
     pub(super) is_handed_over: bool,
 }
 

@@ -23,7 +23,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // Somebody may have removed it before.
+        // It may have been removed before.
         let _ = fs::remove_file(&self.0);
     }
 }

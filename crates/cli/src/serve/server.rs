@@ -1,7 +1,8 @@
-//! The process that serves.
+//! The server process.
 //!
-//! Order at the beginning: what can be wrong with the arguments, the sources, the sockets, and only then the word that clients can
-//! come. At the end, backwards: no more clients, what was taken is finished, flushed, closed; so nothing that a client was told is lost.
+//! Order of the start: arguments, sources, sockets, and only then the report that clients can
+//! connect. The end is in reverse: no new clients, accepted requests are completed, flushed,
+//! closed; so no acknowledged request is lost.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -99,7 +100,7 @@ fn serve(
     match place {
         Place::Foreground if word.is_empty() => {}
         Place::Foreground => {
-            // Whoever read the output may have seen enough.
+            // The reader may have closed the output.
             print::text(word);
         }
         Place::Background => {

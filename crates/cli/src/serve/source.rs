@@ -1,9 +1,9 @@
-//! What an export stands on: opened, locked, and closed again when nobody is served any more.
+//! The device behind an export: opened, locked, and closed when the server ends.
 //!
 //! | source | device |
 //! |---|---|
 //! | a file or disk of the host | the host device, buffered or direct |
-//! | a file inside an ext4 image (`--in`, or a volume of a pool in one) | a loop device over the engine's file; the image is held for all of them |
+//! | a file inside an ext4 image (`--in`, or a volume of a pool in one) | a loop device over the engine's file; the image is locked for all of them |
 //! | a qcow2 image in either | the device of extant-image over that |
 
 use std::collections::HashSet;
@@ -32,7 +32,7 @@ pub(super) type Counted = Statistics<Arc<dyn Device>>;
 /// All that is served.
 pub(super) struct Sources {
     list: Vec<Source>,
-    /// What files inside of it stand on.
+    /// The file-system image that contains the files.
     image: Option<Image>,
 }
 

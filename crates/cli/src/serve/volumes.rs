@@ -19,14 +19,14 @@ pub(super) struct Places {
 /// A file that is to be served.
 pub(super) struct Place {
     pub(super) path: PathBuf,
-    /// `None`: nobody has said.
+    /// `None`: not given.
     pub(super) format: Option<Format>,
-    /// What its pool has judged, kept open until it is served.
+    /// What its pool has checked, kept open until it is served.
     judged: Option<VolumePlace>,
 }
 
 impl Place {
-    /// Of a volume, a path of the very file that its pool has judged.
+    /// For a volume, a path of the file that its pool has checked.
     pub(super) fn judged_file(&self) -> Option<PathBuf> {
         self.judged.as_ref().and_then(VolumePlace::path_of_file)
     }

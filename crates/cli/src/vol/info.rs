@@ -11,7 +11,7 @@ use super::work::VolumeArgs;
 use crate::pool::json::VolumeJson;
 use crate::print;
 
-/// Tell what a volume is, and whether its space is really there.
+/// Print what a volume is, and whether its space is allocated.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

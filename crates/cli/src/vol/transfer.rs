@@ -13,8 +13,9 @@ use crate::create::ImageFormat;
 
 /// Make a volume of a file.
 ///
-/// The file is taken as it is, and holes stay holes. The volume has the new content as a whole, or nothing changes.
-/// An image that names other files is refused, as whoever used the volume would read those.
+/// The file is taken as it is, and holes stay holes. The volume has the new content as a whole, or
+/// nothing changes. An image that names other files is refused, because every user of the volume
+/// would read those.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

@@ -26,7 +26,7 @@ use super::info::describe;
 /// How a job runs.
 #[derive(Args, Clone, Debug)]
 pub struct WorkArgs {
-    /// Return at once with the number of the job, which goes on in a process of its own
+    /// Return at once with the number of the job, which continues in a process of its own
     #[arg(long, conflicts_with_all = ["progress_fd", "progress_socket"])]
     pub detach: bool,
 
@@ -34,7 +34,7 @@ pub struct WorkArgs {
     #[arg(long, value_name = "WHICH", default_value = "normal")]
     pub priority: PriorityArg,
 
-    /// Give way to everybody else who uses the disk, within the pool's rate
+    /// Yield to all other users of the disk, within the pool's rate
     #[arg(long)]
     pub background: bool,
 

@@ -89,7 +89,7 @@ fn name_of_255_bytes_is_made_and_one_of_256_is_refused() {
     let folder = work.folder("long");
     let longest = "n".repeat(255);
     create(&folder.join(&longest), "1MiB", &[]).success();
-    // Told apart from its neighbour although the partial name cannot hold either in full.
+    // Distinct from its neighbour although the partial name cannot hold either in full.
     let other = format!("{}m", "n".repeat(254));
     create(&folder.join(&other), "1MiB", &[]).success();
     let too_long = create(&folder.join("n".repeat(256)), "1MiB", &[]);

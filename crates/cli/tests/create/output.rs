@@ -231,7 +231,7 @@ fn background_tells_the_time_that_it_left_to_others() {
     let work = Workdir::new();
     let busy = AtomicBool::new(true);
     let (answer, words) = thread::scope(|scope| {
-        // Somebody who writes to the same disk all the time.
+        // Another process that writes to the same disk all the time.
         scope.spawn(|| {
             let path = work.path().join("other");
             let other = std::fs::File::create(path).unwrap();

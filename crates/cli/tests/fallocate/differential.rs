@@ -1,16 +1,16 @@
-//! The same random steps by the real fallocate and by ours, on two equal file systems.
+//! The same random steps by util-linux's fallocate and by ours, on two equal file systems.
 //!
-//! After each step the answers and the files are compared: status, output, bytes, size,
-//! blocks, and extents with their states. The places on the disk may differ.
+//! After each step the outputs and the files are compared: status, output, bytes, size, blocks, and
+//! extents with their states. The locations on the disk may differ.
 //!
-//! One difference is wanted. The real `-d` punches a run of zeros that ends with the
-//! data, or with the range, up to one block too far; with `-l` that destroys data. After
-//! each `-d` ours must have kept every byte; then just that excess is punched in our
-//! file as well, and the two must be equal again. On btrfs the sequence ends there: what it does
-//! with the edges of later punches depends on how a hole was made.
+//! One difference is intended. util-linux's `-d` punches a run of zeros that ends with the data, or
+//! with the range, up to one block too far; with `-l` that destroys data. After each `-d` ours must
+//! have kept every byte; then just that excess is punched in our file as well, and the two must be
+//! equal again. On btrfs the sequence ends there: its treatment of the edges of later punches
+//! depends on how a hole was made.
 //!
-//! Let pass is one block in `st_blocks` of ext4: whether the extents fit the inode depends
-//! on where they lie, and that on the processor.
+//! One block of difference in `st_blocks` of ext4 is permitted: whether the extents fit the inode
+//! depends on their locations, and these on the processor.
 
 use std::fs::{self, OpenOptions};
 use std::ops::ControlFlow;

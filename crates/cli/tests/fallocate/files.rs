@@ -1,4 +1,4 @@
-//! Files of every kind, and trouble with them: status, and the cause that is told.
+//! Files of every kind, and errors with them: status, and the reported cause.
 
 use std::fs;
 use std::os::unix::net::UnixListener;
@@ -54,7 +54,7 @@ fn full_and_read_only_file_systems_fail_with_the_same_errno() {
         &["-w", "-l"],
     ] {
         if mode[0] == "-w" {
-            // The real one is refused before space is looked at.
+            // util-linux's program is refused before space is checked.
             let answer = Program::Ours.run(folder, &["-w", "-l", "1G", "f"]);
             assert_eq!(
                 (answer.status, answer.cause()),

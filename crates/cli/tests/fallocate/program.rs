@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use extant_testkit::newer;
 
-/// Who does it.
+/// Which program runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Program {
     /// util-linux.

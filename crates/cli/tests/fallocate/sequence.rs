@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Files stay about this small, in blocks: collisions are what is looked for.
+/// Files stay about this small, in blocks, to provoke collisions.
 const BLOCKS: u64 = 48;
 
 /// One thing done to a file.

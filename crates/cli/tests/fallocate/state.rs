@@ -1,4 +1,4 @@
-//! What a file is after a step, as far as two programs must agree.
+//! The properties of a file after a step in which two programs must agree.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! Images for tests, and what judges them.
+//! Images for tests, and their oracles.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -113,7 +113,7 @@ pub fn must(command: &mut Command) -> String {
     command::text(command).unwrap_or_else(|failure| panic!("{failure}"))
 }
 
-/// A tree with everything that is to survive a copy, in a new folder below `work`.
+/// A tree with everything that a copy must preserve, in a new directory below `work`.
 pub fn tree(work: &Path) -> PathBuf {
     let root = work.join("tree");
     for folder in ["a/deep/er", "empty", "b"] {

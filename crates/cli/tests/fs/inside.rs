@@ -275,7 +275,7 @@ fn fallocate_does_what_the_kernel_does() {
         assert!(fs::read(&place).unwrap() == wanted.0, "{line}");
         let found = oracle::filefrag(&place);
         for state in [ExtentState::Written, ExtentState::Unwritten] {
-            // The real one punches unwritten space too, where zeros lie before it.
+            // util-linux's program punches unwritten space too, if zeros precede it.
             if state == ExtentState::Unwritten && line == "-d" {
                 continue;
             }

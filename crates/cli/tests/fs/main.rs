@@ -1,7 +1,7 @@
 //! `extant fs` and `--in IMAGE` as a user runs them, on images of mke2fs.
 //!
-//! The judges are debugfs, dumpe2fs, e2freefrag, e4defrag, e2fsck, and the kernel: what was put into an image is
-//! mounted and compared, and what the kernel wrote is read.
+//! The oracles are debugfs, dumpe2fs, e2freefrag, e4defrag, e2fsck, and the kernel: images filled
+//! here are mounted and compared, and images filled by the kernel are read.
 
 #[path = "../support/mod.rs"]
 mod support;

@@ -1,4 +1,4 @@
-//! Images that somebody else uses, that are none, that need recovery.
+//! Images in use by other programs, files that are no images, and images that need recovery.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -120,7 +120,7 @@ fn image_mounted_in_another_mount_namespace_is_refused() {
     assert!(!hidden.join("i").exists() && !place.join("lost+found").exists());
     let refused = ["disk.img", "mounted at", "mount namespace of process"];
     image.fs(&words).refused(4, &refused);
-    // Who may not ask the driver goes by the size.
+    // A user who may not ask the driver gets the answer from the size.
     let as_user = |words: &[&str]| {
         let mut command = as_nobody(&image.command("fs", words), &image.work);
         run(command.current_dir(image.work.path()))

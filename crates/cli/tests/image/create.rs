@@ -124,7 +124,7 @@ fn wrong_words_are_refused_and_leave_nothing() {
     create(&file, "2MiB", &["-o", words]).success();
     let own = "backing_file=a.qcow2,backing_fmt=qcow2";
     create(&file, "2MiB", &["--force", "-o", own]).refused(2, &["its own backing file"]);
-    // What a protocol leads to is not looked for.
+    // The target of a protocol is not checked.
     let far = "backing_file=nbd://host/x,backing_fmt=raw";
     create(&file, "2MiB", &["--force", "-o", far]).success();
 }
@@ -172,7 +172,8 @@ fn killed_creation_leaves_no_name_and_the_next_run_is_whole() {
             let left = left.to_string_lossy().into_owned();
             assert!(left.starts_with(".a.qcow2.extant-"), "{left}");
         }
-        // Another format takes up what was left, or begins again: never a byte of the other.
+        // Another format adopts the partial file, or begins again: never a byte of the other format
+        // remains.
         if round % 3 == 0 {
             create(&file, "48MiB", &["--format", "raw"]).success();
             oracle::assert_zeros(&file, extant_space::ByteRange::new(0, 48 * MIB));

@@ -115,7 +115,7 @@ fn raw_image_with_qcow2_contents_is_changed_and_copied_only_when_its_format_is_s
     on(&["image", "convert"], &file, &[out.to_str().unwrap()]).refused(5, &words);
     on(&["image", "convert"], &file, &["-"]).refused(5, &words);
     assert!(fs::read(&file).unwrap() == before && !out.exists());
-    // Who only looks is told what is there.
+    // Inspection reports the actual contents.
     let info = on(&["image", "info", "--json"], &file, &[]).success();
     assert_eq!(info.text("/format"), "qcow2");
     on(
@@ -174,7 +174,7 @@ fn foreign_images_are_recognised_by_every_command_and_left_alone() {
         assert_eq!(info.number("/file_bytes"), before.len() as u64);
         fs::remove_file(&file).unwrap();
     }
-    // Of a fixed VHD the name alone tells.
+    // A fixed VHD is recognised by its name only.
     let fixed = work.path().join("a.vhd");
     qemu(&[
         &"create",

@@ -1,4 +1,5 @@
-//! Disk images from the command line: `extant create` of qcow2, `extant image`, and what `map` and `materialize` make of images. QEMU judges.
+//! Disk images from the command line: `extant create` of qcow2, `extant image`, and `map` and
+//! `materialize` of images. QEMU is the oracle.
 
 #[path = "../support/mod.rs"]
 mod support;

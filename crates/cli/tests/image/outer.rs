@@ -1,4 +1,4 @@
-//! An ext4 image that disk images lie in.
+//! A file-system image that contains disk images.
 
 use std::path::{Path, PathBuf};
 

@@ -119,7 +119,7 @@ fn umount_returns_when_the_image_is_closed() {
             fs::write(stand.path(format!("{round}-{index}")), bytes).unwrap();
         }
         stand.umount().success();
-        // Looked at without our locks, and with them.
+        // Inspected without our locks, and with them.
         assert!(!stand.needs_recovery());
         extant_testkit::oracle::assert_e2fsck_clean(&stand.image.path);
     }

@@ -21,7 +21,7 @@ fn what_is_no_image_is_refused_in_both_ways_of_mounting() {
         .unwrap();
     fs::write(work.join("short"), "short").unwrap();
     let mut corrupt = fs::read(&stand.image.path).unwrap();
-    // The superblock's sums and counts.
+    // The superblock's counts.
     corrupt[1024 + 0x20..1024 + 0x30].fill(0xff);
     fs::write(work.join("corrupt"), corrupt).unwrap();
     for extra in [&[][..], &["-f"]] {

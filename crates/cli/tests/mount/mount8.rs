@@ -1,7 +1,9 @@
-//! mount(8), umount(8) and fstab(5): the program under its names in /sbin, where they look for it.
+//! mount(8), umount(8) and fstab(5): the program under its names in /sbin, where they search for
+//! it.
 //!
-//! Each test runs in a namespace of mounts of its own, with a /sbin of links to what is in the real one and to the program: nothing is put into
-//! the system's, where the program may be installed. The test starts itself there again, and has a deadline.
+//! Each test runs in a mount namespace of its own, with a /sbin of links to the real one's contents
+//! and to the program: nothing is changed in the system's, where the program may be installed. The
+//! test restarts itself there, with a deadline.
 
 use std::env;
 use std::fs;

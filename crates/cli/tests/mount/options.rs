@@ -135,7 +135,7 @@ fn owner_of_the_images_root_is_somebody_else_outside() {
     stand.mount(&["-o", options]).success();
     let root = fs::metadata(&stand.directory).unwrap();
     assert_eq!((root.uid(), root.gid()), (1234, 2345));
-    // Who mounts may not be asked to pass the folders of the test.
+    // The mounting user may not have access to the directories of the test.
     fs::set_permissions(stand.image.work.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let mut touch = command::tool("setpriv");
     touch.args(["--reuid=1234", "--regid=2345", "--clear-groups", "--"]);
@@ -263,7 +263,7 @@ fn change_is_committed_by_itself_after_the_time_asked_for() {
     let words = ["-o", "commit=1", "--json"];
     let pid = stand.mount(&words).success().number("/pid");
     fs::create_dir(stand.path("made")).unwrap();
-    // Nobody syncs; whoever looks at a copy sees it once it is committed.
+    // Without a sync; a copy shows the change once it is committed.
     let copy = stand.image.work.path().join("copy.img");
     wait_until("the commit", || {
         fs::copy(&stand.image.path, &copy).unwrap();

@@ -198,7 +198,7 @@ fn materialize_keeps_data_and_fills_the_rest() {
         stand
             .extant(&words[..1], "thin")
             .refused(4, &["thin", "open elsewhere"]);
-        // On its way to the server still, as far as the kernel holds it back.
+        // Still on its way to the server, if the kernel delays it.
         drop(file);
         let done = stand.extant(&words, "thin").success();
         assert_eq!(done.text("/verified"), "extent-map", "{done}");

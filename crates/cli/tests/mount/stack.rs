@@ -40,7 +40,7 @@ impl Inner {
         Self { outer, disk, place }
     }
 
-    /// Pieces of the outer file system that the inner one lies in.
+    /// Extents of the outer file system that hold the inner one.
     #[track_caller]
     fn fragments(&self) -> u64 {
         let mut sync = tool("sync");
@@ -49,7 +49,7 @@ impl Inner {
         map.success().number("/files/0/summary/fragments")
     }
 
-    /// Everything is closed, and nobody finds anything wrong, neither inside nor outside.
+    /// Everything is closed, and no check finds an error, neither inside nor outside.
     #[track_caller]
     fn end(self) {
         drop(self.disk);
@@ -106,7 +106,7 @@ fn kernels_file_system_on_a_loop_device_over_a_file_of_the_mount_is_sound() {
         }
         mount.unmount();
     }
-    // What is written splits what is said of the space, not where it lies.
+    // Writes split the extents of the map, not their locations.
     assert_eq!(inner.fragments(), before);
     inner.end();
 }

@@ -37,7 +37,7 @@ pub fn umount_command(directory: &Path) -> Command {
     command
 }
 
-/// Runs a command that unmounts what nobody means to use any more.
+/// Runs a command that unmounts an unused mount.
 #[track_caller]
 pub fn patiently(command: &mut Command) -> Answer {
     let is_busy = |answer: &Answer| {
@@ -116,13 +116,13 @@ impl Stand {
         patiently(&mut umount_command(&self.directory))
     }
 
-    /// The same, of what somebody uses.
+    /// The same for a mount in use.
     #[track_caller]
     pub fn umount_in_use(&self) -> Answer {
         run(&mut umount_command(&self.directory))
     }
 
-    /// Unmounts, and nobody finds anything wrong.
+    /// Unmounts, and no check finds an error.
     #[track_caller]
     pub fn end(self) {
         self.umount().success();
@@ -193,7 +193,7 @@ pub fn wait_for_end(pid: u64) {
     let process = format!("/proc/{pid}");
     let threads = || fs::read_dir(format!("{process}/task")).map_or(0, Iterator::count);
     let stat = || fs::read_to_string(format!("{process}/stat")).unwrap_or_default();
-    // One that nobody has waited for counts as ended, with the last of its threads.
+    // A zombie counts as ended, with the last of its threads.
     wait_until("the end of the server", || match threads() {
         0 => true,
         1 => stat().contains(") Z "),

@@ -1,4 +1,4 @@
-//! How a mount begins, and what is told of it.
+//! The start of a mount, and its output.
 
 use std::fs;
 use std::io::Write;
@@ -14,7 +14,7 @@ use crate::support::{Running, extant, noise, run};
 fn background_server_is_told_of_and_lets_go_of_everything() {
     require!(can_mount());
     let stand = Stand::new(64);
-    // Whoever reads all that is said gets to its end: nobody keeps stdout or stderr open.
+    // A reader of all output reaches its end: no process keeps stdout or stderr open.
     let answer = stand.mount(&["--json"]).success();
     assert_eq!(answer.stdout.lines().count(), 1, "{answer}");
     assert_eq!(answer.text("/event"), "mounted");

@@ -32,13 +32,13 @@ fn can_make_rooms() -> Requirement {
 }
 
 impl Room {
-    /// With an image and a directory of nobody's.
+    /// With an image and a directory of the user `nobody`.
     fn new() -> Self {
         let stand = Stand::new(64);
         for path in [&stand.image.path, &stand.directory] {
             chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
         }
-        // Where it was built not everybody may go.
+        // The build directory may be inaccessible to other users.
         let program = stand.image.work.path().join("extant");
         copy_program(Path::new(env!("CARGO_BIN_EXE_extant")), &program);
         let process = Command::new("unshare")
@@ -81,7 +81,7 @@ impl Room {
         command
     }
 
-    /// `extant WORDS`, run by nobody beside the image.
+    /// `extant WORDS`, run by the user `nobody` beside the image.
     fn extant(&self, words: &[&str]) -> Answer {
         let program = self.program.to_str().unwrap();
         let answer = run(self.as_nobody(program).args(words));

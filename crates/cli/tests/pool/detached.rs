@@ -67,7 +67,7 @@ fn volume_that_is_made_written_may_be_looked_at_and_read() {
         }
         let shown = job("show", pool, id, &["--json"]).success().json();
         assert_eq!(shown["state"], "running", "{shown}");
-        // Whoever has a raw volume open for longer may write to it; writers of an image lock it.
+        // A process that keeps a raw volume open may write to it; writers of an image lock it.
         let opened = fs::File::open(pool.join(volume)).unwrap();
         let waited = job("wait", pool, id, &[]);
         let wanted = if volume == "a" { 4 } else { 0 };
@@ -128,7 +128,7 @@ fn killed_worker_leaves_a_job_that_another_process_resumes() {
     require!(Filesystem::Ext4.requirement());
     let scratch = in_memory(256 * MIB);
     let pool = scratch.path();
-    // Told to end, as when the machine is shut down, it leaves the job as a kill does.
+    // Terminated, as when the machine is shut down, it leaves the job as a kill does.
     for (name, signal) in [("a", Signal::KILL), ("b", Signal::TERM)] {
         let id = create_slowly(pool, name);
         wait_until("the job's progress", || has_begun(pool, &id));

@@ -35,7 +35,7 @@ struct Stand {
     content: Vec<u8>,
     /// The file of an image whose disk has data in a part.
     image: Vec<u8>,
-    /// For copies that others look at.
+    /// For copies that other programs read.
     aside: Workdir,
 }
 
@@ -340,7 +340,7 @@ impl Stand {
         }
     }
 
-    /// Has a job give way again and again.
+    /// Makes a job yield again and again.
     fn look_for(&self, time: Duration) {
         let end = Instant::now() + time;
         while Instant::now() < end {

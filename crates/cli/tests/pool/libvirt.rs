@@ -1,6 +1,6 @@
-//! What libvirt makes of our pools and volumes, and we of its.
+//! libvirt on our pools and volumes, and Extant on libvirt's.
 //!
-//! A libvirtd of a user without rights, in folders of its own, as no system service is needed for that.
+//! An unprivileged libvirtd, in directories of its own, needs no system service.
 
 use std::fs;
 
@@ -222,7 +222,7 @@ fn libvirt_and_extant_read_each_others_pools_and_volumes() {
         .filter_map(|line| line.split_whitespace().next())
         .collect();
     names.sort_unstable();
-    // It shows folders as well, the pool's own among them, which it cannot remove.
+    // It shows directories as well, including the pool's own, which it cannot remove.
     assert_eq!(names, [".extant", "full", "ours", "theirs"]);
     let mut delete = libvirt.virsh();
     command::run(delete.args(["vol-delete", ".extant", "vms"])).unwrap_err();

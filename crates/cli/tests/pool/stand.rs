@@ -52,7 +52,8 @@ pub fn has_begun(pool: &Path, id: &str) -> bool {
     shown["state"] == "running" && shown["progress"]["done_bytes"].as_u64() > Some(0)
 }
 
-/// Sends `signal` to the process that has the lock of a job, whose pool has its own folder at `own`.
+/// Sends `signal` to the process that holds the lock of a job in the pool whose state directory is
+/// `own`.
 #[track_caller]
 pub fn signal_worker(own: &Path, id: &str, signal: Signal) {
     let holders = extant_hostfs::holders(&own.join(format!("jobs/{id}.run")));

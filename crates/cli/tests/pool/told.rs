@@ -39,7 +39,7 @@ fn who_has_seen_enough_of_a_job_is_told_that_it_goes_on() {
     let listed = say("job", "list", pool, &["--json"]).success();
     assert_eq!(listed.text("/jobs/0/state"), "running");
     say("job", "cancel", pool, &[&id]).success();
-    // What has ended is still told with how far it was and how long it took.
+    // An ended job is still listed with its progress and duration.
     let listed = say("job", "list", pool, &["--json"]).success();
     assert_eq!(listed.text("/jobs/0/state"), "cancelled");
     assert!(listed.number("/jobs/0/progress/done_bytes") > 0);
@@ -94,7 +94,7 @@ fn lists_are_of_every_defined_pool_where_none_is_named() {
         assert!(table.stdout.starts_with("POOL"), "{table}");
         assert_eq!(table.stdout.lines().count(), 3, "{table}");
     }
-    // One that cannot be used is told, and hides no other.
+    // An unusable one is reported, and does not hide others.
     std::fs::remove_dir_all(work.path().join("one")).unwrap();
     let answer = with_config(&["vol", "list", "--json"]);
     assert_eq!(answer.code, Some(4), "{answer}");

@@ -13,7 +13,8 @@ use serde_json::Value;
 use crate::support::{Answer, MIB, create, extant, run};
 use crate::{all_commands, options_of};
 
-/// Commands that need more than a session to print a result: their documents are looked at where they are tested.
+/// Commands that need more than a session to print a result: their documents are checked in their
+/// own tests.
 const ELSEWHERE: [&str; 3] = ["job resume", "mount", "serve"];
 /// qemu-img prints a list.
 const LISTS: [&str; 1] = ["image map"];

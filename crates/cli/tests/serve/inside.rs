@@ -29,7 +29,7 @@ fn files_inside_an_image_are_served_and_written_through_its_journal() {
     said(tool("nbdcopy").args(["--flush", &a, &b]));
     let map = said(tool("nbdinfo").args(["--map=extant:state", &b]));
     assert!(map.split_whitespace().eq(["0", "8388608", "0"]), "{map}");
-    // The image is nobody else's.
+    // The image is locked.
     image.fs(&["mkdir", "IMAGE", "/no"]).refused(4, &["in use"]);
     serving.end();
     image.assert_clean();

@@ -36,7 +36,7 @@ except nbd.Error:
 print(*done)
 "#;
 
-/// A client that has been told of a hundred writes, and goes on.
+/// A client that has received a hundred acknowledgements, and continues to write.
 struct Writer(std::process::Child);
 
 impl Writer {
@@ -50,7 +50,7 @@ impl Writer {
         Self(child)
     }
 
-    /// The blocks that it was told are written.
+    /// The blocks that were acknowledged as written.
     fn acknowledged(mut self) -> Vec<usize> {
         let mut said = String::new();
         self.0
@@ -130,7 +130,7 @@ fn what_was_flushed_survives_a_kill_of_a_server_on_a_file_inside_an_image() {
     );
     serving.running.send(Signal::KILL);
     serving.running.wait();
-    // The socket and the lock of the dead are in nobody's way.
+    // The socket and the lock of a dead process do not disturb.
     fs::remove_file(stand.path("s.pid")).unwrap();
     let serving = stand.serve(&["--in", path, "/a.raw"]);
     let reads = ["read -P 9 3M 1M", "read -P 8 9M 64k", "read -P 0 4M 1M"];

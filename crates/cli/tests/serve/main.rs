@@ -1,6 +1,6 @@
-//! `extant serve` as a user runs it, and the clients of others that come to it.
+//! `extant serve` as a user runs it, with third-party clients.
 //!
-//! The judges are libnbd's tools, QEMU's, fio, and the served files themselves.
+//! The oracles are libnbd's tools, QEMU's, fio, and the served files themselves.
 
 #[allow(dead_code)]
 #[path = "../fs/image.rs"]

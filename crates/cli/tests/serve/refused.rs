@@ -117,7 +117,7 @@ fn tools_of_qemu_and_a_server_keep_each_other_out() {
                 serve(&stand, &["a.raw"]).refused(4, &["a.raw", "qemu-nbd"]);
                 serve(&stand, &["-r", "a.raw"]).refused(4, &["a.raw", "qemu-nbd"]);
             }
-            // Who only reads lets others read.
+            // Readers admit other readers.
             _ => drop(stand.serve(&["-r", "a.raw"]).end()),
         }
         theirs.send(rustix::process::Signal::TERM);

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 
 use crate::support::{Answer, MIB, Running, extant, noise, wait_until};
 
-/// A folder with files to serve.
+/// A directory with files to serve.
 pub struct Stand {
     pub work: Workdir,
 }
@@ -41,7 +41,7 @@ impl Stand {
         path
     }
 
-    /// `extant serve` in the folder.
+    /// `extant serve` in the directory.
     pub fn command(&self, words: &[&str]) -> Command {
         let mut command = extant();
         command.arg("serve").args(words);

@@ -1,4 +1,4 @@
-//! How a server begins and ends, and what is told of it.
+//! Start and end of a server, and its output.
 
 use std::fs;
 
@@ -41,7 +41,7 @@ fn background_server_is_told_of_and_lets_go_of_everything() {
         "--pid-file",
         "p",
     ];
-    // Whoever reads all that is said gets to its end: nobody keeps stdout or stderr open.
+    // A reader of all output reaches its end: no process keeps stdout or stderr open.
     let answer = run(&mut stand.command(&words)).success();
     assert_eq!(answer.stdout.lines().count(), 1, "{answer}");
     assert_eq!(answer.text("/event"), "serving");
@@ -148,7 +148,7 @@ fn second_signal_ends_a_server_whose_clients_hold_it_up() {
     let stand = Stand::new();
     stand.sparse("a.raw", 1);
     let mut serving = stand.serve(&["a.raw"]);
-    // Two at once: the first may not have been looked at yet.
+    // Two at once: the first may not have been handled yet.
     serving.running.send(Signal::TERM);
     serving.running.send(Signal::INT);
     let answer = serving.running.wait();

@@ -68,7 +68,7 @@ pub fn through(wrapper: &[&str], inner: &Command) -> Command {
     command
 }
 
-/// The same command run by [`NOBODY`]. The program is copied to where everybody can run it.
+/// The same command run by [`NOBODY`]. The program is copied to where every user can run it.
 pub fn as_nobody(inner: &Command, place: &Workdir) -> Command {
     let copy = place.path().join("extant");
     if !copy.exists() {
@@ -79,8 +79,9 @@ pub fn as_nobody(inner: &Command, place: &Workdir) -> Command {
     command
 }
 
-/// Copies a program to where everybody can run it. Done by another process: what a thread here forks meanwhile would have the copy open
-/// for writing for a moment, and such a file is not run ("Text file busy").
+/// Copies a program to where every user can run it. Another process copies, because a process
+/// forked here by another thread would have the copy open for writing for a moment, and such a file
+/// cannot be executed ("Text file busy").
 #[track_caller]
 pub fn copy_program(program: &Path, copy: &Path) {
     let mut install = command::tool("install");

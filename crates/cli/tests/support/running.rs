@@ -1,4 +1,4 @@
-//! A run of the command that is still going on: watched, signalled, waited for.
+//! A running command: watched, signalled, awaited.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};

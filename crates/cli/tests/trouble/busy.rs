@@ -1,4 +1,4 @@
-//! Files that somebody else uses: refused with who it is, or stopped when they come.
+//! Files in use by other processes: refused with the user's name, or stopped when they are opened.
 
 use std::fs;
 use std::path::Path;
@@ -76,9 +76,9 @@ fn opener_goes_on_and_materialize_stops_with_the_data_intact() {
     let mut command = extant();
     command.arg("materialize").arg(&file);
     let running = Running::start(command.args(["--rate", "8M"]));
-    // filefrag would break the lease itself; the space of the disk tells as well.
+    // filefrag would break the lease itself; the used space of the disk shows it as well.
     wait_until("space taken", || oracle::allocated_bytes(&file) > 40 * MIB);
-    // Waits in the kernel until the lease is given back.
+    // Waits in the kernel until the lease is released.
     let mut opened = fs::File::options()
         .read(true)
         .write(true)

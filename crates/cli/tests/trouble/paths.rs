@@ -109,7 +109,7 @@ fn missing_file_of_materialize_is_named() {
     materialize(&work.path().join("a"), &[]).refused(4, &["/a: ", "no such file"]);
 }
 
-/// Takes the attribute away again, or the folder could not be removed.
+/// Removes the attribute again, or the directory could not be removed.
 struct Attribute<'p>(&'p Path, &'static str);
 
 impl<'p> Attribute<'p> {

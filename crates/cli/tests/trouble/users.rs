@@ -93,7 +93,7 @@ fn partial_planted_by_another_user_in_a_common_folder_is_not_used() {
     assert_names(&common, &[".a.extant-partial"]);
 }
 
-/// A folder that everybody may write to.
+/// A directory to which every user may write.
 fn common_folder(place: &Place, mode: u32) -> PathBuf {
     let common = place.scratch.path().join("common");
     fs::create_dir(&common).unwrap();

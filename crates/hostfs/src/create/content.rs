@@ -1,7 +1,7 @@
-//! Brings the partial file to the size and the state that were asked for.
+//! Brings the partial file to the requested size and state.
 //!
-//! A file that an earlier run left is taken as it is: what is written in it stays, what
-//! is past the wanted part is given back.
+//! A file of an earlier run is used as it is: what is written in it stays, what is past the
+//! requested part is freed.
 
 use std::time::SystemTime;
 
@@ -89,9 +89,8 @@ impl Content<'_> {
         Ok(Made::default())
     }
 
-    /// Where the map does not tell unwritten from written, the size is the record of progress:
-    /// it grows with the zeros. It can be trusted as long as the machine has not been restarted
-    /// since.
+    /// If the map does not distinguish unwritten from written, the size is the record of progress:
+    /// it grows with the zeros. It can be trusted if the machine has not been restarted since.
     fn written_in_order(&self) -> Result<Made> {
         let Target {
             file,

@@ -1,8 +1,9 @@
-//! What a new file holds beside zeros.
+//! Contents of a new file other than zeros.
 //!
-//! The record of progress is the extent map, which tells nothing of contents: a run takes up a partial file because all that is
-//! written there are zeros. So a file gets another name before the first byte is put into it
-//! ([`Partial::begin_filling`](crate::partial::Partial::begin_filling)), and nobody takes up one of that name.
+//! The record of progress is the extent map, which does not show contents: a run adopts a partial
+//! file because it holds nothing but zeros. So a file is renamed before the first byte is written
+//! to it ([`Partial::begin_filling`](crate::partial::Partial::begin_filling)), and no run adopts
+//! one of that name.
 
 use extant_space::{Control, Result};
 
@@ -11,7 +12,8 @@ use crate::file::HostFile;
 /// When contents are put into a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FillOrder {
-    /// Into space that is complete: for a little, as a run that was cut off while it made space goes on.
+    /// Into complete space: for small contents, because an interrupted run that was making space is
+    /// resumed.
     AfterSpace,
     /// Into reserved space, before what is left becomes written: nothing is written twice. A run that
     /// was cut off begins again.

@@ -1,8 +1,10 @@
-//! What a new file takes over from the one that it replaces: owner, permissions, access list, label, other attributes.
+//! What a new file inherits from the one that it replaces: owner, permissions, access control list,
+//! label, other attributes.
 //!
-//! As if the old file had been written in place: set-ID bits and file capabilities go, as they go with a write. What this user
-//! may not give away is left out and noted; then nobody can do more with the new file than with the old one: a group that is
-//! not the old one's gets no more than all others had.
+//! As if the old file had been written in place: set-ID bits and file capabilities are dropped, as
+//! by a write. Attributes that this user may not set are left out and reported; then no user gets
+//! more access to the new file than to the old one: a group other than the old one's gets no more
+//! than all others had.
 
 use std::ffi::CString;
 use std::fs::File;

@@ -13,9 +13,9 @@ const READ_BYTES: u64 = 1 << 20;
 const BLOCK_DEFAULT: u64 = 4096;
 const BLOCK_MAX: u64 = READ_BYTES;
 
-/// Tells data from holes.
+/// Distinguishes data from holes.
 pub(super) trait DataMap {
-    /// Up to where the file is looked through.
+    /// The end of the range to be read.
     fn size_bytes(&self) -> Result<u64>;
 
     /// The first data in `range`, up to its end or that of the data; never empty.
@@ -26,13 +26,13 @@ pub(super) trait DataMap {
 pub(super) struct Piece {
     /// What it is.
     pub span: Span,
-    /// It begins a span; else it goes on with the last one.
+    /// It begins a span; else it continues the last one.
     pub is_new: bool,
 }
 
 type Visit<'a> = dyn FnMut(Piece) -> Result<ControlFlow<()>> + 'a;
 
-/// A file, the range to look at, and how.
+/// A file, the range to scan, and the options.
 pub(super) struct Scan<'a> {
     file: &'a dyn SpaceFile,
     map: &'a dyn DataMap,
@@ -144,7 +144,7 @@ impl<'a> Scan<'a> {
             let done = at - self.range.start();
             self.control.report(Phase::Scan, done, self.range.len());
             if (read as u64) < wanted {
-                // Somebody cut the file.
+                // The file was truncated meanwhile.
                 return Ok(ControlFlow::Break(()));
             }
         }

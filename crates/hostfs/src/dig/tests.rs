@@ -14,7 +14,7 @@ const BLOCK: u64 = 512;
 struct Model {
     bytes: Vec<u8>,
     allocated: Mutex<Vec<bool>>,
-    /// Told by `size`; larger than `bytes` when somebody has appended.
+    /// The reported size; larger than `bytes` when another process has appended.
     size: u64,
     punched: Mutex<Vec<ByteRange>>,
 }

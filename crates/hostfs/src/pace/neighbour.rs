@@ -1,17 +1,16 @@
-//! Makes room for other users of the disk.
+//! Yielding to other users of the disk.
 //!
-//! Two signals. What others do is read from the disk's counters in sysfs, minus
-//! what this operation did. How much the disk can still bear is read from the
-//! latency of the operation's own requests, which are sent one at a time:
-//! - nobody else is there: the next request follows the last;
-//! - somebody is: requests of this operation are in flight for at most
-//!   [`DUTY`] of the time, so that a request of the others seldom meets one, or
-//!   as many bytes as [`SHARE`] of what the disk does for all, whichever is
-//!   more: a saturated disk queues every request so long that the first rule
-//!   alone would all but stop the operation.
+//! Two signals. The activity of others is read from the disk's counters in sysfs, minus this
+//! operation's own. The remaining capacity of the disk is derived from the latency of the
+//! operation's own requests, which are sent one at a time:
+//! - without other users, the next request follows the last;
+//! - with other users, requests of this operation are in flight for at most [`DUTY`] of the time,
+//!   so that their requests seldom meet one, or as many bytes as [`SHARE`] of what the disk does
+//!   for all, whichever is more: a saturated disk queues every request so long that the first rule
+//!   alone would almost stop the operation.
 //!
-//! Without counters (FUSE, NFS, btrfs) a latency twice the lowest seen means that
-//! somebody is there.
+//! Without counters (FUSE, NFS, btrfs) a latency of twice the lowest one seen indicates other
+//! users.
 
 use std::fs;
 use std::path::PathBuf;
@@ -25,7 +24,7 @@ use super::Admission;
 const DUTY: f64 = 0.04;
 /// Share of the disk's bytes that the operation may use beside others.
 const SHARE: f64 = 0.004;
-/// Bytes a second of others that count as nobody: a log line's, a clock's.
+/// Bytes per second of others that are ignored: a log line, a clock.
 const QUIET_BYTES_A_SECOND: f64 = 262_144.0;
 /// Weight of the newest look in the averages.
 const NEWEST: f64 = 0.2;
@@ -70,16 +69,16 @@ impl DiskUse {
 
 pub(super) struct Neighbour {
     disk: Option<DiskUse>,
-    /// Bytes of everybody at the last look.
+    /// Bytes of all users at the last reading.
     last: u64,
     looked: Instant,
     /// Bytes of this operation since then.
     own: u64,
-    /// Bytes a second of everybody else.
+    /// Bytes per second of all other users.
     others_rate: f64,
-    /// Somebody else used the disk at this time.
+    /// When another user was last active.
     seen: Option<Instant>,
-    /// Bytes a second that the disk does for everybody.
+    /// Bytes per second that the disk does for all users.
     disk_rate: f64,
     lowest_latency: Duration,
     /// Of the last request.
@@ -96,7 +95,7 @@ impl Neighbour {
             looked: now,
             own: 0,
             others_rate: 0.0,
-            // Until the counters say otherwise, somebody may be there.
+            // Until the counters are read, another user is assumed.
             seen: Some(now),
             disk_rate: 0.0,
             lowest_latency: Duration::MAX,

@@ -1,11 +1,10 @@
-//! `F_SETLEASE`: being told before anybody else gets at a file.
+//! `F_SETLEASE`: notification before another process opens the file.
 //!
-//! A write lease is granted only while nobody else has the file open. Whoever
-//! opens it later waits in the kernel (up to `/proc/sys/fs/lease-break-time`,
-//! 45 s) until the lease is given back. The holder is told by a signal; a
-//! library cannot claim one, so it is redirected to `SIGURG`, which is ignored by
-//! default, and the lease is asked instead: `F_GETLEASE` answers with what a
-//! waiting opener wants it to become.
+//! A write lease is granted only while no other process has the file open. A process that opens it
+//! later waits in the kernel (up to `/proc/sys/fs/lease-break-time`, 45 s) until the lease is
+//! released. The kernel notifies the holder by a signal; a library cannot claim one, so it is
+//! redirected to `SIGURG`, which is ignored by default, and the lease is polled instead:
+//! `F_GETLEASE` returns the type that a waiting opener requires.
 
 use std::fs::File;
 use std::io;
@@ -41,8 +40,8 @@ fn owner(file: &File, command: libc::c_int, owner: &mut Owner) -> io::Result<()>
     }
 }
 
-/// A write lease, given back when dropped. The open file may be somebody else's as well: its own lease, signal and owner are put
-/// back.
+/// A write lease, released on drop. The open file may be shared with the caller: its own lease,
+/// signal and owner are restored.
 pub(crate) struct WriteLease<'f> {
     file: &'f File,
     lease: libc::c_int,
@@ -51,8 +50,8 @@ pub(crate) struct WriteLease<'f> {
 }
 
 impl<'f> WriteLease<'f> {
-    /// Takes the lease. `EAGAIN`: somebody has the file open. `EINVAL`: the file
-    /// system has no leases. `EACCES`: the file is another user's.
+    /// Takes the lease. `EAGAIN`: another process has the file open. `EINVAL`: the file system has
+    /// no leases. `EACCES`: the file belongs to another user.
     pub(crate) fn take(file: &'f File) -> io::Result<Self> {
         let mut before = Owner::default();
         owner(file, F_GETOWN_EX, &mut before)?;
@@ -68,7 +67,7 @@ impl<'f> WriteLease<'f> {
         Ok(taken)
     }
 
-    /// Somebody waits to open the file.
+    /// Whether another process waits to open the file.
     pub(crate) fn is_contended(&self) -> bool {
         // A lease that can no longer be read was broken by force.
         fcntl(self.file, libc::F_GETLEASE, 0).is_ok_and(|kind| kind != libc::F_WRLCK)
@@ -103,7 +102,7 @@ mod tests {
         let fresh = state();
         drop(WriteLease::take(file).unwrap());
         assert_eq!(state(), fresh);
-        // A caller with a lease of its own, told by a signal of its choice.
+        // A caller with a lease of its own, notified by a signal of its choice.
         fcntl(file, F_SETSIG, libc::SIGWINCH).unwrap();
         fcntl(file, libc::F_SETLEASE, libc::F_WRLCK).unwrap();
         let own = state();

@@ -77,7 +77,7 @@ impl<'f> UringWriter<'f> {
         let args = SubmitArgs::new().timespec(&timeout);
         match self.ring.submitter().submit_with_args(1, &args) {
             Ok(_) => {}
-            // A signal may be the user's wish to stop: the caller looks.
+            // A signal may be a request to stop: the caller checks.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ETIME | libc::EINTR)) => {}
             Err(error) => return Err(error),
         }

@@ -9,7 +9,7 @@ use extant_space::Result;
 use super::Copy;
 use crate::disk::Disk;
 
-/// What the log has of blocks of the file system. Holds where it lies, and reads it when asked.
+/// The log's copies of file system blocks. Holds their locations, and reads them on demand.
 pub struct Overlay {
     disk: Disk,
     copies: HashMap<PhysicalBlock, (u32, Escaped)>,

@@ -103,7 +103,7 @@ struct End {
     failed_commit: Option<Sequence>,
 }
 
-/// What lies at a place where a transaction is due.
+/// The contents of the position where a transaction is expected.
 enum Next {
     Committed { blocks: u32 },
     FailedCommit,
@@ -180,7 +180,7 @@ impl Scan<'_> {
         let mut copies = 0;
         let tags = match tags(block, &self.format) {
             Ok(tags) => Some(tags),
-            // Right or wrong, only its tags tell where the next block of the log would be.
+            // Valid or not, only its tags determine the position of the next block of the log.
             Err(error) => {
                 pending.damage.get_or_insert(at_log_block(error, at));
                 tags_unverified(block, &self.format).ok()

@@ -1,16 +1,21 @@
-//! The thread that commits.
+//! The commit thread.
 //!
-//! Order of one commit: the gates are shut, the client freezes, the next transaction begins, the gates open;
-//! ordered data, the log, the client hears of it, those who wait go on. Between commits the thread brings old
-//! transactions home, in steps that are short enough for the next commit not to wait long.
+//! Order of one commit:
+//! 1. The barriers close, the client freezes, the next transaction begins, the barriers open.
+//! 2. Ordered data is flushed, the log is written, the client is informed, the waiters continue.
 //!
-//! A sync is the same with a fast commit in place of all that, where the client can say what it has changed. Both are
-//! this thread's, so that a fast commit is never written while the transaction before its own is on its way.
+//! Between commits the thread checkpoints old transactions, in steps short enough not to delay the
+//! next commit.
 //!
-//! A thread that panics while it has a handle open leaves a change half made: it stops the journal before its gate opens
-//! ([`Handle`](super::Handle)), and no transaction is frozen after that.
+//! A sync is the same with a fast commit in place of all that, if the client can describe its
+//! changes. Both run on this thread, so that a fast commit is never written while the transaction
+//! before its own is being written.
 //!
-//! An error ends the thread: the journal is stopped, and whoever waits or comes later gets the error.
+//! A thread that panics while it has a handle open leaves a change half made: it stops the journal
+//! before its barrier opens ([`Handle`](super::Handle)), and no transaction is frozen after that.
+//!
+//! An error ends the thread: the journal is stopped, and every present and later waiter gets the
+//! error.
 
 use std::time::Instant;
 
@@ -31,7 +36,7 @@ pub(super) fn run<C: Client>(shared: &Shared<C>) {
     }
 }
 
-/// Tells those who wait that nobody commits any more, also when the client has panicked.
+/// Informs the waiters that the commit thread has ended, also after a panic of the client.
 struct End<'s, C: Client>(&'s Shared<C>);
 
 impl<C: Client> Drop for End<'_, C> {

@@ -14,8 +14,8 @@ use crate::sync::RwLockReadGuard;
 pub enum Extension {
     /// It did.
     Granted,
-    /// The transaction has not so many left. Close the handle, where its changes make sense alone, and start
-    /// another.
+    /// The transaction has fewer credits left. Close the handle, if its changes are consistent by
+    /// themselves, and start another.
     Refused,
 }
 
@@ -127,7 +127,8 @@ mod open_handles {
     use crate::sync::thread_local;
 
     thread_local! {
-        /// The addresses of those that the thread has a handle of: journals may lie in files of others.
+        /// Addresses of the journals that the thread has a handle of: journals may be nested in
+        /// files of others.
         static OPEN: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
     }
 

@@ -2,7 +2,7 @@
 
 use super::{Epoch, TransactionId};
 
-/// Guarded by one lock; whoever changes it wakes those whom it concerns.
+/// Guarded by one lock; every change wakes the affected waiters.
 pub(super) struct Progress {
     pub(super) running: TransactionId,
     pub(super) epoch: Epoch,

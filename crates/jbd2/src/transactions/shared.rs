@@ -30,7 +30,7 @@ pub(super) struct Shared<C> {
     progress: Mutex<Progress>,
     /// A transaction was committed, an epoch made durable, the log emptied, the journal stopped.
     news: Condvar,
-    /// A transaction began, or the journal stopped. Whoever waits for a commit sleeps on meanwhile.
+    /// A transaction began, or the journal stopped. Waiters for a commit sleep on.
     begun: Condvar,
     /// The committer has something to do.
     pub(super) work: Condvar,
@@ -89,21 +89,21 @@ impl<C: Client> Shared<C> {
         lock(&self.progress)
     }
 
-    /// Changes the progress and tells everybody who waits for it.
+    /// Changes the progress and wakes all waiters.
     pub(super) fn update(&self, change: impl FnOnce(&mut Progress)) {
         change(&mut self.progress());
         self.news.notify_all();
     }
 
-    /// Tells everybody who waits for anything that the journal has stopped.
+    /// Wakes all waiters because the journal has stopped.
     pub(super) fn tell_stopped(&self) {
-        // Under the lock, as whoever is about to wait has looked at the journal under it.
+        // Under the lock, because a thread checks the journal under it before it waits.
         let _progress = lock_poisoned(&self.progress);
         self.news.notify_all();
         self.begun.notify_all();
     }
 
-    /// Changes what is to be done and tells the committer.
+    /// Changes the pending work and wakes the commit thread.
     fn order<T>(&self, change: impl FnOnce(&mut Progress) -> T) -> T {
         let answer = change(&mut self.progress());
         self.work.notify_one();
@@ -180,7 +180,7 @@ impl<C: Client> Shared<C> {
 
     pub(super) fn abort(&self, error: Error) {
         self.failure().set(error);
-        // The committer finds the error, and tells the client.
+        // The commit thread finds the error, and informs the client.
         self.request(self.running());
         self.tell_stopped();
     }

@@ -1,12 +1,14 @@
-//! Gates and credits, spread over slots so that threads seldom meet.
+//! Barriers and credits, distributed over slots so that threads seldom contend.
 //!
-//! Model: a transaction holds so many blocks. Its *pool* has those that nobody has claimed; a slot has a
-//! *lease* of some of them, from which its handles take their credits and to which they give back what they did
-//! not need. A block that became part of the transaction is never given back. A slot whose lease is too small
-//! takes from the pool; when that is empty, all leases go back to it first.
+//! Model: a transaction has a maximum number of blocks. Its *pool* has the unclaimed ones; a slot
+//! has a *lease* of some of them, from which its handles take their credits and to which they
+//! return the unused ones. A block that became part of the transaction is never returned. A slot
+//! whose lease is too small takes from the pool; when that is empty, all leases are returned to it
+//! first.
 //!
-//! Invariant: pool, leases, credits of open handles and blocks of the transaction add up to `credits_max`.
-//! It is checked when the gates are shut ([`Slots::shut`]), where no handle has any.
+//! Invariant: pool, leases, credits of open handles and blocks of the transaction add up to
+//! `credits_max`. It is checked when the barriers are closed ([`Slots::shut`]), where no handle has
+//! any.
 
 use std::sync::Arc;
 
@@ -34,11 +36,11 @@ pub(super) struct Slots {
     credits_max: u32,
     /// What a lease gets beyond what is asked for.
     lease: u64,
-    /// What stopped the journal: looked at by everybody who opens a gate.
+    /// The error that stopped the journal, checked by every handle.
     pub(super) failure: Arc<Failure>,
 }
 
-/// What the pool has after somebody took from it.
+/// The pool after a withdrawal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
     /// More than half.
@@ -129,7 +131,7 @@ impl Slots {
 impl Slot {
     /// Waits while the gates are shut.
     pub(super) fn open(&self) -> RwLockReadGuard<'_, ()> {
-        // A committer that panicked has stopped the journal, which is looked at next.
+        // A panicked commit thread has stopped the journal, which is checked next.
         read_poisoned(&self.gate)
     }
 

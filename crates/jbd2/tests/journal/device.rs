@@ -40,7 +40,7 @@ pub const FORMATS: [LogFormat; 8] = {
     [a, b, c, d, e, f, g, h]
 };
 
-/// A journal of `blocks` blocks: the second half of it lies before the first.
+/// A journal of `blocks` blocks: its second half is before its first on the device.
 pub fn place(blocks: u32) -> Place {
     let half = blocks / 2;
     let run = |first, blocks| Run {
@@ -54,7 +54,7 @@ pub fn place(blocks: u32) -> Place {
     Place::new(BLOCK as u32, &runs).unwrap()
 }
 
-/// The byte where a block of the journal lies.
+/// The byte offset of a block of the journal.
 pub fn offset(place: &Place, block: u32) -> u64 {
     place.runs(block, 1).next().unwrap().first.0 * BLOCK as u64
 }

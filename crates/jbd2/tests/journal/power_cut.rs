@@ -1,9 +1,9 @@
-//! The power is cut at every write of a long life: what was committed is there, whole transactions only, and
-//! blocks that became data keep their data.
+//! Power cuts at every write of a long workload: committed transactions survive as a whole, no
+//! others do, and blocks that became data keep their data.
 //!
-//! A life is made of transactions that change, make and give up blocks of metadata, one of which is a counter.
-//! Blocks that were given up get data after their transaction is durable, as the file system would do it; some
-//! become metadata again. Checkpoints come in between.
+//! A workload consists of transactions that change, allocate and free blocks of metadata, one of
+//! which is a counter. Freed blocks get data after their transaction is durable, as in the file
+//! system; some become metadata again. Checkpoints are interspersed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

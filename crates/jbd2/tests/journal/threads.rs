@@ -1,4 +1,5 @@
-//! Many threads with handles and commits: group commits, full transactions, power cuts in between.
+//! Many threads with handles and commits: group commits, full transactions, interspersed power
+//! cuts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Barrier};

@@ -39,7 +39,7 @@ impl Client for Pairs {
         let before = self.frozen.swap(transaction.number(), Ordering::Relaxed);
         assert_eq!(before + 1, transaction.number(), "transactions in order");
         for pair in std::mem::take(&mut *self.changed.lock().unwrap()) {
-            // No handle is open, so nobody holds it.
+            // No handle is open, so it is unlocked.
             let version = *self.versions[pair].try_lock().expect("no handle is open");
             for block in blocks(pair) {
                 frozen.block(PhysicalBlock(block), contents(block, version));

@@ -1,5 +1,5 @@
-//! Errors of the device: at every place they stop the journal, everybody hears of it, and what was committed
-//! before is still there.
+//! Errors of the device: at every place they stop the journal, every caller gets the error, and
+//! committed transactions survive.
 
 use std::error::Error as _;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ fn error_at_any_write_stops_the_journal_and_keeps_what_was_committed() {
     }
 }
 
-/// Whether there were so many writes.
+/// Whether there were that many writes.
 fn fails_at_write(number: u64, done: Done) -> bool {
     let device = failing(OperationKind::Write, number, done);
     let transactions = begin(device.clone());

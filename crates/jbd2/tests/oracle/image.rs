@@ -1,4 +1,4 @@
-//! File systems of mke2fs in files, and where their journal lies.
+//! File systems of mke2fs in files, and the locations of their journals.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ impl Image {
         Self { _work: work, path }
     }
 
-    /// A copy of `other` in a folder of its own.
+    /// A copy of `other` in a directory of its own.
     #[track_caller]
     pub fn copy_of(other: &Path) -> Self {
         let work = Workdir::new();

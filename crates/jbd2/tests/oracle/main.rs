@@ -1,5 +1,5 @@
-//! Judged by others: e2fsck and the kernel replay what this crate wrote, and it replays what debugfs and the
-//! kernel wrote.
+//! Oracles: e2fsck and the kernel replay logs written by this crate, and it replays those of
+//! debugfs and the kernel.
 
 #![cfg(not(feature = "shuttle"))]
 

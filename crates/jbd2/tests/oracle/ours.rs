@@ -179,8 +179,8 @@ fn log_is_replayed_by_the_kernel_and_the_journal_used_on() {
     }
 }
 
-/// Mounts the image, writes a file and unmounts. The file takes none of the blocks that are looked at: it
-/// has no data.
+/// Mounts the image, writes a file and unmounts. The file uses none of the compared blocks: it has
+/// no data.
 fn use_in_kernel(image: &Image) {
     let work = Workdir::new();
     let folder = work.folder("mount");

@@ -1,6 +1,6 @@
 //! Finding free runs in a group.
 //!
-//! All searches look at the blocks `from..to` only; a run that reaches further is cut there.
+//! All searches use the blocks `from..to` only; a run that extends further is clipped.
 
 use super::{GroupBits, Shape, WORD_ORDER, order_within};
 

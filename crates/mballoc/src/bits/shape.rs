@@ -7,7 +7,7 @@ use super::WORD_ORDER;
 /// Orders 0 to 19: the largest group has 2^19 blocks.
 pub(crate) const ORDERS: usize = 20;
 
-/// Where the parts of a group's summary lie.
+/// Layout of a group's summary.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     blocks: u32,

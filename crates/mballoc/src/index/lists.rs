@@ -35,7 +35,7 @@ impl OrderLists {
     /// The first group of the lowest list from `order` on that has one for which `good` holds.
     pub(crate) fn find(&self, order: usize, mut good: impl FnMut(u32) -> bool) -> Option<u32> {
         self.lists[order.min(ORDERS)..].iter().find_map(|list| {
-            // Looked at under the lock, as the kernel does.
+            // Checked under the lock, as in the kernel.
             lock(list).iter().copied().find(|&group| good(group))
         })
     }

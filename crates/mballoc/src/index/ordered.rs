@@ -1,13 +1,14 @@
-//! A set of group numbers in order: finds the next member from any number on, without a lock.
+//! An ordered set of group numbers: finds the next member from any number on, without a lock.
 //!
-//! A tree of 64 children a node: a bit of a leaf stands for a group, a bit above for a word that is not empty.
-//! Members are set and cleared by atomic operations on single words, so for a moment a level may say more or
-//! less than the one below it:
+//! A tree with 64 children per node: a bit of a leaf stands for a group, a bit above for a
+//! non-empty word. Members are set and cleared by atomic operations on single words, so a level may
+//! temporarily disagree with the one below it:
 //! - a bit above an empty word sends a search on to the next word;
 //! - a member that was just added may be missed, one that was just removed may be found.
 //!
-//! When nobody changes the set, the levels agree (`check`): who empties a word or fills an empty one writes the
-//! bit above, then looks at the word again, and goes on until what it wrote is what it sees ([`settle`]).
+//! Without concurrent changes the levels agree (`check`): a thread that empties a word or fills an
+//! empty one writes the bit above, then reads the word again, and repeats until both match
+//! ([`settle`]).
 
 use crate::segments::Segments;
 use crate::sync::{AtomicU64, Ordering};
@@ -86,7 +87,7 @@ impl OrderedSet {
         }
     }
 
-    /// Compares the levels; only when nobody changes the set.
+    /// Compares the levels; only without concurrent changes.
     pub(crate) fn check(&self) -> Result<(), String> {
         for level in 1..LEVELS {
             let mut at = 0;

@@ -1,14 +1,14 @@
 //! The windows of one owner.
 //!
-//! One for each place where the file grows, the one used last at the end. Requests that fall inside a window
-//! split it, so that blocks written in any order lie in the order of the file.
+//! One for each place where the file grows, the most recently used one at the end. Requests inside
+//! a window split it, so that blocks written in any order are in file order.
 
 use smallvec::SmallVec;
 
 use crate::request::{Alignment, Goal, RequestFlags};
 use crate::{Block, BlockRange, Request};
 
-/// More places at a time are not followed: the oldest window is given back.
+/// More places at a time are not tracked: the oldest window is released.
 const WINDOWS_MAX: usize = 8;
 
 #[derive(Debug, Default)]

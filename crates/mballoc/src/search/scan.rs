@@ -16,9 +16,9 @@ const BEST_AVAILABLE: usize = 2;
 const GOAL_LENGTH_SLOW: usize = 3;
 const ANY_FREE: usize = 4;
 
-/// Groups that a criterion looks into before it gives up.
+/// Groups that a criterion searches before it gives up.
 const GROUPS_MAX: u32 = 64;
-/// Groups that are looked into for a run of a class of which not every run will do.
+/// Groups that are searched for a class of which not every run suffices.
 const TIGHT_GROUPS_MAX: u32 = 16;
 /// Bitmaps that one request reads before it takes what the groups in memory have.
 const LOADS_MAX: u32 = 8;
@@ -30,7 +30,7 @@ const FITTING_TRIES: usize = 10000;
 pub(super) struct Search<'a> {
     shared: &'a Shared,
     plan: &'a Plan,
-    /// Groups below this may be looked at.
+    /// Groups below this may be searched.
     end: u32,
     start: u32,
     /// Block of the start group to begin at.
@@ -39,7 +39,7 @@ pub(super) struct Search<'a> {
     loads: u32,
 }
 
-/// A look for `length` blocks in groups of one class.
+/// A search for `length` blocks in groups of one class.
 #[derive(Clone, Copy)]
 struct Scan {
     criterion: usize,
@@ -54,7 +54,7 @@ struct Scan {
 enum Runs {
     /// Those of the class that the group was found by.
     OfClass,
-    /// Longer ones too, when the group turns out to have none of the class.
+    /// Longer ones too, if the group has none of the class.
     OfClassOrLonger,
 }
 
@@ -170,7 +170,7 @@ impl<'a> Search<'a> {
         self.scan_claims(scan, length)
     }
 
-    /// Looks into groups that are not read yet and have at least `least` free blocks.
+    /// Searches unread groups with at least `least` free blocks.
     fn scan_claims(&mut self, mut scan: Scan, least: u32) -> Option<BlockRange> {
         let shared = self.shared;
         let orders = least.ilog2() as usize..shared.index.claim_orders();
@@ -227,7 +227,7 @@ impl<'a> Search<'a> {
         self.scan_claims(scan, minimum)
     }
 
-    /// Looks into groups of `class` and up, where every run will do.
+    /// Searches groups of `class` and up, where every run suffices.
     fn scan_up(&mut self, criterion: usize, class: usize, length: u32) -> Option<BlockRange> {
         let mut scan = Scan {
             criterion,
@@ -264,8 +264,8 @@ impl<'a> Search<'a> {
         self.scan_counted(&mut scan)
     }
 
-    /// Looks into groups of the class, or with the linear policy into those of higher classes too. Counts
-    /// `groups_max` down.
+    /// Searches groups of the class, or with the linear policy those of higher classes too.
+    /// Decrements `groups_max`.
     fn scan_counted(&mut self, scan: &mut Scan) -> Option<BlockRange> {
         for (from, to) in [(self.start, self.end), (0, self.start)] {
             let mut at = from;

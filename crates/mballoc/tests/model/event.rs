@@ -25,7 +25,7 @@ pub enum Event {
         ask: Ask,
         then: Then,
     },
-    /// Some blocks of a run that somebody has.
+    /// Some blocks of an allocated run.
     Free {
         run: Index,
         from: Index,
@@ -51,9 +51,9 @@ pub enum Event {
     Discarded(Index),
     ReleaseWindows(Option<Index>),
     SetPolicy(Policy),
-    /// All free runs are looked at, and with them all bitmaps loaded.
+    /// All free runs are visited, which loads all bitmaps.
     Walk,
-    /// Free runs between two places of a group are kept from everybody for a moment.
+    /// Free runs between two positions of a group are withheld for a moment.
     Withhold {
         group: Index,
         from: Index,
@@ -62,7 +62,7 @@ pub enum Event {
         runs_max: usize,
     },
     Grow(u64),
-    /// To so many thousandths of the disk, or from 1000 on of what is free at its end.
+    /// To this number of thousandths of the disk, or from 1000 on of the free space at its end.
     Shrink(u64),
 }
 

@@ -17,16 +17,16 @@ use crate::disk::Disk;
 use crate::event::Event;
 use crate::setup::{Pattern, Setup};
 
-/// Who has a block.
+/// The owner of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cell {
-    /// Nobody, though it may lie in a window.
+    /// None, though it may be in a window.
     Free,
     /// A file, open or not; 0 for those that were on the disk before.
     Owned(u64),
-    /// Nobody, once the transaction has committed.
+    /// None, once the transaction has committed.
     Pending(TransactionId),
-    /// Nobody, once its discard is done.
+    /// None, once its discard is done.
     Discarding,
 }
 

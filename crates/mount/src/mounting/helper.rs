@@ -17,7 +17,7 @@ use super::Manner;
 use crate::options::{AccessTimes, Audience, MountOptions, join, of_every_mount};
 
 const PROGRAM: &str = "fusermount3";
-/// Tells it the number of its end of the socket.
+/// Passes it the descriptor of its end of the socket.
 const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 
 /// Mounts at `directory`, by its full name.

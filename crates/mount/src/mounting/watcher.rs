@@ -1,11 +1,12 @@
-//! A process that unmounts when this one is gone without having done so (`auto_unmount`).
+//! A process that unmounts after this one has ended without doing so (`auto_unmount`).
 //!
-//! It is a shell that reads from a pipe, and there before the mount is. A line means that all is done; the end of the pipe without one
-//! means that this process was killed. Then it asks what is mounted there, and unmounts what is dead: if somebody
-//! has mounted something else meanwhile, that answers, and stays.
+//! It is a shell that reads from a pipe, started before the mount. A line means that the unmount is
+//! done; the end of the pipe without one means that this process was killed. Then it probes the
+//! mount point and unmounts a dead mount: if something else has been mounted there, the probe
+//! succeeds, and that mount stays.
 //!
-//! `fusermount3` has such an option as well. It works for root and with `allow_other` only, as it looks whether the mount is dead with
-//! rights that may not look.
+//! `fusermount3` has such an option as well. It works for root and with `allow_other` only, because
+//! it probes the mount with insufficient rights.
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -14,8 +15,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use extant_space::{Error, Result};
 
-/// Its argument is the directory. To ask for the state of the file system always asks its server. While queues of io_uring
-/// go down, what it is told may be any error for a moment.
+/// Its argument is the directory. A `statfs` always reaches the server. While io_uring queues are
+/// torn down, it may return any error for a moment.
 const SCRIPT: &str = r#"
 read -r word && exit
 for again in 1 2 3 4 5 6 7 8 9; do

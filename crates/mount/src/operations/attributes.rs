@@ -69,7 +69,7 @@ pub struct Attributes {
 pub struct Entry {
     /// The node.
     pub node: NodeId,
-    /// Tells apart files that had the same node number.
+    /// Distinguishes files that had the same node number.
     pub generation: u64,
     /// What there is to say about it.
     pub attributes: Attributes,

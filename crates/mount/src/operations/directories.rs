@@ -1,4 +1,4 @@
-//! The names of a directory, on their way to whoever lists it.
+//! The encoding of directory listings.
 
 use std::ops::ControlFlow;
 
@@ -13,7 +13,7 @@ pub struct Listed<'a> {
     pub inode: u64,
     /// The type, as the upper bits of a mode; 0 when it is not known.
     pub file_type: u32,
-    /// Where a later call goes on to get what follows. Never 0.
+    /// Position from which a later call continues. Never 0.
     pub cookie: u64,
 }
 

@@ -103,7 +103,7 @@ pub struct Fallocate {
     pub length: u64,
 }
 
-/// What is looked for.
+/// What to seek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     /// Data.

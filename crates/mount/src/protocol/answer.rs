@@ -1,7 +1,7 @@
-//! The memory of an answer: header, structure and data in one piece.
+//! The buffer of a reply: header, structure and data, contiguous.
 //!
-//! Data is aligned as direct I/O wants it, so that the file system can read from a device straight into an answer; the
-//! header lies right before it. Whose memory it is, the transport decides.
+//! Data is aligned for direct I/O, so that the file system can read from a device straight into a
+//! reply; the header is right before it. The transport owns the memory.
 
 use rustix::io::Errno;
 use zerocopy::{Immutable, IntoBytes};
@@ -61,7 +61,7 @@ impl<'m> Answer<'m> {
         Ok(bytes.len())
     }
 
-    /// The answer to request `unique`: so many bytes behind the header, or an error.
+    /// The reply to request `unique`: this number of bytes after the header, or an error.
     pub fn finish(self, unique: u64, outcome: Result<usize, Errno>) -> &'m [u8] {
         let (payload_len, error) = match outcome {
             Ok(len) => (len, 0),

@@ -21,9 +21,9 @@ const MINOR_MIN: u32 = 31;
 pub(crate) const DATA_LENGTH_MAX: u32 = 1 << 20;
 /// Requests that the kernel makes for itself (read-ahead, write-back, direct I/O of many parts) and that are under way at a time.
 pub(crate) const BACKGROUND_MAX: u16 = 64;
-/// From so many on it holds writers back.
+/// From this number of background requests on the kernel throttles writers.
 const CONGESTION_THRESHOLD: u16 = 48;
-/// Pages of the largest request of a kernel that cannot be told.
+/// Pages of the largest request of a kernel without negotiation.
 const DEFAULT_PAGES: u32 = 32;
 
 /// Of `INIT`.
@@ -71,7 +71,7 @@ bitflags! {
         const ASYNC_READ = 1 << 0;
         /// `open` truncates: one request, and no moment between the two.
         const ATOMIC_O_TRUNC = 1 << 3;
-        /// `.` and `..` can be looked up, also of what was forgotten.
+        /// `.` and `..` can be looked up, also of forgotten nodes.
         const EXPORT_SUPPORT = 1 << 4;
         /// Writes of more than a page.
         const BIG_WRITES = 1 << 5;
@@ -81,7 +81,7 @@ bitflags! {
         const HAS_IOCTL_DIR = 1 << 11;
         /// Listing a directory brings the attributes.
         const DO_READDIRPLUS = 1 << 13;
-        /// Only where somebody looks at them.
+        /// Only when the attributes are used.
         const READDIRPLUS_AUTO = 1 << 14;
         /// Direct I/O of several parts is under way as a whole.
         const ASYNC_DIO = 1 << 15;
@@ -89,15 +89,16 @@ bitflags! {
         const WRITEBACK_CACHE = 1 << 16;
         /// Lookups and lists of one directory at the same time.
         const PARALLEL_DIROPS = 1 << 18;
-        /// The kernel judges by access lists and caches them.
+        /// The kernel checks access control lists and caches them.
         const POSIX_ACL = 1 << 20;
-        /// An aborted connection can be told from an unmounted one.
+        /// An aborted connection is distinguishable from an unmounted one.
         const ABORT_ERROR = 1 << 21;
         /// Requests of more than 128 KiB.
         const MAX_PAGES = 1 << 22;
         /// Targets of symbolic links are cached.
         const CACHE_SYMLINKS = 1 << 23;
-        /// The cache of a file goes only when the server says so: nobody else changes it.
+        /// The cache of a file is dropped only on the server's notification: no other program
+        /// changes it.
         const EXPLICIT_INVAL_DATA = 1 << 25;
         /// Privileges are dropped by the server, and only when the request says so.
         const HANDLE_KILLPRIV_V2 = 1 << 28;
@@ -112,10 +113,10 @@ bitflags! {
     }
 }
 
-/// Who holds what was written until it reaches the server.
+/// Where written data is cached until it reaches the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteCache {
-    /// Nobody: a write ends when the server has it.
+    /// Nowhere: a write ends when the server has it.
     Through,
     /// The kernel: a write ends in its cache, and reaches the server later and in larger pieces.
     Back,

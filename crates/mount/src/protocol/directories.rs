@@ -68,7 +68,7 @@ impl DirectorySink for Records<'_> {
             return ControlFlow::Break(());
         };
         if let Detail::Entries(validity) = self.detail {
-            // A node of 0 means that there is nothing but the name; the kernel looks it up when it needs it.
+            // A node of 0 means a name without attributes; the kernel looks it up when necessary.
             let entry = match listed.name {
                 b"." | b".." => EntryOut::default(),
                 _ => look_up().map_or(EntryOut::default(), |entry| EntryOut::new(&entry, validity)),

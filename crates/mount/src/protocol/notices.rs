@@ -1,4 +1,4 @@
-//! What the server tells the kernel without being asked.
+//! Unsolicited messages of the server to the kernel.
 
 use zerocopy::{Immutable, IntoBytes};
 

@@ -1,14 +1,16 @@
-//! The threads that answer.
+//! The worker pool.
 //!
-//! Model: all threads of a lane do the same: take a request, answer it, again, until the connection ends. A request may take
-//! long, as a sync does, or even wait for other requests: a notice to the kernel makes it write back what it holds. So whoever
-//! waits for the end ([`Crew::wait`]) looks after the threads of each lane meanwhile. When each is still at the same request as a
-//! moment ago, one more is started, so that nobody stops everybody and signals arrive; when some are idle for long, it goes
-//! again, where the lane lets it. Threads are added up to a limit; those that wait in a notice do not count, as what they wait for is the
-//! answer of one more.
+//! Model: all workers of a queue do the same: receive a request, answer it, repeat, until the
+//! connection ends. A request may take long, as a sync does, or even wait for other requests: a
+//! notification makes the kernel write back dirty data. So the thread that waits for the end
+//! ([`Crew::wait`]) acts as a watchdog for the workers of each queue. If each of them is still at
+//! the same request as at the last check, it starts another one, so that no request blocks all
+//! others and signals arrive; a worker that is idle for long ends, if the queue permits. The number
+//! of workers is bounded; those that wait in a notification do not count, because they wait for the
+//! answer of another worker.
 //!
-//! A failure is a panic of the file system or an error of the device. The threads go on to answer, with errors, so that nobody
-//! hangs; whoever waits for the end is told and unmounts.
+//! A failure is a panic of the file system or an error of the device. The workers continue to
+//! answer, with errors, so that no caller hangs; the waiting thread gets the failure and unmounts.
 //!
 //! Locks: `state` is held for moments and alone.
 
@@ -30,10 +32,10 @@ use crate::operations::NodeId;
 use crate::protocol::notices::InvalidateInode;
 use crate::transport::{End, Lane, Line, Occasion, Received, Transport};
 
-/// How often the threads are looked at, and how often when nobody asks for anything.
+/// Interval of the watchdog, and the interval while there are no requests.
 const PATROL_INTERVAL: Duration = Duration::from_millis(20);
 const PATROL_INTERVAL_IDLE: Duration = Duration::from_millis(200);
-/// How many looks in a row must find an idle thread before one goes.
+/// Number of consecutive checks with an idle worker before one ends.
 const IDLE_ROUNDS: u32 = 50;
 /// How many threads there are at most beyond the usual, besides those that wait in a notice.
 const ADDED_MAX: usize = 64;
@@ -72,7 +74,7 @@ struct Staff {
     live: usize,
 }
 
-/// What the threads were at when they were looked at last.
+/// The requests of the workers at the last check.
 #[derive(Debug, Default)]
 struct Patrol {
     before: Vec<u64>,
@@ -116,10 +118,10 @@ impl Crew {
         crew
     }
 
-    /// Starts the threads: `threads` of them, or as many as there are by default.
+    /// Starts the workers: `threads` of them, or the default number.
     ///
     /// # Errors
-    /// Those of the operating system; threads that were started go on until the connection ends.
+    /// Those of the operating system; started workers continue until the connection ends.
     pub fn start(self: &Arc<Self>, threads: Option<NonZero<usize>>) -> Result<()> {
         let mut state = self.state();
         for (place, (lane, usual)) in self.transport.lanes(threads).into_iter().enumerate() {
@@ -136,7 +138,7 @@ impl Crew {
         Ok(())
     }
 
-    /// Waits until the last thread has ended, or something failed, and looks after the threads meanwhile.
+    /// Waits until the last worker has ended, or a failure, and runs the watchdog meanwhile.
     pub fn wait(self: &Arc<Self>) -> Result<End> {
         let mut state = self.state();
         let mut patrols: Vec<_> = state.lanes.iter().map(|_| Patrol::default()).collect();
@@ -181,7 +183,7 @@ impl Crew {
         true
     }
 
-    /// The file system is told that nobody will ask any more.
+    /// Informs the file system that no more requests follow.
     pub fn finish(&self) {
         self.server.finish();
         if let Some(failure) = self.panicked() {
@@ -264,7 +266,7 @@ impl Crew {
                 match crew.work(&mut desk) {
                     Ok(Some(end)) => crew.state().end = Some(end),
                     Ok(None) => {
-                        // It was counted out when it was told to go.
+                        // It was subtracted when it was asked to end.
                         std::mem::forget(leaving);
                         return;
                     }
@@ -350,7 +352,7 @@ impl Staff {
 }
 
 impl Patrol {
-    /// When the threads are looked at again.
+    /// Time until the next check of the workers.
     fn interval(&self, current: &[u64]) -> Duration {
         match current.iter().all(|&request| request == 0) {
             true => PATROL_INTERVAL_IDLE,

@@ -39,7 +39,7 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Permit<'a>(&'a Deferred);
 
-/// Who sends what was queued.
+/// Which thread sends queued notifications.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
     /// A thread that runs already.

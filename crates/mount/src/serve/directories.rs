@@ -32,7 +32,8 @@ impl Server {
                 .list(&call.request, call.node, handle, read.offset, &mut records);
         match (listed, records.used()) {
             (Err(errno), 0) => Err(errno),
-            // Files in the list count as looked up, so the kernel has to get it; the error comes with the next call.
+            // Listed files count as looked up, so the kernel must receive the list; the error is
+            // returned by the next call.
             (_, used) => Ok(used),
         }
     }

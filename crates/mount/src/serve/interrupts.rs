@@ -1,12 +1,12 @@
-//! Which request a signal is for.
+//! Matching signals to requests.
 //!
-//! Model: every thread has a slot with the number of the request that it is at. The kernel tells of a signal by that
-//! number, to any thread. A request that is in no slot has been answered, or was taken by a thread that has not
-//! noted it yet. The two cannot be told apart, so the number is kept for a while, and looked for when a request is noted.
-//! No number comes twice.
+//! Model: every worker has a slot with the id of its current request. The kernel reports a signal
+//! by that id, to any worker. A request that is in no slot has been answered, or was received by a
+//! worker that has not recorded it yet. The two cannot be distinguished, so the id is kept for a
+//! while, and compared when a request is recorded. Ids are unique.
 //!
-//! A slot is locked by its own thread twice for each request, and by others only when there was a signal, and for a look
-//! now and then. So a signal never meets the next request of the same thread.
+//! A slot is locked by its own worker twice per request, and by others only for a signal, and for a
+//! periodic check. So a signal never affects the next request of the same worker.
 //!
 //! Locks: `early`, then the list of slots, then a slot.
 
@@ -39,7 +39,7 @@ const EARLY_MAX: usize = 256;
 pub(crate) struct Slots {
     /// Each with its lane.
     slots: Mutex<Vec<(usize, Weak<Mutex<Current>>)>>,
-    /// Requests that a signal came for, and that nobody had noted.
+    /// Signalled requests that no worker has recorded yet.
     early: Mutex<VecDeque<u64>>,
     /// How many these are, for a look without the lock.
     early_count: AtomicUsize,

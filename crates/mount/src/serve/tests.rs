@@ -93,7 +93,7 @@ fn body64(words: &[u64], bytes: &[u8]) -> Vec<u8> {
     [words.as_bytes(), bytes].concat()
 }
 
-/// Two halves as they lie in memory.
+/// Two halves in memory order.
 fn pair(first: u32, second: u32) -> u64 {
     u64::from_ne_bytes([first, second].as_bytes().try_into().unwrap())
 }
@@ -395,7 +395,7 @@ fn signal_reaches_the_request_it_is_for() {
     assert_eq!(bench.ask(36, b"short"), Some(Err(Errno::INVAL)));
 }
 
-/// A body of numbers that are small, large or in between, and of any bytes after them.
+/// A body of small, large and medium numbers, and of any bytes after them.
 fn any_body() -> impl Strategy<Value = Vec<u8>> {
     let number = prop_oneof![0..4_u32, Just(4096), Just(1 << 20), any::<u32>()];
     let numbers = prop::collection::vec(number, 0..24);

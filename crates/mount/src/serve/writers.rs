@@ -1,9 +1,10 @@
-//! Which files may have data in the kernel's cache that the server has not seen.
+//! Files for which the kernel's cache may hold data that the server has not seen.
 //!
-//! With a writeback cache the kernel writes back what it holds before it asks for most things; for `SEEK_HOLE` and `SEEK_DATA` it
-//! does not (seen in Linux 6.18), and what was written a moment ago would look like a hole: `cp` would leave it out. So
-//! such a request makes the kernel write back first. That costs the file's cache, and is done only
-//! while somebody has the file open for writing: a close writes back, also of a mapping.
+//! With a writeback cache the kernel writes back dirty data before most requests; for `SEEK_HOLE`
+//! and `SEEK_DATA` it does not (seen in Linux 6.18), and freshly written data would look like a
+//! hole: `cp` would skip it. So such a request makes the kernel write back first. That drops the
+//! file's cache, and is done only while the file is open for writing: a close writes back, also
+//! data of a mapping.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,7 +20,7 @@ const SHARDS: usize = 16;
 #[derive(Debug, Default)]
 pub(super) struct Writers {
     shards: [Mutex<HashMap<NodeId, u64>>; SHARDS],
-    /// The server does without handles, so the kernel does not tell who opens what.
+    /// The server works without handles, so the kernel does not report opens.
     are_unknown: AtomicBool,
 }
 
@@ -82,7 +83,7 @@ mod tests {
         assert!(writers.may_have_written(node) && !writers.may_have_written(other));
         writers.released(node, OFlags::WRONLY);
         assert!(!writers.may_have_written(node));
-        // A release that nobody opened comes from nowhere and changes nothing.
+        // A release without an open changes nothing.
         writers.released(node, OFlags::WRONLY);
         writers.are_unknown();
         assert!(writers.may_have_written(other));

@@ -53,7 +53,7 @@ impl Volume {
         if let Some(size) = change.size {
             self.resize(request.caller, &known, size, change)?;
         }
-        // Whoever gives a file away takes its privileges, also root.
+        // A change of the owner drops privileges, also by root.
         if change.uid.is_some() || change.gid.is_some() {
             self.drop_privileges(&known, request.caller)?;
         }
@@ -93,7 +93,7 @@ impl Volume {
         change: &AttributeChange,
     ) -> Result<()> {
         let file = known.file()?;
-        // The same size once more would give back what is kept behind the end.
+        // Setting the same size again would free blocks past the end.
         if !known.take_untold_size(size) || self.told(file.size())? != size {
             self.told(file.resize(size))?;
         }
@@ -114,7 +114,8 @@ impl Volume {
     }
 }
 
-/// Whether the kernel tells the times that it has set itself, as it does with a writeback cache before it closes a file.
+/// Whether the kernel flushes times that it has set itself, as it does with a writeback cache
+/// before it closes a file.
 fn is_flush_of_times(change: &AttributeChange) -> bool {
     let sets_times = change.modified.is_some() && change.changed.is_some();
     let others = AttributeChange {
@@ -154,7 +155,8 @@ fn engine_time(time: SetTime) -> ext4::Timestamp {
             seconds: time.seconds,
             nanoseconds: time.nanoseconds,
         },
-        // That of the last tick, as all changes here have: no time may lie before that of an earlier change.
+        // The time of the last tick, as for all changes here: no time may be before that of an
+        // earlier change.
         SetTime::Now => {
             let now = clock_gettime(ClockId::RealtimeCoarse);
             ext4::Timestamp {

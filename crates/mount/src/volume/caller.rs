@@ -1,7 +1,8 @@
-//! What is to be known about who asks, beyond what comes with a request.
+//! Properties of a caller that are not part of a request.
 //!
-//! The kernel judges callers; these are the two questions that it leaves to the file system. They are asked rarely, and answered
-//! from `/proc`. A caller that cannot be seen there (in another namespace of processes, or gone) gets no privilege from that.
+//! The kernel checks permissions; these are the two questions that it leaves to the file system.
+//! They are rare, and answered from `/proc`. A caller that is not visible there (in another PID
+//! namespace, or ended) gets no privilege.
 
 use std::fs;
 

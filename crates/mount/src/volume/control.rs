@@ -1,17 +1,18 @@
-//! `ioctl` on open files: our own calls (`ioctl`), and those of the kernel's file systems that come through.
+//! `ioctl` on open files: Extant's own (`ioctl`), and those of the kernel's file systems that FUSE
+//! passes.
 //!
 //! | call | answer |
 //! |---|---|
-//! | `FS_IOC_GETFLAGS`, `FS_IOC_SETFLAGS` | what `lsattr` shows and `chattr` changes; the owner and root may, and `i` and `a` root alone |
-//! | `FS_IOC_FSGETXATTR`, `FS_IOC_FSSETXATTR` | the same in other words (`flags`); the kernel asks for the first before it sets |
+//! | `FS_IOC_GETFLAGS`, `FS_IOC_SETFLAGS` | what `lsattr` shows and `chattr` changes; for the owner and root, `i` and `a` for root only |
+//! | `FS_IOC_FSGETXATTR`, `FS_IOC_FSSETXATTR` | the same in another encoding (`flags`); the kernel gets before it sets |
 //! | `FS_IOC_GETVERSION` | the generation of the inode |
 //! | `FS_IOC_GETFSLABEL` | the label of the file system |
-//! | `FITRIM` | free space is discarded; for root, and for the user who serves the mount (`trim`) |
-//! | `FS_IOC_SHUTDOWN` | the file system ends as in a crash; for root (`shutdown`) |
+//! | `FITRIM` | discards free space; for root, and for the user who serves the mount (`trim`) |
+//! | `FS_IOC_SHUTDOWN` | ends the file system as in a crash; for root (`shutdown`) |
 //! | `PROBE`, `FALLOCATE`, `EXTENTS` | docs/formats/ioctl.md |
 //!
-//! `FS_IOC_FIEMAP` never gets here: the kernel answers it itself, and has no way to ask. The project of a file is always told
-//! to be 0.
+//! `FS_IOC_FIEMAP` never arrives: the kernel answers it itself. The project id of a file is always
+//! 0.
 
 use std::ops::ControlFlow;
 

@@ -170,7 +170,7 @@ impl Volume {
             match copied {
                 Ok(0) => break,
                 Ok(read) => done += read as u64,
-                // What was copied counts; the next request tells.
+                // The copied part counts; the next request returns the error.
                 Err(_) if done > 0 => break,
                 Err(error) => return self.told(Err(error)),
             }
@@ -185,7 +185,7 @@ impl Volume {
 
 /// How the kernel treats a file that was opened with `flags`.
 pub(super) fn opened(known: &Entry, flags: OFlags, inode_flags: InodeFlags) -> Opened {
-    // Nobody but the kernel changes files, and what `control` changes is told.
+    // Only the kernel changes files, and changes by `control` are notified.
     let mut treated = OpenedFlags::KEEP_CACHE;
     let mut handle = FileHandle::of(flags);
     let syncs = inode_flags.contains(InodeFlags::SYNC);

@@ -1,8 +1,8 @@
 //! Listing directories.
 //!
-//! Names are taken from the engine in batches, as a name is looked up, for those who want more than names, only when the
-//! engine's lock on the directory is free again. Who goes on where the last listing of the same handle stopped misses none of several
-//! names with one cookie.
+//! Names are read from the engine in batches, because for callers that need attributes a name can
+//! only be looked up when the engine's lock on the directory is free again. A caller that continues
+//! the last listing of the same handle misses none of several names with one cookie.
 
 use std::ops::ControlFlow;
 use std::ops::Range;

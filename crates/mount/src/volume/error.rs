@@ -12,7 +12,8 @@ pub fn errno(error: &Error) -> Errno {
 }
 
 impl Volume {
-    /// Passes a result of the engine on; what went wrong below is reported, as a number tells nobody where.
+    /// Returns a result of the engine; errors from below are logged, because an errno does not name
+    /// the place.
     pub(super) fn told<T>(&self, result: extant_space::Result<T>) -> Result<T> {
         result.map_err(|error| {
             if matches!(

@@ -1,7 +1,8 @@
-//! What the kernel calls open files and directories.
+//! Handles of open files and directories.
 //!
-//! The handle of a file is not looked up anywhere: its bits say how the file was opened, and the node that comes with every
-//! request says which one it is. The handle of a directory leads to where its last listing stopped.
+//! The handle of a file needs no table: its bits encode the open flags, and the node of every
+//! request identifies the file. The handle of a directory leads to the position of its last
+//! listing.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

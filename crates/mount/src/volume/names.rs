@@ -18,7 +18,8 @@ const MINOR_MAX: u32 = 0xF_FFFF;
 
 impl Volume {
     pub(super) fn lookup_name(&self, parent: NodeId, name: &[u8]) -> Result<Entry> {
-        // So the kernel finds files by their number, also those that it has given back, or is about to.
+        // The kernel finds files by number this way, also those that it has forgotten, or is about
+        // to.
         if name == b"." {
             let known = self.nodes.get_or_open(parent, &self.filesystem)?;
             if known.node().attributes().links == 0 {
@@ -108,7 +109,7 @@ impl Volume {
         self.enter_opened(node, flags)
     }
 
-    /// Gives out a use of a new file, and opens it: whoever makes a file may do with it what it wants.
+    /// Adds a reference to a new file, and opens it: the creator of a file has all access.
     fn enter_opened(&self, node: Node, flags: OFlags) -> Result<(Entry, Opened)> {
         let inode_flags = node.attributes().flags;
         let (entry, known) = self.enter_known(node)?;
@@ -164,7 +165,7 @@ impl Volume {
             flags if flags.is_empty() => Ok(RenameMode::Replace),
             RenameFlags::NOREPLACE => Ok(RenameMode::NoReplace),
             RenameFlags::EXCHANGE => Ok(RenameMode::Exchange),
-            // With NOREPLACE, the kernel has looked at the new name, and holds its directory.
+            // With NOREPLACE, the kernel has looked up the new name, and holds its directory.
             flags if flags & !RenameFlags::NOREPLACE == RenameFlags::WHITEOUT => {
                 Ok(RenameMode::Whiteout {
                     uid: owners.users.other(caller.uid),

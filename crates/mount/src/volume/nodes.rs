@@ -1,14 +1,16 @@
-//! The nodes that the kernel knows.
+//! The nodes known to the kernel.
 //!
-//! Model: an entry holds the inode, and counts how often it was given out; the kernel gives those uses back in one or several
-//! requests. With the last one the entry goes, and with it the inode, if it has no name.
+//! Model: an entry holds the inode and counts the kernel's references (lookups); the kernel returns
+//! them in one or several FORGET requests. With the last one the entry is dropped, and the inode if
+//! it has no name.
 //!
 //! Invariants:
-//! - there is one entry for a number: an inode cannot get the number of one that an entry holds;
-//! - a use is added under the lock of the shard, so that an entry with uses is in the table.
+//! - one entry per number: the number of a held inode is not reused;
+//! - a reference is added under the lock of the shard, so an entry with references is in the table.
 //!
-//! The table is in shards by number, and finding an entry locks one shared: requests about different files share no
-//! line of memory that is written. An entry is dropped outside the locks, as that may free a file.
+//! The table is sharded by number, and a lookup locks one shard shared: requests about different
+//! files write no common cache line. An entry is dropped outside the locks, because that may free a
+//! file.
 
 use std::collections::HashMap;
 use std::collections::hash_map;
@@ -45,7 +47,7 @@ pub(super) struct Entry {
     /// The kernel's cache has had data of it.
     is_cached: AtomicBool,
     capability: AtomicU8,
-    /// What the kernel was not told yet, or [`NO_SIZE`].
+    /// The size that the kernel does not know yet, or [`NO_SIZE`].
     untold_size: AtomicU64,
 }
 
@@ -57,7 +59,7 @@ enum Content {
     Other(Node),
 }
 
-/// Whether a file has `security.capability`, as far as that is known.
+/// Whether a file has `security.capability`, if known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Capability {
@@ -74,10 +76,10 @@ impl NodeTable {
         })
     }
 
-    /// The node behind a number that the kernel uses.
+    /// The node of a number that the kernel uses.
     ///
     /// # Errors
-    /// `STALE` when it was not given out, or given back.
+    /// `STALE` if it has no references.
     pub(super) fn get(&self, id: NodeId) -> Result<Arc<Entry>> {
         if id == NodeId::ROOT {
             return Ok(Arc::clone(&self.root));
@@ -86,10 +88,11 @@ impl NodeTable {
         shard.get(&id.0).cloned().ok_or(Errno::STALE)
     }
 
-    /// The same, also for one that the kernel has given back and knows from elsewhere, as from a file handle.
+    /// The same, also for a forgotten number that the kernel knows from elsewhere, such as a file
+    /// handle.
     ///
     /// # Errors
-    /// `STALE` when it is not in use.
+    /// `STALE` if it is not in use.
     pub(super) fn get_or_open(&self, id: NodeId, filesystem: &Filesystem) -> Result<Arc<Entry>> {
         if let Ok(entry) = self.get(id) {
             return Ok(entry);
@@ -217,7 +220,7 @@ impl Entry {
     /// After the last one, space that was kept for the file to grow is free for others.
     pub(super) fn remove_writer(&self) {
         let counted_down = |writers: u32| writers.checked_sub(1);
-        // Nobody closes what was not opened; if so, nothing is.
+        // An unmatched close is ignored.
         let before = self
             .writers
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, counted_down);
@@ -245,12 +248,13 @@ impl Entry {
         self.is_cached.load(Ordering::SeqCst)
     }
 
-    /// Notes the size that a control call gave the file, which the caller is to tell the kernel.
+    /// Records the size set by an ioctl, which the caller is to pass to the kernel.
     pub(super) fn note_untold_size(&self, size: u64) {
         self.untold_size.store(size, Ordering::Relaxed);
     }
 
-    /// Whether a change to this size only tells the kernel what is so already. Asked once, it is forgotten.
+    /// Whether a change to this size only synchronises the kernel with the recorded one, which is
+    /// cleared.
     pub(super) fn take_untold_size(&self, size: u64) -> bool {
         self.untold_size.swap(NO_SIZE, Ordering::Relaxed) == size
     }

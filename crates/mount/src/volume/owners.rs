@@ -1,7 +1,7 @@
-//! Whom files belong to: for programs on one side, in the image on the other.
+//! Mapping of owners between programs and the image.
 //!
-//! Somebody who builds an image without being root wants to see and make files as their own, and have them belong to root in the
-//! image. So a map exchanges two numbers: each image has one view and each view one image, and nothing gets lost.
+//! A user who builds an image without being root sees and makes files as their own, and has them
+//! owned by root in the image. The map exchanges two ids, so it is a bijection and loses nothing.
 
 /// An exchange of two numbers; the others stay as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

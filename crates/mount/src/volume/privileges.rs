@@ -1,9 +1,11 @@
-//! Privileges that a file loses when its data or its owner changes: setuid, setgid, `security.capability`.
+//! Privileges that a file loses when its data or its owner changes: setuid, setgid,
+//! `security.capability`.
 //!
-//! The kernel says with a request whether the caller lacks `CAP_FSETID`; then all of them go. It says nothing with `fallocate` and copies,
-//! where anybody but root counts as such a caller. Capabilities go whoever writes; the kernel removes them itself before
-//! writes to its cache, but not before direct ones, so every write looks here. That costs nothing, as the
-//! entry knows whether there are any.
+//! The kernel flags requests of callers without `CAP_FSETID`; then all of them are dropped. It does
+//! not flag `fallocate` and copies, where every user but root counts as such a caller. Capabilities
+//! are dropped for every writer; the kernel removes them itself before cached writes, but not
+//! before direct ones, so every write checks. The check is cheap, because the entry caches whether
+//! there are any.
 
 use extant_ext4::{AttributeChange, FileType};
 use rustix::io::Errno;
@@ -44,7 +46,7 @@ impl Volume {
     pub(super) fn drop_privileges(&self, entry: &Entry, caller: Caller) -> Result<()> {
         let node = entry.node();
         let before = node.attributes().permissions;
-        // As with every write of everybody but root.
+        // As for every write of an unprivileged user.
         if before & (SETUID | SETGID) == 0 {
             return self.drop_capability(entry);
         }

@@ -1,15 +1,16 @@
-//! `FS_IOC_SHUTDOWN`: ends the file system as a crash would, for tests of what a crash leaves.
+//! `FS_IOC_SHUTDOWN`: ends the file system as a crash would, for tests of crash recovery.
 //!
-//! The number says that the command returns a value (`_IOR`), but its flags go in: the kernel does not bring them, so they are read from the
-//! memory of the caller. Root alone may do this.
+//! The command number encodes an output (`_IOR`), but its flags are an input: the kernel does not
+//! copy them, so they are read from the caller's memory. For root only.
 //!
 //! | flags | durable before |
 //! |---|---|
-//! | `DEFAULT` | all data, also what the kernel has not written back, and all metadata |
+//! | `DEFAULT` | all data, including what the kernel has not written back, and all metadata |
 //! | `LOGFLUSH` | what the server has; data in the kernel's cache is lost |
 //! | `NOLOGFLUSH` | what was durable already |
 //!
-//! Afterwards changes and reads of data fail with `IO`, until the next mount. The kernel goes on to answer what it has in its caches.
+//! Afterwards changes and reads of data fail with `IO`, until the next mount. The kernel continues
+//! to answer from its caches.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -1,7 +1,8 @@
 //! The space of files: `fallocate`, data and holes.
 //!
-//! What is unwritten counts as a hole. Data that the kernel has not written back yet is not known here, and whoever copies a file
-//! must not pass it over as a hole: so the kernel is made to write it back before it gets an answer.
+//! Unwritten extents count as holes. Data that the kernel has not written back yet is unknown here,
+//! and a copy must not skip it as a hole: so the kernel is made to write it back before it gets an
+//! answer.
 
 use std::ops::ControlFlow;
 
@@ -23,7 +24,7 @@ impl Volume {
         let known = self.nodes.get(node)?;
         let mode = ioctl::fallocate_mode(fallocate.mode.bits()).ok_or(Errno::OPNOTSUPP)?;
         let range = range_of(fallocate.offset, fallocate.length)?;
-        // The kernel has written back what lies in the range, but the file may be longer than is known here.
+        // The kernel has written back the range, but the file may be longer than is known here.
         if mode == FallocateMode::PunchHole && known.may_be_ahead() {
             self.empty_cache(node, 0, None)?;
         }

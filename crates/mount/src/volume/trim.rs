@@ -1,7 +1,7 @@
-//! `FITRIM`: what `fstrim` asks for.
+//! `FITRIM`: the ioctl of `fstrim`.
 //!
-//! The kernel asks nobody whether a caller of a FUSE file system may do this, so it is judged here: root may, and the user who
-//! serves the mount, whose image it is.
+//! The kernel checks no permission for it on FUSE, so it is checked here: root may, and the user
+//! who serves the mount, whose image it is.
 
 use extant_space::ByteRange;
 use rustix::io::Errno;

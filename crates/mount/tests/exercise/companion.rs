@@ -37,7 +37,7 @@ enum Kind {
     SetSync,
 }
 
-/// Compiles the program into a folder.
+/// Compiles the program into a directory.
 #[track_caller]
 pub fn compile(folder: &Path) -> PathBuf {
     let mut header = String::from("#include <stdint.h>\n");
@@ -77,7 +77,7 @@ impl Companion {
         }
     }
 
-    /// What a mapping shows. The range lies inside the file.
+    /// The contents of a mapping. The range is inside the file.
     pub fn read(
         &mut self,
         file: usize,
@@ -89,7 +89,7 @@ impl Companion {
         Ok(data)
     }
 
-    /// Stores into a mapping. The range lies inside the file.
+    /// Stores into a mapping. The range is inside the file.
     pub fn write(
         &mut self,
         file: usize,

@@ -1,13 +1,15 @@
-//! Random reads, writes and changes of space on files of a real mount, beside models in memory.
+//! Random reads, writes and changes of space on files of a real mount, compared with models in
+//! memory.
 //!
-//! The idea is that of fsx, with every mode of `fallocate`, extent maps, direct I/O and mappings in one sequence: what one
-//! way of access leaves in the kernel's cache must not surprise another. Each of several workers has files of its own. Every
-//! so often all is unmounted and mounted again. At the end our check and e2fsck judge.
+//! Like fsx, with every mode of `fallocate`, extent maps, direct I/O and mappings in one sequence:
+//! the kernel's cache state after one kind of access must be right for every other kind. Each of
+//! several workers has files of its own. All is unmounted and mounted again periodically. At the
+//! end our check and e2fsck verify the image.
 //!
 //!     EXTANT_EXERCISE_SEEDS=A..B EXTANT_EXERCISE_OPERATIONS=N cargo test -p extant-mount --test exercise
 //!
-//! plays N steps for each seed and each kind of mount; `EXTANT_EXERCISE_WORKERS=1` leaves all to one worker. A failure
-//! prints the line that repeats it and the last steps.
+//! runs N steps for each seed and each kind of mount; `EXTANT_EXERCISE_WORKERS=1` uses one worker.
+//! A failure prints the line that repeats it and the last steps.
 
 mod companion;
 mod generate;
@@ -21,7 +23,7 @@ use extant_testkit::{fuse_rings, require, requires};
 
 use run::{Kind, exercise};
 
-/// Runs a kind of mount, with so many steps on usual days.
+/// Runs a kind of mount, with this default number of steps.
 fn run(kind: &Kind, operations: u64) {
     require!(
         requires::root(),

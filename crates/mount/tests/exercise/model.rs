@@ -40,7 +40,7 @@ pub struct Model {
 }
 
 impl Model {
-    /// An empty file, on a file system with blocks of so many bytes.
+    /// An empty file, on a file system with this block size.
     pub fn new(block_bytes: u64) -> Self {
         Self {
             bytes: Vec::new(),
@@ -123,7 +123,7 @@ impl Model {
         match mode {
             Mode::CollapseRange => return self.collapse(offset, end),
             Mode::InsertRange => return self.insert(offset, end),
-            // What lies behind the end of the file stays.
+            // Blocks after the end of the file stay.
             Mode::PunchHole => {
                 let end = end.min(self.size().next_multiple_of(self.block));
                 self.zero(offset, end);
@@ -294,7 +294,7 @@ impl Model {
         }
     }
 
-    /// All blocks that lie in the range as a whole; the file may end in the last one.
+    /// All whole blocks of the range; the file may end in the last one.
     fn set_whole(&mut self, start: u64, end: u64, states: States) {
         for block in start.div_ceil(self.block)..end / self.block {
             *self.states_mut(block) = states;

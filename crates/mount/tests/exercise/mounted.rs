@@ -17,7 +17,7 @@ use extant_testkit::fuse_watchdog::FuseWatchdog;
 use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::workdir::Workdir;
 
-/// What mke2fs makes of `options`, with so many MiB.
+/// A file system of the given MiB, made by mke2fs with `options`.
 #[track_caller]
 pub fn make(options: &str, mebibytes: u64) -> Arc<MemoryDevice> {
     let work = Workdir::new();

@@ -85,9 +85,9 @@ pub enum Operation {
 pub enum Read {
     Cached,
     Direct,
-    /// In so many parts.
+    /// In this number of parts.
     Vectored(usize),
-    /// Direct, in so many parts that are under way at once.
+    /// Direct, in this number of concurrent parts.
     Submitted(usize),
     /// With the bits of the companion.
     Mapped(u32),
@@ -100,9 +100,9 @@ pub enum Write {
     Direct,
     /// With `O_APPEND`; the offset is that of the end.
     Append,
-    /// In so many parts.
+    /// In this number of parts.
     Vectored(usize),
-    /// Direct, in so many parts that are under way at once.
+    /// Direct, in this number of concurrent parts.
     Submitted(usize),
     /// With the bits of the companion; inside the file.
     Mapped(u32),

@@ -295,7 +295,7 @@ fn opened<'f>(path: &Path, file: &'f mut Option<File>, flags: OFlags) -> Result<
     Ok(file.as_ref().expect("just opened"))
 }
 
-/// `st_blocks` of a file that nobody has open: its blocks and those of the extent tree.
+/// `st_blocks` of a closed file: its blocks and those of the extent tree.
 fn judge_blocks(path: &Path, model: &Model) -> Result {
     let found = fs::metadata(path).map_err(told)?.blocks() * 512;
     let (least, most) = model.allocated();

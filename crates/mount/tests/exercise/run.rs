@@ -24,7 +24,7 @@ const WORKERS: u64 = 3;
 const STEPS_OF_LIFE: u64 = 800;
 /// Steps between two times that the whole machine's caches are dropped: others need them.
 const STEPS_OF_DROP: u64 = 5000;
-/// Steps between two times that the watchdog is told.
+/// Steps between two reports to the watchdog.
 const STEPS_OF_PROGRESS: u64 = 50;
 /// Steps that a report shows.
 const SHOWN: usize = 25;

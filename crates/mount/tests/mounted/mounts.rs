@@ -32,7 +32,7 @@ pub fn needs() -> [Requirement; 6] {
     ]
 }
 
-/// A new file system of so many MiB.
+/// A new file system of the given MiB.
 #[track_caller]
 pub fn make_image(path: &Path, mebibytes: u64) {
     let file = fs::File::create(path).unwrap();
@@ -54,7 +54,7 @@ pub struct Ours {
 }
 
 impl Ours {
-    /// A new file system of so many MiB, mounted with `options`, as `mount -o` takes them.
+    /// A new file system of the given MiB, mounted with `options`, as `mount -o` takes them.
     #[track_caller]
     pub fn new(mebibytes: u64, options: &str) -> Self {
         let work = Workdir::new();
@@ -118,7 +118,8 @@ impl Ours {
         self.device.set_rules(Vec::new());
     }
 
-    /// Unmounts, and returns what is on the device then; e2fsck finds nothing. Nobody has a file open.
+    /// Unmounts, and returns the contents of the device; e2fsck finds nothing. All files are
+    /// closed.
     #[track_caller]
     pub fn end(mut self) -> Arc<MemoryDevice> {
         self.unmount();

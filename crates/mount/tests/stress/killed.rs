@@ -1,7 +1,8 @@
-//! `kill -9` of the server in the middle of everything: what was synced is there.
+//! `kill -9` of the server during operations: synced data survives.
 //!
-//! Workers write, sync, rename and remove, and keep a log outside the mount, while a build, a clone and tar go on beside them. The
-//! image that is left is replayed twice, on copies: by us and by the kernel.
+//! Workers write, sync, rename and remove, and keep a log outside the mount, while a build, a clone
+//! and tar run beside them. The remaining image is replayed twice, on copies: by us and by the
+//! kernel.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -29,7 +30,7 @@ const FILES_MAX: usize = 60;
 /// Longer than anything takes that does not hang.
 const PATIENCE_SECONDS: &str = "60";
 
-/// One who writes and syncs until nobody answers.
+/// A worker that writes and syncs until the server is dead.
 struct Worker {
     root: PathBuf,
     /// Relative to the root.

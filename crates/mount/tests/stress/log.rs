@@ -1,7 +1,8 @@
-//! What was synced, as somebody outside the mount remembers it.
+//! The log of what was synced, kept outside the mount.
 //!
-//! Model: a file was synced with some content under a name. What is under way since may have happened or not: each byte is the
-//! old or the new one, and the name is one of the two. A name that was removed and whose directory was synced is not there.
+//! Model: a file was synced with some content under a name. A later operation may have happened or
+//! not: each byte is the old or the new one, and the name is one of the two. A name that was
+//! removed and whose directory was synced is absent.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -11,7 +11,7 @@ use extant_testkit::{require, requires};
 use crate::server::{Ground, Served, can_mount};
 use crate::{factor, project, tree};
 
-/// The program in a folder, with nothing of the user's own settings.
+/// The program in a directory, without the user's own settings.
 pub fn within(folder: &Path, name: &str) -> Command {
     let mut command = tool(name);
     command.current_dir(folder);
@@ -154,7 +154,7 @@ fn unpacked_tree_is_the_packed_one_also_after_the_next_mount() {
     };
     let compare = || {
         diff(&target);
-        // Permissions, owners, times and links, which diff does not look at, and fifos.
+        // Permissions, owners, times and links, which diff does not compare, and fifos.
         must(tar("-df", &target).arg("."));
     };
     compare();

@@ -5,9 +5,9 @@ use std::path::Path;
 
 const UNITS: u64 = 100;
 
-/// Writes it into a folder that is there.
+/// Writes it into an existing directory.
 ///
-/// The program prints what [`answer`] says.
+/// The program prints what [`answer`] returns.
 pub fn generate(folder: &Path) {
     let write = |name: &str, text: String| fs::write(folder.join(name), text).unwrap();
     for unit in 0..UNITS {

@@ -1,7 +1,7 @@
-//! A mount whose server is a process of its own, as that of a user is: it can be killed.
+//! A mount whose server is a process of its own, so that it can be killed.
 //!
-//! The process is this test program again, told by its environment what to serve. The image is a file. The process tells when
-//! it has mounted, and each error of the file system, on its standard output.
+//! The process is this test program again; its environment defines what to serve. The image is a
+//! file. The process reports the mount, and each error of the file system, on its standard output.
 
 use std::env;
 use std::fs::{self, File};
@@ -44,7 +44,7 @@ pub fn can_mount() -> Requirement {
     Requirement::new(what, missing.is_none())
 }
 
-/// An image of so many MiB in a file.
+/// An image of the given MiB in a file.
 #[track_caller]
 pub fn make_image(path: &Path, mebibytes: u64) {
     let file = File::create(path).unwrap();
@@ -57,7 +57,7 @@ pub fn make_image(path: &Path, mebibytes: u64) {
 
 /// A mounted image and its server. What is left of it goes when dropped.
 pub struct Served {
-    // Dropped in this order: nobody may wait for a server that is gone.
+    // Dropped in this order: no thread may wait for a dead server.
     process: Server,
     mount: Option<Mount>,
     watchdog: FuseWatchdog,
@@ -112,7 +112,7 @@ impl Served {
         assert!(status.success(), "the server ended with {status}");
     }
 
-    /// Kills the server, as `kill -9` does, and takes away the mount that nobody answers for.
+    /// Kills the server, as `kill -9` does, and removes the dead mount.
     pub fn kill(mut self) {
         self.process.child.kill().unwrap();
         self.process.child.wait().unwrap();
@@ -183,7 +183,7 @@ pub struct Ground {
 }
 
 impl Ground {
-    /// With a new file system of so many MiB.
+    /// With a new file system of the given MiB.
     #[track_caller]
     pub fn new(mebibytes: u64) -> Self {
         let work = Workdir::new();

@@ -59,7 +59,7 @@ const STRESSORS: [&str; 44] = [
     "utime",
     "xattr",
 ];
-/// These make thousands of names before they look at the time.
+/// These make thousands of names before they check the time.
 const LONG_STRESSORS: [&str; 3] = ["link", "symlink", "mmapfork"];
 
 /// What a stressor does at most, times the factor.

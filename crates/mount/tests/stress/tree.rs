@@ -8,7 +8,7 @@ use extant_testkit::command::{run, tool};
 use fastrand::Rng;
 use rustix::fs::XattrFlags;
 
-/// Makes it in a folder that is there, with so many directories.
+/// Makes it in an existing directory, with this number of directories.
 pub fn generate(folder: &Path, directories: u32) {
     let mut rng = Rng::with_seed(u64::from(directories));
     for number in 0..directories {

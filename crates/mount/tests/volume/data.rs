@@ -105,7 +105,7 @@ fn write_takes_privileges_by_who_writes() {
     kernel.chmod(file.node, 0o6777);
     kernel.write(file.node, 0, b"root").unwrap();
     assert_eq!(mode(&kernel), 0o6777);
-    // What the kernel writes back was judged when it was written.
+    // Data written back by the kernel was checked when it was written.
     let write = Write {
         handle: Handle(1),
         offset: 0,

@@ -1,4 +1,4 @@
-//! Images of mke2fs in memory, and what judges them afterwards.
+//! Images of mke2fs in memory, and their verification.
 
 use std::fs;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ pub fn needs() -> [Requirement; 2] {
     [requires::tool("mke2fs"), requires::tool("e2fsck")]
 }
 
-/// A new file system of so many MiB.
+/// A new file system of the given MiB.
 #[track_caller]
 pub fn make(mebibytes: u64) -> Arc<MemoryDevice> {
     let work = Workdir::new();

@@ -17,7 +17,7 @@ use crate::image;
 
 pub const ROOT: NodeId = NodeId::ROOT;
 
-/// A volume, and who asks it.
+/// A volume, and the caller of its requests.
 pub struct Kernel {
     pub volume: Volume,
     pub device: Arc<MemoryDevice>,
@@ -26,7 +26,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Root, asking a new file system of so many MiB.
+    /// Root, with a new file system of the given MiB.
     #[track_caller]
     pub fn new(mebibytes: u64) -> Self {
         Self::with(mebibytes, VolumeOptions::default())

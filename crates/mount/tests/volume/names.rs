@@ -141,7 +141,7 @@ fn create_of_a_taken_name_opens_it_unless_exclusive() {
         .volume
         .create(&request, ROOT, b"d", &new_node(0o600), flags, keep);
     assert_eq!(directory, Err(Errno::ISDIR));
-    // The use that a failed open took was given back.
+    // The reference that a failed open took was returned.
     let known = kernel.volume.known_nodes();
     let d = kernel.lookup(ROOT, "d").unwrap();
     kernel.volume.forget(d.node, 2);
@@ -225,7 +225,7 @@ fn forgotten_node_is_found_by_its_number() {
     kernel.unlink(directory.node, "f").unwrap_err();
     let directory = kernel.lookup(directory.node, ".").unwrap();
     kernel.unlink(directory.node, "f").unwrap();
-    // Known until it is given back, but not to be found again.
+    // Known until it is forgotten, but not to be found again.
     assert_eq!(kernel.lookup(file.node, "."), Err(Errno::STALE));
     assert_eq!(kernel.attributes(file.node).links, 0);
     kernel.volume.forget(directory.node, 1);

@@ -133,7 +133,7 @@ fn closed_file_keeps_no_space_to_grow() {
         close(file.node, opened.handle);
     }
     assert_eq!(kernel.volume.known_nodes(), 501);
-    // Of the directory, which has grown and is nobody's to close.
+    // Of the directory, which has grown and is never closed.
     assert!(kept_blocks(&kernel) < 16, "{}", kept_blocks(&kernel));
     kernel.end();
 }

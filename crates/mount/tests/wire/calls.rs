@@ -240,7 +240,8 @@ fn change_behind_the_kernel_is_seen_after_the_notice_also_with_one_thread() {
         let stand = Stand::new(options);
         let file = read_write(&stand, "file");
         for round in 0..9 {
-            // Dirty in the cache: the notice makes the kernel write it back, which somebody has to answer.
+            // Dirty in the cache: the notification makes the kernel write it back, which a worker
+            // has to answer.
             file.write_all_at(&[b'a'; 8192], 0).unwrap();
             let new = [b'0' + round; 8192];
             rustix::fs::fsetxattr(&file, "user.replace", &new, XattrFlags::empty()).unwrap();
@@ -264,7 +265,7 @@ fn nodes_are_forgotten_when_the_kernel_lets_them_go() {
     for number in 0..50 {
         fs::remove_file(stand.path(&format!("file-{number}"))).unwrap();
     }
-    // That is told later.
+    // That arrives later.
     wait_for("every node to be forgotten", || {
         stand.shelf.nodes_in_use() == 0
     });

@@ -100,7 +100,7 @@ impl HeldPage {
         Self { reader }
     }
 
-    /// Lets the read go on.
+    /// Lets the read continue.
     fn end(self, stand: &Stand) {
         stand.shelf.gate.set_closed(false);
         self.reader.join().unwrap();

@@ -23,7 +23,7 @@ use rustix::io::Errno;
 
 use crate::gate::{Gate, lock};
 
-/// Allocating so many bytes never ends by itself.
+/// Allocating this many bytes never ends by itself.
 pub const ENDLESS: u64 = 7_777_777;
 /// When every file was made.
 pub const CREATED: i64 = 1_234_567;
@@ -43,7 +43,7 @@ pub struct Shelf {
     pub is_waiting: AtomicBool,
     /// How many there are now.
     pub waiting: AtomicU64,
-    /// One was told of a signal.
+    /// A caller got a signal.
     pub was_cancelled: AtomicBool,
     /// Handles that are open.
     pub handles: AtomicU64,

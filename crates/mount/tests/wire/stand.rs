@@ -71,9 +71,9 @@ impl Stand {
         self.server.take().unwrap().join().unwrap()
     }
 
-    /// Unmounts, and sees to it that all was given back.
+    /// Unmounts, and checks that all references were returned.
     pub fn end(mut self) {
-        // Releases are told later, and an unmount does not wait for them.
+        // Releases arrive later, and an unmount does not wait for them.
         wait_for("every handle to be released", || {
             self.shelf.handles.load(Ordering::SeqCst) == 0
         });

@@ -26,7 +26,8 @@ const NOBODY: u32 = 65534;
 const PLACE: &str = "EXTANT_WIRE_PLACE";
 const OPTIONS: &str = "EXTANT_WIRE_OPTIONS";
 
-/// A place where mounts are seen by nobody else, and where `/dev/fuse` is open to all users, as on most systems.
+/// A mount namespace whose mounts are invisible to others, with a `/dev/fuse` that all users may
+/// open, as on most systems.
 struct Room {
     process: Child,
     directory: PathBuf,
@@ -47,7 +48,7 @@ impl Room {
         let work = Workdir::new();
         let directory = work.folder("mount");
         chown(&directory, Some(uid), Some(uid)).unwrap();
-        // Where it was built not everybody may go.
+        // The build directory may be inaccessible to other users.
         let program = work.path().join("server");
         fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
         fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
@@ -84,7 +85,7 @@ impl Room {
         command
     }
 
-    /// What a shell says when nobody runs it.
+    /// The output of a shell run by the user `nobody`.
     fn sh_as_nobody(&self, script: &str) -> String {
         let mut command = self.command(NOBODY, "sh");
         command.args(["-euc", script]).env("dir", &self.directory);
@@ -166,7 +167,7 @@ fn serve_for_another_test() {
         while !shelf.has("unmount") {
             sleep(Duration::from_millis(10));
         }
-        // Whoever gave the sign may still be there.
+        // The process that gave the signal may still be there.
         unmounter.detach().unwrap();
     });
     session.run().unwrap();

@@ -1,7 +1,8 @@
-//! Sums of the block and inode bitmaps, which the group's descriptor keeps.
+//! Checksums of the block and inode bitmaps, stored in the group's descriptor.
 //!
-//! A sum covers the bits of the group, not the rest of the block. It is a crc32c, cut to 16 bits
-//! where descriptors have 32 bytes. Bitmaps that a descriptor calls uninitialised have none.
+//! A checksum covers the bits of the group, not the rest of the block. It is a crc32c, truncated to
+//! 16 bits if descriptors have 32 bytes. Bitmaps that a descriptor marks as uninitialised have
+//! none.
 
 use extant_space::Result;
 

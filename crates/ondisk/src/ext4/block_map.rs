@@ -76,8 +76,8 @@ impl BlockPath {
         start..start + blocks
     }
 
-    /// The logical blocks whose numbers lie beside that of this one: in the same indirect block, or
-    /// directly in `i_block`. The number of the first of them is the first there.
+    /// The logical blocks that are mapped by the same indirect block, or directly by `i_block`. The
+    /// entry of the first of them is the first there.
     pub fn leaf(&self, layout: &Layout) -> Range<u64> {
         match self.length {
             1 => 0..DIRECT,
@@ -92,13 +92,13 @@ pub fn reach(layout: &Layout) -> u64 {
     DIRECT + per_block + per_block.pow(2) + per_block.pow(3)
 }
 
-/// The number at `index` of `i_block` or of an indirect block; `None` is a hole.
+/// The entry at `index` of `i_block` or of an indirect block; `None` is a hole.
 ///
 /// # Errors
-/// `Corrupt` when the block lies outside the file system.
+/// `Corrupt` if the block is outside the file system.
 ///
 /// # Panics
-/// When `bytes` has no such place.
+/// If `bytes` has no such entry.
 pub fn entry(bytes: &[u8], index: u32, layout: &Layout) -> Result<Option<PhysicalBlock>> {
     let at = index as usize * 4;
     let number = u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"));

@@ -1,17 +1,16 @@
-//! Directories: blocks of records, and the hash tree that is hidden among them.
+//! Directories: blocks of records, and the hash tree hidden among them.
 //!
-//! Model: a directory is a file. Each of its blocks is filled by records, one after another to
-//! the end; a record has room for its name and often more, and one with inode 0 is free. With
-//! `metadata_csum` a block ends with what looks like a free record of 12 bytes and holds
-//! the sum. A directory with `INDEX` in its inode has a tree besides: its first
-//! block and some others look like blocks with nothing in them, and hold hashes of
-//! names with the blocks to look in.
+//! Model: a directory is a file. Each of its blocks is filled with records; a record has room for
+//! its name and often more, and one with inode 0 is free. With `metadata_csum` a block ends with a
+//! fake free record of 12 bytes that holds the checksum. A directory with `INDEX` in its inode also
+//! has a tree: its first block and some others look like blocks without entries, and hold hashes of
+//! names with the blocks to search.
 //!
 //! Invariants:
-//! - every record of a block is reached from the one before, and the last ends where the
-//!   block's records end: readers stop with an error at the first that does not fit;
-//! - names given out are 1 to 255 bytes, without `/` and zeros;
-//! - changing a block leaves records that no operation named at their places.
+//! - every record of a block is reached from the one before, and the last ends where the block's
+//!   records end: readers stop with an error at the first that does not fit;
+//! - returned names are 1 to 255 bytes, without `/` and zeros;
+//! - changing a block leaves other records at their positions.
 //!
 //! Format: docs/formats/ext4.md, "Directory".
 

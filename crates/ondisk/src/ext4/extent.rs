@@ -1,15 +1,15 @@
-//! Extent trees: which blocks of the device are which blocks of a file.
+//! Extent trees: the map from blocks of a file to blocks of the device.
 //!
-//! Model: the root lies in the inode's `i_block` and has room for 4 entries; other nodes fill
-//! a block each. A node has a header and entries of 12 bytes: extents in a node of depth 0, and
-//! references to nodes one level lower in the others. Entries are sorted by their first logical block;
-//! a reference covers what lies up to the next one. Blocks end with a checksum, if the
-//! file system has those; the root is part of the inode's.
+//! Model: the root is in the inode's `i_block` and has room for 4 entries; other nodes fill a block
+//! each. A node has a header and entries of 12 bytes: extents in a node of depth 0, and references
+//! to nodes one level lower in the others. Entries are sorted by their first logical block; a
+//! reference covers the blocks up to the next one. Blocks end with a checksum, if the file system
+//! has those; the root is covered by that of the inode.
 //!
-//! Invariants of a node that was parsed (`node.rs`):
-//! - its entries fit, are sorted and do not overlap, and lie in what the parent's entry covers;
-//! - its first entry begins where the parent's entry says (but not in the root);
-//! - every block it names lies in the file system;
+//! Invariants of a parsed node (`node.rs`):
+//! - its entries fit, are sorted, do not overlap, and are within the range of the parent's entry;
+//! - its first entry begins where the parent's entry says (except in the root);
+//! - every block it names is in the file system;
 //! - its depth is one less than its parent's, so that a walk ends after at most 6 nodes.
 //!
 //! Format: docs/formats/ext4.md, "Extent tree".

@@ -1,18 +1,18 @@
-//! Fast commits: what changed since the last commit of the journal, in a few words.
+//! Fast commits: what changed since the last commit of the journal, as short records.
 //!
-//! Model: the end of the journal is kept for them. Each block there is filled by records of tag, length and
-//! value. A commit is a series of records, over several blocks where needed, that ends with a
-//! tail; the first one after a commit of the journal begins with a head. A tail's length reaches
-//! the end of its block, so that the next commit begins a block.
+//! Model: they occupy the end of the journal. Each block there is filled with records of tag,
+//! length and value. A commit is a series of records, over several blocks if necessary, that ends
+//! with a tail; the first one after a commit of the journal begins with a head. A tail's length
+//! reaches the end of its block, so that the next commit begins a block.
 //!
-//! Reading has two steps, as a power cut leaves records that mean nothing. First [`records`] and
-//! [`CommitSum`] find which commits are whole; what looks wrong there is the end of them. Then
-//! [`Record::change`] reads what they say, and what is wrong there is corruption.
+//! Reading has two steps, because a power cut leaves invalid records. First [`records`] and
+//! [`CommitSum`] find the complete commits; the first invalid record there is the end of them. Then
+//! [`Record::change`] decodes them, and invalid values there are corruption.
 //!
-//! Invariant: a commit counts only if its tail has the right transaction and the right sum over all
-//! bytes of its records, padding of blocks among them, up to the sum itself.
+//! Invariant: a commit is valid only if its tail has the right transaction and the right checksum
+//! over all bytes of its records, including the padding of blocks, up to the checksum itself.
 //!
-//! Integers are little-endian here, other than in the rest of the journal.
+//! Integers are little-endian here, unlike in the rest of the journal.
 //!
 //! Format: docs/formats/jbd2.md, "Fast commits".
 

@@ -1,8 +1,7 @@
 //! The feature sets of the superblock, under the names that mke2fs and dumpe2fs use.
 //!
-//! What an implementation does not know it must leave alone: an unknown `incompat` feature
-//! forbids to open, an unknown `ro_compat` one to write, an unknown `compat` one only to
-//! repair. [`Features::check`] draws that line for whoever says what he supports.
+//! Unknown features: an `incompat` feature forbids opening, an `ro_compat` one writing, a `compat`
+//! one only repairs. [`Features::check`] applies these rules to the list of an implementation.
 
 use std::fmt;
 
@@ -77,7 +76,7 @@ pub enum Access {
     ReadWrite,
 }
 
-/// All features of a file system, or all that somebody supports.
+/// All features of a file system, or all that an implementation supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Features {
     /// May be ignored.

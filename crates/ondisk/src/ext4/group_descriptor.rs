@@ -93,14 +93,14 @@ impl GroupDescriptor {
         Self { raw }
     }
 
-    /// Reads the descriptor of `group` and judges it: its checksum, its counts, and that
-    /// what it names lies in the file system.
+    /// Reads and validates the descriptor of `group`: its checksum, its counts, and that its block
+    /// numbers are in the file system.
     ///
     /// # Errors
     /// `Corrupt` with group, field and value.
     ///
     /// # Panics
-    /// When `bytes` are fewer than a descriptor.
+    /// If `bytes` are fewer than a descriptor.
     pub fn parse(bytes: &[u8], group: GroupNumber, superblock: &Superblock) -> Result<Self> {
         let layout = superblock.layout();
         let descriptor = Self::read(bytes, layout);
@@ -123,7 +123,7 @@ impl GroupDescriptor {
             .blocks_in(group)
             .div_ceil(layout.blocks_per_cluster());
         let inodes = layout.inodes_per_group();
-        // Without sums it has no meaning, and may hold anything.
+        // Without checksums it has no meaning, and may hold anything.
         let unused = match layout.features().has_group_checksums() {
             true => descriptor.unused_inodes(),
             false => 0,
@@ -154,7 +154,7 @@ impl GroupDescriptor {
         );
         let stored_sum: [u8; 2] = bytes[CHECKSUM..CHECKSUM + 2].try_into().expect("2 bytes");
         bytes[..kept].copy_from_slice(low);
-        // A sum that nobody asks for stays as it was.
+        // A checksum that the features do not use stays as it was.
         let sum = computed_checksum(bytes, group, superblock).map(u16::to_le_bytes);
         bytes[CHECKSUM..CHECKSUM + 2].copy_from_slice(&sum.unwrap_or(stored_sum));
     }

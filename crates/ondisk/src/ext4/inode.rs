@@ -1,14 +1,14 @@
 //! Inodes: everything about a file but its name and its data.
 //!
-//! Model: an entry of an inode table has as many bytes as the superblock says, at least 128.
-//! Where it has more, `i_extra_isize` says how many bytes after the first 128 are fields; what
-//! follows them belongs to extended attributes. [`Inode`] is a copy of the fields
-//! that are there. [`Inode::write`] puts them back among the bytes of the table, so that attributes and fields
-//! nobody here knows survive, and seals the whole.
+//! Model: an entry of an inode table has the size given by the superblock, at least 128 bytes. If
+//! it is larger, `i_extra_isize` is the number of bytes after the first 128 that are fields; the
+//! rest belongs to extended attributes. [`Inode`] is a copy of the existing fields.
+//! [`Inode::write`] puts them back into the bytes of the table, so that attributes and unknown
+//! fields survive, and seals the whole.
 //!
 //! Invariants:
 //! - a field past `i_extra_isize` reads as absent and is never written;
-//! - a sealed inode has the sum of all its bytes, of which the high half is kept only where
+//! - a sealed inode has the checksum of all its bytes, whose high half is stored only if
 //!   `i_extra_isize` covers it.
 //!
 //! Format: docs/formats/ext4.md, "Inode".
@@ -84,15 +84,14 @@ impl Inode {
         Self { raw, extra }
     }
 
-    /// Reads the inode `number` at the start of `bytes` and judges it: its checksum, and that
-    /// its fields have room. An inode never used is all zeros and passes; see
-    /// [`is_unused`](Self::is_unused).
+    /// Reads and validates the inode `number` at the start of `bytes`: its checksum, and that its
+    /// fields fit. An inode never used is all zeros and passes; see [`is_unused`](Self::is_unused).
     ///
     /// # Errors
     /// `Corrupt` with inode, field and value.
     ///
     /// # Panics
-    /// When `bytes` are fewer than the layout's inodes have.
+    /// If `bytes` are fewer than the layout's inodes have.
     pub fn parse(
         bytes: &[u8],
         number: InodeNumber,
@@ -153,7 +152,7 @@ impl Inode {
         }
     }
 
-    /// Where sums of what belongs to this inode begin.
+    /// The checksum seed of what belongs to this inode.
     pub fn seed(&self, seed: Seed, number: InodeNumber) -> InodeSeed {
         seed.inode(number, self.generation())
     }
@@ -163,8 +162,8 @@ impl Inode {
         &self.raw
     }
 
-    /// Whether it was never used, or was deleted: no links and no mode, or a time of deletion.
-    /// An orphan on the list looks the same: its `i_dtime` is the next one.
+    /// Whether it was never used, or was deleted: no links and no mode, or a deletion time. An
+    /// orphan on the list looks the same: its `i_dtime` is the next one.
     pub fn is_unused(&self) -> bool {
         self.links() == 0 && (self.raw.i_mode.get() == 0 || self.raw.i_dtime.get() != 0)
     }
@@ -442,7 +441,8 @@ fn covers_high_checksum(extra: u16) -> bool {
     usize::from(Inode::BASE_BYTES + extra) >= CHECKSUM_HI + 2
 }
 
-/// The sum over all bytes of an inode, its own taken as zeros, as far as it is kept.
+/// The checksum over all bytes of an inode, with its own taken as zeros, truncated to the stored
+/// width.
 fn computed_checksum(bytes: &[u8], seed: InodeSeed, extra: u16) -> u32 {
     let sum = seed.sum(&bytes[..CHECKSUM_LO]).and(&[0; 2]);
     let rest = &bytes[CHECKSUM_LO + 2..];

@@ -1,15 +1,15 @@
-//! Where things are: arithmetic on numbers of the superblock, nothing is read.
+//! Locations of structures: arithmetic on the superblock's values, without reading.
 //!
-//! Model: blocks from `s_first_data_block` on are divided into groups of
-//! `s_blocks_per_group`, of which the last may be short. A group with a copy of the superblock
-//! begins with it, the descriptor table and its reserved blocks. With `meta_bg` the table
-//! is split: each of its blocks from `s_first_meta_bg` on lies in the first group of those that it
-//! describes, with copies in the second and, if it is full, the last. Bitmaps and the inode table are
-//! wherever the descriptor says.
+//! Model: blocks from `s_first_data_block` on are divided into groups of `s_blocks_per_group`, of
+//! which the last may be short. A group with a copy of the superblock begins with it, the
+//! descriptor table and its reserved blocks. With `meta_bg` the table is split: each of its blocks
+//! from `s_first_meta_bg` on is in the first group of those that it describes, with copies in the
+//! second and, if it is full, the last. The descriptor gives the location of bitmaps and inode
+//! table.
 //!
-//! Invariants (checked by `superblock/check.rs`, on which every calculation here relies):
-//! the block size is 1 KiB to 64 KiB; the number of groups fits 32 bits; a byte address of
-//! any block fits 64 bits; inodes are groups times inodes per group and fit 32 bits.
+//! Invariants (checked by `superblock/check.rs`, on which every calculation here relies): the block
+//! size is 1 KiB to 64 KiB; the number of groups fits 32 bits; a byte address of any block fits 64
+//! bits; inodes are groups times inodes per group and fit 32 bits.
 
 mod backups;
 mod file_size;
@@ -44,7 +44,7 @@ pub struct Layout {
     pub(super) has_linux_inodes: bool,
 }
 
-/// Where an inode lies, as far as arithmetic can say.
+/// Location of an inode, relative to its group's table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InodePlace {
     /// The group; its descriptor says where the inode table begins.
@@ -57,7 +57,7 @@ pub struct InodePlace {
     pub byte: u32,
 }
 
-/// Where a group's descriptor lies.
+/// Location of a group's descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DescriptorPlace {
     /// The block of the descriptor table.
@@ -221,7 +221,7 @@ impl Layout {
         ))
     }
 
-    /// Whether `blocks` blocks from `start` all lie in groups.
+    /// Whether `blocks` blocks from `start` are all in groups.
     #[inline]
     pub fn holds(&self, start: PhysicalBlock, blocks: u64) -> bool {
         let end = start.0.checked_add(blocks);
@@ -237,10 +237,10 @@ impl Layout {
         ByteRange::new(block.0 << self.block_bits, (block.0 + 1) << self.block_bits)
     }
 
-    /// Where the inode `number` lies.
+    /// Location of the inode `number`.
     ///
     /// # Errors
-    /// `Corrupt` when there is no such inode: numbers come from the disk.
+    /// `Corrupt` if there is no such inode: numbers come from the disk.
     pub fn locate_inode(&self, number: InodeNumber) -> Result<InodePlace> {
         if number.0 == 0 || number.0 > self.inodes {
             return Err(corrupt(
@@ -281,7 +281,7 @@ impl Layout {
         );
     }
 
-    /// Takes the numbers as they are; [`check`](super::superblock) judges them.
+    /// Takes the values unvalidated; [`check`](super::superblock) validates them.
     pub(super) fn from_raw(raw: &RawSuperblock, features: Features) -> Self {
         let block_bits = 10 + raw.s_log_block_size.get();
         let is_64bit = features.incompat.contains(Incompat::BIT64);

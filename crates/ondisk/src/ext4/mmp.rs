@@ -34,10 +34,10 @@ const MAGIC: u32 = 0x004D_4D50;
 const CLEAN: u32 = 0xFF4D_4D50;
 const FSCK: u32 = 0xE24D_4D50;
 
-/// Who has the file system.
+/// The user of the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MmpState {
-    /// Nobody.
+    /// None.
     Clean,
     /// e2fsck.
     Fsck,
@@ -45,7 +45,7 @@ pub enum MmpState {
     Mounted(u32),
 }
 
-/// The block, judged.
+/// The validated block.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mmp {
     raw: RawMmp,
@@ -74,7 +74,7 @@ impl Mmp {
         Ok(Self { raw })
     }
 
-    /// Who has the file system.
+    /// The user of the file system.
     pub fn state(&self) -> MmpState {
         match self.raw.mmp_seq.get() {
             CLEAN => MmpState::Clean,

@@ -31,10 +31,10 @@ pub fn slots(block_bytes: u32) -> usize {
     (block_bytes as usize - TAIL_BYTES) / 4
 }
 
-/// Judges a block of the file that lies at `place`: magic number and sum.
+/// Validates a block of the file at `place`: magic number and checksum.
 ///
 /// # Errors
-/// `Corrupt` with what is wrong.
+/// `Corrupt` with the reason.
 pub fn verify(block: &[u8], place: PhysicalBlock, seed: Option<InodeSeed>) -> Result<()> {
     let name = format!("orphan block {place}");
     let (_, tail) = RawOrphanTail::ref_from_suffix(block)

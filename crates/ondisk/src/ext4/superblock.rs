@@ -1,15 +1,17 @@
-//! The superblock: what a file system is, and the little of its state that is kept in one place.
+//! The superblock: the properties of a file system, and the small part of its state that is
+//! central.
 //!
 //! Model: 1024 bytes at byte 1024 of the device, with copies in some groups
-//! ([`Layout::has_superblock`]). [`Superblock`] keeps them as they are, so that fields nobody
-//! here knows survive, and beside them what follows from them: features, layout, seed.
+//! ([`Layout::has_superblock`]). [`Superblock`] keeps them unchanged, so that unknown fields
+//! survive, and beside them the derived values: features, layout, seed.
 //!
 //! Invariants:
-//! - a [`Superblock`] has passed every check of `superblock/check.rs`, also after [`Superblock::edit`];
-//! - its checksum is right whenever it can be seen: every change ends with a new sum.
+//! - a [`Superblock`] has passed every check of `superblock/check.rs`, also after
+//!   [`Superblock::edit`];
+//! - its checksum is right whenever it is visible: every change ends with a new checksum.
 //!
-//! Features are checked for what they imply, not for whether anybody supports them: that is
-//! [`Features::check`], with the list of whoever opens the file system.
+//! Features are checked for consistency, not for support: that is [`Features::check`], with the
+//! list of the implementation.
 //!
 //! Format: docs/formats/ext4.md, "Superblock".
 
@@ -100,7 +102,7 @@ impl Superblock {
     /// The copy that belongs into `group`.
     pub fn backup_for(&self, group: super::GroupNumber) -> Self {
         let mut copy = self.clone();
-        // A group's number as far as 16 bits go, as mke2fs has it.
+        // The low 16 bits of a group's number, as in mke2fs.
         copy.edit(|raw| raw.s_block_group_nr.set(group.0 as u16))
             .expect("the number of the group is not checked");
         copy
@@ -258,8 +260,8 @@ impl Superblock {
         SuperblockFlags::from_bits_retain(self.raw.s_flags.get())
     }
 
-    /// `i_extra_isize` of new inodes: what the superblock wants, as far as an inode has
-    /// room; 0 for inodes of 128 bytes.
+    /// `i_extra_isize` of new inodes: the superblock's value, limited to the size of an inode; 0
+    /// for inodes of 128 bytes.
     pub fn extra_isize_for_new_inodes(&self) -> u16 {
         let room = self.layout.inode_bytes() - super::Inode::BASE_BYTES;
         let wanted = self

@@ -1,16 +1,16 @@
-//! Extended attributes: names with values, in the inode and in a block of their own.
+//! Extended attributes: names with values, in the inode and in a separate block.
 //!
-//! Model: both places hold a list of entries that grows from the front and values that grow
-//! from the back. In the inode the list begins with a magic number behind the fields; in a
-//! block, which several inodes may share, with a header that has a reference count and hashes.
-//! A name's beginning is a number ([`NameIndex`]). With `ea_inode`, a large value is
-//! the contents of another inode, which is recognised and kept.
+//! Model: both places hold a list of entries that grows from the front and values that grow from
+//! the back. In the inode the list begins with a magic number after the fields; in a block, which
+//! several inodes may share, with a header that has a reference count and hashes. The prefix of a
+//! name is a number ([`NameIndex`]). With `ea_inode`, a large value is the contents of another
+//! inode, which is recognised and kept.
 //!
-//! [`Attributes`] is such a list, read and judged. It borrows what lies in the bytes; it is changed,
-//! and written back as a whole.
+//! [`Attributes`] is such a list, read and validated. It borrows from the bytes; it is changed, and
+//! written back as a whole.
 //!
-//! Invariants of what was parsed: names and values lie in their place and do not overlap.
-//! What is written besides: entries of a block are sorted, and padding is zero.
+//! Invariants of a parsed list: names and values are in their area and do not overlap. Additionally
+//! for a written list: entries of a block are sorted, and padding is zero.
 //!
 //! Format: docs/formats/ext4.md, "Extended attributes".
 

@@ -123,7 +123,7 @@ impl TransactionSum {
         Self(START)
     }
 
-    /// Takes the next block in, as it lies in the journal.
+    /// Adds the next block, as stored in the journal.
     pub fn add(&mut self, block: &[u8]) {
         self.0 = checksum::crc32_high_first(self.0, block);
     }

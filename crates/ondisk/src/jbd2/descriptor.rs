@@ -1,9 +1,9 @@
-//! Descriptor blocks: which blocks of the file system the copies behind them are.
+//! Descriptor blocks: which blocks of the file system the following copies are.
 //!
-//! Model: behind the header lie tags, one for each copy that follows in the journal. A tag has
-//! 8 to 16 bytes, by the features ([`Format::tag_bytes`]); one that does not have `SAME_UUID` is
-//! followed by a UUID. The first one is, by custom; Linux and e2fsprogs write zeros there, and
-//! nobody reads them. The last tag says that it is the last.
+//! Model: after the header there are tags, one for each copy that follows in the journal. A tag has
+//! 8 to 16 bytes, by the features ([`Format::tag_bytes`]); one without `SAME_UUID` is followed by a
+//! UUID. By convention that is the first one; Linux and e2fsprogs write zeros there, and no
+//! implementation reads them. A flag marks the last tag.
 
 use extant_space::{Error, Result};
 use zerocopy::big_endian::{U16, U32};
@@ -56,11 +56,10 @@ pub struct Tag {
 }
 
 impl Tag {
-    /// Compares the sum of `copy`, which is as it lies in the journal. Passes where tags have
-    /// none.
+    /// Compares the checksum of `copy`, as stored in the journal. Passes if tags have none.
     ///
     /// # Errors
-    /// `Corrupt` when it differs.
+    /// `Corrupt` if it differs.
     pub fn verify(&self, copy: &[u8], sequence: Sequence, format: &Format) -> Result<()> {
         let name = format_args!("copy of block {} in transaction {sequence}", self.block);
         check_sum(name, self.sum, copy_sum(copy, sequence, format))
@@ -80,14 +79,14 @@ pub fn tags<'a>(block: &'a [u8], format: &Format) -> Result<Tags<'a>> {
     Ok(tags)
 }
 
-/// The same without a look at the sum, for a walk along the log that must know where the block
-/// behind a damaged descriptor block and its copies would lie.
+/// The same without verifying the checksum, for a walk along the log that must know the position of
+/// the block after a damaged descriptor block and its copies.
 ///
 /// # Errors
-/// `Corrupt` when it is no descriptor block.
+/// `Corrupt` if it is no descriptor block.
 ///
 /// # Panics
-/// When `block` is not a whole block.
+/// If `block` is not a whole block.
 pub fn tags_unverified<'a>(block: &'a [u8], format: &Format) -> Result<Tags<'a>> {
     format.assert_block(block);
     if Header::read(block).is_none_or(|header| header.kind != BlockType::Descriptor) {
@@ -202,7 +201,7 @@ fn high_bytes(format: &Format) -> usize {
     }
 }
 
-/// The sum of a copy, as it lies in the journal and as wide as the format keeps it.
+/// The checksum of a copy, as stored in the journal and truncated to the width of the format.
 fn copy_sum(copy: &[u8], sequence: Sequence, format: &Format) -> u32 {
     let Some(seed) = format.seed() else { return 0 };
     let sum = checksum::crc32c(seed, &sequence.0.to_be_bytes());

@@ -1,8 +1,8 @@
-//! How the blocks of a journal are laid out, as far as it depends on features.
+//! The layout of a journal's blocks, as determined by its features.
 
 use crate::checksum::{self, START};
 
-/// The sums of a journal.
+/// The checksums of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Checksums {
     /// None.
@@ -29,11 +29,11 @@ pub enum BlockNumbers {
 pub struct Format {
     /// Bytes of a block, those of a block of the file system.
     pub block_bytes: u32,
-    /// Which sums there are.
+    /// The kind of checksums.
     pub checksums: Checksums,
     /// How wide numbers of blocks are.
     pub block_numbers: BlockNumbers,
-    /// The journal's UUID, in which sums begin.
+    /// The journal's UUID, the seed of checksums.
     pub uuid: [u8; 16],
 }
 
@@ -42,7 +42,8 @@ impl Format {
     pub fn tag_bytes(&self) -> usize {
         match (self.checksums, self.block_numbers) {
             (Checksums::V3, _) => 16,
-            // The sum lies inside the tag; the 2 bytes more are an old mistake that is the format now.
+            // The checksum is inside the tag; the 2 additional bytes are an old mistake that is the
+            // format now.
             (Checksums::V2, BlockNumbers::Bits64) => 14,
             (Checksums::V2, BlockNumbers::Bits32) => 10,
             (_, BlockNumbers::Bits64) => 12,
@@ -64,7 +65,7 @@ impl Format {
         self.block_bytes as usize - tail
     }
 
-    /// Where the sums of blocks begin; `None` where blocks have none.
+    /// The seed of block checksums; `None` if blocks have none.
     pub(super) fn seed(&self) -> Option<u32> {
         match self.checksums {
             Checksums::None | Checksums::Transaction => None,

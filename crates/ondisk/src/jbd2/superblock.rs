@@ -170,7 +170,7 @@ impl JournalSuperblock {
         self.raw.s_maxlen.get()
     }
 
-    /// The ring in which transactions lie. Behind its last block comes its first.
+    /// The ring of transactions. Its first block follows its last.
     pub fn log(&self) -> Range<u32> {
         let kept = match self.has_fast_commits() {
             true => kept_blocks(&self.raw),

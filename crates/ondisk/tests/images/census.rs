@@ -16,7 +16,7 @@ use crate::image::{Image, e2fsprogs};
 use crate::kinds::{self, Kind};
 use crate::walk::{Seen, Walk};
 
-/// Looks at everything on one kind of file system.
+/// Reads everything on one kind of file system.
 fn census(kind: Kind) {
     require!(e2fsprogs());
     let image = kinds::make(kind);

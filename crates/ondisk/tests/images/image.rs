@@ -1,4 +1,4 @@
-//! An image in a file, and the programs that make, fill and judge it.
+//! An image in a file, and the programs that make, fill and check it.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;

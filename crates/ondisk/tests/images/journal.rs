@@ -17,12 +17,12 @@ use crate::walk::Walk;
 /// A journal inside an image.
 pub struct Journal<'a> {
     image: &'a Image,
-    /// Where its blocks lie, in bytes of the image.
+    /// Locations of its blocks, in bytes of the image.
     places: Vec<u64>,
     pub superblock: JournalSuperblock,
 }
 
-/// Who wrote a journal.
+/// The writer of a journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Author {
     /// debugfs, which puts a UUID somewhere behind the tags.
@@ -72,7 +72,7 @@ impl<'a> Journal<'a> {
         self.image.write(self.places[0], self.superblock.as_bytes());
     }
 
-    /// All committed transactions, judged and written again to the same bytes.
+    /// All committed transactions, validated and written again to the same bytes.
     pub fn transactions(&self, author: Author) -> Vec<Transaction> {
         let format = self.superblock.format();
         let log = self.superblock.log();
@@ -149,7 +149,7 @@ impl<'a> Journal<'a> {
     }
 }
 
-/// Options of mkfs.ext4, those of debugfs's `journal_open`, and the sums that follow.
+/// Options of mkfs.ext4, those of debugfs's `journal_open`, and the resulting checksums.
 const JOURNALS: [(&[&str], &str, Checksums); 8] = [
     (
         &["-b", "1024", "-O", "^metadata_csum,^64bit"],
@@ -202,7 +202,7 @@ fn blocks(block_bytes: u32) -> Vec<Vec<u8>> {
     blocks
 }
 
-/// Three blocks that nobody uses.
+/// Three unused blocks.
 const TARGETS: [u64; 3] = [12_001, 12_003, 12_005];
 
 #[test]

@@ -1,4 +1,4 @@
-//! What the kernel leaves when nobody unmounts: a journal in use, orphans; and attributes.
+//! What the kernel leaves without an unmount: a journal in use, orphans; and attributes.
 
 use std::fs::{self, File};
 
@@ -91,8 +91,8 @@ fn orphans_of_the_kernel_are_found_in_their_file() {
         fs::remove_file(path).unwrap();
     }
     File::open(scratch.path()).unwrap().sync_all().unwrap();
-    // What is in the journal only is brought home by e2fsck, which would also clear orphans;
-    // so the copies are laid over the image here.
+    // e2fsck would checkpoint the journal, and would also clear orphans; so the copies are laid
+    // over the image here.
     let image = copy(&scratch);
     let layout = *image.superblock().layout();
     for transaction in Journal::open(&image).transactions(Author::Others) {

@@ -1,6 +1,6 @@
 //! Real images: made by mke2fs, filled by debugfs, indexed by e2fsck, unclean from the kernel.
 //!
-//! Everything on them is read and judged, compared with what e2fsprogs says of it, and written
+//! Everything on them is read and validated, compared with the output of e2fsprogs, and written
 //! again to the same bytes.
 
 mod census;

@@ -41,7 +41,7 @@ fn block_of_mke2fs_is_clean_and_read_as_debugfs_reads_it() {
 #[test]
 fn each_state_is_the_one_that_debugfs_names() {
     require!(e2fsprogs());
-    // Without sums, as nothing here writes the block.
+    // Without checksums, because nothing here writes the block.
     let image = Image::mkfs(64, &["-O", "mmp,^metadata_csum"]);
     let superblock = image.superblock();
     let block = PhysicalBlock(superblock.raw().s_mmp_block.get());

@@ -1,4 +1,4 @@
-//! A walk over everything that an inode has, judged and written again to the same bytes.
+//! A walk over everything that an inode has, validated and written again to the same bytes.
 
 use std::collections::BTreeMap;
 
@@ -63,7 +63,7 @@ impl<'a> Walk<'a> {
         self.image.block(self.superblock.layout(), block)
     }
 
-    /// Where an inode lies, in bytes of the image.
+    /// Location of an inode, in bytes of the image.
     pub fn inode_offset(&mut self, number: InodeNumber) -> u64 {
         let layout = *self.superblock.layout();
         let place = layout.locate_inode(number).unwrap();
@@ -79,7 +79,7 @@ impl<'a> Walk<'a> {
         layout.bytes_of(block).start() + u64::from(place.byte)
     }
 
-    /// An inode, judged and written again.
+    /// An inode, validated and written again.
     pub fn inode(&mut self, number: InodeNumber) -> (Inode, Vec<u8>) {
         let offset = self.inode_offset(number);
         let (layout, seed) = (self.superblock.layout(), self.superblock.seed());
@@ -281,7 +281,7 @@ impl<'a> Walk<'a> {
             self.records(block, &tree.format, tree.seed, names);
             for (name, _) in &names[before..] {
                 let hash = name_hash(name, tree.version, self.superblock.hash_seed()).major;
-                // An odd bound means that the even hash goes on behind it.
+                // An odd bound means that the even hash continues after it.
                 let range = start & !1..=end;
                 assert!(range.contains(&hash.into()), "{hash:#x} outside {range:x?}");
             }
@@ -338,7 +338,7 @@ impl<'a> Walk<'a> {
         writer.seal(format, seed);
     }
 
-    /// The names of a block, judged and written again.
+    /// The names of a block, validated and written again.
     fn records(
         &mut self,
         block: &[u8],
@@ -391,8 +391,8 @@ impl<'a> Walk<'a> {
                 .unwrap();
             let mut expected = block.clone();
             if parsed.hash == 0 {
-                // Attributes that Linux may look for in other blocks have a hash, those that
-                // debugfs writes have none.
+                // Attributes that Linux may search in other blocks have a hash, those that debugfs
+                // writes have none.
                 expected[0xC..0x14].copy_from_slice(&copy[0xC..0x14]);
             } else {
                 assert_eq!(parsed.hash, parsed.computed_hash(), "hash of block {place}");

@@ -62,7 +62,7 @@ fn assigns_are_in_flight_one_at_a_time_in_order_beside_the_rest() {
     let (tag, call) = batch.next().unwrap();
     assert_eq!(allocated(&call), 1);
     assert!(batch.next().is_none());
-    // The next one goes on after an error, too; an interrupted one is made again.
+    // The next one continues after an error, too; an interrupted one is repeated.
     batch.ended(tag, call, errno(libc::EINTR));
     let (tag, call) = batch.next().unwrap();
     assert_eq!(allocated(&call), 1);

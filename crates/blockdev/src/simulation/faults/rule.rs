@@ -50,7 +50,8 @@ pub enum Fault {
     },
     /// A read or write succeeds and was done in another place, where one write destroys what was there.
     Misdirect,
-    /// A read succeeds with so many bits wrong, drawn one by one. What is stored stays as it was.
+    /// A read succeeds with this number of wrong bits, drawn one by one. The stored data stays as
+    /// it was.
     FlipBits(u32),
     /// The request comes late by a time between the two. Other faults strike it none the less.
     Delay {

@@ -21,7 +21,7 @@ struct Entry {
     level: u16,
     /// Of the node: none for the root.
     node: Option<u64>,
-    /// Place in the node from 1, of so many.
+    /// Index in the node from 1, and the number of entries.
     number: u16,
     of: u16,
     logical: u64,

@@ -208,7 +208,8 @@ impl Made<'_> {
     pub(super) fn describe(&self, node: &Node, owners: Owners) -> Result<Vec<String>> {
         let found = &node.attributes();
         let (directory, name) = (&self.directory.fd, self.name.as_deref().unwrap_or_default());
-        // Not opened: a fifo waits for its other end, and what a device does nobody knows.
+        // Not opened: a fifo blocks until its other end is opened, and opening a device may have
+        // effects.
         let path = format!("/proc/self/fd/{}/{name}", directory.as_raw_fd());
         let fail = |errno| failed(errno, &self.directory.path);
         if owners == Owners::Kept {
@@ -232,7 +233,7 @@ impl Made<'_> {
 impl Drop for Made<'_> {
     fn drop(&mut self) {
         if let Some(name) = self.name.take() {
-            // What failed before is what is told.
+            // The first error is reported.
             let _ = rustix::fs::unlinkat(&self.directory.fd, name, AtFlags::empty());
         }
     }

@@ -26,7 +26,8 @@ pub(super) fn entries(directory: &Path) -> Result<Vec<OsString>> {
     Ok(names)
 }
 
-/// Bytes of data in trees, by what they take on the disk; for progress. What cannot be read is told when it is copied.
+/// Bytes of data in trees by their disk usage, for progress. Read errors are reported when the file
+/// is copied.
 pub(super) fn data_bytes(sources: &[PathBuf]) -> u64 {
     let mut pending: Vec<PathBuf> = sources.to_vec();
     let mut sum = 0;
@@ -72,7 +73,7 @@ impl<'a> DataPieces<'a> {
         let start = match rustix::fs::seek(self.file, SeekFrom::Data(from)) {
             Ok(start) => start,
             Err(Errno::NXIO) => return Ok(None),
-            // Not every file system can tell.
+            // Not every file system supports it.
             Err(Errno::INVAL | Errno::OPNOTSUPP) => {
                 return Ok(Some(ByteRange::new(from, self.end)));
             }
@@ -111,7 +112,7 @@ impl Iterator for DataPieces<'_> {
     }
 }
 
-/// Fills `buffer` as far as the file goes.
+/// Fills `buffer` up to the end of the file.
 pub(super) fn read_at(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -139,7 +140,7 @@ pub(super) fn xattrs(path: &Path) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     {
         match filled(|buffer| rustix::fs::lgetxattr(path, name, buffer)) {
             Ok(value) => found.push((name.to_vec(), value)),
-            // Gone in between, or for root's eyes.
+            // Removed meanwhile, or readable by root only.
             Err(Errno::NODATA | Errno::PERM | Errno::ACCESS) => {}
             Err(errno) => return Err(errno.into()),
         }

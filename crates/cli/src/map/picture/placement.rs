@@ -1,5 +1,5 @@
-//! The lower half of a row: where the file lies on the device, and the axis of
-//! offsets in the file.
+//! The lower half of a row: the locations of the file on the device, and the axis of offsets in the
+//! file.
 
 use extant_space::ByteSize;
 
@@ -9,7 +9,7 @@ use crate::map::cell::Cell;
 use crate::map::fill::Fill;
 
 impl Picture {
-    /// Where the file lies: offsets in the file to the right, on the device upwards.
+    /// Locations of the file: offsets in the file to the right, on the device upwards.
     pub(super) fn placement(&mut self, cells: &[Cell], row: &Row) {
         let (top, height) = (self.height, row.plot);
         self.rect(PLOT_LEFT, top, PLOT_WIDTH, height, PANEL);

@@ -39,7 +39,7 @@ impl World<'_> {
         }
     }
 
-    /// Asks the allocator, and enters what it gives after a look at whether it may.
+    /// Requests an allocation, and records the result after checking it.
     fn ask<'o>(
         &mut self,
         at: usize,
@@ -173,7 +173,8 @@ impl World<'_> {
             )
     }
 
-    /// Whether there are enough blocks once all windows are given back, as they are before a request fails.
+    /// Whether there are enough blocks once all windows are released, as they are before a request
+    /// fails.
     fn is_possible(&self, request: &Request) -> bool {
         let free = self
             .cells

@@ -67,7 +67,7 @@ impl World<'_> {
         }
         let own = tenant.owner.windows();
         let windows = self.windows();
-        // Windows of others look like blocks in use, until they are given back.
+        // Windows of others appear as blocks in use until they are released.
         let is_wrong = |block: Block| match self.cell(block) {
             Some(Cell::Free) => {
                 own.iter().any(|window| window.contains(block))
@@ -147,7 +147,7 @@ impl World<'_> {
         assert_eq!(self.windows(), []);
     }
 
-    /// Compares what is withheld of a group, and what is told of the disk meanwhile.
+    /// Compares the withheld runs of a group, and the reported counts meanwhile.
     pub(super) fn withhold(
         &self,
         group: &Index,

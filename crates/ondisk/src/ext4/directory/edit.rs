@@ -1,5 +1,5 @@
-//! Changing the records of a block. Every function reads the block first and changes nothing
-//! when it finds it wrong. Sums are written by [`seal`](super::seal), once all is done.
+//! Changing the records of a block. Every function validates the block first and changes nothing if
+//! it is invalid. [`seal`](super::seal) writes the checksum at the end.
 
 use extant_space::Result;
 use zerocopy::{FromBytes, IntoBytes};
@@ -33,14 +33,14 @@ impl<'a> NewEntry<'a> {
     }
 }
 
-/// Puts `new` into the first record with room; the place, or `None` when there is no room.
-/// Whether the name is there already is not looked at.
+/// Puts `new` into the first record with room; returns its position, or `None` if there is no room.
+/// Whether the name exists already is not checked.
 ///
 /// # Errors
-/// `Corrupt` when a record is wrong.
+/// `Corrupt` if a record is invalid.
 ///
 /// # Panics
-/// When `block` is not a whole block or the name too long.
+/// If `block` is not a whole block or the name too long.
 pub fn insert(
     block: &mut [u8],
     format: &DirectoryFormat,
@@ -151,11 +151,11 @@ pub fn fill<'a>(
     repack(block, format, new.into_iter().map(|new| new.as_entry()))
 }
 
-/// Does the same with entries of other blocks. What they name keeps the type it had, also one
-/// that nobody here knows. Without entries the block is one free record.
+/// The same with entries of other blocks. They keep their file type, also an unknown one. Without
+/// entries the block is one free record.
 ///
 /// # Panics
-/// When `block` is not a whole block.
+/// If `block` is not a whole block.
 #[must_use]
 pub fn repack<'a>(
     block: &mut [u8],

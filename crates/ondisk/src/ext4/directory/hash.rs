@@ -1,12 +1,12 @@
 //! Hashes of names, by which the trees of directories are sorted.
 //!
-//! Three functions: the legacy one, half of MD4 (the default) and TEA, the Tiny Encryption Algorithm by
-//! Wheeler and Needham, both run over the name in pieces and beginning with the file system's
-//! seed. Each takes the bytes of a name as signed or as unsigned, as the `char` of
-//! the machine that made the file system was; the superblock notes which.
+//! Three functions: the legacy one, half of MD4 (the default) and TEA, the Tiny Encryption
+//! Algorithm by Wheeler and Needham, both run over the name in parts and beginning with the file
+//! system's seed. Each takes the bytes of a name as signed or as unsigned, like the `char` of the
+//! machine that made the file system; the superblock records which.
 //!
-//! The lowest bit of a hash is kept free: in a tree it says that names with the hash go on
-//! in the next block. The highest value stands for the end of a directory.
+//! The lowest bit of a hash is reserved: in a tree it marks that names with the hash continue in
+//! the next block. The highest value stands for the end of a directory.
 
 use extant_space::Error;
 
@@ -216,7 +216,7 @@ fn half_md4(state: &mut [u32; 4], piece: &[u32; 8]) {
                 .wrapping_add(mix(b, c, d))
                 .wrapping_add(piece[word])
                 .wrapping_add(constant);
-            // The four take turns: the one changed now is the second of the next step.
+            // The four rotate: the one changed now is the second of the next step.
             (a, b, c, d) = (d, sum.rotate_left(shifts[step % 4]), b, c);
         }
     }

@@ -1,12 +1,12 @@
-//! Nodes of the hash tree, read and judged.
+//! Nodes of the hash tree, read and validated.
 //!
-//! Model: a node is a sorted list of hashes with the block where names from that hash on are:
-//! a block with records, or a node one level lower. The first entry has no hash: it
-//! stands for everything below the second. The root lies behind `.` and `..` in the directory's first block, other
-//! nodes fill a block each; to readers that know no trees they look like one long free record.
+//! Model: a node is a sorted list of hashes with the block that holds names from that hash on: a
+//! block with records, or a node one level lower. The first entry has no hash: it covers everything
+//! below the second. The root is after `.` and `..` in the directory's first block, other nodes
+//! fill a block each; to readers that know no trees they look like one long free record.
 //!
-//! Invariants of a node that was parsed: as many entries are used as fit or fewer, and at least
-//! one; hashes do not fall; the number of levels is one that Linux takes.
+//! Invariants of a parsed node: the number of used entries is between one and the capacity; hashes
+//! do not decrease; the number of levels is one that Linux accepts.
 
 use extant_space::Result;
 use zerocopy::FromBytes;
@@ -51,7 +51,7 @@ pub(super) const ENTRY_BYTES: usize = size_of::<RawDxEntry>();
 pub(super) const INFO_OFFSET: usize = record_bytes(1) + record_bytes(2);
 pub(super) const ROOT_OFFSET: usize = INFO_OFFSET + size_of::<RawDxRootInfo>();
 pub(super) const NODE_OFFSET: usize = HEADER_BYTES;
-/// What lies before a root.
+/// The records before a root.
 const DOTS: [(usize, &[u8]); 2] = [(0, b"."), (record_bytes(1), b"..")];
 /// The upper bits of a block number are not part of it.
 const BLOCK_MASK: u32 = 0x0FFF_FFFF;
@@ -67,8 +67,8 @@ pub enum BlockKind {
     Node,
 }
 
-/// What a block looks like in a directory with a tree, for a walk over all blocks. It is a
-/// guess for the choice of the check, nothing more.
+/// The probable kind of a block in a directory with a tree, for a walk over all blocks. It only
+/// selects the check.
 pub fn block_kind(block: &[u8], index: LogicalBlock, format: &DirectoryFormat) -> BlockKind {
     if index.0 == 0 {
         return BlockKind::Root;
@@ -82,7 +82,7 @@ pub fn block_kind(block: &[u8], index: LogicalBlock, format: &DirectoryFormat) -
     }
 }
 
-/// Without sums an empty block of records looks the same up to here.
+/// Without checksums an empty block of records is identical up to here.
 fn has_count_limit(block: &[u8], format: &DirectoryFormat) -> bool {
     let (counts, _) = RawDxCountLimit::ref_from_prefix(&block[NODE_OFFSET..]).expect("a block");
     usize::from(counts.limit.get()) == IndexShape::Node.capacity(format)
@@ -126,14 +126,14 @@ impl IndexShape {
 /// An entry of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DxEntry {
-    /// The lowest hash of the names there; 0 for the first entry. An odd hash says that
-    /// names with the even one below go on there.
+    /// The lowest hash of the names there; 0 for the first entry. An odd hash marks that names with
+    /// the even one below continue there.
     pub hash: u32,
     /// The block of the directory.
     pub block: LogicalBlock,
 }
 
-/// A node that has been judged.
+/// A validated node.
 #[derive(Clone, Copy, Debug)]
 pub struct IndexNode<'a> {
     block: &'a [u8],
@@ -141,15 +141,15 @@ pub struct IndexNode<'a> {
 }
 
 impl<'a> IndexNode<'a> {
-    /// The tree's root in block 0. `levels_max` is 1, or 2 with `large_dir`: how many
-    /// levels of nodes may lie below.
+    /// The tree's root in block 0. `levels_max` is 1, or 2 with `large_dir`: the maximum number of
+    /// levels of nodes below.
     ///
     /// # Errors
-    /// `Corrupt` with what is wrong, also for a wrong sum; `Unsupported` for a hash that
-    /// is not known.
+    /// `Corrupt` with the reason, also for a wrong checksum; `Unsupported` for an unknown hash
+    /// function.
     ///
     /// # Panics
-    /// When `block` is not a whole block.
+    /// If `block` is not a whole block.
     pub fn parse_root(
         block: &'a [u8],
         format: &DirectoryFormat,
@@ -159,15 +159,15 @@ impl<'a> IndexNode<'a> {
         Self::reread_root(block, format, levels_max)?.judged(format, seed)
     }
 
-    /// A root that was parsed before: its sum and the order of its hashes are not looked at
+    /// A root that was parsed before: its checksum and the order of its hashes are not checked
     /// again, which takes long in a node of many entries.
     ///
     /// # Errors
-    /// As [`parse_root`](Self::parse_root) for the rest, so that a block which was parsed as
-    /// something else does no harm.
+    /// As [`parse_root`](Self::parse_root) for the rest, so that a block that was parsed as another
+    /// structure does no harm.
     ///
     /// # Panics
-    /// When `block` is not a whole block.
+    /// If `block` is not a whole block.
     pub fn reread_root(block: &'a [u8], format: &DirectoryFormat, levels_max: u8) -> Result<Self> {
         const NAME: &str = IndexShape::Root.name();
         for (record, (at, name)) in Records::of_root(block, format).zip(DOTS) {

@@ -1,5 +1,5 @@
-//! Making and changing nodes of the hash tree. Whoever takes an [`IndexNodeMut`] has parsed the
-//! node, or makes a new one; sums are written by [`IndexNodeMut::seal`], once all is done.
+//! Making and changing nodes of the hash tree. The creator of an [`IndexNodeMut`] has parsed the
+//! node, or makes a new one; [`IndexNodeMut::seal`] writes the checksum at the end.
 
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
@@ -96,10 +96,10 @@ impl<'a> IndexNodeMut<'a> {
         self.len() == usize::from(self.counts().limit.get())
     }
 
-    /// Sets how many levels of nodes lie below a root.
+    /// Sets the number of levels of nodes below a root.
     ///
     /// # Panics
-    /// When it is not a root.
+    /// If it is not a root.
     pub fn set_levels(&mut self, levels: u8) {
         assert_eq!(self.shape, IndexShape::Root);
         let at = &mut self.block[INFO_OFFSET..];

@@ -54,14 +54,14 @@ pub fn entries<'a>(block: &'a [u8], format: &DirectoryFormat) -> Entries<'a> {
     Entries(Records::new(block, format))
 }
 
-/// The entry with the given name; `None` when there is none. Of other records only the lengths
-/// are looked at.
+/// The entry with the given name; `None` if there is none. Of other records only the lengths are
+/// checked.
 ///
 /// # Errors
-/// `Corrupt` when a record before it ends where none can, or the entry is wrong.
+/// `Corrupt` if a record before it has an impossible end, or the entry is invalid.
 ///
 /// # Panics
-/// When `block` is not a whole block.
+/// If `block` is not a whole block.
 pub fn find<'a>(
     block: &'a [u8],
     format: &DirectoryFormat,
@@ -102,8 +102,7 @@ impl<'a> Iterator for Entries<'a> {
     }
 }
 
-/// A record, in use or not. That it lies within the block is known, and nothing about what is
-/// in it.
+/// A record, in use or not. It is inside the block; its contents are unvalidated.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Record<'a> {
     pub(super) offset: usize,

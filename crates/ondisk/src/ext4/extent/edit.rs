@@ -1,7 +1,7 @@
 //! Changing the entries of a node.
 //!
-//! Pure moves of bytes: which entry goes where, and when a node is split or merged, is the
-//! engine's business. Whoever takes a [`ExtentNodeMut`] has parsed the node, or makes a new one.
+//! Only moves of bytes: which entry goes where, and when a node is split or merged, is decided by
+//! the engine. The creator of an [`ExtentNodeMut`] has parsed the node, or makes a new one.
 
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 

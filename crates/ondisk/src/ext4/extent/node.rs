@@ -23,7 +23,7 @@ pub struct NodePlace {
     pub logical: Range<u64>,
 }
 
-/// A node that has been judged.
+/// A validated node.
 #[derive(Clone, Copy, Debug)]
 pub struct ExtentNode<'a> {
     header: &'a RawExtentHeader,
@@ -69,14 +69,15 @@ impl<'a> ExtentNode<'a> {
         Ok(node)
     }
 
-    /// A node whose bytes were judged before ([`parse_block`](Self::parse_block)), perhaps at another place.
+    /// A node whose bytes were validated before ([`parse_block`](Self::parse_block)), perhaps at
+    /// another place.
     ///
-    /// Checks header, first and last entry, not all entries and no sum, so that a search costs what a search
-    /// should. Whoever cannot rule out that the bytes were judged as something else, which takes an image
-    /// made to do harm, checks the entries that it uses.
+    /// Checks header, first and last entry, not all entries and no checksum, so that the cost of a
+    /// search stays logarithmic. A caller that cannot exclude that the bytes were validated as
+    /// another structure, which requires a malicious image, checks the entries that it uses.
     ///
     /// # Errors
-    /// `Corrupt` when the node cannot be the one that its parent means.
+    /// `Corrupt` if the node cannot be the one that its parent means.
     #[inline]
     pub fn trusted(bytes: &'a [u8], place: &NodePlace) -> Result<Self> {
         let header = RawExtentHeader::ref_from_prefix(bytes).ok();

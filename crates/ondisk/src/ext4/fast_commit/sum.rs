@@ -13,8 +13,8 @@ pub enum Verdict {
     Torn,
 }
 
-/// The sum over what was read of a commit so far. Other sums begin with all ones, this one
-/// with zero.
+/// The checksum of the records of a commit read so far. Other checksums begin with all ones, this
+/// one with zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct CommitSum(u32);
 
@@ -24,8 +24,8 @@ impl CommitSum {
         Self::default()
     }
 
-    /// Takes the next record in. A tail gives the verdict on the commit, which is one on
-    /// `transaction`, the one that the journal would commit next; the sum then begins anew.
+    /// Adds the next record. A tail returns whether the commit is valid for `transaction`, the one
+    /// that the journal would commit next; the checksum then begins again.
     pub fn take(&mut self, record: &Record<'_>, transaction: Sequence) -> Option<Verdict> {
         self.add(record.summed());
         let tail = record.tail()?;

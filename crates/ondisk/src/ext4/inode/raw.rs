@@ -5,7 +5,7 @@ use zerocopy::little_endian::{U16, U32};
 use crate::structure::on_disk;
 
 on_disk! {
-    /// `struct ext4_inode`; what lies past 0x80 is there as far as `i_extra_isize` says.
+    /// `struct ext4_inode`; fields past 0x80 exist up to `i_extra_isize`.
     pub struct RawInode: 160 {
         0x00 i_mode: U16,
         0x02 i_uid: U16,

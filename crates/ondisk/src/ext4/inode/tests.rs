@@ -1,4 +1,4 @@
-//! What the fields mean, and what is refused, on inodes made by hand.
+//! The meaning of the fields, and refusals, on manually constructed inodes.
 
 use super::*;
 use crate::ext4::superblock::fixture;

@@ -104,7 +104,7 @@ impl Layout {
         self.is_meta_block(group.0 / self.descriptors_per_block())
     }
 
-    /// Blocks of the table that lie one after another behind each superblock.
+    /// Contiguous blocks of the table after each superblock.
     fn table_blocks(&self) -> u32 {
         match self.features.incompat.contains(Incompat::META_BG) {
             true => self.first_meta_bg.min(self.descriptor_blocks()),

@@ -1,7 +1,7 @@
-//! What must be true of a superblock before anything is calculated from it.
+//! Validation of a superblock before anything is calculated from it.
 //!
-//! The limits are those of the kernel and of e2fsck, where the two differ the stricter.
-//! Numbers are judged in the order in which later checks rely on them.
+//! The limits are those of the kernel and of e2fsck, the stricter one if they differ. Values are
+//! validated in the order in which later checks rely on them.
 
 use extant_space::Result;
 
@@ -13,7 +13,7 @@ const NAME: &str = "superblock";
 const CHECKSUM_CRC32C: u8 = 1;
 const BLOCK_BITS_MAX: u64 = 16;
 
-/// Judges `raw` and gives the layout.
+/// Validates `raw` and returns the layout.
 pub(super) fn check(raw: &RawSuperblock) -> Result<Layout> {
     let magic = raw.s_magic.get();
     if magic != Superblock::MAGIC {

@@ -1,11 +1,12 @@
 //! Superblocks of which a disk may write one half.
 //!
-//! Disks promise to write sectors of 512 bytes whole, and the superblock is two of them, with one checksum at the end
-//! of the second. So a power cut between them leaves a superblock that nobody takes.
+//! Disks write sectors of 512 bytes atomically, and the superblock is two of them, with one
+//! checksum at the end of the second. So a power cut between them leaves a superblock with a wrong
+//! checksum.
 //!
-//! Model: in each sector is a string that ends with zeros, and the last four bytes of the longest such string are never
-//! read. They are chosen so that the crc of the first sector alone, and the checksum, stay what they were. Then sectors
-//! of all states of a superblock go together.
+//! Model: each sector contains a zero-terminated string, and the last four bytes of the longest
+//! such string are never read. They are chosen so that the crc of the first sector alone, and the
+//! checksum, stay what they were. Then sectors of all states of a superblock match.
 //!
 //! Format: docs/formats/ext4.md, "Superblock".
 

@@ -34,10 +34,10 @@ bitflags! {
     }
 }
 
-/// `s_errors`: what to do when metadata turns out wrong.
+/// `s_errors`: reaction to corrupt metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorPolicy {
-    /// Go on; also what other values stand for.
+    /// Continue; also the meaning of other values.
     Continue,
     /// Write nothing more.
     ReadOnly,

@@ -1,4 +1,4 @@
-//! Entries and values of one place: read, judged, laid out anew. And the place in the inode.
+//! Entries and values of one area: read, validated, laid out again. Also the area in the inode.
 
 use std::ops::Range;
 
@@ -190,7 +190,7 @@ impl<'a> Attributes<'a> {
         assert!(at + END_BYTES <= values, "attributes were measured before");
     }
 
-    /// Judges the hashes as e2fsck does: those that are there must be right.
+    /// Validates the hashes as e2fsck does: those that are stored must be right.
     ///
     /// # Errors
     /// `Corrupt` with the name whose hash is wrong.
@@ -225,7 +225,7 @@ impl Attribute<'_> {
     }
 }
 
-/// Where attributes lie in an inode: from the end of its fields to its own.
+/// The attribute area of an inode: from the end of its fields to its own.
 fn inode_area(inode: &Inode, layout: &Layout) -> Range<usize> {
     let end = usize::from(layout.inode_bytes());
     let start = usize::from(Inode::BASE_BYTES + inode.extra_isize());
@@ -259,7 +259,7 @@ fn read_value<'a>(
     ))
 }
 
-/// Values lie behind the list, whose end is `list_end`, and apart from each other.
+/// Values are after the list, whose end is `list_end`, and do not overlap.
 fn check_values(
     place: &str,
     values: &mut [Range<usize>],

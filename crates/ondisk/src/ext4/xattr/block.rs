@@ -15,7 +15,7 @@ const CHECKSUM: usize = offset_of!(RawXattrHeader, h_checksum);
 /// More inodes than that share no block.
 const REFERENCES_MAX: u32 = 1024;
 
-/// A block with attributes, read and judged.
+/// A block with attributes, read and validated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XattrBlock<'a> {
     /// How many inodes name the block, 1 to 1024.
@@ -27,10 +27,10 @@ pub struct XattrBlock<'a> {
 }
 
 impl<'a> XattrBlock<'a> {
-    /// Reads `block`, which lies at `place`.
+    /// Reads `block` at `place`.
     ///
     /// # Errors
-    /// `Corrupt` with what is wrong, also for a wrong sum.
+    /// `Corrupt` with the reason, also for a wrong checksum.
     pub fn parse(block: &'a [u8], place: PhysicalBlock, seed: Option<Seed>) -> Result<Self> {
         let name = format!("attribute block {place}");
         let (header, _) = RawXattrHeader::ref_from_prefix(block)
@@ -90,14 +90,14 @@ impl Attributes<'_> {
         }
     }
 
-    /// Writes the list into `block`, which lies at `place` and is named by `references`
-    /// inodes, and seals it. Words of an older header that are reserved stay.
+    /// Writes the list into `block` at `place`, which `references` inodes name, and seals it.
+    /// Reserved words of an older header stay.
     ///
     /// # Errors
-    /// `NoSpace` when they do not fit. Nothing has changed then.
+    /// `NoSpace` if they do not fit. Nothing has changed then.
     ///
     /// # Panics
-    /// When the list is empty: then there is no block.
+    /// If the list is empty: then there is no block.
     pub fn write_block(
         &self,
         block: &mut [u8],
@@ -114,7 +114,7 @@ impl Attributes<'_> {
             _ => RawXattrHeader::new_zeroed().h_reserved,
         };
         let mut sorted = self.clone();
-        // Readers stop at the first name past the one they look for.
+        // Readers stop at the first name past the one they search.
         sorted
             .list
             .sort_by(|one, two| one.name.order_in_block(&two.name));

@@ -28,8 +28,8 @@ pub(super) fn of_entry(name: &[u8], value: &[u8], bytes: NameBytes) -> u32 {
     })
 }
 
-/// Whether `stored` can be the hash of an entry. That of a value in an inode depends on the
-/// inode, and cannot be judged here.
+/// Whether `stored` can be the hash of an entry. That of a value in an inode depends on the inode,
+/// and cannot be validated here.
 pub(super) fn is_right(stored: u32, name: &[u8], value: &XattrValue<'_>) -> bool {
     let XattrValue::Bytes(value) = value else {
         return true;

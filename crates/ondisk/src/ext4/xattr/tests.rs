@@ -125,7 +125,7 @@ fn each_impossible_header_or_entry_is_named() {
             &[0x40, 0],
             "a value at byte 64 overlaps what is before it",
         ),
-        // The value of user.two lies below that of user.a.
+        // The value of user.two is below that of user.a.
         (0x36, &[0xFC, 3], "entry 1: no room for a value of 5 bytes"),
     ];
     for (at, bytes, problem) in cases {

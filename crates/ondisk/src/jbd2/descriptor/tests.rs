@@ -103,7 +103,7 @@ fn tags_have_the_bytes_of_the_specification() {
         };
         assert_eq!(format.tag_bytes(), bytes, "{format:?}");
         let (block, _) = descriptor(&format);
-        // Behind the first tag lies a UUID of zeros, behind that the second tag, the last.
+        // After the first tag there is a UUID of zeros, after that the second tag, the last.
         assert_eq!(block[12 + bytes..28 + bytes], [0; 16], "{format:?}");
         let flags = 28 + bytes + 6;
         let expected = [0, (FLAG_SAME_UUID | FLAG_LAST) as u8];

@@ -1,4 +1,4 @@
-//! Rejections, and where log and fast commits lie, on a journal made by mke2fs.
+//! Rejections, and the locations of log and fast commits, on a journal made by mke2fs.
 
 use extant_space::ErrorKind;
 
