@@ -28,9 +28,10 @@ pub enum Assigned {
 
 /// A block device.
 ///
-/// All methods take `&self` and may be called from several threads at a time. Requests of one batch, and those
-/// of several threads, run in any order and side by side: who needs an order waits for the first to return.
-/// Where writes overlap that are in flight together, each byte is that of one of them.
+/// All methods take `&self` and may be called from several threads at a time. Requests of one
+/// batch, and those of several threads, run in any order and side by side: who needs an order waits
+/// for the first to return. Where writes overlap that are in flight together, each byte is that of
+/// one of them.
 pub trait Device: Send + Sync {
     /// What the device is like now. The size may change while it is open, nothing else does.
     fn geometry(&self) -> Geometry;
@@ -41,12 +42,12 @@ pub trait Device: Send + Sync {
         Ok(self.geometry().size)
     }
 
-    /// Runs a batch, and returns when every request of it has its result, which is in the request. The range of an error is
-    /// one of this device, wherever below it something failed.
+    /// Runs a batch, and returns when every request of it has its result, which is in the request.
+    /// The range of an error is one of this device, wherever below it something failed.
     fn submit(&self, requests: &mut [Request<'_>]);
 
-    /// Runs what `stream` has, until nothing is in flight and there is no next one. Returns whether it can, now: a device that
-    /// cannot takes nothing from the stream.
+    /// Runs what `stream` has, until nothing is in flight and there is no next one. Returns whether
+    /// it can, now: a device that cannot takes nothing from the stream.
     fn run_stream(&self, stream: &mut dyn TransferStream) -> bool {
         let _ = stream;
         false
@@ -122,8 +123,8 @@ pub trait Device: Send + Sync {
         self.run(Operation::WriteZeroes(range, zeroing))
     }
 
-    /// Gives the range its place. An error is one of the storage (no space left, I/O), which a caller who only
-    /// gave a hint may pass over.
+    /// Gives the range its place. An error is one of the storage (no space left, I/O), which a
+    /// caller who only gave a hint may pass over.
     fn assign(&self, range: ByteRange) -> Result<Assigned> {
         match self.run(Operation::Assign(range)) {
             Ok(()) => Ok(Assigned::Done),

@@ -10,7 +10,8 @@ use crate::Operation;
 pub struct Geometry {
     /// Bytes that can be addressed; a multiple of `logical_block`.
     pub size: u64,
-    /// Every offset and length is a multiple of it; a power of two, 1 where any byte can be written alone.
+    /// Every offset and length is a multiple of it; a power of two, 1 where any byte can be written
+    /// alone.
     pub logical_block: u32,
     /// What the device writes without reading first; a power of two, at least `logical_block`.
     pub physical_block: u32,
@@ -38,7 +39,8 @@ pub struct Limits {
 pub struct RangeLimit {
     /// Bytes of one request.
     pub bytes: u64,
-    /// The unit in which it has an effect; a power of two. Smaller ranges are legal and may do nothing.
+    /// The unit in which it has an effect; a power of two. Smaller ranges are legal and may do
+    /// nothing.
     pub granularity: u64,
 }
 
@@ -96,8 +98,8 @@ impl RangeLimit {
 }
 
 impl Geometry {
-    /// Refuses what can never be right: a range past the end, one that is not in whole logical blocks,
-    /// a change of a read-only device.
+    /// Refuses what can never be right: a range past the end, one that is not in whole logical
+    /// blocks, a change of a read-only device.
     pub fn admit(&self, operation: &Operation<'_>) -> Result<()> {
         if operation.changes() && self.features.contains(Features::READ_ONLY) {
             return Err(Error::new(ErrorKind::ReadOnly)

@@ -89,8 +89,9 @@ impl HostDevice {
     /// Opens the file or block device at `path`.
     ///
     /// # Errors
-    /// `InUse` when the file is locked or the block device claimed elsewhere, `WrongType` for what is neither,
-    /// `ReadOnly`, `Unsupported` when there is no direct I/O or no io_uring and the options want it.
+    /// `InUse` when the file is locked or the block device claimed elsewhere, `WrongType` for what
+    /// is neither, `ReadOnly`, `Unsupported` when there is no direct I/O or no io_uring and the
+    /// options want it.
     pub fn open(path: impl AsRef<Path>, options: &HostOptions) -> Result<Self> {
         let path = path.as_ref();
         let place = |error: Error| error.during("open").at(path);
@@ -278,8 +279,8 @@ impl Device for HostDevice {
                 .run_stream(&self.file, &mut Streamed::new(self, stream))
     }
 
-    /// A file's dirty pages are written out first. Where the file system has no `FIEMAP` (tmpfs), a hole is what
-    /// reads as zeros, with or without space.
+    /// A file's dirty pages are written out first. Where the file system has no `FIEMAP` (tmpfs), a
+    /// hole is what reads as zeros, with or without space.
     fn status(
         &self,
         range: ByteRange,

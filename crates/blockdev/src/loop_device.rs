@@ -149,11 +149,12 @@ impl<F: SpaceFile + ?Sized> LoopDevice<F> {
         Ok(device)
     }
 
-    /// Follows a file whose size has changed, and returns the size of the device. A device of a fixed size
-    /// keeps it.
+    /// Follows a file whose size has changed, and returns the size of the device. A device of a
+    /// fixed size keeps it.
     ///
     /// # Errors
-    /// `InvalidArgument` when the file no longer holds the offset or the fixed size; nothing is changed then.
+    /// `InvalidArgument` when the file no longer holds the offset or the fixed size; nothing is
+    /// changed then.
     pub fn refresh(&self) -> Result<u64> {
         let file_size = self.file.size()?;
         let too_short = || {

@@ -35,8 +35,8 @@ pub struct MemoryOptions {
     pub size: u64,
     /// A power of two.
     pub logical_block: u32,
-    /// Bytes that can have space at a time, in whole pages of 4 KiB; what would need more fails with
-    /// `NoSpace`. `None`: as many as there are.
+    /// Bytes that can have space at a time, in whole pages of 4 KiB; what would need more fails
+    /// with `NoSpace`. `None`: as many as there are.
     pub capacity: Option<u64>,
 }
 
@@ -146,8 +146,8 @@ impl MemoryDevice {
         Self::from_shards(options, self.shards.snapshot(None))
     }
 
-    /// Takes the contents of `from`, at one point in time for all who look. A limit on capacity stays, even
-    /// where the contents take more.
+    /// Takes the contents of `from`, at one point in time for all who look. A limit on capacity
+    /// stays, even where the contents take more.
     ///
     /// # Panics
     /// When the sizes differ.
@@ -156,7 +156,8 @@ impl MemoryDevice {
         self.shards.restore(&from.shards);
     }
 
-    /// Bytes that have space, in whole pages; while others change them, those of no single point in time.
+    /// Bytes that have space, in whole pages; while others change them, those of no single point in
+    /// time.
     pub fn allocated(&self) -> u64 {
         self.shards.allocated() * PAGE as u64
     }

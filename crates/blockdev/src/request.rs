@@ -32,7 +32,8 @@ pub enum Unmap {
 pub enum Speed {
     /// They may be written as data.
     Any,
-    /// Only when no data has to be sent; else the request fails with `Unsupported` and changes nothing.
+    /// Only when no data has to be sent; else the request fails with `Unsupported` and changes
+    /// nothing.
     OnlyIfFast,
 }
 
@@ -82,13 +83,14 @@ pub enum Operation<'a> {
     },
     /// Makes every write durable that completed before this was submitted.
     Flush,
-    /// The contents are no longer needed. What is read there afterwards is undefined until written, but is
-    /// never what another user of the storage wrote. May do nothing.
+    /// The contents are no longer needed. What is read there afterwards is undefined until written,
+    /// but is never what another user of the storage wrote. May do nothing.
     Discard(ByteRange),
     /// The range reads as zeros.
     WriteZeroes(ByteRange, Zeroing),
-    /// Gives the range its place now, in as few pieces as possible: data is preserved, none is written, space
-    /// that is there already is left alone, shared (copy-on-write) space stays shared.
+    /// Gives the range its place now, in as few pieces as possible: data is preserved, none is
+    /// written, space that is there already is left alone, shared (copy-on-write) space stays
+    /// shared.
     Assign(ByteRange),
 }
 

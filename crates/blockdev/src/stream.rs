@@ -89,6 +89,7 @@ pub trait TransferStream {
     /// One has ended, and comes back as it was.
     fn ended(&mut self, transfer: Transfer, result: Result<()>);
 
-    /// Becomes readable when there may be a next one. `None`: there will be none but by the end of another.
+    /// Becomes readable when there may be a next one. `None`: there will be none but by the end of
+    /// another.
     fn input(&self) -> Option<BorrowedFd<'_>>;
 }

@@ -1,12 +1,12 @@
 //! A device held to a rate.
 //!
-//! Model: each limit is a bucket of tokens, kept as the time at which it would be empty of debt (the virtual
-//! scheduling of ATM's generic cell rate algorithm). A batch takes its tokens in one atomic step and waits for
-//! its time outside of any lock, so batches go in the order in which they came, and one that is larger than
-//! the bucket goes at once and is paid for by those after it.
+//! Model: each limit is a bucket of tokens, kept as the time at which it would be empty of debt
+//! (the virtual scheduling of ATM's generic cell rate algorithm). A batch takes its tokens in one
+//! atomic step and waits for its time outside of any lock, so batches go in the order in which they
+//! came, and one that is larger than the bucket goes at once and is paid for by those after it.
 //!
-//! Bytes are charged for reads and writes, operations for everything but flushes, which are free: they carry no
-//! data of their own, and delaying one delays all who wait for it.
+//! Bytes are charged for reads and writes, operations for everything but flushes, which are free:
+//! they carry no data of their own, and delaying one delays all who wait for it.
 
 mod bucket;
 
@@ -72,7 +72,8 @@ impl<D: Device> Throttle<D> {
         &self.inner
     }
 
-    /// Takes the tokens of a batch that comes at `now`, counted from the start; returns how long it waits.
+    /// Takes the tokens of a batch that comes at `now`, counted from the start; returns how long it
+    /// waits.
     fn charge(&self, requests: &[Request<'_>], now: Duration) -> Duration {
         let (mut bytes, mut operations) = (0, 0);
         for request in requests {

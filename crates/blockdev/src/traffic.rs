@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 
 use extant_space::ByteRange;
 
-/// Bytes of a call while others use the device. A group of ext4 with its usual blocks: smaller calls, or those
-/// of many sizes, leave more extents.
+/// Bytes of a call while others use the device. A group of ext4 with its usual blocks: smaller
+/// calls, or those of many sizes, leave more extents.
 const LEAST: u64 = 128 << 20;
 /// Calls of [`LEAST`] without foreground traffic before they become larger.
 const STEADY_CALLS: u32 = 32;
@@ -95,7 +95,8 @@ impl Pace<'_> {
         piece
     }
 
-    /// Between two calls: waits until one of the visits that are inside has ended, though not for long.
+    /// Between two calls: waits until one of the visits that are inside has ended, though not for
+    /// long.
     pub(crate) fn give_way(&self) {
         let traffic = self.traffic;
         let ended = traffic.ended.load(Relaxed);

@@ -1,5 +1,5 @@
-//! Host devices against the memory device: the same random batches to both, through every cache and engine, from
-//! and into memory that is not aligned.
+//! Host devices against the memory device: the same random batches to both, through every cache and
+//! engine, from and into memory that is not aligned.
 //!
 //! Each request of a batch stays in a lane of its own, as requests of one batch have no order.
 

@@ -1,4 +1,5 @@
-//! Opening host devices, and what they refuse: others who have the file, changes, ranges, a full disk.
+//! Opening host devices, and what they refuse: others who have the file, changes, ranges, a full
+//! disk.
 
 mod host;
 

@@ -27,7 +27,8 @@ const DIRECT: HostOptions = HostOptions {
     end: HostEnd::WholeBlock,
 };
 
-/// Block numbers come through a pipe while others are in flight, 64 at most; each is written, or read and compared.
+/// Block numbers come through a pipe while others are in flight, 64 at most; each is written, or
+/// read and compared.
 struct Blocks {
     kind: TransferKind,
     from: PipeReader,

@@ -1,4 +1,5 @@
-//! What a power cut leaves: never less than was promised, never what was not written, and everything else.
+//! What a power cut leaves: never less than was promised, never what was not written, and
+//! everything else.
 
 use std::collections::BTreeSet;
 use std::thread;

@@ -27,8 +27,8 @@ fn sometimes(fault: Fault) -> FaultRule {
     FaultRule::new(fault).when(When::Probability(0.25))
 }
 
-/// Writes blocks of 4 KiB, none twice, and counts those that are not there afterwards, and those that are in
-/// part.
+/// Writes blocks of 4 KiB, none twice, and counts those that are not there afterwards, and those
+/// that are in part.
 fn write_all(device: &FaultyDevice<MemoryDevice>) -> (u64, u64) {
     let (mut missing, mut torn) = (0, 0);
     for round in 0..ROUNDS {

@@ -1,9 +1,10 @@
-//! A toy application with a journal: the right one survives every power cut, the wrong ones are found.
+//! A toy application with a journal: the right one survives every power cut, the wrong ones are
+//! found.
 //!
-//! Layout in blocks: 0 record (number of the last transaction, whether the journal is needed, its slots), 1 to 3
-//! journal (new contents of the slots), 8 and on the slots. A transaction goes to the journal, is committed by its
-//! record, acknowledged, written to its slots, and the journal is declared unneeded before it is used again.
-//! Recovery copies a needed journal to its slots.
+//! Layout in blocks: 0 record (number of the last transaction, whether the journal is needed, its
+//! slots), 1 to 3 journal (new contents of the slots), 8 and on the slots. A transaction goes to
+//! the journal, is committed by its record, acknowledged, written to its slots, and the journal is
+//! declared unneeded before it is used again. Recovery copies a needed journal to its slots.
 
 use extant_blockdev::simulation::{CrashDevice, CrashOptions, WriteLog};
 use extant_blockdev::{Device, MemoryDevice, Persistence};

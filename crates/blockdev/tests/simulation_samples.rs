@@ -1,4 +1,5 @@
-//! Crash states where they are too many to make all: the seed decides, and every sort of loss occurs.
+//! Crash states where they are too many to make all: the seed decides, and every sort of loss
+//! occurs.
 
 use extant_blockdev::simulation::{CrashDevice, CrashOptions, WriteLog};
 use extant_blockdev::{Device, MemoryDevice, MemoryOptions, Persistence};

@@ -1,11 +1,12 @@
 //! `libextant`: written preallocation for programs in C, and for whatever can call C.
 //!
-//! The library has no logic of its own: every call takes C's values apart (`sys`), runs a function of `extant-hostfs` and
-//! puts the outcome together again. `include/extant.h` is made of `sys` by cbindgen; a test holds the two against each other.
+//! The library has no logic of its own: every call takes C's values apart (`sys`), runs a function
+//! of `extant-hostfs` and puts the outcome together again. `include/extant.h` is made of `sys` by
+//! cbindgen; a test holds the two against each other.
 //!
 //! What a caller may rely on:
-//! - structures begin with their size, so that a program and a library of different versions understand each other
-//!   ([`versioned`]);
+//! - structures begin with their size, so that a program and a library of different versions
+//!   understand each other ([`versioned`]);
 //! - an error is a status, and a line for people if the caller wants it ([`outcome`]);
 //! - a panic does not cross the border: it is `EXTANT_STATUS_INTERNAL`.
 

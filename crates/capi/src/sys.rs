@@ -1,8 +1,8 @@
 //! The border to C: every function of the header, and the structures they take.
 //!
-//! Rules of every function: pointers that may be null say so; text is UTF-8 or whatever bytes name a file; nothing is kept after the
-//! return but what a function gives out, which has a function that frees it. Functions may be called from several threads at a
-//! time.
+//! Rules of every function: pointers that may be null say so; text is UTF-8 or whatever bytes name
+//! a file; nothing is kept after the return but what a function gives out, which has a function
+//! that frees it. Functions may be called from several threads at a time.
 
 mod arguments;
 mod cancel;

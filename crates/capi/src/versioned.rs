@@ -1,15 +1,17 @@
 //! Structures that grow from version to version, as `openat2(2)` has its arguments.
 //!
-//! The first field is the size that the caller knows the structure with. What a caller does not know yet has its default. What
-//! this library does not know yet must be zeros: then it would have changed nothing.
+//! The first field is the size that the caller knows the structure with. What a caller does not
+//! know yet has its default. What this library does not know yet must be zeros: then it would have
+//! changed nothing.
 
 use extant_space::{Error, ErrorKind, Result};
 
-/// The bytes of a structure of ours, taken from `given`, which the caller says is all of its own. `default` is ours, as
-/// bytes.
+/// The bytes of a structure of ours, taken from `given`, which the caller says is all of its own.
+/// `default` is ours, as bytes.
 ///
 /// # Errors
-/// `InvalidArgument` for a size that no version has had, and for what only a later version understands.
+/// `InvalidArgument` for a size that no version has had, and for what only a later version
+/// understands.
 pub(crate) fn read(given: &[u8], default: &mut [u8], least: usize) -> Result<()> {
     let invalid = |detail: String| Err(Error::new(ErrorKind::InvalidArgument).detail(detail));
     if given.len() < least {

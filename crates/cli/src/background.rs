@@ -1,8 +1,10 @@
-//! The two halves of going to the background: the process that waits, and the server that lets go of the terminal.
+//! The two halves of going to the background: the process that waits, and the server that lets go
+//! of the terminal.
 //!
 //! The server is this program, started again, so there is no fork of a process that has threads.
-//! The server has a session of its own from the beginning, so that Ctrl-C reaches the one that waits alone, which hands
-//! it on. What the server says on stdout is its word that it is ready; it fails by ending without one.
+//! The server has a session of its own from the beginning, so that Ctrl-C reaches the one that
+//! waits alone, which hands it on. What the server says on stdout is its word that it is ready; it
+//! fails by ending without one.
 
 use std::env;
 use std::ffi::OsString;
@@ -36,7 +38,8 @@ pub enum Started {
     Failed(ExitCode),
 }
 
-/// Starts a server by this program's arguments, and waits for its word. A cancel is handed on to it.
+/// Starts a server by this program's arguments, and waits for its word. A cancel is handed on to
+/// it.
 pub fn start(arguments: &[OsString], cancel: &CancelToken) -> Result<Started> {
     let fail = |error: io::Error| Error::from(error).during("start the server");
     let mut server = Command::new(env::current_exe().map_err(fail)?)
@@ -75,7 +78,8 @@ struct Stop<'c> {
 }
 
 impl<'c> Stop<'c> {
-    /// For a server that is not waited for before the value is used for the last time: its number is its own till then.
+    /// For a server that is not waited for before the value is used for the last time: its number
+    /// is its own till then.
     fn new(server: &Child, cancel: &'c CancelToken) -> Self {
         Self {
             server: Pid::from_child(server),

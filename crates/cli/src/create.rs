@@ -31,7 +31,7 @@ use crate::{complete, exit, image_format, print};
 #[command(after_help = "\
 Examples:
   extant create vm.raw 20GiB                         zeroed and written, as fast as the disk goes
-  extant create vm.raw 20GiB --background            the same, behind everybody else
+  extant create vm.raw 20GiB --background            the same, yielding to others
   extant create vm.raw 20GiB --preallocation falloc  reserved, unwritten (as fallocate -l)
   extant create vm.raw 1TiB --allocation 20GiB       the first 20 GiB written, the rest sparse
   extant create --in disk.img /var/swap 1GiB         a file inside an ext4 image
@@ -58,7 +58,8 @@ pub struct CreateArgs {
     #[arg(long, value_name = "MODE")]
     pub preallocation: Option<Mode>,
 
-    /// The mode where neither the option nor -o says one; `None`: full, and off with a backing file.
+    /// The mode where neither the option nor -o says one; `None`: full, and off with a backing
+    /// file.
     #[arg(skip)]
     pub default_preallocation: Option<Mode>,
 
@@ -87,7 +88,8 @@ pub struct CreateArgs {
     #[arg(long, conflicts_with = "image")]
     pub keep_partial: bool,
 
-    /// Replace PATH if it is a file, in one step, when the new one is complete; a disk is overwritten
+    /// Replace PATH if it is a file, in one step, when the new one is complete; a disk is
+    /// overwritten
     #[arg(long, short)]
     pub force: bool,
 

@@ -2,10 +2,11 @@
 //!
 //! One file per command, by the names of qemu-img. What they do is in `extant-image`.
 //!
-//! Commands that change an image keep others out of it, by the locks of QEMU; a copy is complete before it has its name.
+//! Commands that change an image keep others out of it, by the locks of QEMU; a copy is complete
+//! before it has its name.
 //!
-//! An image is a file of the host, or one inside an ext4 image (`--in`). Files that an image names are opened only with
-//! `--chain`.
+//! An image is a file of the host, or one inside an ext4 image (`--in`). Files that an image names
+//! are opened only with `--chain`.
 
 mod change;
 mod check;

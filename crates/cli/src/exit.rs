@@ -56,7 +56,8 @@ pub fn report(error: &Error, style: Style) -> ExitCode {
     tell(error, style, status(error.kind()))
 }
 
-/// The same for a command with statuses of its own: whatever went wrong is `failed`, but for a cancel.
+/// The same for a command with statuses of its own: whatever went wrong is `failed`, but for a
+/// cancel.
 pub fn report_as(error: &Error, style: Style, failed: u8) -> ExitCode {
     let status = match error.kind() {
         ErrorKind::Cancelled => CANCELLED,

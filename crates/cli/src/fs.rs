@@ -1,7 +1,7 @@
 //! `extant fs`: the files of an ext4 image or disk, without root and without a mount.
 //!
-//! One file per command, in the words of the programs that people know: `ls`, `cp`, `chmod`, `df`, `e2freefrag`,
-//! `e4defrag -c`, `dumpe2fs`. What they do is in the engine, `extant-ext4`.
+//! One file per command, in the words of the programs that people know: `ls`, `cp`, `chmod`, `df`,
+//! `e2freefrag`, `e4defrag -c`, `dumpe2fs`. What they do is in the engine, `extant-ext4`.
 //!
 //! Paths inside an image begin at its root, with a slash or without. Names are bytes.
 
@@ -34,7 +34,7 @@ use extant_space::{CancelToken, Result};
 use crate::exit::{self, Style};
 use crate::image;
 
-/// Look into an ext4 image or disk, and change it, without root and without a mount.
+/// Inspect an ext4 image or disk, and change it, without root and without a mount.
 ///
 /// Commands that only look write nothing, also where the journal needs recovery: they see the file
 /// system as it will be. Commands that change something lock the image, and go through its journal:
@@ -54,7 +54,8 @@ IMAGE is a file or a block device with an ext2, ext3 or ext4 file system.
 Exit status: see extant --help; fs check has its own."
 )]
 pub struct FsArgs {
-    /// Do not load the journal: for looking into an image whose journal is damaged; what is only in it is not seen
+    /// Do not load the journal: for looking into an image whose journal is damaged; what is only in
+    /// it is not seen
     #[arg(long, global = true)]
     noload: bool,
 

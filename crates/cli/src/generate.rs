@@ -14,8 +14,8 @@ use crate::{Cli, complete, man, print};
 
 /// Print a script that makes a shell complete the words of this command.
 ///
-/// The script asks the program itself, so it also completes names of pools and volumes and numbers of jobs, and stays as it is when
-/// the program is replaced.
+/// The script asks the program itself, so it also completes names of pools and volumes and numbers
+/// of jobs, and stays as it is when the program is replaced.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

@@ -1,6 +1,7 @@
 //! The texts below the options of a help page: prose, and rows of two columns such as examples.
 //!
-//! They are written once, without regard to a width: here they are laid out for the terminal, in `man.rs` for man pages.
+//! They are written once, without regard to a width: here they are laid out for the terminal, in
+//! `man.rs` for man pages.
 
 use clap::Command;
 use unicode_width::UnicodeWidthStr;
@@ -160,8 +161,8 @@ Examples:
   extant a --with-many-options --and-values=1  behind a long command there is a long remark
   extant plain
 
-DIR holds what is needed, which is told in a line that is wrapped by hand,
-and goes on here.
+DIR holds what is needed, which is said in a line that is wrapped at seventy,
+and continues here.
 Exit status: see extant --help.";
 
     #[test]
@@ -174,7 +175,7 @@ Examples:
               there is a long remark
   extant plain
 
-DIR holds what is needed, which is told in a line that is wrapped by hand, and goes on here.
+DIR holds what is needed, which is said in a line that is wrapped at seventy, and continues here.
 Exit status: see extant --help.";
         assert_eq!(laid_out(TEXT, 40), wanted);
     }

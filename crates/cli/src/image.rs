@@ -48,7 +48,8 @@ impl From<AssignMode> for Assign {
 /// Whether journals are passed over.
 static NOLOAD: AtomicBool = AtomicBool::new(false);
 
-/// Has all images of this process opened without their journals (`fs --noload`), which is for looking alone.
+/// Has all images of this process opened without their journals (`fs --noload`), which is for
+/// looking alone.
 pub fn pass_over_journals() {
     NOLOAD.store(true, Ordering::Relaxed);
 }
@@ -60,7 +61,8 @@ pub struct Image {
 }
 
 impl Image {
-    /// Opens it for looking. A file system that is mounted is read as it is on the disk, and a line on stderr says so.
+    /// Opens it for looking. A file system that is mounted is read as it is on the disk, and a line
+    /// on stderr says so.
     pub fn look(path: &Path) -> Result<Self> {
         let device = Self::look_at_device(path)?;
         let options = Options {

@@ -1,5 +1,5 @@
-//! Which format an image has, for every command: what `--format` says, else what name and contents say together
-//! (`extant_image::detect`). Refusals say which option settles it.
+//! Which format an image has, for every command: what `--format` says, else what name and contents
+//! say together (`extant_image::detect`). Refusals say which option settles it.
 
 use std::path::Path;
 
@@ -27,7 +27,8 @@ pub fn of_new(path: &Path, said: Option<ImageFormat>) -> Result<Format> {
 /// The format of the image in `file`, which has the name `path`.
 ///
 /// # Errors
-/// `Unsupported` where name and contents contradict each other or are of a format that is not read here; those of reading.
+/// `Unsupported` where name and contents contradict each other or are of a format that is not read
+/// here; those of reading.
 pub fn of_existing(
     path: &Path,
     said: Option<Format>,

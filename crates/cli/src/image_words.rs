@@ -1,7 +1,7 @@
 //! Options of images in QEMU's words: `-o cluster_size=2M,compat=1.1`.
 //!
-//! A comma in a value is written twice, as for qemu-img. What Extant does not do is refused by its name; a word that QEMU does
-//! not have either is an error of the arguments.
+//! A comma in a value is written twice, as for qemu-img. What Extant does not do is refused by its
+//! name; a word that QEMU does not have either is an error of the arguments.
 
 use std::str::FromStr;
 
@@ -31,7 +31,7 @@ Options of qcow2 (-o NAME=VALUE,...):
   compression_type=zlib|zstd
   backing_file=NAME        what is read where the image has nothing
   backing_fmt=raw|qcow2    its format, which is never guessed
-  data_file=NAME           where the data of the guest lies
+  data_file=NAME           where the data of the guest is
   data_file_raw=on|off     the data file reads as the guest does (off)";
 
 /// The words ask for the list of options.
@@ -69,7 +69,8 @@ impl Words {
     /// Reads all `-o` arguments, for an image of `format`.
     ///
     /// # Errors
-    /// `InvalidArgument` for words and values that cannot be, `Unsupported` for what is not done here.
+    /// `InvalidArgument` for words and values that cannot be, `Unsupported` for what is not done
+    /// here.
     pub fn parse(arguments: &[String], format: Format) -> Result<Self> {
         let mut words = Self::default();
         let mut backing = (None, None);

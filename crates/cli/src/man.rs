@@ -1,4 +1,5 @@
-//! Man pages: clap_mangen renders what clap knows; the text below the help becomes EXAMPLES, NOTES and EXIT STATUS.
+//! Man pages: clap_mangen renders what clap knows; the text below the help becomes EXAMPLES, NOTES
+//! and EXIT STATUS.
 //!
 //! FILES, ENVIRONMENT and SEE ALSO are the tables below.
 

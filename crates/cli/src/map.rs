@@ -70,7 +70,7 @@ Examples:
 
 A file is extant where it is written and not shared: there an overwrite changes no
 metadata of the file system. A fragment is a run on the device: an extent begins another
-one where it does not go on where the last one ended, or as far behind it as the hole
+one where it is not contiguous with the last one, or as far behind it as the hole
 between them is long. Of a qcow2 image the disk is mapped; --format raw maps the file.
 Exit status: 0; 1 when some files could not be mapped; see extant --help when none could.")]
 pub struct MapArgs {
@@ -90,7 +90,8 @@ pub struct MapArgs {
     #[arg(long, short = 'a')]
     pub all: bool,
 
-    /// What the files are: raw, files; qcow2, images whose disks are meant [default: by their names]
+    /// What the files are: raw, files; qcow2, images whose disks are meant [default: by their
+    /// names]
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<ImageFormat>,
 

@@ -179,7 +179,7 @@ impl MaterializeArgs {
         match meaning {
             Meaning::Disk if is_for_files => Err(Error::new(ErrorKind::InvalidArgument)
                 .at(&self.file)
-                .detail("--offset, --length, --shared and --unshare are for files, and the disk in an image is made full as a whole")
+                .detail("--offset, --length, --shared and --unshare are for files, and the disk in an image is materialized as a whole")
                 .advice("--format raw takes the file as it is")),
             meaning => Ok(meaning),
         }

@@ -30,10 +30,11 @@ pub use helper::{mount_helper, umount_helper};
 
 /// Use the files of an ext4 image or disk in any program, through FUSE.
 ///
-/// The server goes to the background when the files are there. Without root, `fusermount3` mounts; then
-/// the files are seen by you alone, unless `-o allow_other` is given and /etc/fuse.conf allows it. A
-/// journal that needs recovery is replayed; an image that may not be written is mounted read-only.
-/// `extant create`, `fallocate`, `materialize` and `map` work on paths inside, all modes included.
+/// The server goes to the background when the files are there. Without root, `fusermount3` mounts;
+/// then the files are seen by you alone, unless `-o allow_other` is given and /etc/fuse.conf allows
+/// it. A journal that needs recovery is replayed; an image that may not be written is mounted
+/// read-only. `extant create`, `fallocate`, `materialize` and `map` work on paths inside, all modes
+/// included.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -46,17 +47,17 @@ Examples:
 Options after -o, separated by commas; those that contradict an earlier one count:
   ro, rw, nodev, dev, nosuid, suid, noexec, exec, sync, async, dirsync
   relatime, strictatime, noatime, nodiratime    when reading changes times
-  allow_other                                   everybody sees the files, as permissions allow
+  allow_other                                   all users see the files, as permissions allow
   auto_unmount                                  the mount goes when the server is killed
   uid=UID, gid=GID                              whose the files of root in the image are outside;
                                                 without root: yours, unless the image's root directory is
   idmap=none                                    owners as in the image, also without root
   noload, norecovery                            read-only, without the journal: it may be damaged, and
                                                 what it holds is not seen
-  errors=continue|remount-ro                    when metadata turns out wrong; as the image says
+  errors=continue|remount-ro                    on corrupt metadata; default: the image's
   commit=SECONDS                                how long a change may wait for its commit (5)
   assign=off|try|require                        give new space its place on the device below at once
-  discard, nodiscard                            tell the disk or file below about freed blocks
+  discard, nodiscard                            inform the disk or file below of freed blocks
   writeback, no_writeback                       whether the kernel holds back what is written
   io_uring, no_io_uring                         requests through io_uring (Linux 6.14, with the
                                                 parameter enable_uring of fuse): faster where

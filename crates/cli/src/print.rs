@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use extant_space::Error;
 use serde::Serialize;
 
-/// Increased when a field of a document changes its name or its meaning; new fields do not change it.
+/// Increased when a field of a document changes its name or its meaning; new fields do not change
+/// it.
 pub const SCHEMA_VERSION: u32 = 1;
 
 /// `--quiet`; set once, before the command runs.
@@ -54,7 +55,8 @@ pub fn json_line(value: &impl Serialize) -> String {
     with_version(text, "")
 }
 
-/// The schema version becomes the first field of an object. Lists, which only the commands with qemu-img's output print, have none.
+/// The schema version becomes the first field of an object. Lists, which only the commands with
+/// qemu-img's output print, have none.
 fn with_version(text: String, indent: &str) -> String {
     match text.strip_prefix('{') {
         Some("}") => format!("{{{indent}\"schema_version\":{SCHEMA_VERSION}}}"),

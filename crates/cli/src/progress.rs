@@ -231,7 +231,7 @@ impl ProgressSink for Display {
             bar.set_length(progress.total_bytes);
             bar.set_position(progress.done_bytes);
             bar.set_message(match self.is_giving_way.take() {
-                true => "giving way",
+                true => "yielding",
                 false => progress.phase.name(),
             });
         }

@@ -1,4 +1,5 @@
-//! The options that a refusal suggests: the only place where an error gets words of the command line.
+//! The options that a refusal suggests: the only place where an error gets words of the command
+//! line.
 
 use std::fmt;
 
@@ -19,7 +20,7 @@ impl fmt::Display for Shown<'_> {
 
 fn words(remedy: Remedy) -> &'static str {
     match remedy {
-        Remedy::ShareAccess => "use --shared if nobody writes to the file's holes",
+        Remedy::ShareAccess => "use --shared if no process writes to the file's holes",
         Remedy::Replace => "--force replaces it",
         Remedy::Materialize => "extant materialize makes its holes real",
         Remedy::AllocateLess => "--allocation makes only a part real",

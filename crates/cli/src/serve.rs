@@ -1,7 +1,8 @@
 //! `extant serve`: files, disks and files inside images as NBD exports.
 //!
-//! One source for each export (`source`), one server for all of them. The server says where it can be reached when it can,
-//! on stdout, as URIs. It ends by a signal: what was taken from clients is finished, the devices are flushed, an image is closed.
+//! One source for each export (`source`), one server for all of them. The server says where it can
+//! be reached when it can, on stdout, as URIs. It ends by a signal: what was taken from clients is
+//! finished, the devices are flushed, an image is closed.
 //!
 //! What is served stays locked as long, so that two writers exclude each other.
 
@@ -35,9 +36,10 @@ use crate::print;
 
 /// Serve files, images and disks to NBD clients: virtual machines, qemu-img, nbdcopy, nbd-client.
 ///
-/// Prints the URI of each export when clients can come, and serves until SIGINT, SIGTERM or SIGHUP: what was taken from
-/// clients is then finished and made durable. A file that grew is larger for the next client that connects.
-/// Files are locked; nothing else of this program writes to them meanwhile.
+/// Prints the URI of each export when clients can come, and serves until SIGINT, SIGTERM or SIGHUP:
+/// what was taken from clients is then finished and made durable. A file that grew is larger for
+/// the next client that connects. Files are locked; nothing else of this program writes to them
+/// meanwhile.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -53,7 +55,7 @@ Examples:
 A client that names no export gets the first. A name may not contain '/': for a file a=b say ./a=b.
 DIR of --tls-creds holds server-cert.pem, server-key.pem and ca-cert.pem, as for QEMU and libnbd; pre-shared
 keys are not supported.
-Without TLS, whoever can reach a TCP port can use the exports. A socket is open to those who may write
+Without TLS, every host that can reach a TCP port can use the exports. A socket is open to those who may write
 to it, which the umask decides.
 SIGINT, SIGTERM or SIGHUP ends the server; a second SIGTERM ends it as a crash would. With --fork its
 process number is printed on stderr, or written to --pid-file or --json: kill $(cat s.pid).
@@ -102,7 +104,8 @@ pub struct ServeArgs {
     )]
     pub description: String,
 
-    /// What the files are [default: qcow2 by the end of the name; else raw, refused where they look like something else]
+    /// What the files are [default: qcow2 by the end of the name; else raw, refused where they look
+    /// like something else]
     #[arg(long, short, value_name = "FORMAT")]
     pub format: Option<ImageFormat>,
 

@@ -1,8 +1,8 @@
 //! `extant umount`: unmounts, and waits until the image is closed.
 //!
-//! umount(8) and fusermount3 return when the files are gone from the tree of names; the server then still writes its journal
-//! home. It holds the lock of the image until it has: that is what is waited for. Afterwards the image itself says whether it
-//! was closed in order.
+//! umount(8) and fusermount3 return when the files are gone from the tree of names; the server then
+//! still writes its journal home. It holds the lock of the image until it has: that is what is
+//! waited for. Afterwards the image itself says whether it was closed in order.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;

@@ -1,6 +1,7 @@
 //! `extant vol`: the volumes of a pool.
 //!
-//! What takes long is a job: `work.rs` runs it here with a bar, or leaves it to a process of its own.
+//! What takes long is a job: `work.rs` runs it here with a bar, or leaves it to a process of its
+//! own.
 
 mod clone;
 mod create;
@@ -25,8 +26,9 @@ pub use work::{detach, finish};
 
 /// Make and change the volumes of a pool.
 ///
-/// A volume is a file in the pool's directory. It appears under its name only when it is complete. What takes long is
-/// a job: it is shown by `extant job`, can be cancelled from elsewhere, and resumed when its process was killed.
+/// A volume is a file in the pool's directory. It appears under its name only when it is complete.
+/// What takes long is a job: it is shown by `extant job`, can be cancelled from elsewhere, and
+/// resumed when its process was killed.
 #[derive(Args, Clone, Debug)]
 #[command(
     arg_required_else_help = true,

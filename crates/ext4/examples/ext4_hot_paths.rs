@@ -1,5 +1,5 @@
-//! The engine's hot paths, one at a time and a given number of times, for `cargo xtask instructions`, on a file
-//! system that mke2fs has made.
+//! The engine's hot paths, one at a time and a given number of times, for `cargo xtask
+//! instructions`, on a file system that mke2fs has made.
 
 use std::error::Error;
 use std::fs::{self, File};

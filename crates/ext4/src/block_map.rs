@@ -1,14 +1,15 @@
 //! The block map of one file of ext2 or ext3: direct and indirect blocks.
 //!
 //! Model: a path of one to four numbers leads from the inode's `i_block` to every block of the file
-//! (`extant_ondisk::ext4::block_map`). The block that holds the last number of a path is a *leaf*, as is the direct part
-//! of `i_block`. What a lookup finds is never longer than one leaf, unless a whole indirect block is missing. A change
-//! (`edit`) concerns one leaf and the indirect blocks above it.
+//! (`extant_ondisk::ext4::block_map`). The block that holds the last number of a path is a *leaf*,
+//! as is the direct part of `i_block`. What a lookup finds is never longer than one leaf, unless a
+//! whole indirect block is missing. A change (`edit`) concerns one leaf and the indirect blocks
+//! above it.
 //!
 //! Indirect blocks have neither a checksum nor a header: every number is checked when it is used.
 //!
-//! Nothing locks here: the caller holds the inode's lock, shared for [`BlockMap`] and exclusive for [`BlockMapMut`].
-//! Format: docs/formats/ext4.md, "Block map".
+//! Nothing locks here: the caller holds the inode's lock, shared for [`BlockMap`] and exclusive for
+//! [`BlockMapMut`]. Format: docs/formats/ext4.md, "Block map".
 
 mod edit;
 #[cfg(test)]

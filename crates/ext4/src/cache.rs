@@ -104,7 +104,8 @@ impl BlockCache {
         })
     }
 
-    /// Changes a block that is held and was read. What is changed in one that was forgotten goes nowhere.
+    /// Changes a block that is held and was read. What is changed in one that was forgotten goes
+    /// nowhere.
     pub(crate) fn change_held<T>(
         &self,
         by: &impl Changing,

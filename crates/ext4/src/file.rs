@@ -87,7 +87,8 @@ impl Parts {
     }
 }
 
-/// Refuses what only extents can do: a block map has no unwritten blocks, and nothing in it is moved.
+/// Refuses what only extents can do: a block map has no unwritten blocks, and nothing in it is
+/// moved.
 fn check_extents(state: &InodeState) -> Result<()> {
     if state.inode.flags().contains(InodeFlags::EXTENTS) {
         return Ok(());

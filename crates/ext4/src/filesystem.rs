@@ -95,7 +95,8 @@ pub(crate) struct Parts {
     /// Changes are refused: something was wrong, and the file system is set to stop then.
     stopped: AtomicBool,
     closed: AtomicBool,
-    /// It was [cut off](Filesystem::cut): the journal was stopped on purpose, which is no error to note.
+    /// It was [cut off](Filesystem::cut): the journal was stopped on purpose, which is no error to
+    /// note.
     cut: AtomicBool,
     /// Blocks that files can never have; counted when first asked for.
     overhead: OnceLock<u64>,
@@ -113,7 +114,8 @@ impl Filesystem {
             return Ok(());
         };
         journal.commit(journal.running())?;
-        // A transaction that changed nothing has no flush, and data may have been written without one.
+        // A transaction that changed nothing has no flush, and data may have been written without
+        // one.
         self.core.parts.device.flush()
     }
 
@@ -164,7 +166,8 @@ impl Filesystem {
 }
 
 impl Core {
-    /// Begins a change that touches at most `blocks` blocks of metadata, and that a fast commit cannot say.
+    /// Begins a change that touches at most `blocks` blocks of metadata, and that a fast commit
+    /// cannot say.
     ///
     /// # Errors
     /// `ReadOnly`; or what made the journal stop.
@@ -174,8 +177,9 @@ impl Core {
         Ok(transaction)
     }
 
-    /// The same, of which a fast commit can say all: the inodes but directories, their ranges that are
-    /// [touched](crate::inode::InodeState::touch), and the names that are [noted](Transaction::note_name).
+    /// The same, of which a fast commit can say all: the inodes but directories, their ranges that
+    /// are [touched](crate::inode::InodeState::touch), and the names that are
+    /// [noted](Transaction::note_name).
     pub(crate) fn begin_recorded(&self, blocks: u32) -> Result<Transaction<'_>> {
         let handle = self.changeable()?.start(blocks)?;
         Ok(Transaction::new(&self.parts.running, handle))
@@ -246,8 +250,8 @@ impl Core {
         last.is_some_and(|last| epoch <= last)
     }
 
-    /// Passes a result on. An error of the structures is noted in the superblock, and stops further changes where
-    /// the file system is set to.
+    /// Passes a result on. An error of the structures is noted in the superblock, and stops further
+    /// changes where the file system is set to.
     pub(crate) fn judged<T>(&self, result: Result<T>) -> Result<T> {
         if let Err(error) = &result
             && error.kind() == ErrorKind::Corrupt
@@ -261,7 +265,8 @@ impl Core {
         result
     }
 
-    /// Stops everything, as a change failed halfway; called before its transaction ends. Returns the error.
+    /// Stops everything, as a change failed halfway; called before its transaction ends. Returns
+    /// the error.
     pub(crate) fn fail(&self, error: Error) -> Error {
         if let Some(journal) = &self.journal {
             let copy = Error::new(error.kind()).detail(error.to_string());

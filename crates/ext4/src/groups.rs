@@ -1,18 +1,20 @@
 //! Block groups: descriptors and bitmaps as they are on the disk, or will be with the next commit.
 //!
-//! The allocator (`extant_mballoc`) has bitmaps of its own, in which blocks are taken that no file refers to yet
-//! and blocks wait that a commit will free. Here a bit follows the references: it is set and cleared in the
-//! transaction that changes them.
+//! The allocator (`extant_mballoc`) has bitmaps of its own, in which blocks are taken that no file
+//! refers to yet and blocks wait that a commit will free. Here a bit follows the references: it is
+//! set and cleared in the transaction that changes them.
 //!
-//! Model: a group is read when it is first needed. Its bitmaps are changed in memory and reach their blocks, with
-//! descriptor and checksums, when the transaction is frozen.
+//! Model: a group is read when it is first needed. Its bitmaps are changed in memory and reach
+//! their blocks, with descriptor and checksums, when the transaction is frozen.
 //!
 //! Invariants:
 //! - free counts of a descriptor equal its bitmaps, once those were read;
-//! - a group is noted in the running transaction before it is changed; what it changed is marked until the freeze.
+//! - a group is noted in the running transaction before it is changed; what it changed is marked
+//!   until the freeze.
 //!
-//! Format: docs/formats/ext4.md, "Group descriptor" and "Bitmaps". Lock order: a group, then a block of the cache.
-//! The allocator's locks come before a group's: nothing here calls it while a group is locked.
+//! Format: docs/formats/ext4.md, "Group descriptor" and "Bitmaps". Lock order: a group, then a
+//! block of the cache. The allocator's locks come before a group's: nothing here calls it while a
+//! group is locked.
 
 mod bitmap;
 mod blocks;
@@ -65,8 +67,8 @@ pub(crate) struct Group {
     inodes_changed: bool,
     /// The allocator has read the block bitmap.
     handed_over: bool,
-    /// Without a journal: the inodes that the running transaction has freed. They are not used again before it has
-    /// committed.
+    /// Without a journal: the inodes that the running transaction has freed. They are not used
+    /// again before it has committed.
     freed_inodes: BTreeSet<u32>,
 }
 
@@ -245,5 +247,6 @@ pub(crate) const fn group_credits(groups: u32) -> u32 {
     2 * groups
 }
 
-/// Blocks of metadata that taking or giving back an inode number touches at most: both bitmaps and the descriptor.
+/// Blocks of metadata that taking or giving back an inode number touches at most: both bitmaps and
+/// the descriptor.
 pub(crate) const INODE_CREDITS: u32 = 3;

@@ -1,21 +1,22 @@
 //! Inodes in memory.
 //!
-//! Model: a cell holds what the inode's slot in the table will hold with the next commit. It is changed inside
-//! a transaction, under the cell's lock, and encoded into its block when the transaction is frozen.
+//! Model: a cell holds what the inode's slot in the table will hold with the next commit. It is
+//! changed inside a transaction, under the cell's lock, and encoded into its block when the
+//! transaction is frozen.
 //!
 //! Two locks, as the kernel has them:
-//! - `operation` orders operations on the file as a whole: writers of data, truncations, names in a directory.
-//!   It is taken before a transaction is begun, and may be held while one is waited for and while data is read or
-//!   written;
-//! - `state` guards what is in memory. It is taken inside a transaction (for reading also without one) and held
-//!   for memory and metadata alone: a freeze waits for it.
+//! - `operation` orders operations on the file as a whole: writers of data, truncations, names in a
+//!   directory. It is taken before a transaction is begun, and may be held while one is waited for
+//!   and while data is read or written;
+//! - `state` guards what is in memory. It is taken inside a transaction (for reading also without
+//!   one) and held for memory and metadata alone: a freeze waits for it.
 //!
 //! Invariants:
 //! - a changed cell is in the list of the running transaction, once;
 //! - there is one cell for a number as long as anybody holds it.
 //!
-//! Lock order: operation (of a directory before that of its entries, else lower numbers first), transaction,
-//! state, allocator, group, block.
+//! Lock order: operation (of a directory before that of its entries, else lower numbers first),
+//! transaction, state, allocator, group, block.
 
 mod table;
 
@@ -62,7 +63,8 @@ pub(crate) struct InodeState {
     /// As that of its cell.
     pub(crate) number: InodeNumber,
     pub(crate) inode: Inode,
-    /// Where checksums of what belongs to it begin. It follows from the number and the generation, which never change.
+    /// Where checksums of what belongs to it begin. It follows from the number and the generation,
+    /// which never change.
     pub(crate) seed: Option<InodeSeed>,
     /// Where the file ends, for appends; what is changed in the tree otherwise goes through
     /// [`tree_area`](Self::tree_area).
@@ -79,8 +81,8 @@ pub(crate) struct InodeState {
     pub(crate) unmarked: Option<Unmarked>,
     /// Where blocks have changed since the last commit, for a fast one.
     pub(crate) touched: Ranges,
-    /// The time of the last access was changed without a transaction; it is kept with the next change, or when the last
-    /// handle is closed.
+    /// The time of the last access was changed without a transaction; it is kept with the next
+    /// change, or when the last handle is closed.
     pub(crate) has_late_access: bool,
     /// Handles that are open; the last one frees a file without a name.
     pub(crate) handles: u32,
@@ -149,7 +151,8 @@ impl InodeCell {
         }
     }
 
-    /// Sets what is not set yet of its blocks, when the transaction is frozen; before the groups are.
+    /// Sets what is not set yet of its blocks, when the transaction is frozen; before the groups
+    /// are.
     ///
     /// # Errors
     /// As those of [`Groups::use_blocks`].
@@ -230,7 +233,8 @@ impl InodeState {
         self.check_without(InodeFlags::IMMUTABLE)
     }
 
-    /// Refuses data at byte `offset` of what nothing may change, or before the end of what may only grow.
+    /// Refuses data at byte `offset` of what nothing may change, or before the end of what may only
+    /// grow.
     pub(crate) fn check_writable(&self, offset: u64, layout: &Layout) -> Result<()> {
         match offset < self.inode.size_bytes(layout) {
             true => self.check_mutable(),

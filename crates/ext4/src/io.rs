@@ -1,8 +1,8 @@
 //! Bytes of files on a device that may know blocks only.
 //!
-//! What is not in whole blocks of the device is read and written through a buffer. A block of the device never
-//! belongs to two files, as it is no larger than one of the file system; two writers of one file are kept apart by
-//! the inode's lock.
+//! What is not in whole blocks of the device is read and written through a buffer. A block of the
+//! device never belongs to two files, as it is no larger than one of the file system; two writers
+//! of one file are kept apart by the inode's lock.
 
 use extant_blockdev::{Device, Persistence};
 use extant_space::Result;

@@ -7,7 +7,8 @@
 //! - `directory`: the names of one directory, linear and hashed, over any store of blocks;
 //! - `file`: data and `fallocate`; `namespace`: names; `xattr`: extended attributes;
 //! - `filesystem`: opening, committing, closing; `node`: what users of the engine see;
-//! - `inspect`: looking at the file system as a whole; `check`: the read-only consistency check, beside all that.
+//! - `inspect`: looking at the file system as a whole; `check`: the read-only consistency check,
+//!   beside all that.
 //!
 //! Definitions: `docs/design.md`, "ext4".
 

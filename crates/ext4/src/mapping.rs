@@ -74,11 +74,13 @@ impl<'a, N: NodesMut> MapMut<'a, N> {
         }
     }
 
-    /// Makes a hole of the last blocks of `range`, as many as one step can. `freed` gets the extents, cut to the range,
-    /// to which nothing refers any more. Returns what may still hold blocks.
+    /// Makes a hole of the last blocks of `range`, as many as one step can. `freed` gets the
+    /// extents, cut to the range, to which nothing refers any more. Returns what may still hold
+    /// blocks.
     ///
     /// # Errors
-    /// Those of [`TreeMut::remove_last`] and [`BlockMapMut::remove_last`]. Nothing has been removed then.
+    /// Those of [`TreeMut::remove_last`] and [`BlockMapMut::remove_last`]. Nothing has been removed
+    /// then.
     pub(crate) fn remove_last(
         &mut self,
         range: Range<u64>,

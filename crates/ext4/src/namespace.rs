@@ -151,7 +151,8 @@ impl Parts {
     pub(crate) fn add_subdirectory(&self, transaction: &Transaction<'_>, cell: &Arc<InodeCell>) {
         cell.change(transaction, |state| {
             let links = state.inode.links();
-            // More than can be counted: 1, as the feature has it; `check_room_for_subdirectory` comes before.
+            // More than can be counted: 1, as the feature has it; `check_room_for_subdirectory`
+            // comes before.
             let counted = match links {
                 1 => 1,
                 links if links + 1 >= LINKS_MAX => 1,

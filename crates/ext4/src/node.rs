@@ -186,8 +186,8 @@ impl Core {
         }
     }
 
-    /// Makes an inode durable: what it refers to by a commit, and its data by a flush where the commit was made
-    /// before.
+    /// Makes an inode durable: what it refers to by a commit, and its data by a flush where the
+    /// commit was made before.
     fn sync_inode(&self, cell: &InodeCell, mode: SyncMode) -> Result<()> {
         let changed_in = {
             let state = read(&cell.state);

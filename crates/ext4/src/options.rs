@@ -65,8 +65,9 @@ pub enum Assign {
     Off,
     /// Those of `fallocate`, where the device takes it; a refusal is no error.
     Try,
-    /// Those of `fallocate` and all metadata: what the device refuses or has no space for is an error of opening, or of the
-    /// operation that needs the blocks, and nothing that was accepted fails later for lack of space below.
+    /// Those of `fallocate` and all metadata: what the device refuses or has no space for is an
+    /// error of opening, or of the operation that needs the blocks, and nothing that was accepted
+    /// fails later for lack of space below.
     Require,
 }
 
@@ -121,7 +122,8 @@ pub(crate) fn check_features(features: &Features, access: Access) -> Result<()> 
     })
 }
 
-/// The features that the engine carries out. Some only concern the files that use them, which are refused one by one.
+/// The features that the engine carries out. Some only concern the files that use them, which are
+/// refused one by one.
 fn supported(access: Access) -> Features {
     let mut features = Features::UNDERSTOOD;
     features.incompat |= Incompat::CASEFOLD | Incompat::ENCRYPT;

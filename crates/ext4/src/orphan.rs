@@ -30,8 +30,8 @@ use crate::sync::{lock, read};
 use crate::time;
 use crate::transaction::Transaction;
 
-/// Blocks of metadata that noting or striking out an orphan touches at most: the block of the orphan file, or the
-/// inode itself and its neighbour in the list.
+/// Blocks of metadata that noting or striking out an orphan touches at most: the block of the
+/// orphan file, or the inode itself and its neighbour in the list.
 pub(crate) const CREDITS: u32 = 2;
 
 #[derive(Default)]
@@ -92,8 +92,8 @@ impl Orphans {
         }
     }
 
-    /// Whether the first of the list may be another one in the log than in the superblock's own place; it is not from
-    /// now on.
+    /// Whether the first of the list may be another one in the log than in the superblock's own
+    /// place; it is not from now on.
     pub(crate) fn take_head_changed(&self) -> bool {
         self.head_changed.swap(false, Ordering::Relaxed)
     }
@@ -104,7 +104,7 @@ impl Orphans {
         failure.get_or_insert_with(|| {
             Error::new(error.kind())
                 .detail(format!(
-                    "inode {}: its blocks were not given back: {error}",
+                    "inode {}: its blocks were not freed: {error}",
                     cell.number
                 ))
                 .advice("check the file system")
@@ -176,7 +176,8 @@ impl Parts {
         None
     }
 
-    /// Strikes an inode out, in the transaction that does the last of its work. `deletion` is what its `i_dtime` becomes.
+    /// Strikes an inode out, in the transaction that does the last of its work. `deletion` is what
+    /// its `i_dtime` becomes.
     pub(crate) fn remove_orphan(
         &self,
         transaction: &Transaction<'_>,
@@ -192,7 +193,8 @@ impl Parts {
         transaction: &Transaction<'_>,
         cell: &Arc<InodeCell>,
     ) -> Result<()> {
-        // Under the lock: who takes the last name away from now on finds it struck out, and notes it again.
+        // Under the lock: who takes the last name away from now on finds it struck out, and notes
+        // it again.
         let mut inner = lock(&self.orphans.inner);
         let has_name = read(&cell.state).inode.links() > 0;
         match has_name {

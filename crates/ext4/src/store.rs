@@ -24,8 +24,9 @@ use crate::options::Reserve;
 use crate::transaction::Transaction;
 use crate::tree::{Judge, Nodes, NodesMut};
 
-/// Blocks that an inode has been given in the running transaction, behind one that was set in its bitmap in the same
-/// transaction; theirs are clear. A freeze sets them ([`InodeCell::mark_blocks`]).
+/// Blocks that an inode has been given in the running transaction, behind one that was set in its
+/// bitmap in the same transaction; theirs are clear. A freeze sets them
+/// ([`InodeCell::mark_blocks`]).
 #[derive(Clone, Debug)]
 pub(crate) struct Unmarked {
     pub(crate) blocks: Range<u64>,

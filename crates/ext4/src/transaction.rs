@@ -1,10 +1,12 @@
 //! What the running transaction has changed, and what becomes of it when it is frozen.
 //!
-//! Model: every change runs inside a [`Transaction`], which holds the journal's running transaction open. Bytes of
-//! blocks are changed in the cache at once. Inodes and groups are changed in memory and written into their
-//! blocks when the transaction is frozen: a thousand changes of one inode cost one encoding and one checksum.
+//! Model: every change runs inside a [`Transaction`], which holds the journal's running transaction
+//! open. Bytes of blocks are changed in the cache at once. Inodes and groups are changed in memory
+//! and written into their blocks when the transaction is frozen: a thousand changes of one inode
+//! cost one encoding and one checksum.
 //!
-//! What was changed is noted once for each transaction, in the slot of the thread, so that threads do not meet.
+//! What was changed is noted once for each transaction, in the slot of the thread, so that threads
+//! do not meet.
 //!
 //! Lock order: a slot's lock is held alone.
 
@@ -121,8 +123,8 @@ impl<'a> Transaction<'a> {
         self.running.notes.writing() == Writing::On
     }
 
-    /// Notes that `blocks` more blocks of a group's bitmaps and descriptor will change; `first` when it had none of
-    /// them.
+    /// Notes that `blocks` more blocks of a group's bitmaps and descriptor will change; `first`
+    /// when it had none of them.
     pub(crate) fn joined_group(&self, group: GroupNumber, blocks: u32, first: First) {
         self.handle.joined(blocks);
         if first == First::Yes {
@@ -130,8 +132,8 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Makes sure that `blocks` more blocks can join. `Refused`: end this transaction where that makes sense, and
-    /// begin another.
+    /// Makes sure that `blocks` more blocks can join. `Refused`: end this transaction where that
+    /// makes sense, and begin another.
     pub(crate) fn reserve(&self, blocks: u32) -> Extension {
         match blocks.checked_sub(self.handle.credits()) {
             None | Some(0) => Extension::Granted,
@@ -139,7 +141,8 @@ impl<'a> Transaction<'a> {
         }
     }
 
-    /// Keeps what older transactions wrote to a block from being replayed: it is no metadata any more.
+    /// Keeps what older transactions wrote to a block from being replayed: it is no metadata any
+    /// more.
     pub(crate) fn revoke(&self, block: PhysicalBlock) {
         if lock(&self.running.revoked).insert(block) {
             self.handle.joined(1);

@@ -122,7 +122,8 @@ pub(crate) enum Mapping {
 /// The most that a step does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StepCost {
-    /// Node blocks that it changes, creates or removes, each counted once; the inode is not among them.
+    /// Node blocks that it changes, creates or removes, each counted once; the inode is not among
+    /// them.
     pub touched: u32,
     /// Node blocks among them that it creates.
     pub created: u32,
@@ -132,8 +133,9 @@ pub(crate) struct StepCost {
 pub(crate) fn step_cost(depth: u16) -> StepCost {
     let depth = u32::from(depth);
     StepCost {
-        // Growing splits a node on every level, which adds one to each and one below the root. Shrinking touches the
-        // way down, joins a neighbour on every level, and may pull up what then hangs below the root alone.
+        // Growing splits a node on every level, which adds one to each and one below the root.
+        // Shrinking touches the way down, joins a neighbour on every level, and may pull up what
+        // then hangs below the root alone.
         touched: 3 * depth + 1,
         created: depth + 1,
     }

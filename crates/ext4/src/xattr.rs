@@ -93,8 +93,8 @@ impl Parts {
         Ok(all.map(|attribute| attribute.name.full()).collect())
     }
 
-    /// What new permissions make of the list that decides about access: both must say the same. `None` without a list.
-    /// The inode's operation lock is held until the change is made.
+    /// What new permissions make of the list that decides about access: both must say the same.
+    /// `None` without a list. The inode's operation lock is held until the change is made.
     pub(crate) fn change_access_list(
         &self,
         cell: &InodeCell,
@@ -114,8 +114,8 @@ impl Parts {
         Ok(Some(XattrChange { before, after }))
     }
 
-    /// What is left without the attribute `name`; `None` when it is not there. The inode's operation lock is held until the
-    /// change is made.
+    /// What is left without the attribute `name`; `None` when it is not there. The inode's
+    /// operation lock is held until the change is made.
     pub(crate) fn without_xattr(
         &self,
         state: &InodeState,
@@ -243,7 +243,7 @@ impl Parts {
             after
                 .block
                 .write_block(bytes, 1, place, self.seed)
-                .expect("they fit, as was looked at before");
+                .expect("they fit, as was checked before");
         });
         Ok(())
     }
@@ -330,7 +330,8 @@ impl Core {
 }
 
 impl Parts {
-    /// The lists with an attribute changed or removed: in the inode where it fits, else in the block.
+    /// The lists with an attribute changed or removed: in the inode where it fits, else in the
+    /// block.
     fn placed(
         &self,
         state: &InodeState,

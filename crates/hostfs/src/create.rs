@@ -162,7 +162,8 @@ pub fn create(path: &Path, options: &CreateOptions, control: Control<'_>) -> Res
     create_new(path, options, None, control)
 }
 
-/// As [`create`], for a file that holds more than zeros: `filling` puts it there before the file has its name.
+/// As [`create`], for a file that holds more than zeros: `filling` puts it there before the file
+/// has its name.
 pub fn create_filled(
     path: &Path,
     options: &CreateOptions,
@@ -290,7 +291,7 @@ fn make(
     }
     if filesystem.kind == FileSystemKind::Network && allocation_bytes > 0 {
         notes.push(format!(
-            "{}: the server decides where space lies and whether it stays",
+            "{}: the server decides where space is and whether it stays",
             filesystem.name
         ));
     }

@@ -1,10 +1,12 @@
 //! Writes data into a new file past the page cache, from several threads.
 //!
-//! Whole blocks go directly, from memory that is aligned for it; edges inside a block go through the page cache. So the disk is at
-//! work from the beginning, little is left for the sync at the end, and what others have in memory stays there. Where there is no
-//! direct I/O, everything goes through the page cache, and its write-out begins at once.
+//! Whole blocks go directly, from memory that is aligned for it; edges inside a block go through
+//! the page cache. So the disk is at work from the beginning, little is left for the sync at the
+//! end, and what others have in memory stays there. Where there is no direct I/O, everything goes
+//! through the page cache, and its write-out begins at once.
 //!
-//! In the background one request is in flight at a time, at the pace of `pace.rs`, on the disk before the next one.
+//! In the background one request is in flight at a time, at the pace of `pace.rs`, on the disk
+//! before the next one.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -178,7 +178,8 @@ struct Linked {
 }
 
 impl Linked {
-    /// Has the kernel follow the link, which refuses those that it protects from (`fs.protected_symlinks`, proc_sys_fs(5)).
+    /// Has the kernel follow the link, which refuses those that it protects from
+    /// (`fs.protected_symlinks`, proc_sys_fs(5)).
     fn follow(link: &Path) -> Result<Self> {
         let fail = |source: io::Error| Error::from(source).at(link).during("follow link");
         let flags = OFlags::PATH | OFlags::CLOEXEC;

@@ -33,7 +33,8 @@ static HAS_HELPER: AtomicBool = AtomicBool::new(false);
 /// Helpers that may not have ended, to be reaped.
 static STARTED: Mutex<Vec<Child>> = Mutex::new(Vec::new());
 
-/// From now on slow calls are made by processes of this program, which must run [`help`] when it is started as [`HELPER`].
+/// From now on slow calls are made by processes of this program, which must run [`help`] when it is
+/// started as [`HELPER`].
 pub fn use_helper() {
     HAS_HELPER.store(true, Ordering::Relaxed);
 }
@@ -42,7 +43,8 @@ pub fn use_helper() {
 pub fn help(task: Option<&OsStr>) -> ExitCode {
     let (stdin, mut stdout) = (io::stdin(), io::stdout());
     if task == Some(OsStr::new(HOLD)) {
-        // Until the other end is closed; the file is standard output, and is closed by the end of the process.
+        // Until the other end is closed; the file is standard output, and is closed by the end of
+        // the process.
         let _ = io::copy(&mut stdin.lock(), &mut io::sink());
     } else if task == Some(OsStr::new(SYNC)) {
         let errno = match rustix::fs::fdatasync(stdin) {

@@ -88,7 +88,7 @@ pub(crate) fn check_lease(file: &HostFile, lease: Option<&WriteLease<'_>>) -> Re
     if lease.is_some_and(WriteLease::is_contended) {
         return Err(Error::new(ErrorKind::InUse)
             .at(file.path())
-            .detail("stopped, as somebody opens the file; its data is as before")
+            .detail("stopped, as another process opens the file; its data is as before")
             .advice("run again later to do what is left"));
     }
     Ok(())

@@ -81,7 +81,8 @@ impl HostFile {
         Self::from_file(file, path)
     }
 
-    /// Takes over an open file, which must be a regular file or a block device; `path` is for messages.
+    /// Takes over an open file, which must be a regular file or a block device; `path` is for
+    /// messages.
     pub fn from_file(file: File, path: &Path) -> Result<Self> {
         let map_source =
             MapSource::of(&file).map_err(|source| Error::from(source).during("map").at(path))?;

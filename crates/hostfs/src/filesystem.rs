@@ -171,8 +171,9 @@ impl FileSystem {
 
     /// Whom a write lease on `file` excludes. What is not known is taken for shared.
     ///
-    /// FUSE, 9P and others grant a lease without asking their server. The kernel's clients of NFS 4 and SMB grant one only
-    /// with a delegation or oplock of the server, and break it when that is recalled; other network file systems refuse.
+    /// FUSE, 9P and others grant a lease without asking their server. The kernel's clients of NFS 4
+    /// and SMB grant one only with a delegation or oplock of the server, and break it when that is
+    /// recalled; other network file systems refuse.
     pub(crate) fn lease_reach(&self, file: &HostFile) -> LeaseReach {
         let is_set = |name: &str| self.options.iter().any(|option| option == name);
         match self.name.as_str() {
@@ -244,7 +245,8 @@ fn may_use_reserve(options: &[String]) -> bool {
     (has_capability || is_owner) && is_in_first_user_namespace()
 }
 
-/// In others the numbers of users are not those that the file system knows, and capabilities are not for it.
+/// In others the numbers of users are not those that the file system knows, and capabilities are
+/// not for it.
 fn is_in_first_user_namespace() -> bool {
     let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
     map.split_whitespace().eq(["0", "0", "4294967295"])

@@ -157,7 +157,8 @@ impl Partial {
         &self.destination
     }
 
-    /// Gives the file its name. Owner, mode and mark ([`clear_mark`](Self::clear_mark)) are the caller's business.
+    /// Gives the file its name. Owner, mode and mark ([`clear_mark`](Self::clear_mark)) are the
+    /// caller's business.
     pub(crate) fn publish(mut self, durable: Durable) -> Result<()> {
         let path = self.destination.path.clone();
         let fail = |errno: Errno, operation| {
@@ -169,7 +170,7 @@ impl Partial {
         self.rename().map_err(|errno| match errno {
             Errno::EXIST => Error::new(ErrorKind::AlreadyExists)
                 .at(&path)
-                .detail("was made by somebody else meanwhile"),
+                .detail("was made by another process meanwhile"),
             _ => fail(errno, "rename"),
         })?;
         self.is_published = true;

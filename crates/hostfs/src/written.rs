@@ -120,7 +120,8 @@ impl Target<'_> {
         check_lease(self.file, self.lease)
     }
 
-    /// Visits the extents of the range in order, holes included, until `visit` breaks or the work ends early.
+    /// Visits the extents of the range in order, holes included, until `visit` breaks or the work
+    /// ends early.
     pub(crate) fn for_each_extent(
         &self,
         visit: &mut dyn FnMut(Extent) -> Result<ControlFlow<()>>,
@@ -145,7 +146,8 @@ impl Target<'_> {
         outcome
     }
 
-    /// Makes the data durable. A cancel, or who waits to open the file, ends the wait while the disk is still busy.
+    /// Makes the data durable. A cancel, or who waits to open the file, ends the wait while the
+    /// disk is still busy.
     pub(crate) fn sync(&self) -> Result<()> {
         self.check_go_on()?;
         let total = self.range.len();
@@ -259,7 +261,10 @@ mod tests {
         let opener = std::thread::spawn(move || File::open(path));
         let deadline = Instant::now() + Duration::from_secs(20);
         while !lease.is_contended() {
-            assert!(Instant::now() < deadline, "nobody came to open the file");
+            assert!(
+                Instant::now() < deadline,
+                "no process came to open the file"
+            );
             std::thread::sleep(Duration::from_millis(1));
         }
         let phases: [(&str, Result<()>); 6] = [

@@ -117,7 +117,7 @@ impl<'a> Check<'a> {
     /// An L1 table, and the places of its L2 tables.
     fn count_l1(&mut self, offset: u64, entries: u32, what: &str) -> Result<()> {
         let bytes = u64::from(entries) * 8;
-        let range = ByteRange::at(offset, bytes).expect("judged with the header");
+        let range = ByteRange::at(offset, bytes).expect("validated with the header");
         self.add(range, || what.into());
         let mut first = 0;
         while first < u64::from(entries) {
@@ -245,7 +245,8 @@ impl<'a> Check<'a> {
         self.report.image_end_bytes = self.report.image_end_bytes.max(end);
     }
 
-    /// Counts all clusters that `range` touches; one that begins behind the end of the file is a corruption.
+    /// Counts all clusters that `range` touches; one that begins behind the end of the file is a
+    /// corruption.
     fn add_times(&mut self, range: ByteRange, times: u16, place: impl Fn() -> String) {
         if range.is_empty() {
             return;
@@ -296,7 +297,8 @@ impl<'a> Check<'a> {
 
 type Block<'a> = RefcountBlock<&'a [u8]>;
 
-/// Visits the refcounts of the first `clusters`, a block at a time; `None` where there is no block that can be read.
+/// Visits the refcounts of the first `clusters`, a block at a time; `None` where there is no block
+/// that can be read.
 fn for_each_block(
     image: &Qcow2,
     clusters: u64,

@@ -18,7 +18,8 @@ const CHAIN_MAX: u32 = 64;
 /// The format of the backing file that `header` names, the `depth`th of the chain.
 ///
 /// # Errors
-/// `Unsupported` for formats that are not read here, where none is said, and for chains that do not end.
+/// `Unsupported` for formats that are not read here, where none is said, and for chains that do not
+/// end.
 pub(crate) fn backing_format(header: &Header, depth: u32) -> Result<Format> {
     let unsupported = |detail: String| Error::new(ErrorKind::Unsupported).detail(detail);
     if depth >= CHAIN_MAX {
@@ -35,7 +36,8 @@ pub(crate) fn backing_format(header: &Header, depth: u32) -> Result<Format> {
     }
 }
 
-/// The path and format of the backing file that the image at `path` names, the `depth`th of its chain.
+/// The path and format of the backing file that the image at `path` names, the `depth`th of its
+/// chain.
 ///
 /// # Errors
 /// Those of a format that is not read here, and of a name that is no path.
@@ -91,7 +93,7 @@ pub fn check_backing(image: &Path, options: &ImageOptions) -> Result<()> {
         Error::from(source)
             .at(&place)
             .detail("the backing file is not there")
-            .advice("a relative name begins in the folder of the image")
+            .advice("a relative name begins in the directory of the image")
     })?;
     match Identity::of(image) {
         Ok(replaced) if replaced == found => Err(Error::new(ErrorKind::InvalidArgument)

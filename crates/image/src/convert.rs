@@ -1,10 +1,13 @@
 //! Copies an image into a new one, of another format, shape or preallocation.
 //!
-//! Model: the map of the source says where data is. The new image is laid out for that, its space is made in one piece, and several
-//! threads copy (`convert/copy.rs`); then come the tables, then zeros where the preallocation wants them. Holes and zeros are never read, and
-//! pieces that turn out to be zeros are not written: they are zeros in the new image already. A thin one has no clusters for them.
+//! Model: the map of the source says where data is. The new image is laid out for that, its space
+//! is made in one piece, and several threads copy (`convert/copy.rs`); then come the tables, then
+//! zeros where the preallocation wants them. Holes and zeros are never read, and pieces that turn
+//! out to be zeros are not written: they are zeros in the new image already. A thin one has no
+//! clusters for them.
 //!
-//! Over a backing file the contents decide: clusters that read the same there are left out, whatever the source is made of.
+//! Over a backing file the contents decide: clusters that read the same there are left out,
+//! whatever the source is made of.
 //!
 //! The new image has its name when it is complete; until then nothing is there.
 
@@ -64,8 +67,9 @@ impl<'a> Conversion<'a> {
     /// Lays out the image that `image` asks for, with the data of `source`.
     ///
     /// # Errors
-    /// `InvalidArgument` when the disk would be smaller than the source, `Unsupported` for a new image with a data file, or with a backing
-    /// file (see [`over`](Self::over)); those of [`NewImage::new`] and of the map of the source.
+    /// `InvalidArgument` when the disk would be smaller than the source, `Unsupported` for a new
+    /// image with a data file, or with a backing file (see [`over`](Self::over)); those of
+    /// [`NewImage::new`] and of the map of the source.
     pub fn new(source: &'a Layer, image: &ImageOptions, options: CopyOptions) -> Result<Self> {
         if backing_of(image).is_some() {
             return Err(unsupported("backing file"));
@@ -73,7 +77,8 @@ impl<'a> Conversion<'a> {
         Self::plan(source, None, image, options)
     }
 
-    /// As [`new`](Self::new), for an image with a backing file, which is `base`: what reads the same there is not copied.
+    /// As [`new`](Self::new), for an image with a backing file, which is `base`: what reads the
+    /// same there is not copied.
     ///
     /// # Errors
     /// As [`new`](Self::new); `InvalidArgument` for an image without a backing file.
@@ -131,8 +136,8 @@ impl<'a> Conversion<'a> {
         self.data.iter().map(|range| range.len()).sum()
     }
 
-    /// Fills `file`, which has the size of the new image and is all zeros; a thin image is cut behind its last data. Returns the size
-    /// of the file. Nothing is synced.
+    /// Fills `file`, which has the size of the new image and is all zeros; a thin image is cut
+    /// behind its last data. Returns the size of the file. Nothing is synced.
     ///
     /// # Errors
     /// Those of reading and writing, and `Cancelled`. The file is worth nothing then.
@@ -261,7 +266,8 @@ pub fn convert(
     extant_hostfs::create_filled(path, &file, &filling, control)
 }
 
-/// Opens the backing file that the image at `path` will have, and keeps those out who would write to it.
+/// Opens the backing file that the image at `path` will have, and keeps those out who would write
+/// to it.
 fn open_base(path: &Path, backing: &BackingFile, follow: Follow) -> Result<(Layer, HostFile)> {
     let format = known_format(&backing.format)?;
     let place = beside(path, &backing.name)?;

@@ -31,7 +31,8 @@ pub const HEAD_BYTES: usize = 4096;
 pub enum Kind {
     /// QEMU's format, version 2 or 3.
     Qcow2,
-    /// A disk image of another format, which holds the blocks of the disk elsewhere than where they are read.
+    /// A disk image of another format, which holds the blocks of the disk elsewhere than where they
+    /// are read.
     Foreign(&'static str),
     /// A compressed file or an archive: no disk image until it is unpacked.
     Compressed(&'static str),
@@ -94,7 +95,8 @@ const ENDINGS: [(&str, Kind); 19] = [
     ("7z", Kind::Compressed("7z")),
 ];
 
-/// What the first bytes of a file stand for; `None` where they stand for nothing, as those of most raw images.
+/// What the first bytes of a file stand for; `None` where they stand for nothing, as those of most
+/// raw images.
 pub fn of_contents(head: &[u8]) -> Option<Kind> {
     let is_there =
         |at: usize, bytes: &[u8]| head.get(at..).is_some_and(|rest| rest.starts_with(bytes));

@@ -49,7 +49,8 @@ const AUTOCLEAR_FEATURES: u64 = 0x58;
 pub(crate) struct Editor<'a> {
     target: &'a Target,
     image: Qcow2,
-    /// The size that the header has in the file while a growth is prepared, where `image` has the new one already.
+    /// The size that the header has in the file while a growth is prepared, where `image` has the
+    /// new one already.
     shown_bytes: Option<u64>,
     /// What a cluster without a place reads as, by its number, where that is not zeros.
     below: Option<(u64, Vec<u8>)>,
@@ -57,7 +58,8 @@ pub(crate) struct Editor<'a> {
 
 impl<'a> Editor<'a> {
     /// # Errors
-    /// `Unsupported` for what is not changed here, `Corrupt` for an image that has to be repaired first.
+    /// `Unsupported` for what is not changed here, `Corrupt` for an image that has to be repaired
+    /// first.
     pub(crate) fn open(target: &'a Target, control: Control<'_>) -> Result<Self> {
         let mut image = Qcow2::open(Arc::clone(target.file()))?;
         if image.header.incompatible.contains(Incompatible::CORRUPT) {
@@ -80,7 +82,7 @@ impl<'a> Editor<'a> {
                 .check_data_file()?;
             if header.snapshots.count > 0 {
                 return Err(Target::refuse(
-                    "the image has a data file and internal snapshots, which cannot keep what lies there",
+                    "the image has a data file and internal snapshots, which cannot keep what is there",
                 ));
             }
         }
@@ -119,7 +121,7 @@ impl<'a> Editor<'a> {
         };
         if count > 0 && header.version == Version::V2 {
             return Err(unknown(
-                "which need not tell the size of the disk in version 2: it is not resized",
+                "which need not have the size of the disk in version 2: it is not resized",
             ));
         }
         read_snapshots(
@@ -127,7 +129,7 @@ impl<'a> Editor<'a> {
             header,
             &mut |snapshot| match snapshot.virtual_bytes {
                 Some(_) => Ok(()),
-                None => Err(unknown("one of which does not tell the size of its disk")),
+                None => Err(unknown("one of which does not have the size of its disk")),
             },
         )?;
         let has_bitmaps = header.extensions.find(Extensions::BITMAPS).is_some();

@@ -23,7 +23,8 @@ impl Glance {
     /// First bytes that are needed.
     pub const BYTES: usize = size_of::<RawHeader>() + size_of::<RawHeaderV3>();
 
-    /// Takes the sizes from the `first` bytes of a file; `None` when they are not those of a qcow2 image that can be.
+    /// Takes the sizes from the `first` bytes of a file; `None` when they are not those of a qcow2
+    /// image that can be.
     pub fn of(first: &[u8]) -> Option<Self> {
         if !crate::format::Header::is_qcow2(first) {
             return None;

@@ -80,7 +80,7 @@ pub fn hold_replaced(path: &Path) -> Result<Replaced> {
         Ok(file) => Some(file),
         Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
             return Err(place(
-                Error::new(ErrorKind::InUse).detail("somebody holds a lease on it"),
+                Error::new(ErrorKind::InUse).detail("another process holds a lease on it"),
             ));
         }
         // Whom it belongs to may use it all the same.

@@ -61,8 +61,8 @@ impl Layer {
         })
     }
 
-    /// The format that the first bytes of `file` stand for. A guest can write those of a raw image: name the format
-    /// where it is known.
+    /// The format that the first bytes of `file` stand for. A guest can write those of a raw image:
+    /// name the format where it is known.
     ///
     /// # Errors
     /// `Unsupported` for images of other formats and compressed files; those of reading.
@@ -86,7 +86,8 @@ impl Layer {
         self
     }
 
-    /// Whatever goes through the tables of this layer and of those below stops when `cancel` says so.
+    /// Whatever goes through the tables of this layer and of those below stops when `cancel` says
+    /// so.
     pub fn with_cancel(mut self, cancel: &CancelToken) -> Self {
         if let Kind::Qcow2(qcow2) = &mut self.kind {
             qcow2.cancel = cancel.clone();

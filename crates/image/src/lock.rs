@@ -83,7 +83,8 @@ fn try_lock(file: &impl AsFd, wanted: Use) -> Result<()> {
     for byte in &held {
         match range_lock::share(file, *byte, 1) {
             Err(error) if is_unknown(&error) => return Ok(()),
-            // Shared locks exclude only exclusive ones, which QEMU takes for a moment when it makes an image.
+            // Shared locks exclude only exclusive ones, which QEMU takes for a moment when it makes
+            // an image.
             Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => {
                 return Err(give_up(file, &held, "a program that makes it"));
             }

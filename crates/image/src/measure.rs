@@ -24,7 +24,8 @@ pub struct Measurement {
     pub fully_allocated_bytes: u64,
 }
 
-/// Bytes that the bitmaps of `source` would take in an image with clusters of `cluster_bytes`; `None` where the source can have none.
+/// Bytes that the bitmaps of `source` would take in an image with clusters of `cluster_bytes`;
+/// `None` where the source can have none.
 ///
 /// # Errors
 /// Those of reading.
@@ -49,7 +50,8 @@ pub fn bitmap_bytes(source: &Layer, cluster_bytes: u64) -> Result<Option<u64>> {
 
 /// Measures an image that is to hold `data_bytes`, whole clusters of data, at first.
 ///
-/// As with QEMU, the tables are counted in full: an image that grows to its end has them in the end.
+/// As with QEMU, the tables are counted in full: an image that grows to its end has them in the
+/// end.
 ///
 /// # Errors
 /// Those of [`NewImage::new`](crate::NewImage::new).
@@ -110,7 +112,8 @@ pub fn resize_bytes_max(
     };
     let (tables, data) = match preallocation {
         Preallocation::Off if header.backing_file.is_none() => (0, 0),
-        // Tables that hide a longer backing file. The last table of the old disk may be missing as well.
+        // Tables that hide a longer backing file. The last table of the old disk may be missing as
+        // well.
         _ => (
             l1_new - l1_old + 1,
             geometry.clusters(virtual_bytes) - old_bytes / geometry.cluster_bytes(),
@@ -130,8 +133,8 @@ pub fn resize_bytes_max(
     space.saturating_mul(geometry.cluster_bytes())
 }
 
-/// Size that the file of a qcow2 image has when [`materialize`](crate::materialize) has made it full. An image whose refcounts are behind
-/// (dirty) comes to this at most.
+/// Size that the file of a qcow2 image has when [`materialize`](crate::materialize) has made it
+/// full. An image whose refcounts are behind (dirty) comes to this at most.
 ///
 /// # Errors
 /// Those of the tables, which are read; nothing is changed.

@@ -1,8 +1,8 @@
 //! The contents of a new image: how large its file is, and the metadata that goes there.
 //!
-//! Model: the file has its size, all zeros, before anything is written. What would be zeros is not written, and the rest goes
-//! out in large pieces, in the order of the file. The image is complete when all is written and synced; until then the file
-//! must not have its name.
+//! Model: the file has its size, all zeros, before anything is written. What would be zeros is not
+//! written, and the rest goes out in large pieces, in the order of the file. The image is complete
+//! when all is written and synced; until then the file must not have its name.
 
 use extant_space::{ByteRange, Control, Phase, Result, SpaceFile, SyncMode};
 
@@ -52,7 +52,8 @@ impl NewImage {
         Self::holding(options, &[])
     }
 
-    /// As [`new`](Self::new), for an image that will hold data in these ranges of the guest, in order, from the start.
+    /// As [`new`](Self::new), for an image that will hold data in these ranges of the guest, in
+    /// order, from the start.
     pub(crate) fn holding(options: &ImageOptions, data: &[ByteRange]) -> Result<Self> {
         options.check()?;
         let preallocation = match &options.qcow2.data_file {
@@ -124,7 +125,8 @@ impl NewImage {
         }
     }
 
-    /// Writes everything but zeros into `file`, which has its size and is all zeros. Nothing is synced.
+    /// Writes everything but zeros into `file`, which has its size and is all zeros. Nothing is
+    /// synced.
     ///
     /// # Errors
     /// Those of writing, and `Cancelled`. The file is worth nothing then.
@@ -132,7 +134,8 @@ impl NewImage {
         self.write_occupied(file, None, control)
     }
 
-    /// As [`write_metadata`](Self::write_metadata), without the clusters that were kept for data and got none.
+    /// As [`write_metadata`](Self::write_metadata), without the clusters that were kept for data
+    /// and got none.
     pub(crate) fn write_occupied(
         &self,
         file: &dyn SpaceFile,
@@ -149,7 +152,8 @@ impl NewImage {
         }
     }
 
-    /// As [`write_metadata`](Self::write_metadata); the header comes when all else is durable, and is so on return.
+    /// As [`write_metadata`](Self::write_metadata); the header comes when all else is durable, and
+    /// is so on return.
     pub(crate) fn write_in_steps(&self, file: &dyn SpaceFile, control: Control<'_>) -> Result<()> {
         if let Contents::Qcow2(qcow2) = &self.contents {
             qcow2.write_tables(file, None, control)?;
@@ -170,7 +174,8 @@ impl NewImage {
         }
     }
 
-    /// A bit for each cluster that is kept for data, where those without any can do without a place.
+    /// A bit for each cluster that is kept for data, where those without any can do without a
+    /// place.
     pub(crate) fn occupied(&self) -> Option<Occupied> {
         match &self.contents {
             Contents::Qcow2(qcow2) if self.preallocation == Preallocation::Off => {

@@ -1,7 +1,9 @@
-//! qcow2 images directly on disks: how the disk is opened, and how a new image is made over whatever was there.
+//! qcow2 images directly on disks: how the disk is opened, and how a new image is made over
+//! whatever was there.
 //!
-//! A disk keeps its size and is not zeros: what the image needs as zeros is zeroed first, and the header is written when all else is
-//! durable. Until then the disk begins with zeros, so that it is no image.
+//! A disk keeps its size and is not zeros: what the image needs as zeros is zeroed first, and the
+//! header is written when all else is durable. Until then the disk begins with zeros, so that it is
+//! no image.
 
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;

@@ -114,7 +114,8 @@ impl Default for Qcow2Options {
 }
 
 impl Qcow2Options {
-    /// Those of an image, for a new one of the same shape. That stands alone: it has neither backing file nor data file.
+    /// Those of an image, for a new one of the same shape. That stands alone: it has neither
+    /// backing file nor data file.
     pub fn of(header: &Header) -> Self {
         Self {
             cluster_bytes: header.geometry.cluster_bytes(),
@@ -260,7 +261,7 @@ impl ImageOptions {
         let has_data_file = self.format == Format::Qcow2 && self.qcow2.data_file.is_some();
         match self.preallocation {
             _ if has_data_file => Err(invalid(
-                "an allocation is for disks whose data lies in the image, not in a data file",
+                "an allocation is for disks whose data is in the image, not in a data file",
             )),
             Preallocation::Off if bytes > 0 => Err(invalid(
                 "an allocation needs preallocation falloc or full, or metadata for qcow2",

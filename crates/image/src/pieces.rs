@@ -1,9 +1,10 @@
-//! Space of a file inside an image, made in pieces: so large that they cost nothing, so small that a cancel is answered
-//! and a rate is held.
+//! Space of a file inside an image, made in pieces: so large that they cost nothing, so small that
+//! a cancel is answered and a rate is held.
 //!
-//! The engine does what the kernel does for host files, so there is one way to every result and no plan to choose: space is
-//! allocated as a whole, then zeroed by `WRITE_ZEROES`. A file with a block map (ext2, ext3) has neither: its space comes with
-//! the zeros that are written from start to end.
+//! The engine does what the kernel does for host files, so there is one way to every result and no
+//! plan to choose: space is allocated as a whole, then zeroed by `WRITE_ZEROES`. A file with a
+//! block map (ext2, ext3) has neither: its space comes with the zeros that are written from start
+//! to end.
 
 use std::num::NonZeroU64;
 use std::thread;
@@ -69,7 +70,8 @@ impl<'a> Pieces<'a> {
         })
     }
 
-    /// The same for what is zeroed right after: a file that cannot have space without data gets it then.
+    /// The same for what is zeroed right after: a file that cannot have space without data gets it
+    /// then.
     pub fn allocate_for_zeroes(&self, range: ByteRange) -> Result<()> {
         match self.allocate(range) {
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(()),
@@ -108,8 +110,8 @@ impl<'a> Pieces<'a> {
         })
     }
 
-    /// Holes and unwritten parts of `range`, which is inside the file, become written; data stays. Durable and verified on
-    /// return.
+    /// Holes and unwritten parts of `range`, which is inside the file, become written; data stays.
+    /// Durable and verified on return.
     pub fn make_written(&mut self, range: ByteRange) -> Result<()> {
         let found = Missing::of(self.file, range)?;
         if found.written_bytes == range.len() {
@@ -150,7 +152,8 @@ impl<'a> Pieces<'a> {
         self.file.sync(SyncMode::All)
     }
 
-    /// Waits until as much time has passed as what was zeroed may take. Time that was lost is not made up for.
+    /// Waits until as much time has passed as what was zeroed may take. Time that was lost is not
+    /// made up for.
     fn hold_rate(&mut self, zeroed: u64) -> Result<()> {
         let Some(rate) = (self.rate)() else {
             return Ok(());

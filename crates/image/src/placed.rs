@@ -1,4 +1,5 @@
-//! Which clusters of the guest have a place in a new image, and where: one behind the other, in the guest's order.
+//! Which clusters of the guest have a place in a new image, and where: one behind the other, in the
+//! guest's order.
 
 use std::ops::Range;
 

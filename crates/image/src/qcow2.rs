@@ -90,7 +90,8 @@ impl Qcow2 {
         merge.finish()
     }
 
-    /// Fills `cluster` with what is compressed at `place`; the guest's offset of the cluster names it in an error.
+    /// Fills `cluster` with what is compressed at `place`; the guest's offset of the cluster names
+    /// it in an error.
     pub(crate) fn expand(
         &self,
         place: CompressedPlace,

@@ -35,8 +35,9 @@ pub struct ResizeReport {
 /// Brings the disk to `virtual_bytes`; durable on return.
 ///
 /// # Errors
-/// `InvalidArgument` when it would become smaller and may not, `Unsupported` for images that are not changed here, `NoSpace`
-/// and `Cancelled`: the disk has its old size then. A crash costs space in the image at worst.
+/// `InvalidArgument` when it would become smaller and may not, `Unsupported` for images that are
+/// not changed here, `NoSpace` and `Cancelled`: the disk has its old size then. A crash costs space
+/// in the image at worst.
 pub fn resize(
     target: &Target,
     format: Format,
@@ -57,7 +58,7 @@ pub fn resize(
     if new_bytes < old_bytes && !options.may_shrink {
         return Err(Error::new(ErrorKind::InvalidArgument)
             .detail(format!(
-                "the disk has {}: what lies behind {} would be lost",
+                "the disk has {}: data after {} would be lost",
                 ByteSize(old_bytes),
                 ByteSize(new_bytes)
             ))

@@ -118,7 +118,8 @@ impl Target {
         Ok(self)
     }
 
-    /// Space is made written by `writer`: it has a file open that must not be opened again by its name, or knows a better way.
+    /// Space is made written by `writer`: it has a file open that must not be opened again by its
+    /// name, or knows a better way.
     pub fn with_writer(mut self, writer: SpaceWriter) -> Self {
         self.writer = Some(writer);
         self
@@ -187,7 +188,8 @@ impl Target {
         }
     }
 
-    /// Zeros in `range` of a disk, which give its space back where that is not preallocated, as for a new image.
+    /// Zeros in `range` of a disk, which give its space back where that is not preallocated, as for
+    /// a new image.
     pub(crate) fn zero(&self, range: ByteRange, preallocation: Preallocation) -> Result<()> {
         let ways: &[FallocateMode] = match preallocation {
             Preallocation::Off => &[FallocateMode::PunchHole, FallocateMode::ZeroRangeKeepSize],
@@ -206,7 +208,8 @@ impl Target {
         })
     }
 
-    /// Brings the space of `range`, inside the file, to what `preallocation` asks for. Data there stays. A disk has its space.
+    /// Brings the space of `range`, inside the file, to what `preallocation` asks for. Data there
+    /// stays. A disk has its space.
     pub(crate) fn make_space(
         &self,
         range: ByteRange,

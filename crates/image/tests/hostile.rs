@@ -1,4 +1,5 @@
-//! Images with anything in their headers, tables and lists: every question has an answer or an error, in little time and memory.
+//! Images with anything in their headers, tables and lists: every question has an answer or an
+//! error, in little time and memory.
 
 use std::fs::File;
 use std::ops::ControlFlow;

@@ -42,8 +42,8 @@ pub(crate) struct Checkpoints {
 }
 
 impl Checkpoints {
-    /// Takes in a transaction that was written at `position`: the latest contents of its blocks are its own,
-    /// and blocks that it revoked need no home any more.
+    /// Takes in a transaction that was written at `position`: the latest contents of its blocks are
+    /// its own, and blocks that it revoked need no home any more.
     pub(crate) fn committed(
         &mut self,
         transaction: Settled,

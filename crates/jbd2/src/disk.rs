@@ -53,7 +53,8 @@ impl Disk {
         self.place.block_bytes() as usize
     }
 
-    /// Whether the journal may keep copies of the block: it is on the device, and not the journal's own.
+    /// Whether the journal may keep copies of the block: it is on the device, and not the journal's
+    /// own.
     pub(crate) fn is_home(&self, block: PhysicalBlock) -> bool {
         block.0 < self.home_blocks && !self.place.contains(block)
     }

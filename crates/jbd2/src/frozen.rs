@@ -37,9 +37,9 @@ impl Frozen {
         ends.map(move |end| &self.blocks[std::mem::replace(&mut start, end)..end])
     }
 
-    /// A block that was metadata and no longer is: its copies in the log, up to this transaction, are not to
-    /// be replayed over what it holds from now on. A block that is also among the changed ones became
-    /// metadata again; it is not revoked.
+    /// A block that was metadata and no longer is: its copies in the log, up to this transaction,
+    /// are not to be replayed over what it holds from now on. A block that is also among the
+    /// changed ones became metadata again; it is not revoked.
     pub fn revoke(&mut self, block: PhysicalBlock) {
         self.revoked.push(block);
     }

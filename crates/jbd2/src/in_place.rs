@@ -1,8 +1,10 @@
-//! Commits of a file system without a journal: the blocks of a transaction are written where they belong.
+//! Commits of a file system without a journal: the blocks of a transaction are written where they
+//! belong.
 //!
-//! Model: a transaction is written in stages, which the client separates by [barriers](crate::Frozen::barrier). The
-//! data comes first, and each stage is durable before the next is begun. A power cut leaves a transaction done in
-//! part; the stages are ordered so that a check of the file system can repair that.
+//! Model: a transaction is written in stages, which the client separates by
+//! [barriers](crate::Frozen::barrier). The data comes first, and each stage is durable before the
+//! next is begun. A power cut leaves a transaction done in part; the stages are ordered so that a
+//! check of the file system can repair that.
 //!
 //! After the first error of the device nothing is written any more, as with a journal.
 
@@ -54,8 +56,8 @@ impl InPlace {
         TRANSACTION_BYTES_MAX / self.block_bytes
     }
 
-    /// Writes a transaction, stage by stage; it is durable when this returns, along with all that was written to the
-    /// device before.
+    /// Writes a transaction, stage by stage; it is durable when this returns, along with all that
+    /// was written to the device before.
     pub(crate) fn commit(&self, transaction: &Frozen) -> Result<()> {
         let _alone = lock(&self.writing);
         self.failure.check()?;

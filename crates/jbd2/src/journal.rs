@@ -1,10 +1,12 @@
-//! The journal in use: transactions go in at the head of the log, and leave at its tail when they are home.
+//! The journal in use: transactions go in at the head of the log, and leave at its tail when they
+//! are home.
 //!
-//! Model: `state` is that of the one who writes; readers only meet the table. Everything that changes the log
-//! goes through the state's lock, also while the device works, so that commits and checkpoints alternate.
+//! Model: `state` is that of the one who writes; readers only meet the table. Everything that
+//! changes the log goes through the state's lock, also while the device works, so that commits and
+//! checkpoints alternate.
 //!
-//! After the first error of the device nothing is written any more: of what it kept, nothing is known. Every
-//! later call gives that error. What recovery finds is what was committed before.
+//! After the first error of the device nothing is written any more: of what it kept, nothing is
+//! known. Every later call gives that error. What recovery finds is what was committed before.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -57,8 +59,8 @@ pub enum FastCommits {
 /// What a journal is to be like.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct JournalOptions {
-    /// How the log is written; `None`: as the superblock says. The kernel's ext4 takes checksums v3 where
-    /// the file system has `metadata_csum`, else none, and 64 bits where it has `64bit`.
+    /// How the log is written; `None`: as the superblock says. The kernel's ext4 takes checksums v3
+    /// where the file system has `metadata_csum`, else none, and 64 bits where it has `64bit`.
     pub format: Option<LogFormat>,
     /// Whether there will be fast commits.
     pub fast_commits: FastCommits,
@@ -115,12 +117,13 @@ struct State {
 }
 
 impl Journal {
-    /// Opens a journal whose log is empty: new, left so, or [recovered](crate::Recovery). Writes nothing yet.
-    /// An error number in its superblock is forgotten with the first transaction.
+    /// Opens a journal whose log is empty: new, left so, or [recovered](crate::Recovery). Writes
+    /// nothing yet. An error number in its superblock is forgotten with the first transaction.
     ///
     /// # Errors
-    /// `InvalidArgument` when the log is not empty, and for a format that cannot name the blocks of the
-    /// device; `Unsupported` for a superblock of the first version; as [`Recovery::read`](crate::Recovery::read).
+    /// `InvalidArgument` when the log is not empty, and for a format that cannot name the blocks of
+    /// the device; `Unsupported` for a superblock of the first version; as
+    /// [`Recovery::read`](crate::Recovery::read).
     pub fn open(device: Arc<dyn Device>, place: Place, options: JournalOptions) -> Result<Self> {
         let disk = Disk::new(device, place)?;
         let superblock = disk.read_superblock()?;
@@ -171,18 +174,20 @@ impl Journal {
         Some(self.table.get(block)?.contents)
     }
 
-    /// How many blocks a transaction may change or revoke. [`commit`](Self::commit) takes more, as long as the
-    /// log has the space.
+    /// How many blocks a transaction may change or revoke. [`commit`](Self::commit) takes more, as
+    /// long as the log has the space.
     pub fn transaction_blocks_max(&self) -> u32 {
         self.transaction_blocks_max
     }
 
-    /// Writes a transaction, which is durable when this returns, along with all that was written to the device
-    /// before. Brings older ones home where the log needs the space. An empty one writes nothing.
+    /// Writes a transaction, which is durable when this returns, along with all that was written to
+    /// the device before. Brings older ones home where the log needs the space. An empty one writes
+    /// nothing.
     ///
     /// # Errors
-    /// `InvalidArgument` for blocks that are none of the device's, are the journal's own or have another
-    /// length, and for more of them than the log has space. Errors of the device stop the journal.
+    /// `InvalidArgument` for blocks that are none of the device's, are the journal's own or have
+    /// another length, and for more of them than the log has space. Errors of the device stop the
+    /// journal.
     pub fn commit(&self, transaction: Frozen) -> Result<()> {
         let mut state = lock(&self.state);
         self.failure.check()?;
@@ -195,8 +200,8 @@ impl Journal {
         self.stop_on_error(&state, written)
     }
 
-    /// Where a fast commit on the next transaction would go. `None` when it would not be found after a crash, as
-    /// there is no log yet, and where none are kept.
+    /// Where a fast commit on the next transaction would go. `None` when it would not be found
+    /// after a crash, as there is no log yet, and where none are kept.
     pub fn fast_commit_space(&self) -> Option<FastCommitSpace> {
         let state = lock(&self.state);
         let left = self.fast_commits.len() as u32 - state.fast_used;
@@ -208,16 +213,16 @@ impl Journal {
         })
     }
 
-    /// Writes a fast commit behind those that are there: whole blocks, as the file system reads them. It is durable
-    /// when this returns, along with all that was written to the device before; the next transaction ends it.
-    /// No bytes are a flush.
+    /// Writes a fast commit behind those that are there: whole blocks, as the file system reads
+    /// them. It is durable when this returns, along with all that was written to the device before;
+    /// the next transaction ends it. No bytes are a flush.
     ///
-    /// The first block is written last, when the others are durable: what a power cut leaves is no beginning
-    /// without an end, over which others stumble.
+    /// The first block is written last, when the others are durable: what a power cut leaves is no
+    /// beginning without an end, over which others stumble.
     ///
     /// # Errors
-    /// `InvalidArgument` for more than there is [space](Self::fast_commit_space) for. Errors of the device stop the
-    /// journal.
+    /// `InvalidArgument` for more than there is [space](Self::fast_commit_space) for. Errors of the
+    /// device stop the journal.
     pub fn write_fast_commit(&self, bytes: &[u8]) -> Result<()> {
         let mut state = lock(&self.state);
         self.failure.check()?;
@@ -263,7 +268,8 @@ impl Journal {
         self.disk.submit(requests)
     }
 
-    /// Writes what is committed of a block home now, if it is not there; durable with the next flush.
+    /// Writes what is committed of a block home now, if it is not there; durable with the next
+    /// flush.
     ///
     /// # Errors
     /// Errors of the device stop the journal.
@@ -330,8 +336,8 @@ impl Journal {
         })
     }
 
-    /// Brings everything home and declares the log empty, as for an unmount. The next transaction begins a
-    /// new one.
+    /// Brings everything home and declares the log empty, as for an unmount. The next transaction
+    /// begins a new one.
     ///
     /// # Errors
     /// Errors of the device stop the journal.
@@ -351,15 +357,17 @@ impl Journal {
         }
     }
 
-    /// The number that the next transaction will have on the disk, while there is a log there: that of fast
-    /// commits made before it. `None` also means that fast commits would not be found after a crash.
+    /// The number that the next transaction will have on the disk, while there is a log there: that
+    /// of fast commits made before it. `None` also means that fast commits would not be found after
+    /// a crash.
     pub fn next_sequence(&self) -> Option<Sequence> {
         let state = lock(&self.state);
         let is_started = state.log.is_started();
         is_started.then(|| state.log.head().sequence)
     }
 
-    /// The blocks of the journal for fast commits; empty without them. What they hold is the file system's.
+    /// The blocks of the journal for fast commits; empty without them. What they hold is the file
+    /// system's.
     pub fn fast_commits(&self) -> Range<u32> {
         self.fast_commits.clone()
     }

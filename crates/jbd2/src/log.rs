@@ -73,7 +73,8 @@ impl Log {
                 true => head,
                 false => ring.first(),
             },
-            // The number in an empty log may have been given to a transaction that was never complete.
+            // The number in an empty log may have been given to a transaction that was never
+            // complete.
             next: superblock.sequence().next(),
             superblock,
             used: 0,
@@ -160,7 +161,8 @@ impl Log {
     /// Writes a transaction that was checked and has space; it is durable when this returns.
     ///
     /// # Errors
-    /// Those of the device; then it is unknown whether the transaction counts, and nothing may follow it.
+    /// Those of the device; then it is unknown whether the transaction counts, and nothing may
+    /// follow it.
     pub(crate) fn append(&mut self, transaction: &Settled) -> Result<()> {
         let space = self.space(transaction) as u32;
         assert!(
@@ -213,7 +215,8 @@ impl Log {
         Ok(())
     }
 
-    /// Gives the blocks before `tail` free, `used` being what is left. What lay there is durable at home.
+    /// Gives the blocks before `tail` free, `used` being what is left. What lay there is durable at
+    /// home.
     pub(crate) fn set_tail(&mut self, tail: Position, used: u32) -> Result<()> {
         let mut superblock = self.superblock.clone();
         superblock.set_start(Some(JournalBlock(tail.block)), tail.sequence);
@@ -237,8 +240,8 @@ impl Log {
         Ok(())
     }
 
-    /// Leaves a note for e2fsck that the journal was stopped by an error. It may fail as well, which changes
-    /// nothing any more.
+    /// Leaves a note for e2fsck that the journal was stopped by an error. It may fail as well,
+    /// which changes nothing any more.
     pub(crate) fn note_failure(&self) {
         let mut superblock = self.superblock.clone();
         let edited = superblock.edit(|raw| raw.s_errno.set(ERROR_NUMBER as u32));

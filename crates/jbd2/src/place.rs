@@ -34,11 +34,12 @@ pub struct Place {
 }
 
 impl Place {
-    /// The place made of `runs`, in blocks of `block_bytes`, which is also the block of the file system.
+    /// The place made of `runs`, in blocks of `block_bytes`, which is also the block of the file
+    /// system.
     ///
     /// # Errors
-    /// `InvalidArgument` for a block that is no power of two from 1,024 to 65,536, `Corrupt` for runs that are
-    /// empty, overlap, or have more blocks than a journal can.
+    /// `InvalidArgument` for a block that is no power of two from 1,024 to 65,536, `Corrupt` for
+    /// runs that are empty, overlap, or have more blocks than a journal can.
     pub fn new(block_bytes: u32, runs: &[Run]) -> Result<Self> {
         if !block_bytes.is_power_of_two() || !(1024..=65536).contains(&block_bytes) {
             return Err(Error::new(ErrorKind::InvalidArgument)

@@ -40,12 +40,13 @@ pub struct RecoveryReport {
     pub transactions: u32,
     /// Blocks that the log has newer contents of.
     pub blocks: u32,
-    /// Blocks whose copies were found and taken back, as a later transaction, or their own, revoked them.
+    /// Blocks whose copies were found and taken back, as a later transaction, or their own, revoked
+    /// them.
     pub revoked: u64,
     /// The first transaction that is not complete.
     pub next: Sequence,
-    /// A transaction that the log ends before, although its commit block is there: its checksum is wrong.
-    /// What it would have changed is lost, and the file system should be checked.
+    /// A transaction that the log ends before, although its commit block is there: its checksum is
+    /// wrong. What it would have changed is lost, and the file system should be checked.
     pub failed_commit: Option<Sequence>,
     /// `s_errno`: the error that stopped the journal, as a negative number of Linux; 0 for none.
     pub error_number: i32,
@@ -66,7 +67,8 @@ impl Recovery {
     ///
     /// # Errors
     /// `Corrupt` for a superblock or a log that cannot be true, also where a checksum is wrong in a
-    /// transaction that was committed; `Unsupported` for features that are not known; errors of the device.
+    /// transaction that was committed; `Unsupported` for features that are not known; errors of the
+    /// device.
     pub fn read(device: Arc<dyn Device>, place: Place) -> Result<Self> {
         let disk = Disk::new(device, place)?;
         let superblock = disk.read_superblock()?;
@@ -99,8 +101,9 @@ impl Recovery {
         &self.report
     }
 
-    /// The blocks for fast commits, from the first on, for the transaction [`RecoveryReport::next`]: what is
-    /// there of others is old. None where there can be no fast commits.
+    /// The blocks for fast commits, from the first on, for the transaction
+    /// [`RecoveryReport::next`]: what is there of others is old. None where there can be no fast
+    /// commits.
     pub fn fast_commits(&self) -> FastCommitBlocks<'_> {
         let blocks = match self.is_needed() {
             true => self.superblock.fast_commits(),
@@ -131,9 +134,9 @@ impl Recovery {
         self.disk.flush()
     }
 
-    /// Declares the log empty, once all that was in it is durable at home. The next transaction gets a number
-    /// that was not used before, also not by one that was never complete. An error number is forgotten: it has to be
-    /// noted elsewhere before.
+    /// Declares the log empty, once all that was in it is durable at home. The next transaction
+    /// gets a number that was not used before, also not by one that was never complete. An error
+    /// number is forgotten: it has to be noted elsewhere before.
     ///
     /// # Errors
     /// Those of the device.

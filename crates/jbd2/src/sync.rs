@@ -1,6 +1,8 @@
-//! The primitives that threads meet on: those of the standard library, or of the model checker `shuttle`.
+//! The primitives that threads meet on: those of the standard library, or of the model checker
+//! `shuttle`.
 //!
-//! Nothing else in the crate names a lock, an atomic or a thread, so that what the checker explores is what runs.
+//! Nothing else in the crate names a lock, an atomic or a thread, so that what the checker explores
+//! is what runs.
 
 use std::sync::PoisonError;
 use std::time::Duration;
@@ -73,7 +75,8 @@ pub(crate) enum Woken {
     TimeOver,
 }
 
-/// Waits for news, or until the time is over. The model checker knows no time: there it waits for news.
+/// Waits for news, or until the time is over. The model checker knows no time: there it waits for
+/// news.
 pub(crate) fn wait_for<'a, T>(
     condvar: &Condvar,
     guard: MutexGuard<'a, T>,

@@ -35,8 +35,8 @@ use shared::Shared;
 
 pub use handle::{Extension, Handle};
 
-/// A transaction of this opening of the journal, counted from 1. Not its number on the disk: those that
-/// changed nothing have none there.
+/// A transaction of this opening of the journal, counted from 1. Not its number on the disk: those
+/// that changed nothing have none there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TransactionId(u64);
 
@@ -65,24 +65,25 @@ impl Epoch {
     }
 }
 
-/// The one whose metadata it is. All calls come from the thread of the commits, one after the other.
+/// The one whose metadata it is. All calls come from the thread of the commits, one after the
+/// other.
 pub trait Client: Send + Sync + 'static {
-    /// Hands over what the transaction changed: the contents of every changed block, and the blocks that were
-    /// revoked. No handle is open meanwhile and none can be opened, so this should be quick. Changes after it
-    /// belong to the next transaction.
+    /// Hands over what the transaction changed: the contents of every changed block, and the blocks
+    /// that were revoked. No handle is open meanwhile and none can be opened, so this should be
+    /// quick. Changes after it belong to the next transaction.
     fn freeze(&self, transaction: TransactionId, frozen: &mut Frozen);
 
-    /// Says in a fast commit what the transaction has changed since the last commit, full or fast: whole blocks as
-    /// the client reads them after a crash, no more than `space` has left. No bytes say that there is nothing to
-    /// be said. `None`: it cannot be said so, and the transaction is committed. No handle is open meanwhile and
-    /// none can be opened.
+    /// Says in a fast commit what the transaction has changed since the last commit, full or fast:
+    /// whole blocks as the client reads them after a crash, no more than `space` has left. No bytes
+    /// say that there is nothing to be said. `None`: it cannot be said so, and the transaction is
+    /// committed. No handle is open meanwhile and none can be opened.
     fn fast_commit(&self, transaction: TransactionId, space: &FastCommitSpace) -> Option<Vec<u8>> {
         let _ = (transaction, space);
         None
     }
 
-    /// Writes what must be on the device before the transaction is: the data of ordered files. Handles of
-    /// the next transaction are open meanwhile. Flushing is not needed.
+    /// Writes what must be on the device before the transaction is: the data of ordered files.
+    /// Handles of the next transaction are open meanwhile. Flushing is not needed.
     ///
     /// # Errors
     /// Stop the journal; the transaction is not committed.
@@ -128,9 +129,9 @@ pub struct TransactionOptions {
     pub interval: Duration,
     /// How many slots the threads are spread over; `None`: by the number of processors.
     pub slots: Option<usize>,
-    /// Credits of a transaction; `None`: [`Journal::transaction_blocks_max`], without a journal 32 MiB. A client may give more when it counts
-    /// parts of one block each; that what it freezes has space in the log is then its own concern, and found
-    /// out by the commit: `InvalidArgument`.
+    /// Credits of a transaction; `None`: [`Journal::transaction_blocks_max`], without a journal 32
+    /// MiB. A client may give more when it counts parts of one block each; that what it freezes has
+    /// space in the log is then its own concern, and found out by the commit: `InvalidArgument`.
     pub credits: Option<u32>,
 }
 
@@ -147,8 +148,8 @@ impl Default for TransactionOptions {
 
 /// The transactions of a journal, or without one, and the thread that commits them.
 ///
-/// Dropped, it stops the thread after what that is doing, and commits nothing: as a crash would. Before that,
-/// [`empty`](Self::empty) leaves everything in place.
+/// Dropped, it stops the thread after what that is doing, and commits nothing: as a crash would.
+/// Before that, [`empty`](Self::empty) leaves everything in place.
 pub struct Transactions<C: Client> {
     shared: Arc<Shared<C>>,
     committer: Option<JoinHandle<()>>,
@@ -172,9 +173,9 @@ impl<C: Client> Transactions<C> {
         })
     }
 
-    /// Opens a handle for the changes of one operation, which may touch up to `credits` blocks that are not
-    /// part of the transaction yet, blocks that it revokes among them. Waits for a commit where the
-    /// transaction has not that many left. Handles of a thread do not nest.
+    /// Opens a handle for the changes of one operation, which may touch up to `credits` blocks that
+    /// are not part of the transaction yet, blocks that it revokes among them. Waits for a commit
+    /// where the transaction has not that many left. Handles of a thread do not nest.
     ///
     /// # Errors
     /// `InvalidArgument` for more than a transaction can hold; the error that stopped the journal.
@@ -188,8 +189,8 @@ impl<C: Client> Transactions<C> {
         self.shared.running()
     }
 
-    /// Waits until the transaction is durable, committing it if it is running; then the thread must have no
-    /// handle open.
+    /// Waits until the transaction is durable, committing it if it is running; then the thread must
+    /// have no handle open.
     ///
     /// # Errors
     /// The error that stopped the journal, if the transaction was not durable before.
@@ -212,8 +213,8 @@ impl<C: Client> Transactions<C> {
         self.shared.epoch()
     }
 
-    /// Waits until what the epoch has changed is durable, by a fast commit where there can be one; if it is the
-    /// present one, the thread must have no handle open.
+    /// Waits until what the epoch has changed is durable, by a fast commit where there can be one;
+    /// if it is the present one, the thread must have no handle open.
     ///
     /// # Errors
     /// The error that stopped the journal, if the epoch was not durable before.
@@ -245,8 +246,8 @@ impl<C: Client> Transactions<C> {
         self.shared.last_committed()
     }
 
-    /// Commits what is there, brings all of it home and declares the log empty, as for an unmount. Where
-    /// handles are opened meanwhile, what they change is left for later.
+    /// Commits what is there, brings all of it home and declares the log empty, as for an unmount.
+    /// Where handles are opened meanwhile, what they change is left for later.
     ///
     /// # Errors
     /// The error that stopped the journal.
@@ -255,8 +256,9 @@ impl<C: Client> Transactions<C> {
         self.shared.empty()
     }
 
-    /// Stops the journal: nothing that has not been committed ever will be. For a change that failed halfway,
-    /// called before its handle is closed. The first error stays; the client hears of it.
+    /// Stops the journal: nothing that has not been committed ever will be. For a change that
+    /// failed halfway, called before its handle is closed. The first error stays; the client hears
+    /// of it.
     pub fn abort(&self, error: Error) {
         self.shared.abort(error);
     }

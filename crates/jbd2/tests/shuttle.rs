@@ -61,8 +61,8 @@ fn device_of(blocks: u32) -> MemoryDevice {
     device
 }
 
-/// Counters in blocks. Its locks are those of the standard library: nothing of the checker happens while one
-/// is held.
+/// Counters in blocks. Its locks are those of the standard library: nothing of the checker happens
+/// while one is held.
 #[derive(Default)]
 struct Counters {
     values: Mutex<[u64; HOMES as usize]>,

@@ -1,4 +1,5 @@
-//! The allocator's hot paths, one at a time and a given number of times, for `cargo xtask instructions`.
+//! The allocator's hot paths, one at a time and a given number of times, for `cargo xtask
+//! instructions`.
 
 use std::convert::Infallible;
 use std::process::ExitCode;
@@ -40,8 +41,8 @@ struct Groups {
 }
 
 impl Groups {
-    /// An allocator over groups with a free run in every `spacing` blocks, of eight lengths not much shorter than
-    /// that, or without a used block.
+    /// An allocator over groups with a free run in every `spacing` blocks, of eight lengths not
+    /// much shorter than that, or without a used block.
     fn allocator(groups: u64, spacing: Option<usize>, options: Options) -> Allocator {
         let geometry = Geometry {
             first: Block(0),

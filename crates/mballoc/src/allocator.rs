@@ -16,8 +16,9 @@ use crate::{BitmapSource, Block, BlockRange, Geometry, GroupNumber, Statistics, 
 
 /// The free space of a file system: finds blocks for owners and takes them back.
 ///
-/// Does no I/O: the file system's own bitmaps are read through a [`BitmapSource`] when a group is first needed,
-/// and writing them is the caller's part. All methods may be called from several threads.
+/// Does no I/O: the file system's own bitmaps are read through a [`BitmapSource`] when a group is
+/// first needed, and writing them is the caller's part. All methods may be called from several
+/// threads.
 pub struct Allocator {
     pub(crate) shared: Arc<Shared>,
 }
@@ -26,8 +27,9 @@ impl Allocator {
     /// An allocator over `geometry`, which reads no bitmap yet.
     ///
     /// # Errors
-    /// `InvalidArgument` for a geometry that no file system has, and windows whose smallest is larger than their
-    /// largest; `Corrupt` when the source says of a group that more blocks are free than it has.
+    /// `InvalidArgument` for a geometry that no file system has, and windows whose smallest is
+    /// larger than their largest; `Corrupt` when the source says of a group that more blocks are
+    /// free than it has.
     pub fn open(
         geometry: Geometry,
         options: Options,
@@ -55,8 +57,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// What `transaction` freed, now that it has committed. The blocks can be allocated again when the result is
-    /// dropped: there is time to discard them.
+    /// What `transaction` freed, now that it has committed. The blocks can be allocated again when
+    /// the result is dropped: there is time to discard them.
     pub fn committed(&self, transaction: TransactionId) -> WithheldBlocks<'_> {
         WithheldBlocks {
             shared: &self.shared,
@@ -107,7 +109,8 @@ impl Allocator {
         self.shared.pending.blocks()
     }
 
-    /// Visits the free runs in order, without those in windows, until `visit` breaks. Reads every bitmap.
+    /// Visits the free runs in order, without those in windows, until `visit` breaks. Reads every
+    /// bitmap.
     pub fn for_each_free(&self, mut visit: impl FnMut(BlockRange) -> ControlFlow<()>) {
         self.shared.for_each_free(&mut visit);
     }

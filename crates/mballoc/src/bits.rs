@@ -179,7 +179,8 @@ impl GroupBits {
         }
     }
 
-    /// Brings the levels above words up to date, after words `start..end` became wholly free or not.
+    /// Brings the levels above words up to date, after words `start..end` became wholly free or
+    /// not.
     fn update_above(&mut self, shape: &Shape, mut start: usize, mut end: usize, free: bool) {
         for order in WORD_ORDER + 1..=shape.top() {
             start /= 2;

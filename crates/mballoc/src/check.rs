@@ -8,8 +8,9 @@ use crate::sync::lock;
 use crate::{Allocator, GroupNumber};
 
 impl Allocator {
-    /// Compares everything derived with what it is derived from: counters with bits, index with groups, levels
-    /// with bitmaps; windows and pending blocks are in use and disjoint. For tests and tools.
+    /// Compares everything derived with what it is derived from: counters with bits, index with
+    /// groups, levels with bitmaps; windows and pending blocks are in use and disjoint. For tests
+    /// and tools.
     ///
     /// # Errors
     /// What is wrong first, in words. Only while no other thread uses the allocator.

@@ -104,8 +104,8 @@ impl Group {
 }
 
 impl Loaded {
-    /// A group of `length` blocks from its bitmap as the file system has it; `promised` is the number of free
-    /// blocks that its descriptor says.
+    /// A group of `length` blocks from its bitmap as the file system has it; `promised` is the
+    /// number of free blocks that its descriptor says.
     pub(crate) fn new(
         shape: &Shape,
         number: GroupNumber,
@@ -186,8 +186,8 @@ impl Loaded {
         }
     }
 
-    /// Notes blocks that are free after a commit, joined with what is noted beside them. Whether they are the
-    /// first that the group has of the transaction.
+    /// Notes blocks that are free after a commit, joined with what is noted beside them. Whether
+    /// they are the first that the group has of the transaction.
     pub(crate) fn add_pending(&mut self, start: u32, count: u32, waits_for: TransactionId) -> bool {
         let first = !self.waiting.contains(&waits_for);
         if first {

@@ -74,8 +74,8 @@ impl RunIndex {
         }
     }
 
-    /// The next group that is not read and claims 2^`order` free blocks or nearly twice as many, from `from` on, before
-    /// `end`.
+    /// The next group that is not read and claims 2^`order` free blocks or nearly twice as many,
+    /// from `from` on, before `end`.
     pub(crate) fn next_claim(&self, order: usize, from: u32, end: u32) -> Option<u32> {
         let next = self.claims.get(order)?.next(from)?;
         (next < end).then_some(next)

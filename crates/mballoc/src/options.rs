@@ -1,7 +1,8 @@
-//! How the allocator behaves: each part of seeds/1's series, and what goes further, can be set alone.
+//! How the allocator behaves: each part of seeds/1's series, and what goes further, can be set
+//! alone.
 //!
-//! [`Options::default`] is what to use. [`Options::before_the_series`] is what the kernel did up to Linux 6.16,
-//! to be measured against.
+//! [`Options::default`] is what to use. [`Options::before_the_series`] is what the kernel did up to
+//! Linux 6.16, to be measured against.
 
 use extant_space::{Error, ErrorKind, Result};
 use serde::Serialize;
@@ -29,7 +30,8 @@ pub struct Options {
     pub reuse: Reuse,
     /// Processors to spread over; see [`StreamGoals`].
     pub cpus: usize,
-    /// Blocks that only requests with [`RequestFlags::USE_RESERVE`](crate::RequestFlags::USE_RESERVE) may take.
+    /// Blocks that only requests with
+    /// [`RequestFlags::USE_RESERVE`](crate::RequestFlags::USE_RESERVE) may take.
     pub reserved_blocks: u64,
 }
 
@@ -41,8 +43,8 @@ pub enum Policy {
     Linear,
     /// Groups that the index says will do, in the order of the disk (`mb_optimize_scan=1`).
     Optimised,
-    /// As `Optimised`, but a new file begins where the last allocation of any ended, so that the whole disk is
-    /// used evenly.
+    /// As `Optimised`, but a new file begins where the last allocation of any ended, so that the
+    /// whole disk is used evenly.
     Rotating,
 }
 
@@ -60,11 +62,12 @@ pub enum BusyGroups {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StreamGoals {
-    /// As many as `PerCpu`, spread evenly over the groups, and they stay where they are: each part of the disk is
-    /// filled from its begin. A goal that moves on leaves holes behind and breaks long runs ahead instead.
+    /// As many as `PerCpu`, spread evenly over the groups, and they stay where they are: each part
+    /// of the disk is filled from its begin. A goal that moves on leaves holes behind and breaks
+    /// long runs ahead instead.
     Homes,
-    /// The lesser of the processors and a quarter of the groups, at least one; an owner always has the same. Each
-    /// moves to where its last allocation was.
+    /// The lesser of the processors and a quarter of the groups, at least one; an owner always has
+    /// the same. Each moves to where its last allocation was.
     PerCpu,
     /// One for all, which moves.
     One,
@@ -84,7 +87,8 @@ pub enum SharedState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FreedExtents {
-    /// Merged with their neighbours in the group; the list of the transaction learns of a group once.
+    /// Merged with their neighbours in the group; the list of the transaction learns of a group
+    /// once.
     MergeFirst,
     /// Each entered into the list of the transaction under its lock, then merged.
     InsertFirst,
@@ -114,7 +118,8 @@ pub enum IndexKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reservation {
-    /// A window behind what a file has, of `growth` times its size, between `smallest` and `largest` blocks.
+    /// A window behind what a file has, of `growth` times its size, between `smallest` and
+    /// `largest` blocks.
     Windows {
         /// Blocks of the first window.
         smallest: u32,

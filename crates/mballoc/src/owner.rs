@@ -97,8 +97,8 @@ impl Owner {
     /// Takes consecutive blocks.
     ///
     /// # Errors
-    /// `NoSpace` when there are not `minimum` free blocks in a row below the limit, also not in windows;
-    /// `InvalidArgument` for a request that can never be met.
+    /// `NoSpace` when there are not `minimum` free blocks in a row below the limit, also not in
+    /// windows; `InvalidArgument` for a request that can never be met.
     pub fn allocate(&self, request: &Request) -> Result<Allocation<'_>> {
         let range = self.allocate_range(request)?;
         Ok(Allocation {
@@ -126,8 +126,8 @@ impl Owner {
         range
     }
 
-    /// The slow path: a group is needed. Without room, windows are taken back, as often as that brings any, and free
-    /// blocks that are withheld are waited for.
+    /// The slow path: a group is needed. Without room, windows are taken back, as often as that
+    /// brings any, and free blocks that are withheld are waited for.
     fn allocate_from_groups<'a>(
         &'a self,
         mut state: MutexGuard<'a, OwnerState>,
@@ -208,7 +208,8 @@ impl Owner {
         Ok(taken)
     }
 
-    /// Makes a window longer in place, where the blocks behind it are free and of its group, then takes from it.
+    /// Makes a window longer in place, where the blocks behind it are free and of its group, then
+    /// takes from it.
     fn extend_window(
         &self,
         state: &mut OwnerState,
@@ -281,9 +282,9 @@ impl Owner {
     /// Frees blocks.
     ///
     /// # Errors
-    /// `Corrupt` for blocks that are free already or whose group is out of use, `InvalidArgument` for blocks
-    /// outside; blocks before them in the range are free then. Blocks in the window of another owner pass for
-    /// blocks in use.
+    /// `Corrupt` for blocks that are free already or whose group is out of use, `InvalidArgument`
+    /// for blocks outside; blocks before them in the range are free then. Blocks in the window of
+    /// another owner pass for blocks in use.
     pub fn free(&self, range: BlockRange, when: Free) -> Result<()> {
         let mut state = self.lock();
         if let Some(window) = state.windows.iter().find(|window| window.overlaps(range)) {

@@ -53,7 +53,8 @@ impl PendingList {
         self.blocks.load(Ordering::Relaxed)
     }
 
-    /// Notes a run that was added to a group, whose lock is held. `first`: the group had none of the transaction.
+    /// Notes a run that was added to a group, whose lock is held. `first`: the group had none of
+    /// the transaction.
     pub(crate) fn note(
         &self,
         shared: &Shared,
@@ -134,8 +135,8 @@ impl PendingList {
         self.withheld.load(Ordering::Acquire)
     }
 
-    /// Whether a search that found nothing may find something now, as free blocks were withheld meanwhile. Waits until
-    /// they are back.
+    /// Whether a search that found nothing may find something now, as free blocks were withheld
+    /// meanwhile. Waits until they are back.
     pub(crate) fn retry(&self, before: u64) -> bool {
         let now = self.withheld.load(Ordering::Acquire);
         if !now.is_multiple_of(2) {

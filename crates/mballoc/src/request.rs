@@ -43,7 +43,8 @@ pub enum Goal {
     Anywhere,
     /// As near behind this block as can be.
     Near(Block),
-    /// At this block, which follows what the file has: even a few blocks there are better than more elsewhere.
+    /// At this block, which follows what the file has: even a few blocks there are better than more
+    /// elsewhere.
     Follow(Block),
 }
 

@@ -14,20 +14,22 @@ use crate::sync::{Ordering, lock};
 use crate::{Allocator, Block, Geometry, GroupNumber};
 
 impl Allocator {
-    /// Makes the file system end at `end`. The blocks that are added to the last group are free; new groups are
-    /// as the source says.
+    /// Makes the file system end at `end`. The blocks that are added to the last group are free;
+    /// new groups are as the source says.
     ///
     /// # Errors
-    /// `InvalidArgument` when `end` is not past the end, `Corrupt` as [`Allocator::open`]; nothing is changed.
+    /// `InvalidArgument` when `end` is not past the end, `Corrupt` as [`Allocator::open`]; nothing
+    /// is changed.
     pub fn grow(&self, end: Block) -> Result<()> {
         self.shared.grow(end)
     }
 
-    /// Makes the file system end at `end`, when all blocks from there on are free. Windows are taken back.
+    /// Makes the file system end at `end`, when all blocks from there on are free. Windows are
+    /// taken back.
     ///
     /// # Errors
-    /// `InUse` naming the first block found that is not free, `Corrupt` when a group there is out of use,
-    /// `InvalidArgument` when `end` is not before the end; nothing is changed.
+    /// `InUse` naming the first block found that is not free, `Corrupt` when a group there is out
+    /// of use, `InvalidArgument` when `end` is not before the end; nothing is changed.
     pub fn shrink(&self, end: Block) -> Result<()> {
         self.shared.shrink(end)
     }

@@ -46,7 +46,8 @@ pub(crate) struct Plan {
 }
 
 impl Shared {
-    /// Takes consecutive blocks out of a group. An error says that there are not even the fewest of use.
+    /// Takes consecutive blocks out of a group. An error says that there are not even the fewest of
+    /// use.
     pub(crate) fn take(&self, plan: &Plan) -> Result<BlockRange> {
         match self.find_and_take(plan) {
             Some(range) => Ok(range),

@@ -1,7 +1,7 @@
 //! What an allocator and its owners share: the groups, the index, the counters.
 //!
-//! Lock order: owner, then group, then the list of a transaction or of an order; the global lock of old is taken
-//! last and alone. The locks of two owners, or of two groups, are never held together.
+//! Lock order: owner, then group, then the list of a transaction or of an order; the global lock of
+//! old is taken last and alone. The locks of two owners, or of two groups, are never held together.
 
 use std::ops::ControlFlow;
 
@@ -27,7 +27,8 @@ pub(crate) struct Shared {
     pub(crate) shape: Shape,
     first: Block,
     blocks_per_group: u32,
-    /// Number of groups and one past the last block, as published; `groups` is published last when they grow.
+    /// Number of groups and one past the last block, as published; `groups` is published last when
+    /// they grow.
     groups_published: AtomicU32,
     end: AtomicU64,
     /// Nothing is taken from this block on. Below `end` while the file system shrinks.
@@ -253,8 +254,8 @@ impl Shared {
         lock(&self.out_of_use).clone()
     }
 
-    /// Visits the free runs of all groups that can be read, in order. Where they touch, runs of two groups are
-    /// one.
+    /// Visits the free runs of all groups that can be read, in order. Where they touch, runs of two
+    /// groups are one.
     pub(crate) fn for_each_free(&self, visit: &mut dyn FnMut(BlockRange) -> ControlFlow<()>) {
         let mut open: Option<BlockRange> = None;
         for number in 0..self.groups() {
@@ -360,8 +361,8 @@ impl LockedGroup<'_> {
         self.publish();
     }
 
-    /// The group's blocks, when `count` of them from `start` on can be freed: they are in use and not freed
-    /// already.
+    /// The group's blocks, when `count` of them from `start` on can be freed: they are in use and
+    /// not freed already.
     pub(crate) fn loaded_for_free(&mut self, start: u32, count: u32) -> Result<&mut Loaded> {
         let geometry = self.shared.geometry();
         let number = GroupNumber(self.number);

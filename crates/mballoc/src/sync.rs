@@ -1,6 +1,8 @@
-//! The primitives that threads meet on: those of the standard library, or of the model checker `shuttle`.
+//! The primitives that threads meet on: those of the standard library, or of the model checker
+//! `shuttle`.
 //!
-//! Nothing else in the crate names a lock or an atomic, so that what the checker explores is what runs.
+//! Nothing else in the crate names a lock or an atomic, so that what the checker explores is what
+//! runs.
 
 use std::time::{Duration, Instant};
 
@@ -25,8 +27,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect(POISONED)
 }
 
-/// Does what a drop does, unless a panic has left the allocator half changed: then it is of no use to anybody, and a
-/// second panic would end the process.
+/// Does what a drop does, unless a panic has left the allocator half changed: then it is of no use
+/// to anybody, and a second panic would end the process.
 pub(crate) fn after_panics(drop: impl FnOnce()) {
     if std::thread::panicking() {
         return;

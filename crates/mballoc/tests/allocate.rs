@@ -1,4 +1,5 @@
-//! What a request gets: goal, length, alignment, limit, reserve, policy, and what the statistics say of it.
+//! What a request gets: goal, length, alignment, limit, reserve, policy, and what the statistics
+//! say of it.
 
 #![cfg(not(feature = "shuttle"))]
 

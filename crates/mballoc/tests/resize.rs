@@ -324,7 +324,8 @@ fn disk_that_is_resized_while_threads_allocate_loses_nothing() {
     }
 }
 
-/// Ends the threads when it goes, also by a failed assertion: who waits for them would wait for ever.
+/// Ends the threads when it goes, also by a failed assertion: who waits for them would wait for
+/// ever.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {

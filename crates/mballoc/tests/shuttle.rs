@@ -148,7 +148,8 @@ fn threads_that_fill_a_disk_get_all_of_it() {
     });
 }
 
-/// One group leaves a set of the index as another enters it: its word becomes empty and filled again.
+/// One group leaves a set of the index as another enters it: its word becomes empty and filled
+/// again.
 #[test]
 fn index_is_true_after_groups_leave_and_enter_it_side_by_side() {
     explore(300, |options| {

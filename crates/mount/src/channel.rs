@@ -1,6 +1,7 @@
 //! `/dev/fuse`: where requests come from and answers go.
 //!
-//! One read gives one request, one write takes one answer; both may be done by several threads at once.
+//! One read gives one request, one write takes one answer; both may be done by several threads at
+//! once.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -50,8 +51,8 @@ impl Channel {
         Arc::clone(&self.0)
     }
 
-    /// Waits for a request and puts it into `buffer`, which has room for the largest one. Returns its length, or how the
-    /// connection ended.
+    /// Waits for a request and puts it into `buffer`, which has room for the largest one. Returns
+    /// its length, or how the connection ended.
     pub fn receive(&self, buffer: &mut [u8]) -> Result<std::result::Result<usize, End>> {
         let mut was_aborted = false;
         loop {

@@ -54,7 +54,8 @@ pub(crate) enum Manner {
 /// Mounts at `directory`.
 ///
 /// # Errors
-/// `NotFound`, `NotDirectory`; `PermissionDenied`; `Unsupported` without FUSE or `fusermount3`; what either of them says.
+/// `NotFound`, `NotDirectory`; `PermissionDenied`; `Unsupported` without FUSE or `fusermount3`;
+/// what either of them says.
 pub(crate) fn mount(directory: &Path, options: &MountOptions) -> Result<(OwnedFd, Mounted)> {
     let directory = place(directory)?;
     let watcher = match options.auto_unmount {
@@ -156,7 +157,8 @@ impl Mounted {
         Ok(seen.is_some_and(|mount| mount.device == self.device))
     }
 
-    /// Ends the connection for all who wait. The owner of a mount may, where the control files of FUSE are.
+    /// Ends the connection for all who wait. The owner of a mount may, where the control files of
+    /// FUSE are.
     fn cut(&self) {
         let minor = rustix::fs::minor(self.device);
         let abort = format!("/sys/fs/fuse/connections/{minor}/abort");

@@ -70,15 +70,17 @@ impl Notifier {
         self.send(InvalidateInode::attributes(node.0))
     }
 
-    /// A range was written past the kernel's cache, by a request that is not answered yet: what the cache holds of it is
-    /// old. The kernel itself sees to that for writes that a caller waits for, not for asynchronous ones.
+    /// A range was written past the kernel's cache, by a request that is not answered yet: what the
+    /// cache holds of it is old. The kernel itself sees to that for writes that a caller waits for,
+    /// not for asynchronous ones.
     pub fn written_directly(&self, node: NodeId, range: Range<u64>) {
         if let Some(crew) = self.0.upgrade() {
             crew.invalidate_written(node, range);
         }
     }
 
-    /// Has the kernel write back what it holds of a file, for a read past its cache that is not answered yet.
+    /// Has the kernel write back what it holds of a file, for a read past its cache that is not
+    /// answered yet.
     ///
     /// # Errors
     /// `AGAIN` when too many requests wait for the kernel; those of the kernel.

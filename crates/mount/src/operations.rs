@@ -1,18 +1,22 @@
-//! What a file system answers: the line between the kernel's protocol and the file system behind it.
+//! What a file system answers: the line between the kernel's protocol and the file system behind
+//! it.
 //!
-//! Model: the kernel knows files by [`NodeId`]. Every [`Entry`] that is given out counts as one use of its node, and
-//! [`Operations::forget`] takes uses back; the root is always in use. A [`Handle`] is the server's own number for an open
-//! file or directory; nothing but the server interprets it.
+//! Model: the kernel knows files by [`NodeId`]. Every [`Entry`] that is given out counts as one use
+//! of its node, and [`Operations::forget`] takes uses back; the root is always in use. A [`Handle`]
+//! is the server's own number for an open file or directory; nothing but the server interprets it.
 //!
-//! - Methods are called from several threads at once; the kernel holds its locks where POSIX wants them (one rename of a
-//!   directory at a time, one change of a directory at a time, `setattr` and `write` of a file one at a time), but not more.
-//! - Permissions are the kernel's business (`default_permissions`), with what it cannot know left to the server: append-only
-//!   and immutable files, privileges to drop ([`Privileges`]), who inherits what from a directory.
+//! - Methods are called from several threads at once; the kernel holds its locks where POSIX wants
+//!   them (one rename of a directory at a time, one change of a directory at a time, `setattr` and
+//!   `write` of a file one at a time), but not more.
+//! - Permissions are the kernel's business (`default_permissions`), with what it cannot know left
+//!   to the server: append-only and immutable files, privileges to drop ([`Privileges`]), who
+//!   inherits what from a directory.
 //! - Locks (`fcntl`, `flock`) never get here: the kernel keeps them, as for any local file system.
-//! - An error is the number that the program gets. `NOSYS` has a meaning of its own: for many operations the kernel then does
-//!   without and never asks again. It is what every method answers by default, so a server writes down what it has.
-//! - A panic in a method ends the session: that request and all later ones are answered with `IO`, and
-//!   [`Operations::destroy`] is not called.
+//! - An error is the number that the program gets. `NOSYS` has a meaning of its own: for many
+//!   operations the kernel then does without and never asks again. It is what every method answers
+//!   by default, so a server writes down what it has.
+//! - A panic in a method ends the session: that request and all later ones are answered with `IO`,
+//!   and [`Operations::destroy`] is not called.
 //!
 //! Nothing of the protocol's own layout is visible here.
 
@@ -71,8 +75,8 @@ pub struct Request<'a> {
     pub cancel: &'a CancelToken,
 }
 
-/// Whether a change takes the set-user-ID and set-group-ID bits (that one only with the group's permission to execute) and
-/// the capabilities from a file.
+/// Whether a change takes the set-user-ID and set-group-ID bits (that one only with the group's
+/// permission to execute) and the capabilities from a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privileges {
     /// They stay.
@@ -86,8 +90,8 @@ pub enum Privileges {
 pub enum Export {
     /// They cannot.
     No,
-    /// `lookup` understands the names `.` and `..`, also of nodes that were forgotten, and entries carry generations; then
-    /// `open_by_handle_at(2)` and NFS work.
+    /// `lookup` understands the names `.` and `..`, also of nodes that were forgotten, and entries
+    /// carry generations; then `open_by_handle_at(2)` and NFS work.
     ByNumber,
 }
 
@@ -96,7 +100,8 @@ pub enum Export {
 pub struct NewNode {
     /// Type and permissions, before the umask.
     pub mode: u32,
-    /// What the caller does not want to permit; a default access list of the directory is used in its place.
+    /// What the caller does not want to permit; a default access list of the directory is used in
+    /// its place.
     pub umask: u32,
     /// Of a device: the number as in `stat` (major and minor by `rustix::fs::major` and `minor`).
     pub device: u64,
@@ -254,7 +259,8 @@ pub trait Operations: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// Puts the value of an extended attribute, at most 64 KiB, into `value`, which is empty. `NODATA` when there is none.
+    /// Puts the value of an extended attribute, at most 64 KiB, into `value`, which is empty.
+    /// `NODATA` when there is none.
     fn xattr(
         &self,
         request: &Request<'_>,
@@ -275,7 +281,8 @@ pub trait Operations: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// Sets an extended attribute. `privileges` says whether a new access list takes the set-group-ID bit away.
+    /// Sets an extended attribute. `privileges` says whether a new access list takes the
+    /// set-group-ID bit away.
     fn set_xattr(
         &self,
         request: &Request<'_>,
@@ -295,8 +302,8 @@ pub trait Operations: Send + Sync + 'static {
 
     // Open files.
 
-    /// Opens a file; `flags` are those of `open(2)`, with `TRUNC` and without `CREATE` and `EXCL`. `NOSYS` means that files are
-    /// used without a handle.
+    /// Opens a file; `flags` are those of `open(2)`, with `TRUNC` and without `CREATE` and `EXCL`.
+    /// `NOSYS` means that files are used without a handle.
     fn open(
         &self,
         request: &Request<'_>,
@@ -316,8 +323,9 @@ pub trait Operations: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// Reads into `data`, which is aligned to 4096 bytes in memory; less than its length is the end of the
-    /// file. With a writeback cache the kernel reads also through handles that are open for writing alone.
+    /// Reads into `data`, which is aligned to 4096 bytes in memory; less than its length is the end
+    /// of the file. With a writeback cache the kernel reads also through handles that are open for
+    /// writing alone.
     fn read(
         &self,
         request: &Request<'_>,
@@ -396,7 +404,8 @@ pub trait Operations: Send + Sync + 'static {
     /// The last user of a handle is gone.
     fn release_directory(&self, request: &Request<'_>, node: NodeId, handle: Handle) {}
 
-    /// Gives the names behind `cookie` (0: from the start, with `.` and `..`) to `sink` until it is full.
+    /// Gives the names behind `cookie` (0: from the start, with `.` and `..`) to `sink` until it is
+    /// full.
     fn list(
         &self,
         request: &Request<'_>,

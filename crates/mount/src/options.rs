@@ -29,13 +29,16 @@ pub use crate::transport::IoUring;
 pub struct MountOptions {
     /// Whether anything is written (`ro`, `rw`).
     pub access: Access,
-    /// Whether the journal is replayed, or passed over (`noload`, `norecovery`), which makes the mount read-only.
+    /// Whether the journal is replayed, or passed over (`noload`, `norecovery`), which makes the
+    /// mount read-only.
     pub replay: Replay,
-    /// `nodev` and `nosuid`, which are set unless it is said otherwise; `noexec`, `sync`, `dirsync`.
+    /// `nodev` and `nosuid`, which are set unless it is said otherwise; `noexec`, `sync`,
+    /// `dirsync`.
     pub flags: MountFlags,
     /// Which users have access (`allow_other`).
     pub audience: Audience,
-    /// When the time of the last access is noted (`relatime`, `noatime`, `strictatime`, `nodiratime`).
+    /// When the time of the last access is noted (`relatime`, `noatime`, `strictatime`,
+    /// `nodiratime`).
     pub access_times: AccessTimes,
     /// What is mounted, as lists of mounts show it (`fsname=`).
     pub source: Option<String>,
@@ -49,14 +52,15 @@ pub struct MountOptions {
     pub write_cache: WriteCache,
     /// Whether requests come through io_uring (`io_uring`, `no_io_uring`).
     pub io_uring: IoUring,
-    /// How many threads answer (`threads=`); by default one for each CPU, from 2 to 8, and with io_uring two for each. A
-    /// CPU has one at least then.
+    /// How many threads answer (`threads=`); by default one for each CPU, from 2 to 8, and with
+    /// io_uring two for each. A CPU has one at least then.
     pub threads: Option<NonZero<usize>>,
     /// On which CPUs they run (`pin`, `no_pin`).
     pub placement: Placement,
     /// Whether freed blocks are discarded (`discard`, `nodiscard`).
     pub discard: Discard,
-    /// Whether new space gets its place on the device below at once (`assign=off`, `assign=try`, `assign=require`).
+    /// Whether new space gets its place on the device below at once (`assign=off`, `assign=try`,
+    /// `assign=require`).
     pub assign: Assign,
     /// Reaction to corrupt metadata (`errors=continue`, `errors=remount-ro`); by default that of
     /// the superblock.
@@ -67,7 +71,8 @@ pub struct MountOptions {
     pub uid: Option<u32>,
     /// The same of groups (`gid=`).
     pub gid: Option<u32>,
-    /// Whom the files of the image's root belong to when neither is said (`idmap=none`, `idmap=user`).
+    /// Whom the files of the image's root belong to when neither is said (`idmap=none`,
+    /// `idmap=user`).
     pub id_mapping: IdMapping,
 }
 
@@ -157,7 +162,8 @@ impl MountOptions {
         Ok(())
     }
 
-    /// What mount(8) begins with for root, and leaves out of the list that it hands on: `dev` and `suid`.
+    /// What mount(8) begins with for root, and leaves out of the list that it hands on: `dev` and
+    /// `suid`.
     pub fn for_mount8() -> Self {
         Self {
             flags: MountFlags::empty(),
@@ -165,8 +171,8 @@ impl MountOptions {
         }
     }
 
-    /// Has root in the image be the user and group who mount it, unless other owners were asked for, or the image is made for this user:
-    /// its root directory belongs to `root_owner`.
+    /// Has root in the image be the user and group who mount it, unless other owners were asked
+    /// for, or the image is made for this user: its root directory belongs to `root_owner`.
     pub fn map_root_to(&mut self, user: u32, group: u32, root_owner: u32) {
         let has_owners = self.uid.is_some() || self.gid.is_some();
         let is_needed = user != 0 && root_owner != user;
@@ -175,8 +181,8 @@ impl MountOptions {
         }
     }
 
-    /// What `-o remount` can change: the options of every mount. All others of the list are passed over, as mount(8) repeats
-    /// those that are in force.
+    /// What `-o remount` can change: the options of every mount. All others of the list are passed
+    /// over, as mount(8) repeats those that are in force.
     pub fn for_remount(list: &str) -> Self {
         let mut options = Self::for_mount8();
         for word in list::split(list) {

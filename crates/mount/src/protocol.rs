@@ -1,10 +1,12 @@
 //! The kernel's FUSE protocol: numbers, structures, decoding of requests, encoding of answers.
 //!
-//! Model: a request is a header, the operation's structure, then names or data without padding; an answer is a header, then a
-//! structure, then data. Everything is in the byte order of the machine. Fields keep the kernel's names.
+//! Model: a request is a header, the operation's structure, then names or data without padding; an
+//! answer is a header, then a structure, then data. Everything is in the byte order of the machine.
+//! Fields keep the kernel's names.
 //!
-//! What comes from the kernel is not trusted to be long enough or to end its names: whatever does not fit is [`Malformed`].
-//! Structures from protocol 7.31 (Linux 5.4) on are known; older ones are refused when the mount begins.
+//! What comes from the kernel is not trusted to be long enough or to end its names: whatever does
+//! not fit is [`Malformed`]. Structures from protocol 7.31 (Linux 5.4) on are known; older ones are
+//! refused when the mount begins.
 //!
 //! Format: `include/uapi/linux/fuse.h` of Linux, which is also under a BSD licence.
 
@@ -48,7 +50,8 @@ pub(crate) struct AnswerHeader {
     pub unique: u64,
 }
 
-/// Data follows the header and the structure of a write: room in front of it, so that it can be aligned.
+/// Data follows the header and the structure of a write: room in front of it, so that it can be
+/// aligned.
 pub(crate) const WRITE_PREFIX: usize = size_of::<RequestHeader>() + size_of::<files::WriteIn>();
 
 /// A request that is shorter than it should be, or wrong in itself.

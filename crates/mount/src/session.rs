@@ -36,7 +36,8 @@ use crate::transport::{End, Transport, is_offered, not_offered};
 const FIRST_REQUEST_LENGTH: usize = 8192;
 /// How long a failed session waits for threads that may hang.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// A file that was closed counts as one in use until the kernel has let go of it, which it does later.
+/// A file that was closed counts as one in use until the kernel has let go of it, which it does
+/// later.
 const PATIENCE_WITH_CLOSES: Duration = Duration::from_secs(1);
 
 /// A mount and those who answer for it.
@@ -59,7 +60,8 @@ pub enum Busy {
     Detach,
 }
 
-/// Unmounts what a process, another one as a rule, has mounted at `directory`, given by its full name.
+/// Unmounts what a process, another one as a rule, has mounted at `directory`, given by its full
+/// name.
 ///
 /// # Errors
 /// `InUse`; `PermissionDenied`; `Unsupported` without `fusermount3` where that is needed.
@@ -71,12 +73,13 @@ pub fn unmount(directory: &Path, busy: Busy) -> Result<()> {
     retry_in_use(|| mounting::unmount(directory, manner))
 }
 
-/// Changes what every mount has (`ro`, `rw`, `nodev`, `noexec` and the like) of the one at `directory`, given by its full
-/// name. Whatever was written is durable before nothing can be written any more.
+/// Changes what every mount has (`ro`, `rw`, `nodev`, `noexec` and the like) of the one at
+/// `directory`, given by its full name. Whatever was written is durable before nothing can be
+/// written any more.
 ///
 /// # Errors
-/// `InUse` when a file is open for writing that may not be written any more; `PermissionDenied`; `InvalidArgument` when it
-/// is no mount.
+/// `InUse` when a file is open for writing that may not be written any more; `PermissionDenied`;
+/// `InvalidArgument` when it is no mount.
 pub fn remount(directory: &Path, options: &MountOptions) -> Result<()> {
     let synced = match options.access {
         Access::ReadOnly => File::open(directory).and_then(|directory| directory.sync_all()),
@@ -103,8 +106,8 @@ impl Session {
     /// Mounts at `directory`.
     ///
     /// # Errors
-    /// `NotFound`, `NotDirectory`; `PermissionDenied`; `Unsupported` where FUSE is missing or too old, or `fusermount3` is
-    /// missing and needed.
+    /// `NotFound`, `NotDirectory`; `PermissionDenied`; `Unsupported` where FUSE is missing or too
+    /// old, or `fusermount3` is missing and needed.
     pub fn mount(
         operations: Arc<dyn Operations>,
         directory: &Path,
@@ -152,8 +155,9 @@ impl Session {
     /// Answers until it is unmounted and the last file is closed, then ends the file system.
     ///
     /// # Errors
-    /// `Io` when the file system panicked or the connection was cut; those of starting threads. The mount is gone then as
-    /// well. After a panic a thread that hangs may still hold the file system.
+    /// `Io` when the file system panicked or the connection was cut; those of starting threads. The
+    /// mount is gone then as well. After a panic a thread that hangs may still hold the file
+    /// system.
     pub fn run(self) -> Result<()> {
         let ended = match self.crew.start(self.threads) {
             Ok(()) => self.crew.wait(),
@@ -190,7 +194,8 @@ impl Unmounter {
         self.0.unmount(Manner::WhenUnused)
     }
 
-    /// Frees the place at once. Files that are open stay usable, and the session ends with the last of them.
+    /// Frees the place at once. Files that are open stay usable, and the session ends with the last
+    /// of them.
     ///
     /// # Errors
     /// As [`unmount`](Self::unmount), but for `InUse`.

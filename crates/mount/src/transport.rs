@@ -1,15 +1,17 @@
 //! Where requests come from and answers go, whichever way the kernel offers.
 //!
-//! Model: a [`Transport`] has one or more [`Lane`]s, on each of which requests wait for one another. A thread works at a
-//! [`Line`] of one lane: it takes a request, answers it, takes the next. A lane can have more lines at any time.
+//! Model: a [`Transport`] has one or more [`Lane`]s, on each of which requests wait for one
+//! another. A thread works at a [`Line`] of one lane: it takes a request, answers it, takes the
+//! next. A lane can have more lines at any time.
 //!
 //! - by `/dev/fuse` alone there is one lane with all requests ([`channel`](crate::channel));
-//! - with io_uring there is one for each CPU with the requests of the programs that run on it ([`ring`](crate::ring)), and
-//!   `/dev/fuse` beside them, for what asks for no answer.
+//! - with io_uring there is one for each CPU with the requests of the programs that run on it
+//!   ([`ring`](crate::ring)), and `/dev/fuse` beside them, for what asks for no answer.
 //!
-//! On two CPUs that others used as well, with a file system that answers at once, rings did 1.4 to 1.6 times as many `fallocate` with 1
-//! to 8 programs (medians of three rounds), 1.2 to 1.5 times as many files made and removed, 1.1 to 1.6 times as many direct writes
-//! of 4 KiB, and as many requests of 1 MiB.
+//! On two CPUs that others used as well, with a file system that answers at once, rings did 1.4 to
+//! 1.6 times as many `fallocate` with 1 to 8 programs (medians of three rounds), 1.2 to 1.5 times
+//! as many files made and removed, 1.1 to 1.6 times as many direct writes of 4 KiB, and as many
+//! requests of 1 MiB.
 
 use std::num::NonZero;
 use std::path::Path;
@@ -23,7 +25,8 @@ use crate::protocol::answer::Answer;
 use crate::ring::{QueueLine, is_available};
 use crate::serve::placement::{Seat, threads_by_default};
 
-/// How many lines of each queue there are by default. With two, one that waits for a disk does not stop the rest.
+/// How many lines of each queue there are by default. With two, one that waits for a disk does not
+/// stop the rest.
 const LINES_OF_A_QUEUE: usize = 2;
 
 /// Whether requests come through io_uring.
@@ -145,8 +148,8 @@ impl Transport {
         })
     }
 
-    /// The lanes, and how many lines of each the connection begins with. `threads` are to be had in all; a queue has one
-    /// at least.
+    /// The lanes, and how many lines of each the connection begins with. `threads` are to be had in
+    /// all; a queue has one at least.
     pub fn lanes(&self, threads: Option<NonZero<usize>>) -> Vec<(Lane, usize)> {
         let Some(queues) = &self.queues else {
             let threads = threads.unwrap_or_else(threads_by_default);
@@ -187,7 +190,8 @@ impl Transport {
 }
 
 impl Lane {
-    /// Whether a line of it can be given up. The kernel keeps an entry of a queue until the connection ends.
+    /// Whether a line of it can be given up. The kernel keeps an entry of a queue until the
+    /// connection ends.
     pub fn can_shrink(self) -> bool {
         self == Self::Device
     }

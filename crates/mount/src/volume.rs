@@ -1,10 +1,13 @@
-//! The ext4 engine as a file system that the kernel asks: [`Operations`](crate::Operations) on a [`Filesystem`].
+//! The ext4 engine as a file system that the kernel asks: [`Operations`](crate::Operations) on a
+//! [`Filesystem`].
 //!
-//! Model: a node number is an inode number, but for the root, which is 1 for the kernel and 2 on the disk. A node stays in
-//! the table as long as the kernel knows it (`nodes`), and with it the inode, also without a name. The handle of a file says how
-//! it was opened and leads to nothing (`handles`); that of a directory remembers a place between two names.
+//! Model: a node number is an inode number, but for the root, which is 1 for the kernel and 2 on
+//! the disk. A node stays in the table as long as the kernel knows it (`nodes`), and with it the
+//! inode, also without a name. The handle of a file says how it was opened and leads to nothing
+//! (`handles`); that of a directory remembers a place between two names.
 //!
-//! What the kernel does itself is not done again here: permissions, sticky directories, limits of processes, locks.
+//! What the kernel does itself is not done again here: permissions, sticky directories, limits of
+//! processes, locks.
 //!
 //! | file | answers |
 //! |---|---|
@@ -16,8 +19,8 @@
 //! | `xattrs` | extended attributes, access control lists |
 //! | `control`, `trim`, `shutdown` | `ioctl` |
 //!
-//! No lock is held while the engine is called, but that of a directory handle. `docs/semantics.md` says what
-//! programs may expect.
+//! No lock is held while the engine is called, but that of a directory handle. `docs/semantics.md`
+//! says what programs may expect.
 
 mod attributes;
 mod caller;
@@ -148,7 +151,8 @@ impl Volume {
         })
     }
 
-    /// Has `report` called with every error of the device or the structures, of which programs only see a number.
+    /// Has `report` called with every error of the device or the structures, of which programs only
+    /// see a number.
     #[must_use]
     pub fn reporting(mut self, report: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         self.report = Box::new(report);
@@ -165,8 +169,8 @@ impl Volume {
         self.nodes.len()
     }
 
-    /// Has the kernel write back what it holds of a file, and forget the rest, from `offset` on for `length` bytes (`None`: to
-    /// the end). Other threads answer what it asks meanwhile.
+    /// Has the kernel write back what it holds of a file, and forget the rest, from `offset` on for
+    /// `length` bytes (`None`: to the end). Other threads answer what it asks meanwhile.
     fn empty_cache(&self, node: NodeId, offset: u64, length: Option<u64>) -> Result<()> {
         match self.notifier.get() {
             Some(notifier) => notifier.data_changed(node, offset, length),

@@ -77,7 +77,8 @@ struct Moment {
 
 impl Moment {
     fn now(storage: &dyn Storage, state: Option<&State>) -> Result<Self> {
-        // The jobs first: a file that gets its name after they were read is counted with its job, whatever else it is counted with.
+        // The jobs first: a file that gets its name after they were read is counted with its job,
+        // whatever else it is counted with.
         let (jobs, files) = match state {
             Some(state) => (state.jobs.alive()?, storage.work_files()?),
             None => (Vec::new(), Vec::new()),
@@ -119,8 +120,9 @@ impl Space {
         Self::count(pool, storage, &before)
     }
 
-    /// Fails as `check` does for the space as it is. What is refused because a job was counted in the middle of a step is counted
-    /// again: no job is made under the lock, so those at work come to the end of their steps.
+    /// Fails as `check` does for the space as it is. What is refused because a job was counted in
+    /// the middle of a step is counted again: no job is made under the lock, so those at work come
+    /// to the end of their steps.
     pub(crate) fn require(
         pool: &Pool,
         storage: &dyn Storage,

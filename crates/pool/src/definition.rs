@@ -229,7 +229,7 @@ impl Definitions {
             .ok_or_else(|| {
                 Error::new(ErrorKind::NotFound)
                     .detail("there is no HOME to keep definitions of pools in")
-                    .advice("--config-dir names a folder")
+                    .advice("--config-dir names a directory")
             })?;
         Ok(Self {
             path: base.join("extant/pools"),

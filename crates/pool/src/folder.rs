@@ -103,7 +103,8 @@ impl Folder {
         Ok(File::from(fd))
     }
 
-    /// Opens the file `name` for a short look, with no more calls than that; `None` where it may not be read.
+    /// Opens the file `name` for a short look, with no more calls than that; `None` where it may
+    /// not be read.
     pub(crate) fn peek(&self, name: &str) -> Option<OwnedFd> {
         self.open_name(name, OFlags::RDONLY).ok()
     }
@@ -216,7 +217,8 @@ impl Folder {
         self.sync()
     }
 
-    /// The same, but after a crash the file may be as it was before, or have no name but that of an unfinished one, `NAME.new`.
+    /// The same, but after a crash the file may be as it was before, or have no name but that of an
+    /// unfinished one, `NAME.new`.
     pub(crate) fn write_content(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let temporary = format!("{name}.new");
         self.remove(&temporary)?;
@@ -288,7 +290,8 @@ impl AsFd for Folder {
     }
 }
 
-/// The path of an open file or directory that no rename changes. Valid in this process while the descriptor is open.
+/// The path of an open file or directory that no rename changes. Valid in this process while the
+/// descriptor is open.
 pub(crate) fn path_of_open(file: impl AsFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))
 }

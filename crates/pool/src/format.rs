@@ -154,7 +154,7 @@ pub(crate) fn known(file: &dyn VolumeFile, name: &VolumeName) -> Result<Format> 
 
 fn unknown() -> Error {
     Error::new(ErrorKind::Unsupported)
-        .detail("it looks like a qcow2 or foreign image, and nobody has said what it is")
+        .detail("it looks like a qcow2 or foreign image, and no format was given")
         .advice("extant vol format says it: qcow2 if you know who made it, else raw")
 }
 
@@ -232,8 +232,8 @@ impl Pool {
     /// Says what the format of a volume is, for a file that was not made here.
     ///
     /// # Errors
-    /// `NotFound`; `InvalidArgument` for qcow2 that names a backing file, unless `allow_backing` is given, or a data file; `Corrupt` for a file
-    /// that is no image.
+    /// `NotFound`; `InvalidArgument` for qcow2 that names a backing file, unless `allow_backing` is
+    /// given, or a data file; `Corrupt` for a file that is no image.
     pub fn set_format(&self, name: &VolumeName, format: Format, allow_backing: bool) -> Result<()> {
         let storage = self.storage(Purpose::Change)?;
         let file = storage.open(name, Access::ReadWrite)?;

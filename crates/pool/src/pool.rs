@@ -71,7 +71,8 @@ impl Pool {
     /// Opens the pool of a definition, whose directory or image must exist.
     ///
     /// # Errors
-    /// `NotFound` also when the directory is there and the pool's own state is not: its file system is not mounted.
+    /// `NotFound` also when the directory is there and the pool's own state is not: its file system
+    /// is not mounted.
     pub fn open(definition: Definition) -> Result<Self> {
         let pool = Self::at_place(definition)?;
         if let Some(identifier) = pool.definition.identifier() {
@@ -140,14 +141,14 @@ impl Pool {
         if found.file_type().is_block_device() && own.starts_with("/dev") {
             return Err(Error::new(ErrorKind::Unsupported)
                 .at(path)
-                .detail("what a pool keeps for itself cannot lie beside a disk")
+                .detail("the state directory of a pool cannot be beside a disk")
                 .advice("extant pool define gives it a place"));
         }
         let name = own.file_name().and_then(|name| name.to_str());
         let (Some(above), Some(name)) = (own.parent(), name) else {
             return Err(Error::new(ErrorKind::InvalidArgument)
                 .at(&own)
-                .detail("not the name of a folder, in UTF-8"));
+                .detail("not the name of a directory, in UTF-8"));
         };
         let above = match above.as_os_str().is_empty() {
             true => Path::new("."),
@@ -178,12 +179,12 @@ impl Pool {
         };
         let error = Error::new(ErrorKind::NotFound).detail(detail);
         Err(match &self.place {
-            Place::Directory(folder) => error
-                .at(folder.path())
-                .advice("mount its file system, or delete the definition and define the pool anew"),
+            Place::Directory(folder) => error.at(folder.path()).advice(
+                "mount its file system, or delete the definition and define the pool again",
+            ),
             Place::Image { .. } => error
                 .at(self.definition.state())
-                .advice("bring it back, or delete the definition and define the pool anew"),
+                .advice("bring it back, or delete the definition and define the pool again"),
         })
     }
 
@@ -226,7 +227,8 @@ impl Pool {
         })
     }
 
-    /// What holds the volumes, for one operation that is short. To be opened before the pool's lock is taken.
+    /// What holds the volumes, for one operation that is short. To be opened before the pool's lock
+    /// is taken.
     ///
     /// # Errors
     /// `InUse` with the job that has an image open, after a while.
@@ -241,8 +243,9 @@ impl Pool {
         }
     }
 
-    /// The same for a job, which lets others have their turn, without waiting for it; `None` while others have it, and then `comer`
-    /// is to ask again soon. The pool's lock is not to be held in its calls.
+    /// The same for a job, which lets others have their turn, without waiting for it; `None` while
+    /// others have it, and then `comer` is to ask again soon. The pool's lock is not to be held in
+    /// its calls.
     pub(crate) fn storage_of_job(
         &self,
         purpose: Purpose,
@@ -287,7 +290,8 @@ impl Pool {
         self.wait_for(patience, &mut || image.try_open(purpose, own, comer))
     }
 
-    /// Tries until it is open, or `patience` is over. Those who are not of this pool are waited for as well.
+    /// Tries until it is open, or `patience` is over. Those who are not of this pool are waited for
+    /// as well.
     fn wait_for(
         &self,
         patience: Duration,

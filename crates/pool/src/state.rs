@@ -221,7 +221,8 @@ impl State {
             .write(IDENTIFIER, format!("{identifier}\n").as_bytes())
     }
 
-    /// Refuses another directory of an image than the one that its jobs are about; the first that is named is kept.
+    /// Refuses another directory of an image than the one that its jobs are about; the first that
+    /// is named is kept.
     pub(crate) fn check_directory(&self, wanted: &Path) -> Result<()> {
         let found = match self.folder.read(DIRECTORY, PATH_MAX)? {
             Some(found) => found,
@@ -243,7 +244,7 @@ impl State {
                 "the pool of this image is in its directory {}, and one image is one pool",
                 String::from_utf8_lossy(&found)
             ))
-            .advice("use that pool, or define one anew when it has no jobs"))
+            .advice("use that pool, or define it again when it has no jobs"))
     }
 
     /// From now on it is another one, unless jobs are about the old.
@@ -274,7 +275,7 @@ fn check_owner(folder: Folder) -> Result<Folder> {
         )
     } else if stat.st_mode & OTHERS_WRITE != 0 {
         // What others put there would be taken for the pool's own.
-        "other users may write to the folder that the pool keeps for itself".to_owned()
+        "other users may write to the state directory of the pool".to_owned()
     } else {
         return Ok(folder);
     };

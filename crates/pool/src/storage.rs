@@ -109,7 +109,8 @@ pub(crate) trait Storage: Send + Sync {
     /// Opens a volume for the attributes of a list; `None` if it may not be read.
     fn peek(&self, name: &VolumeName) -> Option<Box<dyn Peek>>;
 
-    /// Takes a volume's name away. Its space comes back when the last one who has it open closes it.
+    /// Takes a volume's name away. Its space comes back when the last one who has it open closes
+    /// it.
     fn remove(&self, name: &VolumeName) -> Result<()>;
 
     /// Makes durable what was removed; its space is counted as free on return.
@@ -133,7 +134,8 @@ pub(crate) trait Storage: Send + Sync {
     /// Makes an empty one, for its owner alone.
     fn new_work(&self, name: &str) -> Result<Box<dyn VolumeFile>>;
 
-    /// Makes one that has its name when it is complete and its content durable. What an earlier try has done is not done again.
+    /// Makes one that has its name when it is complete and its content durable. What an earlier try
+    /// has done is not done again.
     fn create_work(
         &self,
         name: &str,
@@ -183,7 +185,8 @@ pub(crate) trait VolumeFile: SpaceFile {
     /// `None` if its resolution is too coarse.
     fn changed_ns(&self) -> Result<Option<u64>>;
 
-    /// So long after the last change that a process saw its own writes may still come when it is killed.
+    /// So long after the last change that a process saw its own writes may still come when it is
+    /// killed.
     fn last_writes(&self) -> Duration;
 
     /// Takes a lock; false if another process holds a conflicting one.

@@ -1,7 +1,7 @@
 //! Volumes: the regular files of a pool whose names are names of volumes.
 //!
-//! Links, hidden files, and names that are not UTF-8 or have control characters are no volumes: they are
-//! neither shown nor followed.
+//! Links, hidden files, and names that are not UTF-8 or have control characters are no volumes:
+//! they are neither shown nor followed.
 
 use std::fs::File;
 use std::ops::ControlFlow;
@@ -211,8 +211,8 @@ impl Pool {
         })
     }
 
-    /// What is done about the space of a volume's new part where nothing is said: what the pool says, but nothing in an image with a
-    /// backing file, which would be hidden.
+    /// What is done about the space of a volume's new part where nothing is said: what the pool
+    /// says, but nothing in an image with a backing file, which would be hidden.
     pub fn preallocation_of(&self, name: &VolumeName) -> Result<Preallocation> {
         let storage = self.storage(Purpose::Look)?;
         let file = storage.open(name, Access::Read)?;
@@ -223,8 +223,8 @@ impl Pool {
         Ok(self.definition().limits().preallocation.into())
     }
 
-    /// Removes a volume. One that another process has open is refused, unless `force` is given: its data would be
-    /// lost when that process ends.
+    /// Removes a volume. One that another process has open is refused, unless `force` is given: its
+    /// data would be lost when that process ends.
     pub fn delete(&self, name: &VolumeName, force: bool) -> Result<()> {
         let storage = self.storage(Purpose::Change)?;
         let file = storage.open(name, Access::Read)?;
@@ -246,7 +246,8 @@ pub(crate) struct VolumeLock<'a> {
 }
 
 impl Drop for VolumeLock<'_> {
-    /// Not left to the close: a process that syncs the file, or was just forked, may have it open for longer.
+    /// Not left to the close: a process that syncs the file, or was just forked, may have it open
+    /// for longer.
     fn drop(&mut self) {
         self.file.unlock();
     }

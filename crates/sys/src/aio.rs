@@ -33,7 +33,8 @@ const WRITE_PARTS: u16 = 8;
 // IOCB_FLAG_RESFD: the end is signalled through an eventfd.
 const SIGNALS_END: u32 = 1;
 
-/// `struct iocb` of linux/aio_abi.h; the two halves of its first pair are swapped on big-endian machines.
+/// `struct iocb` of linux/aio_abi.h; the two halves of its first pair are swapped on big-endian
+/// machines.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
@@ -76,8 +77,8 @@ pub struct Aio {
 }
 
 impl Aio {
-    /// A context for at most `depth` calls at a time. Fails where the kernel has none, or as many as
-    /// `/proc/sys/fs/aio-max-nr` allows.
+    /// A context for at most `depth` calls at a time. Fails where the kernel has none, or as many
+    /// as `/proc/sys/fs/aio-max-nr` allows.
     pub fn new(depth: u32) -> io::Result<Self> {
         let depth = depth.max(1);
         let mut context: libc::c_ulong = 0;
@@ -94,8 +95,8 @@ impl Aio {
         })
     }
 
-    /// Runs `queue` until nothing is in flight and there is no next call. What is no read or write is made by a plain call
-    /// here and now, and so is what the kernel refuses to take.
+    /// Runs `queue` until nothing is in flight and there is no next call. What is no read or write
+    /// is made by a plain call here and now, and so is what the kernel refuses to take.
     pub fn run<'a>(&mut self, file: &File, queue: &mut dyn CallQueue<'a>) {
         if self.ends.is_none() && queue.input().is_some() {
             // Without it the input is checked when a call has ended.
@@ -194,8 +195,9 @@ impl<'r, 'a> Flights<'r, 'a> {
             }
             let entries: SmallVec<[*const Entry; 64]> =
                 rest.iter().map(|(_, entry)| ptr::from_ref(entry)).collect();
-            // SAFETY: the kernel reads the entries during the call. The memory that they name belongs to their calls, whose slots
-            // are neither moved nor emptied before the kernel is done with them (`wait`, `drop`); the file is borrowed for as long.
+            // SAFETY: the kernel reads the entries during the call. The memory that they name
+            // belongs to their calls, whose slots are neither moved nor emptied before the kernel
+            // is done with them (`wait`, `drop`); the file is borrowed for as long.
             let result = unsafe {
                 libc::syscall(
                     libc::SYS_io_submit,
@@ -282,7 +284,8 @@ impl<'r, 'a> Flights<'r, 'a> {
             Least::One => (1, ptr::null_mut()),
         };
         loop {
-            // SAFETY: the kernel writes at most as many events as there is memory for, and reads a time that lives for the call.
+            // SAFETY: the kernel writes at most as many events as there is memory for, and reads a
+            // time that lives for the call.
             let result = unsafe {
                 libc::syscall(
                     libc::SYS_io_getevents,
@@ -301,7 +304,8 @@ impl<'r, 'a> Flights<'r, 'a> {
                 Err(_) => {
                     let error = io::Error::last_os_error();
                     if error.raw_os_error() != Some(libc::EINTR) {
-                        // Freeing memory that the kernel still uses would be worse than losing the process.
+                        // Freeing memory that the kernel still uses would be worse than losing the
+                        // process.
                         std::process::abort();
                     }
                 }

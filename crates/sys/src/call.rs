@@ -214,7 +214,8 @@ fn advance(part: &mut Range<usize>, bytes: usize) {
 
 fn discard(file: &File, range: ByteRange) -> io::Result<()> {
     let range = [range.start(), range.len()];
-    // SAFETY: the kernel reads two numbers from memory that lives for the call; the descriptor does as well.
+    // SAFETY: the kernel reads two numbers from memory that lives for the call; the descriptor does
+    // as well.
     match unsafe { libc::ioctl(file.as_raw_fd(), BLKDISCARD, range.as_ptr()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -22,8 +22,8 @@ pub struct DirectIo {
 }
 
 impl DirectIo {
-    /// The alignment for `file`; `None` where there is no direct I/O, and a page where the kernel does not say.
-    /// Direct I/O is off afterwards.
+    /// The alignment for `file`; `None` where there is no direct I/O, and a page where the kernel
+    /// does not say. Direct I/O is off afterwards.
     pub fn of(file: &File) -> Option<Self> {
         let direct = Self::reported(file)?;
         // Accepting the flag is the second half of the answer.

@@ -34,7 +34,8 @@ use crate::buffer::AlignedBuffer;
 
 /// Where a request's header is in the memory, and where that of its answer is put.
 pub const IN_OUT: Range<usize> = 0..128;
-/// Where the structure of a request's operation is; as long as what the header's length leaves for it.
+/// Where the structure of a request's operation is; as long as what the header's length leaves for
+/// it.
 pub const OPERATION: Range<usize> = 128..256;
 /// Offset of the rest of a request, and of the reply without its header. The kernel does not use
 /// the part between this and [`SPARE`].
@@ -147,11 +148,12 @@ impl FuseRing {
         self.ring.submit().map(drop)
     }
 
-    /// Does what [`answer`](Self::answer) does, if the caller has the memory, and waits for the next request.
+    /// Does what [`answer`](Self::answer) does, if the caller has the memory, and waits for the
+    /// next request.
     ///
     /// # Errors
-    /// `ENOTCONN` and `ECONNABORTED` when the connection is over; `EOPNOTSUPP`, `EINVAL` when the kernel does not take the
-    /// entry; those of io_uring.
+    /// `ENOTCONN` and `ECONNABORTED` when the connection is over; `EOPNOTSUPP`, `EINVAL` when the
+    /// kernel does not take the entry; those of io_uring.
     ///
     /// # Panics
     /// When it is not registered.
@@ -180,8 +182,8 @@ impl FuseRing {
 
     fn give(&mut self, entry: squeue::Entry128) {
         self.holder = Holder::Kernel;
-        // SAFETY: the entry names memory of `self.memory`, which is neither used nor freed while the holder is the kernel,
-        // and the device, of which `self` has a reference.
+        // SAFETY: the entry names memory of `self.memory`, which is neither used nor freed while
+        // the holder is the kernel, and the device, of which `self` has a reference.
         unsafe { self.ring.submission().push(&entry) }.expect("one entry at a time");
     }
 
@@ -236,8 +238,8 @@ impl FuseRing {
             .cmd(data)
             .addr(Some(parts.as_ptr() as u64))
             .build();
-        // SAFETY: the entry is a `struct io_uring_sqe` of 128 bytes, of which these four are its `len`, for
-        // which the builder has no word.
+        // SAFETY: the entry is a `struct io_uring_sqe` of 128 bytes, of which these four are its
+        // `len`, for which the builder has no word.
         unsafe {
             let bytes = ptr::from_mut(&mut entry).cast::<u8>();
             bytes.add(SQE_LEN_OFFSET).cast::<u32>().write_unaligned(2);

@@ -3,7 +3,8 @@
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-/// A descriptor of one's own for what is open under `number`, closed on exec. The one of that number stays open.
+/// A descriptor of one's own for what is open under `number`, closed on exec. The one of that
+/// number stays open.
 ///
 /// # Errors
 /// `EBADF` when nothing is.

@@ -119,7 +119,8 @@ fn file_below(node: &Path, number: u64) -> io::Result<Identity> {
 
 fn status(device: &File) -> io::Result<LoopInfo64> {
     let mut status = LoopInfo64::new_zeroed();
-    // SAFETY: the kernel fills the structure, of which any bytes are valid; it lives for the call, as does the descriptor.
+    // SAFETY: the kernel fills the structure, of which any bytes are valid; it lives for the call,
+    // as does the descriptor.
     match unsafe { libc::ioctl(device.as_raw_fd(), LOOP_GET_STATUS64, &raw mut status) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(status),

@@ -1,7 +1,8 @@
 //! Control calls of a mount of Extant: what the kernel lets no FUSE file system answer otherwise.
 //!
-//! Numbers and structures are stable, and the same on every architecture; integers are in the machine's order, as in
-//! every control call. A tool asks [`PROBE`] first, and knows by [`MAGIC`] that it is talking to a mount of Extant.
+//! Numbers and structures are stable, and the same on every architecture; integers are in the
+//! machine's order, as in every control call. A tool asks [`PROBE`] first, and knows by [`MAGIC`]
+//! that it is talking to a mount of Extant.
 //!
 //! The server of a mount answers these calls; [`probe`], [`fallocate`] and [`extents`] make them.
 //!
@@ -27,7 +28,8 @@ pub const VERSION: u32 = 1;
 /// `_IOR(0xE4, 0, struct extant_probe)`: identifies a mount of Extant.
 pub const PROBE: u32 = opcode::read::<Probe>(TYPE, 0) as u32;
 
-/// `_IOWR(0xE4, 1, struct extant_fallocate)`: every mode of `fallocate`, on a file that is open for writing.
+/// `_IOWR(0xE4, 1, struct extant_fallocate)`: every mode of `fallocate`, on a file that is open for
+/// writing.
 pub const FALLOCATE: u32 = opcode::read_write::<Fallocate>(TYPE, 1) as u32;
 
 /// `_IOWR(0xE4, 2, struct extant_extents)`: a page of the extent map.
@@ -72,7 +74,8 @@ pub struct Fallocate {
     pub offset: u64,
     /// In: bytes.
     pub length: u64,
-    /// Out: bytes of the file afterwards, to be passed to `ftruncate(2)` if they are not what `fstat(2)` says.
+    /// Out: bytes of the file afterwards, to be passed to `ftruncate(2)` if they are not what
+    /// `fstat(2)` says.
     pub size: u64,
 }
 
@@ -135,7 +138,8 @@ pub fn probe(file: &File) -> io::Result<Option<Probe>> {
     }
 }
 
-/// [`FALLOCATE`] on a file of a mount, with all that a caller has to do: the kernel knows the new size afterwards.
+/// [`FALLOCATE`] on a file of a mount, with all that a caller has to do: the kernel knows the new
+/// size afterwards.
 ///
 /// # Errors
 /// Those of `fallocate(2)`.
@@ -172,8 +176,8 @@ fn call<T: FromBytes + IntoBytes>(file: &File, number: u32, argument: &mut T) ->
         "{number:#x}: the number of another structure"
     );
     let argument = std::ptr::from_mut(argument);
-    // SAFETY: the kernel reads and writes as many bytes as the number says, which are those of `T`, of which any are
-    // valid; they live for the call, as does the descriptor.
+    // SAFETY: the kernel reads and writes as many bytes as the number says, which are those of `T`,
+    // of which any are valid; they live for the call, as does the descriptor.
     match unsafe { libc::ioctl(file.as_raw_fd(), number.into(), argument) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),

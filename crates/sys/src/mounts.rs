@@ -1,5 +1,5 @@
-//! The kernel's tables of mounts: `/proc/self/mountinfo` is what this process sees, those of other processes what is
-//! mounted in other mount namespaces.
+//! The kernel's tables of mounts: `/proc/self/mountinfo` is what this process sees, those of other
+//! processes what is mounted in other mount namespaces.
 //!
 //! Format: proc_pid_mountinfo(5).
 
@@ -79,7 +79,8 @@ impl Mount {
         lines.filter_map(Self::parse)
     }
 
-    /// The one that an open file is on. By mount id: device numbers of btrfs and overlayfs do not match those in the table.
+    /// The one that an open file is on. By mount id: device numbers of btrfs and overlayfs do not
+    /// match those in the table.
     pub fn of(file: &impl AsFd) -> Option<Self> {
         let answer = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
         if answer.stx_mask & StatxFlags::MNT_ID.bits() == 0 {

@@ -1,6 +1,7 @@
 //! Locks of ranges of a file that belong to the open file, not to the process (`F_OFD_SETLK`).
 //!
-//! They last as long as the descriptor and its copies, and exclude other descriptors of the same process as well.
+//! They last as long as the descriptor and its copies, and exclude other descriptors of the same
+//! process as well.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -58,7 +59,8 @@ fn describe(kind: libc::c_int, start: u64, length: u64) -> io::Result<libc::floc
 }
 
 fn control(file: &impl AsFd, command: libc::c_int, lock: &mut libc::flock) -> io::Result<()> {
-    // SAFETY: the descriptor is open, and the kernel reads and writes one `flock`, which lives here.
+    // SAFETY: the descriptor is open, and the kernel reads and writes one `flock`, which lives
+    // here.
     let done = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), command, std::ptr::from_mut(lock)) };
     match done {
         -1 => Err(io::Error::last_os_error()),

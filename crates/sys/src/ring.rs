@@ -35,8 +35,9 @@ pub trait CallQueue<'a> {
     /// A call has ended. Afterwards there may be a next one again.
     fn ended(&mut self, tag: usize, call: Call<'a>, result: io::Result<usize>);
 
-    /// Becomes readable when there may be a next call though none has ended. `None`: only the end of a call brings more.
-    /// [`Aio`](crate::aio::Aio) waits for it as well while calls are in flight; others ask again when a call has ended.
+    /// Becomes readable when there may be a next call though none has ended. `None`: only the end
+    /// of a call brings more. [`Aio`](crate::aio::Aio) waits for it as well while calls are in
+    /// flight; others ask again when a call has ended.
     fn input(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -66,8 +67,8 @@ enum Discards {
 }
 
 impl Ring {
-    /// A ring for at most `depth` calls at a time. Fails where the kernel has no io_uring, forbids it, or lacks
-    /// what is needed (before 5.6).
+    /// A ring for at most `depth` calls at a time. Fails where the kernel has no io_uring, forbids
+    /// it, or lacks what is needed (before 5.6).
     pub fn new(depth: u32) -> io::Result<Self> {
         let ring = IoUring::builder().setup_clamp().build(depth.max(1))?;
         let depth = depth.clamp(1, ring.params().sq_entries());
@@ -96,7 +97,8 @@ impl Ring {
         })
     }
 
-    /// Runs `queue` until nothing is in flight and there is no next call. Returns the ring, unless it failed.
+    /// Runs `queue` until nothing is in flight and there is no next call. Returns the ring, unless
+    /// it failed.
     pub fn run<'a>(mut self, file: &File, queue: &mut dyn CallQueue<'a>) -> Option<Self> {
         let mut discards = self.discards;
         let mut flights = Flights::new(&mut self, file);
@@ -167,7 +169,8 @@ impl<'r, 'a> Flights<'r, 'a> {
         self.in_flight < self.depth
     }
 
-    /// Puts a call into a slot and the submission queue. The kernel sees it with the next submission.
+    /// Puts a call into a slot and the submission queue. The kernel sees it with the next
+    /// submission.
     fn start(&mut self, tag: usize, call: Call<'a>) {
         let slot = self.free.pop().unwrap_or_else(|| {
             assert!(
@@ -179,8 +182,9 @@ impl<'r, 'a> Flights<'r, 'a> {
         });
         let (_, call) = self.slots[slot].insert((tag, call));
         let entry = entry(self.file, call).user_data(slot as u64);
-        // SAFETY: the memory that the entry names belongs to the call, whose slot is neither moved nor emptied
-        // before the kernel is done with it (`take`, `drop`); the file is borrowed for as long.
+        // SAFETY: the memory that the entry names belongs to the call, whose slot is neither moved
+        // nor emptied before the kernel is done with it (`take`, `drop`); the file is borrowed for
+        // as long.
         unsafe { self.ring.submission().push(&entry) }.expect("as many entries as slots");
         self.in_flight += 1;
     }

@@ -95,7 +95,8 @@ pub(super) struct Batch<'s> {
     /// Calls to be made again, or for their rest.
     again: Vec<(Flight<'s>, Call<'s>)>,
     flights: Vec<Option<Flying<'s>>>,
-    /// Owners of syncs and durable writes that went well beside others which have not ended, and the last that they wait for.
+    /// Owners of syncs and durable writes that went well beside others which have not ended, and
+    /// the last that they wait for.
     unsettled: Vec<usize>,
     settled_by: Option<Success>,
     free: Vec<usize>,
@@ -173,7 +174,8 @@ impl<'s> Batch<'s> {
         let is_transfer = |job: &Job<'_>| matches!(job, Job::Read { .. } | Job::Write { .. });
         match (self.waiting.len(), self.assigns.len(), self.flushes.len()) {
             (1, 0, 0) => is_transfer(&self.waiting[0].1),
-            // Its pieces are made one after the other. A ring has a thread of the kernel make each of them.
+            // Its pieces are made one after the other. A ring has a thread of the kernel make each
+            // of them.
             (0, 1, 0) => true,
             (0, 0, flushes) => flushes > 0,
             _ => false,

@@ -12,7 +12,8 @@ use super::limits::TRANSFER;
 /// Buffers kept for the next request; more are freed.
 const KEPT: usize = 16;
 
-/// Whether direct I/O takes these parts of memory as they are. Each must start aligned, and be whole blocks.
+/// Whether direct I/O takes these parts of memory as they are. Each must start aligned, and be
+/// whole blocks.
 pub(super) fn is_aligned<'p>(
     direct: DirectIo,
     logical_block: u32,

@@ -1,10 +1,11 @@
 //! How the calls of a batch reach the kernel.
 //!
-//! Rings are kept in a pool: each batch takes one for itself, so that threads do not wait for each other. A
-//! batch of one read, write or flush is a plain call, which costs no more than a ring's and needs none. Where all
-//! rings are in use, or a ring fails, plain calls do the rest.
+//! Rings are kept in a pool: each batch takes one for itself, so that threads do not wait for each
+//! other. A batch of one read, write or flush is a plain call, which costs no more than a ring's
+//! and needs none. Where all rings are in use, or a ring fails, plain calls do the rest.
 //!
-//! Direct writes to a file go through Linux AIO: they may allocate, which a ring leaves to threads of its own.
+//! Direct writes to a file go through Linux AIO: they may allocate, which a ring leaves to threads
+//! of its own.
 
 use std::fs::File;
 use std::io;
@@ -86,8 +87,8 @@ impl Engine {
         }
     }
 
-    /// Runs calls that come while others are in flight, as long as there are any. Returns whether that is possible now; else
-    /// nothing was taken from the queue.
+    /// Runs calls that come while others are in flight, as long as there are any. Returns whether
+    /// that is possible now; else nothing was taken from the queue.
     pub(super) fn run_stream<'a>(&self, file: &File, queue: &mut dyn CallQueue<'a>) -> bool {
         let Self::Uring { streams, .. } = self else {
             return false;

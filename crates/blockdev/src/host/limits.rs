@@ -6,8 +6,8 @@
 //! | physical block | block of the file system | `BLKPBSZGET` |
 //! | limits | what keeps a call short | the queue in sysfs |
 //!
-//! What a file offers is not known before it is tried: the features say yes, and what was refused is answered as
-//! if it had never been offered.
+//! What a file offers is not known before it is tried: the features say yes, and what was refused
+//! is answered as if it had never been offered.
 
 use std::fs::File;
 use std::io;
@@ -22,8 +22,8 @@ use super::options::{HostAccess, HostEnd, HostOptions};
 use super::target::{Target, TargetKind};
 use crate::{Features, Geometry, Limits, RangeLimit};
 
-/// Bytes of one read or write: long enough for a disk, short enough for a large request to have several in
-/// flight.
+/// Bytes of one read or write: long enough for a disk, short enough for a large request to have
+/// several in flight.
 pub(super) const TRANSFER: usize = 1 << 20;
 /// A sector, where the kernel has no say.
 const SECTOR: u32 = 512;
@@ -60,8 +60,8 @@ impl Queue {
             == Some(text)
     }
 
-    /// Whether the disk writes zeroes without being sent any. The kernel takes it back when the disk
-    /// refuses, hence asked each time.
+    /// Whether the disk writes zeroes without being sent any. The kernel takes it back when the
+    /// disk refuses, hence asked each time.
     pub(super) fn offloads_zeroes(&self) -> bool {
         self.number("write_zeroes_max_bytes") > 0
     }

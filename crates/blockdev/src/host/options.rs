@@ -12,7 +12,8 @@ pub struct HostOptions {
     pub cache: HostCache,
     /// How calls reach the kernel.
     pub engine: HostEngine,
-    /// Calls that one batch keeps in flight; at least 1. Threads that submit at the same time have as many each.
+    /// Calls that one batch keeps in flight; at least 1. Threads that submit at the same time have
+    /// as many each.
     pub depth: u32,
     /// Most bytes of one allocation, for which others wait; while they do, allocations are smaller.
     pub assign_max: u64,
@@ -25,7 +26,8 @@ pub struct HostOptions {
 pub enum HostEnd {
     /// With the last whole block: the rest belongs to the file, and not to the device.
     WholeBlock,
-    /// With the file: blocks have one byte. Opening fails with `Unsupported` past the page cache, which takes no such end.
+    /// With the file: blocks have one byte. Opening fails with `Unsupported` past the page cache,
+    /// which takes no such end.
     Exact,
 }
 
@@ -34,16 +36,16 @@ pub enum HostEnd {
 pub enum HostAccess {
     /// Everything. Keeps every other host device out.
     ReadWrite,
-    /// Reading; the device says [`Features::READ_ONLY`](crate::Features::READ_ONLY). Keeps those out that
-    /// would write to a file.
+    /// Reading; the device says [`Features::READ_ONLY`](crate::Features::READ_ONLY). Keeps those
+    /// out that would write to a file.
     ReadOnly,
 }
 
 /// Where data is between the caller and the disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostCache {
-    /// Nowhere: `O_DIRECT`. Refused with `Unsupported` by file systems that have none. Memory that is not
-    /// aligned as the disk wants it is copied on the way.
+    /// Nowhere: `O_DIRECT`. Refused with `Unsupported` by file systems that have none. Memory that
+    /// is not aligned as the disk wants it is copied on the way.
     Direct,
     /// In the page cache, until a flush at the latest.
     Buffered,

@@ -107,7 +107,7 @@ impl CallQueue<'static> for Streamed<'_> {
         let Some(result) = self.device.judge_transfer(&mut call, range, result) else {
             return self.again.push((tag, call));
         };
-        let flight = self.flights[tag].take().expect("looked at above");
+        let flight = self.flights[tag].take().expect("checked above");
         let transfer = Transfer {
             tag,
             kind: flight.kind,

@@ -1,11 +1,13 @@
 //! Which syncs made data durable, when several run at a time.
 //!
-//! The kernel reports a failed write-back once for each open file: of two syncs that overlap, one gets the error and the other one
-//! succeeds, though the lost data may be what it was asked for. The same holds for durable writes through the page cache. So a success
-//! counts when everything that overlapped it has ended and none of that failed, and after a failure nothing succeeds any more.
+//! The kernel reports a failed write-back once for each open file: of two syncs that overlap, one
+//! gets the error and the other one succeeds, though the lost data may be what it was asked for.
+//! The same holds for durable writes through the page cache. So a success counts when everything
+//! that overlapped it has ended and none of that failed, and after a failure nothing succeeds any
+//! more.
 //!
-//! A thread waits for others only when its batch has no call in flight: all that it waits for is in the kernel, and reaped by threads
-//! that do not wait.
+//! A thread waits for others only when its batch has no call in flight: all that it waits for is in
+//! the kernel, and reaped by threads that do not wait.
 
 use std::collections::BTreeSet;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};

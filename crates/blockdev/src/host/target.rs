@@ -1,8 +1,8 @@
 //! Opening a file or disk: what it is, and keeping others out.
 //!
-//! A disk that is to be written is claimed with `O_EXCL`, which mounts, RAID and other claims refuse; a
-//! file is locked with `flock(2)`, shared by readers, which only other users of that lock respect. Both last as
-//! long as the descriptor and its copies.
+//! A disk that is to be written is claimed with `O_EXCL`, which mounts, RAID and other claims
+//! refuse; a file is locked with `flock(2)`, shared by readers, which only other users of that lock
+//! respect. Both last as long as the descriptor and its copies.
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
@@ -64,7 +64,8 @@ impl Target {
         let file = OpenOptions::new()
             .read(true)
             .write(options.access == HostAccess::ReadWrite)
-            // The kernel does not wait: not for the other end of a fifo, not for the owner of a lease.
+            // The kernel does not wait: not for the other end of a fifo, not for the owner of a
+            // lease.
             .custom_flags(libc::O_NONBLOCK | claim)
             .open(path)
             .map_err(|source| explain(source, path, &metadata))?;
@@ -144,7 +145,9 @@ fn explain(source: io::Error, path: &Path, metadata: &Metadata) -> Error {
     match errno {
         Some(libc::EBUSY) if is_disk => error
             .detail("the block device is in use: mounted, claimed, or open as a device elsewhere"),
-        Some(libc::EWOULDBLOCK) => error.detail("the file is in use: somebody holds a lease on it"),
+        Some(libc::EWOULDBLOCK) => {
+            error.detail("the file is in use: another process holds a lease on it")
+        }
         _ => error,
     }
 }

@@ -1,8 +1,8 @@
 //! The ways to zero, free and allocate a range, and what was refused.
 //!
-//! On a disk, `PUNCH_HOLE` frees or fails, and `ZERO_RANGE` keeps the space: by a command of the disk, else
-//! the kernel sends zeros itself. `WRITE_ZEROES` frees on a thin disk, and is therefore no way there to zeros that
-//! stay allocated.
+//! On a disk, `PUNCH_HOLE` frees or fails, and `ZERO_RANGE` keeps the space: by a command of the
+//! disk, else the kernel sends zeros itself. `WRITE_ZEROES` frees on a thin disk, and is therefore
+//! no way there to zeros that stay allocated.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -7,8 +7,8 @@ use extant_space::{ByteRange, Result};
 
 use crate::{Operation, Request};
 
-/// Executes and completes `requests` on up to `threads` threads, the caller's among them. Assigns run by
-/// `assign` on the caller's, in their order.
+/// Executes and completes `requests` on up to `threads` threads, the caller's among them. Assigns
+/// run by `assign` on the caller's, in their order.
 pub(super) fn run(
     requests: &mut [Request<'_>],
     threads: usize,

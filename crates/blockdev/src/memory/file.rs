@@ -12,8 +12,8 @@ use super::{MemoryDevice, MemoryOptions};
 use crate::Device;
 
 impl MemoryDevice {
-    /// A device that holds what `file` holds, with the logical block and capacity of `options`; its size is
-    /// that of the file, rounded up to whole blocks. Holes and pages of zeros stay holes.
+    /// A device that holds what `file` holds, with the logical block and capacity of `options`; its
+    /// size is that of the file, rounded up to whole blocks. Holes and pages of zeros stay holes.
     pub fn from_file(file: &File, options: MemoryOptions) -> Result<Self> {
         let length = file.metadata()?.len();
         let size = length.next_multiple_of(u64::from(options.logical_block));

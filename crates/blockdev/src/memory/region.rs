@@ -1,7 +1,7 @@
 //! 64 neighbouring pages of a memory device: which have space, which hold data, and the data.
 //!
-//! Invariants: a page that is `written` is `allocated`; a page has data exactly when it is `written`. Copies
-//! share pages until one of them writes.
+//! Invariants: a page that is `written` is `allocated`; a page has data exactly when it is
+//! `written`. Copies share pages until one of them writes.
 
 use std::sync::Arc;
 

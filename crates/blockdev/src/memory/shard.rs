@@ -1,10 +1,10 @@
 //! The pages of a memory device, spread over shards.
 //!
-//! A region belongs to one shard, found by hashing its number, so that threads in different ranges rarely
-//! meet. The map of a shard is shared with snapshots until either side writes to it.
+//! A region belongs to one shard, found by hashing its number, so that threads in different ranges
+//! rarely meet. The map of a shard is shared with snapshots until either side writes to it.
 //!
-//! Lock order: one shard at a time, but for a snapshot and its reverse, which take all of them in order of
-//! their index.
+//! Lock order: one shard at a time, but for a snapshot and its reverse, which take all of them in
+//! order of their index.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};

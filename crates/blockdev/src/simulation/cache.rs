@@ -1,10 +1,10 @@
 //! What is durable on a disk with a volatile cache, and what may get lost.
 //!
-//! Model: the durable contents, and the changes after them in their order, each with the parts of it that are
-//! still at stake. Positions are those of events in a log, and stand for time.
+//! Model: the durable contents, and the changes after them in their order, each with the parts of
+//! it that are still at stake. Positions are those of events in a log, and stand for time.
 //!
-//! Invariants: a part that a later durable change overwrote is at stake no more, so applying any selection of
-//! the parts, in order, to the durable contents is a state that a power cut may leave.
+//! Invariants: a part that a later durable change overwrote is at stake no more, so applying any
+//! selection of the parts, in order, to the durable contents is a state that a power cut may leave.
 
 use std::collections::BTreeMap;
 use std::mem;

@@ -1,8 +1,8 @@
 //! What a power cut may leave.
 //!
-//! Few blocks at stake: every combination of their versions, each once. Many: the two extremes, and samples of
-//! three sorts that find different mistakes: all but one change (a missing order), one change alone (an order
-//! that was relied on), and any mixture, with some writes torn.
+//! Few blocks at stake: every combination of their versions, each once. Many: the two extremes, and
+//! samples of three sorts that find different mistakes: all but one change (a missing order), one
+//! change alone (an order that was relied on), and any mixture, with some writes torn.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,7 +26,8 @@ pub struct CrashOptions {
     pub seed: u64,
     /// Most states of one position; at least 1.
     pub states_max: u64,
-    /// What the disk writes whole or not at all: a power of two, at most a logical block, which `None` means.
+    /// What the disk writes whole or not at all: a power of two, at most a logical block, which
+    /// `None` means.
     pub atomic_bytes: Option<u32>,
 }
 
@@ -98,7 +99,8 @@ pub(super) struct StateSpace {
     position: usize,
     unit: u64,
     count: u64,
-    /// Every unit at stake with the changes that wrote it, in order, when all combinations are to be made.
+    /// Every unit at stake with the changes that wrote it, in order, when all combinations are to
+    /// be made.
     cells: Option<Vec<Cell>>,
 }
 
@@ -140,8 +142,8 @@ impl StateSpace {
         }
     }
 
-    /// Samples only, also where all combinations could be made: what one index means does not depend on how
-    /// much is at stake.
+    /// Samples only, also where all combinations could be made: what one index means does not
+    /// depend on how much is at stake.
     pub(super) fn samples(cache: &VolatileCache, position: usize, seed: u64) -> Self {
         Self {
             options: CrashOptions::seeded(seed),

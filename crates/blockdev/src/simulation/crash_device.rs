@@ -42,8 +42,8 @@ pub enum Survivors {
 
 /// A device that records what is done to it and can lose its power.
 ///
-/// See the [module](crate::simulation) for what a power cut leaves. The log holds all data written since
-/// the device was made, [`restart`](Self::restart)ed or [`settle`](Self::settle)d.
+/// See the [module](crate::simulation) for what a power cut leaves. The log holds all data written
+/// since the device was made, [`restart`](Self::restart)ed or [`settle`](Self::settle)d.
 pub struct CrashDevice {
     live: MemoryDevice,
     geometry: Geometry,
@@ -102,8 +102,8 @@ impl CrashDevice {
         self.cut(&mut recorder);
     }
 
-    /// Cuts the power when `changes` more changes (writes, zeroes, discards, assigns) are done: the next one
-    /// is caught on its way, and may survive in whole, in part or not at all.
+    /// Cuts the power when `changes` more changes (writes, zeroes, discards, assigns) are done: the
+    /// next one is caught on its way, and may survive in whole, in part or not at all.
     pub fn power_cut_after(&self, changes: u64) {
         self.recorder().changes_left = Some(changes);
     }
@@ -210,7 +210,8 @@ impl CrashDevice {
         change: Change,
         persistence: Persistence,
     ) -> Result<()> {
-        // With a limit a change may fail in the middle, and is then undone: the log has whole changes only.
+        // With a limit a change may fail in the middle, and is then undone: the log has whole
+        // changes only.
         let before = self.live.options().capacity.map(|_| self.live.snapshot());
         if let Err(error) = change.apply(change.range(), &self.live) {
             self.live

@@ -164,8 +164,8 @@ impl<D: Device> FaultyDevice<D> {
         self.inner.run(reborrow(operation))
     }
 
-    /// Does some units of a change and leaves out others; only data can be cut inside a block. A read is done
-    /// and a flush is not.
+    /// Does some units of a change and leaves out others; only data can be cut inside a block. A
+    /// read is done and a flush is not.
     fn do_part(
         &self,
         operation: &mut Operation<'_>,

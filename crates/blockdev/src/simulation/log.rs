@@ -1,8 +1,8 @@
 //! Everything that was done to a device, in order, from a known beginning.
 //!
-//! A position is a number of events: the state at position `n` is the one after the first `n` of them. Going
-//! through all positions costs no more than the changes themselves; each state is a snapshot that shares what
-//! did not change.
+//! A position is a number of events: the state at position `n` is the one after the first `n` of
+//! them. Going through all positions costs no more than the changes themselves; each state is a
+//! snapshot that shares what did not change.
 
 use std::sync::Arc;
 
@@ -90,7 +90,8 @@ impl WriteLog {
         })
     }
 
-    /// What was read from the device at `position`: every change up to there is in it, flushed or not.
+    /// What was read from the device at `position`: every change up to there is in it, flushed or
+    /// not.
     ///
     /// # Panics
     /// When the log is shorter.
@@ -114,8 +115,8 @@ impl WriteLog {
         }
     }
 
-    /// What a power cut at `position` may leave. For many positions, walk a [`cursor`](Self::cursor) or take
-    /// [`crashes`](Self::crashes).
+    /// What a power cut at `position` may leave. For many positions, walk a
+    /// [`cursor`](Self::cursor) or take [`crashes`](Self::crashes).
     ///
     /// # Panics
     /// When the log is shorter.
@@ -130,8 +131,8 @@ impl WriteLog {
         states.into_iter()
     }
 
-    /// What a power cut may leave at every position where that is something new, or where more was promised
-    /// (a mark), in order.
+    /// What a power cut may leave at every position where that is something new, or where more was
+    /// promised (a mark), in order.
     pub fn crashes(&self, options: CrashOptions) -> Crashes<'_> {
         Crashes::new(self.cursor(), options)
     }

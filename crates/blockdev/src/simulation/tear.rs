@@ -3,10 +3,11 @@
 use extant_space::ByteRange;
 use fastrand::Rng;
 
-/// A random selection of the `unit`s of `range`: something but not everything; of a single unit, all or nothing.
+/// A random selection of the `unit`s of `range`: something but not everything; of a single unit,
+/// all or nothing.
 ///
-/// Up to 32 units each is for itself; of more, runs of neighbours share their fate, so that a huge write costs
-/// no more than a small one.
+/// Up to 32 units each is for itself; of more, runs of neighbours share their fate, so that a huge
+/// write costs no more than a small one.
 pub(super) fn torn(range: ByteRange, unit: u64, random: &mut Rng) -> Vec<ByteRange> {
     let units = units(range, unit);
     let run_max = (units / 16).max(1);

@@ -1,8 +1,9 @@
 //! Histograms with buckets that grow with the value.
 //!
-//! Values below 16 have a bucket each; above, every power of two is cut into 16 buckets of one width, so that
-//! a bucket is at most 1/16 of its value wide. This is the layout of HdrHistogram at two significant bits
-//! more than a decimal digit; what is beyond [`VALUE_MAX`] is counted in the last bucket.
+//! Values below 16 have a bucket each; above, every power of two is cut into 16 buckets of one
+//! width, so that a bucket is at most 1/16 of its value wide. This is the layout of HdrHistogram at
+//! two significant bits more than a decimal digit; what is beyond [`VALUE_MAX`] is counted in the
+//! last bucket.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -92,7 +93,8 @@ impl Histogram {
         (count > 0).then(|| self.sum as f64 / count as f64)
     }
 
-    /// A value that `percent` of the values do not exceed, rounded up within its bucket; `None` of nothing.
+    /// A value that `percent` of the values do not exceed, rounded up within its bucket; `None` of
+    /// nothing.
     ///
     /// # Panics
     /// When `percent` is not from 0 to 100.

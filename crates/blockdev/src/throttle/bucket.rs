@@ -8,8 +8,8 @@ use std::time::Duration;
 pub(super) struct Bucket {
     rate: NonZeroU64,
     burst: u64,
-    /// When everything taken so far is paid for, in nanoseconds from the start, `burst` being added: so the
-    /// bucket is full at 0.
+    /// When everything taken so far is paid for, in nanoseconds from the start, `burst` being
+    /// added: so the bucket is full at 0.
     paid: AtomicU64,
 }
 

@@ -81,8 +81,8 @@ pub fn data(length: u64, seed: u8) -> Vec<u8> {
     (0..length).map(|at| (at / 7) as u8 ^ seed).collect()
 }
 
-/// Runs `steps` on `device`, which is a hole of [`SIZE`] bytes that reads as zeros where discarded, and
-/// holds its contents and status against the model.
+/// Runs `steps` on `device`, which is a hole of [`SIZE`] bytes that reads as zeros where discarded,
+/// and holds its contents and status against the model.
 pub fn compare(device: &dyn Device, steps: &[Step]) {
     let (model, allocated) = compare_contents(device, steps);
     let mut end = 0;
@@ -133,8 +133,8 @@ fn extents(device: &dyn Device) -> Vec<(u64, RangeStatus)> {
     runs
 }
 
-/// As [`compare`], without the status. Returns the contents, and the blocks that must have space: what was
-/// assigned, written, or zeroed with unmap forbidden.
+/// As [`compare`], without the status. Returns the contents, and the blocks that must have space:
+/// what was assigned, written, or zeroed with unmap forbidden.
 pub fn compare_contents(device: &dyn Device, steps: &[Step]) -> (Vec<u8>, Vec<bool>) {
     let mut model = vec![0; SIZE as usize];
     let mut allocated = vec![false; (SIZE / BLOCK) as usize];

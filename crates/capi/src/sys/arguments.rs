@@ -50,8 +50,8 @@ pub struct OperationProgress {
     pub total_bytes: u64,
 }
 
-/// Takes the newest state, at least 5 times a second while it moves, on the thread that made the call; it should return at once.
-/// Anything but 0 cancels the operation.
+/// Takes the newest state, at least 5 times a second while it moves, on the thread that made the
+/// call; it should return at once. Anything but 0 cancels the operation.
 pub type ProgressCallback =
     Option<unsafe extern "C" fn(progress: *const OperationProgress, user: *mut c_void) -> c_int>;
 
@@ -124,7 +124,8 @@ pub(super) enum OpenFile {
     Same,
 }
 
-/// The caller's file, under its path in `/proc` for messages. The descriptor stays the caller's, and as it is.
+/// The caller's file, under its path in `/proc` for messages. The descriptor stays the caller's,
+/// and as it is.
 ///
 /// # Safety
 /// `fd` is no descriptor, or one that stays open during the call.
@@ -189,7 +190,8 @@ impl Drop for Kept {
 }
 
 fn fcntl(fd: c_int, command: c_int, argument: c_int) -> io::Result<c_int> {
-    // SAFETY: all commands used here take an integer; a number that is not open makes the call fail.
+    // SAFETY: all commands used here take an integer; a number that is not open makes the call
+    // fail.
     match unsafe { libc::fcntl(fd, command, argument) } {
         -1 => Err(io::Error::last_os_error()),
         value => Ok(value),
@@ -199,7 +201,8 @@ fn fcntl(fd: c_int, command: c_int, argument: c_int) -> io::Result<c_int> {
 /// Runs `work` with the lines to the caller.
 ///
 /// # Safety
-/// `control` is null, or points to what stays as it is during the call; its `progress` takes its `user`.
+/// `control` is null, or points to what stays as it is during the call; its `progress` takes its
+/// `user`.
 pub(super) unsafe fn with_control<T>(
     control: *const OperationControl,
     work: impl FnOnce(Control<'_>) -> Result<T>,
@@ -245,8 +248,8 @@ fn step(phase: Phase) -> Step {
 /// Options as the caller gave them, or `default` for null.
 ///
 /// # Safety
-/// `T` is plain data that begins with its size as a `usize` and may have any bytes; `given` is null, or points to as many bytes as
-/// its first field says.
+/// `T` is plain data that begins with its size as a `usize` and may have any bytes; `given` is
+/// null, or points to as many bytes as its first field says.
 pub(super) unsafe fn options<T: Copy>(given: *const T, default: T, least: usize) -> Result<T> {
     if given.is_null() {
         return Ok(default);

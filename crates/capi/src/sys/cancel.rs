@@ -8,8 +8,9 @@ pub extern "C" fn extant_cancel_new() -> *mut Cancel {
     Box::into_raw(Box::default())
 }
 
-/// Stops every operation that was given `cancel`, now and later: each returns `EXTANT_STATUS_CANCELLED` within 100 ms. May be called from
-/// any thread and from a signal handler.
+/// Stops every operation that was given `cancel`, now and later: each returns
+/// `EXTANT_STATUS_CANCELLED` within 100 ms. May be called from any thread and from a signal
+/// handler.
 ///
 /// # Safety
 /// `cancel` is null or from `extant_cancel_new`.

@@ -37,10 +37,11 @@ pub struct FileOptions {
     pub allocation_bytes: u64,
     /// Permissions; `UINT32_MAX`, the default: 0666 without the umask's bits.
     pub mode: u32,
-    /// 1: an existing regular file is replaced in one step when the new one is complete; 0, the default: refused.
+    /// 1: an existing regular file is replaced in one step when the new one is complete; 0, the
+    /// default: refused.
     pub replace: u32,
-    /// 1: on btrfs and its like, copy-on-write is turned off for the file, and with it checksums and compression; 0, the default:
-    /// refused there.
+    /// 1: on btrfs and its like, copy-on-write is turned off for the file, and with it checksums
+    /// and compression; 0, the default: refused there.
     pub nocow: u32,
     /// 1: after a cancel or an error the partial file stays, and the next call resumes it; 0, the
     /// default: removed.

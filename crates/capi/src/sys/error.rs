@@ -24,7 +24,8 @@ pub(super) unsafe fn call(error: *mut *mut Failure, work: impl FnOnce() -> Resul
     status
 }
 
-/// The line for people: path, what was being done, what went wrong, what can be done about it. Lives as long as the error.
+/// The line for people: path, what was being done, what went wrong, what can be done about it.
+/// Lives as long as the error.
 ///
 /// # Safety
 /// `error` is from a call of this library, and not freed yet.

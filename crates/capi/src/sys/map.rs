@@ -48,16 +48,19 @@ pub struct MapExtent {
     pub flags: u32,
 }
 
-/// Takes one extent after the other, holes included; anything but 0 ends the visit, which is no error.
+/// Takes one extent after the other, holes included; anything but 0 ends the visit, which is no
+/// error.
 pub type ExtentCallback =
     Option<unsafe extern "C" fn(extent: *const MapExtent, user: *mut c_void) -> c_int>;
 
-/// Visits the extents of `length` bytes from `offset` of the file `path`, cut at its end; `UINT64_MAX` are all.
+/// Visits the extents of `length` bytes from `offset` of the file `path`, cut at its end;
+/// `UINT64_MAX` are all.
 ///
 /// `error` may be null.
 ///
 /// # Safety
-/// `visit` takes `user`; what is not null is what its type says. `error` gets null, or what `extant_error_free` frees.
+/// `visit` takes `user`; what is not null is what its type says. `error` gets null, or what
+/// `extant_error_free` frees.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn extant_map(
     path: *const c_char,

@@ -11,7 +11,8 @@ use super::arguments::{
 use super::error::call;
 use crate::outcome::{Failure, Status};
 
-/// How holes and unwritten parts become written. Fill it with `extant_materialize_options_init` first.
+/// How holes and unwritten parts become written. Fill it with `extant_materialize_options_init`
+/// first.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct RangeOptions {
@@ -67,8 +68,8 @@ pub unsafe extern "C" fn extant_materialize_options_init(options: *mut RangeOpti
     unsafe { options.write(DEFAULT) };
 }
 
-/// Makes the holes and unwritten parts of the file `path` written zeros; its data stays. Called again after a cancel or a crash it
-/// writes only what is missing.
+/// Makes the holes and unwritten parts of the file `path` written zeros; its data stays. Called
+/// again after a cancel or a crash it writes only what is missing.
 ///
 /// `options`, `control`, `report` and `error` may be null.
 ///

@@ -40,8 +40,8 @@ pub struct PlaceReport {
     pub reason: [c_char; 200],
 }
 
-/// Tries what the file system at `path` can do, on scratch files of which nothing stays. `path` is a directory, or a file in the one
-/// that is tried.
+/// Tries what the file system at `path` can do, on scratch files of which nothing stays. `path` is
+/// a directory, or a file in the one that is tried.
 ///
 /// `error` may be null.
 ///

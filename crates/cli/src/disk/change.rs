@@ -11,8 +11,8 @@ use super::{ChainArgs, LookArgs, not_inside};
 use crate::arguments::PaceArgs;
 use crate::image::{AssignMode, At, changing};
 
-/// Opens the image, keeps others out of it, and runs `work` on it with its format. What it names, data file and backing file, is opened if that
-/// is allowed.
+/// Opens the image, keeps others out of it, and runs `work` on it with its format. What it names,
+/// data file and backing file, is opened if that is allowed.
 pub fn change<T>(
     look: &LookArgs,
     chain: ChainArgs,
@@ -32,7 +32,7 @@ pub fn change<T>(
         if target.is_disk() && pace.rate.is_some() {
             return Err(Error::new(ErrorKind::Unsupported)
                 .at(&look.file)
-                .detail("--rate is for files of the host, not for a disk that an image lies on"));
+                .detail("--rate is for files of the host, not for a disk that holds an image"));
         }
         return run(target).map_err(|error| error.at(&look.file));
     };

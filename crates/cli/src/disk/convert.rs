@@ -31,8 +31,8 @@ const STDOUT_BYTES: u64 = 1 << 20;
 /// Copy an image into a new one, of another format, shape or preallocation.
 ///
 /// Holes are skipped and zeros stay zeros. With --chain the copy holds what the image shows through
-/// its backing files. Over a backing file of its own (-B) it holds what differs from that. The new image appears under its name when it is complete;
-/// a copy that was cut off begins again.
+/// its backing files. Over a backing file of its own (-B) it holds what differs from that. The new
+/// image appears under its name when it is complete; a copy that was cut off begins again.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -178,7 +178,7 @@ fn describe(report: &Report) -> String {
 fn copy(args: &ConvertArgs, control: Control<'_>) -> Result<Option<Report>> {
     if args.sparse.is_some_and(|size| size.0 != 0) {
         return Err(Error::new(ErrorKind::InvalidArgument).detail(
-            "-S is supported with 0 alone: zeros are looked for in blocks of the file system",
+            "-S is supported with 0 alone: zeros are detected in blocks of the file system",
         ));
     }
     if args.target.as_os_str() == "-" && args.into.is_none() {

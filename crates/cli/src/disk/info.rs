@@ -143,7 +143,7 @@ fn describe_qcow2(out: &mut String, qcow2: &Qcow2Info) {
         ),
     );
     if let Some(name) = &qcow2.backing_file {
-        let format = qcow2.backing_format.as_deref().unwrap_or("no format told");
+        let format = qcow2.backing_format.as_deref().unwrap_or("no format given");
         print::row(
             out,
             "backing",

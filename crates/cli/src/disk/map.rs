@@ -1,4 +1,5 @@
-//! `extant image map`: where the guest's bytes are. The JSON is that of `qemu-img map`, and says the state as well.
+//! `extant image map`: where the guest's bytes are. The JSON is that of `qemu-img map`, and says
+//! the state as well.
 
 use std::io::{self, BufWriter, Write};
 use std::ops::ControlFlow;

@@ -1,5 +1,5 @@
-//! The fields of `qemu-img info`, `check` and `measure`, by their names and with their values (QEMU's
-//! qapi/block-core.json), beside ours in the same JSON objects.
+//! The fields of `qemu-img info`, `check` and `measure`, by their names and with their values
+//! (QEMU's qapi/block-core.json), beside ours in the same JSON objects.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -176,7 +176,8 @@ impl Snapshot {
     }
 }
 
-/// `ImageCheck`, but for `format`, `corruptions` and `leaks`, which ours has as well. Counts of 0 are left out, as there.
+/// `ImageCheck`, but for `format`, `corruptions` and `leaks`, which ours has as well. Counts of 0
+/// are left out, as there.
 #[derive(Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Check {

@@ -1,4 +1,5 @@
-//! Commands and options of qemu-img that Extant does not have, refused by their names and with what to use instead.
+//! Commands and options of qemu-img that Extant does not have, refused by their names and with what
+//! to use instead.
 //!
 //! clap has only seen a word that it does not know; here it gets its meaning.
 
@@ -84,7 +85,8 @@ const OPTIONS: [(&str, &str, &str); 16] = [
     ),
 ];
 
-/// The error of a command line of `extant image` that `error` is of, where it holds what qemu-img has and Extant does not.
+/// The error of a command line of `extant image` that `error` is of, where it holds what qemu-img
+/// has and Extant does not.
 pub fn refusal(arguments: &[OsString], error: &clap::Error) -> Option<Error> {
     let words: Vec<&str> = arguments.iter().filter_map(|word| word.to_str()).collect();
     if words.get(1) != Some(&"image") {

@@ -26,7 +26,7 @@ use crate::{exit, print};
 Examples:
   extant image resize vm.qcow2 40GiB
   extant image resize vm.qcow2 +10GiB --preallocation falloc
-  extant image resize vm.qcow2 10GiB --shrink         what lies behind is lost
+  extant image resize vm.qcow2 10GiB --shrink         data after that is lost
   extant image resize /dev/vg/vm 40GiB                after lvextend, with preallocation
 
 The partitions and file systems inside are the guest's to resize.

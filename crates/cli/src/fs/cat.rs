@@ -1,6 +1,7 @@
 //! `extant fs cat`.
 //!
-//! Holes are not read. Where stdout is a regular file at whose end we are, they stay holes there too.
+//! Holes are not read. Where stdout is a regular file at whose end we are, they stay holes there
+//! too.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom, Write};

@@ -20,9 +20,10 @@ use crate::print;
 
 /// Make an ext4 file system, by mke2fs.
 ///
-/// Runs `mke2fs -t ext4 [OPTIONS] IMAGE` after it has made IMAGE, sparse and of SIZE bytes, if there
-/// was none. Without root, the root directory is yours (-E root_owner). mke2fs asks before it overwrites a file system (-F forces it), and its words and errors
-/// are passed on. What it makes by default, this program can use.
+/// Runs `mke2fs -t ext4 [OPTIONS] IMAGE` after it has made IMAGE, sparse and of SIZE bytes, if
+/// there was none. Without root, the root directory is yours (-E root_owner). mke2fs asks before it
+/// overwrites a file system (-F forces it), and its words and errors are passed on. What it makes
+/// by default, this program can use.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -31,7 +32,7 @@ Examples:
   extant fs mkfs disk.img 512MiB -- -d rootfs -O ^metadata_csum
   extant fs mkfs /dev/vdb -- -F
 
-mke2fs is part of e2fsprogs; it is looked for in PATH, /usr/sbin and /sbin.")]
+mke2fs is part of e2fsprogs; it is searched in PATH, /usr/sbin and /sbin.")]
 pub struct MkfsArgs {
     /// The image, made if missing, or the disk
     pub image: PathBuf,
@@ -162,8 +163,9 @@ fn call(mke2fs: &Path, args: &MkfsArgs) -> Result<()> {
     }
 }
 
-/// The options, and that the root directory belongs to the user who calls, unless that is root. mke2fs takes the last `-E` alone, so the
-/// owner goes into the one that is there. A tree to copy (`-d`) has an owner of its own.
+/// The options, and that the root directory belongs to the user who calls, unless that is root.
+/// mke2fs takes the last `-E` alone, so the owner goes into the one that is there. A tree to copy
+/// (`-d`) has an owner of its own.
 fn with_owner(options: &[OsString], user: Uid, group: Gid) -> Vec<OsString> {
     let mut options = options.to_vec();
     if user.is_root() {

@@ -61,7 +61,8 @@ pub struct PutArgs {
     #[arg(long, short)]
     pub recursive: bool,
 
-    /// Whose the files are: UID:GID, or host for those that they have here [default: 0:0, or you where the image's root directory is yours]
+    /// Whose the files are: UID:GID, or host for those that they have here [default: 0:0, or you
+    /// where the image's root directory is yours]
     #[arg(long, value_name = "OWNER")]
     pub owner: Option<CopyOwner>,
 

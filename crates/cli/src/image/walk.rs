@@ -1,8 +1,8 @@
 //! Trees of an image: the names of a directory in order, and everything below it.
 //!
-//! What a damaged or hostile image says is not trusted: a name must be one, and a directory is entered once, so that a
-//! walk ends and no name leads out of where it is. The walk needs memory for the names of the directories on the way
-//! down, and none of the stack.
+//! What a damaged or hostile image says is not trusted: a name must be one, and a directory is
+//! entered once, so that a walk ends and no name leads out of where it is. The walk needs memory
+//! for the names of the directories on the way down, and none of the stack.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;
@@ -163,8 +163,8 @@ fn enter(
 /// Is shown the inode and the path of a name.
 type VisitName<'v> = dyn FnMut(InodeNumber, &[u8]) -> Result<ControlFlow<()>> + 'v;
 
-/// Visits the inode and the path of every name below `root`, called `path`, itself first, until `visit` breaks. Only
-/// directories are opened, so that this costs no more than reading them.
+/// Visits the inode and the path of every name below `root`, called `path`, itself first, until
+/// `visit` breaks. Only directories are opened, so that this costs no more than reading them.
 pub fn scan_names(
     image: &Image,
     root: &Node,

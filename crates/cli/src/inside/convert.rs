@@ -9,7 +9,8 @@ use super::check_space;
 use super::new_file::NewFile;
 use crate::image::Image;
 
-/// Puts the new image of `conversion` into a file that has no name yet, with its space; durable on return.
+/// Puts the new image of `conversion` into a file that has no name yet, with its space; durable on
+/// return.
 pub fn convert(
     new: &NewFile<'_>,
     image: &Image,

@@ -27,7 +27,8 @@ pub struct WatchArgs {
     #[command(flatten)]
     pub job: OneJobArgs,
 
-    /// Print the job as JSON on stdout, one object a line, about ten times a second; an error is JSON on stderr
+    /// Print the job as JSON on stdout, one object a line, about ten times a second; an error is
+    /// JSON on stderr
     #[arg(long)]
     pub json: bool,
 
@@ -110,7 +111,7 @@ fn goes_on(status: Result<JobStatus>, job: &OneJobArgs) -> Result<JobStatus> {
         ErrorKind::Cancelled => {
             let (pool, id) = (print::path(&job.pool.pool), job.id);
             error
-                .detail(format!("job {id} goes on"))
+                .detail(format!("job {id} continues"))
                 .advice(format!("extant job cancel {pool} {id} ends it"))
         }
         _ => error,
@@ -137,7 +138,7 @@ fn ended(status: &JobStatus) -> Result<ExitCode> {
                 "job {} was interrupted: its process is gone",
                 status.id
             ))
-            .advice("extant job resume goes on with it"));
+            .advice("extant job resume continues it"));
     }
     status.result().map(|()| ExitCode::SUCCESS)
 }

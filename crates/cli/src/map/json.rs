@@ -4,8 +4,8 @@
 //! {"schema_version":1,"files":[{"path","format","size_bytes","extents":[...],"summary":{...}}],"total":{...}}
 //! ```
 //!
-//! A file whose map broke off has `"error"` in the place of `"summary"`. The
-//! document is valid however the run ends, short of a failure to write it.
+//! A file whose map broke off has `"error"` in the place of `"summary"`. The document is valid
+//! however the run ends, short of a failure to write it.
 
 use std::io::{self, Write};
 

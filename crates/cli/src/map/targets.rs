@@ -1,4 +1,5 @@
-//! The files that pictures are written to: none that is there already, unless that is forced, and never one that is mapped.
+//! The files that pictures are written to: none that is there already, unless that is forced, and
+//! never one that is mapped.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -100,8 +100,8 @@ pub fn mount_helper(arguments: &[OsString], cancel: &CancelToken) -> ExitCode {
             Err(error) => failed(&error),
         };
     }
-    // As for every file system, root's mounts have devices and set-user-ID programs; for users mount(8) asks for
-    // `nodev,nosuid`, and fusermount3 insists on them.
+    // As for every file system, root's mounts have devices and set-user-ID programs; for users
+    // mount(8) asks for `nodev,nosuid`, and fusermount3 insists on them.
     let options = match geteuid().is_root() {
         true => MountOptions::for_mount8(),
         false => MountOptions::default(),

@@ -27,7 +27,8 @@ use crate::image::{Image, names, refuse_without_ext4};
 use crate::log::Log;
 use crate::print;
 
-/// Mounts, and answers until it is unmounted. The status is that of the image: whether an error of the device was met.
+/// Mounts, and answers until it is unmounted. The status is that of the image: whether an error of
+/// the device was met.
 pub(super) fn run(wish: &Wish, place: Place, cancel: &CancelToken) -> Result<ExitCode> {
     if place == Place::Background {
         background::leave_terminal();

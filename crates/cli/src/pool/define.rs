@@ -54,8 +54,8 @@ pub struct DefineArgs {
     #[arg(long, value_name = "DIR")]
     pub directory: Option<PathBuf>,
 
-    /// With --kind ext4: where the pool keeps what is its own [default: beside the image; of a disk, /var/lib/extant/pools/NAME,
-    /// of users in $XDG_STATE_HOME]
+    /// With --kind ext4: where the pool keeps what is its own [default: beside the image; of a
+    /// disk, /var/lib/extant/pools/NAME, of users in $XDG_STATE_HOME]
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
 
@@ -184,7 +184,7 @@ fn state_of_disk(name: &PoolName) -> Result<PathBuf> {
     let base = base.ok_or_else(|| {
         Error::new(ErrorKind::NotFound)
             .detail("there is no HOME to keep the pool's state in")
-            .advice("--state names a folder")
+            .advice("--state names a directory")
     })?;
     Ok(base.join("extant/pools").join(name.as_str()))
 }

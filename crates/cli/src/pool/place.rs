@@ -86,7 +86,8 @@ impl PoolArgs {
 /// A pool, or every defined one.
 #[derive(Args, Clone, Debug)]
 pub struct AnyPoolArgs {
-    /// Name of a defined pool; with a slash or dots, a directory or an ext4 image [default: all defined pools]
+    /// Name of a defined pool; with a slash or dots, a directory or an ext4 image [default: all
+    /// defined pools]
     #[arg(add = ArgValueCompleter::new(complete::pools))]
     pub pool: Option<PathBuf>,
 

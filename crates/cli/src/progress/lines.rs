@@ -1,7 +1,8 @@
 //! What a line of progress says, and when there is one.
 //!
-//! A line when a phase begins, and about ten a second. The rate is that of the last seconds of the phase, so that a
-//! disk that became slower is seen, and what was there before the operation began does not count.
+//! A line when a phase begins, and about ten a second. The rate is that of the last seconds of the
+//! phase, so that a disk that became slower is seen, and what was there before the operation began
+//! does not count.
 //!
 //! Format: docs/formats/progress.md.
 

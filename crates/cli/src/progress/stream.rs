@@ -19,7 +19,8 @@ use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
-/// For the last line. A reader who has room for one gets it at once; the buffer of one who has not was full for long.
+/// For the last line. A reader who has room for one gets it at once; the buffer of one who has not
+/// was full for long.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// How long a listener may have too many connections before it.
 const BACKLOG_PATIENCE: Duration = Duration::from_secs(1);
@@ -70,7 +71,7 @@ impl Stream {
             match errno {
                 Errno::AGAIN => error
                     .with_kind(ErrorKind::InUse)
-                    .detail("whoever listens there takes no more connections"),
+                    .detail("the listener there accepts no more connections"),
                 _ => error.during("connect"),
             }
         };
@@ -129,7 +130,7 @@ impl Drop for Stream {
 
 impl Slot {
     fn lock(&self) -> MutexGuard<'_, Next> {
-        self.next.lock().expect("nobody panics with it")
+        self.next.lock().expect("no thread panics with it")
     }
 
     /// Waits for the next line; `None` after the last.
@@ -138,7 +139,7 @@ impl Slot {
         loop {
             match next.line.take() {
                 None if !next.is_closed => {
-                    next = self.changed.wait(next).expect("nobody panics with it");
+                    next = self.changed.wait(next).expect("no thread panics with it");
                 }
                 line => return line,
             }

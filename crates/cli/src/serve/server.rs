@@ -87,7 +87,7 @@ fn serve(
     let _pid_file = args.pid_file.as_deref().map(PidFile::write).transpose()?;
     if let (Some(port), Scheme::Clear) = (reached.public_port(), scheme) {
         log.notice(format_args!(
-            "{port} has no TLS: whoever can reach it can use the exports"
+            "{port} has no TLS: every host that can reach it can use the exports"
         ));
     }
     let ready = Ready::of(sources.list(), &reached.addresses, scheme);

@@ -41,7 +41,8 @@ pub struct CreateArgs {
     #[arg(value_parser = parse_size, required_unless_present = "xml")]
     pub capacity: Option<ByteSize>,
 
-    /// Take name, capacity, allocation, format with its options, and permissions from libvirt's XML of a volume
+    /// Take name, capacity, allocation, format with its options, and permissions from libvirt's XML
+    /// of a volume
     #[arg(
         long,
         value_name = "FILE",
@@ -49,12 +50,13 @@ pub struct CreateArgs {
     )]
     pub xml: Option<PathBuf>,
 
-    /// Make only the first part real; the rest stays sparse. For qcow2, --preallocation says in which way
+    /// Make only the first part real; the rest stays sparse. For qcow2, --preallocation says in
+    /// which way
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub allocation: Option<ByteSize>,
 
-    /// What is done about its space [default: as the pool says, or full; with a backing file off; with --xml as the described
-    /// volume has it]
+    /// What is done about its space [default: as the pool says, or full; with a backing file off;
+    /// with --xml as the described volume has it]
     #[arg(long, value_name = "MODE")]
     pub preallocation: Option<Mode>,
 
@@ -62,7 +64,8 @@ pub struct CreateArgs {
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<ImageFormat>,
 
-    /// Options of qcow2, in QEMU's words, as for extant create. A backing file is named, and not opened
+    /// Options of qcow2, in QEMU's words, as for extant create. A backing file is named, and not
+    /// opened
     #[arg(short = 'o', long = "options", value_name = "NAME=VALUE,...")]
     pub words: Vec<String>,
 

@@ -12,8 +12,9 @@ use crate::print;
 
 /// Say what the file of a volume is.
 ///
-/// For files that were not made by extant and whose names do not end with .qcow2. It is kept with the file, and counts more than
-/// name and content. The content is never asked, as a guest can write any header into a raw volume.
+/// For files that were not made by extant and whose names do not end with .qcow2. It is kept with
+/// the file, and counts more than name and content. The content is never asked, as a guest can
+/// write any header into a raw volume.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

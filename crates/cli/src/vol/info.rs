@@ -102,7 +102,7 @@ fn describe_image(out: &mut String, image: &ImageFacts) {
             .backing_format
             .as_deref()
             .unwrap_or("of no said format");
-        let backing = format!("{} ({format}), not looked at", print::path(name));
+        let backing = format!("{} ({format}), not opened", print::path(name));
         print::row(out, "backing", backing);
     }
     if facts.snapshot_count > 0 {

@@ -52,7 +52,8 @@ pub struct UploadArgs {
 
 /// Make a file of a volume.
 ///
-/// The volume's file is taken as it is, and holes stay holes. The file has the new content as a whole, or nothing changes.
+/// The volume's file is taken as it is, and holes stay holes. The file has the new content as a
+/// whole, or nothing changes.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

@@ -37,7 +37,8 @@ pub struct WipeArgs {
 /// Ways to wipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Method {
-    /// Overwrite what is written with zeros, in place; holes stay holes, and an image keeps its preallocation
+    /// Overwrite what is written with zeros, in place; holes stay holes, and an image keeps its
+    /// preallocation
     Zero,
     /// Give all space back; what it held may stay on the disk
     Discard,

@@ -184,7 +184,8 @@ fn describe_done(out: &mut String, done: &Done, elapsed_seconds: f64, verbose: b
     }
 }
 
-/// Hands the job to a process of its own, which takes its lock as standard input; its number, in words or as JSON.
+/// Hands the job to a process of its own, which takes its lock as standard input; its number, in
+/// words or as JSON.
 pub fn detach(place: &PoolArgs, job: Job<'_>, output: &OutputArgs) -> Result<String> {
     let id = job.id();
     let fail = |source| Error::from(source).during("start the job's process");

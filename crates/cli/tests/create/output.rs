@@ -29,13 +29,13 @@ fn assert_steady(events: &[Value]) {
         .map(|event| event["elapsed_seconds"].as_f64().expect("a time"))
         .collect();
     let last = *times.last().expect("some lines");
-    assert!(last >= 1.0, "too short to judge: {last} s");
+    assert!(last >= 1.0, "too short to evaluate: {last} s");
     let wanted = (last * 5.0) as usize;
     assert!(times.len() >= wanted, "{} lines in {last} s", times.len());
     let pause = times.windows(2).map(|pair| pair[1] - pair[0]);
     let pause = pause.fold(0.0, f64::max);
     // A fifth of a second, and room for a machine that is busy with other tests.
-    assert!(pause < 0.5, "nothing was told for {pause} s");
+    assert!(pause < 0.5, "nothing was reported for {pause} s");
 }
 
 #[test]
@@ -106,7 +106,7 @@ fn progress_lines_are_json_and_come_five_times_a_second() {
             done = now;
         }
     }
-    assert_eq!(done, 32 * MIB, "the end is told: {answer}");
+    assert_eq!(done, 32 * MIB, "the end is reported: {answer}");
 }
 
 #[test]

@@ -1,4 +1,5 @@
-//! `mkdir`, `mv`, `ln`, `chmod`, `chown`, `rm` do to an image what the programs of the same names do to the kernel's.
+//! `mkdir`, `mv`, `ln`, `chmod`, `chown`, `rm` do to an image what the programs of the same names
+//! do to the kernel's.
 
 use std::path::Path;
 use std::process::Command;

@@ -150,7 +150,7 @@ fn attributes_are_kept_in_both_directions() {
     let long = noise(5, 2000);
     let kept = set("user.short", b"value") && set("user.long", &long);
     require!(requires::Requirement::new(
-        "user attributes on the work folder",
+        "user attributes on the work directory",
         kept
     ));
     image.fs(&["put", "IMAGE", "file", "/"]).success();

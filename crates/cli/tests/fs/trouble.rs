@@ -409,7 +409,7 @@ fn removed_file_with_a_damaged_node_is_told_of_and_others_can_be_put() {
     drop(damaged);
     image
         .fs(&["rm", "IMAGE", "/damaged"])
-        .refused(1, &["disk.img", "not given back"]);
+        .refused(1, &["disk.img", "not freed"]);
     image.fs(&["put", "IMAGE", "file", "/other"]).success();
     assert_eq!(
         image.fs(&["cat", "IMAGE", "/other"]).success().stdout.len(),

@@ -1,4 +1,5 @@
-//! What a file is taken for, by its name and its contents, in every command; and what that means for `map` and `materialize`.
+//! What a file is taken for, by its name and its contents, in every command; and what that means
+//! for `map` and `materialize`.
 
 use std::fs;
 use std::path::{Path, PathBuf};

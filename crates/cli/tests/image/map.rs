@@ -1,4 +1,5 @@
-//! `extant map`: pictures that replace nothing, images below directories, statuses, and words about fragments.
+//! `extant map`: pictures that replace nothing, images below directories, statuses, and words about
+//! fragments.
 
 use std::fs;
 use std::path::Path;

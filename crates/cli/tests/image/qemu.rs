@@ -1,4 +1,5 @@
-//! The command line of `qemu-img`: its short options, `image create`, `-`, and the fields of its JSON, which it is asked for.
+//! The command line of `qemu-img`: its short options, `image create`, `-`, and the fields of its
+//! JSON, which it is asked for.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -413,7 +414,8 @@ fn compare_all(work: &Workdir, format: &str, kind: &str) {
         &file,
     ]);
     let ours_measured = ours(&["measure", "-O", "qcow2"], more);
-    // Clusters whose space is not written are zeros to us, which a copy leaves out, and data to QEMU.
+    // Clusters whose space is not written are zeros to us, which a copy leaves out, and data to
+    // QEMU.
     let has_unwritten = ["preallocation=falloc", "data_file_raw"];
     if has_unwritten.iter().any(|other| kind.contains(other)) {
         let required = |found: &Value| found["required"].as_u64().unwrap();

@@ -1,4 +1,5 @@
-//! `create`, `fallocate`, `materialize`, `map` and `probe` on paths inside a mount: as on the kernel's ext4.
+//! `create`, `fallocate`, `materialize`, `map` and `probe` on paths inside a mount: as on the
+//! kernel's ext4.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

@@ -1,5 +1,5 @@
-//! The stack of seeds/2 with the kernel in its middle: an image file inside a mount, on a loop device of the kernel's, with a
-//! file system on it that the kernel mounts, or we do.
+//! The stack of seeds/2 with the kernel in its middle: an image file inside a mount, on a loop
+//! device of the kernel's, with a file system on it that the kernel mounts, or we do.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
@@ -62,7 +62,8 @@ impl Inner {
     }
 }
 
-/// The program of the seeds: a file is allocated, then written from its end to its start with gaps, and synced.
+/// The program of the seeds: a file is allocated, then written from its end to its start with gaps,
+/// and synced.
 #[track_caller]
 fn allocate_and_write_backwards(path: &Path) -> Vec<u8> {
     let mut command = extant();

@@ -15,7 +15,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::image::Image;
 use crate::support::{Answer, Running, extant, run, wait_until};
 
-/// Shell lines for a new namespace of mounts: what other tests have mounted would stay there after their unmount.
+/// Shell lines for a new namespace of mounts: what other tests have mounted would stay there after
+/// their unmount.
 pub const LEAVE_OTHER_MOUNTS: &str = "cut -d ' ' -f 5 /proc/self/mountinfo | grep extant-test- | tac | xargs -r -n 1 umount -l || true\n";
 
 /// What mounting needs.

@@ -143,7 +143,7 @@ fn images_are_volumes_like_others() {
     // Nothing is said of space, and nothing hides the backing file.
     vol("resize", &pool, &["top.qcow2", "9MiB"]).success();
     let info = vol("info", &pool, &["top.qcow2"]).success();
-    assert!(info.stdout.contains("base (raw), not looked at"), "{info}");
+    assert!(info.stdout.contains("base (raw), not opened"), "{info}");
     vol("resize", &pool, &["a.qcow2", "10MiB"]).success();
     let info = vol("info", &pool, &["a.qcow2", "--json"]).success();
     assert_eq!(info.number("/written_bytes"), 10 * MIB);

@@ -1,8 +1,9 @@
 //! `kill -9` at random moments of every operation.
 //!
-//! After each: no volume is half there under its name, what the killed process left is found by `refresh`, and after
-//! a resume or a cancel nothing of it is left. `EXTANT_KILLS` says how many of each kind of pool (60 by default). An image is clean
-//! for e2fsck each time; half of the jobs there have others beside them who want their turn.
+//! After each: no volume is half there under its name, what the killed process left is found by
+//! `refresh`, and after a resume or a cancel nothing of it is left. `EXTANT_KILLS` says how many of
+//! each kind of pool (60 by default). An image is clean for e2fsck each time; half of the jobs
+//! there have others beside them who want their turn.
 
 use std::fs;
 use std::io::Write;
@@ -286,7 +287,8 @@ impl Stand {
         Some(copy)
     }
 
-    /// QEMU finds no corruption at any time, and no leak in a new image; the disk reads as before, or as it is to.
+    /// QEMU finds no corruption at any time, and no leak in a new image; the disk reads as before,
+    /// or as it is to.
     #[track_caller]
     fn check_images(&self, operation: Operation, is_done: bool) {
         let disk = disk_of(&self.outside("source.qcow2"));
@@ -328,7 +330,8 @@ impl Stand {
         }
     }
 
-    /// After the job was cancelled: no leak, and the size that it had, unless it was cut off in one step.
+    /// After the job was cancelled: no leak, and the size that it had, unless it was cut off in one
+    /// step.
     #[track_caller]
     fn check_image_is_given_back(&self, operation: Operation) {
         let image = self.copy_of("image.qcow2").unwrap();

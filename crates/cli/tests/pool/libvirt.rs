@@ -160,7 +160,8 @@ fn libvirt_and_extant_read_each_others_images() {
     assert_eq!(again.number("/size_bytes"), 6 * MIB);
     assert_eq!(again.json()["qcow2"]["lazy_refcounts"], true);
 
-    // What virsh wipes is no image any more; what we wipe is an empty one, and both have lost their data.
+    // What virsh wipes is no image any more; what we wipe is an empty one, and both have lost their
+    // data.
     libvirt.ask(&["vol-wipe", "again.qcow2", "vms"]);
     let file = fs::read(pool.join("again.qcow2")).unwrap();
     assert!(file.iter().all(|&byte| byte == 0));

@@ -61,7 +61,8 @@ pub fn signal_worker(own: &Path, id: &str, signal: Signal) {
     kill_process(Pid::from_raw(worker).expect("a process"), signal).unwrap();
 }
 
-/// Volumes that twelve processes make at once in the pool `small`, where four of them fit: those do, and the others are refused.
+/// Volumes that twelve processes make at once in the pool `small`, where four of them fit: those
+/// do, and the others are refused.
 #[track_caller]
 pub fn make_twelve_where_four_fit(config: &Path) {
     let running: Vec<Running> = (0..12)

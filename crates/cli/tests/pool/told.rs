@@ -34,7 +34,7 @@ fn who_has_seen_enough_of_a_job_is_told_that_it_goes_on() {
         wait_until("signals to be caught", || catches_interrupts(running.pid()));
         let (answer, _) = running.stop(Signal::INT);
         let cancel = format!("extant job cancel {} 1", pool.display());
-        answer.refused(130, &["job 1 goes on", &cancel]);
+        answer.refused(130, &["job 1 continues", &cancel]);
     }
     let listed = say("job", "list", pool, &["--json"]).success();
     assert_eq!(listed.text("/jobs/0/state"), "running");

@@ -1,4 +1,5 @@
-//! The documents of `--json`: one schema version, one way to name things, and errors that are JSON too.
+//! The documents of `--json`: one schema version, one way to name things, and errors that are JSON
+//! too.
 
 use std::collections::BTreeSet;
 use std::fs;

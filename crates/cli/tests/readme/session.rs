@@ -2,8 +2,9 @@
 //!
 //! Every line in a block that starts with ```` ```sh ```` is run, in the order of the page, by one
 //! shell that begins in an empty directory. Each must succeed without output on stderr. The
-//! processes and mounts of a session have namespaces of their own, and end with them. The page about
-//! libvirt runs as the user of a libvirtd that the test starts, all others as root and as a user.
+//! processes and mounts of a session have namespaces of their own, and end with them. The page
+//! about libvirt runs as the user of a libvirtd that the test starts, all others as root and as a
+//! user.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -36,8 +37,8 @@ fn commands_are_found_in_sh_blocks_only() {
     assert_eq!(commands_of(text), ["extant one", "kill 1 # why", "three"]);
 }
 
-/// Starts the session in namespaces for mounts and processes, with a `/dev/fuse` that all users may open, as on
-/// most systems.
+/// Starts the session in namespaces for mounts and processes, with a `/dev/fuse` that all users may
+/// open, as on most systems.
 const START: &str = "\
 mount --bind \"$FUSE\" /dev/fuse
 cd \"$DIRECTORY\"

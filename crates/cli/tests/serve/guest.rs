@@ -8,7 +8,8 @@ use extant_testkit::{oracle, require};
 use crate::stand::Stand;
 use crate::support::extant;
 
-/// The machine makes a file system on its disk and, in a file there that it serves to itself, another one.
+/// The machine makes a file system on its disk and, in a file there that it serves to itself,
+/// another one.
 const SCRIPT: &str = r#"#!/bin/bash
 set -ex
 export PATH=/host:$PATH

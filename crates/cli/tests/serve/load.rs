@@ -11,8 +11,8 @@ use crate::image::Image;
 use crate::stand::{Serving, Stand, nbdsh, qemu_io};
 use crate::support::wait_until;
 
-/// Writes block after block, 32 at a time, each full of its number. Says `begun` when a hundred were acknowledged, and at the
-/// end which ones were.
+/// Writes block after block, 32 at a time, each full of its number. Says `begun` when a hundred
+/// were acknowledged, and at the end which ones were.
 const WRITER: &str = r#"
 done = []
 def note(at, error):

@@ -154,7 +154,8 @@ fn image_on_a_disk_is_served() {
     oracle::qemu::qemu_io(disk.path(), "qcow2", &reads);
 }
 
-/// Crashes leave files longer than their refcount table counts, and a disk is longer from the beginning.
+/// Crashes leave files longer than their refcount table counts, and a disk is longer from the
+/// beginning.
 #[test]
 fn image_of_small_clusters_is_served_on_after_kills() {
     require!(

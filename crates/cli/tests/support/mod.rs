@@ -197,7 +197,7 @@ pub fn names(folder: &Path) -> Vec<OsString> {
     let entries = std::fs::read_dir(folder);
     let entries = entries.unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut names: Vec<OsString> = entries
-        .map(|entry| entry.expect("a readable folder").file_name())
+        .map(|entry| entry.expect("a readable directory").file_name())
         .filter(|name| name != "lost+found")
         .collect();
     names.sort();
@@ -228,7 +228,8 @@ pub fn wait_for_space_of(path: &Path) {
     });
 }
 
-/// Bytes that are written of the partial file of `path`, whose process was killed: the kernel ends what that had in flight.
+/// Bytes that are written of the partial file of `path`, whose process was killed: the kernel ends
+/// what that had in flight.
 #[track_caller]
 pub fn left_written(path: &Path) -> u64 {
     let written = || oracle::filefrag(&partial_of(path)).bytes(ExtentState::Written);

@@ -85,7 +85,7 @@ fn opener_goes_on_and_materialize_stops_with_the_data_intact() {
         .open(&file)
         .unwrap();
     let answer = running.wait();
-    answer.refused(4, &["/a: ", "somebody opens the file", "run again"]);
+    answer.refused(4, &["/a: ", "another process opens the file", "run again"]);
     let mut now = Vec::new();
     std::io::Read::read_to_end(&mut opened, &mut now).unwrap();
     assert!(now == data);

@@ -1,10 +1,11 @@
 //! Changing a block map: filling holes and making them.
 //!
-//! A step changes the numbers of one leaf, and creates or removes the indirect blocks above it. It reads and creates
-//! all that it needs before its first change: it fails with nothing done, or is done whole.
+//! A step changes the numbers of one leaf, and creates or removes the indirect blocks above it. It
+//! reads and creates all that it needs before its first change: it fails with nothing done, or is
+//! done whole.
 //!
-//! Invariant: no step leaves an indirect block without numbers. One that others have left behind is a hole, and goes
-//! with the blocks around it.
+//! Invariant: no step leaves an indirect block without numbers. One that others have left behind is
+//! a hole, and goes with the blocks around it.
 
 use std::ops::Range;
 
@@ -17,7 +18,8 @@ use smallvec::SmallVec;
 use super::{Indirect, check, end, number};
 use crate::tree::{NodesMut, TreeFormat};
 
-/// A step changes, creates or removes no more blocks than one of an extent tree of this depth: at most three.
+/// A step changes, creates or removes no more blocks than one of an extent tree of this depth: at
+/// most three.
 pub(crate) const DEPTH: u16 = 1;
 
 /// Numbers of blocks have 32 bits.
@@ -46,8 +48,8 @@ impl<'a, N: NodesMut> BlockMapMut<'a, N> {
     /// Puts an extent into a hole of one leaf. One step.
     ///
     /// # Errors
-    /// `Corrupt` when the blocks are not a hole; `TooLarge` past what a map reaches; `NoSpace` when an indirect block
-    /// is needed and cannot be had. Nothing has changed then.
+    /// `Corrupt` when the blocks are not a hole; `TooLarge` past what a map reaches; `NoSpace` when
+    /// an indirect block is needed and cannot be had. Nothing has changed then.
     ///
     /// # Panics
     /// When the extent cannot be stored: unwritten, longer than the leaf, or past [`PHYSICAL_END`].
@@ -107,9 +109,10 @@ impl<'a, N: NodesMut> BlockMapMut<'a, N> {
         Ok(())
     }
 
-    /// Makes a hole of those blocks of `range` that the last leaf with any of them holds, and removes indirect blocks
-    /// without numbers on the way there. One step. `freed` gets the extents to which nothing refers any more. Returns
-    /// what may still hold blocks; nothing, where there is nothing to be removed.
+    /// Makes a hole of those blocks of `range` that the last leaf with any of them holds, and
+    /// removes indirect blocks without numbers on the way there. One step. `freed` gets the extents
+    /// to which nothing refers any more. Returns what may still hold blocks; nothing, where there
+    /// is nothing to be removed.
     ///
     /// # Errors
     /// `Corrupt`, or what the store says. Nothing has been removed then.
@@ -137,8 +140,8 @@ impl<'a, N: NodesMut> BlockMapMut<'a, N> {
         Ok(None)
     }
 
-    /// Removes the numbers of a leaf from that of block `start` to the one that `path` leads to, and the blocks of `way`
-    /// that have no others. Whether there was anything.
+    /// Removes the numbers of a leaf from that of block `start` to the one that `path` leads to,
+    /// and the blocks of `way` that have no others. Whether there was anything.
     fn remove_below(
         &mut self,
         path: &BlockPath,

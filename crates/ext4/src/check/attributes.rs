@@ -201,7 +201,7 @@ impl Check<'_> {
             .filter(|(_, state)| state.usage == Use::AttributeValue)
             .filter(|(number, _)| !self.shared.values.contains_key(number))
         {
-            let words = "the value of an attribute that nobody has";
+            let words = "the value of an attribute without references";
             self.findings
                 .add(FindingKind::Unreachable, Place::inode(number), words);
         }

@@ -124,8 +124,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Reads the entries that an inode holds: four bytes are `..`, records follow to the end of `i_block`, and others in the
-    /// attribute behind it.
+    /// Reads the entries that an inode holds: four bytes are `..`, records follow to the end of
+    /// `i_block`, and others in the attribute behind it.
     fn check_inline_directory(&mut self, number: InodeNumber, data: &[u8]) {
         self.count_link(number);
         let word = |at: usize| u32::from_le_bytes(data[at..at + 4].try_into().expect("4 bytes"));

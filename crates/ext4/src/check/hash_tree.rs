@@ -162,7 +162,7 @@ impl Check<'_> {
             let place = Place::inode(walk.number).in_block(block);
             let format = self.volume.directory_format();
             if block_kind(&bytes, entry.block, &format) != BlockKind::Node {
-                let words = "not like an empty block to who knows no trees";
+                let words = "not like an empty block to readers without tree support";
                 self.findings
                     .add(FindingKind::HashTree, place.clone(), words);
             }

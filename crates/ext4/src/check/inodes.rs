@@ -113,7 +113,8 @@ impl Check<'_> {
         self.judge_blocks(number, &inode, usage, blocks_of_attributes)
     }
 
-    /// Takes the data of an inode that keeps it beside its fields: `i_block`, and the attribute `system.data`.
+    /// Takes the data of an inode that keeps it beside its fields: `i_block`, and the attribute
+    /// `system.data`.
     fn keep_inline(&mut self, number: InodeNumber, bytes: &[u8], inode: &Inode) {
         let layout = *self.volume.layout();
         let mut data = inode.block_area().to_vec();

@@ -169,7 +169,8 @@ fn walk_blocks(volume: &Volume<'_>, inode: &Inode, visitor: &mut impl Visitor) -
     Ok(Shape::Blocks { indirect })
 }
 
-/// Visits an indirect block with `level` levels of blocks below it, of which the first is `logical`.
+/// Visits an indirect block with `level` levels of blocks below it, of which the first is
+/// `logical`.
 fn visit_indirect(
     volume: &Volume<'_>,
     block: PhysicalBlock,

@@ -1,7 +1,7 @@
 //! Names that a directory has twice.
 //!
-//! Model: of every name a hash of 64 bits and its place are kept, for one directory at a time; where hashes are
-//! the same, the names are read again.
+//! Model: of every name a hash of 64 bits and its place are kept, for one directory at a time;
+//! where hashes are the same, the names are read again.
 
 use std::hash::{DefaultHasher, Hasher};
 

@@ -35,8 +35,8 @@ const CHECKED: Features = Features {
         .union(RoCompat::SHARED_BLOCKS)
         .union(RoCompat::VERITY),
 };
-/// More groups than that are refused, 2 PiB in blocks of 4 KiB: a sparse image can claim as many as it
-/// likes, and each costs memory.
+/// More groups than that are refused, 2 PiB in blocks of 4 KiB: a sparse image can claim as many as
+/// it likes, and each costs memory.
 const GROUPS_MAX: u32 = 1 << 24;
 
 /// Reads and validates the superblock; `None` after a finding that ends the check.

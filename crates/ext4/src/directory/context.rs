@@ -57,8 +57,8 @@ impl DirectoryContext {
     /// That of the directory `inode`.
     ///
     /// # Errors
-    /// `Unsupported` when the file system hashes names by a function that is not known, and when the names are kept in a way
-    /// that is not offered.
+    /// `Unsupported` when the file system hashes names by a function that is not known, and when
+    /// the names are kept in a way that is not offered.
     pub(crate) fn of(superblock: &Superblock, number: InodeNumber, inode: &Inode) -> Result<Self> {
         let foreign_names = InodeFlags::CASEFOLD | InodeFlags::ENCRYPT | InodeFlags::INLINE_DATA;
         if inode.flags().intersects(foreign_names) {

@@ -107,7 +107,8 @@ impl<'a> Apply<'a> {
             .map(|touched| &touched.cell)
             .filter(|cell| read(&cell.state).inode.links() == 0)
             .collect();
-        // Blocks of a file without a name may belong to another one already, where the kernel does not order data.
+        // Blocks of a file without a name may belong to another one already, where the kernel does
+        // not order data.
         if self.space.has_conflict()? {
             for cell in &dead {
                 self.cut(cell, 0..LOGICAL_END)?;

@@ -1,8 +1,8 @@
 //! What records do to names.
 //!
-//! Names decide how many links an inode has. What is as a record wants it already is left as it is; a record that
-//! takes away a name that is not there, or is another inode's, says nothing: the kernel leaves such of files that
-//! came and went.
+//! Names decide how many links an inode has. What is as a record wants it already is left as it is;
+//! a record that takes away a name that is not there, or is another inode's, says nothing: the
+//! kernel leaves such of files that came and went.
 
 use std::sync::Arc;
 
@@ -21,8 +21,8 @@ use crate::orphan;
 use crate::sync::read;
 use crate::tree::Mapping;
 
-/// Blocks that a change of one name touches at most, with room: nodes and leaves of a tree that is split from the
-/// root, blocks for them and for the map of the directory.
+/// Blocks that a change of one name touches at most, with room: nodes and leaves of a tree that is
+/// split from the root, blocks for them and for the map of the directory.
 const NAME_CREDITS: u32 = 160;
 
 /// A name whose inode is not there yet.

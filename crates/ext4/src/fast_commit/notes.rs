@@ -100,7 +100,8 @@ impl Notes {
         self.has_nodes.store(true, Ordering::Relaxed);
     }
 
-    /// Whether there were both: e2fsck would take new blocks of one file for nodes of another, or the same.
+    /// Whether there were both: e2fsck would take new blocks of one file for nodes of another, or
+    /// the same.
     pub(super) fn has_nodes_and_new_blocks(&self) -> bool {
         self.has_nodes.load(Ordering::Relaxed) && self.has_new_blocks.load(Ordering::Relaxed)
     }

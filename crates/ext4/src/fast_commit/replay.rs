@@ -13,8 +13,9 @@ use super::space::Space;
 use crate::filesystem::Parts;
 use crate::transaction::Transaction;
 
-/// Credits count every inode and bitmap, of which many share a block or come back: so there are more of them than
-/// blocks in a transaction. They bound the memory; what fits the log is seen at the commit.
+/// Credits count every inode and bitmap, of which many share a block or come back: so there are
+/// more of them than blocks in a transaction. They bound the memory; what fits the log is seen at
+/// the commit.
 const CREDITS_PER_BLOCK: u32 = 32;
 
 /// Applies `commits` to a file system without other users; `journal` continues with their
@@ -101,7 +102,8 @@ pub(super) fn too_large() -> Error {
     advised(ErrorKind::Unsupported, detail.into())
 }
 
-/// The parts as the journal's client, which keep quiet about a replay that fails: nothing has changed.
+/// The parts as the journal's client, which keep quiet about a replay that fails: nothing has
+/// changed.
 struct Replaying(Arc<Parts>);
 
 impl Client for Replaying {

@@ -18,7 +18,8 @@ pub(crate) struct Commits {
 }
 
 impl Commits {
-    /// Finds those on transaction `next`, the one that the journal would commit next; `None` when there are none.
+    /// Finds those on transaction `next`, the one that the journal would commit next; `None` when
+    /// there are none.
     ///
     /// # Errors
     /// `Unsupported` when they ask for features; those of reading `blocks`.
@@ -75,7 +76,8 @@ impl Commits {
     }
 }
 
-/// Blocks of the device that a record gives to a file. What is wrong with it is found when it is carried out.
+/// Blocks of the device that a record gives to a file. What is wrong with it is found when it is
+/// carried out.
 fn given_by(record: &Record<'_>, layout: &Layout) -> Option<Range<u64>> {
     match record.change(layout) {
         Ok(Some(Change::AddRange { extent, .. })) => {

@@ -1,11 +1,12 @@
 //! The blocks of the device while records are carried out.
 //!
-//! Model: records come in an order in which a block may belong to two files for a while: it is given to one before it
-//! is taken from the other. So bitmaps stay as they are until the end, and what was given and taken is kept
-//! as a balance; at the end it must come out even, one block to one file ([`Space::settle`]).
+//! Model: records come in an order in which a block may belong to two files for a while: it is
+//! given to one before it is taken from the other. So bitmaps stay as they are until the end, and
+//! what was given and taken is kept as a balance; at the end it must come out even, one block to
+//! one file ([`Space::settle`]).
 //!
-//! Nodes of trees and blocks of directories that replaying needs for itself are taken from what is free now and what
-//! no record gives to a file, whatever the order.
+//! Nodes of trees and blocks of directories that replaying needs for itself are taken from what is
+//! free now and what no record gives to a file, whatever the order.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -101,12 +102,14 @@ impl<'a> Space<'a> {
     /// Brings the bitmaps up to date.
     ///
     /// # Errors
-    /// `Corrupt` when a block would belong to two files, or was taken from one that did not have it.
+    /// `Corrupt` when a block would belong to two files, or was taken from one that did not have
+    /// it.
     pub(super) fn settle(&self) -> Result<()> {
         let groups = &self.parts.groups;
         for (range, change) in self.changes() {
             let count = u32::try_from(range.end - range.start).expect("cut to less");
-            // At most the end of one group and the start of another, or one whole small one and parts of two.
+            // At most the end of one group and the start of another, or one whole small one and
+            // parts of two.
             let most = 2 + count / self.parts.layout.blocks_per_group();
             self.reserve(group_credits(most))?;
             match change {

@@ -39,8 +39,8 @@ use crate::tree::Mapping;
 const RECORD_BYTES: usize = 16;
 
 impl Parts {
-    /// What has changed since the last commit, as blocks for the journal. `None` when records cannot say it, or not in
-    /// that space. No transaction is open.
+    /// What has changed since the last commit, as blocks for the journal. `None` when records
+    /// cannot say it, or not in that space. No transaction is open.
     pub(crate) fn fast_commit(&self, space: &FastCommitSpace) -> Option<Vec<u8>> {
         let notes = &self.running.notes;
         if notes.is_forbidden() {

@@ -288,7 +288,8 @@ impl Core {
         )
     }
 
-    /// Moves extents, once it is certain that it can be done; the size changes before the first of them moves.
+    /// Moves extents, once it is certain that it can be done; the size changes before the first of
+    /// them moves.
     fn shift(
         &self,
         cell: &Arc<InodeCell>,

@@ -81,7 +81,8 @@ impl Core {
         if rest.is_some() {
             parts.add_orphan(&transaction, cell);
         }
-        // The last block is zeroed before the size can commit: what is behind it must not come back later.
+        // The last block is zeroed before the size can commit: what is behind it must not come back
+        // later.
         parts.zero_after_end(cell, size)?;
         if rest.is_none() {
             return Ok(());
@@ -177,8 +178,8 @@ fn holds_metadata(state: &InodeState) -> bool {
     state.inode.mode().file_type() == Some(FileType::Directory)
 }
 
-/// A part of `range`, up to its end, that holds its last few extents, or as much of them as has `blocks_max` blocks, or of the
-/// first of them `group_blocks`; `None` when it holds none.
+/// A part of `range`, up to its end, that holds its last few extents, or as much of them as has
+/// `blocks_max` blocks, or of the first of them `group_blocks`; `None` when it holds none.
 fn last_extents(
     find: impl Fn(LogicalBlock) -> Result<Mapping>,
     range: &Range<u64>,

@@ -12,8 +12,8 @@ use crate::sync::read;
 use crate::tree::Mapping;
 
 impl Parts {
-    /// Visits the extents of `range` in order, holes included, until `visit` breaks; holes past the end of the file
-    /// are left out.
+    /// Visits the extents of `range` in order, holes included, until `visit` breaks; holes past the
+    /// end of the file are left out.
     pub(crate) fn for_each_extent(
         &self,
         cell: &InodeCell,

@@ -1,8 +1,9 @@
 //! Writing.
 //!
-//! A write goes piece by piece: what is written already is overwritten in place; what is unwritten or a hole gets
-//! its data first, in whole blocks with zeros around it, and then the inode says in one transaction that it is there. So
-//! a crash shows the old state of a piece or the new one, never what the blocks held before.
+//! A write goes piece by piece: what is written already is overwritten in place; what is unwritten
+//! or a hole gets its data first, in whole blocks with zeros around it, and then the inode says in
+//! one transaction that it is there. So a crash shows the old state of a piece or the new one,
+//! never what the blocks held before.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -220,7 +221,8 @@ impl Core {
         Ok(())
     }
 
-    /// Extents of `blocks` become ones of `kind`, in as many transactions as it takes; the size changes in the last.
+    /// Extents of `blocks` become ones of `kind`, in as many transactions as it takes; the size
+    /// changes in the last.
     pub(crate) fn convert(
         &self,
         cell: &Arc<InodeCell>,
@@ -246,8 +248,8 @@ impl Core {
         Ok(())
     }
 
-    /// Blocks of metadata that one step of the inode's tree touches at most, with the bitmaps of its nodes and of one
-    /// piece of data.
+    /// Blocks of metadata that one step of the inode's tree touches at most, with the bitmaps of
+    /// its nodes and of one piece of data.
     pub(crate) fn tree_credits(&self, cell: &InodeCell) -> Result<u32> {
         let depth = self.parts.depth(&read(&cell.state))?;
         Ok(self.parts.tree_credits_at(depth))
@@ -441,7 +443,8 @@ impl Parts {
         done
     }
 
-    /// Levels of the inode's tree below its root; for a block map those of a tree that costs as much.
+    /// Levels of the inode's tree below its root; for a block map those of a tree that costs as
+    /// much.
     pub(super) fn depth(&self, state: &InodeState) -> Result<u16> {
         if !state.inode.flags().contains(InodeFlags::EXTENTS) {
             return Ok(block_map::DEPTH);
@@ -457,7 +460,8 @@ impl Parts {
         INODE_CREDITS + 2 * cost.touched + group_credits(cost.touched + 2)
     }
 
-    /// Blocks of metadata that one more block of a directory touches at most, itself not among them.
+    /// Blocks of metadata that one more block of a directory touches at most, itself not among
+    /// them.
     pub(crate) fn append_credits(&self, cell: &InodeCell) -> Result<u32> {
         // The block before may have made the tree higher.
         Ok(self.tree_credits_at(self.depth(&read(&cell.state))? + 1))
@@ -490,8 +494,8 @@ impl Parts {
         }
     }
 
-    /// Writes `from`, which begins at byte `at` of the file, into blocks from `first` on that hold nothing yet: what
-    /// it leaves of the first and last one becomes zeros.
+    /// Writes `from`, which begins at byte `at` of the file, into blocks from `first` on that hold
+    /// nothing yet: what it leaves of the first and last one becomes zeros.
     pub(crate) fn write_blocks(&self, first: PhysicalBlock, from: &[u8], at: u64) -> Result<()> {
         let bytes = u64::from(self.layout.block_bytes());
         let before = (at % bytes) as usize;
@@ -509,7 +513,8 @@ impl Parts {
         })
     }
 
-    /// Makes the bytes of the last block behind byte `size` zeros, where it holds data: they become part of the file.
+    /// Makes the bytes of the last block behind byte `size` zeros, where it holds data: they become
+    /// part of the file.
     pub(crate) fn zero_after_end(&self, cell: &InodeCell, size: u64) -> Result<()> {
         let bytes = u64::from(self.layout.block_bytes());
         let length = size.next_multiple_of(bytes) - size;

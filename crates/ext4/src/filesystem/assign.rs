@@ -23,8 +23,8 @@ impl Parts {
     /// Gives new blocks of a file their place.
     ///
     /// # Errors
-    /// With [`Assign::Require`]: `NoSpace` and others of the device, `Unsupported` when it does not assign. Nothing may then refer
-    /// to the blocks.
+    /// With [`Assign::Require`]: `NoSpace` and others of the device, `Unsupported` when it does not
+    /// assign. Nothing may then refer to the blocks.
     pub(crate) fn assign(&self, first: PhysicalBlock, blocks: u64) -> Result<()> {
         if self.options.assign == Assign::Off {
             return Ok(());
@@ -40,7 +40,8 @@ impl Parts {
             Ok(Assigned::Done) => self.assigned.note(&blocks),
             Ok(Assigned::Refused) => {}
             Err(_) => {
-                // What it did get before it failed is space that others below need. Nothing refers to these blocks yet.
+                // What it did get before it failed is space that others below need. Nothing refers
+                // to these blocks yet.
                 self.assigned.forget(&blocks);
                 let _ = self.device.discard(range);
             }

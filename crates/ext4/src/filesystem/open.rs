@@ -43,13 +43,13 @@ const PART_BLOCKS_MIN: u32 = 256;
 const FEW: usize = 64;
 
 impl Filesystem {
-    /// Opens the file system on `device`. What a crash left in its journal is replayed, or with read-only access seen
-    /// as if it were.
+    /// Opens the file system on `device`. What a crash left in its journal is replayed, or with
+    /// read-only access seen as if it were.
     ///
     /// # Errors
-    /// `Unsupported` for what the engine does not do, naming the feature: with [`Access::ReadOnly`] it may open;
-    /// `Corrupt` naming the structure, `ReadOnly` for changes of a device that takes none, `InvalidArgument` for
-    /// changes with [`Replay::Off`]; errors of the device.
+    /// `Unsupported` for what the engine does not do, naming the feature: with [`Access::ReadOnly`]
+    /// it may open; `Corrupt` naming the structure, `ReadOnly` for changes of a device that takes
+    /// none, `InvalidArgument` for changes with [`Replay::Off`]; errors of the device.
     pub fn open(device: Arc<dyn Device>, options: Options) -> Result<Self> {
         if options.access == Access::ReadWrite && options.replay == Replay::Off {
             return Err(Error::new(ErrorKind::InvalidArgument)
@@ -298,8 +298,8 @@ impl Parts {
                 reserved_blocks: superblock.reserved_blocks(),
                 reuse: match (writing, has_log) {
                     (Writing::Off, true) => Reuse::InsideTransaction,
-                    // A fast commit may refer to what is freed in the same transaction, and so may what a power cut leaves
-                    // of a transaction that has no log.
+                    // A fast commit may refer to what is freed in the same transaction, and so may
+                    // what a power cut leaves of a transaction that has no log.
                     _ => Reuse::AfterCommit,
                 },
                 ..mballoc::Options::default()

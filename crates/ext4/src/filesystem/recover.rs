@@ -1,7 +1,7 @@
 //! What a crash left in the journal, before the file system is opened.
 //!
-//! Order: transactions come home; fast commits are carried out and come home; the journal is empty. A crash at any
-//! moment of that means to do it again.
+//! Order: transactions come home; fast commits are carried out and come home; the journal is empty.
+//! A crash at any moment of that means to do it again.
 
 use std::sync::Arc;
 
@@ -52,7 +52,8 @@ pub(super) fn recover(device: &Arc<dyn Device>, place: Place, options: &Options)
     fast_commit::replay(&Arc::new(parts), journal, &commits)
 }
 
-/// The device as it will be once its journal is recovered, and its superblock. Writes nothing to it.
+/// The device as it will be once its journal is recovered, and its superblock. Writes nothing to
+/// it.
 pub(super) fn recovered(
     device: Arc<dyn Device>,
     superblock: Superblock,

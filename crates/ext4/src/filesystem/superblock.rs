@@ -26,17 +26,18 @@ impl Parts {
         self.superblock_block.number()
     }
 
-    /// Puts the superblock into its block, where it has changed. The counts are brought up to date when it is closed, as in
-    /// the kernel: until then the descriptors know better.
+    /// Puts the superblock into its block, where it has changed. The counts are brought up to date
+    /// when it is closed, as in the kernel: until then the descriptors know better.
     ///
-    /// e2fsck 1.47.0 that carries out fast commits writes back what they change, and a sum over what was there before it
-    /// replayed the log: the fewer superblocks are in the log, the better.
+    /// e2fsck 1.47.0 that carries out fast commits writes back what they change, and a sum over
+    /// what was there before it replayed the log: the fewer superblocks are in the log, the better.
     pub(super) fn freeze_superblock(&self, by: &impl Changing) {
         let Some(mut superblock) = self.changed_superblock() else {
             return;
         };
         if !self.has_log {
-            // It comes before the inodes: until the file system is closed, e2fsck finds the orphans by itself.
+            // It comes before the inodes: until the file system is closed, e2fsck finds the orphans
+            // by itself.
             superblock.set_last_orphan(None);
             superblock.fit_sectors(self.groups.superblock());
         }
@@ -46,8 +47,8 @@ impl Parts {
         });
     }
 
-    /// Says that the journal must be replayed from now on, or that the file system must be checked where it has none, before
-    /// the first transaction.
+    /// Says that the journal must be replayed from now on, or that the file system must be checked
+    /// where it has none, before the first transaction.
     pub(super) fn mark_open(&self) -> Result<()> {
         let now = time::now();
         lock(&self.superblock).edit(|raw| {
@@ -151,8 +152,8 @@ impl Parts {
     }
 }
 
-/// Notes an error in the superblock as it is on the device: what the running transaction has changed of it must not
-/// be there before the rest of that.
+/// Notes an error in the superblock as it is on the device: what the running transaction has
+/// changed of it must not be there before the rest of that.
 pub(super) fn note_on_device(device: &dyn Device, error: &Error) -> Result<()> {
     let before = read_superblock(device)?;
     let mut superblock = before.clone();

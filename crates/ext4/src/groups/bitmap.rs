@@ -36,8 +36,8 @@ impl BitmapBytes {
         all
     }
 
-    /// Sets all bits of `range`, of which none is `value` before, to that; `false` when some are, and then nothing
-    /// is changed.
+    /// Sets all bits of `range`, of which none is `value` before, to that; `false` when some are,
+    /// and then nothing is changed.
     pub(crate) fn flip(&mut self, range: Range<u32>, value: bool) -> bool {
         let (first, last) = (range.start as usize / 64, (range.end as usize - 1) / 64);
         if first != last {

@@ -218,7 +218,8 @@ impl Groups {
         Ok(())
     }
 
-    /// What a bitmap that was never written stands for: only metadata of the group itself is in use.
+    /// What a bitmap that was never written stands for: only metadata of the group itself is in
+    /// use.
     fn fixed_blocks(&self, group: &Group) -> BitmapBytes {
         let layout = self.layout();
         let (number, descriptor) = (group.number, &group.descriptor);

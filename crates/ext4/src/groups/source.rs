@@ -12,8 +12,8 @@ use crate::sync::lock;
 /// What the allocator reads.
 pub(crate) struct Source {
     groups: Arc<Groups>,
-    /// Free blocks of every group as read at the start, until the allocator is open: asked for one by one, the
-    /// descriptors of a large file system would take long.
+    /// Free blocks of every group as read at the start, until the allocator is open: asked for one
+    /// by one, the descriptors of a large file system would take long.
     at_start: Arc<Mutex<Vec<u32>>>,
 }
 
@@ -44,7 +44,8 @@ impl BitmapSource for Source {
 }
 
 impl Groups {
-    /// Whether the allocator has read the bitmap of a group: from then on it follows changes by itself.
+    /// Whether the allocator has read the bitmap of a group: from then on it follows changes by
+    /// itself.
     pub(crate) fn is_handed_over(&self, number: DiskGroup) -> Result<bool> {
         Ok(self.group(number)?.handed_over)
     }

@@ -49,7 +49,8 @@ impl Filesystem {
 }
 
 impl FoundInode<'_> {
-    /// Visits the extents of its blocks in order, without holes; none where `i_block` holds something else.
+    /// Visits the extents of its blocks in order, without holes; none where `i_block` holds
+    /// something else.
     ///
     /// # Errors
     /// `Corrupt` naming the node of the tree; those of the device.
@@ -144,7 +145,8 @@ impl Parts {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Blocks of a table. Past the cache, unless something may have changed that is not on the device.
+    /// Blocks of a table. Past the cache, unless something may have changed that is not on the
+    /// device.
     fn table_blocks(&self, first: PhysicalBlock, count: u32) -> Result<Vec<u8>> {
         let size = self.layout.block_bytes() as usize;
         let mut bytes = vec![0; count as usize * size];

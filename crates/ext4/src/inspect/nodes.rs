@@ -41,8 +41,8 @@ pub enum TreeEntry {
 type Visit<'v> = dyn FnMut(&TreeNode, u16, TreeEntry) -> ControlFlow<()> + 'v;
 
 impl Node {
-    /// Visits the entries of the extent tree, each reference before what is below it, until `visit` breaks. Returns
-    /// the root; `None` where there is no tree.
+    /// Visits the entries of the extent tree, each reference before what is below it, until `visit`
+    /// breaks. Returns the root; `None` where there is no tree.
     ///
     /// # Errors
     /// `Corrupt` naming the node; those of the device.

@@ -49,15 +49,17 @@ pub enum NewKind<'a> {
 pub struct NewNode<'a> {
     /// What it is.
     pub kind: NewKind<'a>,
-    /// Permissions: the lowest 12 bits of the mode. In a directory with the setgid bit, directories get that bit as well.
-    /// In a directory with a default access control list they limit what that list gives.
+    /// Permissions: the lowest 12 bits of the mode. In a directory with the setgid bit, directories
+    /// get that bit as well. In a directory with a default access control list they limit what that
+    /// list gives.
     pub permissions: u16,
     /// The user it belongs to.
     pub uid: u32,
     /// The group it belongs to; in a directory with the setgid bit that of the directory instead.
     pub gid: u32,
-    /// Permissions that are taken away: of the lowest 9 bits those that are set here. It says nothing about symbolic links,
-    /// nor in a directory with a default access control list, which decides instead.
+    /// Permissions that are taken away: of the lowest 9 bits those that are set here. It says
+    /// nothing about symbolic links, nor in a directory with a default access control list, which
+    /// decides instead.
     pub umask: u16,
 }
 
@@ -129,8 +131,8 @@ impl Core {
         Ok(cell)
     }
 
-    /// Makes a file without a name, which goes with its last handle unless it is given one before. It has
-    /// a handle, which the caller must close.
+    /// Makes a file without a name, which goes with its last handle unless it is given one before.
+    /// It has a handle, which the caller must close.
     pub(crate) fn create_unnamed(
         &self,
         parent: &Arc<InodeCell>,
@@ -177,7 +179,8 @@ impl Parts {
         Ok(())
     }
 
-    /// Blocks of metadata for a new inode, its first block, its attributes, and noting it as an orphan.
+    /// Blocks of metadata for a new inode, its first block, its attributes, and noting it as an
+    /// orphan.
     pub(super) fn new_inode_credits(&self) -> u32 {
         let first_block = 1 + self.tree_credits_at(0);
         groups::INODE_CREDITS + first_block + 2 + xattr::TAKE_CREDITS + orphan::CREDITS
@@ -276,7 +279,8 @@ impl Parts {
         inode
     }
 
-    /// How a new inode keeps its blocks: in extents where the file system has them, else in a block map.
+    /// How a new inode keeps its blocks: in extents where the file system has them, else in a block
+    /// map.
     fn map_flag(&self) -> InodeFlags {
         match self.layout.features().incompat.contains(Incompat::EXTENTS) {
             true => InodeFlags::EXTENTS,

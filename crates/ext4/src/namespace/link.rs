@@ -42,8 +42,8 @@ impl Core {
                 Some(file_type) => file_type,
             }
         };
-        // A cut of several transactions ends before: one that is under way needs the orphan's entry. It is no directory, so
-        // the order of locks is kept.
+        // A cut of several transactions ends before: one that is under way needs the orphan's
+        // entry. It is no directory, so the order of locks is kept.
         let _uncut = read(&cell.operation);
         let credits = self.insert_credits(parent)? + 1 + orphan::CREDITS;
         let transaction = self.begin_recorded(credits)?;

@@ -26,8 +26,8 @@ pub enum RenameMode {
     NoReplace,
     /// Give what it stood for the old name; it must be there.
     Exchange,
-    /// Replace it, and leave a whiteout under the old name: a device of characters with the number 0, by which overlays
-    /// know that a name is gone. It is a new inode of this user and group.
+    /// Replace it, and leave a whiteout under the old name: a device of characters with the number
+    /// 0, by which overlays know that a name is gone. It is a new inode of this user and group.
     Whiteout {
         /// User.
         uid: u32,
@@ -56,8 +56,8 @@ struct Move<'a> {
 /// Above a directory, beginning with itself.
 type Ancestors = Vec<InodeNumber>;
 
-/// Blocks and inodes that change besides those of an insertion: the other directory's block and inode, the new
-/// directory's inode, both inodes moved, and the first block of each of them.
+/// Blocks and inodes that change besides those of an insertion: the other directory's block and
+/// inode, the new directory's inode, both inodes moved, and the first block of each of them.
 const OTHERS: u32 = 7;
 
 impl Core {
@@ -85,7 +85,8 @@ impl Core {
         self.rename_within(from, to, mode, Some((&above_from, &above_to)))
     }
 
-    /// The same, with the operation locks of both directories; what is above them where they are two.
+    /// The same, with the operation locks of both directories; what is above them where they are
+    /// two.
     fn rename_within(
         &self,
         from: Name<'_>,
@@ -310,7 +311,8 @@ impl Move<'_> {
 }
 
 impl Parts {
-    /// The directories above one, up to the root. Nothing moves from directory to directory meanwhile.
+    /// The directories above one, up to the root. Nothing moves from directory to directory
+    /// meanwhile.
     fn ancestors(&self, cell: &Arc<InodeCell>) -> Result<Ancestors> {
         let mut above = vec![cell.number];
         let mut at = Arc::clone(cell);

@@ -137,6 +137,6 @@ impl Parts {
 /// A directory that contains itself or an ancestor.
 pub(super) fn loops(cell: &InodeCell) -> Error {
     Error::new(ErrorKind::Corrupt)
-        .detail(format!("directory inode {} lies in itself", cell.number))
+        .detail(format!("directory inode {} contains itself", cell.number))
         .advice("check the file system")
 }

@@ -1,7 +1,9 @@
-//! The time of the last access, which reading alone does not change: who shows files to programs says when it does.
+//! The time of the last access, which reading alone does not change: who shows files to programs
+//! says when it does.
 //!
-//! Model: it is changed in memory, without a transaction, so that reading waits for no commit. The inode's next
-//! change takes it along, else the close of its last handle does; a crash before that loses it.
+//! Model: it is changed in memory, without a transaction, so that reading waits for no commit. The
+//! inode's next change takes it along, else the close of its last handle does; a crash before that
+//! loses it.
 
 use std::sync::Arc;
 
@@ -21,7 +23,8 @@ const RELATIVE_SECONDS: i64 = 24 * 60 * 60;
 /// When a time of access moves on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessTime {
-    /// When it is not after the last change, or a day old: `relatime`, what the kernel does by default.
+    /// When it is not after the last change, or a day old: `relatime`, what the kernel does by
+    /// default.
     Relative,
     /// With each access: `strictatime`.
     Strict,
@@ -30,9 +33,9 @@ pub enum AccessTime {
 }
 
 impl Node {
-    /// Notes that data, names or the target of a link were read, as `policy` wants it; nothing for a file with the flag
-    /// NOATIME, or where nothing is written. Cheap: it is kept with the next change, or when the last node of this
-    /// inode goes.
+    /// Notes that data, names or the target of a link were read, as `policy` wants it; nothing for
+    /// a file with the flag NOATIME, or where nothing is written. Cheap: it is kept with the next
+    /// change, or when the last node of this inode goes.
     pub fn touch_accessed(&self, policy: AccessTime) {
         if !self.core.is_writable() {
             return;

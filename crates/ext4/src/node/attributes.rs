@@ -61,8 +61,8 @@ pub struct AttributeChange {
     pub times: Times,
     /// When data or attributes were last changed; without it, that is now.
     pub changed: Option<Timestamp>,
-    /// Those of `chattr`: NODUMP, NOATIME; of regular files and directories SYNC, IMMUTABLE, APPEND; of directories
-    /// DIRSYNC, TOPDIR, PROJINHERIT. The others stay.
+    /// Those of `chattr`: NODUMP, NOATIME; of regular files and directories SYNC, IMMUTABLE,
+    /// APPEND; of directories DIRSYNC, TOPDIR, PROJINHERIT. The others stay.
     pub flags: Option<InodeFlags>,
 }
 
@@ -97,9 +97,10 @@ fn settable_flags(file_type: FileType) -> InodeFlags {
 }
 
 impl AttributeChange {
-    /// Whether an inode with `flags` takes it, by the rules of the kernel (`may_setattr`, `ext4_ioctl_check_immutable`):
-    /// of what is immutable nothing is changed, also no other flag while this one stays; of what is append-only times
-    /// are set to the present, and flags. Flags that are taken away in the same change do not count.
+    /// Whether an inode with `flags` takes it, by the rules of the kernel (`may_setattr`,
+    /// `ext4_ioctl_check_immutable`): of what is immutable nothing is changed, also no other flag
+    /// while this one stays; of what is append-only times are set to the present, and flags. Flags
+    /// that are taken away in the same change do not count.
     fn is_allowed(&self, flags: InodeFlags) -> bool {
         let flags = flags & USER_FLAGS;
         let after = self.flags.map_or(flags, |flags| flags & USER_FLAGS);
@@ -145,12 +146,13 @@ impl Node {
         }
     }
 
-    /// Changes attributes, and with them the time of the last change. New permissions change an access control list as
-    /// well.
+    /// Changes attributes, and with them the time of the last change. New permissions change an
+    /// access control list as well.
     ///
     /// # Errors
-    /// `Unsupported` for flags that a file of this type cannot have; `Immutable` by the rules of the kernel, unless the flag
-    /// that says so is taken away at the same time; `ReadOnly`; `NoSpace` for a list that was shared.
+    /// `Unsupported` for flags that a file of this type cannot have; `Immutable` by the rules of
+    /// the kernel, unless the flag that says so is taken away at the same time; `ReadOnly`;
+    /// `NoSpace` for a list that was shared.
     pub fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
         let core = &self.core;
         core.judged(core.with_space(|| self.set_attributes_now(change)))

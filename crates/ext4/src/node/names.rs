@@ -25,8 +25,9 @@ impl Node {
         core.judged(found).map(|cell| Node::from_open(core, cell))
     }
 
-    /// Gives out the names of this directory behind `cookie` (0: all), until `visit` breaks. Names that are there all the
-    /// time are given out exactly once, whatever else changes between two calls.
+    /// Gives out the names of this directory behind `cookie` (0: all), until `visit` breaks. Names
+    /// that are there all the time are given out exactly once, whatever else changes between two
+    /// calls.
     ///
     /// # Errors
     /// `NotDirectory`; `Corrupt`.
@@ -40,7 +41,8 @@ impl Node {
             .judged(self.core.parts.list(&self.cell, after, visit))
     }
 
-    /// The same, behind a name: names may have the same cookie when they are made for it, and then none is missed.
+    /// The same, behind a name: names may have the same cookie when they are made for it, and then
+    /// none is missed.
     ///
     /// # Errors
     /// As [`list`](Self::list).
@@ -61,8 +63,8 @@ impl Node {
     /// Makes something new in this directory.
     ///
     /// # Errors
-    /// `AlreadyExists`; `NoSpace` for want of blocks or inodes; `TooManyLinks` for a directory too many; `Unsupported` on a file
-    /// system without extents; `Immutable`, `ReadOnly`.
+    /// `AlreadyExists`; `NoSpace` for want of blocks or inodes; `TooManyLinks` for a directory too
+    /// many; `Unsupported` on a file system without extents; `Immutable`, `ReadOnly`.
     pub fn create(&self, name: &[u8], new: &NewNode<'_>) -> Result<Node> {
         let core = &self.core;
         core.judged(core.with_space(|| core.create(&self.cell, name, new)))
@@ -89,7 +91,8 @@ impl Node {
         core.judged(core.with_space(|| core.link(&node.cell, &self.cell, name)))
     }
 
-    /// Takes a name away, of anything but a directory. Data goes with the last name and the last node.
+    /// Takes a name away, of anything but a directory. Data goes with the last name and the last
+    /// node.
     ///
     /// # Errors
     /// `NotFound`; `IsDirectory`; `Immutable`.
@@ -109,8 +112,9 @@ impl Node {
     /// Gives what is called `name` here the name `to_name` in `to`.
     ///
     /// # Errors
-    /// `NotFound`; `AlreadyExists` where replacing is not wanted; `InvalidArgument` for a directory into itself; `IsDirectory`,
-    /// `NotDirectory` and `NotEmpty` for what cannot be replaced; `TooManyLinks`, `NoSpace`.
+    /// `NotFound`; `AlreadyExists` where replacing is not wanted; `InvalidArgument` for a directory
+    /// into itself; `IsDirectory`, `NotDirectory` and `NotEmpty` for what cannot be replaced;
+    /// `TooManyLinks`, `NoSpace`.
     pub fn rename(&self, name: &[u8], to: &Node, to_name: &[u8], mode: RenameMode) -> Result<()> {
         let from = Name {
             directory: &self.cell,

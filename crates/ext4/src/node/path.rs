@@ -19,7 +19,8 @@ pub enum FollowLast {
 }
 
 impl Filesystem {
-    /// What a path stands for. It begins at the root, with a slash or without; so do absolute targets of symbolic links.
+    /// What a path stands for. It begins at the root, with a slash or without; so do absolute
+    /// targets of symbolic links.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`; `TooManySymlinks`; those of [`Node::lookup`].
@@ -34,7 +35,8 @@ impl Filesystem {
     /// The directory that a path's last name is in, and that name.
     ///
     /// # Errors
-    /// As [`resolve`](Self::resolve); `InvalidArgument` for a path that ends in no name: `/`, `.`, `..`.
+    /// As [`resolve`](Self::resolve); `InvalidArgument` for a path that ends in no name: `/`, `.`,
+    /// `..`.
     pub fn resolve_parent<'p>(&self, path: &'p [u8]) -> Result<(Node, &'p [u8])> {
         let end = path.iter().rposition(|&byte| byte != b'/');
         let trimmed = end.map_or(&[][..], |end| &path[..=end]);

@@ -22,12 +22,13 @@ impl Node {
         self.core.judged(self.core.parts.xattr_names(&self.cell))
     }
 
-    /// Sets an attribute of up to 64 KiB, of which a file system without `ea_inode` has room for about a block. An access
-    /// control list changes the permissions as well.
+    /// Sets an attribute of up to 64 KiB, of which a file system without `ea_inode` has room for
+    /// about a block. An access control list changes the permissions as well.
     ///
     /// # Errors
-    /// `AlreadyExists` and `NoAttribute` by the mode; `NoSpace` when it does not fit; `TooLarge`; `InvalidArgument` for a list
-    /// that makes no sense; `Unsupported` for a name that no attribute can have; `Immutable`, `ReadOnly`.
+    /// `AlreadyExists` and `NoAttribute` by the mode; `NoSpace` when it does not fit; `TooLarge`;
+    /// `InvalidArgument` for a list that makes no sense; `Unsupported` for a name that no attribute
+    /// can have; `Immutable`, `ReadOnly`.
     pub fn set_xattr(&self, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
         let core = &self.core;
         core.judged(core.with_space(|| core.set_xattr(&self.cell, name, value, mode)))

@@ -1,5 +1,5 @@
-//! Changing what extents hold: unwritten blocks become written when data reaches them, and written ones unwritten when
-//! they are to read as zeros.
+//! Changing what extents hold: unwritten blocks become written when data reaches them, and written
+//! ones unwritten when they are to read as zeros.
 
 use std::ops::Range;
 
@@ -12,12 +12,12 @@ use super::pieces::{Pieces, cut};
 use super::{NodesMut, TreeMut};
 
 impl<N: NodesMut> TreeMut<'_, N> {
-    /// Converts some of the first blocks of `range` that are not of `kind`. One step. Returns what may still
-    /// have to be converted.
+    /// Converts some of the first blocks of `range` that are not of `kind`. One step. Returns what
+    /// may still have to be converted.
     ///
     /// # Errors
-    /// `NoSpace` when a node is needed for the parts of an extent; `Corrupt`, or what the store says. Nothing has
-    /// changed then.
+    /// `NoSpace` when a node is needed for the parts of an extent; `Corrupt`, or what the store
+    /// says. Nothing has changed then.
     pub(crate) fn convert_next(
         &mut self,
         range: Range<u64>,

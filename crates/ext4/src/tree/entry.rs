@@ -1,4 +1,5 @@
-//! What extents and references have in common: they are entries of nodes, sorted by their first logical block.
+//! What extents and references have in common: they are entries of nodes, sorted by their first
+//! logical block.
 
 use std::ops::Range;
 

@@ -8,11 +8,13 @@ use super::pieces::continues;
 use super::{NodesMut, TreeMut, corrupt};
 
 impl<N: NodesMut> TreeMut<'_, N> {
-    /// Puts an extent into a hole, joined with its neighbours where they continue each other. One step.
+    /// Puts an extent into a hole, joined with its neighbours where they continue each other. One
+    /// step.
     ///
     /// # Errors
-    /// `Corrupt` when the blocks are not a hole; `TooLarge` past the last block of a file, and when a tree of
-    /// full depth is full; `NoSpace` when a node is needed and cannot be had. Nothing has changed then.
+    /// `Corrupt` when the blocks are not a hole; `TooLarge` past the last block of a file, and when
+    /// a tree of full depth is full; `NoSpace` when a node is needed and cannot be had. Nothing has
+    /// changed then.
     ///
     /// # Panics
     /// When the extent cannot be stored: its length, or a place outside the file system.

@@ -141,7 +141,8 @@ impl<'r> Level<'r> {
         })
     }
 
-    /// Those extents of a leaf, of which the first and the last may reach out, that have blocks in `range`.
+    /// Those extents of a leaf, of which the first and the last may reach out, that have blocks in
+    /// `range`.
     pub(super) fn extents_in(
         &self,
         range: &Range<u64>,
@@ -163,7 +164,7 @@ impl<'r> Level<'r> {
     #[cold]
     pub(super) fn unsound(&self, index: usize) -> Error {
         corrupt(format!(
-            "extent node in block {}: entry {index} is not one that was judged; something else uses the block as well",
+            "extent node in block {}: entry {index} is not one that was validated; something else uses the block as well",
             self.place.block
         ))
     }

@@ -14,7 +14,8 @@ use super::corrupt;
 pub(super) struct Pieces(SmallVec<[LeafEntry; 6]>);
 
 impl Pieces {
-    /// Adds an extent; one that continues the last is joined with it, if there is room in its length.
+    /// Adds an extent; one that continues the last is joined with it, if there is room in its
+    /// length.
     ///
     /// # Errors
     /// `Corrupt` when it begins before the end of the last.

@@ -33,7 +33,8 @@ impl<N: NodesMut> TreeMut<'_, N> {
         let affected = leaf.extents_in(&range, self.format)?;
         let begins = leaf.place.logical.start;
         let mut removed: SmallVec<[LeafEntry; 4]> = SmallVec::new();
-        // Extents that are in order, which is what it insists on, leave at most one more than there were.
+        // Extents that are in order, which is what it insists on, leave at most one more than there
+        // were.
         let mut stays = Pieces::default();
         for index in affected.clone() {
             let extent = leaf.extent(index, self.format)?;

@@ -1,8 +1,9 @@
 //! Moving extents to other logical blocks: collapse and insert range.
 //!
-//! Model: all extents from a block on move left into the hole before it, or right, which leaves a hole. Those that move
-//! left go in order from the first leaf on, those that move right from the last one back, so that the tree is
-//! valid after every step; what is still to move is a range of the old numbers.
+//! Model: all extents from a block on move left into the hole before it, or right, which leaves a
+//! hole. Those that move left go in order from the first leaf on, those that move right from the
+//! last one back, so that the tree is valid after every step; what is still to move is a range of
+//! the old numbers.
 
 use std::ops::{ControlFlow, Range};
 

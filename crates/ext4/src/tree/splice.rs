@@ -44,7 +44,8 @@ enum Outcome {
 type Blocks = SmallVec<[PhysicalBlock; 6]>;
 
 impl<N: NodesMut> TreeMut<'_, N> {
-    /// The way to the leaf for `logical`, on which everything may be changed, from `root`, a copy of the root.
+    /// The way to the leaf for `logical`, on which everything may be changed, from `root`, a copy
+    /// of the root.
     pub(super) fn descend<'r>(
         &mut self,
         root: &'r [u8; ROOT_BYTES],
@@ -60,7 +61,8 @@ impl<N: NodesMut> TreeMut<'_, N> {
     /// [`GROWTH_MAX`] more than there were.
     ///
     /// # Errors
-    /// `NoSpace` when a node cannot be had, `TooLarge` when the tree cannot grow; nothing has changed then.
+    /// `NoSpace` when a node cannot be had, `TooLarge` when the tree cannot grow; nothing has
+    /// changed then.
     pub(super) fn splice(
         &mut self,
         mut path: Path<'_>,
@@ -180,7 +182,8 @@ impl<N: NodesMut> TreeMut<'_, N> {
         Ok(outcome)
     }
 
-    /// Replaces entries of a node that has no room for the new ones, with the help of a new `block`.
+    /// Replaces entries of a node that has no room for the new ones, with the help of a new
+    /// `block`.
     fn overflow<E: Entry>(
         &mut self,
         level: Level<'_>,
@@ -270,7 +273,8 @@ fn is_removable(leaf: &Level<'_>) -> bool {
     !leaf.is_root() && leaf.node().is_empty()
 }
 
-/// How many entries stay in a node of `count` entries and `room`, when those of `range` become `new`.
+/// How many entries stay in a node of `count` entries and `room`, when those of `range` become
+/// `new`.
 fn split_at(count: usize, range: &Range<usize>, new: usize, room: usize) -> usize {
     let total = count - range.len() + new;
     match range {

@@ -1,9 +1,9 @@
 //! Keeping the tree small where extents went away.
 //!
-//! Two neighbours of which one is at most a quarter full become one when both together fill at most half a node, so that
-//! it does not have to be split again at once. A root with a single child is replaced by it, if it
-//! fits. Both are worth doing and not needed: what cannot be read for them is left alone, and the error comes up when
-//! the node is needed.
+//! Two neighbours of which one is at most a quarter full become one when both together fill at most
+//! half a node, so that it does not have to be split again at once. A root with a single child is
+//! replaced by it, if it fits. Both are worth doing and not needed: what cannot be read for them is
+//! left alone, and the error comes up when the node is needed.
 
 use extant_ondisk::ext4::extent::{ExtentNodeMut, IndexEntry, LeafEntry};
 use extant_ondisk::ext4::{Compat, LogicalBlock};
@@ -15,7 +15,8 @@ use super::splice::{ROOT_ENTRIES, sparse};
 use super::{Judge, NodesMut, TreeMut};
 
 impl<N: NodesMut> TreeMut<'_, N> {
-    /// Joins the nodes on the way to `near` with neighbours, from the leaf up, and then shortens the tree.
+    /// Joins the nodes on the way to `near` with neighbours, from the leaf up, and then shortens
+    /// the tree.
     ///
     /// # Errors
     /// Only when a node was changed by something else meanwhile.
@@ -34,7 +35,8 @@ impl<N: NodesMut> TreeMut<'_, N> {
         Ok(())
     }
 
-    /// Joins the node at `height` above the leaf with the next or the previous of its parent's children.
+    /// Joins the node at `height` above the leaf with the next or the previous of its parent's
+    /// children.
     fn join(&mut self, near: LogicalBlock, height: usize) -> Result<()> {
         let root = *self.root;
         let Ok(mut path) = self.descend(&root, near) else {

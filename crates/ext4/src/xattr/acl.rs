@@ -1,7 +1,8 @@
 //! Access control lists: the form programs see and the form that is stored.
 //!
-//! Programs: a version (2) in 4 bytes, then entries of 8 bytes: tag, permissions, user or group. Stored: version 1, and
-//! entries of 4 bytes where there is no user or group to name. All little-endian.
+//! Programs: a version (2) in 4 bytes, then entries of 8 bytes: tag, permissions, user or group.
+//! Stored: version 1, and entries of 4 bytes where there is no user or group to name. All
+//! little-endian.
 //!
 //! Format: docs/formats/ext4.md, "Extended attributes".
 
@@ -99,8 +100,8 @@ fn parse_entries(value: &[u8]) -> Option<Vec<Entry>> {
     makes_sense(&entries).then_some(entries)
 }
 
-/// Owner, users, group, groups, mask, others, in this order; each once but users and groups, and the mask where
-/// there are any of those.
+/// Owner, users, group, groups, mask, others, in this order; each once but users and groups, and
+/// the mask where there are any of those.
 fn makes_sense(entries: &[Entry]) -> bool {
     let count = |tag| entries.iter().filter(|entry| entry.tag == tag).count();
     let are_known = entries.iter().all(|entry| {
@@ -166,7 +167,8 @@ impl Acl {
         stored
     }
 
-    /// Makes it say what the lowest 9 bits of the mode say: the reverse of [`permissions`](Self::permissions).
+    /// Makes it say what the lowest 9 bits of the mode say: the reverse of
+    /// [`permissions`](Self::permissions).
     pub(super) fn set_permissions(&mut self, permissions: u16) {
         let has_mask = self.entries.iter().any(|entry| entry.tag == MASK);
         let group = if has_mask { MASK } else { GROUP_OBJ };
@@ -177,8 +179,9 @@ impl Acl {
         }
     }
 
-    /// The list that a new file has for access, of a default list: the lowest 9 bits of `permissions` take away from the
-    /// owner, the group (from the mask, where there is one) and the others.
+    /// The list that a new file has for access, of a default list: the lowest 9 bits of
+    /// `permissions` take away from the owner, the group (from the mask, where there is one) and
+    /// the others.
     pub(super) fn limited_to(mut self, permissions: u16) -> Self {
         self.set_permissions(self.permissions() & permissions);
         self
@@ -189,7 +192,8 @@ impl Acl {
         self.entries.len() == 3
     }
 
-    /// The lowest 9 bits of the mode that belong to it: the group's are those of the mask where there is one.
+    /// The lowest 9 bits of the mode that belong to it: the group's are those of the mask where
+    /// there is one.
     pub(super) fn permissions(&self) -> u16 {
         let of = |tag| {
             let entry = self.entries.iter().find(|entry| entry.tag == tag);

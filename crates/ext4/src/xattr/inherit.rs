@@ -63,7 +63,8 @@ impl Parts {
         }
     }
 
-    /// Gives a new inode its lists, in a transaction that has [`TAKE_CREDITS`](super::TAKE_CREDITS) left.
+    /// Gives a new inode its lists, in a transaction that has [`TAKE_CREDITS`](super::TAKE_CREDITS)
+    /// left.
     pub(crate) fn inherit_access(
         &self,
         transaction: &Transaction<'_>,

@@ -11,9 +11,9 @@ use crate::image::Image;
 fn populated(options: &str) -> Image {
     let work = Workdir::new();
     let root = work.folder("root");
-    fs::create_dir_all(root.join("folder/below")).unwrap();
-    fs::write(root.join("folder/small"), "some bytes").unwrap();
-    fs::write(root.join("folder/below/medium"), [b'm'; 100]).unwrap();
+    fs::create_dir_all(root.join("directory/below")).unwrap();
+    fs::write(root.join("directory/small"), "some bytes").unwrap();
+    fs::write(root.join("directory/below/medium"), [b'm'; 100]).unwrap();
     fs::write(root.join("large"), [b'l'; 20_000]).unwrap();
     std::os::unix::fs::symlink("large", root.join("link")).unwrap();
     Image::new(&format!("{options} -d {}", root.display()), 16)
@@ -49,7 +49,7 @@ fn file_systems_with_features_of_single_files_are_checked() {
         ),
         (
             "casefold",
-            "set_inode_field /folder/below flags 0x40080000\n",
+            "set_inode_field /directory/below flags 0x40080000\n",
         ),
         ("^has_journal", "feature shared_blocks\n"),
     ] {
@@ -71,7 +71,7 @@ fn flags_without_their_feature_are_found() {
     for (path, flags) in [
         ("/large", "0x180000"),
         ("/large", "0x80800"),
-        ("/folder", "0x40080000"),
+        ("/directory", "0x40080000"),
         ("/large", "0x10080000"),
     ] {
         let image = populated("-t ext4 -b 1024");
@@ -91,7 +91,7 @@ fn damage_of_directories_in_inodes_is_found() {
         ("block[0]", "12"),
     ] {
         let image = populated("-t ext4 -b 1024 -O inline_data");
-        image.debugfs(&format!("set_inode_field /folder {field} {value}\n"));
+        image.debugfs(&format!("set_inode_field /directory {field} {value}\n"));
         assert!(!image.check().unwrap().is_clean(), "{field}");
     }
 }

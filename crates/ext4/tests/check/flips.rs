@@ -90,7 +90,7 @@ const ONLY_OURS: [(FindingKind, &str, &str); 31] = [
     (
         FindingKind::Inode,
         "without the feature",
-        "the kernel looks at the flag alone",
+        "the kernel checks the flag alone",
     ),
     (
         FindingKind::Inode,
@@ -105,7 +105,7 @@ const ONLY_OURS: [(FindingKind, &str, &str); 31] = [
     (
         FindingKind::Inode,
         "a feature that is not on",
-        "the kernel looks at the flag alone",
+        "the kernel checks the flag alone",
     ),
     (
         FindingKind::Entry,
@@ -140,7 +140,7 @@ const ONLY_OURS: [(FindingKind, &str, &str); 31] = [
     (
         FindingKind::Attributes,
         "h_hash",
-        "it only finds blocks to share, and e2fsck makes it anew",
+        "it only finds blocks to share, and e2fsck rebuilds it",
     ),
     (
         FindingKind::Attributes,
@@ -180,7 +180,7 @@ const ONLY_OURS: [(FindingKind, &str, &str); 31] = [
     (
         FindingKind::Attributes,
         "e_name_index",
-        "e2fsck looks at those in blocks only",
+        "e2fsck checks those in blocks only",
     ),
     (
         FindingKind::Descriptor,

@@ -1,4 +1,5 @@
-//! Attributes of inodes, and extended ones; the kernel reads what was written here, and the other way round.
+//! Attributes of inodes, and extended ones; the kernel reads what was written here, and the other
+//! way round.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -49,7 +49,8 @@ fn removed_and_replaced_directories_give_their_blocks_back() {
             .unwrap();
         root.unlink(b"file").unwrap();
         filesystem.sync().unwrap();
-        // 400 blocks of data, a single indirect block, a double one with one below, and two directories.
+        // 400 blocks of data, a single indirect block, a double one with one below, and two
+        // directories.
         assert_eq!(filesystem.statistics().free_blocks - free, 405, "{name}");
         drop(root);
         filesystem.close().unwrap();

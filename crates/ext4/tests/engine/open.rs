@@ -253,7 +253,8 @@ fn damaged_journal_is_passed_over_where_it_is_not_loaded() {
     require!(requires::tool("mke2fs"));
     let image = Image::new("-t ext4 -b 4096", 16);
     create(&image.open().root().unwrap(), "file");
-    // The extent header of the journal's inode, number 8; bg_inode_table_lo of the first descriptor leads there.
+    // The extent header of the journal's inode, number 8; bg_inode_table_lo of the first descriptor
+    // leads there.
     let mut bytes = image.bytes();
     let table = u32::from_le_bytes(bytes[4096 + 8..][..4].try_into().unwrap()) as usize * 4096;
     bytes[table + 7 * 256 + 40..][..12].fill(0xFF);

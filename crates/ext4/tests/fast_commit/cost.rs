@@ -13,7 +13,8 @@ use crate::made::{mke2fs, node};
 
 const SYNCS: u64 = 200;
 
-/// Bytes that reach the device, and flushes, of a write of 4 KiB into an unwritten file and its sync.
+/// Bytes that reach the device, and flushes, of a write of 4 KiB into an unwritten file and its
+/// sync.
 fn cost(mkfs: &str) -> (u64, u64) {
     // A device with a cache.
     let disk = CrashDevice::new(mke2fs(mkfs, 32));

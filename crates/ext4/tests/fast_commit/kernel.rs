@@ -1,4 +1,5 @@
-//! Images that the kernel left with fast commits: we, e2fsck and the kernel itself see the same in them.
+//! Images that the kernel left with fast commits: we, e2fsck and the kernel itself see the same in
+//! them.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -125,17 +126,17 @@ fn names_are_replayed_as_others_do() {
             for name in ["a", "b", "c", "d", "e"] {
                 fs::write(root.join(name), name).unwrap();
             }
-            fs::create_dir(root.join("folder")).unwrap();
+            fs::create_dir(root.join("directory")).unwrap();
         },
         |root| {
             let anchor = open(&root.join("anchor"));
             sync(&anchor);
-            fs::rename(root.join("a"), root.join("folder/moved")).unwrap();
+            fs::rename(root.join("a"), root.join("directory/moved")).unwrap();
             fs::rename(root.join("b"), root.join("c")).unwrap();
             sync(&anchor);
-            fs::hard_link(root.join("d"), root.join("folder/d2")).unwrap();
+            fs::hard_link(root.join("d"), root.join("directory/d2")).unwrap();
             fs::remove_file(root.join("d")).unwrap();
-            File::open(root.join("folder/d2"))
+            File::open(root.join("directory/d2"))
                 .unwrap()
                 .sync_all()
                 .unwrap();
@@ -146,7 +147,7 @@ fn names_are_replayed_as_others_do() {
             new.write_all_at(&[9; 9_000], 0).unwrap();
             new.sync_all().unwrap();
             for number in 0..60 {
-                let file = open(&root.join(format!("folder/a name of some length {number}")));
+                let file = open(&root.join(format!("directory/a name of some length {number}")));
                 file.write_all_at(&[number; 100], 0).unwrap();
                 file.sync_all().unwrap();
             }
@@ -158,7 +159,7 @@ fn names_are_replayed_as_others_do() {
 /// Linux 6.18 gives the new directory too few links, and e2fsck 1.47.0 has no block for the name in
 /// it.
 #[test]
-fn folders_are_replayed() {
+fn directories_are_replayed() {
     require!(Filesystem::Ext4FastCommit.requirement());
     compare(
         |root| fs::create_dir(root.join("old")).unwrap(),

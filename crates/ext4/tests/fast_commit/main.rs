@@ -1,4 +1,5 @@
-//! Fast commits: those of the kernel replayed by us, ours by the kernel and e2fsck, and made ones by all.
+//! Fast commits: those of the kernel replayed by us, ours by the kernel and e2fsck, and made ones
+//! by all.
 
 mod cost;
 mod kernel;

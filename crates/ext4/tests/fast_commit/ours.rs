@@ -1,4 +1,5 @@
-//! Fast commits that we write: what they leave is replayed by the kernel, by e2fsck and by us to what was synced.
+//! Fast commits that we write: what they leave is replayed by the kernel, by e2fsck and by us to
+//! what was synced.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -153,10 +154,10 @@ fn what_records_cannot_say_is_committed_in_full() {
     require!(requires::tool("mke2fs"));
     type Act = fn(&Open, &Node);
     let cases: [(&str, Act); 8] = [
-        ("a folder", |open, _| {
+        ("a directory", |open, _| {
             drop(open.root().create(b"x", &node(NewKind::Directory)).unwrap());
         }),
-        ("no folder", |open, _| {
+        ("no directory", |open, _| {
             open.root().remove_directory(b"folder").unwrap()
         }),
         ("a symbolic link", |open, _| {
@@ -174,7 +175,7 @@ fn what_records_cannot_say_is_committed_in_full() {
             root.rename(b"file", &root, b"folder", RenameMode::Exchange)
                 .unwrap();
         }),
-        ("a moved folder", |open, _| {
+        ("a moved directory", |open, _| {
             let root = open.root();
             root.rename(b"folder", &root, b"x", RenameMode::Replace)
                 .unwrap();

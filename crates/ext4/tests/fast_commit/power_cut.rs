@@ -1,7 +1,8 @@
-//! The power is cut at every write of a life in which files are changed and synced: what was synced is there.
+//! The power is cut at every write of a life in which files are changed and synced: what was synced
+//! is there.
 //!
-//! A sync of one file makes durable all that was done before, by a fast commit or a full one. So after a cut every
-//! path that nothing has touched since the last sync is what it was then.
+//! A sync of one file makes durable all that was done before, by a fast commit or a full one. So
+//! after a cut every path that nothing has touched since the last sync is what it was then.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -147,7 +148,8 @@ fn what_was_synced_survives_every_power_cut() {
             if cuts % 61 == 0 {
                 assert_clean(&device);
                 assert_same(&seen, &image.ours_read_only(), &what);
-                // Between a full commit and the erasing of fast commits e2fsck 1.47.0 stumbles over these.
+                // Between a full commit and the erasing of fast commits e2fsck 1.47.0 stumbles over
+                // these.
                 let recovery = Recovery::read(image.device(), life.journal.clone()).unwrap();
                 if image.fast_commits() == [recovery.report().next.0] {
                     assert_same(&seen, &image.e2fsck(), &format!("{what}: e2fsck's"));

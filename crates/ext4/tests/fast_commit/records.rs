@@ -1,4 +1,5 @@
-//! Records made one by one: what they do, what is refused, and that a crash during replay changes nothing.
+//! Records made one by one: what they do, what is refused, and that a crash during replay changes
+//! nothing.
 
 use std::sync::Arc;
 

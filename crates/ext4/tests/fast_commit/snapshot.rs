@@ -31,8 +31,8 @@ impl Snapshot {
         }
     }
 
-    /// The transactions that fast commits are on, of which the first blocks are there: such begin with a head that
-    /// asks for no features.
+    /// The transactions that fast commits are on, of which the first blocks are there: such begin
+    /// with a head that asks for no features.
     pub fn fast_commits(&self) -> Vec<u32> {
         let heads = self.bytes.chunks(1024);
         let heads = heads.filter_map(|block| block.strip_prefix(&[9, 0, 8, 0, 0, 0, 0, 0]));

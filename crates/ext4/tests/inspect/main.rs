@@ -1,4 +1,5 @@
-//! Looking at a whole file system: all inodes, free runs, descriptors, journal, trees, while it is changed and after.
+//! Looking at a whole file system: all inodes, free runs, descriptors, journal, trees, while it is
+//! changed and after.
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;

@@ -111,8 +111,8 @@ impl Pair {
         }
     }
 
-    /// Three blocks written, two a hole, three unwritten, two and a half written; and unwritten ones up to the
-    /// 14th, past the end. A block map has nothing unwritten.
+    /// Three blocks written, two a hole, three unwritten, two and a half written; and unwritten
+    /// ones up to the 14th, past the end. A block map has nothing unwritten.
     fn make_file(&mut self, block: u64) -> Place {
         let name = format!("file {}", self.files);
         self.files += 1;

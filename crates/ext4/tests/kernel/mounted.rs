@@ -72,7 +72,8 @@ impl Mounted {
     }
 }
 
-/// Has the kernel keep unwritten what is not written, where it would write zeros beside it to save extents.
+/// Has the kernel keep unwritten what is not written, where it would write zeros beside it to save
+/// extents.
 fn keep_unwritten(node: &Path) {
     let name = node.file_name().expect("a node");
     let setting = Path::new("/sys/fs/ext4")

@@ -139,7 +139,8 @@ impl Run {
         }
     }
 
-    /// What must come of a step, once the first one has done it; `None` when the other need not do it.
+    /// What must come of a step, once the first one has done it; `None` when the other need not do
+    /// it.
     fn wanted(&mut self, operation: &Operation, outcome: &Outcome, who: &str) -> Option<Outcome> {
         if let Operation::SetXattr(place, name, value, _) = operation
             && self.reference.may_lack_xattr_room(place, name, value)
@@ -255,7 +256,8 @@ impl std::fmt::Display for Run {
     }
 }
 
-/// e2fsck makes a new directory of that name where there is none, and removes what else is called so.
+/// e2fsck makes a new directory of that name where there is none, and removes what else is called
+/// so.
 fn is_found(name: &Name) -> bool {
     name.name == b"lost+found"
 }

@@ -1,7 +1,7 @@
 //! The kernel, as something that operations are done to.
 //!
-//! Every place is opened name by name, without following anything, to a descriptor that only stands for it; what is done
-//! then goes through that descriptor.
+//! Every place is opened name by name, without following anything, to a descriptor that only stands
+//! for it; what is done then goes through that descriptor.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -394,7 +394,8 @@ fn set_flags(file: &OwnedFd, new: u32) -> Result<()> {
     sys::ioctl_setflags(file, IFlags::from_bits_retain(others | new))
 }
 
-/// One change of the engine is several calls here. Flags that forbid the others go first and come last.
+/// One change of the engine is several calls here. Flags that forbid the others go first and come
+/// last.
 fn set_attributes(file: &OwnedFd, change: &Change) -> Result<()> {
     let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
     let before = match has_flags(file)? {

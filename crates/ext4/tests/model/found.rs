@@ -64,7 +64,8 @@ fn block_of_removed_directory_that_a_file_gets_at_once_keeps_the_data() {
     );
 }
 
-/// The end of the cut struck out the orphan, which then was none any more when it lost its last user.
+/// The end of the cut struck out the orphan, which then was none any more when it lost its last
+/// user.
 #[test]
 fn file_without_name_stays_an_orphan_when_it_is_cut() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));

@@ -1,7 +1,7 @@
 //! What is done to a file system: the words of a random sequence.
 //!
-//! An operation says everything in itself (places by name or by handle, data by a seed), so that any part of a
-//! sequence can be done alone, on the reference, the engine and the kernel alike.
+//! An operation says everything in itself (places by name or by handle, data by a seed), so that
+//! any part of a sequence can be done alone, on the reference, the engine and the kernel alike.
 
 use std::fmt;
 
@@ -112,7 +112,8 @@ pub enum Tooth {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
     Data(Data),
-    /// A list for access, as programs see one: tags and permissions, with users and groups by their number.
+    /// A list for access, as programs see one: tags and permissions, with users and groups by their
+    /// number.
     Acl(Vec<(u16, u16)>),
 }
 

@@ -1,4 +1,5 @@
-//! Several threads on one file system: each with a tree of its own, and all of them on one that they share.
+//! Several threads on one file system: each with a tree of its own, and all of them on one that
+//! they share.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -42,7 +43,7 @@ fn threads_keep_their_own_trees_and_share_one() {
                 runner.join().expect("a thread has failed");
             }
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                panic!("seed {seed}: nothing goes on after {PATIENCE:?}: a deadlock")
+                panic!("seed {seed}: nothing happens for {PATIENCE:?}: a deadlock")
             }
         }
     }

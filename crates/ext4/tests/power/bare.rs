@@ -1,5 +1,5 @@
-//! Power cuts of file systems without a journal: what they leave, e2fsck can repair, and it costs nothing that was durable
-//! and not being changed.
+//! Power cuts of file systems without a journal: what they leave, e2fsck can repair, and it costs
+//! nothing that was durable and not being changed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -86,7 +86,8 @@ fn text(error: extant_space::Error) -> String {
     error.to_string()
 }
 
-/// Blocks behind the end of a file may go with recovery, and e2fsck narrows trees; all else is the same.
+/// Blocks behind the end of a file may go with recovery, and e2fsck narrows trees; all else is the
+/// same.
 pub fn same_contents(after: &View, before: &View) -> Result<(), String> {
     if after.names != before.names {
         return Err(format!("names {:?}, not {:?}", before.names, after.names));

@@ -1,9 +1,10 @@
 //! A life: steps of one actor or several on a disk that records them, and what was seen after each.
 //!
-//! Model: nothing is known here of how the engine works but this. A step that may not be divided is in one
-//! transaction, transactions become durable in their order, and each actor goes one step after the other. So after a cut
-//! an actor's directory is as it was after some step of its own, not before the last one that a sync has promised.
-//! Data is written past the journal: it may be older than that, back to the last sync of the file, and newer.
+//! Model: nothing is known here of how the engine works but this. A step that may not be divided is
+//! in one transaction, transactions become durable in their order, and each actor goes one step
+//! after the other. So after a cut an actor's directory is as it was after some step of its own,
+//! not before the last one that a sync has promised. Data is written past the journal: it may be
+//! older than that, back to the last sync of the file, and newer.
 
 mod player;
 
@@ -67,7 +68,8 @@ impl Life {
         Self::of(name.into(), format, vec![(String::new(), steps)])
     }
 
-    /// Several actors at the same time, in directories of their own. None of them reopens the file system.
+    /// Several actors at the same time, in directories of their own. None of them reopens the file
+    /// system.
     pub fn together(name: impl Into<String>, format: Format, scripts: Vec<Vec<Step>>) -> Self {
         let homes = (0..).map(|number| format!("/actor{number}"));
         Self::of(name.into(), format, homes.zip(scripts).collect())

@@ -77,7 +77,8 @@ impl Oracle {
         }
     }
 
-    /// Repairs a file system without a journal that was cut. One pass of e2fsck 1.47.0 may leave some of it.
+    /// Repairs a file system without a journal that was cut. One pass of e2fsck 1.47.0 may leave
+    /// some of it.
     pub fn repair(&mut self, image: &MemoryDevice) -> Result<MemoryDevice, String> {
         self.put(image);
         let mut words = String::new();
@@ -96,7 +97,8 @@ impl Oracle {
         Err(words)
     }
 
-    /// What e2fsck makes of a file system that was cut, in which it must not have anything else to repair.
+    /// What e2fsck makes of a file system that was cut, in which it must not have anything else to
+    /// repair.
     pub fn recover(&mut self, image: &MemoryDevice, commits: Commits) -> Result<Theirs, String> {
         self.put(image);
         self.runs += 1;

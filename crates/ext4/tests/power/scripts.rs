@@ -1,6 +1,7 @@
 //! What lives are made of: together they do everything that the engine can do.
 //!
-//! Scripts hold back with syncs, so that cuts find transactions that matter; what they promise is found out by `life`.
+//! Scripts hold back with syncs, so that cuts find transactions that matter; what they promise is
+//! found out by `life`.
 
 use extant_ext4::RenameMode::{Exchange, NoReplace, Replace};
 use extant_space::FallocateMode::{

@@ -93,7 +93,8 @@ fn sync_of_data_behind_the_flush_of_a_commit_flushes_again() {
             // The transaction that the file waits for has flushed, and is not durable yet.
             file.write_at(&[2; 4096], 0).unwrap();
             let syncing = scope.spawn(|| file.sync(mode));
-            // Long enough for the sync to find the transaction on its way; else the test shows less.
+            // Long enough for the sync to find the transaction on its way; else the test shows
+            // less.
             thread::sleep(std::time::Duration::from_millis(20));
             device.go_on.wait();
             committing.join().unwrap().unwrap();

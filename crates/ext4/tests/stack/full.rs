@@ -17,7 +17,8 @@ const SIZE: u64 = 32 * MIB;
 /// The sizes of the levels, in MiB.
 const TOWERS: [&[u64]; 2] = [&[128, 96], &[160, 128, 96]];
 const FILLER: &[u8] = b"filler";
-/// For nodes of the map of a file that is written here and there: they get their place below when they are written.
+/// For nodes of the map of a file that is written here and there: they get their place below when
+/// they are written.
 const ROOM_FOR_NODES: u64 = MIB;
 
 /// A tower where only new blocks can be refused.
@@ -60,7 +61,8 @@ fn allocate(level: &Level, bytes: u64) -> Result<()> {
     level.file.fallocate(FallocateMode::Allocate, range)
 }
 
-/// What an allocation changes: blocks that are free, and of the file its size, its space and its time.
+/// What an allocation changes: blocks that are free, and of the file its size, its space and its
+/// time.
 fn state(level: &Level) -> (u64, u64, u64, Timestamp) {
     let attributes = level.file.node().attributes();
     (

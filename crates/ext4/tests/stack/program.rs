@@ -1,4 +1,5 @@
-//! The program of seeds/2: every block of a file, far from the one before, with a sync after each pass.
+//! The program of seeds/2: every block of a file, far from the one before, with a sync after each
+//! pass.
 
 use extant_ext4::File;
 use extant_space::{Result, SpaceFile, SyncMode};
@@ -28,8 +29,8 @@ pub fn run(file: &File, bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// What `passes` passes wrote is there, and zeros are where nothing was written; blocks of the pass after them may be
-/// either.
+/// What `passes` passes wrote is there, and zeros are where nothing was written; blocks of the pass
+/// after them may be either.
 #[track_caller]
 pub fn assert_holds(file: &File, bytes: u64, passes: u64) {
     let mut found = vec![0; BLOCK as usize];

@@ -46,7 +46,8 @@ pub fn options(assign: Assign) -> Options {
 }
 
 impl Tower {
-    /// A device that holds file systems of these sizes in MiB, each in a sparse file of the one before it.
+    /// A device that holds file systems of these sizes in MiB, each in a sparse file of the one
+    /// before it.
     #[track_caller]
     pub fn build(mebibytes: &[u64]) -> MemoryDevice {
         let ground = Arc::new(format(mebibytes[0] << 20));

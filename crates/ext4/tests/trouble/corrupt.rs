@@ -1,8 +1,10 @@
-//! Damaged images: an error that names the structure, or success; never a panic, a hang or memory without a bound.
+//! Damaged images: an error that names the structure, or success; never a panic, a hang or memory
+//! without a bound.
 //!
-//! Four sorts of damage: bytes anywhere in metadata of an image with checksums, which mostly end at the sum; the
-//! same without checksums, where every wrong field gets through to the code behind; the superblock
-//! with its sum made right again, as nothing is read without it; and so every other sort of structure (`sealed`).
+//! Four sorts of damage: bytes anywhere in metadata of an image with checksums, which mostly end at
+//! the sum; the same without checksums, where every wrong field gets through to the code behind;
+//! the superblock with its sum made right again, as nothing is read without it; and so every other
+//! sort of structure (`sealed`).
 
 mod sealed;
 mod walk;
@@ -309,8 +311,8 @@ fn damage_structure(bytes: &mut [u8], random: &mut Rng) {
     }
 }
 
-/// Damages structures of every kind, an image for each seed and kind; every kind is found out at least once, as its sum
-/// is right.
+/// Damages structures of every kind, an image for each seed and kind; every kind is found out at
+/// least once, as its sum is right.
 fn survives_sealed(base: &MemoryDevice, wanted: &[Kind]) {
     let sealed = Sealed::new(base);
     let mut kinds: BTreeMap<Kind, Vec<Structure>> = BTreeMap::new();

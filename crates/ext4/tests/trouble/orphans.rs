@@ -56,7 +56,8 @@ fn removed_file_with_a_damaged_map_is_told_of_and_does_not_keep_the_file_system_
         requires::tool("e2fsck"),
         requires::tool("dumpe2fs")
     );
-    // A leaf of the extent tree, and an indirect block: its numbers are two blocks apart in the file.
+    // A leaf of the extent tree, and an indirect block: its numbers are two blocks apart in the
+    // file.
     let is_leaf = |block: &[u8]| block[..2] == [0x0A, 0xF3] && block[2] > 4;
     let is_indirect = |block: &[u8]| {
         let (words, _) = block.as_chunks::<4>();
@@ -92,7 +93,7 @@ fn removed_file_with_a_damaged_map_is_told_of_and_does_not_keep_the_file_system_
         let error = filesystem.close().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{options}: {error}");
         let text = error.to_string();
-        assert!(text.contains("its blocks were not given back"), "{text}");
+        assert!(text.contains("its blocks were not freed"), "{text}");
         // The next one strikes it out, and is not kept from anything.
         for name in ["other", "another"] {
             let filesystem = open(image.clone()).unwrap();
@@ -133,7 +134,8 @@ fn list_of_orphans_that_does_not_go_on_is_cut_there() {
     filesystem.close().unwrap();
     let work = Workdir::new();
     let (path, script) = (work.path().join("image"), work.path().join("script"));
-    // Behind the second: no number of an inode, a reserved one, one that is free, and the first again.
+    // Behind the second: no number of an inode, a reserved one, one that is free, and the first
+    // again.
     for next in [99_999, 8, 100, a] {
         fs::write(&path, base.to_vec()).unwrap();
         let commands = format!(

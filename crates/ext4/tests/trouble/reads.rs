@@ -80,7 +80,8 @@ fn inode_table(image: &MemoryDevice) -> ByteRange {
     )
 }
 
-/// A removed inode whose map was read wrong keeps its blocks for e2fsck, and the error is noted. Nothing else may be wrong.
+/// A removed inode whose map was read wrong keeps its blocks for e2fsck, and the error is noted.
+/// Nothing else may be wrong.
 #[track_caller]
 fn assert_harmless(judge: &mut Judge, image: &MemoryDevice, what: &str) {
     let cancel = CancelToken::new();

@@ -15,8 +15,8 @@ pub enum FillOrder {
     /// Into complete space: for small contents, because an interrupted run that was making space is
     /// resumed.
     AfterSpace,
-    /// Into reserved space, before what is left becomes written: nothing is written twice. A run that
-    /// was cut off begins again.
+    /// Into reserved space, before what is left becomes written: nothing is written twice. A run
+    /// that was cut off begins again.
     BeforeZeros,
 }
 

@@ -40,7 +40,8 @@ impl Replaced {
         is_file.then_some(Self { file, stat })
     }
 
-    /// Gives `to` what the old file has, `mode` if one was asked for; what was left out, one line each.
+    /// Gives `to` what the old file has, `mode` if one was asked for; what was left out, one line
+    /// each.
     pub(super) fn hand_over(&self, to: &HostFile, mode: Option<Mode>) -> Result<Vec<String>> {
         let mut notes = Vec::new();
         // While the new file is this user's own.

@@ -33,7 +33,8 @@ fn fcntl(file: &File, command: libc::c_int, argument: libc::c_int) -> io::Result
 }
 
 fn owner(file: &File, command: libc::c_int, owner: &mut Owner) -> io::Result<()> {
-    // SAFETY: both commands used here take this structure, which lives for the call, as does the descriptor.
+    // SAFETY: both commands used here take this structure, which lives for the call, as does the
+    // descriptor.
     match unsafe { libc::fcntl(file.as_raw_fd(), command, std::ptr::from_mut(owner)) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
@@ -76,7 +77,8 @@ impl<'f> WriteLease<'f> {
 
 impl Drop for WriteLease<'_> {
     fn drop(&mut self) {
-        // Fails only when the kernel has taken the lease away already. A lease of the caller's own stays.
+        // Fails only when the kernel has taken the lease away already. A lease of the caller's own
+        // stays.
         if self.lease != libc::F_WRLCK {
             let _ = fcntl(self.file, libc::F_SETLEASE, self.lease);
         }

@@ -1,5 +1,5 @@
-//! The tables that the guest sees: how much they map, and their copied flags. An entry that has the flag is overwritten in
-//! place, so it must mean a refcount of one.
+//! The tables that the guest sees: how much they map, and their copied flags. An entry that has the
+//! flag is overwritten in place, so it must mean a refcount of one.
 
 use extant_space::Result;
 
@@ -8,7 +8,8 @@ use crate::format::{L1Entry, L2Entry, Mapping};
 use crate::qcow2::read_table;
 
 impl Check<'_> {
-    /// Compares the flags with the refcounts, but for those of the clusters in `is_excepted`, and counts what is mapped.
+    /// Compares the flags with the refcounts, but for those of the clusters in `is_excepted`, and
+    /// counts what is mapped.
     pub(super) fn check_active(&mut self, is_excepted: &dyn Fn(u64) -> bool) -> Result<()> {
         // One bit for each cluster: its refcount is one.
         let mut ones = vec![0_u64; self.uses.len().div_ceil(64) as usize];

@@ -1,8 +1,9 @@
 //! Brings refcounts and copied flags to what the tables say.
 //!
-//! For images with lazy refcounts whose user was killed (marked as dirty), as QEMU does when it opens one, and for those
-//! whose counts are wrong for another reason. The mark is there until everything is right: who is cut off begins again. Images with
-//! entries that cannot be, or with metadata that something else uses as well, are left as they are.
+//! For images with lazy refcounts whose user was killed (marked as dirty), as QEMU does when it
+//! opens one, and for those whose counts are wrong for another reason. The mark is there until
+//! everything is right: who is cut off begins again. Images with entries that cannot be, or with
+//! metadata that something else uses as well, are left as they are.
 
 use std::mem::offset_of;
 use std::ops::Range;
@@ -195,7 +196,7 @@ impl<'c> Wanted<'c> {
             }
             if uses == u16::MAX || u64::from(uses) > geometry.refcount_max() {
                 return Err(unrepaired(format!(
-                    "the cluster at {:#x} is used more often than its refcount of {} bits tells",
+                    "the cluster at {:#x} has more references than its refcount of {} bits can hold",
                     cluster << bits,
                     geometry.refcount_bits()
                 )));

@@ -1,4 +1,5 @@
-//! The threads of a copy: each takes the next piece of the source, reads it, and writes what is not zeros.
+//! The threads of a copy: each takes the next piece of the source, reads it, and writes what is not
+//! zeros.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -44,7 +44,8 @@ impl Stride {
         }
         match file.fallocate(FallocateMode::AllocateKeepSize, range) {
             Ok(()) => {}
-            // It may fit without the zeros, or the file system may have no such call: each piece on its own, then.
+            // It may fit without the zeros, or the file system may have no such call: each piece on
+            // its own, then.
             Err(error)
                 if matches!(
                     error.kind(),

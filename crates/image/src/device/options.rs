@@ -18,8 +18,8 @@ const CACHE_BYTES: u64 = 32 << 20;
 pub struct DeviceOptions {
     /// Whether anything may be changed.
     pub access: ImageAccess,
-    /// The format; `None`: by the first bytes. A guest can write those of a raw image, which is then taken for another format when it
-    /// is opened again: give the format wherever it is known.
+    /// The format; `None`: by the first bytes. A guest can write those of a raw image, which is
+    /// then taken for another format when it is opened again: give the format wherever it is known.
     pub format: Option<Format>,
     /// What becomes of files that the image names.
     pub companions: Companions,

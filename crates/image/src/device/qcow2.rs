@@ -8,9 +8,10 @@
 //! | flush | `commit.rs` |
 //! | status | `status.rs` |
 //!
-//! Model: all metadata is changed in memory (`metadata.rs`) and reaches the file in commits. A cluster of zeros that the guest writes to
-//! is mapped to a new one at once, before its data is written, as the new one is zeros as well: writes that allocate are as
-//! many at a time as others, and one that fails or is lost in a power cut leaves the zeros that were there.
+//! Model: all metadata is changed in memory (`metadata.rs`) and reaches the file in commits. A
+//! cluster of zeros that the guest writes to is mapped to a new one at once, before its data is
+//! written, as the new one is zeros as well: writes that allocate are as many at a time as others,
+//! and one that fails or is lost in a power cut leaves the zeros that were there.
 //!
 //! Lock order: commits, metadata. Neither is held while data of the guest moves.
 
@@ -189,7 +190,8 @@ impl Qcow2 {
         if !self.is_writable() {
             return Ok(());
         }
-        // What the first one retires is freed in the second; what that changes is written by the third.
+        // What the first one retires is freed in the second; what that changes is written by the
+        // third.
         for _ in 0..3 {
             if !self.metadata().is_clean() {
                 self.commit()?;

@@ -1,7 +1,8 @@
 //! New clusters behind all others.
 //!
-//! In the order of the file: refcount blocks for clusters that none counts yet, a larger refcount table where the old one is full,
-//! tables, data. First planned; then the caller makes their space, and may give up; then counted, durably.
+//! In the order of the file: refcount blocks for clusters that none counts yet, a larger refcount
+//! table where the old one is full, tables, data. First planned; then the caller makes their space,
+//! and may give up; then counted, durably.
 
 use std::sync::Arc;
 
@@ -106,7 +107,8 @@ impl Editor<'_> {
         Ok(plan)
     }
 
-    /// The first cluster behind all that are counted or, where the file ends with the image, in the file.
+    /// The first cluster behind all that are counted or, where the file ends with the image, in the
+    /// file.
     fn end_cluster(&self, table: &[u64]) -> Result<u64> {
         let counted = self.counted_end(table)?;
         match self.target.is_disk() {
@@ -151,7 +153,8 @@ impl Editor<'_> {
         self.target.lengthen(self.end_bytes(plan))
     }
 
-    /// Counts the clusters of the plan; durable on return. From here on they are lost if nothing is made of them.
+    /// Counts the clusters of the plan; durable on return. From here on they are lost if nothing is
+    /// made of them.
     pub(super) fn count(&mut self, plan: &Plan) -> Result<()> {
         let geometry = self.geometry();
         let (entries, bits) = (geometry.refcount_block_entries(), geometry.cluster_bits());

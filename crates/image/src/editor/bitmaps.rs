@@ -28,7 +28,8 @@ pub(crate) struct LongerBitmap {
 }
 
 impl Editor<'_> {
-    /// Makes room for the tables of all bitmaps that a disk of `virtual_bytes` needs longer ones for. Nothing refers to it yet.
+    /// Makes room for the tables of all bitmaps that a disk of `virtual_bytes` needs longer ones
+    /// for. Nothing refers to it yet.
     ///
     /// # Errors
     /// `Unsupported` for bitmaps that are in use or not known.
@@ -90,7 +91,8 @@ impl Editor<'_> {
         }
     }
 
-    /// Gives the bitmaps their tables, and frees those that they had. They are believed again on return.
+    /// Gives the bitmaps their tables, and frees those that they had. They are believed again on
+    /// return.
     pub(crate) fn lengthen_bitmaps(&self, longer: Vec<LongerBitmap>) -> Result<()> {
         let at = |field: usize, bitmap: &LongerBitmap| bitmap.entry + field as u64;
         for bitmap in &longer {

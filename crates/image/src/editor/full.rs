@@ -16,7 +16,8 @@ impl<'a> Editor<'a> {
         Ok(Self::of(target, image))
     }
 
-    /// Size of the file when [`map_range`](Self::map_range) has mapped all of the disk. Of a dirty image it is the most that it can be.
+    /// Size of the file when [`map_range`](Self::map_range) has mapped all of the disk. Of a dirty
+    /// image it is the most that it can be.
     pub(crate) fn full_bytes(&self) -> Result<u64> {
         let file_bytes = self.file().size()?;
         let all = ByteRange::new(0, self.image.header.virtual_bytes);
@@ -36,7 +37,8 @@ impl<'a> Editor<'a> {
         Ok(full_bytes.max(file_bytes) + repair_bytes)
     }
 
-    /// What [`rebuild_refcounts`](crate::rebuild_refcounts) adds to the file at most: blocks, and a table.
+    /// What [`rebuild_refcounts`](crate::rebuild_refcounts) adds to the file at most: blocks, and a
+    /// table.
     fn recount_bytes_max(&self, file_bytes: u64) -> u64 {
         let geometry = self.geometry();
         let blocks = geometry.clusters(file_bytes) / geometry.refcount_block_entries() + 2;

@@ -1,5 +1,5 @@
-//! Makes the disk larger, by clusters without a place, and sees to it that what is new reads as zeros. Over a backing file, clusters of
-//! zeros may have to hide what it has there (`hide.rs`).
+//! Makes the disk larger, by clusters without a place, and sees to it that what is new reads as
+//! zeros. Over a backing file, clusters of zeros may have to hide what it has there (`hide.rs`).
 
 use std::ops::ControlFlow;
 
@@ -14,8 +14,8 @@ use crate::qcow2::read_table;
 const L1_BYTES_MAX: u64 = 32 << 20;
 
 impl Editor<'_> {
-    /// Refuses a larger disk before anything is changed, where what keeps its size has no room for it. Elsewhere that shows when space
-    /// is made.
+    /// Refuses a larger disk before anything is changed, where what keeps its size has no room for
+    /// it. Elsewhere that shows when space is made.
     ///
     /// # Errors
     /// `NoSpace` with what is missing; those of [`hidden_range`](Self::hidden_range).
@@ -89,7 +89,8 @@ impl Editor<'_> {
         self.set_size(virtual_bytes)
     }
 
-    /// The L1 table gets an entry for all of a larger disk, and none that names a table behind the end of the present one.
+    /// The L1 table gets an entry for all of a larger disk, and none that names a table behind the
+    /// end of the present one.
     fn lengthen_l1(&mut self, virtual_bytes: u64) -> Result<()> {
         let geometry = self.geometry();
         let bits = geometry.cluster_bits();
@@ -150,7 +151,8 @@ impl Editor<'_> {
         self.sync()
     }
 
-    /// The L2 table of an entry of the L1 table, which is a copy now if snapshots have it as well; 0: there is none.
+    /// The L2 table of an entry of the L1 table, which is a copy now if snapshots have it as well;
+    /// 0: there is none.
     pub(super) fn own_table(&mut self, index: usize) -> Result<u64> {
         let old = L1Entry(self.image.l1[index]);
         if old.offset() == 0 || old.is_copied() {

@@ -1,10 +1,12 @@
 //! Hides what a backing file has behind the end of a disk that becomes larger.
 //!
-//! A cluster without a place shows the backing file. Where that is longer than the disk was, the new part would show data that the disk
-//! never had. Clusters of zeros go there, before the header has the new size: a crash leaves the old disk, and tables behind its end that
-//! the next growth clears. Version 2 knows no such clusters, and gets ones with a place.
+//! A cluster without a place shows the backing file. Where that is longer than the disk was, the
+//! new part would show data that the disk never had. Clusters of zeros go there, before the header
+//! has the new size: a crash leaves the old disk, and tables behind its end that the next growth
+//! clears. Version 2 knows no such clusters, and gets ones with a place.
 //!
-//! How long the backing file is shows only where it may be opened. Where it may not, all of the new part is hidden.
+//! How long the backing file is shows only where it may be opened. Where it may not, all of the new
+//! part is hidden.
 
 use extant_space::{ByteRange, Control, Result};
 
@@ -27,7 +29,8 @@ impl Editor<'_> {
     /// Whole clusters behind the disk that a growth to `virtual_bytes` has to hide.
     ///
     /// # Errors
-    /// `Unsupported` where part of a cluster would have to be hidden, and the backing file may not be read.
+    /// `Unsupported` where part of a cluster would have to be hidden, and the backing file may not
+    /// be read.
     pub(super) fn hidden_range(&self, virtual_bytes: u64) -> Result<ByteRange> {
         let geometry = self.geometry();
         let old_bytes = self.image.header.virtual_bytes;
@@ -57,7 +60,8 @@ impl Editor<'_> {
         Ok(shows)
     }
 
-    /// Gives a cluster in which the disk ends a place, with what the backing file has of the disk, and zeros behind.
+    /// Gives a cluster in which the disk ends a place, with what the backing file has of the disk,
+    /// and zeros behind.
     pub(super) fn take_partial_cluster(
         &mut self,
         virtual_bytes: u64,
@@ -83,7 +87,8 @@ impl Editor<'_> {
         done
     }
 
-    /// Makes the clusters of `hidden`, behind the end of the disk, read as zeros. The L1 table has room for them.
+    /// Makes the clusters of `hidden`, behind the end of the disk, read as zeros. The L1 table has
+    /// room for them.
     pub(super) fn hide(
         &mut self,
         hidden: ByteRange,

@@ -1,7 +1,7 @@
 //! Gives every cluster of a range of the guest a place that is the image's alone.
 //!
-//! What snapshots hold as well is copied, clusters and L2 tables; they keep what they had, and the counts of that go down last. So do
-//! those of compressed clusters, which are expanded into theirs.
+//! What snapshots hold as well is copied, clusters and L2 tables; they keep what they had, and the
+//! counts of that go down last. So do those of compressed clusters, which are expanded into theirs.
 
 use std::ops::{ControlFlow, Range};
 
@@ -60,11 +60,12 @@ impl Need {
 }
 
 impl Editor<'_> {
-    /// Maps all clusters of `range` to places of their own; the new ones are one run of the file with the space that
-    /// `preallocation` asks for.
+    /// Maps all clusters of `range` to places of their own; the new ones are one run of the file
+    /// with the space that `preallocation` asks for.
     ///
     /// # Errors
-    /// After `NoSpace`, `Cancelled` and whatever else comes before clusters are counted, the image is as it was.
+    /// After `NoSpace`, `Cancelled` and whatever else comes before clusters are counted, the image
+    /// is as it was.
     pub(crate) fn map_range(
         &mut self,
         range: ByteRange,

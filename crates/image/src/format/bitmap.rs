@@ -1,7 +1,7 @@
 //! Persistent bitmaps: which parts of the guest's disk were written since some time.
 //!
-//! A directory of entries, each with a table of the clusters that hold its bits. QEMU opens an image only when the table of each
-//! bitmap that is not in use is as long as the disk needs.
+//! A directory of entries, each with a table of the clusters that hold its bits. QEMU opens an
+//! image only when the table of each bitmap that is not in use is as long as the disk needs.
 
 use extant_ondisk::on_disk;
 use zerocopy::big_endian::{U16, U32, U64};
@@ -17,7 +17,8 @@ on_disk! {
         0x10 bitmap_directory_offset: U64,
     }
 
-    /// Begins an entry of the directory; extra data and the name follow, filled up to a multiple of 8 bytes.
+    /// Begins an entry of the directory; extra data and the name follow, filled up to a multiple of
+    /// 8 bytes.
     pub struct RawBitmap: 24 {
         0x00 bitmap_table_offset: U64,
         0x08 bitmap_table_size: U32,
@@ -52,7 +53,8 @@ impl RawBitmap {
         (size_of::<Self>() as u64 + rest).next_multiple_of(8)
     }
 
-    /// Entries of the table that a disk of `virtual_bytes` needs; `None` for a granularity that cannot be.
+    /// Entries of the table that a disk of `virtual_bytes` needs; `None` for a granularity that
+    /// cannot be.
     pub(crate) fn table_entries(&self, geometry: Geometry, virtual_bytes: u64) -> Option<u64> {
         let granularity = 1_u64.checked_shl(self.granularity_bits.into())?;
         let bits = virtual_bytes.div_ceil(granularity);

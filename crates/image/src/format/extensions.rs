@@ -61,7 +61,8 @@ impl Extensions {
     /// Location of the encryption header.
     pub const ENCRYPTION: u32 = 0x0537_be77;
 
-    /// The extensions in `bytes`, which begin after the header's fields; and how many bytes they take.
+    /// The extensions in `bytes`, which begin after the header's fields; and how many bytes they
+    /// take.
     pub(super) fn parse(bytes: &[u8]) -> Result<(Self, usize)> {
         let mut found = Vec::new();
         let mut at = 0;

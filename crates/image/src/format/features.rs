@@ -1,4 +1,5 @@
-//! The three sets of features: who does not know one must refuse the image, may ignore it, or has to clear it before writing.
+//! The three sets of features: who does not know one must refuse the image, may ignore it, or has
+//! to clear it before writing.
 
 use bitflags::bitflags;
 

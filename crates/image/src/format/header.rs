@@ -462,13 +462,13 @@ impl Header {
     /// Range of the L1 table.
     pub fn l1_range(&self) -> ByteRange {
         let bytes = u64::from(self.l1_entries) * 8;
-        ByteRange::at(self.l1_offset, bytes).expect("judged by parse")
+        ByteRange::at(self.l1_offset, bytes).expect("validated by parse")
     }
 
     /// Range of the refcount table.
     pub fn refcount_table_range(&self) -> ByteRange {
         let bytes = u64::from(self.refcount_table_clusters) * self.geometry.cluster_bytes();
-        ByteRange::at(self.refcount_table_offset, bytes).expect("judged by parse")
+        ByteRange::at(self.refcount_table_offset, bytes).expect("validated by parse")
     }
 
     /// True when the guest's data is in another file.

@@ -1,7 +1,7 @@
 //! Refcounts: how often each cluster of the file is used.
 //!
-//! A table of offsets of blocks; a block is a cluster of counts of 1 to 64 bits. Counts of less than a byte fill it from
-//! its lowest bits, wider ones are big-endian.
+//! A table of offsets of blocks; a block is a cluster of counts of 1 to 64 bits. Counts of less
+//! than a byte fill it from its lowest bits, wider ones are big-endian.
 
 use extant_space::Result;
 

@@ -29,7 +29,8 @@ on_disk! {
     }
 }
 
-/// Where the extra data has the count of instructions, which all bits stand for where they were not counted.
+/// Where the extra data has the count of instructions, which all bits stand for where they were not
+/// counted.
 const INSTRUCTIONS: usize = size_of::<RawSnapshotExtra>();
 /// QEMU's limits.
 const EXTRA_MAX: u32 = 1024;
@@ -66,7 +67,8 @@ pub struct Snapshot {
 /// Reads the list of snapshots, calling `take` for each.
 ///
 /// # Errors
-/// `Corrupt` for an entry that contradicts the file, or a list of more than 64 MiB; and errors of reading.
+/// `Corrupt` for an entry that contradicts the file, or a list of more than 64 MiB; and errors of
+/// reading.
 pub fn read_snapshots(
     file: &dyn SpaceFile,
     header: &Header,

@@ -1,7 +1,9 @@
-//! The map of an image: where the guest's bytes are, and what state their space is in, down to the host.
+//! The map of an image: where the guest's bytes are, and what state their space is in, down to the
+//! host.
 //!
-//! A range is [`Written`](ExtentState::Written) when neither the image nor the file system below changes metadata to overwrite it
-//! in place. A zero cluster with space is `Unwritten`: the image does.
+//! A range is [`Written`](ExtentState::Written) when neither the image nor the file system below
+//! changes metadata to overwrite it in place. A zero cluster with space is `Unwritten`: the image
+//! does.
 
 use std::ops::ControlFlow;
 
@@ -23,13 +25,15 @@ pub struct ImageExtent {
     pub is_present: bool,
     /// They read as zeros.
     pub is_zero: bool,
-    /// They are read from space of the image. They may be zeros nevertheless, where that space is not written.
+    /// They are read from space of the image. They may be zeros nevertheless, where that space is
+    /// not written.
     pub is_data: bool,
     /// The first of them in the file of their layer.
     pub offset: Option<u64>,
     /// State of their space.
     pub state: ExtentState,
-    /// `SHARED`: an overwrite allocates, as a snapshot has them too; `ENCODED`: they are compressed.
+    /// `SHARED`: an overwrite allocates, as a snapshot has them too; `ENCODED`: they are
+    /// compressed.
     pub flags: ExtentFlags,
 }
 
@@ -66,7 +70,8 @@ impl ImageExtent {
 type Visit<'a> = &'a mut dyn FnMut(ImageExtent) -> Result<ControlFlow<()>>;
 
 impl Layer {
-    /// Visits the map of `range`, cut at the end of the disk, in order; neighbours that continue each other are joined.
+    /// Visits the map of `range`, cut at the end of the disk, in order; neighbours that continue
+    /// each other are joined.
     ///
     /// # Errors
     /// `Corrupt` for tables that cannot be; errors of reading, and those of `visit`.

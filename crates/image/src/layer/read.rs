@@ -12,8 +12,8 @@ impl Layer {
     /// Reads the guest's bytes at `offset` into all of `buffer`; zeros follow the end of the disk.
     ///
     /// # Errors
-    /// `Corrupt` for tables and compressed clusters that cannot be, `InvalidArgument` where a file is needed that was not
-    /// given; and errors of reading.
+    /// `Corrupt` for tables and compressed clusters that cannot be, `InvalidArgument` where a file
+    /// is needed that was not given; and errors of reading.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let asked = ByteRange::at(offset, buffer.len() as u64)
             .ok_or_else(|| Error::new(ErrorKind::InvalidArgument))?;

@@ -57,7 +57,8 @@ fn assert_can_be_filled(path: &Path, bytes: u64, what: &str) {
     }
 }
 
-/// The image has one cluster in use behind the others, and the file is longer by what a crash leaves there.
+/// The image has one cluster in use behind the others, and the file is longer by what a crash
+/// leaves there.
 fn after_a_crash(
     ground: &Ground,
     options: &str,
@@ -153,7 +154,8 @@ fn image_that_a_crash_left_longer_than_its_refcount_table_is_resized() {
     }
 }
 
-/// A store that panics once it is armed, at the first flush or at the first write, and counts the changes after that.
+/// A store that panics once it is armed, at the first flush or at the first write, and counts the
+/// changes after that.
 struct Panicking {
     memory: MemoryDevice,
     at_flush: bool,

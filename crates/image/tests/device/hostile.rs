@@ -1,4 +1,5 @@
-//! Images that contradict themselves: an error that names the place, and never a panic or a write where it does harm.
+//! Images that contradict themselves: an error that names the place, and never a panic or a write
+//! where it does harm.
 
 use std::fs;
 use std::path::{Path, PathBuf};

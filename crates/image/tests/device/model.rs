@@ -1,7 +1,9 @@
-//! Random requests from several threads against plain bytes, for every kind of image that qemu-img makes.
+//! Random requests from several threads against plain bytes, for every kind of image that qemu-img
+//! makes.
 //!
-//! Threads share clusters, never bytes: blocks of 4 KiB belong to them in turn in the first half of the disk, and whole clusters in
-//! the second, so that the expected bytes do not depend on who comes first.
+//! Threads share clusters, never bytes: blocks of 4 KiB belong to them in turn in the first half of
+//! the disk, and whole clusters in the second, so that the expected bytes do not depend on who
+//! comes first.
 
 use std::ops::Range;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! Power cuts at every write: what may be lost is what was not flushed, and the image is never worse than leaking.
+//! Power cuts at every write: what may be lost is what was not flushed, and the image is never
+//! worse than leaking.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::ControlFlow;
@@ -84,7 +85,8 @@ impl<D: Device> Store for File<D> {
     }
 }
 
-/// What each sector may hold after a power cut: what it held at the last flush, and whatever was written since.
+/// What each sector may hold after a power cut: what it held at the last flush, and whatever was
+/// written since.
 #[derive(Default)]
 struct Promise {
     versions: HashMap<u64, Vec<Vec<u8>>>,
@@ -228,7 +230,8 @@ fn promise(disk: &[u8]) -> Promise {
     }
 }
 
-/// One request. Whatever becomes of it, what is read afterwards is what the disk holds. Returns the number of a new promise.
+/// One request. Whatever becomes of it, what is read afterwards is what the disk holds. Returns the
+/// number of a new promise.
 fn step(
     image: &ImageDevice,
     random: &mut fastrand::Rng,

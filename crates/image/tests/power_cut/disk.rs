@@ -1,5 +1,5 @@
-//! The same on a disk, which keeps its size and holds something else wherever the image has not written. Its zeros are lost in a cut like
-//! all that is written.
+//! The same on a disk, which keeps its size and holds something else wherever the image has not
+//! written. Its zeros are lost in a cut like all that is written.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

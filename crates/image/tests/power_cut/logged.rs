@@ -131,7 +131,8 @@ impl SpaceFile for Logged {
     }
 }
 
-/// The disk when the power is cut after `log`: all that was synced, and any sectors of what came after.
+/// The disk when the power is cut after `log`: all that was synced, and any sectors of what came
+/// after.
 pub fn after_cut(before: &[u8], log: &[Change], seed: u64) -> Vec<u8> {
     let synced = log
         .iter()

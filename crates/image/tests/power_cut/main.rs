@@ -1,7 +1,8 @@
-//! Power cuts during changes in place: whatever of the writes since the last sync is kept, torn or lost, the image has no
-//! corruption and the guest's data is there.
+//! Power cuts during changes in place: whatever of the writes since the last sync is kept, torn or
+//! lost, the image has no corruption and the guest's data is there.
 //!
-//! The file logs what is done to it (`logged.rs`); on a disk (`disk.rs`) there is nothing but writes.
+//! The file logs what is done to it (`logged.rs`); on a disk (`disk.rs`) there is nothing but
+//! writes.
 
 mod disk;
 mod logged;
@@ -255,7 +256,8 @@ fn expanding_what_is_compressed_survives_cuts() {
     }
 }
 
-/// An image with two snapshots, of which the second has the same as the disk; the first is of a longer one.
+/// An image with two snapshots, of which the second has the same as the disk; the first is of a
+/// longer one.
 fn with_snapshots(cluster_bytes: u64) -> Vec<u8> {
     let ground = Workdir::new();
     let full = image(64 * KIB, cluster_bytes);

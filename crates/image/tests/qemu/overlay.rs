@@ -1,4 +1,5 @@
-//! Images over a backing file that is longer than they are: what becomes larger shows zeros, not the backing file.
+//! Images over a backing file that is longer than they are: what becomes larger shows zeros, not
+//! the backing file.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! Changes in place of images that hold more than one disk, or less: snapshots, bitmaps, a data file.
+//! Changes in place of images that hold more than one disk, or less: snapshots, bitmaps, a data
+//! file.
 
 use std::path::{Path, PathBuf};
 

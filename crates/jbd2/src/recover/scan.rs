@@ -1,18 +1,20 @@
 //! The walk along the log to its end.
 //!
-//! A transaction counts when its commit block is there and right. Where the log ends, and what is an error
-//! instead, follows the kernel:
+//! A transaction counts when its commit block is there and right. Where the log ends, and what is
+//! an error instead, follows the kernel:
 //!
 //! - a block without header, or of another transaction than is due, is the end;
-//! - a descriptor or revoke block with a wrong checksum is what a crash leaves, unless a commit block follows
-//!   that is not older than the one before it: then a committed transaction is damaged, an error;
-//! - a commit block with a wrong checksum is the end; one that is not older than the last is reported, but for the
-//!   last of the log when its first sector is right: a crash has torn it on its way;
+//! - a descriptor or revoke block with a wrong checksum is what a crash leaves, unless a commit
+//!   block follows that is not older than the one before it: then a committed transaction is
+//!   damaged, an error;
+//! - a commit block with a wrong checksum is the end; one that is not older than the last is
+//!   reported, but for the last of the log when its first sector is right: a crash has torn it on
+//!   its way;
 //! - a transaction that would be longer than the ring is the end.
 //!
-//! As transactions are taken in one after the other, revoking is taking out: a block that transaction N revokes
-//! leaves the table after N's copies have come in. What is in the table at the end is what three passes with
-//! a table of revocations find.
+//! As transactions are taken in one after the other, revoking is taking out: a block that
+//! transaction N revokes leaves the table after N's copies have come in. What is in the table at
+//! the end is what three passes with a table of revocations find.
 
 use std::collections::HashMap;
 
@@ -30,7 +32,8 @@ use crate::disk::Disk;
 use crate::reader::LogReader;
 use crate::ring::Ring;
 
-/// What every disk writes as a whole. All that a commit block says is in the first; the rest is zeros.
+/// What every disk writes as a whole. All that a commit block says is in the first; the rest is
+/// zeros.
 const SECTOR: usize = 512;
 
 /// A copy in the log.
@@ -133,7 +136,8 @@ struct Pending {
 }
 
 impl Scan<'_> {
-    /// Walks one transaction; takes it in when it was committed. `left` blocks of the ring have not been seen.
+    /// Walks one transaction; takes it in when it was committed. `left` blocks of the ring have not
+    /// been seen.
     fn transaction(&mut self, first: u32, sequence: Sequence, left: u32) -> Result<Next> {
         let mut pending = Pending::default();
         let mut blocks = 0;

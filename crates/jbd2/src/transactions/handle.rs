@@ -21,9 +21,9 @@ pub enum Extension {
 
 /// The right to change metadata in the running transaction. The change is over when it is dropped.
 ///
-/// It belongs to the thread that started it. The transaction cannot be committed while it is open, so keep it
-/// short: wait for nothing that another handle could hold up. Dropped by a panic, it stops the journal: nothing of the
-/// transaction is committed.
+/// It belongs to the thread that started it. The transaction cannot be committed while it is open,
+/// so keep it short: wait for nothing that another handle could hold up. Dropped by a panic, it
+/// stops the journal: nothing of the transaction is committed.
 pub struct Handle<'t> {
     slots: &'t Slots,
     slot: &'t Slot,
@@ -65,8 +65,8 @@ impl<'t> Handle<'t> {
         self.epoch
     }
 
-    /// Says that `blocks` more blocks became part of the transaction, changed or revoked, which were not
-    /// before.
+    /// Says that `blocks` more blocks became part of the transaction, changed or revoked, which
+    /// were not before.
     ///
     /// # Panics
     /// When these are more than the handle has credits for.

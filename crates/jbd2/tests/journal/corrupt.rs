@@ -1,4 +1,5 @@
-//! Damaged and hostile logs: an error or the end of the log, never a wrong state, a panic or a walk without end.
+//! Damaged and hostile logs: an error or the end of the log, never a wrong state, a panic or a walk
+//! without end.
 
 use std::sync::Arc;
 
@@ -14,7 +15,8 @@ use crate::device::{
 const BLOCKS: u32 = 40;
 const TRANSACTIONS: u64 = 4;
 
-/// A log of transactions that each change three blocks, two of them again and again, and revoke one.
+/// A log of transactions that each change three blocks, two of them again and again, and revoke
+/// one.
 fn leave_log(format: LogFormat) -> MemoryDevice {
     let device = Arc::new(device(BLOCKS));
     let journal = open(device.clone(), BLOCKS, format);
@@ -141,7 +143,8 @@ fn damage_of_the_whole_log_is_survived_for_every_format() {
         for _ in 0..300 {
             let device = Arc::new(whole.snapshot());
             for _ in 0..random.usize(1..20) {
-                // The superblock's own checks are those of another crate; here it stays mostly as it is.
+                // The superblock's own checks are those of another crate; here it stays mostly as
+                // it is.
                 let least = u32::from(random.u8(..20) > 0);
                 let block = random.u32(least..BLOCKS);
                 let at = offset(&place(BLOCKS), block);

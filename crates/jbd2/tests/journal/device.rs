@@ -1,5 +1,5 @@
-//! A small device with an empty journal in two runs: blocks 0 to 63 are homes, the journal begins in the middle
-//! of what follows.
+//! A small device with an empty journal in two runs: blocks 0 to 63 are homes, the journal begins
+//! in the middle of what follows.
 
 use std::sync::Arc;
 

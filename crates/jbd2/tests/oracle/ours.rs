@@ -24,8 +24,8 @@ const FORMATS: [(Checksums, BlockNumbers); 6] = [
     (Checksums::V3, BlockNumbers::Bits64),
 ];
 
-/// Leaves transactions in the log: several descriptor blocks, blocks that begin with the magic number, blocks
-/// changed again, blocks revoked. Returns what each block must hold after replay.
+/// Leaves transactions in the log: several descriptor blocks, blocks that begin with the magic
+/// number, blocks changed again, blocks revoked. Returns what each block must hold after replay.
 fn leave_log(image: &Image, format: LogFormat, rounds: u8) -> BTreeMap<u64, Vec<u8>> {
     let blocks = image.free_blocks(200);
     let device = image.load();

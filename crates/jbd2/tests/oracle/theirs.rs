@@ -8,8 +8,8 @@ use extant_testkit::{require, requires};
 
 use crate::image::{BLOCK, Image, recover};
 
-/// Replays both ways and compares every block but the two superblocks, that of the file system and that of the
-/// journal, which say who did it. Returns how many transactions there were.
+/// Replays both ways and compares every block but the two superblocks, that of the file system and
+/// that of the journal, which say who did it. Returns how many transactions there were.
 #[track_caller]
 fn replay_both_ways(image: &Image, block: usize) -> u32 {
     let theirs = Image::copy_of(&image.path);
@@ -82,7 +82,8 @@ fn log_of_the_kernel_is_replayed_as_e2fsck_does() {
             .mkfs_options(options)
             .build();
         let folder = scratch.path();
-        // Directories that are given up are blocks of metadata that are revoked; their blocks go to files.
+        // Directories that are given up are blocks of metadata that are revoked; their blocks go to
+        // files.
         for round in 0..6 {
             for name in 0..40 {
                 let file = folder.join(format!("{round}-{name}"));

@@ -1,5 +1,5 @@
-//! The lists of groups that the kernel had before its order lists became xarrays: one a order, each behind a
-//! lock, in the order of insertion. Kept to be measured against.
+//! The lists of groups that the kernel had before its order lists became xarrays: one a order, each
+//! behind a lock, in the order of insertion. Kept to be measured against.
 
 use hashlink::LinkedHashSet;
 

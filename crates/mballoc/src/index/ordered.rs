@@ -74,7 +74,8 @@ impl OrderedSet {
                 if level == 0 {
                     return u32::try_from(at).ok();
                 }
-                // Into the word that this bit stands for; should it be empty meanwhile, the search goes up again.
+                // Into the word that this bit stands for; should it be empty meanwhile, the search
+                // goes up again.
                 level -= 1;
                 at *= 64;
                 continue;
@@ -110,7 +111,8 @@ impl OrderedSet {
             .expect("a member below the capacity")
     }
 
-    /// Brings the levels above the word of bit `at` up to date. Whether the top one was or became empty.
+    /// Brings the levels above the word of bit `at` up to date. Whether the top one was or became
+    /// empty.
     fn settle_above(&self, level: usize, at: usize) -> bool {
         if level + 1 == LEVELS {
             return true;
@@ -128,13 +130,14 @@ impl OrderedSet {
     }
 }
 
-/// Writes to bit `bit` of `above` whether what it stands for is filled, until that is still so afterwards. Whether
-/// `above` was or became empty.
+/// Writes to bit `bit` of `above` whether what it stands for is filled, until that is still so
+/// afterwards. Whether `above` was or became empty.
 fn settle(above: &AtomicU64, bit: usize, filled: impl Fn() -> bool) -> bool {
     let mask = 1 << bit;
     let mut changed = false;
     loop {
-        // Written even where it seems to be right: so the last to write sees what all before it had done.
+        // Written even where it seems to be right: so the last to write sees what all before it had
+        // done.
         let is = filled();
         changed |= match is {
             true => above.fetch_or(mask, Ordering::AcqRel) == 0,

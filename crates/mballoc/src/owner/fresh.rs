@@ -1,7 +1,7 @@
 //! What an owner was given in the running transaction.
 //!
-//! No committed state refers to these blocks, so when the same transaction frees them they can be used at once.
-//! Forgetting some is safe: they wait for the commit as all others.
+//! No committed state refers to these blocks, so when the same transaction frees them they can be
+//! used at once. Forgetting some is safe: they wait for the commit as all others.
 
 use smallvec::SmallVec;
 
@@ -36,8 +36,8 @@ impl Fresh {
         self.runs.push(range);
     }
 
-    /// Forgets the parts of `range` that were given, and returns them in order when it was `transaction` that
-    /// gave them.
+    /// Forgets the parts of `range` that were given, and returns them in order when it was
+    /// `transaction` that gave them.
     pub(super) fn remove(&mut self, range: BlockRange, transaction: Option<TransactionId>) -> Runs {
         let mut removed = Runs::new();
         if transaction.is_some() && self.transaction != transaction {

@@ -43,7 +43,8 @@ impl Windows {
         window.split_at(block).1
     }
 
-    /// Adds a window; returns those that have to make room. Several, when requests inside windows split them.
+    /// Adds a window; returns those that have to make room. Several, when requests inside windows
+    /// split them.
     pub(super) fn add(&mut self, window: BlockRange) -> SmallVec<[BlockRange; 2]> {
         let over = (self.windows.len() + 1).saturating_sub(WINDOWS_MAX);
         let old = self.windows.drain(..over).collect();
@@ -60,7 +61,8 @@ impl Windows {
         *window = window.joined(more);
     }
 
-    /// The window beside freed blocks, and the two joined; `None` where that is longer than `largest`.
+    /// The window beside freed blocks, and the two joined; `None` where that is longer than
+    /// `largest`.
     pub(super) fn beside(&self, range: BlockRange, largest: u32) -> Option<(usize, BlockRange)> {
         let beside =
             |window: BlockRange| window.start() == range.end() || window.end() == range.start();

@@ -142,7 +142,8 @@ impl<'a> Search<'a> {
             .or_else(|| self.scan_up(criterion, class + 1, length))
     }
 
-    /// Reads the bitmap of the start group, so that it is not passed over for a known one elsewhere.
+    /// Reads the bitmap of the start group, so that it is not passed over for a known one
+    /// elsewhere.
     fn know_start(&mut self, length: u32) {
         if self.start < self.end
             && self.shared.group(self.start).free() >= length
@@ -154,8 +155,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// A few of the groups that are not read yet: those with most free blocks are the likeliest to have a run of the
-    /// length.
+    /// A few of the groups that are not read yet: those with most free blocks are the likeliest to
+    /// have a run of the length.
     fn claimed(&mut self, length: u32) -> Option<BlockRange> {
         let scan = Scan {
             criterion: match length.is_power_of_two() {
@@ -205,8 +206,8 @@ impl<'a> Search<'a> {
         self.scan_up(BEST_AVAILABLE, class_of(best), best)
     }
 
-    /// The last criterion: from the groups with the longest runs down to those that can hold the minimum, then in
-    /// every group that is not read yet.
+    /// The last criterion: from the groups with the longest runs down to those that can hold the
+    /// minimum, then in every group that is not read yet.
     fn any_free(&mut self) -> Option<BlockRange> {
         let minimum = self.plan.minimum;
         let mut scan = Scan {
@@ -282,7 +283,7 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// The next group to look into, from `from` on, before `end`.
+    /// The next group to search, from `from` on, before `end`.
     fn next(&self, class: usize, from: u32, end: u32) -> Option<u32> {
         let shared = self.shared;
         if shared.policy() == Policy::Linear {

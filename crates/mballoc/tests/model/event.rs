@@ -1,4 +1,5 @@
-//! Random events. Places are chosen among what is there when the event happens, so any list of them makes sense.
+//! Random events. Places are chosen among what is there when the event happens, so any list of them
+//! makes sense.
 
 use extant_mballoc::{Alignment, Policy, RequestFlags};
 use proptest::prelude::*;

@@ -72,7 +72,8 @@ struct Counts {
 pub fn run(setup: &Setup, options: &Options, events: &[Event]) {
     let disk = Disk::new(&setup.geometry, |block| setup.pattern.is_used(block));
     let allocator = Allocator::open(setup.geometry, options.clone(), disk.clone()).unwrap();
-    // Not dropped by a failed assertion: a destructor that fails after it would end the program without a word.
+    // Not dropped by a failed assertion: a destructor that fails after it would end the program
+    // without a word.
     let mut world = ManuallyDrop::new(World::new(&allocator, disk, setup, options));
     world.compare();
     for event in events {
@@ -220,7 +221,8 @@ impl<'a> World<'a> {
         assert_eq!(counts, self.counts);
     }
 
-    /// Closes and frees everything: then all blocks are free, in runs that only groups' ends may end.
+    /// Closes and frees everything: then all blocks are free, in runs that only groups' ends may
+    /// end.
     fn leave_nothing(&mut self) {
         self.tenants.clear();
         self.compare();

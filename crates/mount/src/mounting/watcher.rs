@@ -20,11 +20,11 @@ use extant_space::{Error, Result};
 const SCRIPT: &str = r#"
 read -r word && exit
 for again in 1 2 3 4 5 6 7 8 9; do
-    told=$(stat -f -- "$1" 2>&1 >/dev/null) && exit
-    case $told in *'not connected'* | *'connection abort'*) break ;; esac
+    answer=$(stat -f -- "$1" 2>&1 >/dev/null) && exit
+    case $answer in *'not connected'* | *'connection abort'*) break ;; esac
     sleep 1
 done
-case $told in *'not connected'* | *'connection abort'*) ;; *) exit ;; esac
+case $answer in *'not connected'* | *'connection abort'*) ;; *) exit ;; esac
 umount -l -- "$1" || fusermount3 -u -z -- "$1"
 "#;
 

@@ -84,7 +84,8 @@ pub enum SetTime {
     To(Timestamp),
 }
 
-/// Attributes to change; `None` leaves one as it is. What changes sets the time of the last change as well.
+/// Attributes to change; `None` leaves one as it is. What changes sets the time of the last change
+/// as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttributeChange {
     /// The lowest 12 bits of the mode.
@@ -99,7 +100,8 @@ pub struct AttributeChange {
     pub accessed: Option<SetTime>,
     /// When data was last changed.
     pub modified: Option<SetTime>,
-    /// When data or attributes were last changed: by a kernel that keeps the times of what it has not written back yet.
+    /// When data or attributes were last changed: by a kernel that keeps the times of what it has
+    /// not written back yet.
     pub changed: Option<Timestamp>,
     /// The open file through which this is done.
     pub handle: Option<Handle>,

@@ -21,8 +21,9 @@ pub struct Listed<'a> {
 pub trait DirectorySink {
     /// Takes a name, or breaks without taking it when there is no room.
     ///
-    /// `look_up` is called at most once, and only when the name was taken and more than the name is wanted; its entry is
-    /// then a use of the node. It is never called for `.` and `..`. When it fails, the name is listed without the rest.
+    /// `look_up` is called at most once, and only when the name was taken and more than the name is
+    /// wanted; its entry is then a use of the node. It is never called for `.` and `..`. When it
+    /// fails, the name is listed without the rest.
     fn take(
         &mut self,
         listed: &Listed<'_>,

@@ -19,7 +19,8 @@ bitflags! {
         const CACHE_DIRECTORY = 1 << 3;
         /// It has no position at all.
         const STREAM = 1 << 4;
-        /// [`Operations::flush`](super::Operations::flush) need not be called, unless there is a writeback cache.
+        /// [`Operations::flush`](super::Operations::flush) need not be called, unless there is a
+        /// writeback cache.
         const NO_FLUSH = 1 << 5;
         /// Direct writes may come from several threads at once.
         const PARALLEL_DIRECT_WRITES = 1 << 6;
@@ -51,7 +52,8 @@ pub struct Read {
 pub enum ReadOrigin {
     /// For a caller who reads past the kernel's cache.
     Direct,
-    /// For pages of the kernel's cache, which are locked until the answer: no answer may wait for a notice about the file's data.
+    /// For pages of the kernel's cache, which are locked until the answer: no answer may wait for a
+    /// notice about the file's data.
     Cache,
 }
 
@@ -75,7 +77,8 @@ pub struct Write<'a> {
 pub enum WriteOrigin {
     /// That of a caller who writes past the kernel's cache.
     Direct,
-    /// That of a caller who writes to the cache and waits for the server. The pages are locked until the answer.
+    /// That of a caller who writes to the cache and waits for the server. The pages are locked
+    /// until the answer.
     Caller,
     /// The kernel's, of what was written to its cache before. The caller means nothing.
     Cache,

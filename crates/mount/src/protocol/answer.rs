@@ -31,7 +31,8 @@ impl<'m> Answer<'m> {
         &mut self.0[HEADER_LENGTH..]
     }
 
-    /// The first `len` bytes behind the header. `INVAL` when more is asked for than ever was agreed.
+    /// The first `len` bytes behind the header. `INVAL` when more is asked for than ever was
+    /// agreed.
     pub fn data(&mut self, len: u32) -> Result<&mut [u8], Errno> {
         self.payload().get_mut(..len as usize).ok_or(Errno::INVAL)
     }
@@ -48,7 +49,8 @@ impl<'m> Answer<'m> {
         end
     }
 
-    /// Puts bytes behind the header, where there is room for `room_len` of them. Returns how many there are.
+    /// Puts bytes behind the header, where there is room for `room_len` of them. Returns how many
+    /// there are.
     ///
     /// # Errors
     /// `RANGE` when that is not enough.

@@ -324,7 +324,8 @@ fn timestamp(seconds: u64, nanoseconds: u32) -> Timestamp {
     }
 }
 
-/// A device number as the kernel passes it in 32 bits: 12 for the major, 20 for the minor, whose lowest 8 come first.
+/// A device number as the kernel passes it in 32 bits: 12 for the major, 20 for the minor, whose
+/// lowest 8 come first.
 fn encode_device(device: u64) -> u32 {
     let (major, minor) = (major(device), minor(device));
     (minor & 0xff) | ((major & 0xfff) << 8) | ((minor & !0xff) << 12)

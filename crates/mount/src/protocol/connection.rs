@@ -1,7 +1,7 @@
 //! How a connection begins: what the kernel offers, what is agreed.
 //!
-//! Every capability that is asked for changes who does what; the table in [`Capabilities`] says why each is wanted. What
-//! the kernel does not offer is done without.
+//! Every capability that is asked for changes who does what; the table in [`Capabilities`] says why
+//! each is wanted. What the kernel does not offer is done without.
 
 use bitflags::bitflags;
 use extant_space::{Error, ErrorKind, Result};
@@ -19,7 +19,8 @@ const MINOR_MIN: u32 = 31;
 
 /// Data of one write, and of one answer.
 pub(crate) const DATA_LENGTH_MAX: u32 = 1 << 20;
-/// Requests that the kernel makes for itself (read-ahead, write-back, direct I/O of many parts) and that are under way at a time.
+/// Requests that the kernel makes for itself (read-ahead, write-back, direct I/O of many parts) and
+/// that are under way at a time.
 pub(crate) const BACKGROUND_MAX: u16 = 64;
 /// From this number of background requests on the kernel throttles writers.
 const CONGESTION_THRESHOLD: u16 = 48;
@@ -212,7 +213,8 @@ impl Wish {
         let mut wanted = Capabilities::all();
         if self.write_cache == WriteCache::Through {
             wanted -= Capabilities::WRITEBACK_CACHE;
-            // The kernel does not wait for data of mappings that is on its way, which then makes the file long again.
+            // The kernel does not wait for data of mappings that is on its way, which then makes
+            // the file long again.
             wanted -= Capabilities::ATOMIC_O_TRUNC;
         }
         if self.export == Export::No {

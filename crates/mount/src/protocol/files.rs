@@ -71,7 +71,8 @@ pub(crate) struct WriteIn {
     pub padding: u32,
 }
 
-/// In `write_flags`: data from the kernel's cache; the handle is one of those that could have written it.
+/// In `write_flags`: data from the kernel's cache; the handle is one of those that could have
+/// written it.
 pub(crate) const WRITE_CACHE: u32 = 1 << 0;
 /// In `write_flags`: the lock owner is given, as only writes past the kernel's cache do.
 pub(crate) const WRITE_LOCKOWNER: u32 = 1 << 1;

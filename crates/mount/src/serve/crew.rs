@@ -199,7 +199,8 @@ impl Crew {
         sent
     }
 
-    /// The same for a request that may be of the kernel's background. `None` when too many of those wait for `timeout`.
+    /// The same for a request that may be of the kernel's background. `None` when too many of those
+    /// wait for `timeout`.
     pub fn notify_from_background(
         &self,
         notice: InvalidateInode,
@@ -209,8 +210,8 @@ impl Crew {
         Some(self.notify(notice))
     }
 
-    /// Invalidates what the kernel holds of a range that was written past its cache: before this returns, or soon after
-    /// when too many requests wait already.
+    /// Invalidates what the kernel holds of a range that was written past its cache: before this
+    /// returns, or soon after when too many requests wait already.
     pub fn invalidate_written(self: &Arc<Self>, node: NodeId, range: Range<u64>) {
         let notice = |node: NodeId, range: Range<u64>| {
             InvalidateInode::data(node.0, range.start, Some(range.end - range.start))

@@ -1,12 +1,15 @@
 //! Notices about data that requests of the kernel's background would wait in.
 //!
-//! Model: a notice that invalidates data waits for locked pages, and each lock goes with the answer to a READ or WRITE. Asynchronous
-//! direct I/O, read-ahead and write-back share the kernel's background, which has `BACKGROUND_MAX` requests under way at a
-//! time. If all of those waited in notices, the READ that they wait for would never be sent. So a request may wait in a notice
-//! only with one of [`PERMITS`], fewer than there are requests in the background. A direct write that gets none is answered at once; its
-//! notice is queued here and sent by a thread that serves no requests (`Crew::invalidate_written`).
+//! Model: a notice that invalidates data waits for locked pages, and each lock goes with the answer
+//! to a READ or WRITE. Asynchronous direct I/O, read-ahead and write-back share the kernel's
+//! background, which has `BACKGROUND_MAX` requests under way at a time. If all of those waited in
+//! notices, the READ that they wait for would never be sent. So a request may wait in a notice only
+//! with one of [`PERMITS`], fewer than there are requests in the background. A direct write that
+//! gets none is answered at once; its notice is queued here and sent by a thread that serves no
+//! requests (`Crew::invalidate_written`).
 //!
-//! Invariant: queued ranges of a file are merged into one, so the queue is no longer than the list of files.
+//! Invariant: queued ranges of a file are merged into one, so the queue is no longer than the list
+//! of files.
 //!
 //! Lock: `state` is held for moments and alone.
 

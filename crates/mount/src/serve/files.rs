@@ -122,7 +122,8 @@ impl Server {
         Ok(call.answer.put(&LseekOut { offset }))
     }
 
-    /// Has the kernel write back what it may hold of a file from `offset` on; see [`writers`](super::writers).
+    /// Has the kernel write back what it may hold of a file from `offset` on; see
+    /// [`writers`](super::writers).
     fn write_back(&self, node: NodeId, offset: u64) {
         let may_hold = self.agreed.contains(Capabilities::WRITEBACK_CACHE);
         if may_hold

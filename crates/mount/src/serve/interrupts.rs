@@ -88,7 +88,8 @@ impl Slots {
             current.unique = unique;
             current.cancel.clone()
         };
-        // A signal that did not find the number in the slot was noted before: the slot's lock is between the two.
+        // A signal that did not find the number in the slot was noted before: the slot's lock is
+        // between the two.
         if self.early_count.load(Ordering::Relaxed) > 0 && self.take_early(unique) {
             cancel.cancel();
         }

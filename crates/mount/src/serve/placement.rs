@@ -1,10 +1,12 @@
 //! How many threads answer, and on which CPUs.
 //!
-//! A program that waits for an answer sleeps meanwhile, and so does a thread that waits for a request. Waking one on
-//! another CPU can cost many times what the answer itself does. Threads that stay on one CPU each draw the program to
-//! where its answer comes from. On two CPUs that other work used as well, with a file system that answers at once, two such
-//! threads did 250 to 280 thousand `fallocate` a second with 1, 2, 4 and 8 programs (medians of 20 rounds); one or four,
-//! or free ones, did 105 to 285 thousand, and varied more. An idle machine, and more than two CPUs, were not measured.
+//! A program that waits for an answer sleeps meanwhile, and so does a thread that waits for a
+//! request. Waking one on another CPU can cost many times what the answer itself does. Threads that
+//! stay on one CPU each draw the program to where its answer comes from. On two CPUs that other
+//! work used as well, with a file system that answers at once, two such threads did 250 to 280
+//! thousand `fallocate` a second with 1, 2, 4 and 8 programs (medians of 20 rounds); one or four,
+//! or free ones, did 105 to 285 thousand, and varied more. An idle machine, and more than two CPUs,
+//! were not measured.
 
 use std::num::NonZero;
 use std::thread::available_parallelism;
@@ -33,8 +35,8 @@ pub(crate) enum Seat {
     Cpu(usize),
 }
 
-/// How many threads answer, unless it is said: one for each CPU, within bounds. With two, one that waits for a disk does not
-/// stop the rest.
+/// How many threads answer, unless it is said: one for each CPU, within bounds. With two, one that
+/// waits for a disk does not stop the rest.
 pub(crate) fn threads_by_default() -> NonZero<usize> {
     let cpus = available_parallelism().map_or(1, NonZero::get);
     NonZero::new(cpus.clamp(2, THREADS_MAX)).unwrap_or(NonZero::<usize>::MIN)

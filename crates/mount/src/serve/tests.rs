@@ -1,4 +1,5 @@
-//! Requests in bytes, calls and answers out: each operation once in every detail, then whatever bytes there are.
+//! Requests in bytes, calls and answers out: each operation once in every detail, then whatever
+//! bytes there are.
 
 mod recorder;
 

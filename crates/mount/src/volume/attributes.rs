@@ -66,7 +66,8 @@ impl Volume {
             modified: change.modified.map(engine_time),
             changed: change.changed.map(|time| engine_time(SetTime::To(time))),
             times: match (change.accessed, change.modified, change.changed) {
-                // With the writeback cache the kernel gives its own present as the time of a change.
+                // With the writeback cache the kernel gives its own present as the time of a
+                // change.
                 (None | Some(SetTime::Now), Some(SetTime::To(_)), Some(_))
                 | (Some(SetTime::Now), Some(SetTime::Now), _) => ext4::Times::Present,
                 _ => ext4::Times::Chosen,
@@ -76,7 +77,8 @@ impl Volume {
         let wants_nothing = engine == ext4::AttributeChange::default();
         if !wants_nothing || change.size.is_none() {
             match self.told(known.node().set_attributes(&engine)) {
-                // The times of writes from before the file got the flag `a` or `i`: the close would fail otherwise.
+                // The times of writes from before the file got the flag `a` or `i`: the close would
+                // fail otherwise.
                 Err(Errno::PERM) if is_flush_of_times(change) => {}
                 done => done?,
             }

@@ -284,7 +284,8 @@ fn parse<T: FromBytes>(input: &[u8]) -> Result<T> {
     T::read_from_bytes(input).map_err(|_| Errno::INVAL)
 }
 
-/// Gives out what there is room for: callers say less than a number where it says more than there is.
+/// Gives out what there is room for: callers say less than a number where it says more than there
+/// is.
 fn answer(bytes: &[u8], output: &mut [u8]) -> Result<IoctlAnswer> {
     let length = bytes.len().min(output.len());
     output[..length].copy_from_slice(&bytes[..length]);

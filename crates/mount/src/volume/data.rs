@@ -71,8 +71,9 @@ impl Volume {
             known.note_cached();
         }
         let mut done = self.told(file.read_at(data, read.offset))?;
-        // A short answer is the end of the file for a read past the cache; for the cache it is a hole, and its pages are
-        // locked: the handle may be the same, as files that are open past the cache can be mapped.
+        // A short answer is the end of the file for a read past the cache; for the cache it is a
+        // hole, and its pages are locked: the handle may be the same, as files that are open past
+        // the cache can be mapped.
         let is_direct = read.origin == ReadOrigin::Direct;
         if done < data.len() && is_direct && known.may_be_ahead() {
             if let Some(notifier) = self.notifier.get() {
@@ -150,7 +151,8 @@ impl Volume {
             self.nodes.get(copy.to.node)?,
         );
         let (source, target) = (from.file()?, to.file()?);
-        // The kernel has written back what is to be copied, but nothing behind it: a hole there may seem to be the end.
+        // The kernel has written back what is to be copied, but nothing behind it: a hole there may
+        // seem to be the end.
         if from.may_be_ahead() {
             self.empty_cache(copy.from.node, 0, None)?;
         }

@@ -1,4 +1,5 @@
-//! Flags of inodes in the words of `struct fsxattr`, which XFS has brought and all file systems share.
+//! Flags of inodes in the words of `struct fsxattr`, which XFS has brought and all file systems
+//! share.
 
 use extant_ext4::InodeFlags;
 use rustix::io::Errno;

@@ -18,7 +18,8 @@ bitflags! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct FileHandle: u64 {
         const WRITE = 1 << 0;
-        /// Each write becomes durable, data and what is needed to read it; the kernel does not see to that.
+        /// Each write becomes durable, data and what is needed to read it; the kernel does not see
+        /// to that.
         const SYNC_DATA = 1 << 1;
         /// The same, with everything.
         const SYNC_ALL = 1 << 2;

@@ -229,14 +229,15 @@ impl Entry {
         }
     }
 
-    /// Whether the kernel may hold data that was not written back, in its writeback cache or a shared mapping: it does until
-    /// the last of those who could write has let go of the file.
+    /// Whether the kernel may hold data that was not written back, in its writeback cache or a
+    /// shared mapping: it does until the last of those who could write has let go of the file.
     pub(super) fn may_be_ahead(&self) -> bool {
         self.writers.load(Ordering::Relaxed) > 0
     }
 
-    /// The kernel's cache gets data of it, or has some: before the data is read or written. Of a direct write and a read for the cache at
-    /// the same time, either this one sees the new data, or the write sees that there is a cache.
+    /// The kernel's cache gets data of it, or has some: before the data is read or written. Of a
+    /// direct write and a read for the cache at the same time, either this one sees the new data,
+    /// or the write sees that there is a cache.
     pub(super) fn note_cached(&self) {
         if !self.is_cached.load(Ordering::Relaxed) {
             self.is_cached.store(true, Ordering::SeqCst);

@@ -194,7 +194,8 @@ impl Operations for Volume {
         self.close_file(node, handle);
     }
 
-    // `flush` is not answered: no error waits here for a descriptor to be closed, as data goes to the device with each write.
+    // `flush` is not answered: no error waits here for a descriptor to be closed, as data goes to
+    // the device with each write.
 
     fn read(&self, _: &Request<'_>, node: NodeId, read: &Read, data: &mut [u8]) -> Result<usize> {
         self.read_data(node, read, data)

@@ -43,8 +43,8 @@ const USER: u16 = 0x02;
 const GROUP: u16 = 0x08;
 
 impl Owners {
-    /// Exchanges the numbers in an access control list, as programs see them: 4 bytes of version, then entries of a tag and
-    /// permissions with 2 bytes each, and a number.
+    /// Exchanges the numbers in an access control list, as programs see them: 4 bytes of version,
+    /// then entries of a tag and permissions with 2 bytes each, and a number.
     pub(super) fn exchange_in_list(self, list: &mut [u8]) {
         if self.users.is_plain() && self.groups.is_plain() {
             return;

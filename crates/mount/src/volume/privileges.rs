@@ -53,7 +53,8 @@ impl Volume {
         self.told(node.drop_privileges())?;
         entry.note_capability(Capability::None);
         let now = node.attributes();
-        // Left where the group may not execute the file; but it goes if the caller is not of the group.
+        // Left where the group may not execute the file; but it goes if the caller is not of the
+        // group.
         let has_setgid = now.permissions & SETGID != 0 && now.file_type == FileType::Regular;
         if has_setgid
             && !is_privileged(caller)

@@ -46,7 +46,8 @@ impl Volume {
         self.told(file.fallocate(mode, range))
     }
 
-    /// As in the kernel's ext4, space that was kept behind the end of a file stays: a cut gives it back.
+    /// As in the kernel's ext4, space that was kept behind the end of a file stays: a cut gives it
+    /// back.
     fn punch(&self, known: &Entry, range: ByteRange) -> Result<()> {
         let file = known.file()?;
         let size = self.told(file.size())?;

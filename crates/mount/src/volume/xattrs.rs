@@ -1,7 +1,7 @@
 //! Extended attributes.
 //!
-//! The kernel checks who may see and change which; here are the names that ext4 has, and what only it can know: that a list
-//! of names shows `trusted.` to root alone.
+//! The kernel checks who may see and change which; here are the names that ext4 has, and what only
+//! it can know: that a list of names shows `trusted.` to root alone.
 
 use extant_ext4::{AttributeChange, FileType, XattrMode};
 use rustix::fs::XattrFlags;

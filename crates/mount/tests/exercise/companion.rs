@@ -1,6 +1,8 @@
-//! The process that maps files, and makes asynchronous and control calls for a worker: `companion.c`.
+//! The process that maps files, and makes asynchronous and control calls for a worker:
+//! `companion.c`.
 //!
-//! It is compiled with the structures of `docs/formats/ioctl.md` as that page prints them, so a page that is wrong fails here.
+//! It is compiled with the structures of `docs/formats/ioctl.md` as that page prints them, so a
+//! page that is wrong fails here.
 
 use std::fs;
 use std::io::{self, Read, Write};

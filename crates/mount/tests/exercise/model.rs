@@ -1,8 +1,9 @@
 //! A file as it must be: its bytes, and of each block whether it is a hole, unwritten or written.
 //!
-//! Model: a block has a set of states that it may be in, mostly of one. There are several where the kernel decides: it writes
-//! back whole pages, so a block beside the one that was written may come to be written. Looking at the extent map settles it.
-//! Content is never uncertain: what is not written reads as zeros.
+//! Model: a block has a set of states that it may be in, mostly of one. There are several where the
+//! kernel decides: it writes back whole pages, so a block beside the one that was written may come
+//! to be written. Looking at the extent map settles it. Content is never uncertain: what is not
+//! written reads as zeros.
 
 use std::ops::Range;
 
@@ -85,8 +86,9 @@ impl Model {
 
     /// Cuts the file or makes it longer.
     ///
-    /// What is kept behind the new end goes with what was behind it. A kernel that caches (`grain`) may know of data that the
-    /// file system has not seen, though, and make the file shorter when it seems to grow there: then it may stay.
+    /// What is kept behind the new end goes with what was behind it. A kernel that caches (`grain`)
+    /// may know of data that the file system has not seen, though, and make the file shorter when
+    /// it seems to grow there: then it may stay.
     pub fn resize(&mut self, size: u64, grain: Grain) {
         if size <= self.size() {
             let end = size.div_ceil(self.block) as usize;
@@ -100,7 +102,8 @@ impl Model {
                     }
                 }
             }
-            // The page that the file ends in may wait to be written back, and the file be longer by then.
+            // The page that the file ends in may wait to be written back, and the file be longer by
+            // then.
             for block in size.div_ceil(self.block)..size.next_multiple_of(PAGE) / self.block {
                 *self.states_mut(block) |= States::HOLE | States::WRITTEN;
             }

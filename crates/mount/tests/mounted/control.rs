@@ -20,8 +20,9 @@ use crate::mounts::{Ours, needs};
 
 const OPTIONS: [&str; 2] = ["writeback", "no_writeback"];
 
-/// Makes control calls, which take `unsafe` code, from a process of its own. It is there before any file is opened: a new one
-/// would get every open file, close it, and have the kernel write it back.
+/// Makes control calls, which take `unsafe` code, from a process of its own. It is there before any
+/// file is opened: a new one would get every open file, close it, and have the kernel write it
+/// back.
 struct Calls {
     process: Child,
     answers: BufReader<ChildStdout>,

@@ -89,7 +89,8 @@ impl Ours {
         self.watchdog.progress();
     }
 
-    /// Has the kernel keep what was written as long as it does for a disk, where it trusts a server with little.
+    /// Has the kernel keep what was written as long as it does for a disk, where it trusts a server
+    /// with little.
     #[track_caller]
     pub fn trust(&self) {
         let device = fs::metadata(&self.directory).unwrap().dev();

@@ -263,7 +263,7 @@ fn kill_of_the_server_loses_nothing_that_was_synced() {
         println!("seed {seed}: killed after {syncs} syncs");
         assert!(
             logs.iter().all(|log| log.syncs > 0),
-            "nobody got far; {repeat}"
+            "no worker got far;  {repeat}"
         );
 
         let theirs = copy(&ground.image, "theirs");

@@ -1,7 +1,8 @@
 //! Real programs on a mount, until its server is killed.
 //!
-//! Each test mounts an image of its own through a server in a process of its own (`server`). Afterwards e2fsck finds nothing.
-//! `EXTANT_STRESS_FACTOR=N` does N times as much; `EXTANT_STRESS_SEEDS=A..B` kills the server once for each seed.
+//! Each test mounts an image of its own through a server in a process of its own (`server`).
+//! Afterwards e2fsck finds nothing. `EXTANT_STRESS_FACTOR=N` does N times as much;
+//! `EXTANT_STRESS_SEEDS=A..B` kills the server once for each seed.
 
 mod killed;
 mod log;

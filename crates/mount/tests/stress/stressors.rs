@@ -1,8 +1,10 @@
 //! The file system stressors of stress-ng, which check what they do.
 //!
 //! Those that the kernel's ext4 passes, but for some:
-//! - `file-ioctl` compares `FIOQSIZE` with the size of a file; of FUSE the kernel answers what it last knew of its blocks;
-//! - `fanotify`, `io` (which calls `sync(2)`), `bind-mount` and `binderfs` reach for all file systems of the machine;
+//! - `file-ioctl` compares `FIOQSIZE` with the size of a file; of FUSE the kernel answers what it
+//!   last knew of its blocks;
+//! - `fanotify`, `io` (which calls `sync(2)`), `bind-mount` and `binderfs` reach for all file
+//!   systems of the machine;
 //! - those that do not touch their directory.
 
 use extant_testkit::command::{run, tool};

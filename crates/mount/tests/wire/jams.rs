@@ -1,4 +1,5 @@
-//! Requests that wait in a queue whose threads are all held up, and threads that all wait for the kernel.
+//! Requests that wait in a queue whose threads are all held up, and threads that all wait for the
+//! kernel.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -72,7 +73,7 @@ fn request_behind_one_that_never_ends_is_answered_though_nobody_asks_again() {
             kill_process(Pid::from_child(holder), Signal::KILL).unwrap();
             holder.wait().unwrap();
         }
-        wait_for("the server to be told", || {
+        wait_for("the server to be notified", || {
             stand.shelf.waiting.load(Ordering::SeqCst) == 0
         });
         stand.end();
@@ -161,7 +162,8 @@ impl DirectCalls {
 fn direct_write_is_answered_however_many_wait_for_an_invalidation() {
     require!(can_mount());
     let stand = Stand::new("no_writeback");
-    // More than the kernel has in its background, which holds the read that they wait for if it is one ahead.
+    // More than the kernel has in its background, which holds the read that they wait for if it is
+    // one ahead.
     let (count, background) = (100, 64);
     let mut writes = DirectCalls::new(&stand, count);
     let page = HeldPage::new(&stand);

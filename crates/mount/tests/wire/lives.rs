@@ -100,7 +100,7 @@ fn signal_ends_an_operation_that_looks_for_it_and_nobody_waits_meanwhile() {
         kill(&child, signal);
         let status = child.wait().unwrap();
         assert_eq!(status.signal(), Some(signal.as_raw()));
-        wait_for("the server to be told", || {
+        wait_for("the server to be notified", || {
             stand.shelf.was_cancelled.load(Ordering::SeqCst)
         });
         // A thread's next request has nothing to do with it.

@@ -1,10 +1,12 @@
 //! A file system in memory: a directory and the files in it.
 //!
-//! Some names do special things: looking up `panic` panics, allocating exactly [`ENDLESS`] bytes waits for a signal, and setting the attribute
-//! `user.replace` replaces a file's data behind the kernel's back.
+//! Some names do special things: looking up `panic` panics, allocating exactly [`ENDLESS`] bytes
+//! waits for a signal, and setting the attribute `user.replace` replaces a file's data behind the
+//! kernel's back.
 //!
-//! While the [`Gate`] is closed, reads for the kernel's cache wait, with the page locked; reads and writes past the cache, of any file,
-//! send notices about the data of the file whose read waits, and so wait for that page.
+//! While the [`Gate`] is closed, reads for the kernel's cache wait, with the page locked; reads and
+//! writes past the cache, of any file, send notices about the data of the file whose read waits,
+//! and so wait for that page.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,6 +1,7 @@
 //! Mounts of a user who is not root, and mounts that outlive their server.
 //!
-//! The server is this same program, started again as that user: [`serve_for_another_test`] is what it runs.
+//! The server is this same program, started again as that user: [`serve_for_another_test`] is what
+//! it runs.
 
 use std::ffi::OsStr;
 use std::fs::{self, Permissions};

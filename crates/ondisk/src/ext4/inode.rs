@@ -262,7 +262,8 @@ impl Inode {
         self.raw.i_links_count.set(links);
     }
 
-    /// Space taken, in sectors of 512 bytes: data, indirect blocks, tree nodes, the attribute block.
+    /// Space taken, in sectors of 512 bytes: data, indirect blocks, tree nodes, the attribute
+    /// block.
     pub fn sectors(&self, layout: &Layout) -> u64 {
         let low = u64::from(self.raw.i_blocks_lo.get());
         if !layout.has_huge_files() {
@@ -348,7 +349,8 @@ impl Inode {
         }
     }
 
-    /// The version that NFS sees; the high half only where there is room. Of no meaning in inodes of another system.
+    /// The version that NFS sees; the high half only where there is room. Of no meaning in inodes
+    /// of another system.
     pub fn version(&self) -> u64 {
         let high = match self.has(offset_of!(RawInode, i_version_hi), 4) {
             true => self.raw.i_version_hi.get(),
@@ -357,7 +359,8 @@ impl Inode {
         u64::from(high) << 32 | u64::from(self.raw.l_i_version.get())
     }
 
-    /// Sets the version, its high half where there is room. Nothing is set in inodes of another system.
+    /// Sets the version, its high half where there is room. Nothing is set in inodes of another
+    /// system.
     pub fn set_version(&mut self, version: u64, layout: &Layout) {
         if !layout.has_linux_inodes() {
             return;

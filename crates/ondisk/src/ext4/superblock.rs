@@ -88,9 +88,9 @@ impl Superblock {
         Ok(())
     }
 
-    /// Makes each of the two sectors go with the other one of `older`, an earlier state of this superblock: a disk that
-    /// writes only one of them in a power cut leaves a superblock whose checksum is right. That holds between all states
-    /// that were fitted to the same one.
+    /// Makes each of the two sectors go with the other one of `older`, an earlier state of this
+    /// superblock: a disk that writes only one of them in a power cut leaves a superblock whose
+    /// checksum is right. That holds between all states that were fitted to the same one.
     ///
     /// Nothing changes where there is no checksum, or no room for that.
     pub fn fit_sectors(&mut self, older: &Self) {

@@ -152,7 +152,10 @@ fn check_groups(image: &Image) {
                 .sum();
             assert_eq!(units - used, free, "{bitmap:?} of group {group}");
         }
-        assert_eq!(descriptor, before, "sums of the bitmaps of group {group}");
+        assert_eq!(
+            descriptor, before,
+            "checksums of the bitmaps of group {group}"
+        );
         let mut copy = vec![0; bytes.len()];
         // Without group checksums, that field is not ours.
         copy[30..32].copy_from_slice(&bytes[30..32]);

@@ -39,7 +39,7 @@ pub(super) fn check_content(file: &dyn SpaceFile, trust: Trust) -> Result<()> {
     }
     match &header.backing_file {
         Some(name) if !trust.backing => refuse(format!(
-            "the image has a backing file ({}), which whoever uses the volume would read",
+            "the image has a backing file ({}), which every user of the volume would read",
             name.display()
         ))
         .map_err(|error| error.advice("--allow-backing if you know who made it")),
@@ -80,7 +80,8 @@ pub(crate) struct Change<'a> {
 }
 
 impl<'a> Change<'a> {
-    /// Takes the image from QEMU; with `unshare`, what it shares with other files gets space of its own where it is made written.
+    /// Takes the image from QEMU; with `unshare`, what it shares with other files gets space of its
+    /// own where it is made written.
     pub(crate) fn new(file: &'a Arc<dyn VolumeFile>, pace: Pace, unshare: bool) -> Result<Self> {
         let held = hold(&**file, Use::Write)?;
         let writer = {
@@ -204,8 +205,8 @@ impl Growth {
     }
 }
 
-/// Undoes a change that was cut off. What stands in the way counts only where the image shows what it must not: else space in it is
-/// lost at worst.
+/// Undoes a change that was cut off. What stands in the way counts only where the image shows what
+/// it must not: else space in it is lost at worst.
 pub(crate) fn undo(file: &Arc<dyn VolumeFile>, growth: Option<Growth>) -> Result<()> {
     let shows_new_size = match growth {
         Some(growth) => growth.is_done_in(&**file)?,

@@ -68,11 +68,12 @@ impl Pool {
         }
     }
 
-    /// Cancels a job, wherever it runs, and returns when the pool is as it was before the job. What is done already of
-    /// a wipe stays done.
+    /// Cancels a job, wherever it runs, and returns when the pool is as it was before the job. What
+    /// is done already of a wipe stays done.
     ///
     /// # Errors
-    /// `NotFound`, `AlreadyExists` when it has ended before; `InUse` when its process does not answer.
+    /// `NotFound`, `AlreadyExists` when it has ended before; `InUse` when its process does not
+    /// answer.
     pub fn cancel(&self, id: JobId) -> Result<JobStatus> {
         let state = self.make_state()?;
         let record = self.unfinished(&state, id)?;

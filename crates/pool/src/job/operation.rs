@@ -57,7 +57,8 @@ pub struct CreateVolume {
 }
 
 impl CreateVolume {
-    /// A raw volume, all of whose space is made real in the way of `preallocation`, for its owner alone.
+    /// A raw volume, all of whose space is made real in the way of `preallocation`, for its owner
+    /// alone.
     pub fn new(
         volume: VolumeName,
         capacity_bytes: u64,
@@ -80,8 +81,9 @@ impl CreateVolume {
         }
     }
 
-    /// Decides on the space of the volume, by what was said of the way and of the amount, and otherwise by what its pool says. An image
-    /// with a backing file has none of its own unless that was said.
+    /// Decides on the space of the volume, by what was said of the way and of the amount, and
+    /// otherwise by what its pool says. An image with a backing file has none of its own unless
+    /// that was said.
     ///
     /// # Errors
     /// `InvalidArgument` for an amount of a qcow2 volume without a way: that is never guessed.
@@ -207,7 +209,8 @@ pub struct Upload {
     pub volume: VolumeName,
     /// Where the content comes from; an absolute path.
     pub source: PathBuf,
-    /// What the content is, which is checked; `None`: as the volume's name says, if it does not look otherwise.
+    /// What the content is, which is checked; `None`: as the volume's name says, if it does not
+    /// look otherwise.
     #[serde(default)]
     pub format: Option<Format>,
     /// An image may name a backing file, which every user of the volume reads.

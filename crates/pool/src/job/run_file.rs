@@ -24,7 +24,7 @@ pub(super) const SUFFIX: &str = ".run";
 const SIZE: usize = 512;
 /// The request comes first, and has a sector to itself in spirit: it is written by other processes.
 const REQUEST_SIZE: usize = 8;
-const GO_ON: &[u8; REQUEST_SIZE] = b"go on  \n";
+const GO_ON: &[u8; REQUEST_SIZE] = b"go\x20on  \n";
 const STOP: &[u8; REQUEST_SIZE] = b"stop   \n";
 /// A line is written in one call of a few hundred bytes.
 const READS_MAX: u32 = 8;
@@ -56,12 +56,14 @@ pub(crate) struct Line {
     pub(crate) made: Option<MadeFile>,
 }
 
-/// A file that a job has made outside of the pool. Whatever else is found under its name is not the job's.
+/// A file that a job has made outside of the pool. Whatever else is found under its name is not the
+/// job's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MadeFile {
     device: u64,
     inode: u64,
-    /// Nanoseconds since 1970, as numbers of inodes are used again; 0 where the file system keeps no such time.
+    /// Nanoseconds since 1970, as numbers of inodes are used again; 0 where the file system keeps
+    /// no such time.
     born_ns: u64,
 }
 
@@ -100,8 +102,8 @@ impl From<Statx> for MadeFile {
 pub(crate) struct Wiped {
     /// All before this byte is, durably.
     pub(crate) end_byte: u64,
-    /// When the volume was changed for the last time before that: nanoseconds since 1970, by the clock of its file system. What comes
-    /// after it may be lost with the process.
+    /// When the volume was changed for the last time before that: nanoseconds since 1970, by the
+    /// clock of its file system. What comes after it may be lost with the process.
     pub(crate) durable_ns: u64,
     /// The last change of the volume that the job saw, which was its own.
     pub(crate) changed_ns: u64,
@@ -213,8 +215,8 @@ impl RunFile {
 }
 
 impl Drop for RunFile {
-    /// Unlocks, and does not leave that to the close: a process just forked by another thread has the file open
-    /// for a moment.
+    /// Unlocks, and does not leave that to the close: a process just forked by another thread has
+    /// the file open for a moment.
     fn drop(&mut self) {
         if let Some(file) = &self.file {
             let _ = flock(file, FlockOperation::Unlock);

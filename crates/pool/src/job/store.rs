@@ -1,7 +1,7 @@
 //! The jobs of a pool, on disk.
 //!
-//! Numbers are given under the pool's lock, each one more than the highest that any file has. Of the jobs that have
-//! ended the newest are kept.
+//! Numbers are given under the pool's lock, each one more than the highest that any file has. Of
+//! the jobs that have ended the newest are kept.
 
 use std::collections::BTreeSet;
 

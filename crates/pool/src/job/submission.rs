@@ -164,7 +164,8 @@ impl Pool {
         Ok(Job::new(self, state, record, run))
     }
 
-    /// Refuses a job that another one stands in the way of; the record of the same job, if it was interrupted.
+    /// Refuses a job that another one stands in the way of; the record of the same job, if it was
+    /// interrupted.
     fn earlier(&self, state: &State, operation: &Operation) -> Result<Option<Record>> {
         let unfinished = state.jobs.unfinished()?.into_iter();
         for record in unfinished.filter(|record| operation.conflicts_with(&record.operation)) {
@@ -290,7 +291,8 @@ impl Pool {
         }
     }
 
-    /// What an interrupted job still needs, where that is not seen by what its volume takes: space that was shared counted before.
+    /// What an interrupted job still needs, where that is not seen by what its volume takes: space
+    /// that was shared counted before.
     fn assess_anew(&self, storage: &dyn Storage, record: &Record) -> Result<Option<Reservation>> {
         match &record.operation {
             Operation::Materialize(materialize) if materialize.unshare => {
@@ -385,7 +387,8 @@ fn measure(file: &dyn VolumeFile, name: &VolumeName) -> Result<Measured> {
     })
 }
 
-/// All that is missing in the file, with what is shared if that is to get space of its own; and what an image adds to its file.
+/// All that is missing in the file, with what is shared if that is to get space of its own; and
+/// what an image adds to its file.
 fn assess_materialize(file: Arc<dyn VolumeFile>, materialize: &Materialize) -> Result<Reservation> {
     let found = measure(&*file, &materialize.volume)?;
     let file_bytes = file.size()?;

@@ -1,8 +1,9 @@
 //! A job at work, in this process.
 //!
-//! The thread that runs the job does the operation. One more keeps the line of the run file, shares the pool's rate, and lets others have
-//! their turn in an image, for which it may wait for the disk; one that never does hands requests to stop on to the token. However the job ends, its record says so before its
-//! run file goes.
+//! The thread that runs the job does the operation. One more keeps the line of the run file, shares
+//! the pool's rate, and lets others have their turn in an image, for which it may wait for the
+//! disk; one that never does hands requests to stop on to the token. However the job ends, its
+//! record says so before its run file goes.
 
 use std::fs::File;
 use std::num::NonZeroU64;
@@ -75,8 +76,9 @@ impl<'p> Job<'p> {
 
     /// Waits for its turn and does it.
     ///
-    /// A request of [`Pool::cancel`] cancels the token of `control` as well. After an error the pool is as before,
-    /// but for what a wipe has wiped, and for an interrupted job, which can be resumed.
+    /// A request of [`Pool::cancel`] cancels the token of `control` as well. After an error the
+    /// pool is as before, but for what a wipe has wiped, and for an interrupted job, which can be
+    /// resumed.
     pub fn run(self, on_stop: OnStop, control: Control<'_>) -> Result<()> {
         self.run_reporting(on_stop, control).map(drop)
     }
@@ -115,7 +117,8 @@ impl<'p> Job<'p> {
         }
     }
 
-    /// Not with what the job had opened: its calls end when the job is cancelled while others have their turn.
+    /// Not with what the job had opened: its calls end when the job is cancelled while others have
+    /// their turn.
     fn roll_back(&self) -> Result<()> {
         let storage = self.pool.storage(self.record.operation.purpose())?;
         operation::roll_back(self.pool, &*storage, &self.record)
@@ -174,7 +177,8 @@ impl<'p> Job<'p> {
 
     /// Runs beside the operation until that is done.
     fn keep_line(&self, teller: &Teller<'_>, rate: &JobRate, is_done: Receiver<()>) {
-        // The file has its place on the disk then, before the operation waits for its last line to be there.
+        // The file has its place on the disk then, before the operation waits for its last line to
+        // be there.
         let _ = self.run.sync();
         let mut told: Option<Instant> = None;
         let mut shared: Option<Instant> = None;
@@ -201,7 +205,8 @@ impl<'p> Job<'p> {
             .record
             .end(jobs.folder(), Outcome::of(&result, progress))
             .and_then(|()| jobs.remove_run_file(self.record.id));
-        // What cannot be remembered is forgotten: the work is done or undone, whatever became of its record.
+        // What cannot be remembered is forgotten: the work is done or undone, whatever became of
+        // its record.
         let ended = ended.or_else(|_| jobs.forget(self.record.id));
         result.and(ended)
     }
@@ -248,7 +253,7 @@ impl<'a> Teller<'a> {
     }
 
     fn lines(&self) -> MutexGuard<'_, Lines> {
-        self.lines.lock().expect("nobody panics with it")
+        self.lines.lock().expect("no thread panics with it")
     }
 
     pub(super) fn newest(&self) -> Line {
@@ -339,7 +344,8 @@ impl Work<'_> {
         self.teller.set_made(made)
     }
 
-    /// All is done but a rename: from here on a file under the final name is this job's. Durable on return.
+    /// All is done but a rename: from here on a file under the final name is this job's. Durable on
+    /// return.
     pub(crate) fn begin_publication(&self) -> Result<()> {
         self.teller.set(Line {
             stage: Stage::Publishing,

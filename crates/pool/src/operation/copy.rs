@@ -1,8 +1,8 @@
 //! Copies a file to another and keeps its extents: holes stay holes, unwritten parts unwritten.
 //!
-//! Space is allocated first, in pieces as large as extents are, so that the allocator sees full sizes. A copy that was
-//! interrupted is gone through again: what the target has is compared with the source, not trusted, and written where it
-//! differs; the source may have changed meanwhile.
+//! Space is allocated first, in pieces as large as extents are, so that the allocator sees full
+//! sizes. A copy that was interrupted is gone through again: what the target has is compared with
+//! the source, not trusted, and written where it differs; the source may have changed meanwhile.
 
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
@@ -15,8 +15,8 @@ use extant_space::{
 
 /// Read and written at once.
 const PIECE: u64 = 1 << 20;
-/// What is written is handed to the disk after so much, so that the sync at the end has little to do and a cancel
-/// is not held up by it.
+/// What is written is handed to the disk after so much, so that the sync at the end has little to
+/// do and a cancel is not held up by it.
 const SYNC_EVERY: u64 = 64 << 20;
 /// Allocated in one call.
 const ALLOCATE: u64 = 16 << 30;
@@ -77,7 +77,8 @@ pub(super) fn copy(
     control.cancel.check()
 }
 
-/// The source may have changed since the copy was begun: what is no data in it any more is made a hole in the target.
+/// The source may have changed since the copy was begun: what is no data in it any more is made a
+/// hole in the target.
 fn clear_what_is_no_data(
     source: &dyn SpaceFile,
     target: &dyn SpaceFile,

@@ -19,7 +19,8 @@ use crate::job::Done;
 
 /// Longer values are none of ours.
 const ATTRIBUTE_MAX: usize = 4 << 10;
-/// A file that was opened while it was made written is tried so often again, each time for a moment (`Exclusion::Lease`).
+/// A file that was opened while it was made written is tried so often again, each time for a moment
+/// (`Exclusion::Lease`).
 const REFUSALS_MAX: u32 = 10;
 /// The kernel ends what was under way.
 const LAST_WRITES: Duration = Duration::from_secs(1);

@@ -41,8 +41,8 @@ pub struct VolumeXml {
     pub format: Format,
     /// Its logical size, bytes.
     pub capacity_bytes: u64,
-    /// The first bytes that are to be real; `None`: all, as for libvirt. Of an image, the size of the described file counts its
-    /// metadata as well.
+    /// The first bytes that are to be real; `None`: all, as for libvirt. Of an image, the size of
+    /// the described file counts its metadata as well.
     pub allocation_bytes: Option<u64>,
     /// In which way, where the description is one of ours.
     pub preallocation: Option<Preallocation>,
@@ -59,8 +59,8 @@ impl VolumeXml {
     /// Reads a description.
     ///
     /// # Errors
-    /// `InvalidArgument` with what is wrong; also for encryption, for a backing store that a raw volume cannot have, and for one
-    /// whose format is not said.
+    /// `InvalidArgument` with what is wrong; also for encryption, for a backing store that a raw
+    /// volume cannot have, and for one whose format is not said.
     pub fn read(source: &str) -> Result<Self> {
         let document = parse(source, "volume")?;
         let root = document.root_element();

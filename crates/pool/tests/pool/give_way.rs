@@ -1,4 +1,5 @@
-//! A job in an image lets others have their turn there. Two pools of one image in a process meet as two processes do.
+//! A job in an image lets others have their turn there. Two pools of one image in a process meet as
+//! two processes do.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -293,7 +294,7 @@ fn who_waits_too_long_for_an_image_is_told_whose_job_is_at_work_there() {
         std::thread::sleep(Duration::from_millis(100));
         assert!(!stuck.is_finished());
         let busy = (0..100).find_map(|_| other.volumes().err());
-        let busy = busy.expect("somebody keeps the turn");
+        let busy = busy.expect("another process keeps the image lock");
         assert!(stuck.is_finished(), "{busy}");
         assert_eq!(busy.kind(), ErrorKind::InUse);
         let words = format!("job {id} (create b)");

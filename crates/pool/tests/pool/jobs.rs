@@ -46,7 +46,7 @@ fn job_cancelled_at_any_point_leaves_the_pool_as_before() {
                 let id = job.id();
                 match run_until(point, job, OnStop::Cancel) {
                     Ok(()) => {
-                        assert!(point > 1, "{operation:?} tells nothing");
+                        assert!(point > 1, "{operation:?} reports nothing");
                         assert_eq!(names(&stand.pool), done, "{operation:?}");
                         break;
                     }

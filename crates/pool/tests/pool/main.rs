@@ -1,6 +1,7 @@
 //! Pools as a program uses them: on file systems people have, with jobs in this process.
 //!
-//! A process that dies is a job that is dropped before its end; real ones are killed in the tests of the command.
+//! A process that dies is a job that is dropped before its end; real ones are killed in the tests
+//! of the command.
 
 mod both;
 mod give_way;

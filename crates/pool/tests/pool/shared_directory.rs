@@ -1,4 +1,5 @@
-//! A directory that another user may write to: what is checked there has another name, or is something else, a moment later.
+//! A directory that another user may write to: what is checked there has another name, or is
+//! something else, a moment later.
 
 use std::fs;
 use std::io::Read;
@@ -104,7 +105,7 @@ fn download_takes_up_its_own_file_and_no_other() {
         if is_exchanged {
             // Another file of our own user gets the name, with its mode.
             fs::rename(&unfinished, shared.join("kept")).unwrap();
-            fs::write(&unfinished, "content of somebody else").unwrap();
+            fs::write(&unfinished, "content of another user").unwrap();
             fs::set_permissions(&unfinished, fs::Permissions::from_mode(0o644)).unwrap();
         }
         run(pool.resume(id).unwrap()).unwrap();

@@ -137,8 +137,8 @@ fn reservation_shrinks_as_the_job_takes_its_space_and_ends_with_its_process() {
     assert_eq!(after.available_bytes, before.available_bytes);
 }
 
-/// Sixteen callers, each with one volume after the other under its own name, gone before the next, in a pool that has
-/// space for one of each.
+/// Sixteen callers, each with one volume after the other under its own name, gone before the next,
+/// in a pool that has space for one of each.
 fn make_and_remove(pool: &Pool, times: u32) {
     std::thread::scope(|scope| {
         for caller in 0..16 {

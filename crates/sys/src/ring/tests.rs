@@ -1,4 +1,5 @@
-//! Rings on files and fifos: a read of an empty fifo is a call that stays in flight as long as a test wants.
+//! Rings on files and fifos: a read of an empty fifo is a call that stays in flight as long as a
+//! test wants.
 
 use std::fs::OpenOptions;
 use std::io::Write;

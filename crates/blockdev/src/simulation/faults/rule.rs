@@ -44,11 +44,12 @@ pub enum Fault {
     Lose,
     /// A change succeeds and was done in part only; of a single unit, perhaps not at all.
     Tear {
-        /// What is written whole or not at all, at most a logical block, which `None` means. Less than one
-        /// is for data only.
+        /// What is written whole or not at all, at most a logical block, which `None` means. Less
+        /// than one is for data only.
         atomic_bytes: Option<u32>,
     },
-    /// A read or write succeeds and was done in another place, where one write destroys what was there.
+    /// A read or write succeeds and was done in another place, where one write destroys what was
+    /// there.
     Misdirect,
     /// A read succeeds with this number of wrong bits, drawn one by one. The stored data stays as
     /// it was.
@@ -77,7 +78,8 @@ impl FaultRule {
     /// `fault` for every request that it can strike.
     ///
     /// # Panics
-    /// When a delay is at least longer than at most, or what is written whole is not a power of two.
+    /// When a delay is at least longer than at most, or what is written whole is not a power of
+    /// two.
     pub fn new(fault: Fault) -> Self {
         match &fault {
             Fault::Delay { least, most } => {
@@ -158,7 +160,8 @@ impl ActiveRule {
         }
     }
 
-    /// The number, from 1, of `operation` among those that the rule is about; `None` when it is not.
+    /// The number, from 1, of `operation` among those that the rule is about; `None` when it is
+    /// not.
     pub(super) fn counts(&self, operation: &Operation<'_>) -> Option<u64> {
         let rule = &self.rule;
         let kind = OperationKind::of(operation);

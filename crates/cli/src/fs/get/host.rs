@@ -1,6 +1,8 @@
-//! The destination of `get`: directories that are held open, and what is made in them before it has its name.
+//! The destination of `get`: directories that are held open, and what is made in them before it has
+//! its name.
 //!
-//! Nothing here follows a symbolic link below the destination. What was made and not named is removed.
+//! Nothing here follows a symbolic link below the destination. What was made and not named is
+//! removed.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -40,7 +42,8 @@ const OPEN: OFlags = OFlags::RDONLY
     .union(OFlags::CLOEXEC);
 
 impl HostDirectory {
-    /// The directory at `path`, which the user has named; `None` where there is nothing, or something else.
+    /// The directory at `path`, which the user has named; `None` where there is nothing, or
+    /// something else.
     pub(super) fn open_if_there(path: &Path) -> Result<Option<Self>> {
         match rustix::fs::openat(CWD, path, OPEN, Mode::empty()) {
             Ok(fd) => Ok(Some(Self {
@@ -311,7 +314,8 @@ fn copy_xattrs(
     Ok(left_out)
 }
 
-/// Capabilities, labels and what else only the system's administrator sets: for the system that the image is of.
+/// Capabilities, labels and what else only the system's administrator sets: for the system that the
+/// image is of.
 fn is_of_the_owner(name: &[u8]) -> bool {
     name.starts_with(b"security.") || name.starts_with(b"trusted.")
 }

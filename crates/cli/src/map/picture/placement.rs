@@ -21,7 +21,7 @@ impl Picture {
                 .iter()
                 .any(|cell| cell.bytes(Fill::Hole) < cell.total_bytes());
             let text = if has_space {
-                "the map does not tell places"
+                "the map has no locations"
             } else {
                 "no space is allocated"
             };

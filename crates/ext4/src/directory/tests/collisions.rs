@@ -87,7 +87,7 @@ fn twins_are_found_in_every_leaf_that_goes_on() {
     // Eight names per leaf at most, and all but the first leaf are continuations.
     assert!(
         state.continued >= 300 / 8,
-        "{} leaves go on",
+        "{} leaves continue",
         state.continued
     );
     assert_eq!(listed(&directory), state.names);

@@ -1,4 +1,5 @@
-//! The steps that cost most. [`File::step`], which most tests take, compares each with [`step_cost`].
+//! The steps that cost most. [`File::step`], which most tests take, compares each with
+//! [`step_cost`].
 
 use super::*;
 

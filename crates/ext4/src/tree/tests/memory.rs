@@ -71,9 +71,7 @@ impl Memory {
 
     /// Changes a block behind the tree's back.
     pub(super) fn spoil(&mut self, block: PhysicalBlock, change: impl FnOnce(&mut [u8])) {
-        change(
-            Arc::get_mut(self.blocks.get_mut(&block).expect("a node")).expect("nobody holds it"),
-        );
+        change(Arc::get_mut(self.blocks.get_mut(&block).expect("a node")).expect("it has no user"));
     }
 }
 
@@ -99,7 +97,7 @@ impl NodesMut for Memory {
     fn change(&mut self, block: PhysicalBlock, change: &mut dyn FnMut(&mut [u8])) {
         self.touched.insert(block);
         let bytes = self.blocks.get_mut(&block).expect("held or created");
-        change(Arc::get_mut(bytes).expect("nobody holds the bytes"));
+        change(Arc::get_mut(bytes).expect("the bytes have no other user"));
     }
 
     fn create(&mut self, goal: PhysicalBlock, _: Option<PhysicalBlock>) -> Result<PhysicalBlock> {

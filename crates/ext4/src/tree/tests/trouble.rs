@@ -54,7 +54,8 @@ fn full() -> File {
     file
 }
 
-/// Lets `step` fail at its first, second, ... chance until it succeeds; returns how often it failed.
+/// Lets `step` fail at its first, second, ... chance until it succeeds; returns how often it
+/// failed.
 fn fail_everywhere(step: Step, fail_at: impl Fn(&mut Memory, usize)) -> usize {
     let untouched = full();
     for chance in 0.. {
@@ -246,7 +247,8 @@ fn node_that_was_judged_as_something_else_never_panics() {
     assert!(refused > 200, "{refused} were noticed");
 }
 
-/// Whole nodes of nonsense that passes for a node at a glance: header, first and last entry are right.
+/// Whole nodes of nonsense that passes for a node at a glance: header, first and last entry are
+/// right.
 #[test]
 fn nodes_of_which_only_the_ends_are_right_never_panic_and_never_hold_anybody_up() {
     let file = full();

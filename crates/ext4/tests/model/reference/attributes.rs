@@ -106,7 +106,8 @@ impl Reference {
         }
     }
 
-    /// Whether attributes may be too many for the room there is: in a block of their own they would not all fit.
+    /// Whether attributes may be too many for the room there is: in a block of their own they would
+    /// not all fit.
     pub fn may_lack_xattr_room(&self, place: &Place, name: &str, value: &Value) -> bool {
         let Ok(id) = self.find(place) else {
             return false;

@@ -228,8 +228,8 @@ impl FileData {
         Ok(())
     }
 
-    /// Whether each block of the file is as `before` or as `after` had it, or allocated without data on the way there: what
-    /// an operation may leave that ran out of space.
+    /// Whether each block of the file is as `before` or as `after` had it, or allocated without
+    /// data on the way there: what an operation may leave that ran out of space.
     pub fn is_between(&self, before: &Self, after: &Self) -> bool {
         let sizes = before.size.min(after.size)..=before.size.max(after.size);
         let all = self

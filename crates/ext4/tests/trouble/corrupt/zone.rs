@@ -151,9 +151,9 @@ fn block_map_that_names_metadata_is_refused() {
     require!(requires::tool("mke2fs"));
     let work = Workdir::new();
     fs::write(work.path().join("mapped"), vec![FILL; 200 << 10]).unwrap();
-    let folder = work.path().display();
+    let directory = work.path().display();
     let base = make(
-        &format!("-t ext3 -b 1024 -J size=1 -N 128 -d {folder}"),
+        &format!("-t ext3 -b 1024 -J size=1 -N 128 -d {directory}"),
         4096,
     );
     let bytes = base.to_vec();

@@ -1,7 +1,8 @@
 //! Clusters of metadata in memory: L2 tables and refcount blocks.
 //!
-//! Model: what is changed is dirty, in pieces, and stays until a commit has taken a copy of it ([`take_dirty`]) and says
-//! that the copy is written ([`settle`]). Until then the cluster is not dropped, as the file may hold something older.
+//! Model: what is changed is dirty, in pieces, and stays until a commit has taken a copy of it
+//! ([`take_dirty`]) and says that the copy is written ([`settle`]). Until then the cluster is not
+//! dropped, as the file may hold something older.
 //!
 //! The capacity bounds what is clean; the owner commits before what is dirty becomes too much.
 //!

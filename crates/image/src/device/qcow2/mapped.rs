@@ -136,8 +136,8 @@ impl Qcow2 {
         Ok((source.moved(within), (reach - within).min(range.len())))
     }
 
-    /// Where bytes for `range.start()` on can be written, and how many of the range go there together. Clusters that read as zeros
-    /// get their place by this.
+    /// Where bytes for `range.start()` on can be written, and how many of the range go there
+    /// together. Clusters that read as zeros get their place by this.
     pub(super) fn find_target(
         &self,
         metadata: &mut Metadata,
@@ -172,7 +172,8 @@ impl Qcow2 {
         Ok((target, (count * cluster_bytes - within).min(range.len())))
     }
 
-    /// Maps up to `count` guest clusters, which read as zeros, to a run of the file. Returns where it is and how many there are.
+    /// Maps up to `count` guest clusters, which read as zeros, to a run of the file. Returns where
+    /// it is and how many there are.
     pub(super) fn map_fresh(
         &self,
         metadata: &mut Metadata,

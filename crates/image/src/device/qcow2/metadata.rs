@@ -59,7 +59,8 @@ pub(super) struct Metadata {
     reserved: Vec<(u64, u64)>,
     /// A commit is under way.
     pub(super) is_committing: bool,
-    /// A panic interrupted a change: what is in memory may be half of it, and is neither used nor written any more.
+    /// A panic interrupted a change: what is in memory may be half of it, and is neither used nor
+    /// written any more.
     is_broken: bool,
 }
 
@@ -93,7 +94,8 @@ impl Metadata {
     ) -> Result<Self> {
         let geometry = header.geometry;
         let block = u64::from(file.0.geometry().logical_block);
-        // A page, where clusters are not smaller: entries next to each other are often changed together.
+        // A page, where clusters are not smaller: entries next to each other are often changed
+        // together.
         let piece_bytes = geometry.cluster_bytes().min(4096.max(block));
         let l1 = L1Table::load(&file, header, piece_bytes)?;
         let mut reserved = Vec::new();
@@ -152,7 +154,8 @@ impl Metadata {
         Ok((mapping, entry))
     }
 
-    /// Whether an L2 table exists for a guest cluster; without one all of its neighbours are unallocated.
+    /// Whether an L2 table exists for a guest cluster; without one all of its neighbours are
+    /// unallocated.
     pub(super) fn has_table(&self, cluster: u64) -> bool {
         let (index, _) = self.split(cluster);
         self.l1.get(index).offset() != 0
@@ -299,7 +302,8 @@ impl Metadata {
                 vec![0; self.geometry.cluster_bytes() as usize].into_boxed_slice(),
             ),
         };
-        // Nothing refers to it yet. Written now, so that a lack of space fails who needs it and not a flush.
+        // Nothing refers to it yet. Written now, so that a lack of space fails who needs it and not
+        // a flush.
         if let Err(error) = self.file.write(offset, &bytes) {
             self.release(offset);
             return Err(error);

@@ -1,7 +1,8 @@
 //! Refcounts: a table of blocks in memory, the blocks in a cache.
 //!
-//! A block is made when a region without one is first allocated from, in the first cluster of the region, which it counts
-//! itself. It is durable before the table names it, and the table is durable before anything counts on the block.
+//! A block is made when a region without one is first allocated from, in the first cluster of the
+//! region, which it counts itself. It is durable before the table names it, and the table is
+//! durable before anything counts on the block.
 
 use extant_space::{Error, ErrorKind, Result};
 
@@ -145,7 +146,8 @@ impl Refcounts {
         Ok(())
     }
 
-    /// What a larger table takes: new blocks, which count themselves and the table, and the table behind them.
+    /// What a larger table takes: new blocks, which count themselves and the table, and the table
+    /// behind them.
     pub(super) fn growth(&self) -> Result<Growth> {
         let region = self.regions();
         let cluster_bytes = self.geometry.cluster_bytes();

@@ -40,7 +40,8 @@ pub(super) struct Space {
     pool: BTreeMap<u64, u64>,
     /// All before it was scanned.
     scanned: u64,
-    /// What the file had when it was opened; free clusters before it are not known before the scan gets there.
+    /// What the file had when it was opened; free clusters before it are not known before the scan
+    /// gets there.
     opened_end: u64,
     /// The first cluster that was never used since.
     end: u64,
@@ -117,7 +118,8 @@ impl Space {
         }
     }
 
-    /// Takes back clusters that read as zeros and are counted as free. Those that the scan will find are left to it.
+    /// Takes back clusters that read as zeros and are counted as free. Those that the scan will
+    /// find are left to it.
     pub(super) fn put(&mut self, run: Run) {
         for cluster in run.first..run.first + run.clusters {
             if cluster < self.scanned || cluster >= self.opened_end {
@@ -220,7 +222,8 @@ impl Space {
         }
     }
 
-    /// Puts a larger refcount table into the first region that has no entry, wherever the file ends.
+    /// Puts a larger refcount table into the first region that has no entry, wherever the file
+    /// ends.
     fn grow_table(
         &mut self,
         file: &MetadataFile,
@@ -245,7 +248,7 @@ impl Space {
         }
         let full = || {
             Error::new(ErrorKind::NoSpace)
-                .detail("all clusters of the image are in use, and what it lies in cannot grow")
+                .detail("all clusters of the image are in use, and its file or disk cannot grow")
         };
         if self.is_fixed {
             return Err(full());

@@ -109,7 +109,8 @@ impl Qcow2 {
         Ok(())
     }
 
-    /// As `find`, but skips what has no L2 table at once, and ends a run where another L2 table begins.
+    /// As `find`, but skips what has no L2 table at once, and ends a run where another L2 table
+    /// begins.
     fn find_alike(
         &self,
         metadata: &mut super::metadata::Metadata,

@@ -1,7 +1,7 @@
 //! Reads and writes of a batch.
 //!
-//! What is mapped, and what gets its place at once, goes to the file as one batch. A cluster that has to be made from what it
-//! held before is written on its own (`rewrite.rs`), after that.
+//! What is mapped, and what gets its place at once, goes to the file as one batch. A cluster that
+//! has to be made from what it held before is written on its own (`rewrite.rs`), after that.
 
 use extant_blockdev::{Device, Operation, Persistence, ReadBuffers, Request, WriteBuffers};
 use extant_space::{ByteRange, Result};
@@ -27,8 +27,8 @@ struct Plan<'s> {
 }
 
 impl Qcow2 {
-    /// Runs the reads and writes among `requests`; the others, and those that have failed, are left alone. Returns whether
-    /// the durable ones among them are, without a flush.
+    /// Runs the reads and writes among `requests`; the others, and those that have failed, are left
+    /// alone. Returns whether the durable ones among them are, without a flush.
     pub(super) fn transfer(
         &self,
         requests: &mut [Request<'_>],
@@ -119,7 +119,8 @@ impl Qcow2 {
                 first_error(results, owner, error);
             }
         }
-        // If the entries are durable by now, so is the data: it was written as such, or before the commit began.
+        // If the entries are durable by now, so is the data: it was written as such, or before the
+        // commit began.
         is_written && is_clean && self.metadata().is_clean()
     }
 

@@ -90,8 +90,8 @@ impl Qcow2 {
         Ok(())
     }
 
-    /// The part of a cluster that begins the range, whole clusters, and the part that ends it. At the end of the disk a cluster is
-    /// whole.
+    /// The part of a cluster that begins the range, whole clusters, and the part that ends it. At
+    /// the end of the disk a cluster is whole.
     fn cut(&self, range: ByteRange) -> (ByteRange, ByteRange, ByteRange) {
         let bytes = self.geometry.cluster_bytes();
         let start = range.start().next_multiple_of(bytes);
@@ -152,7 +152,8 @@ impl Qcow2 {
         Ok(())
     }
 
-    /// Takes the space of whole clusters away. `in_place` is called for ranges where that cannot be said.
+    /// Takes the space of whole clusters away. `in_place` is called for ranges where that cannot be
+    /// said.
     fn unmap(
         &self,
         range: ByteRange,

@@ -11,7 +11,8 @@ use proptest::sample::Index;
 use super::{Cell, World, blocks};
 use crate::event::{Ask, Minimum, Place, Then};
 
-/// Changes in one transaction after which no more are made with it: the allocator may forget some then.
+/// Changes in one transaction after which no more are made with it: the allocator may forget some
+/// then.
 const FRESH_CHANGES_MAX: u32 = 30;
 
 impl World<'_> {
@@ -215,7 +216,8 @@ impl World<'_> {
             .count() as u32
     }
 
-    /// Where the result has to begin and how long it is at least, where the request leaves no choice.
+    /// Where the result has to begin and how long it is at least, where the request leaves no
+    /// choice.
     fn expected_start(&self, at: usize, request: &Request) -> Option<(Block, u32)> {
         if self.options.reserved_blocks > 0 || !self.is_valid(request) {
             return None;

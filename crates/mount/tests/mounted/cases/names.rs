@@ -83,7 +83,7 @@ fn open_with_flags(notes: &mut Notes) {
 fn names_too_long(notes: &mut Notes) {
     let (long, longest) = ("x".repeat(256), "y".repeat(255));
     notes.call("open 256", File::create(notes.at(&long)));
-    notes.call("look at 256", notes.look(&long));
+    notes.call("256 names", notes.look(&long));
     notes.call("open 255", File::create(notes.at(&longest)));
     notes.call("rename to 256", rename(notes.at(&longest), notes.at(&long)));
     notes.call("unlink 255", unlink(notes.at(&longest)));

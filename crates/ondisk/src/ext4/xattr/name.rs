@@ -41,8 +41,8 @@ pub struct XattrName<'a> {
 }
 
 impl<'a> XattrName<'a> {
-    /// Takes a name such as `user.comment` apart. `None` where the rest is longer than 255 bytes, holds
-    /// a zero, or is missing where there must be one.
+    /// Takes a name such as `user.comment` apart. `None` where the rest is longer than 255 bytes,
+    /// holds a zero, or is missing where there must be one.
     pub fn new(full: &'a [u8]) -> Option<Self> {
         let (index, rest) = PREFIXES.iter().find_map(|(index, prefix)| {
             let rest = full.strip_prefix(*prefix)?;

@@ -44,7 +44,8 @@ impl FileKey {
 /// An image that is open.
 pub(super) struct Engine {
     spot: Arc<Spot>,
-    // Dropped in this order: the close comes with the last of the engine, and others have the turn after it.
+    // Dropped in this order: the close comes with the last of the engine, and others have the turn
+    // after it.
     files: Mutex<HashMap<u64, Arc<File>>>,
     directory: Node,
     filesystem: Filesystem,
@@ -217,7 +218,7 @@ impl Engine {
         Err(Error::new(ErrorKind::NotFound)
             .at(&self.spot.path)
             .detail(detail)
-            .advice("bring it back, or delete the definition and define the pool anew"))
+            .advice("bring it back, or delete the definition and define the pool again"))
     }
 
     fn identifier(&self) -> Result<Option<String>> {
@@ -272,5 +273,5 @@ pub(super) fn check_directory(node: &Node) -> Result<()> {
 
 fn was_removed() -> Error {
     Error::new(ErrorKind::NotFound)
-        .detail("somebody has removed the file while others had their turn in the image")
+        .detail("the file was removed while another process had the image open")
 }

@@ -176,7 +176,8 @@ impl VolumeFile for ImageFile {
     }
 
     fn write_zeroes(&self, range: ByteRange, pace: &Pace, control: Control<'_>) -> Result<()> {
-        // As data: what the device makes of a request for zeros may leave the old ones on the disk below.
+        // As data: what the device makes of a request for zeros may leave the old ones on the disk
+        // below.
         let zeros = vec![0; range.len().min(ZEROS) as usize];
         let mut due = Instant::now();
         for piece in range.chunks(ZEROS) {
@@ -206,7 +207,8 @@ impl VolumeFile for ImageFile {
     }
 }
 
-/// Bytes a second of a pace, as they are now. What others do on the disk below is not seen from here.
+/// Bytes a second of a pace, as they are now. What others do on the disk below is not seen from
+/// here.
 pub(super) fn rate_of(pace: &Pace) -> Option<NonZeroU64> {
     match pace {
         Pace::Full | Pace::Background(None) => None,

@@ -31,7 +31,8 @@ const DOOR: u64 = 1 << 40;
 const CALLERS: u64 = DOOR + 1;
 const RETURNING: u64 = DOOR + 2;
 
-/// The locks of volumes: between the threads of this process by a table, between processes by bytes.
+/// The locks of volumes: between the threads of this process by a table, between processes by
+/// bytes.
 #[derive(Debug)]
 pub(super) struct VolumeLocks {
     /// `None`: invisible to other processes.
@@ -115,7 +116,8 @@ struct Held {
 }
 
 impl Drop for Held {
-    /// Not left to the close: a process just forked by another thread has the file open for a moment.
+    /// Not left to the close: a process just forked by another thread has the file open for a
+    /// moment.
     fn drop(&mut self) {
         let _ = range_lock::release(&self.file, self.byte, 1);
     }

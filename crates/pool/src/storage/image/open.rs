@@ -31,7 +31,8 @@ use crate::storage::{LockMode, Purpose};
 
 /// A job keeps the image for so long at least.
 const KEEP_MIN: Duration = Duration::from_millis(50);
-/// And no longer than this when others wait: several jobs and those who come for the first time all get on.
+/// And no longer than this when others wait: several jobs and those who come for the first time all
+/// get on.
 const KEEP_MAX: Duration = Duration::from_millis(250);
 /// How long a job that comes back lets others go first.
 const YIELD_MAX: Duration = Duration::from_secs(1);
@@ -311,7 +312,7 @@ impl OpenImage {
 
     /// One step of a job that wants the image again.
     fn come_back(&self, coming: &mut Return) -> Result<Option<Engine>> {
-        let own = self.own.as_ref().expect("it was given to somebody");
+        let own = self.own.as_ref().expect("it was given to another process");
         let since = *coming.since.get_or_insert_with(|| {
             coming._waits = Waits::as_returning(own);
             Instant::now()

@@ -147,7 +147,8 @@ impl ImagePlace {
         }
     }
 
-    /// Makes the directory where there is none, and keeps `identifier` in it. `own` is as for [`try_open`](Self::try_open).
+    /// Makes the directory where there is none, and keeps `identifier` in it. `own` is as for
+    /// [`try_open`](Self::try_open).
     pub(crate) fn build(
         &self,
         own: &Folder,

@@ -102,7 +102,8 @@ impl Comer {
 }
 
 impl Drop for Turn {
-    /// Not left to the close: a process just forked by another thread has the file open for a moment.
+    /// Not left to the close: a process just forked by another thread has the file open for a
+    /// moment.
     fn drop(&mut self) {
         if let Some(file) = &self.file {
             let _ = flock(file, FlockOperation::Unlock);
@@ -119,7 +120,7 @@ mod tests {
         let place = tempfile::tempdir().unwrap();
         let own = Folder::open(place.path()).unwrap();
         let take = |purpose| Comer::default().take(&own, purpose).unwrap();
-        let before_all = take(Purpose::Look).expect("nobody has changed anything");
+        let before_all = take(Purpose::Look).expect("no process has changed anything");
         assert_eq!(Turn::holder(&own), None);
         let changing = take(Purpose::Change).expect("it is free");
         assert_eq!(Turn::holder(&own), Some(std::process::id()));

@@ -1,4 +1,5 @@
-//! What libvirt's `<volume>` says of a qcow2 image: `<compat>`, `<clusterSize>`, `<features>`, `<backingStore>`.
+//! What libvirt's `<volume>` says of a qcow2 image: `<compat>`, `<clusterSize>`, `<features>`,
+//! `<backingStore>`.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! Two who know an image but share nothing of it, as two processes, at the moments when it goes from one to the other.
+//! Two who know an image but share nothing of it, as two processes, at the moments when it goes
+//! from one to the other.
 
 use std::ops::ControlFlow;
 use std::thread::sleep;
@@ -106,7 +107,7 @@ fn file_of_a_job_goes_on_when_others_had_their_turn() {
     stand.job.give_way();
     assert!(
         stand.try_open(&stand.others, Purpose::Look).is_none(),
-        "nobody waited"
+        "no process waited"
     );
     stand.give_way();
     {
