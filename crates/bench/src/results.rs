@@ -12,6 +12,7 @@ use anyhow::{Context, Result};
 use serde::Deserialize;
 
 use crate::benches;
+use crate::goal::Comparison;
 use crate::product;
 use crate::report::Report;
 use crate::table::number;
@@ -51,8 +52,9 @@ struct Commit {
 struct Goal {
     name: String,
     value: Option<f64>,
-    wanted: String,
+    goal: f64,
     unit: String,
+    comparison: Comparison,
     met: Option<bool>,
     why: Option<String>,
 }
@@ -164,7 +166,7 @@ impl Kept {
             let verdict = match goal.met {
                 Some(true) => "met",
                 Some(false) => "**missed**",
-                None => "not judged",
+                None => "not evaluated",
             };
             let why = goal
                 .why
@@ -172,7 +174,9 @@ impl Kept {
                 .map_or(String::new(), |why| format!(": {why}"));
             vec![
                 format!("`{}`", goal.name),
-                goal.wanted.clone(),
+                format!("{} {} {}", goal.comparison, goal.goal, goal.unit)
+                    .trim_end()
+                    .to_owned(),
                 format!("{value} {}", goal.unit).trim_end().to_owned(),
                 format!("{verdict}{why}"),
             ]

@@ -239,7 +239,7 @@ fn outcome(places: &[Place], runs: usize, size: u64, figures: Figures) -> Result
         title: format!("files of {}, {runs} rounds", ByteSize(size)),
         tables: vec![table],
         notes: vec![
-            "the loop devices lie on files in memory (tmpfs), touched beforehand".to_owned(),
+            "the loop devices are on files in memory (tmpfs), touched beforehand".to_owned(),
             "one write at a time waits mostly for wake-ups: on loop devices these rows come out \
              higher while the other core is busy; compare rows of one run only"
                 .to_owned(),
