@@ -2,30 +2,44 @@
 //!
 //! Model: a block of metadata is changed in memory, in the *running* transaction. A commit writes
 //! all its blocks and then a commit block to the log, a ring of blocks ([`Place`]); from then on
-//! the transaction counts as a whole. Later a checkpoint writes the blocks to their place ("home"),
-//! and the log goes round. After a crash, recovery copies what the log holds to its home.
+//! the transaction is valid as a whole. Later a checkpoint writes the blocks in place, which frees
+//! their log space. After a crash, recovery replays the log.
 //!
 //! - [`Recovery`] reads the log that a crash left, replays it, or shows it to readers
 //!   ([`Overlay`]);
 //! - [`Journal`] writes committed transactions to an empty log, and checkpoints;
 //! - [`Transactions`] gives handles to threads, and commits for all of them at a time;
-//! - [`InPlace`] is what they commit to where there is no journal.
+//! - [`InPlace`] replaces the journal for file systems without one.
 //!
 //! Invariants:
-//! - nothing comes home before its transaction is durable in the log;
-//! - no block of the log is used again before its transaction is durable at home and the superblock
+//! - no block is checkpointed before its transaction is durable in the log;
+//! - no block of the log is reused before its transaction is durable in place and the superblock
 //!   says so;
 //! - sequence numbers on the disk are never used twice, also not one whose transaction was never
 //!   completed.
 //!
-//! Lock order: gates of the handles by number, state of the transactions; state of the journal,
-//! shard of its table. The two pairs are never held together. Format: docs/formats/jbd2.md.
+//! Lock order: barriers of the handles by number, state of the transactions; state of the journal,
+//! shard of its table. The two pairs are never held together. Format: docs/formats/jbd2.md;
+//! mechanisms: docs/internals/jbd2.md.
+//!
+//! Module layers, lowest first:
+//!
+//! 1. `failure`, `frozen`, `place`, `ring`, `sync`: values and locks
+//! 2. `disk`, `table`: blocks of the journal; committed blocks that are not checkpointed
+//! 3. `fast_commit_blocks`, `in_place`, `reader`: reading the log; operation without a journal
+//! 4. `log`: the end of the log that grows
+//! 5. `checkpoint`: freeing log space
+//! 6. `journal`: log and checkpoint together
+//! 7. `recover`: what a crash left
+//! 8. `target`: a journal or none
+//! 9. `transactions`: handles and commits
 
 #![forbid(unsafe_code)]
 
 mod checkpoint;
 mod disk;
 mod failure;
+mod fast_commit_blocks;
 mod frozen;
 mod in_place;
 mod journal;
@@ -42,13 +56,14 @@ mod transactions;
 pub use extant_ondisk::jbd2::Sequence;
 pub use extant_ondisk::jbd2::format::{BlockNumbers, Checksums};
 
+pub use fast_commit_blocks::FastCommitBlocks;
 pub use frozen::Frozen;
 pub use in_place::InPlace;
 pub use journal::{
     Checkpoint, FastCommitSpace, FastCommits, Journal, JournalOptions, LogFormat, LogUse,
 };
 pub use place::{Place, Run};
-pub use recover::{FastCommitBlocks, Overlay, Recovery, RecoveryReport};
+pub use recover::{Overlay, Recovery, RecoveryReport};
 pub use target::Target;
 pub use transactions::{
     Client, Epoch, Extension, Handle, TransactionId, TransactionOptions, Transactions,

@@ -23,12 +23,13 @@ use extant_ondisk::jbd2::descriptor::DescriptorWriter;
 use extant_ondisk::jbd2::format::{BlockNumbers, Checksums};
 use extant_ondisk::jbd2::header::MAGIC;
 use extant_ondisk::jbd2::revoke::RevokeWriter;
-use extant_ondisk::jbd2::{Escaped, Format, JournalBlock, JournalSuperblock, Sequence, escape};
+use extant_ondisk::jbd2::{
+    Escaped, Format, JournalBlock, JournalIncompat, JournalSuperblock, Sequence, escape,
+};
 use extant_space::{Error, ErrorKind, Result};
 
 use crate::disk::Disk;
 use crate::frozen::Settled;
-use crate::recover::mark_empty;
 use crate::ring::Ring;
 
 /// `EIO` as `s_errno` has it.
@@ -357,4 +358,19 @@ fn push(
     let how = escape(&mut copy);
     writer.push(home, &copy, how);
     escaped.push((number, copy));
+}
+
+/// Makes the superblock that of an empty log. As in the kernel, `fast_commit` is cleared, so that
+/// implementations without it may use the journal; it is set again with the next transaction.
+pub(crate) fn mark_empty(superblock: &mut JournalSuperblock, next: Sequence, head: u32) {
+    let edited = superblock.edit(|raw| {
+        raw.s_start.set(0);
+        raw.s_sequence.set(next.0);
+        raw.s_head.set(head);
+        let incompat = raw.s_feature_incompat.get();
+        // A superblock of the first version has zeros there.
+        let fast_commit = JournalIncompat::FAST_COMMIT.bits();
+        raw.s_feature_incompat.set(incompat & !fast_commit);
+    });
+    edited.expect("an empty log is always possible");
 }

@@ -15,16 +15,16 @@
 mod overlay;
 mod scan;
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use extant_blockdev::Device;
 use extant_ondisk::jbd2::format::Checksums;
-use extant_ondisk::jbd2::{Format, JournalIncompat, JournalSuperblock, Sequence, unescape};
+use extant_ondisk::jbd2::{Format, JournalSuperblock, Sequence, unescape};
 use extant_space::{Error, Result};
 
 use crate::disk::Disk;
-use crate::log::Position;
+use crate::fast_commit_blocks::FastCommitBlocks;
+use crate::log::{Position, mark_empty};
 use crate::{Journal, Place};
 
 pub use overlay::Overlay;
@@ -193,47 +193,6 @@ impl Recovery {
         }
         Ok(())
     }
-}
-
-/// The blocks for fast commits, read one by one. Ends after an error.
-pub struct FastCommitBlocks<'r> {
-    disk: &'r Disk,
-    blocks: Range<u32>,
-}
-
-impl<'r> FastCommitBlocks<'r> {
-    pub(crate) fn new(disk: &'r Disk, blocks: Range<u32>) -> Self {
-        Self { disk, blocks }
-    }
-}
-
-impl Iterator for FastCommitBlocks<'_> {
-    type Item = Result<Vec<u8>>;
-
-    fn next(&mut self) -> Option<Self::Item> {
-        let block = self.blocks.next()?;
-        let mut contents = vec![0; self.disk.block_bytes()];
-        let read = self.disk.read(block, 1, &mut contents);
-        if read.is_err() {
-            self.blocks = 0..0;
-        }
-        Some(read.map(|()| contents))
-    }
-}
-
-/// Makes the superblock that of an empty log. As in the kernel, `fast_commit` is cleared, so that
-/// implementations without it may use the journal; it is set again with the next transaction.
-pub(crate) fn mark_empty(superblock: &mut JournalSuperblock, next: Sequence, head: u32) {
-    let edited = superblock.edit(|raw| {
-        raw.s_start.set(0);
-        raw.s_sequence.set(next.0);
-        raw.s_head.set(head);
-        let incompat = raw.s_feature_incompat.get();
-        // A superblock of the first version has zeros there.
-        let fast_commit = JournalIncompat::FAST_COMMIT.bits();
-        raw.s_feature_incompat.set(incompat & !fast_commit);
-    });
-    edited.expect("an empty log is always possible");
 }
 
 fn has_tag_sums(format: &Format) -> bool {

@@ -13,7 +13,6 @@
 //!
 //! Integers are little-endian.
 
-pub mod address;
 pub mod bitmap;
 pub mod block_map;
 pub mod directory;
@@ -29,7 +28,7 @@ pub mod seed;
 pub mod superblock;
 pub mod xattr;
 
-pub use address::{GroupNumber, InodeNumber, LogicalBlock, PhysicalBlock};
+pub use crate::address::{GroupNumber, InodeNumber, LogicalBlock, PhysicalBlock};
 pub use features::{Access, Compat, Features, Incompat, RoCompat};
 pub use group_descriptor::GroupDescriptor;
 pub use inode::Inode;

@@ -16,9 +16,17 @@
 //! - arguments that only a mistake of the caller can produce are asserted.
 //!
 //! Formats: docs/formats/ext4.md and docs/formats/jbd2.md.
+//!
+//! Module layers, lowest first:
+//!
+//! 1. `address`, `checksum`, `fault`, `feature_set`, `structure`: block numbers, checksums, errors,
+//!    and the declaration of structures
+//! 2. `jbd2`: the journal
+//! 3. `ext4`: the file system, with the fast commits in its journal
 
 #![forbid(unsafe_code)]
 
+mod address;
 mod checksum;
 pub mod ext4;
 mod fault;

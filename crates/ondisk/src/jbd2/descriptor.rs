@@ -11,8 +11,8 @@ use zerocopy::{FromBytes, IntoBytes};
 
 use super::format::{BlockNumbers, Checksums};
 use super::{BlockType, Escaped, Format, Header, Sequence, tail};
+use crate::address::PhysicalBlock;
 use crate::checksum;
-use crate::ext4::PhysicalBlock;
 use crate::fault::{check_sum, corrupt};
 use crate::jbd2::header::RawHeader;
 use crate::structure::on_disk;

@@ -10,7 +10,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::format::BlockNumbers;
 use super::header::RawHeader;
 use super::{BlockType, Format, Header, Sequence, tail};
-use crate::ext4::PhysicalBlock;
+use crate::address::PhysicalBlock;
 use crate::fault::{check_range, corrupt};
 use crate::structure::on_disk;
 
