@@ -22,9 +22,10 @@ pub struct CargoTool {
 impl CargoTool {
     /// The program, built now if it has to be.
     pub fn program(&self, workspace: &Workspace) -> Result<PathBuf> {
-        match self.is_installed() {
-            true => Ok(self.name.into()),
-            false => self.build(workspace),
+        if self.is_installed() {
+            Ok(self.name.into())
+        } else {
+            self.build(workspace)
         }
     }
 

@@ -119,9 +119,10 @@ fn run(command: Command, test_args: &[String]) -> Result<ExitCode> {
         Command::Tidy => tidy::run(&workspace),
         Command::Instructions(args) => instructions::run(
             &workspace,
-            match args.update {
-                true => instructions::Then::Update,
-                false => instructions::Then::Compare,
+            if args.update {
+                instructions::Then::Update
+            } else {
+                instructions::Then::Compare
             },
         ),
         Command::Suites => suites::run(&workspace),

@@ -138,10 +138,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
             directory,
             data,
         }) => {
-            let io_uring = match io_uring {
-                true => IoUring::On,
-                false => IoUring::Off,
-            };
+            let io_uring = if io_uring { IoUring::On } else { IoUring::Off };
             floor::serve(directory, data.as_deref(), io_uring)?;
         }
         None => return measure(arguments),

@@ -244,11 +244,12 @@ impl Handshake<'_> {
     }
 
     fn keep_place(&self) -> Result<()> {
-        match (self.terms.keep_place)() {
-            true => Ok(()),
-            false => Err(Error::new(ErrorKind::InUse)
+        if (self.terms.keep_place)() {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::InUse)
                 .detail("the client has no place any more")
-                .during("negotiate")),
+                .during("negotiate"))
         }
     }
 

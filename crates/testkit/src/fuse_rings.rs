@@ -12,8 +12,9 @@ pub fn are_offered() -> bool {
 
 /// The mount option that asks for it where it is offered.
 pub fn option() -> &'static str {
-    match are_offered() {
-        true => "io_uring",
-        false => "no_io_uring",
+    if are_offered() {
+        "io_uring"
+    } else {
+        "no_io_uring"
     }
 }

@@ -103,9 +103,10 @@ fn judge(
         return Err((NbdError::Invalid, "a flag that the command does not have"));
     }
     let has = |flag| header.flags & flag != 0;
-    let persistence = match has(flag::FUA) {
-        true => Persistence::Fua,
-        false => Persistence::Cached,
+    let persistence = if has(flag::FUA) {
+        Persistence::Fua
+    } else {
+        Persistence::Cached
     };
     let action = match header.command {
         command::READ => Action::Read,
@@ -114,24 +115,28 @@ fn judge(
         command::TRIM => Action::Trim(persistence),
         command::CACHE => Action::Cache,
         command::WRITE_ZEROES => Action::WriteZeroes(Zeroing {
-            unmap: match has(flag::NO_HOLE) || agreement.export.keeps_space() {
-                true => Unmap::Forbidden,
-                false => Unmap::Allowed,
+            unmap: if has(flag::NO_HOLE) || agreement.export.keeps_space() {
+                Unmap::Forbidden
+            } else {
+                Unmap::Allowed
             },
-            speed: match has(flag::FAST_ZERO) {
-                true => Speed::OnlyIfFast,
-                false => Speed::Any,
+            speed: if has(flag::FAST_ZERO) {
+                Speed::OnlyIfFast
+            } else {
+                Speed::Any
             },
             persistence,
         }),
         _ => Action::BlockStatus {
-            descriptors: match has(flag::REQ_ONE) {
-                true => Descriptors::One,
-                false => Descriptors::Many,
+            descriptors: if has(flag::REQ_ONE) {
+                Descriptors::One
+            } else {
+                Descriptors::Many
             },
-            selection: match has(flag::PAYLOAD_LEN) {
-                true => Selection::Payload,
-                false => Selection::All,
+            selection: if has(flag::PAYLOAD_LEN) {
+                Selection::Payload
+            } else {
+                Selection::All
             },
         },
     };

@@ -169,9 +169,10 @@ impl Receiver {
                 }
                 Ok(Taken::Last) => {
                     self.has_ended = true;
-                    return Ok(match batch.commands().is_empty() {
-                        true => Arrival::End,
-                        false => arrival,
+                    return Ok(if batch.commands().is_empty() {
+                        Arrival::End
+                    } else {
+                        arrival
                     });
                 }
                 Err(error) => {
@@ -285,9 +286,10 @@ impl Receiver {
         }
         let Some(header) = RequestHeader::parse(self.style, bytes) else {
             // What came before it is answered first.
-            return match intake.is_empty() {
-                true => Err(against_protocol("no request where one is expected")),
-                false => Ok(Taken::NotNow),
+            return if intake.is_empty() {
+                Err(against_protocol("no request where one is expected"))
+            } else {
+                Ok(Taken::NotNow)
             };
         };
         if header.command == command::DISC {

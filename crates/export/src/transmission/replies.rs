@@ -68,9 +68,10 @@ impl Replies {
 
     pub(super) fn block_status(&mut self, command: &Command, found: &Found) {
         for (at, (context, descriptors)) in found.iter().enumerate() {
-            let position = match at + 1 == found.len() {
-                true => Position::Last,
-                false => Position::Middle,
+            let position = if at + 1 == found.len() {
+                Position::Last
+            } else {
+                Position::Middle
             };
             self.encoder()
                 .block_status(command.to, position, *context, descriptors);

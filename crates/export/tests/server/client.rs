@@ -165,18 +165,20 @@ impl Client {
     /// The bytes of a request.
     pub fn encode(&mut self, command: u16, flags: u16, offset: u64, length: u64) -> Vec<u8> {
         self.cookie += 1;
-        let magic: u32 = match self.extended {
-            true => 0x21e4_1c71,
-            false => 0x2560_9513,
+        let magic: u32 = if self.extended {
+            0x21e4_1c71
+        } else {
+            0x2560_9513
         };
         let mut bytes = magic.to_be_bytes().to_vec();
         bytes.extend(flags.to_be_bytes());
         bytes.extend(command.to_be_bytes());
         bytes.extend(self.cookie.to_be_bytes());
         bytes.extend(offset.to_be_bytes());
-        match self.extended {
-            true => bytes.extend(length.to_be_bytes()),
-            false => bytes.extend((length as u32).to_be_bytes()),
+        if self.extended {
+            bytes.extend(length.to_be_bytes())
+        } else {
+            bytes.extend((length as u32).to_be_bytes())
         }
         bytes
     }
@@ -188,9 +190,10 @@ impl Client {
     }
 
     pub fn write(&mut self, flags: u16, offset: u64, data: &[u8]) -> Vec<Chunk> {
-        let flags = match self.extended {
-            true => flags | PAYLOAD,
-            false => flags,
+        let flags = if self.extended {
+            flags | PAYLOAD
+        } else {
+            flags
         };
         let mut bytes = self.encode(WRITE, flags, offset, data.len() as u64);
         bytes.extend(data);
@@ -240,17 +243,17 @@ impl Client {
                 let flags = u16::from_be_bytes(self.take());
                 let kind = u16::from_be_bytes(self.take());
                 let cookie = u64::from_be_bytes(self.take());
-                let length = match self.extended {
-                    true => {
-                        let _offset: [u8; 8] = self.take();
-                        u64::from_be_bytes(self.take())
-                    }
-                    false => u32::from_be_bytes(self.take()).into(),
+                let length = if self.extended {
+                    let _offset: [u8; 8] = self.take();
+                    u64::from_be_bytes(self.take())
+                } else {
+                    u32::from_be_bytes(self.take()).into()
                 };
                 let payload = self.take_vec(length as usize);
-                let error = match kind >= 0x8000 {
-                    true => u32::from_be_bytes(payload[..4].try_into().unwrap()),
-                    false => 0,
+                let error = if kind >= 0x8000 {
+                    u32::from_be_bytes(payload[..4].try_into().unwrap())
+                } else {
+                    0
                 };
                 Chunk {
                     kind: Some(kind),

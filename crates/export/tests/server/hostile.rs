@@ -91,9 +91,10 @@ fn conversation() -> impl Strategy<Value = Vec<u8>> {
     ];
     let request = (0..9u16, 0..64u16, offset, length, any::<bool>()).prop_map(
         |(command, flags, offset, length, is_extended)| {
-            let mut bytes = match is_extended {
-                true => 0x21e4_1c71u32.to_be_bytes().to_vec(),
-                false => 0x2560_9513u32.to_be_bytes().to_vec(),
+            let mut bytes = if is_extended {
+                0x21e4_1c71u32.to_be_bytes().to_vec()
+            } else {
+                0x2560_9513u32.to_be_bytes().to_vec()
             };
             bytes.extend(flags.to_be_bytes());
             bytes.extend(command.to_be_bytes());
@@ -112,9 +113,10 @@ fn conversation() -> impl Strategy<Value = Vec<u8>> {
     let noise = prop::collection::vec(any::<u8>(), 0..40);
     let piece = prop_oneof![2 => option, 4 => known, 12 => request, 1 => noise];
     (any::<bool>(), prop::collection::vec(piece, 0..24)).prop_map(|(is_polite, pieces)| {
-        let mut bytes = match is_polite {
-            true => 3u32.to_be_bytes().to_vec(),
-            false => Vec::new(),
+        let mut bytes = if is_polite {
+            3u32.to_be_bytes().to_vec()
+        } else {
+            Vec::new()
         };
         pieces.iter().for_each(|piece| bytes.extend(piece));
         bytes

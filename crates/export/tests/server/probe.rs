@@ -191,9 +191,10 @@ impl Device for Probe {
                 && let Some(transfer) = stream.next()
             {
                 left -= 1;
-                match self.takes != Takes::Streams && !is_kept(&transfer) {
-                    true => end_one(stream, transfer),
-                    false => in_flight.push(transfer),
+                if self.takes != Takes::Streams && !is_kept(&transfer) {
+                    end_one(stream, transfer)
+                } else {
+                    in_flight.push(transfer)
                 }
             }
             if in_flight.is_empty() {

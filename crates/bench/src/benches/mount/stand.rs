@@ -122,9 +122,10 @@ pub(super) struct Stands(Vec<(Peer, Stand)>);
 
 impl Stands {
     pub(super) fn new(context: &Context) -> Result<Self> {
-        let rings = match fuse_rings::are_offered() {
-            true => &Peer::RINGS[..],
-            false => &[],
+        let rings = if fuse_rings::are_offered() {
+            &Peer::RINGS[..]
+        } else {
+            &[]
         };
         let stands = Peer::ALL.iter().chain(rings).map(|&peer| {
             context.step(format!("mounting: {peer}"));

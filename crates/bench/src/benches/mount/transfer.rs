@@ -162,9 +162,10 @@ impl Job {
 
     /// MiB a second.
     fn run(&self, stands: &Stands, files: &Files, size: u64, window: Duration) -> Result<f64> {
-        let (name, held) = match self.writes_fresh() {
-            true => (FRESH, &files.fresh),
-            false => (WHOLE, &files.whole),
+        let (name, held) = if self.writes_fresh() {
+            (FRESH, &files.fresh)
+        } else {
+            (WHOLE, &files.whole)
         };
         if self.writes_fresh() {
             held.set_len(0)?;

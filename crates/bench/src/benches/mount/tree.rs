@@ -103,9 +103,10 @@ fn count(path: &Path) -> Result<usize> {
     let mut entries = 1;
     for entry in fs::read_dir(path)? {
         let entry = entry?;
-        entries += match entry.file_type()?.is_dir() {
-            true => count(&entry.path())?,
-            false => 1,
+        entries += if entry.file_type()?.is_dir() {
+            count(&entry.path())?
+        } else {
+            1
         };
     }
     Ok(entries)

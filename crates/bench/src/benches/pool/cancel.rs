@@ -152,9 +152,10 @@ impl Work<'_> {
     /// Files that the cancel should have taken away; they are, now.
     fn left(&self) -> Result<usize> {
         let names = |folder: &Path| -> Result<usize> {
-            Ok(match folder.exists() {
-                true => fs::read_dir(folder)?.count(),
-                false => 0,
+            Ok(if folder.exists() {
+                fs::read_dir(folder)?.count()
+            } else {
+                0
             })
         };
         let own = usize::from(self.pool.join(".extant").exists());
