@@ -1,4 +1,4 @@
-//! A client that sends whatever it is told to, and reads replies of all kinds.
+//! A client that sends arbitrary bytes and parses every kind of reply.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use extant_export::Server;
 
 /// A test that would hang fails instead.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub const STRUCTURED: u32 = 8;
 pub const EXTENDED: u32 = 11;
@@ -67,8 +67,8 @@ impl Client {
     /// A client of `server` that has said that it speaks fixed newstyle.
     pub fn new(server: &Server) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        ours.set_read_timeout(Some(PATIENCE)).unwrap();
-        ours.set_write_timeout(Some(PATIENCE)).unwrap();
+        ours.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+        ours.set_write_timeout(Some(TEST_TIMEOUT)).unwrap();
         server.serve(theirs).unwrap();
         let mut client = Self::over(Box::new(ours));
         client.greet(3);
@@ -267,7 +267,7 @@ impl Client {
         }
     }
 
-    /// Reads from the greeting to the acknowledgement of an export; false when the server closes before.
+    /// Reads up to the acknowledgement of an export; false when the server closes before.
     pub fn try_until_ack(&mut self) -> bool {
         let mut bytes = Vec::new();
         let mut more = [0; 256];

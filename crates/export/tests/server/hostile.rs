@@ -1,5 +1,5 @@
-//! Clients that send garbage, stop in the middle, flood and vanish: the server ends their connections, keeps its
-//! memory, and serves the next one.
+//! Clients that send garbage, stop in the middle, flood and vanish: the server disconnects them,
+//! bounds its memory, and serves the next one.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -13,9 +13,9 @@ use crate::probe::ALL;
 use crate::{MIB, server, server_on};
 
 /// Sends `bytes` and reads until the server closes.
-fn converse(server: &Server, bytes: &[u8]) -> usize {
+fn run_connection(server: &Server, bytes: &[u8]) -> usize {
     let (mut ours, theirs) = UnixStream::pair().unwrap();
-    ours.set_read_timeout(Some(PATIENCE)).unwrap();
+    ours.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     server.serve(theirs).unwrap();
     let mut reader = ours.try_clone().unwrap();
     std::thread::scope(|scope| {
@@ -129,8 +129,8 @@ proptest! {
     #[test]
     fn any_conversation_comes_to_an_end(bytes in conversation()) {
         let (server, _) = server(ServerOptions::default());
-        prop_assert!(converse(&server, &bytes) >= 18);
-        server.shutdown(PATIENCE).unwrap();
+        prop_assert!(run_connection(&server, &bytes) >= 18);
+        server.shutdown(TEST_TIMEOUT).unwrap();
         prop_assert_eq!(server.connections(), 0);
     }
 
@@ -155,8 +155,8 @@ proptest! {
         option(SET_CONTEXTS, &queries("disk", &["base:allocation", "extant:state"]));
         option(GO, &name_and_kinds("disk", &[3]));
         start.extend(bytes);
-        converse(&server, &start);
-        server.shutdown(PATIENCE).unwrap();
+        run_connection(&server, &start);
+        server.shutdown(TEST_TIMEOUT).unwrap();
     }
 }
 
@@ -257,5 +257,5 @@ fn announced_gigabytes_take_no_memory() {
         .collect();
     assert!(resident() - before < 200 * MIB as i64);
     drop(clients);
-    server.shutdown(PATIENCE).unwrap();
+    server.shutdown(TEST_TIMEOUT).unwrap();
 }

@@ -1,4 +1,5 @@
-//! A device in memory that notes what it is asked for, fails on demand, and holds requests until it is let go.
+//! A device in memory that records its requests, fails on demand, and holds requests until the test
+//! releases them.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -131,7 +132,7 @@ impl Probe {
         }
         let mut state = self.state.lock().unwrap();
         if std::mem::take(&mut state.panics) {
-            // Others go on with the state.
+            // The panic must not poison the state.
             drop(state);
             panic!("as the test wants");
         }

@@ -9,7 +9,7 @@ use crate::{MIB, server_on};
 
 const STREAMS: [Takes; 2] = [Streams, StreamsAtOnce];
 
-/// The cookies of so many replies without an error.
+/// The cookies of the next `count` replies, which have no error.
 fn cookies(client: &mut Client, count: usize) -> Vec<u64> {
     let cookie = |_| {
         let reply = client.reply();
@@ -59,7 +59,7 @@ fn what_is_no_transfer_goes_on_beside_a_stream() {
         let mut seen = [0; 3].map(|_| client.reply()[0].cookie);
         seen.sort_unstable();
         assert_eq!(seen, [2, 3, 4]);
-        // A large one is no transfer of a stream either, and neither is one that is durable when it ends.
+        // A large write and a FUA write are no transfers of a stream either.
         assert_eq!(error_of(&client.write(0, MIB, &vec![3; 1 << 20])), 0);
         assert_eq!(error_of(&client.write(FUA, 4096, &[4; 512])), 0);
         assert_eq!(client.read(0, 2 * MIB - 512, 512), [3; 512]);
@@ -89,7 +89,7 @@ fn client_that_waits_for_each_reply_needs_no_stream() {
                 client.read(0, 0, 512);
             }
             let streamed = device.streamed() - begun;
-            // A burst is seen by the second of its requests at the latest that are looked at, 16 waits for one reply apart.
+            // Every 16th reply checks the queue depth; the second check at the latest sees a burst.
             assert!((1..=48).contains(&streamed), "{streamed} of {burst}");
             begun += streamed;
         }
