@@ -262,8 +262,7 @@ impl Core {
     /// Stops everything, as a change failed halfway; called before its transaction ends. Returns the error.
     pub(crate) fn fail(&self, error: Error) -> Error {
         if let Some(journal) = &self.journal {
-            let copy = Error::new(error.kind()).detail(error.to_string());
-            journal.abort(copy);
+            journal.abort(error.clone());
         }
         error
     }
