@@ -1,4 +1,4 @@
-//! Tells which parts of a file the next overwrite can use as they are.
+//! Shows which parts of a file an overwrite can use without allocation or conversion.
 //!
 //!     cargo run -p extant-examples --bin who_pays_for_the_next_write -- FILE
 //!

@@ -40,7 +40,7 @@ pub fn find(name: &str) -> Option<PathBuf> {
     let mut path = env::var_os("PATH").unwrap_or_default();
     path.push(OsString::from(":/usr/sbin:/sbin"));
     env::split_paths(&path)
-        .map(|folder| folder.join(name))
+        .map(|directory| directory.join(name))
         .find(|file| file.is_file())
 }
 

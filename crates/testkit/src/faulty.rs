@@ -56,7 +56,7 @@ pub enum FallocateFault {
     /// `EOPNOTSUPP`, always.
     Unsupported,
     /// Success; the size changes as it should, and nothing is allocated.
-    Lies,
+    FalseSuccess,
 }
 
 /// Faults of writes. Bytes count from the moment the faults are set, over all files.
@@ -65,10 +65,10 @@ pub enum WriteFault {
     /// Writes are kept.
     #[default]
     None,
-    /// After so many bytes, writes succeed and are forgotten: the file has the size, and
+    /// After that number of bytes, writes succeed but are dropped: the file has the size, but
     /// neither the data nor the blocks.
     DroppedAfter(u64),
-    /// After so many bytes, writes fail in this way; the one that gets there is short.
+    /// After that number of bytes, writes fail with this error; the one that reaches it is short.
     FailsAfter(u64, ErrorKind),
 }
 

@@ -3,7 +3,7 @@
 /// The Debian packages behind every part of the kit, for `cargo xtask setup`.
 ///
 /// What runs inside the guest, QEMU included, is not among them: [`guest`](crate::guest)
-/// fetches it into a folder of its own.
+/// fetches it into a directory of its own.
 pub const PACKAGES: &[&str] = &[
     // extended attributes and access lists, as others set them
     "acl",

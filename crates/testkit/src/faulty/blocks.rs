@@ -121,7 +121,7 @@ impl Blocks {
         }
     }
 
-    /// `part` lies in one block.
+    /// `part` is within one block.
     fn overwrite(&mut self, part: ByteRange, bytes: &[u8]) {
         let block = self
             .blocks

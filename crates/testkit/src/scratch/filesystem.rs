@@ -27,7 +27,7 @@ pub enum Filesystem {
     Btrfs,
     /// Memory; no device.
     Tmpfs,
-    /// An overlay whose upper folder is on ext4.
+    /// An overlay whose upper directory is on ext4.
     Overlay,
 }
 
