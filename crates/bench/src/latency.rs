@@ -1,4 +1,4 @@
-//! How long operations took that are too short or too many for a figure each.
+//! How long operations took that are too short or too many for a metric each.
 //!
 //! Samples are kept whole and sorted at the end: a histogram's buckets would blur the ratio of
 //! two medians.

@@ -1,8 +1,8 @@
 //! Runs a command to its end and takes its time and its peak memory.
 //!
-//! The kernel tells the peak memory only of all children together. So the bench starts
-//! itself as a go-between that has one child: the command. The clock runs from just
-//! before its start until it has ended.
+//! The kernel reports the peak memory only over all children. So the bench starts
+//! itself as an intermediate process with one child: the command. The time is measured from
+//! just before its start until its end.
 
 use std::env;
 use std::ffi::{OsStr, OsString};

@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::bench::{Context, size_word};
 use crate::peers;
 
-/// Who makes an image and serves it.
+/// The program that makes an image and serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Extant,

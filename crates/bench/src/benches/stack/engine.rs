@@ -1,4 +1,5 @@
-//! The stack in this process: a device in memory, and on it file systems of the engine, each in a file of the one below.
+//! The stack in this process: a device in memory, and file systems of the engine, each in a file of
+//! the one below.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
