@@ -1,4 +1,4 @@
-//! What a bench is, and what it is given.
+//! The interface of a bench, and its context.
 //!
 //! A bench names its needs and goals, and fills an [`Outcome`]. It measures in rounds
 //! ([`rounds`]): every method once a round, so that noise meets all alike, and each round
@@ -29,7 +29,7 @@ pub trait Bench: Sync {
     /// One line for `list`.
     fn about(&self) -> &'static str;
 
-    /// What must be there.
+    /// Requirements.
     fn needs(&self) -> &'static [Need];
 
     /// The goals that the values in [`Outcome::goals`] are compared with.
@@ -42,7 +42,7 @@ pub trait Bench: Sync {
     fn run(&self, context: &Context) -> Result<Outcome>;
 }
 
-/// What the user asked for.
+/// Options of the command line.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Under a minute.
@@ -74,7 +74,7 @@ impl Options {
 
 /// The place and the means of one run.
 pub struct Context {
-    /// What the user asked for.
+    /// Options of the command line.
     pub options: Options,
     directory: RunDirectory,
     disk: Disk,
@@ -151,18 +151,18 @@ impl Context {
     }
 }
 
-/// What a bench found.
+/// Results of a bench.
 #[derive(Default)]
 pub struct Outcome {
-    /// What was done, in one line: sizes, rounds.
+    /// The parameters in one line: sizes, rounds.
     pub title: String,
     /// All samples.
     pub metrics: Metrics,
-    /// What is printed.
+    /// Printed tables.
     pub tables: Vec<Table>,
     /// The value for each goal, by its name.
     pub goals: BTreeMap<&'static str, Value>,
-    /// What a reader must know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
 }
 

@@ -58,7 +58,7 @@ impl Disk {
         }
     }
 
-    /// What it is, in words.
+    /// Description for the report.
     pub fn describe(&self) -> String {
         let Some(sysfs) = &self.sysfs else {
             return "no disk".to_owned();

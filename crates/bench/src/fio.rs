@@ -74,7 +74,7 @@ impl Fio {
     }
 }
 
-/// What a job's writes came to, or the reads of one that does not write.
+/// Results of a job's writes, or of its reads if it does not write.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Transfers {
     /// Bytes moved.

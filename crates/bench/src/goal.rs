@@ -94,7 +94,7 @@ impl Goal {
     }
 }
 
-/// What a run found for a goal.
+/// Measured value of a goal.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// To be evaluated.
@@ -114,7 +114,7 @@ impl From<f64> for Value {
 pub struct GoalResult {
     /// The goal's name.
     pub name: &'static str,
-    /// What was found.
+    /// The measured value.
     pub value: Option<f64>,
     /// The bound.
     pub goal: f64,

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::disk::Disk;
 
-/// What a reader needs to place a number.
+/// The machine, as context of the numbers.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// Model of the processor.

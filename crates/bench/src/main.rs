@@ -100,7 +100,7 @@ struct Arguments {
     extant: Option<PathBuf>,
 }
 
-/// What the bench program starts itself for.
+/// Internal commands, for which the bench starts itself.
 #[derive(Debug, Subcommand)]
 enum Inner {
     #[command(name = measured::WORD, hide = true)]

@@ -28,7 +28,7 @@ const PROBE: u64 = 64 << 20;
 const REPORTED: &str = "/sys/module/page_reporting/parameters/reported_kib";
 /// The guest reports free pages in passes of some seconds; no change for this long means that all
 /// are reported.
-const REPORTS_REST: Duration = Duration::from_secs(5);
+const REPORTS_IDLE_TIME: Duration = Duration::from_secs(5);
 
 /// Uses `bytes` of fresh memory once, in a process that then ends. What is free right
 /// after it, is warm. Returns MiB a second.
@@ -60,7 +60,7 @@ pub fn serve(bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// How fast free memory is right now, MiB a second.
+/// Write bandwidth of free memory, in MiB/s.
 pub fn probe() -> Result<f64> {
     touch(PROBE)
 }
@@ -72,7 +72,7 @@ pub fn cool(patience: Duration) -> Result<()> {
     fs::write("/proc/sys/vm/drop_caches", "3").context("dropping caches needs root")?;
     let start = Instant::now();
     let (mut last, mut since) = (reported(), start);
-    while start.elapsed() < patience && !(last.is_some() && since.elapsed() > REPORTS_REST) {
+    while start.elapsed() < patience && !(last.is_some() && since.elapsed() > REPORTS_IDLE_TIME) {
         thread::sleep(Duration::from_millis(200));
         let now = reported();
         if now != last {

@@ -10,11 +10,11 @@ use serde::{Serialize, Serializer, ser::SerializeStruct};
 /// Samples of one quantity.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Metric {
-    /// What was measured.
+    /// Name of the measured case.
     pub name: String,
     /// Its unit.
     pub unit: &'static str,
-    /// How, as one would type it.
+    /// The command as a user would type it.
     pub command: String,
     /// In the order of the rounds; at least one.
     pub samples: Vec<f64>,
@@ -71,7 +71,7 @@ impl Serialize for Metric {
     }
 }
 
-/// All metrics of a run, in the order in which they first came.
+/// All metrics of a run, in the order of their first samples.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
 pub struct Metrics {

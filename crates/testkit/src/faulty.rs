@@ -27,7 +27,7 @@ use crate::scratch::Mount;
 use crate::workdir::Workdir;
 use state::Shared;
 
-/// What goes wrong. The default is nothing.
+/// Injected faults. The default is none.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     /// How `fallocate` is answered.
@@ -92,7 +92,7 @@ pub enum DirectIoFault {
     Refused,
 }
 
-/// What was asked of the file system since it was mounted.
+/// Counters of requests since the mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Requests of every kind.
@@ -151,7 +151,7 @@ impl Faulty {
         }
     }
 
-    /// Where it is mounted. A test that asks makes progress.
+    /// The mount point. Reading it counts as progress of the test.
     pub fn path(&self) -> &Path {
         self.watchdog.progress();
         &self.place
@@ -162,7 +162,7 @@ impl Faulty {
         self.shared.set_faults(faults);
     }
 
-    /// What was asked of it so far. A test that asks makes progress.
+    /// The counters so far. Reading them counts as progress of the test.
     pub fn counters(&self) -> Counters {
         self.watchdog.progress();
         self.shared.counters()

@@ -40,7 +40,7 @@ pub struct Disk {
     pub bus: Bus,
 }
 
-/// What a guest has.
+/// Options of a guest.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Memory in MiB.

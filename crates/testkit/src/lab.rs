@@ -14,20 +14,20 @@ use crate::command;
 
 const STAMP: &str = "recipe";
 
-/// What can go wrong while preparing: a tool, the network, the disk.
+/// Errors while preparing: of a tool, the network, the disk.
 pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Something that a recipe makes.
 #[derive(Clone, Debug)]
 pub(crate) struct Recipe {
-    /// Where it is kept.
+    /// Its directory.
     pub(crate) directory: PathBuf,
     /// Changed whenever the result would be another one.
     pub(crate) version: &'static str,
 }
 
 impl Recipe {
-    /// It was made, by this version.
+    /// It exists with this version.
     pub(crate) fn is_ready(&self) -> bool {
         fs::read_to_string(self.directory.join(STAMP)).is_ok_and(|stamp| stamp == self.version)
     }

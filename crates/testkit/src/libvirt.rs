@@ -17,9 +17,9 @@ use crate::requires::{self, Requirement};
 use crate::user::{NOBODY, as_user};
 use crate::workdir::Workdir;
 
-/// What a test or a bench with a daemon needs, beside root.
+/// Requirements of a test or bench with a daemon, besides root.
 pub const PROGRAMS: [&str; 3] = ["libvirtd", "virsh", "setpriv"];
-/// How long its start may take.
+/// Time limit of its start.
 const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A daemon at work. Ended when dropped.
@@ -95,7 +95,7 @@ impl Libvirt {
         command
     }
 
-    /// What `virsh` prints.
+    /// Output of `virsh`.
     ///
     /// # Panics
     /// When it fails.
@@ -108,7 +108,7 @@ impl Libvirt {
 
 impl Drop for Libvirt {
     fn drop(&mut self) {
-        // It may have ended.
+        // It may have ended already.
         let _ = kill_process(Pid::from_child(&self.daemon), Signal::TERM);
         let _ = self.daemon.wait();
     }

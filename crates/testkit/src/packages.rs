@@ -1,4 +1,4 @@
-//! What the kit needs of the distribution.
+//! Packages of the distribution that the kit needs.
 
 /// The Debian packages behind every part of the kit, for `cargo xtask setup`.
 ///

@@ -24,7 +24,7 @@ pub use mount::Mount;
 use crate::command::{must, tool};
 use crate::workdir::Workdir;
 
-/// What a [`Scratch`] shall be.
+/// Builder of a [`Scratch`].
 #[derive(Clone, Debug)]
 pub struct Builder {
     filesystem: Filesystem,

@@ -60,7 +60,7 @@ impl Workdir {
         })
     }
 
-    /// Where it is. The name `lock` in it is taken.
+    /// Its path. The name `lock` in it is reserved.
     pub fn path(&self) -> &Path {
         self.directory.path()
     }

@@ -55,7 +55,7 @@ const P99: &str = QUANTILES[1].0;
 const COUNT: &str = "requests";
 const MILLIS: &str = "ms";
 const PIECES: &str = "requests below";
-const LARGEST: &str = "MiB at most";
+const BYTES_MAX: &str = "MiB at most";
 const EXTENTS: &str = "extents";
 
 const LOOP: Names = Names {
@@ -96,7 +96,7 @@ struct Subject {
     device: Box<dyn Device>,
     /// The file below.
     path: Option<PathBuf>,
-    /// It as the loop device sees it.
+    /// The file as the loop device uses it.
     file: Option<Arc<CountingFile<HostFile>>>,
 }
 
@@ -265,7 +265,7 @@ fn huge(subject: &Subject, written: u64, metrics: &mut Metrics) -> Result<()> {
             let pieces = file.take();
             let largest = crate::measured::mib(pieces.largest);
             metrics.record(&metric, PIECES, "", pieces.count as f64);
-            metrics.record(&metric, LARGEST, "", largest);
+            metrics.record(&metric, BYTES_MAX, "", largest);
         }
         if let Some(path) = &subject.path {
             let extents = HostFile::open_read(path)?.extents(range)?.len();
@@ -349,7 +349,7 @@ fn latencies(subjects: &[Subject], metrics: &Metrics) -> Result<Table> {
 }
 
 fn assigns(subjects: &[Subject], size: u64, metrics: &Metrics) -> Result<Table> {
-    let units = [MILLIS, PIECES, LARGEST, EXTENTS];
+    let units = [MILLIS, PIECES, BYTES_MAX, EXTENTS];
     let heading = [&["assign"], &units[..]].concat();
     let mut table = Table::new(&heading);
     for subject in subjects {

@@ -28,7 +28,7 @@ const SIGINT: &str = "SIGINT to exit";
 const SIGTERM: &str = "SIGTERM to exit";
 const KILLED: &str = "written before kill -9";
 const RESUMED: &str = "found by the next run";
-const REST: &str = "written by the next run";
+const SECOND_RUN_BYTES: &str = "written by the next run";
 const COUNTED: &str = "written by the next run, kernel's count";
 const LET_IN: &str = "from the kill to a run that is let in";
 const SUM: &str = "both runs, of the size";
@@ -180,7 +180,7 @@ impl Work<'_> {
             (SIGTERM, "ms"),
             (KILLED, "MiB"),
             (RESUMED, "MiB"),
-            (REST, "MiB"),
+            (SECOND_RUN_BYTES, "MiB"),
             (COUNTED, "MiB"),
             (LET_IN, "ms"),
             (SUM, ""),

@@ -87,7 +87,7 @@ impl Bench for Pool {
     }
 }
 
-/// Of a volume that is made alone.
+/// Size of a volume that is created alone.
 fn size(options: &Options) -> u64 {
     options.size(1 << 30, 256 << 20)
 }
@@ -144,7 +144,7 @@ fn shown(context: &Context, libvirt: &Libvirt, command: &Command) -> String {
     context.shown(command).replace(&work, "RUN")
 }
 
-/// What `extant` answers as JSON.
+/// Runs `extant` and parses its JSON output.
 fn ask(command: &mut Command) -> Result<serde_json::Value> {
     Ok(serde_json::from_str(&text(command)?)?)
 }

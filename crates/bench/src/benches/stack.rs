@@ -53,12 +53,12 @@ const SYNCS: &str = "syncs, ms";
 const SLOWEST: &str = "slowest write, ms";
 /// Pieces of the files, from the top one down, after the last write.
 const PIECES: [&str; 3] = ["extents", "1 below", "2 below"];
-/// Those of them that the writes added, in all files.
+/// Pieces that the writes added, in all files.
 const ADDED: &str = "added";
 
 const KIB: f64 = 1024.0;
 const MIB: f64 = KIB * KIB;
-/// What is shown of the requests to a device.
+/// The reported statistics of requests to a device.
 const OPERATIONS: [Counted; 4] = [
     counted(OperationKind::Assign, "assigns", Some(("MiB each", MIB))),
     counted(OperationKind::Write, "writes", Some(("KiB each", KIB))),

@@ -26,7 +26,7 @@ const IOPS: &str = "IOPS";
 /// The bench.
 pub struct Sync4k;
 
-/// What the file is before the writes.
+/// State of the file before the writes.
 #[derive(Clone, Copy, Debug)]
 enum State {
     Sparse,

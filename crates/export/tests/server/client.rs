@@ -201,7 +201,7 @@ impl Client {
         self.reply()
     }
 
-    /// The data, which has to come in one piece; in a simple reply as long as it was asked for.
+    /// The data, which must be one chunk; in a simple reply of the requested length.
     pub fn read(&mut self, flags: u16, offset: u64, length: u64) -> Vec<u8> {
         let bytes = self.encode(READ, flags, offset, length);
         self.send(&bytes);
@@ -271,7 +271,7 @@ impl Client {
     pub fn try_until_ack(&mut self) -> bool {
         let mut bytes = Vec::new();
         let mut more = [0; 256];
-        // An acknowledgement is twenty bytes, the last of all.
+        // The acknowledgement is twenty bytes, the last ones.
         let is_acknowledged = |bytes: &[u8]| {
             let end = [&GO.to_be_bytes()[..], &ACK.to_be_bytes(), &[0; 4]].concat();
             bytes.len() > 38 && bytes.ends_with(&end)

@@ -1,4 +1,4 @@
-//! What is negotiated, and what is refused before there is an export.
+//! The handshake: accepted and refused options.
 
 use std::sync::Arc;
 

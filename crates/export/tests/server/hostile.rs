@@ -230,7 +230,7 @@ fn flood_of_a_client_that_takes_no_replies_is_held_back() {
         resident() - before < 64 * MIB as i64,
         "memory stays bounded"
     );
-    // Others are served.
+    // Other clients are served.
     assert_eq!(client.read(0, 0, 512), [0; 512]);
 }
 

@@ -82,7 +82,7 @@ fn output(command: &mut Command) -> String {
 /// Runs Python code with a handle `h` that is connected.
 #[track_caller]
 fn shell(uri: &str, code: &str) {
-    // The distribution's Python has the module, where there are others.
+    // If several Pythons are installed, the distribution's one has the module.
     let nbdsh = &mut tool("nbdsh");
     output(
         nbdsh

@@ -139,7 +139,7 @@ fn handshake_that_dawdles_is_cut_off() {
     let mut client = Client::new(&server);
     client.send(b"IHAVE");
     client.expect_end();
-    // Once there is an export, a client may think as long as it likes.
+    // A client with an export may be idle without limit.
     let mut client = Client::ready(&server, None, &[]);
     std::thread::sleep(Duration::from_millis(700));
     assert_eq!(client.read(0, 0, 512), [0; 512]);

@@ -18,7 +18,7 @@ const BLOCKS: usize = 24;
 const SECTOR: usize = 512;
 const STEPS: usize = 40;
 
-/// What sectors of each block may hold: first what is durable, then what came later.
+/// Permitted contents of each block's sectors: the durable one, then later ones.
 #[derive(Clone)]
 struct Promise(Vec<Vec<u8>>);
 

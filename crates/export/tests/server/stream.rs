@@ -26,7 +26,7 @@ fn replies_do_not_wait_for_the_slowest() {
     for takes in STREAMS {
         let (server, device) = server_on(takes, ServerOptions::default());
         let mut client = Client::ready(&server, Some(STRUCTURED), &[]);
-        device.keep(10 * 4096);
+        device.hold_transfers_at(10 * 4096);
         let reads: Vec<u8> = (0..64)
             .flat_map(|at| client.encode(READ, 0, at * 4096, 4096))
             .collect();
@@ -48,7 +48,7 @@ fn what_is_no_transfer_goes_on_beside_a_stream() {
     for takes in STREAMS {
         let (server, device) = server_on(takes, ServerOptions::default());
         let mut client = Client::ready(&server, Some(STRUCTURED), &[]);
-        device.keep(0);
+        device.hold_transfers_at(0);
         let mut bytes = client.encode(WRITE, 0, 0, 4096);
         bytes.extend([1; 4096]);
         bytes.extend(client.encode(WRITE, 0, 4096, 4096));
@@ -102,7 +102,7 @@ fn more_transfers_than_a_stream_holds_are_all_made() {
         let (server, device) = server_on(takes, ServerOptions::default());
         let mut client = Client::ready(&server, Some(STRUCTURED), &[]);
         // The first of them stays, so that its slot is not free.
-        device.keep(0);
+        device.hold_transfers_at(0);
         for round in 0..3u8 {
             let first = u64::from(round) * 300;
             let writes: Vec<u8> = (first..first + 300)
@@ -128,7 +128,7 @@ fn client_that_vanishes_leaves_what_it_asked_for_done() {
     for takes in STREAMS {
         let (server, device) = server_on(takes, ServerOptions::default());
         let mut client = Client::ready(&server, None, &[]);
-        device.keep(0);
+        device.hold_transfers_at(0);
         let mut bytes = Vec::new();
         for at in 0..100u64 {
             bytes.extend(client.encode(WRITE, 0, at * 4096, 4096));

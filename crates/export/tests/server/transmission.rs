@@ -329,7 +329,7 @@ fn client_that_waits_for_each_reply_is_served_by_one_thread() {
         ServerOptions::default(),
     );
     let mut client = Client::ready(&server, Some(STRUCTURED), &[]);
-    // Where several came at once, others have helped.
+    // Several requests at once are served by several workers.
     let several: Vec<u8> = (0..64)
         .flat_map(|at| client.encode(READ, 0, at * 512, 512))
         .collect();

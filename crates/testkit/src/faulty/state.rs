@@ -1,4 +1,4 @@
-//! What the mount and the test share: the store, the faults in force, the counters.
+//! State shared by the mount and the test: the store, the active faults, the counters.
 //!
 //! One lock guards it all. A request takes it after its latency, and never holds it while
 //! it waits.
@@ -17,7 +17,7 @@ use super::{Counters, DirectIoFault, FallocateFault, Faults, WriteFault};
 
 const TICK: Duration = Duration::from_millis(2);
 
-/// What the mount and the test share.
+/// State shared by the mount and the test.
 #[derive(Debug)]
 pub(super) struct Shared {
     state: Mutex<State>,

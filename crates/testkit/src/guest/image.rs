@@ -35,7 +35,7 @@ const USERLAND: [&str; 10] = [
     "qemu-system-x86",
 ];
 
-/// What it takes to mount a share and put a layer over it.
+/// Modules for mounting a share with an overlay.
 const BOOT_MODULES: [&str; 3] = ["9p", "9pnet_virtio", "overlay"];
 
 const INIT: &str = include_str!("init.sh");

@@ -1,4 +1,4 @@
-//! What a file holds and how much space it has.
+//! Contents and allocated space of a file.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};

@@ -12,10 +12,10 @@ pub(super) struct CountingFile<F> {
     largest: AtomicU64,
 }
 
-/// Requests for space since the last look.
+/// Allocation requests since the last call of `take`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pieces {
-    /// How many.
+    /// Number of requests.
     pub(super) count: u64,
     /// Bytes of the largest.
     pub(super) largest: u64,

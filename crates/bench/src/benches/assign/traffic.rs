@@ -16,7 +16,7 @@ use crate::random::Random;
 
 /// Bytes of a request.
 const BLOCK: usize = 4096;
-const PAUSE: Duration = Duration::from_micros(50);
+const THINK_TIME: Duration = Duration::from_micros(50);
 
 /// Whether requests are counted.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -102,7 +102,7 @@ fn repeat(
         if stop.load(Ordering::Relaxed) {
             return Ok(times);
         }
-        thread::sleep(PAUSE);
+        thread::sleep(THINK_TIME);
     }
 }
 
@@ -142,7 +142,7 @@ mod tests {
             .into_iter()
             .zip(before.into_iter().zip(after))
         {
-            // What came between the gate and the first look is counted too.
+            // `before` may miss requests between the gate and the first check.
             assert!((after - before..=after).contains(&(counted.len() as u64)));
         }
     }

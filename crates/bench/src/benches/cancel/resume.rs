@@ -10,7 +10,9 @@ use extant_space::ExtentState;
 use extant_testkit::oracle::filefrag;
 use serde::Deserialize;
 
-use super::{COUNTED, DISK, KILLED, LET_IN, MISSES_MAX, REST, RESUMED, SUM, Work, clear};
+use super::{
+    COUNTED, DISK, KILLED, LET_IN, MISSES_MAX, RESUMED, SECOND_RUN_BYTES, SUM, Work, clear,
+};
 use crate::measured::{Measured, measure, mib};
 
 /// A killed run that holds its file longer than this is a fault.
@@ -87,7 +89,7 @@ impl Work<'_> {
         let metrics = &mut self.metrics;
         metrics.record(KILLED, "MiB", &killed, mib(found));
         metrics.record(RESUMED, "MiB", &shown, mib(created.resumed_bytes));
-        metrics.record(REST, "MiB", &shown, mib(created.written_bytes));
+        metrics.record(SECOND_RUN_BYTES, "MiB", &shown, mib(created.written_bytes));
         metrics.record(COUNTED, "MiB", &shown, mib(counted));
         // Requests that were in flight may end after the kill: more is there than was found.
         let first = found.max(created.resumed_bytes);

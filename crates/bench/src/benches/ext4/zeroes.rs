@@ -126,7 +126,7 @@ fn growth(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let engine = image.open()?;
     let root = engine.root()?;
     let runs = context.options.runs(5, 1);
-    // One more, that reads the bitmaps.
+    // One more run, which reads the bitmaps.
     for round in 0..=runs {
         for size in SIZES {
             context.step(format!("fallocate, round {round}: {}", size_word(size)));

@@ -37,7 +37,7 @@ const FALLOCATE: &str = "create, fallocate -l";
 /// Memory counts as cold when it is this much slower than warm memory.
 const COLD: f64 = 0.6;
 
-/// What free memory is like when a command begins.
+/// State of the free memory before a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Memory {
     Warm,
@@ -126,7 +126,7 @@ fn evaluate(outcome: &mut Outcome) -> Result<()> {
         let least = ratios.into_iter().reduce(f64::min);
         least.context("a goal without cases")
     };
-    // What takes no time cannot be slower.
+    // A command without measurable time cannot be slower.
     let in_space: Vec<_> = Kind::ALL
         .into_iter()
         .filter(|kind| kind.takes_space() || kind.mode == "metadata")

@@ -36,7 +36,7 @@ pub(super) const RATE: &str = "requests/s";
 const CPU_UNIT: &str = "us CPU/request";
 const PEAK_UNIT: &str = "MiB peak memory";
 
-/// What a client does.
+/// A client's workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Job {
     name: &'static str,
@@ -53,7 +53,7 @@ const READ_64: Job = Job::random("read, depth 64", "randread", 64);
 const WRITE_IN_ORDER: Job = Job::in_order("write 1 MiB in order", "write");
 const READ_IN_ORDER: Job = Job::in_order("read 1 MiB in order", "read");
 
-/// One image each, with what is done to it.
+/// The workloads of each image.
 const SAMPLES: [&[Job]; 3] = [
     &[WRITE_1],
     &[WRITE_64],
@@ -95,23 +95,23 @@ impl Job {
     }
 }
 
-/// What a goal is about: the worst ratio of these cases, ours over theirs.
-struct Judgement {
+/// The cases of a goal: its value is their lowest ratio, ours over theirs.
+struct GoalCases {
     goal: &'static str,
     kinds: &'static [Kind],
     jobs: &'static [Job],
     unit: &'static str,
 }
 
-const JUDGEMENTS: [Judgement; 7] = [
-    Judgement::of(DEPTH_1, &Kind::ALL, &[WRITE_1]),
-    Judgement::of(DEPTH_64_OFF, &[Kind::qcow2("off")], &[WRITE_64]),
-    Judgement::of(
+const JUDGEMENTS: [GoalCases; 7] = [
+    GoalCases::of(DEPTH_1, &Kind::ALL, &[WRITE_1]),
+    GoalCases::of(DEPTH_64_OFF, &[Kind::qcow2("off")], &[WRITE_64]),
+    GoalCases::of(
         DEPTH_64_MAPPED,
         &[Kind::qcow2("metadata"), Kind::qcow2("falloc")],
         &[WRITE_64],
     ),
-    Judgement::of(
+    GoalCases::of(
         DEPTH_64_FULL,
         &[
             Kind::raw("off"),
@@ -121,9 +121,9 @@ const JUDGEMENTS: [Judgement; 7] = [
         ],
         &[WRITE_64],
     ),
-    Judgement::of(READS, &Kind::ALL, &[READ_1, READ_64]),
-    Judgement::of(IN_ORDER, &Kind::ALL, &[WRITE_IN_ORDER, READ_IN_ORDER]),
-    Judgement {
+    GoalCases::of(READS, &Kind::ALL, &[READ_1, READ_64]),
+    GoalCases::of(IN_ORDER, &Kind::ALL, &[WRITE_IN_ORDER, READ_IN_ORDER]),
+    GoalCases {
         goal: CPU,
         kinds: &Kind::ALL,
         jobs: &[WRITE_64, READ_64],
@@ -131,7 +131,7 @@ const JUDGEMENTS: [Judgement; 7] = [
     },
 ];
 
-impl Judgement {
+impl GoalCases {
     const fn of(goal: &'static str, kinds: &'static [Kind], jobs: &'static [Job]) -> Self {
         Self {
             goal,
@@ -248,7 +248,7 @@ fn take_samples(context: &Context, places: &[Place], outcome: &mut Outcome) -> R
     Ok(())
 }
 
-/// One image, from its making to its end.
+/// One sample: creates, serves, measures and removes an image.
 fn sample(
     context: &Context,
     place: &Place,
@@ -280,7 +280,7 @@ fn sample(
     Ok(())
 }
 
-/// Of the metrics of one kind of request.
+/// Name of the metrics of one kind of request.
 pub(super) fn name(place: &Place, kind: Kind, job: &Job, side: Side) -> String {
     format!("{}, {kind}, {}, {side}", place.name, job.name)
 }
@@ -318,7 +318,7 @@ mod tests {
         }
         let places = [place];
         let mut worst = |goal, unit| {
-            let judgement = Judgement {
+            let judgement = GoalCases {
                 goal,
                 kinds: &Kind::ALL,
                 jobs: &[WRITE_64, READ_64],

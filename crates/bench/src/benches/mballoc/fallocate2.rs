@@ -35,13 +35,13 @@ const TIMED_MAX: usize = 1 << 21;
 /// Which allocations are timed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Timing {
-    /// None: only their number counts.
+    /// No times, only the number.
     Off,
     /// A sample of them.
     Sampled,
 }
 
-/// What a run found.
+/// Result of a run.
 pub(super) struct Sample {
     /// Allocations a second, of all threads together.
     pub(super) rate: f64,
@@ -55,7 +55,7 @@ pub(super) struct Sample {
     pub(super) times: Vec<Duration>,
 }
 
-/// What a thread shows of itself.
+/// Per-thread state that other threads read.
 struct Shown {
     allocations: AtomicU64,
     /// The transaction that it is in, or has been in last.

@@ -21,7 +21,7 @@ use crate::table::{Table, number};
 pub(super) struct Disk {
     name: &'static str,
     gibibytes: u64,
-    /// How full it is before.
+    /// Share of used blocks before the test.
     share: f64,
     /// Goal: extents per file.
     pub(super) extents: &'static str,
@@ -68,7 +68,7 @@ const FREE: &str = "free extents/file";
 const FREE_BEFORE: &str = "free extents/file before";
 const AGED: &str = "ns/operation aged";
 
-/// What the files and the free space look like.
+/// Extents of the files, and the free space.
 struct Found {
     extents: f64,
     most: usize,

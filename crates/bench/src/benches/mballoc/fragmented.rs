@@ -19,7 +19,7 @@ pub(super) struct Fragmented {
     seed: u64,
 }
 
-/// What a group is like, and the numbers that its runs are drawn from.
+/// A group's parameters, and the generator of its runs.
 struct Sketch {
     random: Random,
     free: u32,

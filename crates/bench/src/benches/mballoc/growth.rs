@@ -162,7 +162,7 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-/// What one case found.
+/// Result of one case.
 struct Found {
     latencies: Latencies,
     scanned: f64,
@@ -245,7 +245,7 @@ fn fail(allocator: &Allocator, size: &str, metrics: &mut Metrics) -> Result<()> 
     Ok(())
 }
 
-/// What is held, the oldest first.
+/// Held allocations, the oldest first.
 #[derive(Default)]
 struct Held {
     allocations: VecDeque<Vec<BlockRange>>,

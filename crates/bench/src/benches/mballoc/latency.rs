@@ -1,4 +1,4 @@
-//! How long one allocation takes, among fallocate2's.
+//! Latency of single allocations during fallocate2.
 
 use std::time::Duration;
 

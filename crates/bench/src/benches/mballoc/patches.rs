@@ -58,7 +58,7 @@ const PATCHES: [Part; 6] = [
     },
 ];
 
-/// What goes further.
+/// Extensions beyond the patches.
 const FURTHER: [Part; 3] = [
     Part {
         name: "stream goals that stay",

@@ -94,7 +94,7 @@ fn solve(mut rows: Vec<Vec<f64>>) -> Option<Vec<f64>> {
         rows.swap(column, pivot);
         let (done, rest) = rows.split_at_mut(column + 1);
         let row = &done[column];
-        // What is left of a column that depends on others is rounding.
+        // The remainder of a linearly dependent column is a rounding error.
         if row[column].abs() <= f64::EPSILON * row.iter().fold(0.0, |a: f64, b| a.max(b.abs())) {
             return None;
         }

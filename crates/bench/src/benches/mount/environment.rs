@@ -20,7 +20,7 @@ use extant_testkit::scratch::{Filesystem, Mount, Scratch};
 use super::floor;
 use crate::bench::Context;
 
-/// Of every image.
+/// Size of every image.
 pub(super) const SIZE: ByteSize = ByteSize(4 << 30);
 /// Memory that an image may take.
 const MEMORY: u64 = 3 << 30;
@@ -68,10 +68,10 @@ impl Peer {
         Self::FloorWithBytes,
     ];
 
-    /// Those who need a kernel that offers FUSE over io_uring.
+    /// Peers that need FUSE over io_uring in the kernel.
     const RINGS: [Self; 2] = [Self::ExtantRings, Self::FloorRings];
 
-    /// Whether it is ours.
+    /// Whether `extant mount` serves it.
     pub(super) fn is_extant(self) -> bool {
         matches!(self, Self::Extant | Self::ExtantRings)
     }
@@ -117,7 +117,7 @@ enum Served {
     Kernel(Scratch),
 }
 
-/// All of them.
+/// All environments.
 pub(super) struct Environments(Vec<(Peer, Environment)>);
 
 impl Environments {
@@ -140,21 +140,21 @@ impl Environments {
         self.0.iter().map(|(peer, _)| *peer).collect()
     }
 
-    /// Those who do the work.
+    /// The peers that store data.
     pub(super) fn file_systems(&self) -> Vec<Peer> {
         let mut peers = self.with_floor();
         peers.retain(|peer| !matches!(peer, Peer::Floor | Peer::FloorRings));
         peers
     }
 
-    /// Those, and the floor.
+    /// The same peers and the floor.
     pub(super) fn with_floor(&self) -> Vec<Peer> {
         let mut peers = self.all();
         peers.retain(|&peer| peer != Peer::FloorWithBytes);
         peers
     }
 
-    /// Where a peer's files are.
+    /// The mount point of a peer.
     pub(super) fn path(&self, peer: Peer) -> &Path {
         let mut environments = self.0.iter();
         let found = environments.find(|(other, _)| *other == peer);
@@ -162,7 +162,7 @@ impl Environments {
         environment.path()
     }
 
-    /// How each was mounted.
+    /// The mount command of each peer.
     pub(super) fn commands(&self) -> impl Iterator<Item = String> {
         let environments = self.0.iter();
         environments.map(|(peer, environment)| format!("{peer}: {}", environment.command))
@@ -313,7 +313,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended.
+        // It may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -71,7 +71,7 @@ pub fn serve(directory: &Path, data: Option<&Path>, io_uring: IoUring) -> Result
 struct Floor {
     /// The number of the next node.
     next: AtomicU64,
-    /// Where bytes come from and go to.
+    /// Source and destination of data.
     data: Option<File>,
 }
 

@@ -11,7 +11,7 @@ use crate::table::{Table, number, spread};
 
 /// A part's cases and peers.
 pub(super) struct RateTable {
-    /// What is measured, as the heading of the table.
+    /// Heading of the table.
     pub(super) title: &'static str,
     pub(super) unit: &'static str,
     pub(super) peers: Vec<Peer>,

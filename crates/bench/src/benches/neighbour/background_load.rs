@@ -59,7 +59,7 @@ struct Line {
     done_bytes: u64,
 }
 
-/// What the running program and its watcher share.
+/// State shared by the running program and its observer.
 #[derive(Default)]
 struct Shared {
     stop: AtomicBool,
@@ -88,7 +88,7 @@ impl BackgroundLoad {
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         let keeper = {
             let shared = Arc::clone(&shared);
-            thread::spawn(move || keep(&shared, command, kind, bytes))
+            thread::spawn(move || run_repeatedly(&shared, command, kind, bytes))
         };
         Ok(Self {
             shared,
@@ -117,7 +117,7 @@ impl BackgroundLoad {
 }
 
 /// Runs the command repeatedly until stopped.
-fn keep(shared: &Shared, mut command: Command, kind: Kind, bytes: u64) -> Result<()> {
+fn run_repeatedly(shared: &Shared, mut command: Command, kind: Kind, bytes: u64) -> Result<()> {
     while !shared.stop.load(Ordering::SeqCst) {
         let mut child = command.spawn().context(kind.name())?;
         let errors = child.stderr.take().context("stderr is piped")?;

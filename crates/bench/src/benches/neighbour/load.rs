@@ -8,7 +8,7 @@ use crate::fio::{Fio, Transfers};
 /// Writers of the bandwidth job.
 pub(super) const WRITERS: u64 = 10;
 
-/// One of the seed's jobs.
+/// One of the two jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Load {
     Bandwidth,
@@ -35,7 +35,7 @@ impl Load {
         }
     }
 
-    /// What counts.
+    /// The metric of the job.
     pub(super) fn value(self, writes: &Transfers) -> f64 {
         match self {
             Self::Bandwidth => writes.mib_per_second,
@@ -86,9 +86,9 @@ impl Load {
 /// Sizes.
 #[derive(Clone, Copy)]
 pub(super) struct Files {
-    /// Of each of the ten.
+    /// Bytes of each of the ten files.
     pub(super) bandwidth: u64,
-    /// Of the latency job.
+    /// Bytes of the latency job's file.
     pub(super) latency: u64,
     /// The size of the background load's file: more than it can finish meanwhile.
     pub(super) big: u64,

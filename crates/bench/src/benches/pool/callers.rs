@@ -191,7 +191,7 @@ impl<'a> Place<'a> {
         Ok(failed)
     }
 
-    /// What the pool's account and its files differ by.
+    /// Difference between the pool's accounting and its files.
     fn difference(&self, callers: usize, outcome: &mut Outcome) -> Result<u64> {
         let mut info = self.context.extant();
         let info = ask(info.args(["pool", "info", "--json"]).arg(&self.pool))?;

@@ -197,7 +197,7 @@ impl Work<'_> {
         };
         let (command, file) = made;
         self.time(method, &command, outcome)?;
-        self.look(method, &file, outcome);
+        self.record_state(method, &file, outcome);
         match method {
             Method::Virsh => self.delete(&[VOLUME.to_owned()]),
             _ => Ok(fs::remove_file(&file)?),
@@ -212,8 +212,8 @@ impl Work<'_> {
         Ok(())
     }
 
-    /// What the file is.
-    fn look(&self, method: Method, file: &Path, outcome: &mut Outcome) {
+    /// Records the state of the file.
+    fn record_state(&self, method: Method, file: &Path, outcome: &mut Outcome) {
         let map = filefrag(file);
         let metrics = &mut outcome.metrics;
         for (unit, state) in [
@@ -239,7 +239,7 @@ impl Work<'_> {
         let how = "extant_pool::Pool::submit and Job::run, in a pool that is open";
         let metrics = &mut outcome.metrics;
         metrics.record(method.name(), TIME, how, each * 1000.0);
-        self.look(method, &self.sides.ours.join(&names[0]), outcome);
+        self.record_state(method, &self.sides.ours.join(&names[0]), outcome);
         for name in &names {
             fs::remove_file(self.sides.ours.join(name))?;
         }
@@ -259,7 +259,7 @@ impl Work<'_> {
         let each = (taken.seconds - nothing.seconds) / ALONE as f64;
         let metrics = &mut outcome.metrics;
         metrics.record(method.name(), TIME, how, each * 1000.0);
-        self.look(method, &self.sides.theirs.join(&names[0]), outcome);
+        self.record_state(method, &self.sides.theirs.join(&names[0]), outcome);
         self.delete(&names)
     }
 

@@ -73,7 +73,7 @@ impl Stack {
         files.map(|level| &*level.file as &dyn SpaceFile).collect()
     }
 
-    /// What was asked of the device below each file system so far, from the top one down.
+    /// Requests so far to the device below each file system, from the top one down.
     pub(super) fn requests(&self) -> Vec<StatisticsSnapshot> {
         let devices = self.levels.iter().rev();
         devices.map(|level| level.device.snapshot()).collect()

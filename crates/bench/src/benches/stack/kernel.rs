@@ -17,7 +17,7 @@ use super::MKFS;
 use super::pieces::places;
 use super::program::{Block, Target};
 
-/// Whether the program's space is made known to the file system below.
+/// Whether the program's allocation is passed to the file system below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passing {
     /// Not, as the kernel does.

@@ -30,11 +30,11 @@ pub(super) trait Target {
     fn sync(&self) -> Result<()>;
 }
 
-/// How long the writing took.
+/// Duration of the writes.
 pub(super) struct Times {
-    /// All of it.
+    /// Total.
     pub(super) total: Duration,
-    /// Of that, the syncs.
+    /// Part of the total in syncs.
     pub(super) syncs: Duration,
     /// The write that took longest.
     pub(super) slowest: Duration,

@@ -81,7 +81,7 @@ impl Work<'_> {
         command
     }
 
-    /// One sample of `method`. The new file is gone afterwards.
+    /// Takes one sample of `method` and removes the file.
     pub(super) fn sample(&mut self, method: Method) -> Result<()> {
         match method {
             Method::Create => self.rated(method, &self.create(&self.new)),
