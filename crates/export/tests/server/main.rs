@@ -7,8 +7,8 @@
 mod client;
 mod handshake;
 mod hostile;
-mod judges;
 mod limits;
+mod oracles;
 mod power;
 mod probe;
 mod shutdown;

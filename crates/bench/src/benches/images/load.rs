@@ -103,7 +103,7 @@ struct GoalCases {
     unit: &'static str,
 }
 
-const JUDGEMENTS: [GoalCases; 7] = [
+const GOAL_CASES: [GoalCases; 7] = [
     GoalCases::of(DEPTH_1, &Kind::ALL, &[WRITE_1]),
     GoalCases::of(DEPTH_64_OFF, &[Kind::qcow2("off")], &[WRITE_64]),
     GoalCases::of(
@@ -170,8 +170,8 @@ impl GoalCases {
 /// Takes the samples, evaluates the goals and adds the tables.
 pub(super) fn measure(context: &Context, places: &[Place], outcome: &mut Outcome) -> Result<()> {
     take_samples(context, places, outcome)?;
-    for judgement in &JUDGEMENTS {
-        judgement.evaluate(places, outcome)?;
+    for cases in &GOAL_CASES {
+        cases.evaluate(places, outcome)?;
     }
     let peak = outcome
         .metrics
@@ -318,13 +318,13 @@ mod tests {
         }
         let places = [place];
         let mut worst = |goal, unit| {
-            let judgement = GoalCases {
+            let cases = GoalCases {
                 goal,
                 kinds: &Kind::ALL,
                 jobs: &[WRITE_64, READ_64],
                 unit,
             };
-            judgement.evaluate(&places, &mut outcome).unwrap();
+            cases.evaluate(&places, &mut outcome).unwrap();
             outcome.goals[goal].clone()
         };
         assert_eq!(worst("rates", RATE), 1.0.into());
