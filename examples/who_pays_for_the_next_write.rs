@@ -1,4 +1,4 @@
-//! Tells which parts of a file the next overwrite can use as they are.
+//! Shows which parts of a file an overwrite can use without allocation or conversion.
 //!
 //!     cargo run -p extant-examples --bin who_pays_for_the_next_write -- FILE
 //!
@@ -17,13 +17,13 @@ fn main() {
         eprintln!("usage: who_pays_for_the_next_write FILE");
         std::process::exit(2);
     };
-    if let Err(error) = tell(Path::new(&path)) {
+    if let Err(error) = show(Path::new(&path)) {
         eprintln!("{error}");
         std::process::exit(1);
     }
 }
 
-fn tell(path: &Path) -> Result<()> {
+fn show(path: &Path) -> Result<()> {
     let file = HostFile::open_read(path)?;
     let (mut nothing, mut conversion, mut allocation) = (0, 0, 0);
     file.for_each_extent(ByteRange::new(0, file.size()?), &mut |extent| {

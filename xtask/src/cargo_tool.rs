@@ -1,7 +1,7 @@
 //! Programs from the package registry that the project's commands run.
 //!
-//! One found on the machine is used; otherwise a pinned version is built once, without optimisation, into the target
-//! folder.
+//! An installed program is used; otherwise a pinned version is built once, without optimisation,
+//! into the target directory.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -22,9 +22,10 @@ pub struct CargoTool {
 impl CargoTool {
     /// The program, built now if it has to be.
     pub fn program(&self, workspace: &Workspace) -> Result<PathBuf> {
-        match self.is_installed() {
-            true => Ok(self.name.into()),
-            false => self.build(workspace),
+        if self.is_installed() {
+            Ok(self.name.into())
+        } else {
+            self.build(workspace)
         }
     }
 
@@ -50,7 +51,7 @@ impl CargoTool {
             cargo.env("CARGO_TARGET_DIR", tools.join("build"));
             cargo.env("CARGO_PROFILE_DEV_DEBUG", "0");
             step::run(&mut cargo)?;
-            // Half a gigabyte that nothing needs any more; a failure to remove it costs nothing else.
+            // Frees half a gigabyte; a failure has no other effect.
             let _ = std::fs::remove_dir_all(tools.join("build"));
         }
         Ok(program)

@@ -1,10 +1,10 @@
 //! `cargo xtask ci`: exactly what CI runs.
 //!
-//! Every step runs even when an earlier one failed, so that one run shows all
-//! there is to mend; only set-up ends the run, as nothing after it could
-//! succeed. The table of times at the end is held against the budget: 45
-//! minutes on a fresh machine with two cores. Steps may be named: those that
-//! only read the code take two minutes, and a commit should not wait for more.
+//! Every step runs even after a failed one, so that one run shows all
+//! failures; only a failed set-up ends the run. The table of times at the end
+//! is compared with the budget: 45 minutes on a fresh machine with two cores.
+//! Steps may be selected by name: those that only read the code take two
+//! minutes, which is enough before a commit.
 
 use std::env;
 use std::fmt::Write;
@@ -36,14 +36,14 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     STEPS.iter().map(|(name, _)| *name)
 }
 
-/// What a step came to.
+/// The result of a step.
 struct Outcome {
     name: &'static str,
     took: Duration,
     error: Option<String>,
 }
 
-/// Runs the steps that are named, all when none is, in the order of CI, and prints their table.
+/// Runs the named steps, or all, in the order of CI, and prints their table.
 pub fn run(workspace: &Workspace, only: &[String]) -> Result<()> {
     let mut outcomes = Vec::new();
     for (name, work) in wanted(only) {

@@ -19,7 +19,7 @@ const CHECKS: [&str; 4] = ["check", "licenses", "bans", "sources"];
 /// Checks the licences, sources and versions of all dependencies.
 pub fn run(workspace: &Workspace) -> Result<()> {
     let mut command = Command::new(CARGO_DENY.program(workspace)?);
-    // Duplicates are worth knowing when one looks for them, not in every run.
+    // Duplicates are a matter for a separate review.
     command.args(["--log-level", "error"]).args(CHECKS);
     step::run(command.current_dir(workspace.root()))
 }

@@ -1,4 +1,4 @@
-//! `cargo xtask dist`: what a package of the command consists of.
+//! `cargo xtask dist`: the contents of a distribution package.
 //!
 //! `target/dist` then holds `extant`, `man/man*/*.gz`, `completions/*`, `sbin/*` (the
 //! names by which mount(8) and umount(8) find the program) and the licences. The
@@ -16,7 +16,7 @@ use anyhow::{Context, Result};
 use crate::step;
 use crate::workspace::Workspace;
 
-/// Shells and the names under which each looks for completions.
+/// Shells and the names of their completion files.
 const COMPLETIONS: [(&str, &str); 3] = [
     ("bash", "extant.bash"),
     ("zsh", "_extant"),
@@ -26,10 +26,10 @@ const COMPLETIONS: [(&str, &str); 3] = [
 /// Links to the program, to be put into /sbin.
 const MOUNT_HELPERS: [&str; 2] = ["mount.fuse.extant", "umount.fuse.extant"];
 
-/// What programs that are linked with the library ask for; another number is another ABI.
+/// The soname, which changes with the ABI.
 const SONAME: &str = "libextant.so.0";
 
-/// Builds the release binary and writes everything anew.
+/// Builds the release binary and rewrites `target/dist`.
 pub fn run(workspace: &Workspace) -> Result<()> {
     step::heading("build");
     step::run(&mut workspace.cargo(&["build", "--release", "--locked", "--package", "extant"]))?;
@@ -77,7 +77,7 @@ pub fn run(workspace: &Workspace) -> Result<()> {
     add_library(workspace, &target.join("release"), &dist)
 }
 
-/// The shared library says its name, with which programs that are linked with it ask for it.
+/// Sets the soname of the shared library.
 fn build_library(workspace: &Workspace) -> Result<()> {
     let link = format!("link-arg=-Wl,-soname,{SONAME}");
     let package = ["--release", "--locked", "--package", "extant-capi"];
@@ -134,7 +134,7 @@ fn add_library(workspace: &Workspace, built: &Path, dist: &Path) -> Result<()> {
         .with_context(|| format!("{}: cannot write", path.display()))
 }
 
-/// What pkg-config tells of the library, wherever the folder is put.
+/// The relocatable pkg-config file.
 fn pkg_config(version: &str) -> String {
     format!(
         "prefix=${{pcfiledir}}/../..\n\

@@ -1,10 +1,11 @@
-//! `cargo xtask instructions`: counts the instructions of hot paths and compares them with a baseline.
+//! `cargo xtask instructions`: counts the instructions of hot paths and compares them with a
+//! baseline.
 //!
-//! Unlike time, instructions are the same on a busy machine. A crate that has hot paths lists and runs them in its
-//! example, and keeps the baseline beside its manifest, in `instructions.json`. Each path runs under
-//! callgrind for two counts; the difference leaves out what comes before and after.
+//! Instruction counts do not depend on the load of the machine. A crate with hot paths runs them in
+//! an example and has its baseline in `instructions.json` beside the manifest. Each path runs under
+//! callgrind with two repeat counts; the difference excludes set-up and clean-up.
 //!
-//! Another compiler makes other code: the baseline names its own, and with another the margin is wider.
+//! The baseline records its compiler; for another one the margin is wider.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,7 +18,7 @@ use serde_json::{Value, json};
 use crate::step;
 use crate::workspace::Workspace;
 
-/// Crates with hot paths, by package and folder, and the example that runs them.
+/// Crates with hot paths: package and directory, and the example that runs them.
 const CRATES: [(&str, &str, &str); 2] = [
     ("extant-mballoc", "crates/mballoc", "hot_paths"),
     ("extant-ext4", "crates/ext4", "ext4_hot_paths"),
@@ -31,7 +32,7 @@ const BASELINE: &str = "instructions.json";
 /// What to do with the counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Then {
-    /// Hold them against the baseline.
+    /// Compare them with the baseline.
     Compare,
     /// Make them the baseline.
     Update,
@@ -100,7 +101,7 @@ fn callgrind(program: &Path, path: &str, count: u64) -> Result<u64> {
     if !output.status.success() {
         bail!("`{line}` failed ({}): {said}", output.status);
     }
-    collected(&said).with_context(|| format!("`{line}` told no count: {said}"))
+    collected(&said).with_context(|| format!("`{line}` printed no count: {said}"))
 }
 
 /// The number in callgrind's line `==PID== Collected : N`.

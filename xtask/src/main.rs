@@ -131,9 +131,10 @@ fn run(command: Command, test_args: &[String]) -> Result<ExitCode> {
         }
         Command::Instructions(args) => instructions::run(
             &workspace,
-            match args.update {
-                true => instructions::Then::Update,
-                false => instructions::Then::Compare,
+            if args.update {
+                instructions::Then::Update
+            } else {
+                instructions::Then::Compare
             },
         ),
         Command::Suites => suites::run(&workspace),

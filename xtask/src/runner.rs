@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result};
 use rustix::process::{self as unix, Pid, Signal, WaitOptions, WaitStatus};
 
-/// Seconds that replace [`LIMIT`], for test programs that are asked to do more than in CI.
+/// Seconds that replace [`LIMIT`], for test programs that run longer than in CI.
 const LIMIT_VARIABLE: &str = "EXTANT_TEST_LIMIT";
 /// Longer than any test program takes in CI, short enough to leave time for the programs after it.
 const LIMIT: Duration = Duration::from_secs(15 * 60);
@@ -27,7 +27,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 const FUSE_CONNECTIONS: &str = "/sys/fs/fuse/connections";
 
-/// What a test program came to.
+/// The result of a test program.
 struct Outcome {
     /// `None` where the program was killed.
     code: Option<u8>,
@@ -109,7 +109,7 @@ fn copy_output(output: ChildStdout, failed: &Mutex<Vec<String>>) {
         .is_ok_and(|length| length > 0)
     {
         let mut stdout = std::io::stdout().lock();
-        // With nobody to read our output, the exit code still counts.
+        // Our output may have no reader; the exit code still counts.
         let _ = stdout.write_all(&line).and_then(|()| stdout.flush());
         if let Some(name) = failed_test(&String::from_utf8_lossy(&line)) {
             failed
@@ -197,7 +197,7 @@ fn report(problem: &str) {
 fn kill_descendants(before: &[PathBuf]) {
     let kill = || {
         for pid in descendants() {
-            // It may have ended in between.
+            // It may have ended since it was listed.
             let _ = unix::kill_process(pid, Signal::KILL);
         }
         no_descendants()

@@ -1,8 +1,9 @@
-//! `cargo xtask suites`: test suites of others against a mount, as root.
+//! `cargo xtask suites`: third-party test suites against a mount, as root.
 //!
-//! pjdfstest asks what POSIX says of each call on names, permissions, times and links. Linux has no file flags nor NFSv4
-//! lists, and FUSE tells nobody how many links a file may have: those of its tests leave themselves out. All others have to
-//! pass. A run takes a minute, and building the suite another, so it is no step of CI.
+//! pjdfstest tests the POSIX semantics of calls on names, permissions, times and links. It skips
+//! tests of features that Linux or FUSE lacks: file flags, NFSv4 ACLs, the maximal link count. All
+//! others have to pass. A run takes a minute and building the suite another, so it is no step of
+//! CI.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -19,7 +20,8 @@ const PJDFSTEST: CargoTool = CargoTool {
     version: "0.2.2",
     features: None,
 };
-/// What Linux and the file system can, and two users that every Debian has. `allow_remount` is for each run to say.
+/// Features of Linux and the file system, and two users of every Debian system. Each run sets
+/// `allow_remount`.
 const CONFIGURATION: &str = r#"
 [features]
 posix_fallocate = {}
@@ -33,10 +35,11 @@ allow_remount = REMOUNT
 [dummy_auth]
 entries = [["nobody", "nogroup"], ["games", "games"]]
 "#;
-/// The runs, by what their tests are called, and whether they may remount. Tests before leave files open, and the kernel's
-/// own ext4 cannot be remounted then: those of a read-only file system are a run of their own.
+/// The runs: test name patterns, and whether they may remount. Some tests leave files open, and
+/// then even the kernel's ext4 cannot be remounted: the tests of a read-only file system are a
+/// separate run.
 const RUNS: [(&[&str], &str); 2] = [(&["erofs"], "true"), (&[], "false")];
-/// Runs its arguments with a /sbin of its own, of links to what is in the real one and to the program.
+/// Runs its arguments with a private /sbin: links to the real one's files and to the program.
 const WITH_HELPER: &str = r#"
     sbin=$(readlink -f /sbin)
     mkdir -p "$work/sbin.old" "$work/sbin"
@@ -52,46 +55,46 @@ const IMAGE_BYTES: u64 = 256 << 20;
 pub fn run(workspace: &Workspace) -> Result<()> {
     let suite = PJDFSTEST.program(workspace)?;
     step::run(&mut workspace.cargo(&["build", "--locked", "-p", "extant"]))?;
-    let ground = Ground::new(workspace)?;
+    let environment = Environment::new(workspace)?;
     for cache in ["writeback", "no_writeback"] {
         step::heading(&format!("pjdfstest, {cache}"));
-        ground.run(&suite, cache)?;
+        environment.run(&suite, cache)?;
     }
     Ok(())
 }
 
-/// A folder of its own for an image, and two places to mount at. Whatever is mounted goes with the value.
-struct Ground {
+/// A temporary directory with an image and two mount points. Drop unmounts them.
+struct Environment {
     extant: PathBuf,
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
-impl Ground {
+impl Environment {
     fn new(workspace: &Workspace) -> Result<Self> {
         let target = workspace.target_dir()?;
-        // Other users have to reach it, which they may not in the target folder.
-        let folder = std::env::temp_dir().join(format!("extant-suites-{}", std::process::id()));
-        let ground = Self {
+        // Other users have no access to the target directory.
+        let directory = std::env::temp_dir().join(format!("extant-suites-{}", std::process::id()));
+        let environment = Self {
             extant: target.join("debug/extant"),
-            folder,
+            directory,
         };
-        for place in [ground.mount(), ground.other()] {
+        for place in [environment.mount(), environment.other()] {
             fs::create_dir_all(&place).with_context(|| place.display().to_string())?;
         }
-        Ok(ground)
+        Ok(environment)
     }
 
     fn mount(&self) -> PathBuf {
-        self.folder.join("mount")
+        self.directory.join("mount")
     }
 
-    /// A file system of another kind, for links and renames that would leave theirs.
+    /// Another file system, for links and renames across file systems.
     fn other(&self) -> PathBuf {
-        self.folder.join("other")
+        self.directory.join("other")
     }
 
     fn run(&self, suite: &Path, cache: &str) -> Result<()> {
-        let image = self.folder.join("image");
+        let image = self.directory.join("image");
         fs::File::create(&image)?.set_len(IMAGE_BYTES)?;
         step::run(command("mke2fs", &["-q", "-F", "-t", "ext4"]).arg(&image))?;
         step::run(command("mount", &["-t", "tmpfs", "-o", "mode=755", "tmpfs"]).arg(self.other()))?;
@@ -113,16 +116,16 @@ impl Ground {
     }
 
     fn run_tests(&self, suite: &Path, tests: &[&str], may_remount: &str) -> Result<()> {
-        let configuration = self.folder.join("pjdfstest.toml");
+        let configuration = self.directory.join("pjdfstest.toml");
         fs::write(
             &configuration,
             CONFIGURATION.replace("REMOUNT", may_remount),
         )?;
-        // Its remounts call mount(8), which looks for a program of this kind of file system in /sbin.
+        // Its remounts call mount(8), which searches /sbin for the mount helper.
         let mut command = command("unshare", &["--mount", "--propagation", "private"]);
         command.args(["sh", "-euc", WITH_HELPER, "sh"]).arg(suite);
         command
-            .env("work", &self.folder)
+            .env("work", &self.directory)
             .env("extant", &self.extant);
         command.arg("--configuration-file").arg(&configuration);
         command.arg("--path").arg(self.mount());
@@ -131,13 +134,13 @@ impl Ground {
     }
 }
 
-impl Drop for Ground {
+impl Drop for Environment {
     fn drop(&mut self) {
         for place in [self.mount(), self.other()] {
             // After a success there is nothing to unmount.
             let _ = command("umount", &["-q", "-l"]).arg(place).status();
         }
-        let _ = fs::remove_dir_all(&self.folder);
+        let _ = fs::remove_dir_all(&self.directory);
     }
 }
 

@@ -14,7 +14,8 @@ const PACKAGE_OPTIONS: [&str; 2] = ["-p", "--package"];
 /// Options that say how to build, as they matter to `cargo build` as well.
 const PROFILE_OPTIONS: [&str; 2] = ["-r", "--release"];
 
-/// Crates whose lock-free parts are run by a model checker, in place of the standard library's primitives.
+/// Crates whose concurrent parts run under a model checker instead of the standard library's
+/// primitives.
 const SHUTTLE_CRATES: [&str; 2] = ["extant-mballoc", "extant-jbd2"];
 
 /// Sets up, builds the binaries, and runs the tests.
@@ -27,8 +28,8 @@ pub fn run(workspace: &Workspace, cargo_args: &[String], test_args: &[String]) -
 pub fn run_tests(workspace: &Workspace, cargo_args: &[String], test_args: &[String]) -> Result<()> {
     // The path is taken before the build, which may replace the file.
     let runner = runner_setting()?;
-    // Tests of the guest and the kill loops run the binaries by their place in
-    // the target folder; cargo test alone builds only those of the crate under test.
+    // Tests of the guest and the kill loops run the binaries by their path in
+    // the target directory; cargo test alone builds only those of the crate under test.
     step::heading("build the binaries");
     let mut build = workspace.cargo(&["build", "--workspace", "--bins"]);
     build.args(build_args(cargo_args));
@@ -59,7 +60,7 @@ fn runner_setting() -> Result<String> {
     Ok(format!("target.'cfg(all())'.runner={words}"))
 }
 
-/// Runs the tests of the model checker, which take the place of the ordinary ones in a build of their own.
+/// Runs the tests of the model checker, which replace the ordinary ones in a separate build.
 fn shuttle(workspace: &Workspace, runner: &str) -> Result<()> {
     for package in SHUTTLE_CRATES {
         step::heading(&format!("schedules of {package}"));

@@ -1,7 +1,7 @@
-//! Where the workspace is, and cargo as run in it.
+//! The workspace, and cargo commands in it.
 //!
-//! `cargo run` tells the program at run time where its manifest is, so that a
-//! clone may be moved together with its target folder.
+//! The manifest's path comes from `cargo run` at run time, so that a clone may
+//! be moved together with its target directory.
 
 use std::env;
 use std::path::{Path, PathBuf};
@@ -24,18 +24,18 @@ impl Workspace {
             .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
         let root = manifest_dir
             .parent()
-            .context("xtask's manifest has no folder above it")?;
+            .context("xtask's manifest has no parent directory")?;
         Ok(Self {
             root: root.to_owned(),
         })
     }
 
-    /// Its root folder.
+    /// Its root directory.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// Cargo, the one that runs us, with these arguments, in the root folder.
+    /// The cargo that runs us, with these arguments, in the root directory.
     pub fn cargo(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
         command.args(args).current_dir(&self.root);
@@ -49,12 +49,12 @@ impl Workspace {
         serde_json::from_str(&text).context("cargo metadata did not print JSON")
     }
 
-    /// The folder that cargo builds into.
+    /// Cargo's target directory.
     pub fn target_dir(&self) -> Result<PathBuf> {
         let metadata = self.metadata()?;
         let target = metadata["target_directory"]
             .as_str()
-            .context("cargo metadata names no target folder")?;
+            .context("cargo metadata names no target directory")?;
         Ok(target.into())
     }
 }

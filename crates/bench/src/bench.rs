@@ -1,4 +1,4 @@
-//! What a bench is, and what it is given.
+//! The interface of a bench, and its context.
 //!
 //! A bench names its needs and goals, and fills an [`Outcome`]. It measures in rounds
 //! ([`rounds`]): every method once a round, so that noise meets all alike, and each round
@@ -14,10 +14,10 @@ use anyhow::{Result, ensure};
 use extant_space::ByteSize;
 use extant_testkit::command;
 
+use crate::directory::RunDirectory;
 use crate::disk::Disk;
-use crate::figures::Figures;
-use crate::folder::Folder;
 use crate::goal::{Goal, Value};
+use crate::metrics::Metrics;
 use crate::needs::Need;
 use crate::table::Table;
 
@@ -29,20 +29,20 @@ pub trait Bench: Sync {
     /// One line for `list`.
     fn about(&self) -> &'static str;
 
-    /// What must be there.
+    /// Requirements.
     fn needs(&self) -> &'static [Need];
 
-    /// What the values in [`Outcome::goals`] are held against.
+    /// The goals that the values in [`Outcome::goals`] are compared with.
     fn goals(&self) -> &'static [Goal];
 
-    /// Bytes that the bench's files take at most, in the folder.
+    /// Most bytes that the bench's files occupy.
     fn disk_bytes(&self, options: &Options) -> u64;
 
     /// Measures.
     fn run(&self, context: &Context) -> Result<Outcome>;
 }
 
-/// What the user asked for.
+/// Options of the command line.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Under a minute.
@@ -74,48 +74,48 @@ impl Options {
 
 /// The place and the means of one run.
 pub struct Context {
-    /// What the user asked for.
+    /// Options of the command line.
     pub options: Options,
-    folder: Folder,
+    directory: RunDirectory,
     disk: Disk,
     extant: PathBuf,
 }
 
 impl Context {
-    /// Makes the folder, in `parent` or under `target/`. Fails when there is no room.
+    /// Creates the directory in `parent` or below `target/`. Fails without enough free space.
     pub fn new(
         bench: &dyn Bench,
         options: Options,
         parent: Option<&Path>,
         extant: PathBuf,
     ) -> Result<Self> {
-        let folder = Folder::new(parent, bench.name())?;
+        let directory = RunDirectory::new(parent, bench.name())?;
         let wanted = bench.disk_bytes(&options);
-        let room = rustix::fs::statvfs(folder.path())?;
+        let room = rustix::fs::statvfs(directory.path())?;
         let available = room.f_bavail * room.f_frsize;
         ensure!(
             wanted <= available,
             "{}: {} wanted, {} available; choose another --dir or --size",
-            folder.path().display(),
+            directory.path().display(),
             ByteSize(wanted),
             ByteSize(available)
         );
         Ok(Self {
             options,
-            disk: Disk::of(folder.path())?,
-            folder,
+            disk: Disk::of(directory.path())?,
+            directory,
             extant,
         })
     }
 
-    /// The folder of this run, on the file system that is measured.
+    /// The directory of this run, on the file system that is measured.
     pub fn path(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
     /// A file in it.
     pub fn file(&self, name: &str) -> PathBuf {
-        self.folder.path().join(name)
+        self.directory.path().join(name)
     }
 
     /// The disk under it.
@@ -137,12 +137,12 @@ impl Context {
         self.disk.settle(Duration::from_millis(patience));
     }
 
-    /// Tells on stderr what goes on.
+    /// Reports the current step on stderr.
     pub fn step(&self, what: impl std::fmt::Display) {
         eprintln!("  {what}");
     }
 
-    /// A command as a reader would type it: without the folders of this run.
+    /// A command as a reader would type it, without the directories of this run.
     pub fn shown(&self, command: &Command) -> String {
         command::line(command)
             .replace(&format!("{}", self.extant.display()), "extant")
@@ -151,18 +151,18 @@ impl Context {
     }
 }
 
-/// What a bench found.
+/// Results of a bench.
 #[derive(Default)]
 pub struct Outcome {
-    /// What was done, in one line: sizes, rounds.
+    /// The parameters in one line: sizes, rounds.
     pub title: String,
     /// All samples.
-    pub figures: Figures,
-    /// What is printed.
+    pub metrics: Metrics,
+    /// Printed tables.
     pub tables: Vec<Table>,
     /// The value for each goal, by its name.
     pub goals: BTreeMap<&'static str, Value>,
-    /// What a reader must know.
+    /// Notes for the reader.
     pub notes: Vec<String>,
 }
 

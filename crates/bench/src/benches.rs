@@ -1,7 +1,7 @@
 //! The registry: every bench there is.
 //!
-//! A new bench is a file in this folder and a line in [`ALL`]; its goals go into the
-//! table of docs/benchmarks.md, which a test holds against the code.
+//! A new bench is a file in this directory and a line in [`ALL`]; its goals go into the
+//! table of docs/benchmarks.md, which a test compares with the code.
 
 mod assign;
 mod cancel;

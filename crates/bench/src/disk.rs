@@ -1,8 +1,8 @@
-//! The disk under a folder: its name and its counters.
+//! The disk under a directory: its name and its counters.
 //!
-//! Removing a file on a file system mounted with `discard` starts discards that go on
+//! Removing a file on a file system mounted with `discard` starts discards that continue
 //! after the journal's commit. A sample taken meanwhile is too low, so [`Disk::settle`]
-//! watches the disk's counters until they rest.
+//! polls the disk's counters until they stop changing.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -16,14 +16,14 @@ use rustix::fs::{major, minor};
 
 /// Counters that rest this long count as quiet.
 const QUIET: Duration = Duration::from_millis(300);
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// Sectors in sysfs are of this size whatever the disk's own.
 const SECTOR: u64 = 512;
 
 /// A disk, as sysfs shows it.
 #[derive(Clone, Debug)]
 pub struct Disk {
-    /// Its folder in sysfs; none for file systems without a disk (tmpfs, btrfs, FUSE).
+    /// Its directory in sysfs; none for file systems without a disk (tmpfs, btrfs, FUSE).
     sysfs: Option<PathBuf>,
 }
 
@@ -39,7 +39,7 @@ impl Disk {
         })
     }
 
-    /// Bytes written since boot, by everybody.
+    /// Bytes written since boot, by all processes.
     pub fn written_bytes(&self) -> Option<u64> {
         Some(self.counters()?.get(6)? * SECTOR)
     }
@@ -50,7 +50,7 @@ impl Disk {
         let start = Instant::now();
         let (mut last, mut since) = (self.counters(), start);
         while since.elapsed() < QUIET && start.elapsed() < patience {
-            thread::sleep(LOOK);
+            thread::sleep(POLL_INTERVAL);
             let now = self.counters();
             if now != last {
                 (last, since) = (now, Instant::now());
@@ -58,7 +58,7 @@ impl Disk {
         }
     }
 
-    /// What it is, in words.
+    /// Description for the report.
     pub fn describe(&self) -> String {
         let Some(sysfs) = &self.sysfs else {
             return "no disk".to_owned();
@@ -91,8 +91,8 @@ fn parse_counters(text: &str) -> Vec<u64> {
         .collect()
 }
 
-fn number(folder: &Path, file: &str) -> Option<u64> {
-    fs::read_to_string(folder.join(file))
+fn number(directory: &Path, file: &str) -> Option<u64> {
+    fs::read_to_string(directory.join(file))
         .ok()?
         .trim()
         .parse()

@@ -1,6 +1,6 @@
 //! fio: builds its command line and reads its JSON.
 //!
-//! Figures are fio's own count, which leaves out its start: where fio is the ceiling,
+//! Metrics are fio's own count, which leaves out its start: where fio is the ceiling,
 //! that makes the ceiling higher.
 
 use std::path::Path;
@@ -28,7 +28,8 @@ impl Fio {
             .set("fallocate", "none")
     }
 
-    /// What a disk does at most for a file that is there: large writes, several in flight, synced at their end.
+    /// The bandwidth of a disk on an existing file: large writes, several in flight, synced at the
+    /// end.
     pub fn ceiling(file: &Path, size_bytes: u64) -> Self {
         Self::write("ceiling")
             .set("ioengine", "io_uring")
@@ -73,7 +74,7 @@ impl Fio {
     }
 }
 
-/// What a job's writes came to, or the reads of one that does not write.
+/// Results of a job's writes, or of its reads if it does not write.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Transfers {
     /// Bytes moved.

@@ -1,8 +1,8 @@
-//! Goals: what a figure must reach, and whether it did.
+//! Goals: what a metric must reach, and whether it did.
 //!
 //! Goals are declared by the benches and written for readers in the table of
 //! docs/benchmarks.md; a test holds the two against each other. Goals are ratios or
-//! absolute limits, of figures from the same run.
+//! absolute limits, of metrics from the same run.
 
 use std::fmt;
 
@@ -68,13 +68,13 @@ impl Goal {
     }
 
     /// Holds a value against the bound; `None` is a value that the bench failed to give.
-    pub fn judge(&self, value: Option<&Value>) -> Judged {
+    pub fn evaluate(&self, value: Option<&Value>) -> GoalResult {
         let (value, met, why) = match value {
             Some(Value::Measured(value)) => (Some(*value), Some(self.is_met(*value)), None),
             Some(Value::Meaningless(value, why)) => (Some(*value), None, Some(why.clone())),
             None => (None, Some(false), Some("not measured".to_owned())),
         };
-        Judged {
+        GoalResult {
             name: self.name,
             value,
             goal: self.bound,
@@ -94,12 +94,12 @@ impl Goal {
     }
 }
 
-/// What a run found for a goal.
+/// Measured value of a goal.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// To be judged.
+    /// To be evaluated.
     Measured(f64),
-    /// Measured where the goal's premise does not hold, and why; not judged.
+    /// Measured although the goal's premise does not hold, and why; not evaluated.
     Meaningless(f64, String),
 }
 
@@ -111,10 +111,10 @@ impl From<f64> for Value {
 
 /// A goal and what became of it.
 #[derive(Clone, Debug, Serialize)]
-pub struct Judged {
+pub struct GoalResult {
     /// The goal's name.
     pub name: &'static str,
-    /// What was found.
+    /// The measured value.
     pub value: Option<f64>,
     /// The bound.
     pub goal: f64,
@@ -125,20 +125,20 @@ pub struct Judged {
     pub unit: &'static str,
     /// Which side is good.
     pub comparison: Comparison,
-    /// `None`: not judged.
+    /// `None`: not evaluated.
     pub met: Option<bool>,
-    /// Why it was not judged or not measured.
+    /// Why it was not evaluated or not measured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
 }
 
-impl Judged {
+impl GoalResult {
     /// In a word.
     pub fn word(&self) -> &'static str {
         match self.met {
             Some(true) => "met",
             Some(false) => "MISSED",
-            None => "not judged",
+            None => "not evaluated",
         }
     }
 }
@@ -173,7 +173,7 @@ mod tests {
             Goal::at_least("a", 1.2, ""),
             Goal::at_most("b", 64.0, "MiB"),
         );
-        let met = |goal: &Goal, value: f64| goal.judge(Some(&value.into())).met;
+        let met = |goal: &Goal, value: f64| goal.evaluate(Some(&value.into())).met;
         assert_eq!(met(&least, 1.2), Some(true));
         assert_eq!(met(&least, 1.19), Some(false));
         assert_eq!(met(&most, 64.0), Some(true));
@@ -184,10 +184,10 @@ mod tests {
     #[test]
     fn value_that_is_missing_is_a_miss_and_a_meaningless_one_is_not() {
         let goal = Goal::at_least("a", 1.2, "");
-        assert_eq!(goal.judge(None).word(), "MISSED");
+        assert_eq!(goal.evaluate(None).word(), "MISSED");
         let value = Value::Meaningless(0.1, "memory stayed warm".to_owned());
-        let judged = goal.judge(Some(&value));
-        assert_eq!((judged.word(), judged.value), ("not judged", Some(0.1)));
+        let result = goal.evaluate(Some(&value));
+        assert_eq!((result.word(), result.value), ("not evaluated", Some(0.1)));
     }
 
     #[test]
@@ -207,7 +207,7 @@ mod tests {
     #[test]
     fn json_of_a_goal_names_the_comparison() {
         let goal = Goal::at_most("a", 64.0, "MiB");
-        let json = serde_json::to_value(goal.judge(Some(&12.5.into()))).unwrap();
+        let json = serde_json::to_value(goal.evaluate(Some(&12.5.into()))).unwrap();
         assert_eq!(
             json,
             serde_json::json!({"name": "a", "value": 12.5, "goal": 64.0, "unit": "MiB",

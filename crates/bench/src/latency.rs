@@ -1,4 +1,4 @@
-//! How long operations took that are too short or too many for a figure each.
+//! Latency quantiles of operations that are too short or too many for a metric each.
 //!
 //! Samples are kept whole and sorted at the end: a histogram's buckets would blur the ratio of
 //! two medians.
@@ -11,7 +11,7 @@ pub struct Latencies {
 }
 
 impl Latencies {
-    /// `None` of nothing.
+    /// `None` without samples.
     pub fn new(mut samples: Vec<Duration>) -> Option<Self> {
         samples.sort_unstable();
         (!samples.is_empty()).then_some(Self { sorted: samples })
@@ -29,7 +29,7 @@ impl Latencies {
     }
 }
 
-/// What taking the time itself adds to a sample: the median of looking at the clock twice.
+/// Cost of the time measurement: the median difference of two consecutive clock reads.
 pub fn clock_cost() -> Duration {
     let twice = |_| {
         let start = Instant::now();

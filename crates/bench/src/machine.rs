@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::disk::Disk;
 
-/// What a reader needs to place a number.
+/// The machine, as context of the numbers.
 #[derive(Clone, Debug, Serialize)]
 pub struct Machine {
     /// Model of the processor.
@@ -24,13 +24,13 @@ pub struct Machine {
     pub disk: String,
     /// The file system measured on, with its mount options.
     pub file_system: String,
-    /// Load average of the last minute when the bench began: above 0.5, somebody else is here.
+    /// Load average of the last minute when the bench began: above 0.5, other processes are active.
     pub load: f64,
 }
 
 impl Machine {
-    /// This machine, with the disk and file system of `folder`.
-    pub fn of(folder: &Path, disk: &Disk) -> Result<Self> {
+    /// This machine, with the disk and file system of `directory`.
+    pub fn of(directory: &Path, disk: &Disk) -> Result<Self> {
         let read = |file: &str| fs::read_to_string(file).unwrap_or_default();
         let load = read("/proc/loadavg");
         Ok(Self {
@@ -39,7 +39,7 @@ impl Machine {
             memory_bytes: memory(&read("/proc/meminfo")),
             kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
             disk: disk.describe(),
-            file_system: mount_of(&read("/proc/self/mounts"), folder).unwrap_or_default(),
+            file_system: mount_of(&read("/proc/self/mounts"), directory).unwrap_or_default(),
             load: load
                 .split_whitespace()
                 .next()
@@ -76,14 +76,14 @@ fn memory(text: &str) -> u64 {
     kib << 10
 }
 
-/// Type and options of the mount that holds `folder`: the longest that is a prefix, the
+/// Type and options of the mount that holds `directory`: the longest that is a prefix, the
 /// last of equals.
-fn mount_of(mounts: &str, folder: &Path) -> Option<String> {
+fn mount_of(mounts: &str, directory: &Path) -> Option<String> {
     let fields = mounts.lines().filter_map(|line| {
         let fields: Vec<_> = line.split(' ').collect();
         Some((*fields.get(1)?, *fields.get(2)?, *fields.get(3)?))
     });
-    let holding = fields.filter(|(place, ..)| folder.starts_with(place));
+    let holding = fields.filter(|(place, ..)| directory.starts_with(place));
     let (_, kind, options) = holding.max_by_key(|(place, ..)| place.len())?;
     Some(format!("{kind} ({options})"))
 }
@@ -95,7 +95,7 @@ mod tests {
     #[test]
     fn mount_is_the_innermost_and_the_last() {
         let mounts = "/dev/a / ext4 rw 0 0\n/dev/b /x xfs rw 0 0\n/dev/c /x btrfs ro 0 0\n";
-        let mount = |folder| mount_of(mounts, Path::new(folder));
+        let mount = |directory| mount_of(mounts, Path::new(directory));
         assert_eq!(mount("/x/y").as_deref(), Some("btrfs (ro)"));
         assert_eq!(mount("/xy").as_deref(), Some("ext4 (rw)"));
     }

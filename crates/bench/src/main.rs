@@ -1,13 +1,13 @@
-//! `extant-bench`: everything that Extant measures, beside its peers.
+//! `extant-bench`: measurements of Extant and its peers.
 //!
 //! `cargo run --release -p extant-bench -- NAME` runs one bench; `list` names them all.
-//! What each measures, what to beware of, and the goals: docs/benchmarks.md.
+//! What each measures, pitfalls, and the goals: docs/benchmarks.md.
 //!
 //! One file per bench in `benches/`, one registry there. A bench fills an [`Outcome`] with
-//! figures, tables and the values of its goals; everything else is the frame's:
-//! arguments and folder ([`mod@bench`]), statistics ([`figures`]), the goals' judgement
+//! metrics, tables and the values of its goals. The frame provides the rest:
+//! arguments and directory ([`mod@bench`]), statistics ([`metrics`]), evaluation of goals
 //! ([`goal`]), the printed and the JSON report ([`report`]), peers ([`needs`], [`fio`]),
-//! quiet between samples ([`disk`], [`memory`]).
+//! idle time between samples ([`disk`], [`memory`]).
 //!
 //! [`Outcome`]: bench::Outcome
 
@@ -16,15 +16,15 @@
 mod bench;
 mod benches;
 mod commit;
+mod directory;
 mod disk;
-mod figures;
 mod fio;
-mod folder;
 mod goal;
 mod latency;
 mod machine;
 mod measured;
 mod memory;
+mod metrics;
 mod needs;
 mod peers;
 mod product;
@@ -72,7 +72,7 @@ struct Arguments {
     /// The bench; `list` names them, `pages` makes the pages of docs/results from their data
     name: Option<String>,
 
-    /// Smaller and fewer: under a minute, for a look; its figures settle nothing
+    /// Smaller and fewer: under a minute, for a look; its metrics settle nothing
     #[arg(long)]
     quick: bool,
 
@@ -96,7 +96,7 @@ struct Arguments {
     #[arg(long, value_name = "SIZE")]
     size: Option<ByteSize>,
 
-    /// Where to measure [default: a folder under target/]
+    /// Where to measure [default: a directory under target/]
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 
@@ -105,7 +105,7 @@ struct Arguments {
     extant: Option<PathBuf>,
 }
 
-/// What the bench program starts itself for.
+/// Internal commands, for which the bench starts itself.
 #[derive(Debug, Subcommand)]
 enum Inner {
     #[command(name = measured::WORD, hide = true)]
@@ -143,10 +143,7 @@ fn run(arguments: Arguments) -> Result<ExitCode> {
             directory,
             data,
         }) => {
-            let io_uring = match io_uring {
-                true => IoUring::On,
-                false => IoUring::Off,
-            };
+            let io_uring = if *io_uring { IoUring::On } else { IoUring::Off };
             floor::serve(directory, data.as_deref(), io_uring)?;
         }
         None => return measure(arguments),

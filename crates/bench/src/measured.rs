@@ -1,8 +1,8 @@
 //! Runs a command to its end and takes its time and its peak memory.
 //!
-//! The kernel tells the peak memory only of all children together. So the bench starts
-//! itself as a go-between that has one child: the command. The clock runs from just
-//! before its start until it has ended.
+//! The kernel reports the peak memory only over all children. So the bench starts
+//! itself as an intermediate process with one child: the command. The time is measured from
+//! just before its start until its end.
 
 use std::env;
 use std::ffi::{OsStr, OsString};
@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// The go-between's word on the command line.
 pub const WORD: &str = "__measure";
 
-/// What a command took.
+/// Resources used by a command.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Measured {
     /// Wall-clock time, start and exit included.
@@ -26,7 +26,7 @@ pub struct Measured {
     pub peak_memory_bytes: u64,
     /// Bytes that it made the disk write, by the kernel's count; metadata is not in it.
     pub written_bytes: u64,
-    /// What it printed.
+    /// Its output.
     pub stdout: String,
     stderr: String,
     success: bool,
@@ -64,13 +64,13 @@ pub fn measure(command: &Command) -> Result<Measured> {
     Ok(measured)
 }
 
-/// What a program said at its end: lines of progress come before it.
+/// The last three lines of a program's output; progress lines come before them.
 fn last_lines(text: &str) -> String {
     let lines: Vec<_> = text.trim().lines().collect();
     lines[lines.len().saturating_sub(3)..].join("; ")
 }
 
-/// The go-between itself.
+/// The intermediate process.
 pub fn serve(words: &[OsString]) -> Result<()> {
     let (program, arguments) = words.split_first().context("no command")?;
     let mut command = Command::new(program);

@@ -1,10 +1,11 @@
-//! Makes free memory warm or cold, for peers that write through the page cache; and counts that of this process.
+//! Makes free memory warm or cold, for peers that write through the page cache; and measures the
+//! memory of this process.
 //!
-//! On many virtual machines the guest tells the host which pages are free (free page
-//! reporting), and the host takes them back. The first touch of such a page is a fault on
-//! the host: buffered writes are then several times slower than to memory that was in use
-//! a moment ago. Both occur in practice, so both are measured, each after a step that
-//! makes it so, and a small probe tells whether it did.
+//! On many virtual machines the guest reports free pages to the host (free page
+//! reporting), which reclaims them. The first access to such a page is a fault on
+//! the host: buffered writes are then several times slower than to recently used
+//! memory. Both occur in practice, so both are measured, each after a step that
+//! prepares it; a small probe checks the result.
 
 use std::env;
 use std::fs;
@@ -25,8 +26,9 @@ pub const WORD: &str = "__touch";
 const PROBE: u64 = 64 << 20;
 /// The kernel's count of pages given to the host, where it is shown.
 const REPORTED: &str = "/sys/module/page_reporting/parameters/reported_kib";
-/// Reports come in passes of some seconds; no news for this long means all is told.
-const REPORTS_REST: Duration = Duration::from_secs(5);
+/// The guest reports free pages in passes of some seconds; no change for this long means that all
+/// are reported.
+const REPORTS_IDLE_TIME: Duration = Duration::from_secs(5);
 
 /// Uses `bytes` of fresh memory once, in a process that then ends. What is free right
 /// after it, is warm. Returns MiB a second.
@@ -52,13 +54,13 @@ pub fn serve(bytes: u64) -> Result<()> {
     let start = Instant::now();
     let memory = vec![1u8; usize::try_from(bytes)?];
     let rate = mib(bytes) / start.elapsed().as_secs_f64();
-    // Looked at, so that it cannot be optimised away.
+    // Read, so that it is not optimised away.
     assert!(std::hint::black_box(&memory).ends_with(&[1]));
     println!("{rate}");
     Ok(())
 }
 
-/// How fast free memory is right now, MiB a second.
+/// Write bandwidth of free memory, in MiB/s.
 pub fn probe() -> Result<f64> {
     touch(PROBE)
 }
@@ -70,7 +72,7 @@ pub fn cool(patience: Duration) -> Result<()> {
     fs::write("/proc/sys/vm/drop_caches", "3").context("dropping caches needs root")?;
     let start = Instant::now();
     let (mut last, mut since) = (reported(), start);
-    while start.elapsed() < patience && !(last.is_some() && since.elapsed() > REPORTS_REST) {
+    while start.elapsed() < patience && !(last.is_some() && since.elapsed() > REPORTS_IDLE_TIME) {
         thread::sleep(Duration::from_millis(200));
         let now = reported();
         if now != last {

@@ -1,4 +1,4 @@
-//! What a bench needs, checked before anything is measured.
+//! Requirements of a bench, checked before the measurement.
 
 use anyhow::{Result, bail};
 use extant_testkit::requires::{self, Requirement};
@@ -23,7 +23,7 @@ impl Need {
         }
     }
 
-    /// What to do about it.
+    /// Advice to the user.
     fn advice(self) -> &'static str {
         match self {
             Self::Program(_) => "run cargo xtask setup",

@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
 
-/// A line of `cargo build --message-format=json`, as far as it matters here.
+/// The relevant fields of a line of `cargo build --message-format=json`.
 #[derive(Deserialize)]
 struct Message {
     executable: Option<PathBuf>,

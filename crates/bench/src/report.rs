@@ -7,9 +7,9 @@ use serde::Serialize;
 
 use crate::bench::{Bench, Context, Outcome};
 use crate::commit::{self, Commit};
-use crate::figures::Figures;
-use crate::goal::Judged;
+use crate::goal::GoalResult;
 use crate::machine::Machine;
+use crate::metrics::Metrics;
 use crate::table::{Table, number};
 
 /// Everything that is known of a run.
@@ -21,8 +21,9 @@ pub struct Report {
     commit: Commit,
     date: String,
     quick: bool,
-    figures: Figures,
-    goals: Vec<Judged>,
+    #[serde(rename = "figures")]
+    metrics: Metrics,
+    goals: Vec<GoalResult>,
     notes: Vec<String>,
     tables: Vec<Table>,
 }
@@ -56,9 +57,9 @@ impl Report {
             date,
             quick,
             goals: goals
-                .map(|goal| goal.judge(outcome.goals.get(goal.name)))
+                .map(|goal| goal.evaluate(outcome.goals.get(goal.name)))
                 .collect(),
-            figures: outcome.figures,
+            metrics: outcome.metrics,
             notes: outcome.notes,
             tables: outcome.tables,
         })
@@ -103,7 +104,7 @@ impl fmt::Display for Report {
         for table in &self.tables {
             write!(f, "\n{table}")?;
         }
-        let commands = self.figures.commands();
+        let commands = self.metrics.commands();
         if !commands.is_empty() {
             writeln!(f, "\ncommands:")?;
         }
@@ -117,10 +118,7 @@ impl fmt::Display for Report {
             writeln!(f, "note: {note}")?;
         }
         if self.quick {
-            writeln!(
-                f,
-                "note: --quick: small and few; these figures settle nothing"
-            )?;
+            writeln!(f, "note: --quick: small and few samples; not conclusive")?;
         }
         write!(f, "\n{}", self.goals_table())
     }
@@ -138,7 +136,7 @@ mod tests {
             ..Outcome::default()
         };
         outcome
-            .figures
+            .metrics
             .record("cancel", "ms", "extant create", 12.0);
         let first = bench.goals()[0];
         outcome.goals.insert(first.name, first.bound.into());

@@ -2,9 +2,7 @@
 
 use std::fmt;
 
-use serde::Serialize;
-
-use crate::figures::Figure;
+use crate::metrics::Metric;
 
 /// Rows of cells under a heading. The first column and those without a heading hold words.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -66,15 +64,15 @@ pub fn number(value: f64) -> String {
     }
 }
 
-/// Median of a figure, or nothing.
-pub fn median(figure: Option<&Figure>) -> String {
-    figure.map_or_else(String::new, |figure| number(figure.median()))
+/// Median of a metric, or nothing.
+pub fn median(metric: Option<&Metric>) -> String {
+    metric.map_or_else(String::new, |metric| number(metric.median()))
 }
 
-/// `min..max` of a figure, or nothing.
-pub fn spread(figure: Option<&Figure>) -> String {
-    figure.map_or_else(String::new, |figure| {
-        format!("{}..{}", number(figure.min()), number(figure.max()))
+/// `min..max` of a metric, or nothing.
+pub fn spread(metric: Option<&Metric>) -> String {
+    metric.map_or_else(String::new, |metric| {
+        format!("{}..{}", number(metric.min()), number(metric.max()))
     })
 }
 

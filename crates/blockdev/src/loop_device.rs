@@ -366,8 +366,7 @@ impl<F: SpaceFile + ?Sized> Device for LoopDevice<F> {
             let _visit = self.traffic.visit();
             if let Err(error) = self.file.sync(SyncMode::Data) {
                 for request in requests.iter_mut().filter(|request| wants_sync(request)) {
-                    let same = Error::new(error.kind()).detail(error.to_string());
-                    request.complete(Err(same));
+                    request.complete(Err(Error::caused_by(error.clone())));
                 }
             }
         });

@@ -23,7 +23,7 @@ use std::process::ExitCode;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use extant_blockdev::HostCache;
-use extant_export::Unneeded;
+use extant_export::DiscardPolicy;
 use extant_space::{ByteSize, CancelToken};
 
 use crate::arguments::parse_size;
@@ -222,11 +222,11 @@ pub enum Discard {
     Unmap,
 }
 
-impl From<Discard> for Unneeded {
+impl From<Discard> for DiscardPolicy {
     fn from(discard: Discard) -> Self {
         match discard {
-            Discard::Ignore => Self::Kept,
-            Discard::Unmap => Self::GivenBack,
+            Discard::Ignore => Self::Ignore,
+            Discard::Unmap => Self::Unmap,
         }
     }
 }

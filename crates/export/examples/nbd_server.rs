@@ -1,5 +1,6 @@
-//! Serves one device, for measurements by hand: `nbd_server null|memory|FILE SIZE SOCKET [direct|buffered] [image]`. With `image` the
-//! file is one, raw or qcow2, and has its own size.
+//! Serves one device, for manual measurements:
+//! `nbd_server null|memory|FILE SIZE SOCKET [direct|buffered] [image]`.
+//! With `image` the file is a raw or qcow2 image and SIZE is ignored.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

@@ -1,45 +1,45 @@
-//! What a server tells whoever runs it.
+//! Events that a server reports to its observer.
 
 use std::sync::Arc;
 
 use extant_space::Error;
 
-/// Is called by the threads of the server, and should not take long.
+/// The server's threads call it synchronously; it must not block.
 pub type Observer = Arc<dyn Fn(&Event<'_>) + Send + Sync>;
 
-/// Something that happened.
+/// One event.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event<'a> {
     /// A client has chosen an export.
     Opened {
-        /// Its address, as far as there is one.
+        /// The client's address; local clients have none.
         peer: &'a str,
         /// The name of the export.
         export: &'a str,
     },
-    /// A client was turned away, as there are as many connections as there may be.
+    /// The connection limit is reached: the server closed a new connection.
     Refused {
-        /// Its address, as far as there is one.
+        /// The client's address; local clients have none.
         peer: &'a str,
     },
     /// A request has failed on its device.
     Failed {
         /// The name of the export.
         export: &'a str,
-        /// What the device says; the client learns its kind.
+        /// The device's error; the client receives only its kind.
         error: &'a Error,
     },
     /// A connection has ended.
     Closed {
-        /// The client's address, as far as there is one.
+        /// The client's address; local clients have none.
         peer: &'a str,
-        /// Why, unless the client wanted it so.
+        /// The cause, unless the client disconnected.
         error: Option<&'a Error>,
     },
-    /// No connection could be taken; the server goes on trying.
+    /// `accept` failed; the server retries.
     AcceptFailed {
-        /// What the system says.
+        /// The system's error.
         error: &'a Error,
     },
 }

@@ -1,7 +1,7 @@
-//! What is served: a device under a name, and what clients are told of it.
+//! An export: a device under a name, and the properties that the server advertises for it.
 //!
-//! Nothing is remembered of a device but that it is there: its size is asked for with every batch of requests, and looked at
-//! anew for every client that comes, so that one that grows or shrinks is served as it is.
+//! The server caches no property of the device. It queries the geometry for every batch of
+//! requests and for every new client, so a device may be resized while it is served.
 
 use std::fmt;
 use std::sync::Arc;
@@ -13,10 +13,10 @@ use crate::wire::STRING_MAX;
 use crate::wire::negotiation::transmission_flag as flag;
 use crate::wire::reply::ReplyStyle;
 
-/// What a client that asks for no block sizes is free to use.
-const MINIMUM_BLOCK_ASSUMED: u32 = 512;
-/// The smallest that is worth preferring.
-const PREFERRED_BLOCK: u32 = 4096;
+/// A client that does not request block sizes may assume this one (NBD, "Block size constraints").
+const ASSUMED_BLOCK_BYTES: u32 = 512;
+/// Lower bound of the preferred block size.
+const PREFERRED_BLOCK_BYTES_MIN: u32 = 4096;
 
 /// Whether clients may change the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,14 +27,14 @@ pub enum Access {
     ReadOnly,
 }
 
-/// What becomes of space that clients need no more.
+/// How an export handles trims and write-zeroes requests that allow a hole (QEMU: `discard=`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Unneeded {
-    /// Trims and zeros give it back where the device does so.
+pub enum DiscardPolicy {
+    /// Both deallocate where the device supports it.
     #[default]
-    GivenBack,
-    /// It stays: trims are not offered, and zeros leave space behind.
-    Kept,
+    Unmap,
+    /// The export does not advertise trim, and zeroed ranges stay allocated.
+    Ignore,
 }
 
 /// A device under a name.
@@ -43,7 +43,7 @@ pub struct Export {
     name: String,
     description: String,
     access: Access,
-    unneeded: Unneeded,
+    discard: DiscardPolicy,
     device: Arc<dyn Device>,
 }
 
@@ -70,23 +70,23 @@ impl Export {
             name,
             description,
             access,
-            unneeded: Unneeded::default(),
+            discard: DiscardPolicy::default(),
             device,
         })
     }
 
-    /// The same, with space that clients need no more given back or kept. Given back unless said.
+    /// The same export with another discard policy; the default is `Unmap`.
     #[must_use]
-    pub fn with_unneeded(self, unneeded: Unneeded) -> Self {
-        Self { unneeded, ..self }
+    pub fn with_discard_policy(self, discard: DiscardPolicy) -> Self {
+        Self { discard, ..self }
     }
 
-    /// What clients ask for.
+    /// The name that clients request.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// For the users of clients.
+    /// The description that clients show to their users.
     pub fn description(&self) -> &str {
         &self.description
     }
@@ -100,12 +100,12 @@ impl Export {
         self.access == Access::ReadOnly || geometry.features.contains(Features::READ_ONLY)
     }
 
-    pub(crate) fn keeps_space(&self) -> bool {
-        self.unneeded == Unneeded::Kept
+    pub(crate) fn ignores_discard(&self) -> bool {
+        self.discard == DiscardPolicy::Ignore
     }
 
-    /// The extent map is offered as a metadata context.
-    pub(crate) fn tells_extents(&self) -> bool {
+    /// The metadata context `extant:state` is offered.
+    pub(crate) fn reports_extents(&self) -> bool {
         self.device.geometry().features.contains(Features::EXTENTS)
     }
 
@@ -117,7 +117,7 @@ impl Export {
             flags |= flag::READ_ONLY;
         } else {
             flags |= flag::SEND_WRITE_ZEROES | flag::SEND_FAST_ZERO;
-            if geometry.features.contains(Features::DISCARD) && !self.keeps_space() {
+            if geometry.features.contains(Features::DISCARD) && !self.ignores_discard() {
                 flags |= flag::SEND_TRIM;
             }
         }
@@ -130,19 +130,19 @@ impl Export {
         flags
     }
 
-    /// The unit of offsets and lengths, and the unit that is best.
+    /// Minimum and preferred block size.
     pub(crate) fn block_sizes(&self) -> (u32, u32) {
         let geometry = self.device.geometry();
-        let preferred = geometry.physical_block.max(PREFERRED_BLOCK);
+        let preferred = geometry.physical_block.max(PREFERRED_BLOCK_BYTES_MIN);
         (
             geometry.logical_block,
             preferred.max(geometry.logical_block),
         )
     }
 
-    /// Clients that know nothing of block sizes would use smaller ones.
+    /// A client that does not request block sizes could send unaligned requests.
     pub(crate) fn needs_block_sizes(&self) -> bool {
-        self.device.geometry().logical_block > MINIMUM_BLOCK_ASSUMED
+        self.device.geometry().logical_block > ASSUMED_BLOCK_BYTES
     }
 }
 
@@ -162,7 +162,7 @@ impl fmt::Debug for Export {
 pub struct Exports(Vec<Arc<Export>>);
 
 impl Exports {
-    /// The first one is the default: what a client gets that gives no name.
+    /// The first one is the default export, which the empty name selects.
     ///
     /// # Errors
     /// `InvalidArgument` without an export, `AlreadyExists` for two of a name.
@@ -184,7 +184,8 @@ impl Exports {
         self.0.iter()
     }
 
-    /// The export of that name; an export that is itself named by no bytes goes before the default.
+    /// The export of that name. The empty name selects the export with an empty name if there is
+    /// one, otherwise the default.
     pub(crate) fn find(&self, name: &str) -> Option<&Arc<Export>> {
         let named = self.iter().find(|export| export.name == name);
         named.or_else(|| self.0.first().filter(|_| name.is_empty()))

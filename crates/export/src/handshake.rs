@@ -1,7 +1,8 @@
-//! From the greeting to the choice of an export: fixed newstyle.
+//! The handshake phase (fixed newstyle): from the greeting to the choice of an export.
 //!
-//! Nothing a client sends is trusted or kept longer than its option: data is bounded before it is read, and all of it
-//! has to arrive before one deadline. What is negotiated in the clear is forgotten when TLS starts.
+//! - The length of an option is checked before its data is read.
+//! - The whole handshake has one deadline.
+//! - `NBD_OPT_STARTTLS` discards everything that was negotiated before it.
 
 mod contexts;
 mod data;
@@ -24,12 +25,12 @@ use crate::wire::reply::ReplyStyle;
 
 pub(crate) use contexts::Context;
 
-/// Data of an option that is looked at.
-const OPTION_MAX: u32 = 64 << 10;
-/// Data of an option that is read past, to say that it is too much.
-const OPTION_SKIPPED_MAX: u32 = 16 << 20;
+/// Most bytes of an option's data that are parsed.
+const OPTION_BYTES_MAX: u32 = 64 << 10;
+/// Longer data than that is skipped up to this limit, to reply `NBD_REP_ERR_TOO_BIG`.
+const SKIPPED_BYTES_MAX: u32 = 16 << 20;
 
-/// What a client and the server have agreed on.
+/// Result of the negotiation.
 #[derive(Debug)]
 pub(crate) struct Agreement {
     pub export: Arc<Export>,
@@ -37,7 +38,7 @@ pub(crate) struct Agreement {
     pub contexts: Vec<Context>,
 }
 
-/// What the server is ready to agree on.
+/// What the server offers.
 pub(crate) struct Terms<'a> {
     pub exports: &'a Exports,
     pub tls: Option<&'a Tls>,
@@ -45,14 +46,14 @@ pub(crate) struct Terms<'a> {
     pub request_max: u32,
     pub deadline: Instant,
     pub is_stopping: &'a dyn Fn() -> bool,
-    /// Is asked before a client is told that it has an export; false: it has no place any more.
-    pub keep_place: &'a dyn Fn() -> bool,
+    /// Called before the reply that grants an export; false: the client was evicted.
+    pub claim_slot: &'a dyn Fn() -> bool,
 }
 
-/// Negotiates; `None` when the client leaves without having chosen.
+/// Negotiates; `None` when the client disconnects without choosing an export.
 ///
 /// # Errors
-/// `InvalidArgument` for what is against the protocol, and those of the socket.
+/// `InvalidArgument` for a protocol violation, and errors of the socket.
 pub(crate) fn negotiate(stream: &mut Stream, terms: &Terms<'_>) -> Result<Option<Agreement>> {
     let mut handshake = Handshake {
         stream,
@@ -72,7 +73,7 @@ pub(crate) fn negotiate(stream: &mut Stream, terms: &Terms<'_>) -> Result<Option
     }
 }
 
-/// The padding of the answer to `NBD_OPT_EXPORT_NAME`.
+/// The padding of the reply to `NBD_OPT_EXPORT_NAME`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Zeroes {
     Sent,
@@ -89,12 +90,12 @@ struct Handshake<'a> {
     stream: &'a mut Stream,
     terms: &'a Terms<'a>,
     style: ReplyStyle,
-    /// Those of one export.
+    /// The contexts selected for one export, and its name.
     contexts: Option<(String, Vec<Context>)>,
     zeroes: Zeroes,
 }
 
-/// Why an option is refused: the type of the answer, and words for people.
+/// Why an option is refused: the reply type and a message for the user.
 type Refusal = (u32, &'static str);
 
 impl Handshake<'_> {
@@ -131,8 +132,8 @@ impl Handshake<'_> {
     }
 
     fn answer(&mut self, option: u32, length: u32) -> Result<Next> {
-        if length > OPTION_MAX {
-            if length > OPTION_SKIPPED_MAX || option == option::EXPORT_NAME {
+        if length > OPTION_BYTES_MAX {
+            if length > SKIPPED_BYTES_MAX || option == option::EXPORT_NAME {
                 return Err(against_protocol("an option of too many bytes"));
             }
             self.skip(length)?;
@@ -141,7 +142,7 @@ impl Handshake<'_> {
         let mut data = vec![0; length as usize];
         self.receive(&mut data)?;
         if option == option::ABORT {
-            // The client may have gone already.
+            // The client may have disconnected already.
             let _ = self.reply(option, answer::ACK, &[]);
             return Ok(Next::End);
         }
@@ -243,12 +244,13 @@ impl Handshake<'_> {
         Ok(Next::Option)
     }
 
-    fn keep_place(&self) -> Result<()> {
-        match (self.terms.keep_place)() {
-            true => Ok(()),
-            false => Err(Error::new(ErrorKind::InUse)
-                .detail("the client has no place any more")
-                .during("negotiate")),
+    fn claim_slot(&self) -> Result<()> {
+        if (self.terms.claim_slot)() {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::InUse)
+                .detail("the client was disconnected in favour of a newer one")
+                .during("negotiate"))
         }
     }
 

@@ -2,14 +2,15 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `wire`, `socket`, `tls`, `events`: structures, numbers and errors of the protocol; connections; what is reported
-//! 2. `stream`, `export`: bytes of a connection, in the clear or by TLS; a device and how clients see it
-//! 3. `handshake`: from the greeting to the choice of an export
-//! 4. `transmission`: requests, in batches, from several threads of a connection
-//! 5. `server`: sockets, connections, limits, shutdown
+//! 1. `wire`, `socket`, `tls`, `events`: protocol structures; sockets; certificates; events
+//! 2. `stream`, `export`: plain or encrypted bytes of a connection; a device as clients see it
+//! 3. `handshake`: option haggling, from the greeting to the choice of an export
+//! 4. `transmission`: requests and replies, by several worker threads per connection
+//! 5. `server`: listening sockets, connections, limits, shutdown
 //!
-//! Nothing here needs an NBD library: none serves block status, extended headers or fast zeroes, and none runs a batch
-//! of requests as one. What is spoken: `docs/formats/nbd.md`.
+//! The protocol is implemented here because no NBD library serves block status, extended headers
+//! and fast zeroes, or submits a batch of requests as one. Subset: docs/formats/nbd.md; threads
+//! and flow control: docs/internals/nbd.md.
 
 #![forbid(unsafe_code)]
 
@@ -24,6 +25,6 @@ mod transmission;
 mod wire;
 
 pub use events::{Event, Observer};
-pub use export::{Access, Export, Exports, Unneeded};
+pub use export::{Access, DiscardPolicy, Export, Exports};
 pub use server::{Address, BoundSocket, Limits, Scheme, Server, ServerOptions};
 pub use tls::{ClientCertificates, Tls, TlsRequirement};

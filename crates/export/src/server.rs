@@ -1,8 +1,9 @@
-//! Sockets that are listened on, connections within limits, and the end of it all.
+//! The server: listening sockets, connections within limits, shutdown.
 //!
-//! Each connection has threads of its own. What is shared is the list of connections, by which they are counted, and
-//! ended: a shutdown closes the receiving half of each, so that what was read is finished, what still waits in the
-//! socket is refused, and then the end of the stream is found.
+//! Each connection has its own threads. They share the list of connections, which enforces the
+//! limits. Shutdown closes the receiving half of each connection: requests that were received are
+//! finished, requests that are still in the socket buffer are refused, then the worker finds the
+//! end of the stream.
 
 mod address;
 mod connections;
@@ -30,18 +31,19 @@ use listener::Listener;
 pub use address::{Address, Scheme};
 pub use listener::BoundSocket;
 
-/// How long connections have that were cut, for what the device is still doing.
-const CUT_GRACE: Duration = Duration::from_secs(1);
+/// How long aborted connections may wait for requests that the device has.
+const ABORT_GRACE: Duration = Duration::from_secs(1);
 
-/// What clients may use.
+/// Limits on clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Connections at a time, three quarters of them from one TCP address. A new client takes the place of the oldest that has not
-    /// chosen an export; where all have, it is closed at once.
+    /// Most connections, three quarters of them from one TCP address. At the limit a new client
+    /// evicts the oldest one that has not chosen an export; if all have, it is disconnected.
     pub connections: usize,
-    /// Bytes of one read or write, a power of two from 64 KiB to 1 GiB. A connection may take as much memory, and 8 MiB.
+    /// Most bytes of one read or write, a power of two from 64 KiB to 1 GiB. A connection uses at
+    /// most that much memory plus 8 MiB.
     pub request_bytes: u32,
-    /// From the connection to the choice of an export.
+    /// Time limit from the connection to the choice of an export.
     pub handshake: Duration,
 }
 
@@ -56,14 +58,14 @@ impl Default for Limits {
     }
 }
 
-/// What a server is to be like.
+/// Options of a server.
 #[derive(Clone, Default)]
 pub struct ServerOptions {
-    /// What clients may use.
+    /// Limits on clients.
     pub limits: Limits,
-    /// Without it nobody can have TLS.
+    /// TLS certificates; without them TLS is not offered.
     pub tls: Option<Tls>,
-    /// Is told what happens.
+    /// Receives events.
     pub observer: Option<Observer>,
 }
 
@@ -82,7 +84,7 @@ struct Shared {
 }
 
 impl Server {
-    /// A server for `exports`, which nobody can reach yet.
+    /// A server for `exports` that does not listen yet.
     ///
     /// # Panics
     /// When the largest request is out of bounds.
@@ -104,10 +106,11 @@ impl Server {
         }
     }
 
-    /// Takes clients at `address`, and returns the address as it is: a TCP port 0 has become one that was free.
+    /// Listens at `address` and returns the bound address: port 0 becomes the port that the system
+    /// chose.
     ///
     /// # Errors
-    /// `InUse` when somebody else listens there; those of the system.
+    /// `InUse` if another process listens there; errors of the system.
     pub fn listen(&self, address: &Address) -> Result<Address> {
         let (listener, address) = Listener::start(address, self.shared.clone())?;
         let mut listeners = self
@@ -118,14 +121,15 @@ impl Server {
         Ok(address)
     }
 
-    /// Takes clients from a socket that listens already and goes on when the server ends, and returns its address, if it has one.
+    /// Accepts clients from a listening socket that its owner keeps open after the server's end
+    /// (socket activation). Returns its address, if it has one.
     ///
     /// # Errors
-    /// Those of the system.
+    /// Errors of the system.
     pub fn adopt(&self, socket: BoundSocket) -> Result<Option<Address>> {
         let address = socket.address();
         let address = address.map_err(|source| Error::from(source).during("listen"))?;
-        let listener = Listener::take(socket, self.shared.clone())?;
+        let listener = Listener::accept_from(socket, self.shared.clone())?;
         let mut listeners = self
             .listeners
             .lock()
@@ -134,7 +138,7 @@ impl Server {
         Ok(address)
     }
 
-    /// Serves a client that is connected already.
+    /// Serves a connected client.
     pub fn serve(&self, stream: UnixStream) -> Result<()> {
         Shared::start(
             &self.shared,
@@ -143,16 +147,16 @@ impl Server {
         )
     }
 
-    /// Connections there are.
+    /// Number of open connections.
     pub fn connections(&self) -> usize {
         self.shared.connections.count()
     }
 
-    /// Takes no more clients and no more requests, finishes those that were read within `grace`, and flushes the
-    /// devices. Clients that do not take their replies are cut off then.
+    /// Stops accepting clients and requests, finishes the received requests and flushes the
+    /// devices. After `grace` the connections of clients that do not read replies are aborted.
     ///
     /// # Errors
-    /// `InUse` when a device does not finish a request; the first error of a flush.
+    /// `InUse` if a device does not finish a request; the first error of a flush.
     pub fn shutdown(&self, grace: Duration) -> Result<()> {
         let shared = &self.shared;
         shared.is_stopping.store(true, Ordering::Relaxed);
@@ -165,7 +169,7 @@ impl Server {
         shared.connections.shutdown(Shutdown::Read);
         if !shared.connections.wait_for_none(grace) {
             shared.connections.shutdown(Shutdown::Both);
-            if !shared.connections.wait_for_none(CUT_GRACE) {
+            if !shared.connections.wait_for_none(ABORT_GRACE) {
                 return Err(Error::new(ErrorKind::InUse)
                     .detail("a device does not finish what it was asked for")
                     .during("shut down"));
@@ -185,35 +189,35 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         if !self.shared.is_stopping.load(Ordering::Relaxed) {
-            // Who wants to know the error shuts down before.
-            let _ = self.shutdown(CUT_GRACE);
+            // A caller that needs the error calls `shutdown`.
+            let _ = self.shutdown(ABORT_GRACE);
         }
     }
 }
 
 impl Shared {
-    fn tell(&self, event: &Event<'_>) {
+    fn notify(&self, event: &Event<'_>) {
         if let Some(observer) = &self.options.observer {
             observer(event);
         }
     }
 
-    /// Serves a client on a thread of its own.
+    /// Serves a client on a new thread.
     fn start(shared: &Arc<Self>, socket: Socket, peer: String) -> Result<()> {
         let socket = Arc::new(socket);
         let Some(registered) = Registered::new(shared.clone(), socket.clone()) else {
-            shared.tell(&Event::Refused { peer: &peer });
+            shared.notify(&Event::Refused { peer: &peer });
             return Ok(());
         };
         let connection = thread::Builder::new().name("nbd connection".to_owned());
         let serve = move || {
             let shared = registered.shared();
-            let mut result = shared.converse(socket, &peer, &registered);
-            if registered.has_left() {
+            let mut result = shared.run_connection(socket, &peer, &registered);
+            if registered.was_evicted() {
                 result = Err(Error::new(ErrorKind::InUse)
-                    .detail("made way for another client before it had chosen an export"));
+                    .detail("disconnected in favour of a newer client before it chose an export"));
             }
-            shared.tell(&Event::Closed {
+            shared.notify(&Event::Closed {
                 peer: &peer,
                 error: result.as_ref().err(),
             });
@@ -224,8 +228,13 @@ impl Shared {
         }
     }
 
-    /// A connection from its beginning to its end.
-    fn converse(&self, socket: Arc<Socket>, peer: &str, registered: &Registered) -> Result<()> {
+    /// Runs a connection: handshake, transmission, close.
+    fn run_connection(
+        &self,
+        socket: Arc<Socket>,
+        peer: &str,
+        registered: &Registered,
+    ) -> Result<()> {
         let limits = &self.options.limits;
         socket.prepare();
         let bounded = socket.set_write_timeout(Some(limits.handshake));
@@ -237,7 +246,7 @@ impl Shared {
             request_max: limits.request_bytes,
             deadline: Instant::now() + limits.handshake,
             is_stopping: &|| self.is_stopping.load(Ordering::Relaxed),
-            keep_place: &|| registered.keep_place(),
+            claim_slot: &|| registered.claim_slot(),
         };
         let agreed = handshake::negotiate(&mut stream, &terms);
         let result = match agreed {
@@ -245,7 +254,7 @@ impl Shared {
             Err(error) => Err(error),
             Ok(Some(agreement)) => {
                 let name = agreement.export.name();
-                self.tell(&Event::Opened { peer, export: name });
+                self.notify(&Event::Opened { peer, export: name });
                 let unbounded = socket.set_write_timeout(None);
                 let serve = |()| {
                     transmission::serve(&Transmission {
@@ -254,7 +263,7 @@ impl Shared {
                         request_max: limits.request_bytes,
                         is_stopping: &self.is_stopping,
                         report: &|error| {
-                            self.tell(&Event::Failed {
+                            self.notify(&Event::Failed {
                                 export: name,
                                 error,
                             })

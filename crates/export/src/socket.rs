@@ -10,9 +10,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg, sockopt};
 
-/// Replies that may wait for a client to take them, where the system allows as much.
-const SEND_BUFFER: usize = 1 << 20;
-/// Parts that the kernel takes at a time.
+/// Size of the send buffer, if the system permits it.
+const SEND_BUFFER_BYTES: usize = 1 << 20;
+/// Most buffers of one `sendmsg` (`UIO_MAXIOV`).
 const PARTS_MAX: usize = 1024;
 
 /// How long a read waits for the first byte.
@@ -32,17 +32,17 @@ pub(crate) enum Socket {
 }
 
 impl Socket {
-    /// Sets it up for requests and replies. What cannot be set is done without.
+    /// Sets socket options; a failure is ignored.
     pub(crate) fn prepare(&self) {
         if let Self::Tcp(stream) = self {
             let _ = stream.set_nodelay(true);
-            // Ends what a client left that lost its power.
+            // Detects a client that lost power.
             let _ = sockopt::set_socket_keepalive(stream, true);
         }
-        let _ = sockopt::set_socket_send_buffer_size(self, SEND_BUFFER);
+        let _ = sockopt::set_socket_send_buffer_size(self, SEND_BUFFER_BYTES);
     }
 
-    /// Bounds how long a client may leave a reply lying; `None`: for ever.
+    /// Bounds how long a client may leave a reply unread; `None`: no limit.
     pub(crate) fn set_write_timeout(&self, timeout: Option<Duration>) -> io::Result<()> {
         match self {
             Self::Unix(stream) => stream.set_write_timeout(timeout),
@@ -50,7 +50,7 @@ impl Socket {
         }
     }
 
-    /// Where a TCP client is; of several forms of an address the plainest.
+    /// The address of a TCP client, in canonical form.
     pub(crate) fn peer_address(&self) -> Option<IpAddr> {
         match self {
             Self::Unix(_) => None,
@@ -59,14 +59,14 @@ impl Socket {
     }
 
     pub(crate) fn shutdown(&self, how: Shutdown) {
-        // The client may have gone before.
+        // Fails if the client has disconnected, which has the same effect.
         let _ = match self {
             Self::Unix(stream) => stream.shutdown(how),
             Self::Tcp(stream) => stream.shutdown(how),
         };
     }
 
-    /// Some bytes; none at the end.
+    /// Reads some bytes; 0 at the end of the stream.
     pub(crate) fn read(&self, into: &mut [u8], wait: Wait) -> io::Result<usize> {
         let flags = match wait {
             Wait::Forever => RecvFlags::empty(),
@@ -80,7 +80,7 @@ impl Socket {
         Ok(bytes)
     }
 
-    /// Bytes can be read now.
+    /// The receive buffer is not empty.
     pub(crate) fn has_input(&self) -> bool {
         let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
         matches!(
@@ -89,7 +89,7 @@ impl Socket {
         )
     }
 
-    /// Writes all of `parts`, which are used up.
+    /// Writes all of `parts`, and advances them.
     pub(crate) fn write(&self, mut parts: &mut [IoSlice<'_>]) -> io::Result<()> {
         IoSlice::advance_slices(&mut parts, 0);
         while !parts.is_empty() {
@@ -104,7 +104,7 @@ impl Socket {
             });
             match sent {
                 Ok(bytes) => IoSlice::advance_slices(&mut parts, bytes),
-                // The timeout has passed.
+                // `SO_SNDTIMEO` has expired.
                 Err(Errno::AGAIN) => return Err(io::ErrorKind::TimedOut.into()),
                 Err(errno) => return Err(errno.into()),
             }

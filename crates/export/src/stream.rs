@@ -1,7 +1,8 @@
-//! Bytes on a connection, in the clear or by TLS.
+//! The byte stream of a connection, plain or encrypted by TLS.
 //!
-//! One thread reads and one writes at a time, which their callers see to; with TLS both share the connection's
-//! state, whose lock is held while bytes are encrypted or decrypted, and never during I/O on the socket.
+//! Callers ensure that at most one thread reads and one writes. With TLS both share the state of
+//! the connection; its lock is held while bytes are encrypted or decrypted, never during socket
+//! I/O.
 
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
@@ -13,10 +14,10 @@ use rustls::{ServerConfig, ServerConnection};
 
 use crate::socket::{Socket, Wait};
 
-/// Encrypted bytes that are read, and about as many that are written, at a time.
-const CIPHERTEXT: usize = 64 << 10;
-/// How long the end of a stream may take to be said.
-const FAREWELL: Duration = Duration::from_secs(1);
+/// Encrypted bytes that are read, and approximately that are written, at a time.
+const CIPHERTEXT_BYTES: usize = 64 << 10;
+/// Time limit for sending the TLS close notification.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Stream {
@@ -30,7 +31,7 @@ struct TlsLayer {
     received: Mutex<Received>,
 }
 
-/// Encrypted bytes that were read and not yet decrypted.
+/// Encrypted bytes that are not decrypted yet.
 #[derive(Debug)]
 struct Received {
     bytes: Vec<u8>,
@@ -39,7 +40,7 @@ struct Received {
 }
 
 impl Stream {
-    /// Bytes in the clear.
+    /// A plain stream.
     pub(crate) fn new(socket: Arc<Socket>) -> Self {
         Self { socket, tls: None }
     }
@@ -48,7 +49,7 @@ impl Stream {
         self.tls.is_some()
     }
 
-    /// Goes over to TLS, from the next byte on.
+    /// Starts TLS with the next byte.
     pub(crate) fn start_tls(
         &mut self,
         config: Arc<ServerConfig>,
@@ -65,7 +66,7 @@ impl Stream {
         self.tls = Some(TlsLayer {
             connection: Mutex::new(connection),
             received: Mutex::new(Received {
-                bytes: vec![0; CIPHERTEXT],
+                bytes: vec![0; CIPHERTEXT_BYTES],
                 start: 0,
                 end: 0,
             }),
@@ -73,7 +74,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Some bytes; none at the end. `into` is not empty.
+    /// Reads some bytes; 0 at the end of the stream. `into` is not empty.
     pub(crate) fn read(&self, into: &mut [u8], wait: Wait) -> io::Result<usize> {
         match &self.tls {
             None => self.socket.read(into, wait),
@@ -81,13 +82,13 @@ impl Stream {
         }
     }
 
-    /// Bytes, encrypted or not, wait in the socket.
+    /// The socket's receive buffer is not empty.
     pub(crate) fn has_input(&self) -> bool {
         self.socket.has_input()
     }
 
-    /// Readable when there are bytes to be read, but for those of TLS that were received before: a read that does not wait
-    /// says whether there are some.
+    /// For polling. It does not report plaintext that the TLS layer has buffered; a non-blocking
+    /// read does.
     pub(crate) fn input(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
@@ -103,7 +104,7 @@ impl Stream {
         Ok(())
     }
 
-    /// Writes all of `parts`, which are used up.
+    /// Writes all of `parts`, and advances them.
     pub(crate) fn write(&self, parts: &mut [IoSlice<'_>]) -> io::Result<()> {
         match &self.tls {
             None => self.socket.write(parts),
@@ -111,7 +112,7 @@ impl Stream {
         }
     }
 
-    /// Lets all who read or write find the end.
+    /// Makes every current and later read and write fail.
     pub(crate) fn abort(&self) {
         self.socket.shutdown(Shutdown::Both);
     }
@@ -120,8 +121,8 @@ impl Stream {
     pub(crate) fn close(&self) {
         if let Some(tls) = &self.tls {
             tls.lock().send_close_notify();
-            // Who has gone needs no farewell, and who does not listen is not waited for.
-            let _ = self.socket.set_write_timeout(Some(FAREWELL));
+            // Best effort: the client may have disconnected, or may not read.
+            let _ = self.socket.set_write_timeout(Some(CLOSE_TIMEOUT));
             let _ = tls.write(&self.socket, &mut []);
         }
         self.socket.shutdown(Shutdown::Both);
@@ -141,7 +142,7 @@ impl TlsLayer {
             let mut connection = self.lock();
             match connection.reader().read(into) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                // Bytes, the end that was announced, or one that was not.
+                // Data, an announced end, or an unexpected one.
                 result => return result,
             }
             let Received { bytes, start, end } = &mut *received;
@@ -165,18 +166,18 @@ impl TlsLayer {
             let mut rest: &[u8] = part;
             while !rest.is_empty() {
                 let mut connection = self.lock();
-                // Takes no more than fits its buffer.
+                // Accepts no more than its buffer holds.
                 let taken = connection.writer().write(rest)?;
                 rest = &rest[taken..];
                 drain(&mut connection, &mut ciphertext)?;
                 drop(connection);
-                if ciphertext.len() >= CIPHERTEXT {
+                if ciphertext.len() >= CIPHERTEXT_BYTES {
                     socket.write(&mut [IoSlice::new(&ciphertext)])?;
                     ciphertext.clear();
                 }
             }
         }
-        // What the protocol itself has to say as well.
+        // Messages of the TLS protocol itself.
         drain(&mut self.lock(), &mut ciphertext)?;
         socket.write(&mut [IoSlice::new(&ciphertext)])
     }
@@ -189,7 +190,7 @@ fn drain(connection: &mut ServerConnection, into: &mut Vec<u8>) -> io::Result<()
     Ok(())
 }
 
-/// A socket while the parties get to know each other.
+/// A socket during the TLS handshake, with a deadline.
 struct Handshaking<'a> {
     socket: &'a Socket,
     deadline: Instant,

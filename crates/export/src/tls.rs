@@ -1,6 +1,6 @@
 //! Certificates, and whether clients must use and have them.
 //!
-//! Pre-shared keys are refused: rustls has none from outside of a session.
+//! Pre-shared keys are refused: rustls supports none from outside a session.
 
 use std::fmt;
 use std::path::Path;
@@ -39,12 +39,13 @@ pub struct Tls {
 }
 
 impl Tls {
-    /// Takes `server-cert.pem`, `server-key.pem` and, for client certificates, `ca-cert.pem` from `directory`: the
-    /// names that QEMU and libnbd use.
+    /// Reads `server-cert.pem`, `server-key.pem` and, for client certificates, `ca-cert.pem` from
+    /// `directory`, the names that QEMU and libnbd use.
     ///
     /// # Errors
-    /// Those of reading; `InvalidArgument` for what is no certificate or key, or where they do not belong together;
-    /// `Unsupported` where there is nothing but pre-shared keys (`keys.psk`).
+    /// - errors of reading;
+    /// - `InvalidArgument` for an invalid certificate or key, or if they do not match;
+    /// - `Unsupported` if there are only pre-shared keys (`keys.psk`).
     pub fn from_directory(
         directory: impl AsRef<Path>,
         clients: ClientCertificates,

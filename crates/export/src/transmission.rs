@@ -1,14 +1,18 @@
 //! The transmission phase of one connection: requests in, replies out.
 //!
-//! Model: a few threads take turns at reading. Who reads takes all that the socket has, as one batch, which becomes one
-//! submission to the device and one write of replies. What is slow, or may be, is run after the reading was handed on,
-//! so that the next batch is gathered and started meanwhile; what is fast is run at once, as waking another thread
-//! would take longer than the work. A client that waits for each reply is served by one thread that never hands on: whether it
-//! waits shows before each reply, when nothing more is there. Of one that does not, small reads and writes are run as a stream
-//! where the device takes one (`pipeline.rs`).
+//! Model: leader/followers over at most `WORKERS_MAX` threads (docs/internals/nbd.md). The leader
+//! owns the receiver and drains the socket into one batch, which becomes one submission to the
+//! device and one write of replies.
+//! - Before the leader runs a slow batch, it promotes a follower, which receives the next batch.
+//! - It runs a fast batch itself: waking a follower would take longer than the batch.
+//! - A synchronous client (queue depth 1) is served by one thread that never promotes. The leader
+//!   detects one by an empty socket before it sends a reply.
+//! - For a pipelined client, small reads and writes run as a stream where the device supports
+//!   streams (`pipeline.rs`).
 //!
-//! Bounds: a thread holds one batch, in memory of its own, and the transfers of one stream; larger requests share one buffer of the connection and wait
-//! for each other. When all threads are at work nobody reads, and the client waits.
+//! Flow control: a worker owns the memory of one batch and the slots of one stream. Requests that
+//! are larger than a batch share one buffer of the connection. While all workers are busy, no
+//! thread receives, and TCP or socket back-pressure stops the client.
 //!
 //! Lock order: receiver, large buffer, sender.
 
@@ -35,30 +39,31 @@ use crate::wire::error::NbdError;
 use batch::Batch;
 use command::{Class, Command};
 use pipeline::{Pipeline, Slots};
-use receiver::{Arrival, Receiver};
+use receiver::{Received, Receiver};
 use replies::Replies;
 
-/// Threads of one connection.
+/// Worker threads of one connection.
 const WORKERS_MAX: usize = 4;
-/// Work that is expected to take less is not worth a wake-up.
-const HAND_ON_NANOSECONDS: u64 = 20_000;
+/// The leader runs a batch that is expected to take less without promoting a follower: a wake-up
+/// costs about as much.
+const INLINE_NANOSECONDS_MAX: u64 = 20_000;
 
-/// What a connection is served with.
+/// Parameters of one connection in the transmission phase.
 pub(crate) struct Transmission<'a> {
     pub stream: &'a Stream,
     pub agreement: &'a Agreement,
     /// Bytes of the largest read or write.
     pub request_max: u32,
-    /// Set when requests are no longer to be taken.
+    /// Set on shutdown: further requests are refused.
     pub is_stopping: &'a AtomicBool,
-    /// Is told of requests that failed on the device.
+    /// Receives the errors of requests that failed on the device.
     pub report: &'a (dyn Fn(&Error) + Sync),
 }
 
-/// Serves requests until the client leaves.
+/// Serves requests until the client disconnects.
 ///
 /// # Errors
-/// `InvalidArgument` when it sends what is no request, and those of the socket.
+/// `InvalidArgument` when the client violates the protocol, and errors of the socket.
 pub(crate) fn serve(transmission: &Transmission<'_>) -> Result<()> {
     let session = Session {
         transmission,
@@ -68,10 +73,10 @@ pub(crate) fn serve(transmission: &Transmission<'_>) -> Result<()> {
         workers: AtomicUsize::new(1),
         waiting: AtomicUsize::new(0),
         in_flight: AtomicUsize::new(0),
-        batch_nanoseconds: AtomicU64::new(HAND_ON_NANOSECONDS),
+        batch_nanoseconds: AtomicU64::new(INLINE_NANOSECONDS_MAX),
         failure: Mutex::new(None),
     };
-    thread::scope(|scope| session.work(scope));
+    thread::scope(|scope| session.run_worker(scope));
     let failure = session.failure.into_inner();
     match failure.unwrap_or_else(PoisonError::into_inner) {
         Some(error) => Err(error),
@@ -80,7 +85,7 @@ pub(crate) fn serve(transmission: &Transmission<'_>) -> Result<()> {
 }
 
 impl Transmission<'_> {
-    /// Adds the reply to `command`; whoever runs the server is told of an error.
+    /// Adds the reply to `command` and reports an error to the observer.
     fn reply(&self, replies: &mut Replies, command: &Command, result: Result<()>) {
         match result {
             Ok(()) => replies.done(command),
@@ -99,18 +104,18 @@ struct Session<'a> {
     /// For a request that is larger than the memory of a batch.
     large: Mutex<Option<AlignedBuffer>>,
     workers: AtomicUsize,
-    /// Workers that wait for the receiver.
+    /// Followers: workers that wait for the receiver.
     waiting: AtomicUsize,
-    /// Batches, and streams, that are run while another worker may read.
+    /// Batches and streams of workers that gave up the leadership.
     in_flight: AtomicUsize,
-    /// What a batch of reads and writes has taken of late, on the mean.
+    /// Moving average of the duration of a transfer batch.
     batch_nanoseconds: AtomicU64,
-    /// Why the connection ended, if the client did not want it.
+    /// Why the connection ended, unless the client disconnected.
     failure: Mutex<Option<Error>>,
 }
 
 impl Session<'_> {
-    fn work<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+    fn run_worker<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
         let _abort = AbortOnPanic(self);
         let mut batch = match Batch::new(&self.large) {
             Ok(batch) => batch,
@@ -118,90 +123,90 @@ impl Session<'_> {
         };
         let mut replies = Replies::default();
         let mut slots = Slots::default();
-        let hand_on = || self.recruit(scope);
-        let mut receiver = self.receive();
+        let promote = || self.promote_follower(scope);
+        let mut receiver = self.lead();
         loop {
-            if !receiver.is_alone() {
+            if !receiver.is_synchronous() {
                 let memory = (&mut slots, &mut replies);
-                let pipeline = Pipeline::new(self, receiver, &hand_on, memory);
-                receiver = pipeline.run().unwrap_or_else(|| self.receive());
+                let pipeline = Pipeline::new(self, receiver, &promote, memory);
+                receiver = pipeline.run().unwrap_or_else(|| self.lead());
             }
-            let is_alone = match receiver.fill(&mut batch, self.transmission) {
-                Ok(Arrival::AfterWait) => self.in_flight.load(Ordering::Relaxed) == 0,
-                Ok(Arrival::AtOnce) => false,
-                Ok(Arrival::End) => return,
-                // The others find the end as well, after their replies.
-                Err(error) => return self.note(error),
+            let is_synchronous = match receiver.fill(&mut batch, self.transmission) {
+                Ok(Received::AfterWait) => self.in_flight.load(Ordering::Relaxed) == 0,
+                Ok(Received::Immediately) => false,
+                Ok(Received::EndOfStream) => return,
+                // The other workers find the end of the stream after their replies.
+                Err(error) => return self.record_failure(error),
             };
-            let is_alone = is_alone && batch.commands().len() == 1;
-            if is_alone && batch.class() == Class::Transfer {
+            let is_synchronous = is_synchronous && batch.commands().len() == 1;
+            if is_synchronous && batch.class() == Class::Transfer {
                 self.execute(&mut batch, &mut replies);
-                // Before the client hears of it: what is there now, it has sent without waiting.
-                receiver.look_whether_alone(self.transmission.stream);
+                // Before the reply: input that is buffered now was sent without waiting for it.
+                receiver.check_queue_depth(self.transmission.stream);
                 self.reply(&mut batch, &replies);
                 continue;
             }
             if batch.commands().len() > 1 {
-                receiver.is_not_alone();
+                receiver.set_pipelined();
             }
             if self.is_fast(&batch) {
                 self.execute(&mut batch, &mut replies);
                 self.reply(&mut batch, &replies);
                 continue;
             }
-            self.enter();
+            self.begin_in_flight();
             drop(receiver);
-            self.recruit(scope);
+            self.promote_follower(scope);
             self.execute(&mut batch, &mut replies);
-            // A client that waited for the reply is alone again when it has it.
-            self.leave();
+            // Before the reply, so that the next request of a synchronous client finds it at 0.
+            self.end_in_flight();
             self.reply(&mut batch, &replies);
-            receiver = self.receive();
+            receiver = self.lead();
         }
     }
 
-    /// Something goes on while another worker may read.
-    fn enter(&self) {
+    /// Counts a batch or stream that runs without the leadership.
+    fn begin_in_flight(&self) {
         self.in_flight.fetch_add(1, Ordering::Relaxed);
     }
 
-    fn leave(&self) {
+    fn end_in_flight(&self) {
         self.in_flight.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn receive(&self) -> MutexGuard<'_, Receiver> {
+    fn lead(&self) -> MutexGuard<'_, Receiver> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
         let receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         receiver
     }
 
-    /// Finds somebody to read on.
-    fn recruit<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
+    /// Ensures that a follower receives the next batch; starts a worker if none waits.
+    fn promote_follower<'scope>(&'scope self, scope: &'scope Scope<'scope, '_>) {
         if self.waiting.load(Ordering::Relaxed) > 0 {
             return;
         }
         let one_more = |workers| (workers < WORKERS_MAX).then_some(workers + 1);
-        let (set, look) = (Ordering::Relaxed, Ordering::Relaxed);
-        if self.workers.fetch_update(set, look, one_more).is_err() {
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        if self.workers.fetch_update(set, fetch, one_more).is_err() {
             return;
         }
-        // Without another thread reading goes on when this one is done.
+        // If the thread cannot be started, this worker receives again after its batch.
         let _ = thread::Builder::new()
             .name("nbd worker".to_owned())
-            .spawn_scoped(scope, || self.work(scope));
+            .spawn_scoped(scope, || self.run_worker(scope));
     }
 
     fn is_fast(&self, batch: &Batch<'_>) -> bool {
         batch.class() == Class::Transfer
-            && self.batch_nanoseconds.load(Ordering::Relaxed) < HAND_ON_NANOSECONDS
+            && self.batch_nanoseconds.load(Ordering::Relaxed) < INLINE_NANOSECONDS_MAX
     }
 
     fn execute(&self, batch: &mut Batch<'_>, replies: &mut Replies) {
         let started = Instant::now();
         batch.execute(self.transmission, replies);
         if batch.class() == Class::Transfer {
-            // Of two threads that do so at a time, either is right enough.
+            // A lost update of two concurrent workers does no harm.
             let before = self.batch_nanoseconds.load(Ordering::Relaxed);
             let taken = started.elapsed().as_nanos() as u64;
             self.batch_nanoseconds
@@ -211,7 +216,7 @@ impl Session<'_> {
 
     fn reply(&self, batch: &mut Batch<'_>, replies: &Replies) {
         let memory = batch.memory();
-        self.send(replies, |place| &memory[place.clone()]);
+        self.send(replies, |range| &memory[range.clone()]);
         batch.release();
     }
 
@@ -224,20 +229,20 @@ impl Session<'_> {
         }
     }
 
-    /// Ends the connection; whoever reads or writes finds the end.
+    /// Ends the connection: every worker's next receive or send fails.
     fn fail(&self, error: Error) {
-        self.note(error);
+        self.record_failure(error);
         self.transmission.stream.abort();
     }
 
-    /// The first error is the reason of the end.
-    fn note(&self, error: Error) {
+    /// Keeps the first error as the cause.
+    fn record_failure(&self, error: Error) {
         let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
         failure.get_or_insert(error);
     }
 }
 
-/// Lets the other workers of a connection end when one panics.
+/// Ends the other workers of a connection when one panics.
 struct AbortOnPanic<'a>(&'a Session<'a>);
 
 impl Drop for AbortOnPanic<'_> {

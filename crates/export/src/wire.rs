@@ -1,7 +1,7 @@
 //! The protocol's structures and numbers, under the names of its specification.
 //!
-//! All integers are big-endian. Flags and types are plain numbers here: what may stand where is judged by the
-//! modules that receive them.
+//! All integers are big-endian. Flags and types are plain numbers here; the modules that receive
+//! them validate them.
 
 pub(crate) mod error;
 pub(crate) mod negotiation;

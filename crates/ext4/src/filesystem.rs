@@ -269,8 +269,7 @@ impl Core {
     /// the error.
     pub(crate) fn fail(&self, error: Error) -> Error {
         if let Some(journal) = &self.journal {
-            let copy = Error::new(error.kind()).detail(error.to_string());
-            journal.abort(copy);
+            journal.abort(error.clone());
         }
         error
     }

@@ -103,7 +103,9 @@ impl Destination {
             Err(errno) => {
                 let error = Error::from(io::Error::from(errno)).at(&self.path);
                 return Err(match errno {
-                    Errno::NAMETOOLONG => error.detail("the name is too long"),
+                    Errno::NAMETOOLONG => error
+                        .with_kind(ErrorKind::InvalidArgument)
+                        .detail("the name is too long"),
                     _ => error,
                 });
             }

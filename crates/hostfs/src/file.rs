@@ -274,6 +274,7 @@ fn explain_open(source: io::Error, path: &Path) -> Error {
     let error = Error::from(source).at(path);
     match errno {
         Some(libc::EISDIR | libc::ENXIO) => wrong_type(path),
+        Some(libc::ENAMETOOLONG) => error.with_kind(ErrorKind::InvalidArgument),
         Some(libc::ETXTBSY) => error.detail(
             "the file is in use as a swap file or a running program; nothing may write to it",
         ),

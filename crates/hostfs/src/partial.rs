@@ -282,6 +282,7 @@ fn open_or_make(
     Err(match errno {
         Errno::LOOP | Errno::ISDIR => file::wrong_type(path),
         Errno::NAMETOOLONG => Error::from(io::Error::from(errno))
+            .with_kind(ErrorKind::InvalidArgument)
             .at(path)
             .detail("the name is too long"),
         _ => Error::from(io::Error::from(errno))

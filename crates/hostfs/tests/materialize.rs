@@ -250,25 +250,16 @@ fn overlay_over_a_file_system_not_seen_is_refused_until_shared_is_asked_for() {
         Filesystem::Overlay.requirement()
     );
     let scratch = Scratch::new(Filesystem::Tmpfs, 64 << 20);
-    let folder = |name: &str| {
-        let path = scratch.path().join(name);
-        fs::create_dir(&path).unwrap();
-        path
-    };
-    let [lower, upper, work, place] = ["lower", "upper", "work", "place"].map(folder);
-    let options = format!(
-        "lowerdir={},upperdir={},workdir={}",
-        lower.display(),
-        upper.display(),
-        work.display()
-    );
-    let overlay = Mount::new("overlay", Path::new("overlay"), &place, &options);
+    let place = scratch.path().join("place");
+    fs::create_dir(&place).unwrap();
+    let overlay = Mount::overlay(scratch.path(), &place);
     let path = sparse(overlay.path());
     let cancel = CancelToken::new();
     let control = Control::new(&cancel, &Silent);
     materialize(&path, &MaterializeOptions::default(), control).unwrap();
     // As in a container: the path of the layer leads nowhere.
-    fs::rename(&upper, scratch.path().join("elsewhere")).unwrap();
+    let layer = |name| scratch.path().join(name);
+    fs::rename(layer("upper"), layer("elsewhere")).unwrap();
     fs::remove_file(&path).unwrap();
     assert_refused_until_shared(&sparse(overlay.path()), "overlay");
 }

@@ -1,7 +1,7 @@
 //! A flag that asks a long operation to stop.
 //!
-//! Operations look at the token at least every 20 ms, between the requests
-//! they have in flight, and answer with [`ErrorKind::Cancelled`] within 100 ms.
+//! Operations check the token at least every 20 ms, between the requests
+//! they have in flight, and return [`ErrorKind::Cancelled`] within 100 ms.
 //!
 //! [`ErrorKind::Cancelled`]: crate::ErrorKind::Cancelled
 
@@ -10,14 +10,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::{Error, ErrorKind, Result};
 
-/// A request to stop, shared between whoever waits and whoever works.
+/// A request to stop, shared between the waiting and the working thread.
 ///
 /// Clones share one flag. Cancelling cannot be undone.
 #[derive(Clone, Debug, Default)]
 pub struct CancelToken(Arc<AtomicBool>);
 
 impl CancelToken {
-    /// A token that nobody has cancelled yet.
+    /// A token that is not cancelled.
     pub fn new() -> Self {
         Self::default()
     }

@@ -1,14 +1,20 @@
-//! The one shape of errors in the project: kind, context, source.
+//! The error type of all crates: kind, context, source.
 //!
-//! The kind is what programs decide on, the context (operation, path, range,
-//! detail, advice) is what people read, on one line. A [`Remedy`] is what the caller
-//! could ask for instead: the line leaves it out, as only the caller's interface has words for it. Errors of the operating
-//! system come in through [`Error::from`], and leave again through
-//! [`ErrorKind::errno`]; both are single matches.
+//! - The kind is for programs.
+//! - The context (operation, path, range, detail, advice) is for users, on one line.
+//! - The source is the lower error: one of the operating system, or another [`Error`].
+//! - A [`Remedy`] is an alternative request. The line leaves it out: each interface has its own
+//!   name for it.
+//!
+//! An error is a value: a clone shares its context, so that every request of a failed batch can
+//! have it. [`Error::from`] converts system errors, [`ErrorKind::errno`] converts back; both are
+//! single matches.
 
 use std::fmt;
 use std::io;
+use std::mem;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
@@ -17,26 +23,26 @@ use crate::{ByteRange, Remedy};
 /// `Result` with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong, as far as a program needs to know.
+/// The class of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum ErrorKind {
     /// No such file or directory.
     NotFound,
-    /// The name is taken.
+    /// The name exists.
     AlreadyExists,
     /// A directory, fifo, socket or device where a file is expected, or the reverse.
     WrongType,
-    /// Something else where a directory is expected.
+    /// Another file type where a directory is expected.
     NotDirectory,
-    /// A directory where something else is expected.
+    /// A directory where another file type is expected.
     IsDirectory,
-    /// A directory that has names in it.
+    /// The directory has entries.
     NotEmpty,
-    /// More names than an inode can have.
+    /// The inode has the maximal link count.
     TooManyLinks,
-    /// Symbolic links that lead to each other, or too many of them.
+    /// A loop of symbolic links, or too many of them.
     TooManySymlinks,
     /// A name or target longer than the file system can store.
     NameTooLong,
@@ -44,38 +50,38 @@ pub enum ErrorKind {
     NoAttribute,
     /// The file system or device is read-only.
     ReadOnly,
-    /// The user may not do this.
+    /// File permissions forbid it (`EACCES`).
     PermissionDenied,
     /// The file is immutable or append-only.
     Immutable,
-    /// The operating system forbids it, whatever the permissions of the file say (`EPERM`).
+    /// The operating system forbids it independently of file permissions (`EPERM`).
     NotPermitted,
-    /// Somebody else has the file open, or it is an active swap file.
+    /// Another process has the file open, or it is an active swap file.
     InUse,
     /// The file system or device is full.
     NoSpace,
-    /// The user's, group's or project's quota is used up.
+    /// The quota of the user, group or project is exceeded.
     QuotaExceeded,
     /// Past the largest size of the file system or the process (`RLIMIT_FSIZE`).
     TooLarge,
-    /// An argument that can never be right.
+    /// The argument is invalid in every state of the file.
     InvalidArgument,
     /// The file system or device does not offer the operation.
     Unsupported,
     /// Copy-on-write: written space would not stay in place.
     CopyOnWrite,
-    /// The operation reported success and the result is not what was asked for.
+    /// The operation reported success, but verification found another result.
     NotKept,
-    /// The caller's token asked to stop.
+    /// The caller's token was cancelled.
     Cancelled,
-    /// What is stored contradicts itself or its checksum.
+    /// Stored data is inconsistent or has a wrong checksum.
     Corrupt,
     /// Reading or writing the device failed.
     Io,
 }
 
 impl ErrorKind {
-    /// What the kind means, in the words of the operating system where it has some.
+    /// A description, the text of `strerror` where there is one.
     pub fn description(self) -> &'static str {
         match self {
             Self::NotFound => "no such file or directory",
@@ -106,7 +112,7 @@ impl ErrorKind {
         }
     }
 
-    /// The error number that stands for the kind at a system-call-like edge.
+    /// The error number for the kind at a system-call interface.
     pub fn errno(self) -> i32 {
         match self {
             Self::NotFound => libc::ENOENT,
@@ -136,13 +142,15 @@ impl ErrorKind {
 
     fn from_errno(errno: i32) -> Self {
         match errno {
-            libc::ENOENT | libc::ENOTDIR => Self::NotFound,
+            libc::ENOENT => Self::NotFound,
             libc::EEXIST => Self::AlreadyExists,
-            libc::EISDIR | libc::ENODEV | libc::ESPIPE | libc::ENXIO | libc::ELOOP => {
-                Self::WrongType
-            }
+            libc::ENODEV | libc::ESPIPE | libc::ENXIO => Self::WrongType,
+            libc::ENOTDIR => Self::NotDirectory,
+            libc::EISDIR => Self::IsDirectory,
             libc::ENOTEMPTY => Self::NotEmpty,
             libc::EMLINK => Self::TooManyLinks,
+            libc::ELOOP => Self::TooManySymlinks,
+            libc::ENAMETOOLONG => Self::NameTooLong,
             libc::ENODATA => Self::NoAttribute,
             libc::EROFS => Self::ReadOnly,
             libc::EACCES => Self::PermissionDenied,
@@ -151,21 +159,22 @@ impl ErrorKind {
             libc::ENOSPC => Self::NoSpace,
             libc::EDQUOT => Self::QuotaExceeded,
             libc::EFBIG | libc::EOVERFLOW => Self::TooLarge,
-            libc::EINVAL | libc::ENAMETOOLONG => Self::InvalidArgument,
+            libc::EINVAL => Self::InvalidArgument,
             libc::EUCLEAN => Self::Corrupt,
             libc::EOPNOTSUPP | libc::ENOSYS | libc::ENOTTY => Self::Unsupported,
+            // EINTR too: a signal interrupted the call, the caller did not cancel it.
             _ => Self::Io,
         }
     }
 }
 
-/// An error with its place.
+/// An error with its context.
 ///
-/// Boxed, so that a `Result` stays small on the paths where nothing fails.
-#[derive(Debug)]
-pub struct Error(Box<Context>);
+/// One pointer, so that a `Result` stays small where nothing fails. Clones share the context.
+#[derive(Clone, Debug)]
+pub struct Error(Arc<Context>);
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Context {
     kind: ErrorKind,
     operation: Option<&'static str>,
@@ -174,13 +183,30 @@ struct Context {
     detail: Option<String>,
     advice: Option<String>,
     remedies: Vec<Remedy>,
-    source: Option<io::Error>,
+    source: Option<Source>,
+}
+
+#[derive(Clone, Debug)]
+enum Source {
+    System(Arc<io::Error>),
+    /// Its line is the description, unless there is a detail.
+    Lower(Error),
 }
 
 impl Error {
     /// An error of `kind` without context.
     pub fn new(kind: ErrorKind) -> Self {
-        Self(Box::new(Context {
+        Self::with_source(kind, None)
+    }
+
+    /// An error of the same kind with `cause` as its source. It has the same line, but no path or
+    /// range of its own: for another request that fails for the same reason.
+    pub fn caused_by(cause: Self) -> Self {
+        Self::with_source(cause.kind(), Some(Source::Lower(cause)))
+    }
+
+    fn with_source(kind: ErrorKind, source: Option<Source>) -> Self {
+        Self(Arc::new(Context {
             kind,
             operation: None,
             path: None,
@@ -188,8 +214,13 @@ impl Error {
             detail: None,
             advice: None,
             remedies: Vec::new(),
-            source: None,
+            source,
         }))
+    }
+
+    /// The context, copied if clones share it.
+    fn context(&mut self) -> &mut Context {
+        Arc::make_mut(&mut self.0)
     }
 
     /// An error of the operating system, by its number.
@@ -199,71 +230,69 @@ impl Error {
 
     /// What was being done, as a verb: `allocate`, `write`.
     pub fn during(mut self, operation: &'static str) -> Self {
-        self.0.operation.get_or_insert(operation);
+        self.context().operation.get_or_insert(operation);
         self
     }
 
     /// The file or directory. The innermost path stays.
     pub fn at(mut self, path: impl AsRef<Path>) -> Self {
-        self.0
+        self.context()
             .path
             .get_or_insert_with(|| path.as_ref().to_path_buf());
         self
     }
 
-    /// Names another file or directory in place of the one known: for who worked on a file under a
-    /// name that means nothing to the user.
+    /// Replaces the path: for an operation on a temporary file whose name means nothing to the
+    /// user.
     pub fn about(mut self, path: impl AsRef<Path>) -> Self {
-        self.0.path = Some(path.as_ref().to_path_buf());
+        self.context().path = Some(path.as_ref().to_path_buf());
         self
     }
 
     /// The bytes of the file.
     pub fn in_range(mut self, range: ByteRange) -> Self {
-        self.0.range.get_or_insert(range);
+        self.context().range.get_or_insert(range);
         self
     }
 
-    /// The same error as one of a range of what lies above the place where it happened: an image in a file, a file in a file
-    /// system. That place is told in words, and has its own bytes no longer.
+    /// The error of a range in the layer above: of an image in a file, or of a file in a file
+    /// system. The lower error becomes its source; advice and remedies move up.
     pub fn in_range_above(mut self, range: ByteRange) -> Self {
-        let advice = self.0.advice.take();
-        let below = self.to_string();
-        Self(Box::new(Context {
-            operation: None,
-            path: None,
-            range: Some(range),
-            detail: Some(below),
-            advice,
-            ..*self.0
-        }))
+        let context = self.context();
+        let advice = context.advice.take();
+        let remedies = mem::take(&mut context.remedies);
+        let mut above = Self::caused_by(self).in_range(range);
+        let context = above.context();
+        context.advice = advice;
+        context.remedies = remedies;
+        above
     }
 
-    /// Replaces the kind's description by something more exact.
+    /// Replaces the description of the kind or source by a more exact one.
     pub fn detail(mut self, detail: impl Into<String>) -> Self {
-        self.0.detail = Some(detail.into());
+        self.context().detail = Some(detail.into());
         self
     }
 
     /// What the user can do about it.
     pub fn advice(mut self, advice: impl Into<String>) -> Self {
-        self.0.advice = Some(advice.into());
+        self.context().advice = Some(advice.into());
         self
     }
 
-    /// What the caller could ask for instead. Whoever shows the error knows the words for it.
+    /// Adds an alternative request, which the interface that shows the error translates.
     pub fn remedy(mut self, remedy: Remedy) -> Self {
-        self.0.remedies.push(remedy);
+        self.context().remedies.push(remedy);
         self
     }
 
     /// The same error under a more exact kind.
     pub fn with_kind(mut self, kind: ErrorKind) -> Self {
-        self.0.kind = kind;
+        self.context().kind = kind;
         self
     }
 
-    /// What went wrong.
+    /// The class of the error.
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
@@ -278,14 +307,17 @@ impl Error {
         self.0.range
     }
 
-    /// What the caller could ask for instead, the best first.
+    /// Alternative requests, the best first.
     pub fn remedies(&self) -> &[Remedy] {
         &self.0.remedies
     }
 
-    /// The error number of the operating system, when one started it.
+    /// The error number of the system error that caused it, if any.
     pub fn os_errno(&self) -> Option<i32> {
-        self.0.source.as_ref()?.raw_os_error()
+        match self.0.source.as_ref()? {
+            Source::System(error) => error.raw_os_error(),
+            Source::Lower(error) => error.os_errno(),
+        }
     }
 }
 
@@ -295,15 +327,16 @@ impl From<io::Error> for Error {
             Some(errno) => ErrorKind::from_errno(errno),
             None => ErrorKind::Io,
         };
-        let mut error = Self::new(kind);
-        error.0.source = Some(source);
-        error
+        Self::with_source(kind, Some(Source::System(Arc::new(source))))
     }
 }
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source.as_ref().map(|source| source as _)
+        match self.0.source.as_ref()? {
+            Source::System(error) => Some(&**error),
+            Source::Lower(error) => Some(error),
+        }
     }
 }
 
@@ -328,7 +361,10 @@ impl fmt::Display for Error {
         }
         match (&inner.detail, &inner.source) {
             (Some(detail), _) => f.write_str(detail)?,
-            (None, Some(source)) if inner.kind == ErrorKind::Io => write!(f, "{source}")?,
+            (None, Some(Source::Lower(error))) => write!(f, "{error}")?,
+            (None, Some(Source::System(error))) if inner.kind == ErrorKind::Io => {
+                write!(f, "{error}")?;
+            }
             (None, _) => f.write_str(inner.kind.description())?,
         }
         if let Some(advice) = &inner.advice {
@@ -358,13 +394,19 @@ mod tests {
     }
 
     #[test]
-    fn error_of_a_range_above_tells_the_one_below_in_words() {
-        let error = Error::from_errno(libc::ENOSPC)
+    fn error_of_a_range_above_keeps_the_lower_one_as_source() {
+        let lower = Error::from_errno(libc::ENOSPC)
             .during("write")
             .in_range(ByteRange::new(65536, 69632))
-            .at("/srv/a.qcow2")
+            .at("/srv/a.qcow2");
+        let line = lower.to_string();
+        let error = lower
             .advice("free some space")
             .in_range_above(ByteRange::new(0, 4096));
+        let source = std::error::Error::source(&error).unwrap();
+        assert_eq!(source.to_string(), line);
+        let source: &Error = source.downcast_ref().unwrap();
+        assert_eq!(source.range(), Some(ByteRange::new(65536, 69632)));
         assert_eq!(error.range(), Some(ByteRange::new(0, 4096)));
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         assert_eq!(error.os_errno(), Some(libc::ENOSPC));
@@ -372,6 +414,32 @@ mod tests {
             error.to_string(),
             "bytes 0 to 4096: /srv/a.qcow2: write bytes 65536 to 69632: no space left on device; free some space"
         );
+    }
+
+    #[test]
+    fn error_caused_by_another_has_its_line_and_errno_but_not_its_range() {
+        let cause = Error::from_errno(libc::EDQUOT)
+            .during("sync")
+            .in_range(ByteRange::new(0, 512))
+            .at("/srv/a");
+        let error = Error::caused_by(cause.clone());
+        assert_eq!(error.to_string(), cause.to_string());
+        assert_eq!((error.path(), error.range()), (None, None));
+        assert_eq!(error.kind(), ErrorKind::QuotaExceeded);
+        assert_eq!(error.os_errno(), Some(libc::EDQUOT));
+    }
+
+    #[test]
+    fn change_of_a_clone_leaves_the_original() {
+        let error = Error::new(ErrorKind::Io).at("a");
+        let other = error.clone().during("read").with_kind(ErrorKind::NoSpace);
+        assert_eq!(error.to_string(), "a: input/output error");
+        assert_eq!(other.to_string(), "a: read: no space left on device");
+    }
+
+    #[test]
+    fn result_is_one_pointer() {
+        assert_eq!(size_of::<Result<()>>(), size_of::<usize>());
     }
 
     #[test]
@@ -398,12 +466,30 @@ mod tests {
     }
 
     #[test]
-    fn errno_of_every_kind_maps_back_to_a_kind_with_the_same_errno() {
+    fn errno_of_every_kind_maps_back_to_the_kind_or_the_general_one() {
         use ErrorKind::*;
-        for kind in [
+        // Exhaustive, so that a new kind needs a row here and in `ALL`.
+        let general = |kind| match kind {
+            NotFound | AlreadyExists | NotDirectory | IsDirectory | NotEmpty | TooManyLinks
+            | TooManySymlinks | NameTooLong | NoAttribute | ReadOnly | PermissionDenied
+            | NotPermitted | InUse | NoSpace | QuotaExceeded | TooLarge | InvalidArgument
+            | Unsupported | Corrupt | Io => kind,
+            WrongType => InvalidArgument,
+            Immutable => NotPermitted,
+            CopyOnWrite => Unsupported,
+            NotKept | Cancelled => Io,
+        };
+        const ALL: [ErrorKind; 25] = [
             NotFound,
             AlreadyExists,
             WrongType,
+            NotDirectory,
+            IsDirectory,
+            NotEmpty,
+            TooManyLinks,
+            TooManySymlinks,
+            NameTooLong,
+            NoAttribute,
             ReadOnly,
             PermissionDenied,
             Immutable,
@@ -419,11 +505,12 @@ mod tests {
             Cancelled,
             Corrupt,
             Io,
-        ] {
+        ];
+        for (at, kind) in ALL.into_iter().enumerate() {
+            assert_eq!(kind as usize, at, "{kind:?} is missing or out of order");
             let back = Error::from_errno(kind.errno()).kind();
-            if kind != Cancelled {
-                assert_eq!(back.errno(), kind.errno(), "{kind:?}");
-            }
+            assert_eq!(back, general(kind), "{kind:?}");
         }
+        assert_eq!(ALL.len(), Io as usize + 1);
     }
 }

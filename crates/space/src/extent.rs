@@ -123,8 +123,8 @@ impl Extent {
         })
     }
 
-    /// `next` goes on where this extent ends, in the file and on the device,
-    /// with the same state and flags.
+    /// `next` is adjacent to this extent's end, in the file and on the device,
+    /// and has the same state and flags.
     pub fn continues_in(&self, next: &Self) -> bool {
         let place_continues = match (self.physical, next.physical) {
             (Some(place), Some(next_place)) => place + self.logical.len() == next_place,

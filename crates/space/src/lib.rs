@@ -1,10 +1,9 @@
-//! The words every other layer speaks: ranges, extents and their states,
+//! The vocabulary of all layers: ranges, extents and their states,
 //! fallocate modes, errors, progress and cancellation.
 //!
-//! The crate does no I/O. Its one trait, [`SpaceFile`], joins the two file
-//! worlds of the project: a file of the host and a file inside an image can
-//! both be read, written, resized, `fallocate`d, mapped and synced, and the
-//! layers above do not care which they hold.
+//! The crate does no I/O. Its trait [`SpaceFile`] abstracts over files of the
+//! host and files inside an ext4 image: both can be read, written, resized,
+//! `fallocate`d, mapped and synced.
 //!
 //! Definitions: `docs/design.md`, "Words".
 //!

@@ -1,4 +1,4 @@
-//! What a long operation says while it runs, and what it is told.
+//! Progress reports and cancellation of a long operation.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::CancelToken;
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Phase {
-    /// Others go first.
+    /// The operation waits for other users of the disk.
     Wait,
     /// Data is being read, to find zeros or holes.
     Scan,
@@ -21,9 +21,9 @@ pub enum Phase {
     Write,
     /// Data is being copied.
     Copy,
-    /// What was written is being made durable.
+    /// Written data is being made durable.
     Sync,
-    /// The result is being held against what was asked for.
+    /// The result is being compared with the request.
     Verify,
 }
 
@@ -56,10 +56,10 @@ pub struct Progress {
 /// Where progress goes. Called from the thread that runs the operation, at
 /// least 5 times a second while it moves; it should return at once.
 pub trait ProgressSink {
-    /// Takes the newest state.
+    /// Receives the newest state.
     fn update(&self, progress: Progress);
 
-    /// The operation has paused for `duration` to leave the disk to others.
+    /// The operation has paused for `duration` in favour of other users of the disk.
     fn gave_way(&self, duration: Duration) {
         let _ = duration;
     }
@@ -79,12 +79,12 @@ impl ProgressSink for Silent {
     fn update(&self, _: Progress) {}
 }
 
-/// The two lines between a long operation and its caller.
+/// The caller's side of a long operation: cancellation and progress.
 #[derive(Clone, Copy)]
 pub struct Control<'a> {
     /// Asks the operation to stop.
     pub cancel: &'a CancelToken,
-    /// Told how far the operation is.
+    /// Receives progress reports.
     pub progress: &'a dyn ProgressSink,
 }
 
@@ -94,7 +94,7 @@ impl<'a> Control<'a> {
         Self { cancel, progress }
     }
 
-    /// Tells the sink.
+    /// Reports to the sink.
     pub fn report(&self, phase: Phase, done_bytes: u64, total_bytes: u64) {
         self.progress.update(Progress {
             phase,

@@ -53,7 +53,7 @@ impl ByteRange {
         (start < end).then(|| Self::new(start, end))
     }
 
-    /// Every byte of `other` lies in `self`.
+    /// Every byte of `other` is in `self`.
     pub fn contains(self, other: Self) -> bool {
         self.start <= other.start && other.end <= self.end
     }

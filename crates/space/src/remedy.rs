@@ -1,7 +1,8 @@
-//! What a caller could ask for instead, when something is refused.
+//! Alternative requests after a refusal.
 //!
-//! A library does not know the words of its callers: the same request is an option of the command, a field of a C structure
-//! and an argument in Python. An [`Error`](crate::Error) names the request, and each interface has its own words.
+//! The same request is an option of the command, a field of a C structure and an argument in
+//! Python. An [`Error`](crate::Error) identifies the request; each interface translates it to its
+//! own name.
 
 use serde::{Deserialize, Serialize};
 
@@ -10,13 +11,13 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Remedy {
-    /// Do not exclude other writers: for callers who know that nobody writes to the holes.
+    /// Do not exclude other writers: for callers that know that no process writes to the holes.
     ShareAccess,
-    /// Replace what has the name.
+    /// Replace the existing file.
     Replace,
     /// Make the holes of the existing file written.
     Materialize,
-    /// Make a part of the file real.
+    /// Allocate only a part of the file.
     AllocateLess,
     /// Turn copy-on-write off for the new file.
     DisableCopyOnWrite,
@@ -26,6 +27,6 @@ pub enum Remedy {
     ReserveOnly,
     /// Write zeros instead of reserving space.
     WriteZeros,
-    /// Give shared parts space of their own.
+    /// Copy shared extents to private ones.
     Unshare,
 }

@@ -103,7 +103,8 @@ fn unit_scale(unit: &str) -> Option<u64> {
 }
 
 impl fmt::Display for ByteSize {
-    /// With a unit of 1024: exact where it divides, else to two decimals. What only rounds to a whole number has a tilde.
+    /// With a binary unit: exact if divisible, otherwise with two decimals. A value that only
+    /// rounds to a whole number has a tilde.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = self.0;
         let power = (bytes.max(1).ilog2() / 10) as usize;

@@ -1,4 +1,4 @@
-//! Figures of file maps: bytes per state, extents, fragments, fragmentation.
+//! Statistics of extent maps: bytes per state, extents, fragments, fragmentation.
 //!
 //! A summary is fed one extent after the other and keeps none of them, so a
 //! map of any length fits. Summaries of several files merge into one.
@@ -6,8 +6,8 @@
 //! Two counts of pieces, because the tools of the field have two:
 //! - *extents* are what the map reports, holes left out (`e4defrag`'s "now");
 //! - *fragments* are runs on the device, as `filefrag` counts its "extents
-//!   found": an extent goes on where the last one ended, or as far behind it as
-//!   the hole between them is long, whatever their states are.
+//!   found": an extent continues a run if it starts at its end, or behind it by
+//!   the length of the hole between them. The states do not matter.
 //!
 //! The score is that of `e4defrag -c` (e2fsprogs, misc/e4defrag.c), in single
 //! precision as there. The best possible number of extents is one for every
@@ -234,8 +234,8 @@ impl MapSummary {
         })
     }
 
-    /// What the score means, in `e4defrag`'s three steps. The score counts extents: those that lie in as few fragments as can be need
-    /// nothing, whatever it says.
+    /// The verdict on the score, in `e4defrag`'s three steps. The score counts extents; a file with
+    /// the minimal number of fragments is "no problem" with any score.
     pub fn fragmentation(&self) -> Option<&'static str> {
         let score = self.fragmentation_score()?;
         Some(if self.fragments <= self.best_extents {
@@ -302,13 +302,13 @@ fn same_fragment(last: &Extent, next: &Extent) -> bool {
             let dense = place.saturating_add(last.logical.len());
             next_place == dense || next_place == dense.saturating_add(gap)
         }
-        // Nothing is known of the place, so nothing says that it was broken.
+        // Without physical addresses there is no evidence of a fragment.
         (None, None) => last.logical.end() == next.logical.start(),
         _ => false,
     }
 }
 
-/// Sums over files stay at the top rather than wrap.
+/// Totals over files saturate instead of wrapping.
 fn add_to(sum: &mut u64, more: u64) {
     *sum = sum.saturating_add(more);
 }
@@ -438,7 +438,7 @@ mod tests {
 
     #[test]
     fn merge_sums_excess_and_blocks_before_it_scores() {
-        // e4defrag -c of a directory sums the counts of its files.
+        // e4defrag -c of a directory adds up the counts of its files.
         let mut total = MapSummary::default();
         for file in [appended_in_turn(), allocated_in_turn(), every_other_block()] {
             total.merge(&file.iter().collect());

@@ -17,7 +17,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// What went wrong with `command`, in words.
+    /// The message about the failed `command`.
     pub(crate) fn new(command: &Command, trouble: impl Into<String>) -> Self {
         Self {
             command: line(command),
@@ -40,7 +40,7 @@ pub fn find(name: &str) -> Option<PathBuf> {
     let mut path = env::var_os("PATH").unwrap_or_default();
     path.push(OsString::from(":/usr/sbin:/sbin"));
     env::split_paths(&path)
-        .map(|folder| folder.join(name))
+        .map(|directory| directory.join(name))
         .find(|file| file.is_file())
 }
 
@@ -68,7 +68,7 @@ pub fn run_any_status(command: &mut Command) -> Result<Output, Failure> {
         .map_err(|error| Failure::new(command, error.to_string()))
 }
 
-/// What `command` prints.
+/// Output of `command`.
 pub fn text(command: &mut Command) -> Result<String, Failure> {
     Ok(String::from_utf8_lossy(&run(command)?.stdout).into_owned())
 }

@@ -1,8 +1,8 @@
 //! Packages of other Debian suites, fetched without touching the machine's own apt.
 //!
-//! apt is told to keep its lists and its cache in a folder of ours and to read one list of
-//! sources: the mirror that the machine uses, with the suites that we want. Signatures are
-//! checked with Debian's keyring.
+//! apt is configured to keep its lists and cache in our directory, and to read one list of
+//! sources: the machine's mirror with the suites that we need. Signatures are checked with
+//! Debian's keyring.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,32 +12,32 @@ use crate::command::{run, text, tool};
 use crate::lab::Result;
 
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-const APT_FOLDER: &str = "/etc/apt";
+const APT_DIRECTORY: &str = "/etc/apt";
 
 /// apt with state of its own.
 pub(crate) struct Apt {
-    folder: PathBuf,
+    directory: PathBuf,
 }
 
 impl Apt {
-    /// Reads the package lists of `suites` into `folder`.
-    pub(crate) fn new(folder: PathBuf, suites: &[&str]) -> Result<Self> {
-        fs::create_dir_all(folder.join("lists/partial"))?;
-        fs::create_dir_all(folder.join("archives/partial"))?;
-        let mirror = mirror(Path::new(APT_FOLDER))?;
+    /// Reads the package lists of `suites` into `directory`.
+    pub(crate) fn new(directory: PathBuf, suites: &[&str]) -> Result<Self> {
+        fs::create_dir_all(directory.join("lists/partial"))?;
+        fs::create_dir_all(directory.join("archives/partial"))?;
+        let mirror = mirror(Path::new(APT_DIRECTORY))?;
         let sources: String = suites
             .iter()
             .map(|suite| format!("deb [signed-by={KEYRING}] {mirror} {suite} main\n"))
             .collect();
-        fs::write(folder.join("sources.list"), sources)?;
-        let apt = Self { folder };
+        fs::write(directory.join("sources.list"), sources)?;
+        let apt = Self { directory };
         run(apt.command("apt-get").args(["-qq", "update"]))?;
         Ok(apt)
     }
 
     /// The list of sources, for other tools.
     pub(crate) fn sources(&self) -> PathBuf {
-        self.folder.join("sources.list")
+        self.directory.join("sources.list")
     }
 
     /// The packages that `package` of `suite` depends on, by name.
@@ -56,7 +56,7 @@ impl Apt {
 
     /// Fetches `packages` of `suite` and unpacks them into `root`.
     pub(crate) fn unpack(&self, packages: &[String], suite: &str, root: &Path) -> Result<()> {
-        let fetched = self.folder.join("fetched");
+        let fetched = self.directory.join("fetched");
         fs::create_dir_all(&fetched)?;
         let mut command = self.command("apt-get");
         command
@@ -78,11 +78,11 @@ impl Apt {
         };
         option("Dir::Etc::sourcelist", &self.sources());
         option("Dir::Etc::sourceparts", Path::new("/dev/null"));
-        option("Dir::State::lists", &self.folder.join("lists"));
-        option("Dir::Cache::archives", &self.folder.join("archives"));
+        option("Dir::State::lists", &self.directory.join("lists"));
+        option("Dir::Cache::archives", &self.directory.join("archives"));
         option("Dir::Cache::pkgcache", Path::new(""));
         option("Dir::Cache::srcpkgcache", Path::new(""));
-        // The folder need not be readable for apt's own user.
+        // The directory need not be readable for apt's own user.
         option("APT::Sandbox::User", Path::new("root"));
         option("Acquire::Retries", Path::new("3"));
         command
@@ -134,14 +134,14 @@ mod tests {
 
     #[test]
     fn mirrors_of_other_archives_are_passed_over() {
-        let folder = tempfile::tempdir().unwrap();
-        let parts = folder.path().join("sources.list.d");
+        let directory = tempfile::tempdir().unwrap();
+        let parts = directory.path().join("sources.list.d");
         fs::create_dir(&parts).unwrap();
         fs::write(parts.join("a.list"), "deb https://c.test/apt x main\n").unwrap();
-        let error = mirror(folder.path()).unwrap_err().to_string();
+        let error = mirror(directory.path()).unwrap_err().to_string();
         assert!(error.contains("no mirror"), "{error}");
         let security = "URIs: http://a.test/debian-security\n\nURIs: http://a.test/debian\n";
         fs::write(parts.join("b.sources"), security).unwrap();
-        assert_eq!(mirror(folder.path()).unwrap(), "http://a.test/debian");
+        assert_eq!(mirror(directory.path()).unwrap(), "http://a.test/debian");
     }
 }

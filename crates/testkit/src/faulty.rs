@@ -27,7 +27,7 @@ use crate::scratch::Mount;
 use crate::workdir::Workdir;
 use state::Shared;
 
-/// What goes wrong. The default is nothing.
+/// Injected faults. The default is none.
 #[derive(Clone, Debug, Default)]
 pub struct Faults {
     /// How `fallocate` is answered.
@@ -56,7 +56,7 @@ pub enum FallocateFault {
     /// `EOPNOTSUPP`, always.
     Unsupported,
     /// Success; the size changes as it should, and nothing is allocated.
-    Lies,
+    FalseSuccess,
 }
 
 /// Faults of writes. Bytes count from the moment the faults are set, over all files.
@@ -65,10 +65,10 @@ pub enum WriteFault {
     /// Writes are kept.
     #[default]
     None,
-    /// After so many bytes, writes succeed and are forgotten: the file has the size, and
+    /// After that number of bytes, writes succeed but are dropped: the file has the size, but
     /// neither the data nor the blocks.
     DroppedAfter(u64),
-    /// After so many bytes, writes fail in this way; the one that gets there is short.
+    /// After that number of bytes, writes fail with this error; the one that reaches it is short.
     FailsAfter(u64, ErrorKind),
 }
 
@@ -92,7 +92,7 @@ pub enum DirectIoFault {
     Refused,
 }
 
-/// What was asked of the file system since it was mounted.
+/// Counters of requests since the mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Requests of every kind.
@@ -151,7 +151,7 @@ impl Faulty {
         }
     }
 
-    /// Where it is mounted. A test that asks makes progress.
+    /// The mount point. Reading it counts as progress of the test.
     pub fn path(&self) -> &Path {
         self.watchdog.progress();
         &self.place
@@ -162,7 +162,7 @@ impl Faulty {
         self.shared.set_faults(faults);
     }
 
-    /// What was asked of it so far. A test that asks makes progress.
+    /// The counters so far. Reading them counts as progress of the test.
     pub fn counters(&self) -> Counters {
         self.watchdog.progress();
         self.shared.counters()

@@ -4,16 +4,17 @@ use std::fs;
 
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 
-/// Whether what is mounted now may use it: it is turned on for that, and left so. Before Linux 6.14 there is none.
+/// Enables it for new mounts and leaves it enabled; false before Linux 6.14.
 pub fn are_offered() -> bool {
     let are_on = || fs::read_to_string(SWITCH).is_ok_and(|value| value.starts_with('Y'));
     are_on() || fs::write(SWITCH, "Y").is_ok() && are_on()
 }
 
-/// The mount option that asks for it where it is offered.
+/// The mount option that requests it where it is available.
 pub fn option() -> &'static str {
-    match are_offered() {
-        true => "io_uring",
-        false => "no_io_uring",
+    if are_offered() {
+        "io_uring"
+    } else {
+        "no_io_uring"
     }
 }

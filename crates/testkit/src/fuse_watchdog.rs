@@ -1,10 +1,11 @@
 //! A deadline for a test on a FUSE mount.
 //!
-//! A program that waits for a page of a mount whose server does not answer cannot be killed, and neither can the server then: only
-//! an abort of the connection ends the wait. The watchdog aborts the connection when the test neither ends nor shows progress for
-//! `LIMIT`, or is killed. If the test does not end after that, it is killed.
+//! A process that waits for a page of a hung FUSE server is in uninterruptible sleep; only an abort
+//! of the connection wakes it. The watchdog aborts the connection if the test is killed, or reports
+//! no progress for `PROGRESS_TIMEOUT`. If the test then does not end, the watchdog kills it.
 //!
-//! It is a process of its own: a thread would die with a test that is killed, and the connection would then stay for ever.
+//! It is a separate process, because a thread would end with a killed test and leave the
+//! connection.
 
 use std::fs;
 use std::io::Write;
@@ -13,11 +14,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 /// Time without progress after which the connection is aborted.
-const LIMIT: Duration = Duration::from_secs(60);
-/// Time after which a test that goes on without its connection is killed.
-const GRACE: Duration = Duration::from_secs(30);
+const PROGRESS_TIMEOUT: Duration = Duration::from_secs(60);
+/// Time after the abort until the test is killed.
+const KILL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Reads one byte at a time: `p` is progress, `d` is the end. No byte means that the test process is gone.
+/// Reads one byte at a time: `p` is progress, `d` is the end. End of file: the test has ended.
 const SCRIPT: &str = r#"
 next() { timeout "$1" dd bs=1 count=1 2>/dev/null; }
 while word=$(next "$limit"); do
@@ -47,7 +48,7 @@ impl FuseWatchdog {
         Self::watch_in(std::process::id(), place)
     }
 
-    /// Watches a mount that a process in another namespace of mounts sees at `place`.
+    /// Watches a mount at `place` in the mount namespace of `process`.
     ///
     /// # Panics
     /// When nothing is mounted there.
@@ -57,8 +58,8 @@ impl FuseWatchdog {
             .unwrap_or_else(|| panic!("nothing is mounted at {}", place.display()));
         let process = Command::new("sh")
             .args(["-c", SCRIPT])
-            .env("limit", LIMIT.as_secs().to_string())
-            .env("grace", GRACE.as_secs().to_string())
+            .env("limit", PROGRESS_TIMEOUT.as_secs().to_string())
+            .env("grace", KILL_TIMEOUT.as_secs().to_string())
             .env("place", place)
             .env("test", std::process::id().to_string())
             .env("abort", control(connection))
@@ -69,14 +70,14 @@ impl FuseWatchdog {
         Self(process)
     }
 
-    /// The test makes progress: the time starts again.
+    /// Reports progress: restarts the timeout.
     pub fn progress(&self) {
-        self.tell(b"p");
+        self.send(b"p");
     }
 
-    fn tell(&self, word: &[u8]) {
+    fn send(&self, word: &[u8]) {
         if let Some(mut pipe) = self.0.stdin.as_ref() {
-            // After an abort nobody reads it any more.
+            // After an abort the pipe has no reader.
             let _ = pipe.write_all(word);
         }
     }
@@ -84,13 +85,12 @@ impl FuseWatchdog {
 
 impl Drop for FuseWatchdog {
     fn drop(&mut self) {
-        self.tell(b"d");
+        self.send(b"d");
         let _ = self.0.wait();
     }
 }
 
-/// The number of the connection of what is mounted at `place`, by the table of mounts: a look at the place could wait for
-/// the server.
+/// The FUSE connection of the mount at `place`, from mountinfo: `stat` could block on the server.
 fn connection(process: u32, place: &Path) -> Option<u32> {
     let table = fs::read_to_string(format!("/proc/{process}/mountinfo")).ok()?;
     let line = table.lines().rfind(|line| {
@@ -102,13 +102,13 @@ fn connection(process: u32, place: &Path) -> Option<u32> {
     minor.parse().ok()
 }
 
-/// The file that aborts a connection. The control files are mounted where they are not.
+/// The file that aborts a connection; mounts fusectl if necessary.
 fn control(connection: u32) -> String {
-    let folder = "/sys/fs/fuse/connections";
-    let file = format!("{folder}/{connection}/abort");
+    let directory = "/sys/fs/fuse/connections";
+    let file = format!("{directory}/{connection}/abort");
     if !Path::new(&file).exists() {
         let _ = Command::new("mount")
-            .args(["-t", "fusectl", "fusectl", folder])
+            .args(["-t", "fusectl", "fusectl", directory])
             .stderr(Stdio::null())
             .status();
     }

@@ -5,9 +5,9 @@
 //! virtio the same kernel refuses. A run takes some seconds, also without KVM: then QEMU
 //! translates.
 //!
-//! Everything, QEMU too, lies in one folder ([`prepare`](Guest::prepare)) and runs from
-//! there; nothing is installed, mounted or chrooted. The guest sees the folder read-only
-//! with a layer in its memory on top, so any number of guests may run at once.
+//! Everything, including QEMU, is in one directory ([`prepare`](Guest::prepare)) and runs from
+//! there; nothing is installed, mounted or chrooted. The guest sees the directory read-only
+//! below an overlay in memory, so any number of guests may run at once.
 
 mod image;
 mod run;
@@ -19,7 +19,7 @@ use crate::lab::{self, Recipe, Result};
 use crate::requires::{self, Requirement};
 use crate::{command, debian};
 
-/// The guest's folder is made for this architecture only.
+/// The guest's directory is made for this architecture only.
 const ARCHITECTURE: &str = "amd64";
 
 /// How a disk appears in the guest.
@@ -34,13 +34,13 @@ pub enum Bus {
 /// A disk of the guest over a raw file of the host.
 #[derive(Clone, Debug)]
 pub struct Disk {
-    /// The file, or what QEMU takes instead of one, such as the URI of an NBD export; its size is the disk's.
+    /// The file, or another QEMU file name such as the URI of an NBD export.
     pub file: PathBuf,
     /// How it appears.
     pub bus: Bus,
 }
 
-/// What a guest has.
+/// Options of a guest.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// Memory in MiB.
@@ -51,7 +51,7 @@ pub struct Options {
     pub timeout: Duration,
     /// Disks, in the guest `/dev/disk0`, `/dev/disk1`, and so on.
     pub disks: Vec<Disk>,
-    /// A folder of the host, in the guest `/host`, writable.
+    /// A directory of the host, in the guest `/host`, writable.
     pub shared: Option<PathBuf>,
 }
 
@@ -85,7 +85,7 @@ impl Guest {
     /// Fetches kernel, userland and QEMU, unless that was done before: some 250 MB, about
     /// two minutes, as root.
     ///
-    /// The folder is `$EXTANT_GUEST_LAB`, or `guest` among the [oracles](lab::folder).
+    /// The directory is `$EXTANT_GUEST_LAB`, or `guest` among the [oracles](lab::directory).
     pub fn prepare() -> Result<()> {
         let machine = debian::architecture()?;
         if machine != ARCHITECTURE {
@@ -110,14 +110,15 @@ impl Guest {
     #[track_caller]
     pub fn run(script: &str, options: &Options) -> Output {
         Self::prepare().unwrap_or_else(|error| panic!("guest: {error}"));
-        run::run(&recipe().folder, script, options).unwrap_or_else(|error| panic!("guest: {error}"))
+        run::run(&recipe().directory, script, options)
+            .unwrap_or_else(|error| panic!("guest: {error}"))
     }
 }
 
 fn recipe() -> Recipe {
     let chosen = std::env::var_os("EXTANT_GUEST_LAB").map(PathBuf::from);
     Recipe {
-        folder: chosen.unwrap_or_else(|| lab::folder().join("guest")),
+        directory: chosen.unwrap_or_else(|| lab::directory().join("guest")),
         version: "2: trixie with nbd-client, kernel and QEMU of its backports",
     }
 }
@@ -138,7 +139,7 @@ fn accelerator() -> (&'static str, &'static str) {
     }
 }
 
-/// QEMU of the guest's folder, for a limited time even when the test is killed.
+/// QEMU of the guest's directory, for a limited time even when the test is killed.
 fn qemu(lab: &Path, timeout: Duration) -> Result<std::process::Command> {
     let loaded = lab::foreign(&root(lab), "usr/bin/qemu-system-x86_64")?;
     let mut command = command::tool("timeout");

@@ -4,8 +4,8 @@ use std::env;
 use std::fmt::Display;
 use std::process::ExitCode;
 
-/// Without arguments prints the names of `paths`; with a name and a count has `run` do that path's work so many times, and prints
-/// what it returns, which keeps the work from being optimised away.
+/// Without arguments prints the names of `paths`. With a name and a count passes both to `run`, and
+/// prints its result, so that the work is not optimised away.
 pub fn run_named<W: Copy, E: Display>(
     paths: &[(&str, W)],
     run: impl FnOnce(W, u64) -> Result<u64, E>,

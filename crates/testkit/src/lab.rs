@@ -1,9 +1,8 @@
-//! The folder of oracles: what is fetched once and kept for all later runs.
+//! The directory of oracles: software that is fetched once and kept for later runs.
 //!
-//! Each thing in it is a folder made by a recipe. It is made beside its place and renamed
-//! when complete, so a folder that exists is whole. A lock lets one process make it while
-//! others wait. The recipe's version is kept in the folder; with another version it is
-//! made anew.
+//! A recipe builds each subdirectory under a temporary name and renames it when complete. A lock
+//! lets one process build while others wait. The subdirectory stores the recipe's version; it is
+//! rebuilt for another version.
 
 use std::error::Error;
 use std::fs::{self, File};
@@ -15,52 +14,55 @@ use crate::command;
 
 const STAMP: &str = "recipe";
 
-/// What can go wrong while preparing: a tool, the network, the disk.
+/// Errors while preparing: of a tool, the network, the disk.
 pub type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Something that a recipe makes.
 #[derive(Clone, Debug)]
 pub(crate) struct Recipe {
-    /// Where it is kept.
-    pub(crate) folder: PathBuf,
+    /// Its directory.
+    pub(crate) directory: PathBuf,
     /// Changed whenever the result would be another one.
     pub(crate) version: &'static str,
 }
 
 impl Recipe {
-    /// It was made, by this version.
+    /// It exists with this version.
     pub(crate) fn is_ready(&self) -> bool {
-        fs::read_to_string(self.folder.join(STAMP)).is_ok_and(|stamp| stamp == self.version)
+        fs::read_to_string(self.directory.join(STAMP)).is_ok_and(|stamp| stamp == self.version)
     }
 
-    /// Has `make` fill the folder it is given, unless that was done before.
+    /// Has `make` fill the directory it is given, unless that was done before.
     pub(crate) fn prepare(&self, make: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
         if self.is_ready() {
             return Ok(());
         }
-        let parent = self.folder.parent().expect("a folder below the oracles");
+        let parent = self
+            .directory
+            .parent()
+            .expect("a directory below the oracles");
         fs::create_dir_all(parent)?;
-        let lock = File::create(self.folder.with_added_extension("lock"))?;
+        let lock = File::create(self.directory.with_added_extension("lock"))?;
         flock(&lock, FlockOperation::LockExclusive)?;
         if self.is_ready() {
             return Ok(());
         }
 
-        let new = self.folder.with_added_extension("new");
+        let new = self.directory.with_added_extension("new");
         remove(&new)?;
         fs::create_dir(&new)?;
         make(&new)?;
         fs::write(new.join(STAMP), self.version)?;
-        remove(&self.folder)?;
-        fs::rename(&new, &self.folder)?;
+        remove(&self.directory)?;
+        fs::rename(&new, &self.directory)?;
         Ok(())
     }
 }
 
 /// Where oracles are kept: `$EXTANT_ORACLES`, or `target/oracles` of the workspace.
-pub fn folder() -> PathBuf {
+pub fn directory() -> PathBuf {
     match std::env::var_os("EXTANT_ORACLES") {
-        Some(folder) => folder.into(),
+        Some(directory) => directory.into(),
         None => workspace().join("target/oracles"),
     }
 }
@@ -70,9 +72,9 @@ fn workspace() -> &'static Path {
     own.ancestors().nth(2).expect("crates/testkit")
 }
 
-fn remove(folder: &Path) -> Result<()> {
-    if folder.exists() {
-        fs::remove_dir_all(folder)?;
+fn remove(directory: &Path) -> Result<()> {
+    if directory.exists() {
+        fs::remove_dir_all(directory)?;
     }
     Ok(())
 }
@@ -84,7 +86,7 @@ pub(crate) fn foreign(root: &Path, program: &str) -> Result<std::process::Comman
     let library = fs::read_dir(root.join("usr/lib"))?
         .flatten()
         .map(|entry| entry.path())
-        .find(|folder| folder.join("libc.so.6").exists())
+        .find(|directory| directory.join("libc.so.6").exists())
         .ok_or_else(|| format!("no libc.so.6 in {}", root.display()))?;
     let loader = fs::read_dir(&library)?
         .flatten()
@@ -105,45 +107,45 @@ mod tests {
 
     use super::*;
 
-    fn recipe(folder: &Path, version: &'static str) -> Recipe {
+    fn recipe(directory: &Path, version: &'static str) -> Recipe {
         Recipe {
-            folder: folder.join("thing"),
+            directory: directory.join("thing"),
             version,
         }
     }
 
     #[test]
     fn failed_recipe_leaves_nothing_ready_and_is_tried_again() {
-        let folder = tempfile::tempdir().unwrap();
-        let recipe = recipe(folder.path(), "1");
+        let directory = tempfile::tempdir().unwrap();
+        let recipe = recipe(directory.path(), "1");
         let failed = recipe.prepare(|new| {
             fs::write(new.join("half"), b"")?;
             Err("no network".into())
         });
         assert_eq!(failed.unwrap_err().to_string(), "no network");
-        assert!(!recipe.is_ready() && !recipe.folder.exists());
+        assert!(!recipe.is_ready() && !recipe.directory.exists());
         recipe.prepare(|_| Ok(())).unwrap();
-        assert!(recipe.is_ready() && !recipe.folder.join("half").exists());
+        assert!(recipe.is_ready() && !recipe.directory.join("half").exists());
     }
 
     #[test]
     fn new_version_is_made_anew_and_the_same_is_not() {
-        let folder = tempfile::tempdir().unwrap();
-        recipe(folder.path(), "1").prepare(|_| Ok(())).unwrap();
-        recipe(folder.path(), "1")
+        let directory = tempfile::tempdir().unwrap();
+        recipe(directory.path(), "1").prepare(|_| Ok(())).unwrap();
+        recipe(directory.path(), "1")
             .prepare(|_| panic!("made twice"))
             .unwrap();
-        let newer = recipe(folder.path(), "2");
+        let newer = recipe(directory.path(), "2");
         newer
             .prepare(|new| Ok(fs::write(new.join("2"), b"")?))
             .unwrap();
-        assert!(newer.folder.join("2").exists());
+        assert!(newer.directory.join("2").exists());
     }
 
     #[test]
     fn recipe_asked_for_at_once_is_made_once() {
-        let folder = tempfile::tempdir().unwrap();
-        let recipe = recipe(folder.path(), "1");
+        let directory = tempfile::tempdir().unwrap();
+        let recipe = recipe(directory.path(), "1");
         let made = AtomicU32::new(0);
         std::thread::scope(|scope| {
             for _ in 0..4 {

@@ -1,4 +1,4 @@
-//! Real parts for tests and benches: what they run on, and what judges the result.
+//! Environments and oracles for tests and benches.
 //!
 //! | module | gives |
 //! |---|---|
@@ -8,18 +8,17 @@
 //! | [`hot_paths`] | the `main` of programs whose instructions are counted |
 //! | [`mke2fs()`] | images with file systems to begin with |
 //! | [`newer`] | util-linux's fallocate with `-w`, on a machine whose own is older |
-//! | [`faulty`] | a FUSE file system that refuses, lies, fails or dawdles on demand |
-//! | [`busy`] | patience with what is busy for a moment |
-//! | [`user`] | programs run by a user without rights |
-//! | [`libvirt`] | a libvirtd of its own, and virsh |
-//! | [`fuse_rings`] | FUSE over io_uring, turned on |
+//! | [`faulty`] | a FUSE file system with injected faults and delays |
+//! | [`busy`] | retries of operations on busy files and mounts |
+//! | [`user`] | programs run by an unprivileged user |
+//! | [`libvirt`] | a private libvirtd, and virsh |
+//! | [`fuse_rings`] | FUSE over io_uring, enabled |
 //! | [`fuse_watchdog`] | a deadline for tests on FUSE mounts |
 //! | [`guest`] | a newer kernel in QEMU, with disks that take write zeroes |
 //!
-//! The kit is for tests: what goes wrong in it panics, with the command that failed and
-//! what it printed. Whatever it mounts, attaches or starts is undone when its value is
-//! dropped, also by a panic; what a killed process left is cleared by the next one
-//! ([`workdir`]). It knows the words of `extant-space` and nothing of the layers above.
+//! A failure panics with the failed command and its output. Mounts, devices and processes are
+//! guards that are undone on drop, also by a panic; the next process removes what a killed one
+//! left ([`workdir`]). Of the project's crates it uses only `extant-space`.
 
 #![forbid(unsafe_code)]
 

@@ -1,7 +1,7 @@
-//! A libvirtd of its own, and virsh that talks to it.
+//! A private libvirtd, and virsh connected to it.
 //!
-//! The daemon is that of a user without rights ([`NOBODY`]), with all its folders in one that is removed at the end: it needs no
-//! system service, and knows nothing of the pools and machines of the system's own daemon.
+//! The daemon runs as an unprivileged user ([`NOBODY`]) with all its directories below a temporary
+//! one. It needs no system service and is isolated from the system's daemon.
 
 use std::fs::{self, File, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -17,15 +17,15 @@ use crate::requires::{self, Requirement};
 use crate::user::{NOBODY, as_user};
 use crate::workdir::Workdir;
 
-/// What a test or a bench with a daemon needs, beside root.
+/// Requirements of a test or bench with a daemon, besides root.
 pub const PROGRAMS: [&str; 3] = ["libvirtd", "virsh", "setpriv"];
-/// How long its start may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit of its start.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A daemon at work. Ended when dropped.
 #[derive(Debug)]
 pub struct Libvirt {
-    // Ended before its folder goes.
+    // Ended before its directory goes.
     daemon: Child,
     work: Workdir,
 }
@@ -51,14 +51,14 @@ impl Libvirt {
         let log = work.path().join("log");
         let log_file = File::create(&log).expect("a new file");
         let mut command = as_user(&command::find("libvirtd").expect("libvirtd"));
-        set_folders(&mut command, work.path());
+        set_directories(&mut command, work.path());
         let daemon = command.stdout(Stdio::null()).stderr(log_file).spawn();
         let daemon = daemon.unwrap_or_else(|error| panic!("libvirtd: {error}"));
         let libvirt = Self { daemon, work };
         let start = Instant::now();
         while command::run(libvirt.virsh().arg("uri")).is_err() {
             assert!(
-                start.elapsed() < PATIENCE,
+                start.elapsed() < START_TIMEOUT,
                 "libvirtd does not answer: {}",
                 fs::read_to_string(&log).unwrap_or_default()
             );
@@ -67,20 +67,20 @@ impl Libvirt {
         libvirt
     }
 
-    /// Its folder, which [`NOBODY`] may enter. The names `run`, `home` and `log` in it are taken.
+    /// Its directory, which [`NOBODY`] may enter. The names `run`, `home` and `log` are reserved.
     pub fn work(&self) -> &Workdir {
         &self.work
     }
 
-    /// Makes a folder in it that is [`NOBODY`]'s.
+    /// Makes a directory in it that is [`NOBODY`]'s.
     #[track_caller]
     pub fn folder(&self, name: &str) -> PathBuf {
-        let folder = self.work.folder(name);
-        give(&folder);
-        folder
+        let directory = self.work.folder(name);
+        give(&directory);
+        directory
     }
 
-    /// Where the daemon looks for the configuration of its user.
+    /// The home directory, from which the daemon reads its configuration.
     pub fn home(&self) -> PathBuf {
         self.work.path().join("home")
     }
@@ -91,11 +91,11 @@ impl Libvirt {
         let socket = self.work.path().join("run/libvirt/libvirt-sock");
         let uri = format!("storage+unix:///session?socket={}", socket.display());
         command.args(["-q", "-c", &uri]).stdin(Stdio::null());
-        set_folders(&mut command, self.work.path());
+        set_directories(&mut command, self.work.path());
         command
     }
 
-    /// What `virsh` prints.
+    /// Output of `virsh`.
     ///
     /// # Panics
     /// When it fails.
@@ -108,24 +108,24 @@ impl Libvirt {
 
 impl Drop for Libvirt {
     fn drop(&mut self) {
-        // It may have ended.
+        // It may have ended already.
         let _ = kill_process(Pid::from_child(&self.daemon), Signal::TERM);
         let _ = self.daemon.wait();
     }
 }
 
-/// Makes a folder [`NOBODY`]'s, which others may look into.
+/// Changes a directory's owner to [`NOBODY`] and its mode to 755.
 ///
 /// # Panics
-/// When that may not be done.
+/// When it fails.
 #[track_caller]
-pub fn give(folder: &Path) {
-    let given = chown(folder, Some(NOBODY), Some(NOBODY))
-        .and_then(|()| fs::set_permissions(folder, Permissions::from_mode(0o755)));
-    given.unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+pub fn give(directory: &Path) {
+    let given = chown(directory, Some(NOBODY), Some(NOBODY))
+        .and_then(|()| fs::set_permissions(directory, Permissions::from_mode(0o755)));
+    given.unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
 }
 
-fn set_folders(command: &mut Command, work: &Path) {
+fn set_directories(command: &mut Command, work: &Path) {
     for variable in ["HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"] {
         command.env(variable, work.join("home"));
     }

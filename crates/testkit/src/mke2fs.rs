@@ -5,8 +5,8 @@ use std::fs;
 use crate::command::{run, tool};
 use crate::workdir::Workdir;
 
-/// What mke2fs makes of `options`, which are parted by spaces, in an image of `bytes` bytes that is empty before. A test that
-/// uses it requires the tool.
+/// Runs mke2fs with `options`, separated by spaces, on an empty image of `bytes` bytes; returns
+/// the image. The test has to require the tool.
 ///
 /// # Panics
 /// When mke2fs fails.

@@ -1,7 +1,7 @@
 //! util-linux's `fallocate` as of 2.42, the first with `--write-zeroes`.
 //!
 //! Where the distribution has an older one, the packages of Debian's unstable suite are
-//! unpacked into a folder ([`lab`]) and the program is run by their own loader, so that
+//! unpacked into a directory ([`lab`]) and the program is run by their own loader, so that
 //! neither apt nor the C library of the machine changes.
 
 use std::process::Command;
@@ -17,10 +17,10 @@ const PROGRAM: &str = "usr/bin/fallocate";
 
 /// Fetches it, unless that was done before: some 15 MB, most of it package lists.
 pub fn prepare() -> Result<()> {
-    recipe().prepare(|folder| {
-        let lists = folder.join("apt");
+    recipe().prepare(|directory| {
+        let lists = directory.join("apt");
         let apt = Apt::new(lists.clone(), &[SUITE])?;
-        let root = folder.join("root");
+        let root = directory.join("root");
         apt.unpack(&PACKAGES.map(String::from), SUITE, &root)?;
         std::fs::remove_dir_all(lists)?;
 
@@ -48,13 +48,13 @@ pub fn requirement() -> Requirement {
 #[track_caller]
 pub fn fallocate() -> Command {
     prepare()
-        .and_then(|()| foreign(&recipe().folder.join("root"), PROGRAM))
+        .and_then(|()| foreign(&recipe().directory.join("root"), PROGRAM))
         .unwrap_or_else(|error| panic!("newer fallocate: {error}"))
 }
 
 fn recipe() -> Recipe {
     Recipe {
-        folder: lab::folder().join("newer"),
+        directory: lab::directory().join("newer"),
         version: "1: util-linux libc6",
     }
 }

@@ -1,8 +1,8 @@
-//! What other programs say of a file or a file system.
+//! Results of other programs for a file or a file system.
 //!
-//! An oracle shares no code with what it judges: it asks the kernel through somebody
-//! else's tool and reads the answer. Answers are typed; a tool that fails, or prints what
-//! is not understood, panics with the command and its output.
+//! An oracle shares no code with the code under test: it runs another project's tool and parses
+//! its output into a type. If the tool fails, or the output cannot be parsed, it panics with the
+//! command and the output.
 
 mod bytes;
 mod e2fsck;

@@ -1,9 +1,9 @@
-//! What the kit needs of the distribution.
+//! Packages of the distribution that the kit needs.
 
 /// The Debian packages behind every part of the kit, for `cargo xtask setup`.
 ///
 /// What runs inside the guest, QEMU included, is not among them: [`guest`](crate::guest)
-/// fetches it into a folder of its own.
+/// fetches it into a directory of its own.
 pub const PACKAGES: &[&str] = &[
     // extended attributes and access lists, as others set them
     "acl",

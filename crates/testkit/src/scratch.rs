@@ -1,6 +1,6 @@
 //! Mounted file systems for tests, on loop devices of their own.
 //!
-//! A [`Scratch`] is a stack, made from below and taken down from above: a folder, perhaps
+//! A [`Scratch`] is a stack, made from below and taken down from above: a directory, perhaps
 //! a small tmpfs in it, a sparse backing file, a loop device, a file system, perhaps an
 //! overlay on top. Each layer is a guard, so a test that panics leaves nothing either.
 //!
@@ -24,7 +24,7 @@ pub use mount::Mount;
 use crate::command::{must, tool};
 use crate::workdir::Workdir;
 
-/// What a [`Scratch`] shall be.
+/// Builder of a [`Scratch`].
 #[derive(Clone, Debug)]
 pub struct Builder {
     filesystem: Filesystem,
@@ -93,11 +93,11 @@ impl Builder {
         }
 
         let store = self.memory_bytes.map(|bytes| {
-            let folder = work.folder("store");
+            let directory = work.folder("store");
             Mount::new(
                 "tmpfs",
                 Path::new("tmpfs"),
-                &folder,
+                &directory,
                 &format!("size={bytes}"),
             )
         });
@@ -119,7 +119,8 @@ impl Builder {
             &place,
             &self.mount_options.join(","),
         );
-        let overlay = (self.filesystem == Filesystem::Overlay).then(|| overlay(&work, &place));
+        let overlay = (self.filesystem == Filesystem::Overlay)
+            .then(|| Mount::overlay(&place, &work.folder("overlay")));
         Scratch {
             filesystem: self.filesystem,
             overlay,
@@ -237,20 +238,20 @@ impl Scratch {
         }
     }
 
-    /// A folder in the file system that belongs to the user `uid`.
+    /// A directory in the file system that belongs to the user `uid`.
     ///
     /// # Panics
     /// When it cannot be made.
     #[track_caller]
     pub fn user_folder(&self, uid: u32) -> PathBuf {
-        let folder = self.path().join(format!("user-{uid}"));
-        fs::create_dir_all(&folder)
-            .and_then(|()| chown(&folder, Some(uid), Some(uid)))
-            .unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-        folder
+        let directory = self.path().join(format!("user-{uid}"));
+        fs::create_dir_all(&directory)
+            .and_then(|()| chown(&directory, Some(uid), Some(uid)))
+            .unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+        directory
     }
 
-    /// A folder in a btrfs that holds at most `bytes`, of root too: writes past that fail
+    /// A directory in a btrfs that holds at most `bytes`, of root too: writes past that fail
     /// with `EDQUOT`. It is a subvolume with a limit of its group.
     ///
     /// User quota would not stop root, and needs a kernel option that small kernels lack.
@@ -259,19 +260,19 @@ impl Scratch {
     /// When it cannot be made, and on other file systems.
     #[track_caller]
     pub fn limited_folder(&self, name: &str, bytes: u64) -> PathBuf {
-        let folder = self.path().join(name);
+        let directory = self.path().join(name);
         let btrfs = |words: &[&str]| {
             let mut command = tool("btrfs");
             command.args(words);
             command
         };
         must(btrfs(&["quota", "enable"]).arg(self.path()));
-        must(btrfs(&["subvolume", "create"]).arg(&folder));
-        must(btrfs(&["qgroup", "limit", &bytes.to_string()]).arg(&folder));
-        folder
+        must(btrfs(&["subvolume", "create"]).arg(&directory));
+        must(btrfs(&["qgroup", "limit", &bytes.to_string()]).arg(&directory));
+        directory
     }
 
-    /// A folder beside the file system, on what the host has.
+    /// A directory beside the file system, on what the host has.
     ///
     /// # Panics
     /// When the name is taken.
@@ -286,20 +287,4 @@ fn make_sparse(path: &Path, size_bytes: u64) {
     File::create_new(path)
         .and_then(|file| file.set_len(size_bytes))
         .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-}
-
-#[track_caller]
-fn overlay(work: &Workdir, ground: &Path) -> Mount {
-    let parts = ["lower", "upper", "work"].map(|name| {
-        let folder = ground.join(name);
-        fs::create_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-        folder
-    });
-    let [lower, upper, scratch] = parts.each_ref().map(|folder| folder.display());
-    Mount::new(
-        "overlay",
-        Path::new("overlay"),
-        &work.folder("overlay"),
-        &format!("lowerdir={lower},upperdir={upper},workdir={scratch}"),
-    )
 }

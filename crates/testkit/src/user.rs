@@ -1,4 +1,4 @@
-//! A user who may do little.
+//! Programs run by an unprivileged user.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use crate::command;
 /// The user's number, and that of the group.
 pub const NOBODY: u32 = 65534;
 
-/// `program` run by [`NOBODY`], without further words. Who calls it is root.
+/// A command that runs `program` as [`NOBODY`]. The caller must be root.
 pub fn as_user(program: &Path) -> Command {
     let id = NOBODY.to_string();
     let mut command = command::tool("setpriv");

@@ -1,11 +1,11 @@
-//! Folders for one test, cleared even after a process that was killed.
+//! Directories for one test, removed even after the process was killed.
 //!
-//! Every folder holds a lock that lives as long as its owner. A folder whose lock is free
-//! is a leftover: before the first folder of a process is made, leftovers of others are
-//! unmounted, their loop devices detached and their files removed.
+//! Every directory contains a lock file that its owner holds. A directory with a free lock is
+//! stale: before a process creates its first directory, it unmounts stale ones, detaches their
+//! loop devices and removes their files.
 //!
-//! A folder is made in steps, and the lock appears under its name already taken, so no
-//! other process can mistake a folder that is being made for a leftover.
+//! The lock file is locked before it gets its name, so a directory under construction is never
+//! taken for a stale one.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -23,17 +23,17 @@ const PREFIX: &str = "extant-test-";
 const LOCK: &str = "lock";
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// A folder on a disk, for one test. Removed when dropped.
+/// A directory on a disk, for one test. Removed when dropped.
 #[derive(Debug)]
 pub struct Workdir {
-    folder: TempDir,
+    directory: TempDir,
     _lock: File,
 }
 
 impl Workdir {
-    /// An empty folder that every user may enter.
+    /// An empty directory that every user may enter.
     ///
-    /// It lies in `$EXTANT_SCRATCH` if that is set, in the system's folder for temporary
+    /// It is in `$EXTANT_SCRATCH` if that is set, in the system's directory for temporary
     /// files if that is on a disk, or in `/var/tmp`.
     ///
     /// # Panics
@@ -43,37 +43,38 @@ impl Workdir {
         static SWEPT: Once = Once::new();
         let base = base();
         SWEPT.call_once(|| sweep(&base));
-        Self::in_folder(&base)
-            .unwrap_or_else(|error| panic!("test folder in {}: {error}", base.display()))
+        Self::in_directory(&base)
+            .unwrap_or_else(|error| panic!("test directory in {}: {error}", base.display()))
     }
 
-    fn in_folder(base: &Path) -> io::Result<Self> {
-        let folder = tempfile::Builder::new().prefix(PREFIX).tempdir_in(base)?;
-        fs::set_permissions(folder.path(), Permissions::from_mode(0o755))?;
-        let unnamed = folder.path().join("lock-new");
+    fn in_directory(base: &Path) -> io::Result<Self> {
+        let directory = tempfile::Builder::new().prefix(PREFIX).tempdir_in(base)?;
+        fs::set_permissions(directory.path(), Permissions::from_mode(0o755))?;
+        let unnamed = directory.path().join("lock-new");
         let lock = File::create(&unnamed)?;
         flock(&lock, FlockOperation::LockExclusive)?;
-        fs::rename(unnamed, folder.path().join(LOCK))?;
+        fs::rename(unnamed, directory.path().join(LOCK))?;
         Ok(Self {
-            folder,
+            directory,
             _lock: lock,
         })
     }
 
-    /// Where it is. The name `lock` in it is taken.
+    /// Its path. The name `lock` in it is reserved.
     pub fn path(&self) -> &Path {
-        self.folder.path()
+        self.directory.path()
     }
 
-    /// Makes a folder in it.
+    /// Makes a directory in it.
     ///
     /// # Panics
     /// When it cannot be made.
     #[track_caller]
     pub fn folder(&self, name: &str) -> PathBuf {
-        let folder = self.path().join(name);
-        fs::create_dir(&folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
-        folder
+        let directory = self.path().join(name);
+        fs::create_dir(&directory)
+            .unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
+        directory
     }
 }
 
@@ -112,29 +113,29 @@ fn sweep(base: &Path) {
     }
 }
 
-fn clear(folder: &Path) {
+fn clear(directory: &Path) {
     // Listed first: of a file on a mount that is gone, only the end of the path is known.
-    let devices = loop_devices_in(folder);
+    let devices = loop_devices_in(directory);
     let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
     // The last mounted goes first; the fifth word of a line is the place.
     for line in mounts.lines().rev() {
         let place = line.split(' ').nth(4).unwrap_or_default();
-        if Path::new(place).starts_with(folder) {
+        if Path::new(place).starts_with(directory) {
             let _ = unmount(place, UnmountFlags::DETACH);
         }
     }
     for node in devices {
         let _ = command::run(command::tool("losetup").arg("--detach").arg(node));
     }
-    let _ = fs::remove_dir_all(folder);
+    let _ = fs::remove_dir_all(directory);
 }
 
-fn loop_devices_in(folder: &Path) -> Vec<PathBuf> {
+fn loop_devices_in(directory: &Path) -> Vec<PathBuf> {
     let devices = fs::read_dir("/sys/block").into_iter().flatten().flatten();
     devices
         .filter(|device| {
             let backing = fs::read_to_string(device.path().join("loop/backing_file"));
-            backing.is_ok_and(|file| Path::new(file.trim_end()).starts_with(folder))
+            backing.is_ok_and(|file| Path::new(file.trim_end()).starts_with(directory))
         })
         .map(|device| Path::new("/dev").join(device.file_name()))
         .collect()
@@ -145,13 +146,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sweep_removes_folders_without_owner_and_no_others() {
+    fn sweep_removes_directories_without_owner_and_no_others() {
         let base = tempfile::tempdir().unwrap();
-        let owned = Workdir::in_folder(base.path()).unwrap();
-        let left = Workdir::in_folder(base.path()).unwrap();
+        let owned = Workdir::in_directory(base.path()).unwrap();
+        let left = Workdir::in_directory(base.path()).unwrap();
         let left = {
-            let Workdir { folder, _lock } = left;
-            folder.keep()
+            let Workdir { directory, _lock } = left;
+            directory.keep()
         };
         fs::write(left.join("image"), b"x").unwrap();
         let foreign = base.path().join("other");
@@ -166,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn dropped_folder_is_gone() {
+    fn dropped_directory_is_gone() {
         let work = Workdir::new();
         let path = work.path().to_owned();
         assert!(work.folder("a").is_dir());

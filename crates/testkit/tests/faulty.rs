@@ -1,4 +1,4 @@
-//! The file system with faults works without them and fails as it is told.
+//! The file system with faults works without them, and fails as configured.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
@@ -36,30 +36,30 @@ fn faulty_without_faults_serves_ordinary_programs() {
     require!(Faulty::requirement(), requires::tool("cp"));
     let faulty = Faulty::new(64 * MIB, Faults::default());
     let root = faulty.path();
-    let folder = root.join("folder/inner");
-    fs::create_dir_all(&folder).unwrap();
+    let directory = root.join("directory/inner");
+    fs::create_dir_all(&directory).unwrap();
     let bytes: Vec<u8> = (0..3_000_000_u32).map(|n| (n % 251) as u8).collect();
-    fs::write(folder.join("a"), &bytes).unwrap();
-    fs::set_permissions(folder.join("a"), PermissionsExt::from_mode(0o640)).unwrap();
+    fs::write(directory.join("a"), &bytes).unwrap();
+    fs::set_permissions(directory.join("a"), PermissionsExt::from_mode(0o640)).unwrap();
     command::run(
         command::tool("cp")
             .args(["-rp"])
-            .args([&root.join("folder"), &root.join("copy")]),
+            .args([&root.join("directory"), &root.join("copy")]),
     )
     .unwrap();
-    oracle::assert_same_bytes(&folder.join("a"), &root.join("copy/inner/a"));
+    oracle::assert_same_bytes(&directory.join("a"), &root.join("copy/inner/a"));
     assert_eq!(
         fs::metadata(root.join("copy/inner/a")).unwrap().mode() & 0o777,
         0o640
     );
 
     for number in 0..300 {
-        create(&folder.join(format!("a file with a long name {number}")));
+        create(&directory.join(format!("a file with a long name {number}")));
     }
-    assert_eq!(fs::read_dir(&folder).unwrap().count(), 301);
-    assert_eq!(errno(fs::remove_dir(&folder)), raw(Errno::NOTEMPTY));
-    fs::remove_dir_all(root.join("folder")).unwrap();
-    assert!(!folder.exists());
+    assert_eq!(fs::read_dir(&directory).unwrap().count(), 301);
+    assert_eq!(errno(fs::remove_dir(&directory)), raw(Errno::NOTEMPTY));
+    fs::remove_dir_all(root.join("directory")).unwrap();
+    assert!(!directory.exists());
 
     let space = statvfs(root).unwrap();
     assert_eq!(space.f_blocks * space.f_frsize, 64 * MIB);
@@ -79,7 +79,7 @@ fn removed_file_stays_usable_while_open_and_then_frees_its_space() {
     assert_eq!(file.metadata().unwrap().len(), 10_000);
     drop(file);
     let start = Instant::now();
-    // The kernel tells of it later.
+    // The kernel sends FORGET asynchronously.
     while statvfs(faulty.path()).unwrap().f_bfree != 16 * MIB / 4096 {
         assert!(start.elapsed() < Duration::from_secs(10));
         thread::sleep(Duration::from_millis(5));
@@ -138,7 +138,7 @@ fn fallocate_faults_refuse_or_lie() {
     let refused = fallocate(&file, FallocateFlags::empty(), 0, MIB);
     assert_eq!(refused.unwrap_err(), Errno::OPNOTSUPP);
     faulty.set_faults(Faults {
-        fallocate: FallocateFault::Lies,
+        fallocate: FallocateFault::FalseSuccess,
         ..Faults::default()
     });
     fallocate(&file, FallocateFlags::empty(), 0, MIB).unwrap();

@@ -50,7 +50,7 @@ fn what_a_killed_process_left_is_cleared_by_the_next() {
         .collect();
     killed.kill().unwrap();
     killed.wait().unwrap();
-    let folders: Vec<_> = places
+    let directories: Vec<_> = places
         .iter()
         .map(|place| place.rsplit_once('/').unwrap().0)
         .collect();
@@ -60,10 +60,10 @@ fn what_a_killed_process_left_is_cleared_by_the_next() {
         let all = mounts + &loops;
         let lines = all
             .lines()
-            .filter(|line| folders.iter().any(|folder| line.contains(folder)));
+            .filter(|line| directories.iter().any(|directory| line.contains(directory)));
         lines.map(str::to_owned).collect::<Vec<_>>()
     };
-    assert_eq!(folders.len(), 2);
+    assert_eq!(directories.len(), 2);
     // Overlay, ext4, tmpfs, the loop device under them, FUSE.
     assert_eq!(left().len(), 5, "{:?}", left());
 
@@ -76,7 +76,7 @@ fn what_a_killed_process_left_is_cleared_by_the_next() {
     );
 
     assert!(left().is_empty(), "{:?}", left());
-    for folder in folders {
-        assert!(!fs::exists(folder).unwrap());
+    for directory in directories {
+        assert!(!fs::exists(directory).unwrap());
     }
 }

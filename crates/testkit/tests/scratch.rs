@@ -219,8 +219,8 @@ fn read_only_remount_refuses_writes() {
 fn limited_folder_stops_root() {
     require!(Filesystem::Btrfs.requirement(), requires::tool("btrfs"));
     let scratch = Scratch::new(Filesystem::Btrfs, 256 * MIB);
-    let folder = scratch.limited_folder("small", 16 * MIB);
-    let mut file = create(&folder.join("f"));
+    let directory = scratch.limited_folder("small", 16 * MIB);
+    let mut file = create(&directory.join("f"));
     let written = (0..32).find_map(|_| {
         let written = file.write_all(&vec![1; MIB as usize]);
         written.and_then(|()| file.sync_all()).err()
@@ -236,13 +236,13 @@ fn limited_folder_stops_root() {
 fn user_folder_is_for_that_user_only() {
     require!(Filesystem::Ext4.requirement());
     let scratch = Scratch::new(Filesystem::Ext4, 16 * MIB);
-    let folder = scratch.user_folder(NOBODY);
-    let touch = |folder: &Path| {
+    let directory = scratch.user_folder(NOBODY);
+    let touch = |directory: &Path| {
         let mut command = Command::new("touch");
-        command.arg(folder.join("f")).uid(NOBODY).gid(NOBODY);
+        command.arg(directory.join("f")).uid(NOBODY).gid(NOBODY);
         command.output().unwrap().status.success()
     };
-    assert!(touch(&folder));
+    assert!(touch(&directory));
     assert!(!touch(scratch.path()));
 }
 

@@ -1,7 +1,7 @@
-//! Debian packages: which are missing, and how they come.
+//! Installs missing Debian packages.
 //!
-//! apt is asked only for what dpkg does not have. A mirror that stumbles is
-//! asked again, a few times and with pauses; a package that does not exist is
+//! apt is called only for packages that dpkg does not list. A failing mirror is
+//! retried a few times with pauses; a package that does not exist is
 //! an error at once.
 
 use std::fs;
@@ -21,7 +21,7 @@ const PAUSES: [Duration; 3] = [
     Duration::from_secs(10),
     Duration::from_secs(30),
 ];
-/// What apt says when asking again cannot help.
+/// Messages of apt after which a retry is useless.
 const LASTING: [&str; 3] = [
     "Unable to locate package",
     "has no installation candidate",
@@ -71,7 +71,7 @@ pub fn ensure(packages: &[String]) -> Result<()> {
     }
 }
 
-/// Why nothing was installed, and whether asking again is of no use.
+/// Why nothing was installed, and whether a retry is useless.
 struct Failed {
     error: anyhow::Error,
     lasting: bool,
@@ -164,7 +164,7 @@ fn missing_in(listing: &str, packages: &[String]) -> Vec<String> {
 }
 
 fn rights() -> Option<Rights> {
-    // The owner of a process's own folder is its effective user.
+    // The owner of /proc/self is the effective user.
     let is_root = fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0);
     if is_root {
         Some(Rights::Root)

@@ -1,13 +1,14 @@
-//! `assign`: what others feel of a large assign, and into how many requests it is cut.
+//! `assign`: the effect of a large assign on other requests, and into how many requests it is
+//! split.
 //!
-//! Somebody reads and writes 4 KiB at random in a written part of a device while 64 GiB behind it
-//! are assigned; then the same without the assign. The assigned part is discarded and assigned again until
-//! there is enough to count; what happens during the discards is not counted.
+//! Threads read and write 4 KiB at random in a written part of a device while the following 64 GiB
+//! are assigned; then the same without the assign. The assigned part is discarded and assigned
+//! again until there are enough samples; requests during the discards are not counted.
 //!
-//! Devices: files of an ext4 in memory, so that no disk is in the way: below a loop device and as host
-//! devices, through the page cache and directly; and a device in memory.
+//! Devices: files of an ext4 in memory, to exclude the disk: below a loop device and as host
+//! devices, through the page cache and direct; and a device in memory.
 
-mod counted;
+mod counting;
 mod traffic;
 
 use std::fs::File;
@@ -26,12 +27,12 @@ use extant_space::{ByteRange, ByteSize, SpaceFile};
 use extant_testkit::scratch::{Filesystem, Scratch};
 
 use crate::bench::{Bench, Context, Options, Outcome, rounds, size_word};
-use crate::figures::Figures;
 use crate::goal::Goal;
 use crate::latency::Latencies;
+use crate::metrics::Metrics;
 use crate::needs::Need;
 use crate::table::{Table, number};
-use counted::Counted;
+use counting::CountingFile;
 use traffic::{Phase, Times, beside};
 
 const GIB: u64 = 1 << 30;
@@ -41,8 +42,9 @@ const SCRATCH: u64 = 256 * GIB;
 const SCRATCH_MEMORY: u64 = 4 * GIB;
 /// The other question: how many requests a large assign becomes.
 const HUGE: u64 = 100 * GIB;
-/// Microseconds that a request beside an assign may take (p99). No factor of the time without: the file
-/// system below holds the inode while it allocates, and the other request takes microseconds.
+/// Microseconds that a request beside an assign may take (p99). Not a ratio to the time without:
+/// the file system below locks the inode while it allocates, and the other request takes
+/// microseconds.
 const WAIT_MAX: f64 = 1000.0;
 const HUGE_REQUESTS: &str = "requests-of-100gib";
 /// Assigns of a sample, at most.
@@ -53,7 +55,7 @@ const P99: &str = QUANTILES[1].0;
 const COUNT: &str = "requests";
 const MILLIS: &str = "ms";
 const PIECES: &str = "requests below";
-const LARGEST: &str = "MiB at most";
+const BYTES_MAX: &str = "MiB at most";
 const EXTENTS: &str = "extents";
 
 const LOOP: Names = Names {
@@ -94,8 +96,8 @@ struct Subject {
     device: Box<dyn Device>,
     /// The file below.
     path: Option<PathBuf>,
-    /// It as the loop device sees it.
-    file: Option<Arc<Counted<HostFile>>>,
+    /// The file as the loop device uses it.
+    file: Option<Arc<CountingFile<HostFile>>>,
 }
 
 impl Bench for Assign {
@@ -148,23 +150,23 @@ impl Bench for Assign {
             host(&scratch, written, DIRECT, HostCache::Direct)?,
             memory(written)?,
         ];
-        let mut figures = Figures::default();
+        let mut metrics = Metrics::default();
         for (round, at) in rounds(runs, subjects.len()) {
             let subject = &subjects[at];
             context.step(format!("round {}: {}", round + 1, subject.names.device));
             let range = ByteRange::new(written, written + size);
-            one(subject, range, window, &mut figures)?;
+            one(subject, range, window, &mut metrics)?;
         }
         for subject in &subjects {
-            huge(subject, written, &mut figures)?;
+            huge(subject, written, &mut metrics)?;
         }
-        outcome(&subjects, size, runs, figures)
+        outcome(&subjects, size, runs, metrics)
     }
 }
 
 fn loop_device(scratch: &Scratch, written: u64) -> Result<Subject> {
     let path = sparse_file(scratch, "loop", written)?;
-    let file = Arc::new(Counted::new(HostFile::open(&path, Access::ReadWrite)?));
+    let file = Arc::new(CountingFile::new(HostFile::open(&path, Access::ReadWrite)?));
     let device = LoopDevice::new(Arc::clone(&file), LoopOptions::default())?;
     subject(LOOP, device, written, Some(path), Some(file))
 }
@@ -195,7 +197,7 @@ fn subject(
     device: impl Device + 'static,
     written: u64,
     path: Option<PathBuf>,
-    file: Option<Arc<Counted<HostFile>>>,
+    file: Option<Arc<CountingFile<HostFile>>>,
 ) -> Result<Subject> {
     fill(&device, written)?;
     Ok(Subject {
@@ -217,7 +219,7 @@ fn fill(device: &dyn Device, bytes: u64) -> Result<()> {
 }
 
 /// One round: traffic alone, then beside the assign of `range`.
-fn one(subject: &Subject, range: ByteRange, window: Duration, figures: &mut Figures) -> Result<()> {
+fn one(subject: &Subject, range: ByteRange, window: Duration, metrics: &mut Metrics) -> Result<()> {
     let device = &*subject.device;
     let name = subject.names.device;
     device.discard(range)?;
@@ -226,7 +228,7 @@ fn one(subject: &Subject, range: ByteRange, window: Duration, figures: &mut Figu
         thread::sleep(window);
         Ok(())
     })?;
-    record_times(figures, &format!("{name}, alone"), alone)?;
+    record_times(metrics, &format!("{name}, alone"), alone)?;
     let (assigns, during) = beside(device, range.start(), |gate| {
         let mut assigns: Vec<Duration> = Vec::new();
         while assigns.iter().sum::<Duration>() < window && assigns.len() < REPEATS_MAX {
@@ -240,34 +242,34 @@ fn one(subject: &Subject, range: ByteRange, window: Duration, figures: &mut Figu
         }
         Ok(assigns)
     })?;
-    record_times(figures, &format!("{name}, beside assign"), during)?;
+    record_times(metrics, &format!("{name}, beside assign"), during)?;
     let took = Latencies::new(assigns).context("nothing was assigned")?;
     let millis = took.quantile(0.5).as_secs_f64() * 1e3;
-    figures.record(&assign_of(name, range.len()), MILLIS, "", millis);
+    metrics.record(&assign_of(name, range.len()), MILLIS, "", millis);
     Ok(())
 }
 
-/// Assigns as much as the project was asked about, once, and again; and looks at what that was.
-fn huge(subject: &Subject, written: u64, figures: &mut Figures) -> Result<()> {
+/// Assigns the size of the original use case, once and again, and checks the result.
+fn huge(subject: &Subject, written: u64, metrics: &mut Metrics) -> Result<()> {
     let (device, name) = (&*subject.device, subject.names.device);
     let range = ByteRange::new(written, written + HUGE);
     if let Some(file) = &subject.file {
         file.take();
     }
-    for figure in [assign_of(name, HUGE), again_of(name)] {
+    for metric in [assign_of(name, HUGE), again_of(name)] {
         let start = Instant::now();
         device.assign(range)?;
         let millis = start.elapsed().as_secs_f64() * 1e3;
-        figures.record(&figure, MILLIS, "", millis);
+        metrics.record(&metric, MILLIS, "", millis);
         if let Some(file) = &subject.file {
             let pieces = file.take();
             let largest = crate::measured::mib(pieces.largest);
-            figures.record(&figure, PIECES, "", pieces.count as f64);
-            figures.record(&figure, LARGEST, "", largest);
+            metrics.record(&metric, PIECES, "", pieces.count as f64);
+            metrics.record(&metric, BYTES_MAX, "", largest);
         }
         if let Some(path) = &subject.path {
             let extents = HostFile::open_read(path)?.extents(range)?.len();
-            figures.record(&figure, EXTENTS, "", extents as f64);
+            metrics.record(&metric, EXTENTS, "", extents as f64);
         }
     }
     Ok(device.discard(range)?)
@@ -281,28 +283,28 @@ fn again_of(device: &str) -> String {
     format!("{device}, the same again")
 }
 
-fn record_times(figures: &mut Figures, name: &str, times: Times) -> Result<()> {
+fn record_times(metrics: &mut Metrics, name: &str, times: Times) -> Result<()> {
     for (kind, samples) in [("read", times.reads), ("write", times.writes)] {
         let name = format!("{name}, {kind}");
         let latencies = Latencies::new(samples).with_context(|| format!("no {name}"))?;
         for (unit, share) in QUANTILES {
             let micros = latencies.quantile(share).as_secs_f64() * 1e6;
-            figures.record(&name, unit, "", micros);
+            metrics.record(&name, unit, "", micros);
         }
-        figures.record(&name, COUNT, "", latencies.count() as f64);
+        metrics.record(&name, COUNT, "", latencies.count() as f64);
     }
     Ok(())
 }
 
-fn outcome(subjects: &[Subject], size: u64, runs: usize, figures: Figures) -> Result<Outcome> {
+fn outcome(subjects: &[Subject], size: u64, runs: usize, metrics: Metrics) -> Result<Outcome> {
     let mut outcome = Outcome {
         title: format!("assign of {}, {runs} rounds", ByteSize(size)),
-        tables: vec![latencies(subjects, &figures)?, assigns(subjects, size, &figures)?],
+        tables: vec![latencies(subjects, &metrics)?, assigns(subjects, size, &metrics)?],
         notes: vec![
             "4 KiB at random in a written part, a reader and a writer, 50 us between requests; beside the \
              assign only requests count that began during one"
                 .to_owned(),
-            "the files lie on an ext4 in memory; requests below can be counted for the loop device only"
+            "the files are on an ext4 in memory; requests below can be counted for the loop device only"
                 .to_owned(),
         ],
         ..Outcome::default()
@@ -317,16 +319,16 @@ fn outcome(subjects: &[Subject], size: u64, runs: usize, figures: Figures) -> Re
             let beside = format!("{device}, beside assign, {kind}");
             outcome
                 .goals
-                .insert(goal, figures.of(&beside, P99)?.median().into());
+                .insert(goal, metrics.of(&beside, P99)?.median().into());
         }
     }
-    let requests = figures.of(&assign_of(LOOP.device, HUGE), PIECES)?.median();
+    let requests = metrics.of(&assign_of(LOOP.device, HUGE), PIECES)?.median();
     outcome.goals.insert(HUGE_REQUESTS, requests.into());
-    outcome.figures = figures;
+    outcome.metrics = metrics;
     Ok(outcome)
 }
 
-fn latencies(subjects: &[Subject], figures: &Figures) -> Result<Table> {
+fn latencies(subjects: &[Subject], metrics: &Metrics) -> Result<Table> {
     let [p50, p99, most] = QUANTILES.map(|(unit, _)| unit);
     let units = [p50, p99, most, COUNT];
     let heading = [&["4 KiB requests"], &units[..]].concat();
@@ -337,7 +339,7 @@ fn latencies(subjects: &[Subject], figures: &Figures) -> Result<Table> {
                 let name = format!("{}, {company}, {kind}", subject.names.device);
                 let mut row = vec![name.clone()];
                 for unit in units {
-                    row.push(number(figures.of(&name, unit)?.median()));
+                    row.push(number(metrics.of(&name, unit)?.median()));
                 }
                 table.row(row);
             }
@@ -346,8 +348,8 @@ fn latencies(subjects: &[Subject], figures: &Figures) -> Result<Table> {
     Ok(table)
 }
 
-fn assigns(subjects: &[Subject], size: u64, figures: &Figures) -> Result<Table> {
-    let units = [MILLIS, PIECES, LARGEST, EXTENTS];
+fn assigns(subjects: &[Subject], size: u64, metrics: &Metrics) -> Result<Table> {
+    let units = [MILLIS, PIECES, BYTES_MAX, EXTENTS];
     let heading = [&["assign"], &units[..]].concat();
     let mut table = Table::new(&heading);
     for subject in subjects {
@@ -357,8 +359,8 @@ fn assigns(subjects: &[Subject], size: u64, figures: &Figures) -> Result<Table> 
         for name in names {
             let mut row = vec![name.clone()];
             for unit in units {
-                let figure = figures.get(&name, unit);
-                row.push(figure.map_or_else(String::new, |figure| number(figure.median())));
+                let metric = metrics.get(&name, unit);
+                row.push(metric.map_or_else(String::new, |metric| number(metric.median())));
             }
             table.row(row);
         }

@@ -17,9 +17,9 @@ use extant_space::ByteSize;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::bench::{Bench, Context, Options, Outcome, rounds, size_word};
-use crate::figures::Figures;
 use crate::goal::Goal;
 use crate::measured::measure;
+use crate::metrics::Metrics;
 use crate::needs::Need;
 use crate::random::Random;
 use crate::table::{Table, median, spread};
@@ -28,7 +28,7 @@ const SIGINT: &str = "SIGINT to exit";
 const SIGTERM: &str = "SIGTERM to exit";
 const KILLED: &str = "written before kill -9";
 const RESUMED: &str = "found by the next run";
-const REST: &str = "written by the next run";
+const SECOND_RUN_BYTES: &str = "written by the next run";
 const COUNTED: &str = "written by the next run, kernel's count";
 const LET_IN: &str = "from the kill to a run that is let in";
 const SUM: &str = "both runs, of the size";
@@ -79,7 +79,7 @@ impl Bench for Cancel {
             file: context.file("new.raw"),
             random: Random::new(SEED),
             whole: Duration::ZERO,
-            figures: Figures::default(),
+            metrics: Metrics::default(),
             leftovers: 0,
             slowest: (Duration::ZERO, Duration::ZERO, String::new()),
         };
@@ -112,9 +112,9 @@ struct Work<'a> {
     size: u64,
     file: PathBuf,
     random: Random,
-    /// What a run takes that nobody stops.
+    /// The duration of a complete run.
     whole: Duration,
-    figures: Figures,
+    metrics: Metrics,
     leftovers: usize,
     /// Time to the exit, moment of the signal, and what the run was doing.
     slowest: (Duration, Duration, String),
@@ -165,7 +165,7 @@ impl Work<'_> {
                 _ => (SIGINT, "kill -INT"),
             };
             let how = format!("{}, then {how}", self.context.shown(&self.create()));
-            self.figures
+            self.metrics
                 .record(name, "ms", &how, latency.as_secs_f64() * 1000.0);
             self.leftovers += clear(self.context.path())?;
             return Ok(());
@@ -180,35 +180,35 @@ impl Work<'_> {
             (SIGTERM, "ms"),
             (KILLED, "MiB"),
             (RESUMED, "MiB"),
-            (REST, "MiB"),
+            (SECOND_RUN_BYTES, "MiB"),
             (COUNTED, "MiB"),
             (LET_IN, "ms"),
             (SUM, ""),
             (DISK, ""),
         ];
         for (name, unit) in rows {
-            if let Some(figure) = self.figures.get(name, unit) {
+            if let Some(metric) = self.metrics.get(name, unit) {
                 let cells = [name, unit].map(str::to_owned);
-                let numbers = [median(Some(figure)), spread(Some(figure))];
+                let numbers = [median(Some(metric)), spread(Some(metric))];
                 table.row(cells.into_iter().chain(numbers).collect());
             }
         }
-        let mut all = self.figures.of(SIGINT, "ms")?.clone();
-        if let Some(other) = self.figures.get(SIGTERM, "ms") {
+        let mut all = self.metrics.of(SIGINT, "ms")?.clone();
+        if let Some(other) = self.metrics.get(SIGTERM, "ms") {
             all.samples.extend(&other.samples);
         }
         let goals = [
             ("cancel-median", all.median()),
             ("cancel-max", all.max()),
             ("cancel-leftovers", self.leftovers as f64),
-            ("resume-total", self.figures.of(SUM, "")?.max()),
+            ("resume-total", self.metrics.of(SUM, "")?.max()),
         ];
         Ok(Outcome {
             title: format!(
                 "{}, {signals} signals and {kills} kills at random moments (seed {SEED})",
                 ByteSize(self.size)
             ),
-            figures: self.figures,
+            metrics: self.metrics,
             tables: vec![table],
             goals: goals.map(|(name, value)| (name, value.into())).into(),
             notes: vec![
@@ -219,7 +219,7 @@ impl Work<'_> {
                     self.whole.as_millis(),
                     self.slowest.2
                 ),
-                "the disk's own count holds what everybody wrote, metadata and journal too, and \
+                "the disk's own count includes all writers, metadata and journal too, and \
                  what was in flight when the kill came"
                     .to_owned(),
             ],
@@ -238,10 +238,10 @@ fn last_phase(errors: Option<impl Read>) -> String {
     phase.map_or_else(|| "before any".to_owned(), |(phase, _)| phase.to_owned())
 }
 
-/// Removes whatever is in `folder`; how many there were.
-fn clear(folder: &Path) -> Result<usize> {
+/// Removes whatever is in `directory`; how many there were.
+fn clear(directory: &Path) -> Result<usize> {
     let mut count = 0;
-    for entry in fs::read_dir(folder)? {
+    for entry in fs::read_dir(directory)? {
         fs::remove_file(entry?.path())?;
         count += 1;
     }
@@ -263,9 +263,9 @@ mod tests {
 
     #[test]
     fn leftovers_are_removed_and_counted() {
-        let folder = tempfile::tempdir().unwrap();
-        fs::write(folder.path().join(".new.raw.extant-partial"), "x").unwrap();
-        assert_eq!(clear(folder.path()).unwrap(), 1);
-        assert_eq!(clear(folder.path()).unwrap(), 0);
+        let directory = tempfile::tempdir().unwrap();
+        fs::write(directory.path().join(".new.raw.extant-partial"), "x").unwrap();
+        assert_eq!(clear(directory.path()).unwrap(), 1);
+        assert_eq!(clear(directory.path()).unwrap(), 0);
     }
 }

@@ -1,10 +1,14 @@
 //! `images`: disk images made and served, beside qemu-img and qemu-nbd.
 //!
-//! Seeds/4's table over NBD: 4 KiB random writes to images of each format and mode of preallocation, at depths 1 and 64, a fresh
-//! image for each; and reads, and 1 MiB requests in order. Each side makes its images itself ([`image`]) and serves them from a
-//! process of its own without the page cache ([`server`]); fio's NBD engine is the client of both ([`load`]). On the
-//! machine's disk, and on ext4 over a loop device over memory, where the disk is no limit (not with `--quick`). What the
-//! kernel does without a server is beside it ([`floor`]). And how long the images take to make ([`creation`]).
+//! - The table of "Preallocation modes of qcow2" (docs/background.md) over NBD: 4 KiB random writes
+//!   to images of each format and preallocation mode, at queue depths 1 and 64, with a new image
+//!   for each; and reads, and sequential 1 MiB requests.
+//! - Each side makes its images ([`image`]) and serves them from a process without the page cache
+//!   ([`server`]). fio's NBD engine is the client of both ([`load`]).
+//! - On the machine's disk, and on ext4 over a loop device over memory, where the disk is no limit
+//!   (not with `--quick`).
+//! - Reference: the kernel without a server ([`floor`]).
+//! - Creation times of the images ([`creation`]).
 
 mod creation;
 mod floor;
@@ -27,7 +31,7 @@ use crate::needs::Need;
 /// The bench.
 pub struct Images;
 
-/// Where images lie.
+/// A location of the images.
 struct Place {
     name: &'static str,
     path: PathBuf,
@@ -97,8 +101,8 @@ impl Bench for Images {
     }
 }
 
-/// Uses all of a file system's space once: the first touch of the memory below costs more than any after, and would be the first
-/// sample's.
+/// Writes all of a file system's space once, so that the first sample does not pay for the page
+/// faults of the memory below.
 fn touch_all(file: &Path) -> Result<()> {
     let zeros = vec![0; 1 << 20];
     let mut all = File::create(file)?;
@@ -128,7 +132,7 @@ fn places(context: &Context) -> Result<Vec<Place>> {
     if context.options.quick {
         return Ok(vec![disk]);
     }
-    // Twice that is taken of the machine's memory: by the file below the device, and by what qemu-img leaves in the page cache.
+    // Uses twice that memory: the file below the device, and qemu-img's data in the page cache.
     let in_memory = size.min(4 << 30);
     context.step("loop, in memory");
     let device = in_memory + in_memory / 4 + (512 << 20);

@@ -1,20 +1,21 @@
 //! `mount`: `extant mount` beside fuse2fs, the kernel's ext4, and a FUSE server that does nothing.
 //!
-//! All are mounted for the whole run and take turns, each on an image of its own that mke2fs made with the same options, in
-//! memory. Ours is the command as a user has it: a process of its own, with its default options. The *floor* is the same
-//! transport with a file system behind it that answers at once ([`floor`]); it shows what FUSE itself leaves of a program's time.
+//! All are mounted for the whole run and alternate, each on its own image in memory, which mke2fs
+//! made with the same options. Ours is the installed command with default options. The *floor* is
+//! the same transport with a file system that answers at once ([`floor`]): the cost of FUSE itself.
 //!
-//! Parts: [`fallocate2`] is that of seeds/1, [`transfer`] reads and writes, [`files`] makes and removes many, [`tree`] unpacks an
-//! archive, [`database`] is SQLite, [`log`] appends and syncs. The figures of a part are kept in a [`sheet`]; who is measured is
-//! in [`stand`].
+//! Parts: [`fallocate2`] is the test of "mballoc scalability" (docs/background.md), [`transfer`]
+//! reads and writes, [`files`] creates and removes many files, [`tree`] unpacks an archive,
+//! [`database`] is SQLite, [`log`] appends and syncs. [`rates`] has the metrics of a part,
+//! [`environment`] the peers.
 
 mod database;
+mod environment;
 mod fallocate2;
 mod files;
 pub(crate) mod floor;
 mod log;
-mod sheet;
-mod stand;
+mod rates;
 mod transfer;
 mod tree;
 
@@ -23,7 +24,7 @@ use anyhow::Result;
 use crate::bench::{Bench, Context, Options, Outcome};
 use crate::goal::Goal;
 use crate::needs::Need;
-use stand::Stands;
+use environment::Environments;
 
 /// The bench.
 pub struct Mount;
@@ -71,18 +72,21 @@ impl Bench for Mount {
 
     fn run(&self, context: &Context) -> Result<Outcome> {
         let mut outcome = Outcome {
-            title: format!("images of {} in memory, mounted side by side", stand::SIZE),
+            title: format!(
+                "images of {} in memory, mounted side by side",
+                environment::SIZE
+            ),
             ..Outcome::default()
         };
-        let stands = Stands::new(context)?;
-        fallocate2::measure(context, &stands, &mut outcome)?;
-        transfer::measure(context, &stands, &mut outcome)?;
-        files::measure(context, &stands, &mut outcome)?;
-        tree::measure(context, &stands, &mut outcome)?;
-        database::measure(context, &stands, &mut outcome)?;
-        log::measure(context, &stands, &mut outcome)?;
-        outcome.notes.extend(stands.commands());
-        stands.end()?;
+        let environments = Environments::new(context)?;
+        fallocate2::measure(context, &environments, &mut outcome)?;
+        transfer::measure(context, &environments, &mut outcome)?;
+        files::measure(context, &environments, &mut outcome)?;
+        tree::measure(context, &environments, &mut outcome)?;
+        database::measure(context, &environments, &mut outcome)?;
+        log::measure(context, &environments, &mut outcome)?;
+        outcome.notes.extend(environments.commands());
+        environments.end()?;
         Ok(outcome)
     }
 }

@@ -1,13 +1,13 @@
-//! `neighbour`: what `extant create --background` costs others on the same disk.
+//! `neighbour`: the cost of `extant create --background` for other users of the same disk.
 //!
-//! Seeds/0's two jobs: ten writers of 2 MiB who use all the bandwidth there is, and one
-//! writer of 4 KiB who waits for each. Each runs alone and beside `extant create`, in
-//! turns (alone, beside, beside, alone, ...), so that a drift of the machine meets both. The loss is the
-//! median over the pairs; the spread of the runs alone tells how much of it is noise.
+//! The two jobs of "Forced zeroes" (docs/background.md): ten writers of 2 MiB that use the full
+//! bandwidth, and one synchronous writer of 4 KiB. Each runs alone and beside `extant create`,
+//! alternating (alone, beside, beside, alone, ...), so that a drift of the machine affects both.
+//! The loss is the median over the pairs; the spread of the runs alone shows the noise.
 //!
-//! The other program starts when fio begins to count, so its first steps are counted too.
+//! The background load starts when fio begins to count, so its start is included.
 
-mod company;
+mod background_load;
 mod load;
 
 use std::path::Path;
@@ -18,13 +18,13 @@ use anyhow::{Result, ensure};
 use extant_space::ByteSize;
 
 use crate::bench::{Bench, Context, Options, Outcome, size_word};
-use crate::figures::{Figure, Figures, median};
 use crate::fio::Fio;
 use crate::goal::{Goal, Value};
 use crate::measured::measure;
+use crate::metrics::{Metric, Metrics, median};
 use crate::needs::Need;
 use crate::table::{Table, number, spread};
-use company::{Company, Kind};
+use background_load::{BackgroundLoad, Kind};
 use load::{Files, Load, WRITERS, file_name};
 
 const PACE: &str = "MiB/s meanwhile";
@@ -64,7 +64,7 @@ impl Bench for Neighbour {
         let mut work = Work {
             context,
             files: Files::of(&context.options),
-            figures: Figures::default(),
+            metrics: Metrics::default(),
         };
         work.prepare()?;
         for pair in 0..pairs {
@@ -94,7 +94,7 @@ impl Bench for Neighbour {
 struct Work<'a> {
     context: &'a Context,
     files: Files,
-    figures: Figures,
+    metrics: Metrics,
 }
 
 impl Work<'_> {
@@ -110,9 +110,9 @@ impl Work<'_> {
             self.context.step(format!("{}, for practice", load.name()));
             self.job(load, 1).run()?;
         }
-        let (rate, command) = company::alone(self.context, self.files.big)?;
-        self.figures
-            .record("--background, nobody else", PACE, &command, rate);
+        let (rate, command) = background_load::alone(self.context, self.files.big)?;
+        self.metrics
+            .record("--background, idle disk", PACE, &command, rate);
         Ok(())
     }
 
@@ -146,7 +146,7 @@ impl Work<'_> {
         };
         let cost = load.cost_percent(alone, beside);
         let name = figure_name(load, Kind::Background);
-        self.figures.record(&name, load.cost_unit(), "", cost);
+        self.metrics.record(&name, load.cost_unit(), "", cost);
         Ok(())
     }
 
@@ -155,7 +155,7 @@ impl Work<'_> {
         let job = self.job(load, self.times().1.as_secs());
         let value = load.value(&job.run()?);
         let shown = self.context.shown(&job.command());
-        self.figures
+        self.metrics
             .record(&alone_name(load), load.unit(), &shown, value);
         Ok(value)
     }
@@ -167,16 +167,16 @@ impl Work<'_> {
         let (writes, pace, command) = thread::scope(|scope| {
             let fio = scope.spawn(|| job.run());
             thread::sleep(ramp);
-            let company = Company::start(self.context, kind, self.files.big);
+            let company = BackgroundLoad::start(self.context, kind, self.files.big);
             let writes = fio.join().expect("the runner does not panic");
-            let pace = company.and_then(Company::stop);
+            let pace = company.and_then(BackgroundLoad::stop);
             pace.and_then(|pace| Ok((writes?, pace.0, pace.1)))
         })?;
         let name = figure_name(load, kind);
         ensure!(pace > 0.0 || kind != Kind::Dd, "{name}: dd wrote nothing");
         let value = load.value(&writes);
-        self.figures.record(&name, load.unit(), &command, value);
-        self.figures.record(&name, PACE, &command, pace);
+        self.metrics.record(&name, load.unit(), &command, value);
+        self.metrics.record(&name, PACE, &command, pace);
         Ok(value)
     }
 
@@ -192,9 +192,9 @@ impl Work<'_> {
         };
         for load in Load::ALL {
             outcome.tables.push(self.table(load)?);
-            let alone = self.figures.of(&alone_name(load), load.unit())?;
+            let alone = self.metrics.of(&alone_name(load), load.unit())?;
             outcome.notes.push(format!(
-                "{} alone: the runs differ by {} % of their median; a cost below that is not told from noise by one pair",
+                "{} alone: the runs differ by {} % of their median; one pair cannot distinguish a lower cost from noise",
                 load.name(),
                 number(alone.spread_percent())
             ));
@@ -202,15 +202,15 @@ impl Work<'_> {
         let goals = Neighbour.goals().iter().zip(Load::ALL);
         for (goal, load) in goals {
             let name = figure_name(load, Kind::Background);
-            let cost = self.figures.of(&name, load.cost_unit())?;
+            let cost = self.metrics.of(&name, load.cost_unit())?;
             outcome.goals.insert(goal.name, against(goal.bound, cost));
         }
-        let pace = self.figures.of("--background, nobody else", PACE)?;
+        let pace = self.metrics.of("--background, idle disk", PACE)?;
         outcome.notes.push(format!(
             "extant create --background with the disk to itself: {} MiB/s",
             number(pace.median())
         ));
-        outcome.figures = self.figures;
+        outcome.metrics = self.metrics;
         Ok(outcome)
     }
 
@@ -225,7 +225,7 @@ impl Work<'_> {
             "spread",
         ];
         let mut table = Table::new(&heading);
-        let alone = self.figures.of(&alone_name(load), load.unit())?;
+        let alone = self.metrics.of(&alone_name(load), load.unit())?;
         let mut row = vec![
             "alone".to_owned(),
             number(alone.median()),
@@ -235,17 +235,17 @@ impl Work<'_> {
         table.row(row);
         for kind in Kind::ALL {
             let name = figure_name(load, kind);
-            let Some(beside) = self.figures.get(&name, load.unit()) else {
+            let Some(beside) = self.metrics.get(&name, load.unit()) else {
                 continue;
             };
-            let (cost, cost_spread) = match self.figures.get(&name, load.cost_unit()) {
+            let (cost, cost_spread) = match self.metrics.get(&name, load.cost_unit()) {
                 Some(pairs) => (pairs.median(), spread(Some(pairs))),
                 None => {
                     let beside = median(&beside.samples).unwrap_or_default();
                     (load.cost_percent(alone.median(), beside), String::new())
                 }
             };
-            let pace = self.figures.of(&name, PACE)?;
+            let pace = self.metrics.of(&name, PACE)?;
             table.row(vec![
                 format!("beside {}", kind.name()),
                 number(beside.median()),
@@ -260,8 +260,8 @@ impl Work<'_> {
     }
 }
 
-/// The cost, to be judged only where the noise of the pairs leaves no doubt about it.
-fn against(bound: f64, cost: &Figure) -> Value {
+/// The cost, evaluated only if the difference from the bound exceeds the noise of the pairs.
+fn against(bound: f64, cost: &Metric) -> Value {
     let (median, error) = (cost.median(), cost.median_error());
     if (median - bound).abs() >= 2.0 * error {
         return Value::Measured(median);
@@ -288,22 +288,22 @@ fn figure_name(load: Load, kind: Kind) -> String {
 mod tests {
     use super::*;
 
-    fn judged(samples: &[f64]) -> bool {
-        let mut figures = Figures::default();
+    fn result(samples: &[f64]) -> bool {
+        let mut metrics = Metrics::default();
         for &sample in samples {
-            figures.record("cost", "% lost", "", sample);
+            metrics.record("cost", "% lost", "", sample);
         }
         matches!(
-            against(1.0, figures.of("cost", "% lost").unwrap()),
+            against(1.0, metrics.of("cost", "% lost").unwrap()),
             Value::Measured(_)
         )
     }
 
     #[test]
     fn cost_within_the_noise_of_the_bound_is_not_judged() {
-        assert!(!judged(&[-2.6, 7.6, 2.0, 3.0]));
-        assert!(!judged(&[0.0]));
-        assert!(judged(&[0.1, 0.2, 0.1, 0.2]));
-        assert!(judged(&[11.0, 12.0, 11.5, 12.5]));
+        assert!(!result(&[-2.6, 7.6, 2.0, 3.0]));
+        assert!(!result(&[0.0]));
+        assert!(result(&[0.1, 0.2, 0.1, 0.2]));
+        assert!(result(&[11.0, 12.0, 11.5, 12.5]));
     }
 }

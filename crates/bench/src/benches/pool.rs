@@ -1,11 +1,14 @@
 //! `pool`: volumes made, listed and cancelled, beside libvirt.
 //!
-//! libvirt's side is virsh and a libvirtd of its own (testkit), which stays for the whole run and keeps a pool in the same place.
-//! `extant` has no daemon: each command is a process that opens the pool, and so is each virsh, which connects to the daemon. What the
-//! processes take by themselves has rows of its own ([`create`]).
+//! libvirt's side is virsh with a private libvirtd (testkit), which runs for the whole bench and
+//! has a pool on the same file system. `extant` has no daemon: each command is a process that opens
+//! the pool; each virsh is a process that connects to the daemon. Separate rows show the cost
+//! without process start ([`create`]).
 //!
-//! One volume at a time on the machine's disk ([`create`]); many callers at once on fresh file systems in memory, where the disk
-//! is no limit ([`callers`]); ten thousand volumes in a list ([`list`]); jobs cancelled at random moments ([`cancel`]).
+//! - [`create`]: one volume at a time on the machine's disk;
+//! - [`callers`]: concurrent callers on new file systems in memory, where the disk is no limit;
+//! - [`list`]: a list of ten thousand volumes;
+//! - [`cancel`]: jobs cancelled at random moments.
 
 mod callers;
 mod cancel;
@@ -84,7 +87,7 @@ impl Bench for Pool {
     }
 }
 
-/// Of a volume that is made alone.
+/// Size of a volume that is created alone.
 fn size(options: &Options) -> u64 {
     options.size(1 << 30, 256 << 20)
 }
@@ -99,27 +102,27 @@ struct Sides {
 impl Sides {
     fn start(context: &Context) -> Result<Self> {
         context.step("libvirtd");
-        let folder = |name: &str| -> Result<PathBuf> {
+        let directory = |name: &str| -> Result<PathBuf> {
             let path = context.file(name);
             std::fs::create_dir(&path).with_context(|| path.display().to_string())?;
             Ok(path)
         };
         let sides = Self {
             libvirt: Libvirt::start(),
-            ours: folder("extant")?,
-            theirs: folder("virsh")?,
+            ours: directory("extant")?,
+            theirs: directory("virsh")?,
         };
         make_pool(&sides.libvirt, POOL, &sides.theirs)?;
         Ok(sides)
     }
 }
 
-/// Makes `folder` a pool of libvirt's.
-fn make_pool(libvirt: &Libvirt, name: &str, folder: &Path) -> Result<()> {
-    give(folder);
+/// Makes `directory` a pool of libvirt's.
+fn make_pool(libvirt: &Libvirt, name: &str, directory: &Path) -> Result<()> {
+    give(directory);
     let mut command = libvirt.virsh();
     command.args(["pool-create-as", name, "dir", "--target"]);
-    run(command.arg(folder))?;
+    run(command.arg(directory))?;
     Ok(())
 }
 
@@ -141,7 +144,7 @@ fn shown(context: &Context, libvirt: &Libvirt, command: &Command) -> String {
     context.shown(command).replace(&work, "RUN")
 }
 
-/// What `extant` answers as JSON.
+/// Runs `extant` and parses its JSON output.
 fn ask(command: &mut Command) -> Result<serde_json::Value> {
     Ok(serde_json::from_str(&text(command)?)?)
 }

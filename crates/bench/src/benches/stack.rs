@@ -1,15 +1,16 @@
-//! `stack`: the test of seeds/2, on file systems in files of file systems, with the allocation passed down and without.
+//! `stack`: the test of "ASSIGN_RANGE" (docs/background.md): nested file systems, with and without
+//! the allocation passed down.
 //!
-//! Memory, ext4, a file in it, a loop device, ext4, a file in it; with three levels once more. The file systems are the engine's, in
-//! this process; beside them stands the kernel's stack of the same sizes, as it is and with the allocation passed
-//! down by hand. Every sample has a stack of its own, made anew.
+//! Memory, ext4, a file in it, a loop device, ext4, a file in it; once more with three levels. The
+//! file systems are the engine's, in this process. The peer is the kernel's stack of the same
+//! sizes, unchanged and with the allocation passed down manually. Every sample has a new stack.
 //!
-//! A file is in as many *pieces* as one has to go to read it in order: what `filefrag` counts. Of the files below those are
-//! counted that hold the program's file.
+//! The *pieces* of a file are its physically contiguous runs, as `filefrag` counts them. For the
+//! files below, only the ranges that hold the program's file count.
 
 mod engine;
 mod kernel;
-mod places;
+mod pieces;
 mod program;
 
 use std::time::Duration;
@@ -20,16 +21,16 @@ use extant_ext4::Assign;
 use extant_space::{ByteSize, SpaceFile};
 
 use crate::bench::{Bench, Context, Options, Outcome, rounds};
-use crate::figures::Figures;
 use crate::goal::Goal;
+use crate::metrics::Metrics;
 use crate::needs::Need;
 use crate::table::{Table, median, number, spread};
 use kernel::Passing;
 use program::Times;
 
 const GIB: u64 = 1 << 30;
-/// Arguments of mke2fs for all file systems. Few inodes, whose tables would lie in the way, and two backups of the
-/// descriptors: where there are more they cut the free space of these sizes.
+/// Arguments of mke2fs for all file systems. Few inodes and two backups of the descriptors: more
+/// metadata would fragment the free space of these sizes.
 const MKFS: &[&str] = &[
     "-q",
     "-F",
@@ -52,12 +53,12 @@ const SYNCS: &str = "syncs, ms";
 const SLOWEST: &str = "slowest write, ms";
 /// Pieces of the files, from the top one down, after the last write.
 const PIECES: [&str; 3] = ["extents", "1 below", "2 below"];
-/// Those of them that the writes added, in all files.
+/// Pieces that the writes added, in all files.
 const ADDED: &str = "added";
 
 const KIB: f64 = 1024.0;
 const MIB: f64 = KIB * KIB;
-/// What is shown of the requests to a device.
+/// The reported statistics of requests to a device.
 const OPERATIONS: [Counted; 4] = [
     counted(OperationKind::Assign, "assigns", Some(("MiB each", MIB))),
     counted(OperationKind::Write, "writes", Some(("KiB each", KIB))),
@@ -103,7 +104,7 @@ const REQUIRED: Subject = engine("engine, assign required", 2, Assign::Require);
 const DEEP_OFF: Subject = engine("engine, 3 levels, off", 3, Assign::Off);
 const DEEP_ON: Subject = engine("engine, 3 levels, assign", 3, Assign::Try);
 const KERNEL_OFF: Subject = kernel("kernel, off", Passing::Off);
-const KERNEL_ON: Subject = kernel("kernel, passed by hand", Passing::ByHand);
+const KERNEL_ON: Subject = kernel("kernel, passed manually", Passing::ByHand);
 const SUBJECTS: [Subject; 7] = [OFF, ON, REQUIRED, DEEP_OFF, DEEP_ON, KERNEL_OFF, KERNEL_ON];
 
 const fn engine(name: &'static str, levels: usize, assign: Assign) -> Subject {
@@ -147,53 +148,53 @@ impl Bench for Stack {
     fn run(&self, context: &Context) -> Result<Outcome> {
         let runs = context.options.runs(5, 1);
         let size = context.options.size(GIB, GIB / 16);
-        let mut figures = Figures::default();
+        let mut metrics = Metrics::default();
         for (round, at) in rounds(runs, SUBJECTS.len()) {
             let subject = SUBJECTS[at];
             context.step(format!("round {}: {}", round + 1, subject.name));
             match subject.kind {
                 Kind::Engine { levels, assign } => {
-                    ours(subject.name, levels, assign, size, &mut figures)?;
+                    ours(subject.name, levels, assign, size, &mut metrics)?;
                 }
-                Kind::Kernel(passing) => theirs(subject.name, passing, size, &mut figures)?,
+                Kind::Kernel(passing) => theirs(subject.name, passing, size, &mut metrics)?,
             }
         }
-        outcome(size, runs, figures)
+        outcome(size, runs, metrics)
     }
 }
 
-fn ours(name: &str, levels: usize, assign: Assign, size: u64, figures: &mut Figures) -> Result<()> {
+fn ours(name: &str, levels: usize, assign: Assign, size: u64, metrics: &mut Metrics) -> Result<()> {
     let sizes: Vec<u64> = (1..=levels).rev().map(|level| size << level).collect();
     let stack = engine::Stack::new(&sizes, assign)?;
     let requests = stack.requests();
     let allocated = program::allocate(&stack, size)?;
-    let before = places::pieces(&stack.files(), size)?;
+    let before = pieces::pieces(&stack.files(), size)?;
     let times = program::write(&stack, size)?;
     for (layer, (now, then)) in stack.requests().iter().zip(&requests).enumerate() {
-        record_requests(figures, &layer_of(name, layer), &now.since(then));
+        record_requests(metrics, &layer_of(name, layer), &now.since(then));
     }
-    let after = places::pieces(&stack.files(), size)?;
+    let after = pieces::pieces(&stack.files(), size)?;
     stack.close()?;
-    record(figures, name, allocated, &times, &before, &after);
+    record(metrics, name, allocated, &times, &before, &after);
     Ok(())
 }
 
-fn theirs(name: &str, passing: Passing, size: u64, figures: &mut Figures) -> Result<()> {
+fn theirs(name: &str, passing: Passing, size: u64, metrics: &mut Metrics) -> Result<()> {
     let memory = 2 * size + GIB;
     let stack = kernel::Stack::new(size << 2, size << 1, memory, passing)?;
     let pieces = || {
         let [file, backing] = stack.files()?;
-        places::pieces(&[&file as &dyn SpaceFile, &backing], size)
+        pieces::pieces(&[&file as &dyn SpaceFile, &backing], size)
     };
     let allocated = program::allocate(&stack, size)?;
     let before = pieces()?;
     let times = program::write(&stack, size)?;
-    record(figures, name, allocated, &times, &before, &pieces()?);
+    record(metrics, name, allocated, &times, &before, &pieces()?);
     Ok(())
 }
 
 fn record(
-    figures: &mut Figures,
+    metrics: &mut Metrics,
     name: &str,
     allocated: Duration,
     times: &Times,
@@ -202,25 +203,25 @@ fn record(
 ) {
     let millis = |time: Duration| time.as_secs_f64() * 1e3;
     let total = allocated + times.total;
-    figures.record(name, SECONDS, "", total.as_secs_f64());
-    figures.record(name, ALLOCATE, "", millis(allocated));
-    figures.record(name, SYNCS, "", millis(times.syncs));
-    figures.record(name, SLOWEST, "", millis(times.slowest));
+    metrics.record(name, SECONDS, "", total.as_secs_f64());
+    metrics.record(name, ALLOCATE, "", millis(allocated));
+    metrics.record(name, SYNCS, "", millis(times.syncs));
+    metrics.record(name, SLOWEST, "", millis(times.slowest));
     for (unit, pieces) in PIECES.into_iter().zip(after) {
-        figures.record(name, unit, "", *pieces as f64);
+        metrics.record(name, unit, "", *pieces as f64);
     }
     let added = after.iter().sum::<usize>() as f64 - before.iter().sum::<usize>() as f64;
-    figures.record(name, ADDED, "", added);
+    metrics.record(name, ADDED, "", added);
 }
 
-fn record_requests(figures: &mut Figures, name: &str, requests: &StatisticsSnapshot) {
+fn record_requests(metrics: &mut Metrics, name: &str, requests: &StatisticsSnapshot) {
     for Counted { kind, count, size } in OPERATIONS {
         let counters = requests.of(kind);
-        figures.record(name, count, "", counters.count() as f64);
+        metrics.record(name, count, "", counters.count() as f64);
         if let Some((name_of_size, unit)) = size
             && let Some(mean) = counters.size.mean()
         {
-            figures.record(name, name_of_size, "", mean / unit);
+            metrics.record(name, name_of_size, "", mean / unit);
         }
     }
 }
@@ -233,19 +234,19 @@ fn layer_of(name: &str, layer: usize) -> String {
     }
 }
 
-fn outcome(size: u64, runs: usize, figures: Figures) -> Result<Outcome> {
+fn outcome(size: u64, runs: usize, metrics: Metrics) -> Result<Outcome> {
     let mut outcome = Outcome {
         title: format!("{} in 4 KiB writes, 64 KiB apart, {runs} rounds", ByteSize(size)),
-        tables: vec![times(&figures)?, pieces(&figures), requests(&figures)],
+        tables: vec![times(&metrics)?, pieces(&metrics), requests(&metrics)],
         notes: vec![
-            "everything lies in memory; a sync after each of the 16 passes".to_owned(),
+            "everything is in memory; a sync after each of the 16 passes".to_owned(),
             "extents: of the file, and of what holds it in each file below; added: by the writes, in all of them"
                 .to_owned(),
         ],
         ..Outcome::default()
     };
     let most =
-        |subject: Subject, unit| -> Result<f64> { Ok(figures.of(subject.name, unit)?.max()) };
+        |subject: Subject, unit| -> Result<f64> { Ok(metrics.of(subject.name, unit)?.max()) };
     let [_, below, two_below] = PIECES;
     let backing = most(ON, below)?.max(most(REQUIRED, below)?);
     let deep = most(DEEP_ON, below)?.max(most(DEEP_ON, two_below)?);
@@ -254,15 +255,15 @@ fn outcome(size: u64, runs: usize, figures: Figures) -> Result<Outcome> {
         (PIECES_GOAL, backing),
         (DEEP_PIECES_GOAL, deep),
         (ADDED_GOAL, added.max(most(DEEP_ON, ADDED)?)),
-        (TIME_GOAL, figures.ratio(OFF.name, ON.name, SECONDS)?),
+        (TIME_GOAL, metrics.ratio(OFF.name, ON.name, SECONDS)?),
     ] {
         outcome.goals.insert(goal, value.into());
     }
-    outcome.figures = figures;
+    outcome.metrics = metrics;
     Ok(outcome)
 }
 
-fn times(figures: &Figures) -> Result<Table> {
+fn times(metrics: &Metrics) -> Result<Table> {
     let heading = [
         "stack",
         SECONDS,
@@ -280,34 +281,34 @@ fn times(figures: &Figures) -> Result<Table> {
             Kind::Engine { .. } => DEEP_OFF.name,
             Kind::Kernel(_) => KERNEL_OFF.name,
         };
-        let slowest = figures.get(name, SLOWEST);
+        let slowest = metrics.get(name, SLOWEST);
         table.row(vec![
             name.to_owned(),
-            median(figures.get(name, SECONDS)),
-            spread(figures.get(name, SECONDS)),
-            number(figures.ratio(off, name, SECONDS)?),
-            median(figures.get(name, ALLOCATE)),
-            median(figures.get(name, SYNCS)),
+            median(metrics.get(name, SECONDS)),
+            spread(metrics.get(name, SECONDS)),
+            number(metrics.ratio(off, name, SECONDS)?),
+            median(metrics.get(name, ALLOCATE)),
+            median(metrics.get(name, SYNCS)),
             median(slowest),
-            slowest.map_or_else(String::new, |figure| number(figure.max())),
+            slowest.map_or_else(String::new, |metric| number(metric.max())),
         ]);
     }
     Ok(table)
 }
 
-fn pieces(figures: &Figures) -> Table {
+fn pieces(metrics: &Metrics) -> Table {
     let units = [PIECES[0], PIECES[1], PIECES[2], ADDED];
     let heading = [&["stack"], &units[..]].concat();
     let mut table = Table::new(&heading);
     for Subject { name, .. } in SUBJECTS {
         let mut row = vec![name.to_owned()];
-        row.extend(units.map(|unit| median(figures.get(name, unit))));
+        row.extend(units.map(|unit| median(metrics.get(name, unit))));
         table.row(row);
     }
     table
 }
 
-fn requests(figures: &Figures) -> Table {
+fn requests(metrics: &Metrics) -> Table {
     let units: Vec<&str> = OPERATIONS
         .iter()
         .flat_map(|counted| [Some(counted.count), counted.size.map(|(unit, _)| unit)])
@@ -320,9 +321,9 @@ fn requests(figures: &Figures) -> Table {
             continue;
         };
         for layer in (0..levels).map(|layer| layer_of(name, layer)) {
-            let figure = |unit: &&str| median(figures.get(&layer, unit));
+            let metric = |unit: &&str| median(metrics.get(&layer, unit));
             let mut row = vec![layer.clone()];
-            row.extend(units.iter().map(figure));
+            row.extend(units.iter().map(metric));
             table.row(row);
         }
     }

@@ -14,9 +14,9 @@ use extant_testkit::command::run;
 use extant_testkit::scratch::{Filesystem, Scratch};
 
 use crate::bench::{Bench, Context, Options, Outcome, rounds, size_word};
-use crate::figures::Figures;
 use crate::fio::Fio;
 use crate::goal::Goal;
+use crate::metrics::Metrics;
 use crate::needs::Need;
 use crate::peers;
 use crate::table::{Table, number, spread};
@@ -26,7 +26,7 @@ const IOPS: &str = "IOPS";
 /// The bench.
 pub struct Sync4k;
 
-/// What the file is before the writes.
+/// State of the file before the writes.
 #[derive(Clone, Copy, Debug)]
 enum State {
     Sparse,
@@ -112,7 +112,7 @@ impl Bench for Sync4k {
         let runs = context.options.runs(5, 1);
         let size = size(&context.options);
         let places = places(context, size)?;
-        let mut figures = Figures::default();
+        let mut metrics = Metrics::default();
         let samples: Vec<_> = places
             .iter()
             .flat_map(|place| STATES.map(|state| (place, state)))
@@ -125,9 +125,9 @@ impl Bench for Sync4k {
                 place.name,
                 state.name()
             ));
-            one(context, place, state, size, &mut figures)?;
+            one(context, place, state, size, &mut metrics)?;
         }
-        outcome(&places, runs, size, figures)
+        outcome(&places, runs, size, metrics)
     }
 }
 
@@ -144,7 +144,7 @@ fn places(context: &Context, size: u64) -> Result<Vec<Place>> {
     }];
     for (filesystem, name, goal) in LOOPS {
         context.step(format!("{name}, in memory"));
-        // Room for the file, the journal and as much again, so that files lie as on a disk.
+        // Room for the file, the journal and as much again, for a layout like on a disk.
         let device = (2 * size).max(1 << 30);
         let scratch = Scratch::builder(filesystem, device)
             .memory(device + (device >> 4))
@@ -162,8 +162,8 @@ fn places(context: &Context, size: u64) -> Result<Vec<Place>> {
 }
 
 /// Fills the file system once, so that no sample is the first to touch its memory.
-fn warm(folder: &Path, device: u64) -> Result<()> {
-    let file = folder.join("warm");
+fn warm(directory: &Path, device: u64) -> Result<()> {
+    let file = directory.join("warm");
     let mut command = peers::dd(&file, device / 10 * 8);
     run(&mut command)?;
     fs::remove_file(file)?;
@@ -198,7 +198,7 @@ fn one(
     place: &Place,
     state: State,
     size: u64,
-    figures: &mut Figures,
+    metrics: &mut Metrics,
 ) -> Result<()> {
     // Space of the file before is free on disk only after a commit.
     rustix::fs::sync();
@@ -219,19 +219,19 @@ fn one(
         .replace(&file.display().to_string(), "FILE")
         .replace("DIR/file", "FILE");
     let name = format!("{}, {}", place.name, state.name());
-    figures.record(&name, IOPS, &format!("{made}; {shown}"), writes.iops);
+    metrics.record(&name, IOPS, &format!("{made}; {shown}"), writes.iops);
     Ok(fs::remove_file(&file)?)
 }
 
-fn outcome(places: &[Place], runs: usize, size: u64, figures: Figures) -> Result<Outcome> {
+fn outcome(places: &[Place], runs: usize, size: u64, metrics: Metrics) -> Result<Outcome> {
     let mut heading = vec!["IOPS"];
     heading.extend(places.iter().flat_map(|place| [place.name, "spread"]));
     let mut table = Table::new(&heading);
     for state in STATES {
         let mut row = vec![state.name().to_owned()];
         for place in places {
-            let figure = figures.of(&format!("{}, {}", place.name, state.name()), IOPS)?;
-            row.extend([number(figure.median()), spread(Some(figure))]);
+            let metric = metrics.of(&format!("{}, {}", place.name, state.name()), IOPS)?;
+            row.extend([number(metric.median()), spread(Some(metric))]);
         }
         table.row(row);
     }
@@ -248,9 +248,9 @@ fn outcome(places: &[Place], runs: usize, size: u64, figures: Figures) -> Result
     };
     for place in places {
         let of = |state: State| format!("{}, {}", place.name, state.name());
-        let ratio = figures.ratio(&of(State::Create), &of(State::Written), IOPS)?;
+        let ratio = metrics.ratio(&of(State::Create), &of(State::Written), IOPS)?;
         outcome.goals.insert(place.goal, ratio.into());
     }
-    outcome.figures = figures;
+    outcome.metrics = metrics;
     Ok(outcome)
 }

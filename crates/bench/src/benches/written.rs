@@ -5,8 +5,8 @@
 //!
 //! There are two ceilings, since a thin disk is slower where nothing was stored before:
 //! overwriting a written file, and the first writes to new blocks. What `extant create`
-//! makes lies on new blocks; `extant materialize` over blocks that hold data already is
-//! the like of the first ceiling. docs/benchmarks.md, "Traps".
+//! makes is on new blocks; `extant materialize` over blocks that hold data already
+//! corresponds to the first ceiling. docs/benchmarks.md, "Traps".
 
 mod huge;
 mod method;
@@ -15,8 +15,8 @@ use anyhow::Result;
 use extant_space::ByteSize;
 
 use crate::bench::{Bench, Context, Options, Outcome, rounds};
-use crate::figures::{Figures, median as median_of};
 use crate::goal::{Goal, Value};
+use crate::metrics::{Metrics, median as median_of};
 use crate::needs::Need;
 use crate::table::{Table, median, spread};
 use method::{METHODS, Method, Work};
@@ -71,13 +71,13 @@ impl Bench for Written {
 
     fn run(&self, context: &Context) -> Result<Outcome> {
         let runs = context.options.runs(5, 3);
-        let mut figures = Figures::default();
+        let mut metrics = Metrics::default();
         let mut work = Work {
             context,
             size: size(&context.options),
             new: context.file("new.raw"),
             old: context.file("old.raw"),
-            figures: &mut figures,
+            metrics: &mut metrics,
         };
         work.prepare()?;
         for (round, method) in rounds(runs, METHODS.len()) {
@@ -86,8 +86,8 @@ impl Bench for Written {
             context.settle();
             work.sample(method)?;
         }
-        huge::record(context, &mut figures)?;
-        outcome(context, runs, figures)
+        huge::record(context, &mut metrics)?;
+        outcome(context, runs, metrics)
     }
 }
 
@@ -95,9 +95,9 @@ fn size(options: &Options) -> u64 {
     options.size(8 << 30, 1 << 30)
 }
 
-fn outcome(context: &Context, runs: usize, figures: Figures) -> Result<Outcome> {
+fn outcome(context: &Context, runs: usize, metrics: Metrics) -> Result<Outcome> {
     let create = Method::Create.name();
-    let over = |ours: Method, peer: Method| figures.ratio(ours.name(), peer.name(), RATE);
+    let over = |ours: Method, peer: Method| metrics.ratio(ours.name(), peer.name(), RATE);
     let mut table = Table::new(&[
         "method",
         "MiB/s",
@@ -107,14 +107,14 @@ fn outcome(context: &Context, runs: usize, figures: Figures) -> Result<Outcome> 
         "peak memory MiB",
     ]);
     for method in METHODS {
-        let rate = figures.get(method.name(), RATE);
+        let rate = metrics.get(method.name(), RATE);
         table.row(vec![
             method.name().to_owned(),
             median(rate),
             spread(rate),
-            median(figures.get(method.name(), "s")),
-            median(figures.get(method.name(), EXTENTS)),
-            median(figures.get(method.name(), PEAK)),
+            median(metrics.get(method.name(), "s")),
+            median(metrics.get(method.name(), EXTENTS)),
+            median(metrics.get(method.name(), PEAK)),
         ]);
     }
     let mut probes = Table::new(&["first touch of free memory", "MiB/s", "spread"]);
@@ -122,13 +122,13 @@ fn outcome(context: &Context, runs: usize, figures: Figures) -> Result<Outcome> 
         (PROBE_WARM, "before qemu-img, warm"),
         (PROBE_COLD, "before qemu-img, cold"),
     ] {
-        let probe = figures.get(name, RATE);
+        let probe = metrics.get(name, RATE);
         probes.row(vec![shown.to_owned(), median(probe), spread(probe)]);
     }
     let size = size(&context.options);
     let mut outcome = Outcome {
         title: format!("{} each, {runs} rounds", ByteSize(size)),
-        tables: vec![table, probes, huge::table(&figures)],
+        tables: vec![table, probes, huge::table(&metrics)],
         ..Outcome::default()
     };
     outcome.goals = [
@@ -137,7 +137,7 @@ fn outcome(context: &Context, runs: usize, figures: Figures) -> Result<Outcome> 
             "create-over-qemu-warm",
             over(Method::Create, Method::QemuWarm)?.into(),
         ),
-        ("create-over-qemu-cold", over_cold(&figures)?),
+        ("create-over-qemu-cold", over_cold(&metrics)?),
         (
             "create-over-ceiling",
             over(Method::Create, Method::Overwrite)?.into(),
@@ -148,11 +148,11 @@ fn outcome(context: &Context, runs: usize, figures: Figures) -> Result<Outcome> 
         ),
         (
             "extents-over-fallocate",
-            figures
+            metrics
                 .ratio(create, Method::Fallocate.name(), EXTENTS)?
                 .into(),
         ),
-        ("peak-memory", peak(&figures)?.into()),
+        ("peak-memory", peak(&metrics)?.into()),
     ]
     .into();
     outcome.notes = vec![
@@ -166,17 +166,17 @@ fn outcome(context: &Context, runs: usize, figures: Figures) -> Result<Outcome> 
          does not sync, all others are durable when they end"
             .to_owned(),
     ];
-    outcome.figures = figures;
+    outcome.metrics = metrics;
     Ok(outcome)
 }
 
-/// Create over qemu-img in the rounds in which memory was cold: the host does not take
-/// back what is free each time. All rounds, and not to be judged, where it never was.
-fn over_cold(figures: &Figures) -> Result<Value> {
-    let warm = figures.of(PROBE_WARM, RATE)?.median();
-    let probes = &figures.of(PROBE_COLD, RATE)?.samples;
-    let ours = &figures.of(Method::Create.name(), RATE)?.samples;
-    let peers = &figures.of(Method::QemuCold.name(), RATE)?.samples;
+/// Create over qemu-img in the rounds in which memory was cold: the host does not reclaim free
+/// pages in every round. If it never was, all rounds, and not evaluated.
+fn over_cold(metrics: &Metrics) -> Result<Value> {
+    let warm = metrics.of(PROBE_WARM, RATE)?.median();
+    let probes = &metrics.of(PROBE_COLD, RATE)?.samples;
+    let ours = &metrics.of(Method::Create.name(), RATE)?.samples;
+    let peers = &metrics.of(Method::QemuCold.name(), RATE)?.samples;
     let ratios: Vec<_> = probes
         .iter()
         .zip(ours.iter().zip(peers))
@@ -186,19 +186,19 @@ fn over_cold(figures: &Figures) -> Result<Value> {
     Ok(match median_of(&ratios) {
         Some(ratio) => Value::Measured(ratio),
         None => Value::Meaningless(
-            figures.ratio(Method::Create.name(), Method::QemuCold.name(), RATE)?,
+            metrics.ratio(Method::Create.name(), Method::QemuCold.name(), RATE)?,
             "memory did not get cold in any round".to_owned(),
         ),
     })
 }
 
 /// The most memory that any `extant` of this run had.
-fn peak(figures: &Figures) -> Result<f64> {
-    let mut peak = figures.of(Method::Create.name(), PEAK)?.max();
+fn peak(metrics: &Metrics) -> Result<f64> {
+    let mut peak = metrics.of(Method::Create.name(), PEAK)?.max();
     for name in huge::NAMES.into_iter().chain([Method::Materialize.name()]) {
-        peak = figures
+        peak = metrics
             .get(name, PEAK)
-            .map_or(peak, |figure| peak.max(figure.max()));
+            .map_or(peak, |metric| peak.max(metric.max()));
     }
     Ok(peak)
 }
@@ -208,14 +208,14 @@ mod tests {
     use super::*;
 
     fn cold(rounds: &[(f64, f64)]) -> Value {
-        let mut figures = Figures::default();
+        let mut metrics = Metrics::default();
         for (probe, qemu) in rounds {
-            figures.record(PROBE_WARM, RATE, "", 2000.0);
-            figures.record(PROBE_COLD, RATE, "", *probe);
-            figures.record(Method::Create.name(), RATE, "", 2000.0);
-            figures.record(Method::QemuCold.name(), RATE, "", *qemu);
+            metrics.record(PROBE_WARM, RATE, "", 2000.0);
+            metrics.record(PROBE_COLD, RATE, "", *probe);
+            metrics.record(Method::Create.name(), RATE, "", 2000.0);
+            metrics.record(Method::QemuCold.name(), RATE, "", *qemu);
         }
-        over_cold(&figures).unwrap()
+        over_cold(&metrics).unwrap()
     }
 
     #[test]

@@ -138,7 +138,7 @@ impl Source {
         let device = self.device.clone();
         let export = Export::new(&*self.name, &*args.description, device, self.access);
         let export = export.map_err(|error| error.at(&self.path))?;
-        Ok(export.with_unneeded(args.discard.into()))
+        Ok(export.with_discard_policy(args.discard.into()))
     }
 }
 

@@ -44,7 +44,7 @@ fn fallocate_that_lies_is_found_out() {
     require!(Faulty::requirement());
     let fuse = Faulty::new(64 * MIB, Faults::default());
     fuse.set_faults(Faults {
-        fallocate: FallocateFault::Lies,
+        fallocate: FallocateFault::FalseSuccess,
         ..Faults::default()
     });
     let file = fuse.path().join("a");
@@ -58,7 +58,7 @@ fn fallocate_that_lies_does_not_spare_the_writing() {
     require!(Faulty::requirement());
     let fuse = Faulty::new(64 * MIB, Faults::default());
     fuse.set_faults(Faults {
-        fallocate: FallocateFault::Lies,
+        fallocate: FallocateFault::FalseSuccess,
         ..Faults::default()
     });
     let file = fuse.path().join("a");

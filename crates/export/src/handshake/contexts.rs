@@ -1,4 +1,4 @@
-//! Metadata contexts: which there are, and which a client wants.
+//! Metadata contexts: listing and selection.
 
 use extant_space::Result;
 
@@ -8,19 +8,19 @@ use crate::export::Export;
 use crate::wire::negotiation::{answer, option};
 use crate::wire::reply::ReplyStyle;
 
-/// What the status of blocks can be told of.
+/// A metadata context for block status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Context {
-    /// Holes and zeros, as the protocol defines them.
+    /// `base:allocation`: holes and zeros, as the protocol defines them.
     Allocation,
-    /// The words of the project.
+    /// `extant:state`: extent states and flags (docs/formats/nbd.md).
     State,
 }
 
 impl Context {
     const ALL: [Self; 2] = [Self::Allocation, Self::State];
 
-    /// What replies name it by.
+    /// Its id in replies.
     pub(crate) fn id(self) -> u32 {
         match self {
             Self::Allocation => 1,
@@ -38,11 +38,12 @@ impl Context {
     fn is_offered(self, export: &Export) -> bool {
         match self {
             Self::Allocation => true,
-            Self::State => export.tells_extents(),
+            Self::State => export.reports_extents(),
         }
     }
 
-    /// A namespace alone stands for all that is in it where contexts are listed, and for none where they are chosen.
+    /// A namespace alone ("base:") matches all its contexts in a list request, and none in a
+    /// selection.
     fn is_meant(self, option: u32, query: &str) -> bool {
         let is_listing = option == option::LIST_META_CONTEXT;
         query == self.name() || is_listing && query.ends_with(':') && self.name().starts_with(query)

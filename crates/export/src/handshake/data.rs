@@ -1,10 +1,10 @@
-//! The data of an option, read from its start to its end.
+//! Parser of an option's data.
 
 use super::Refusal;
 use crate::wire::STRING_MAX;
 use crate::wire::negotiation::answer;
 
-/// What is left of the data.
+/// The bytes that are not parsed yet.
 pub(super) struct Data<'a>(pub &'a [u8]);
 
 impl<'a> Data<'a> {
@@ -18,13 +18,13 @@ impl<'a> Data<'a> {
         Ok(u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
     }
 
-    /// A text and its length before it.
+    /// A string preceded by its length.
     pub(super) fn string(&mut self) -> Result<&'a str, Refusal> {
         let length = self.u32()? as usize;
         text(self.take(length)?)
     }
 
-    /// Nothing may be left.
+    /// Fails if bytes are left.
     pub(super) fn end(self) -> Result<(), Refusal> {
         match self.0 {
             [] => Ok(()),
@@ -42,7 +42,7 @@ impl<'a> Data<'a> {
     }
 }
 
-/// A text of the protocol.
+/// A string of the protocol: UTF-8 of bounded length without NUL.
 pub(super) fn text(bytes: &[u8]) -> Result<&str, Refusal> {
     if bytes.len() > STRING_MAX {
         return Err((answer::ERR_TOO_BIG, "a text of more than 4096 bytes"));

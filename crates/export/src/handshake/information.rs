@@ -1,4 +1,4 @@
-//! What an export is like: `NBD_OPT_INFO`, `NBD_OPT_GO` and the older `NBD_OPT_EXPORT_NAME`.
+//! Export information: `NBD_OPT_INFO`, `NBD_OPT_GO` and the older `NBD_OPT_EXPORT_NAME`.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::export::Export;
 use crate::wire::negotiation::{self as wire, answer, information};
 
 impl Handshake<'_> {
-    /// Tells what was asked, and what there is to agree on.
+    /// Replies with the requested information; returns the agreement that `GO` would make.
     pub(super) fn information(
         &mut self,
         option: u32,
@@ -45,10 +45,10 @@ impl Handshake<'_> {
             }
         }
         if option == wire::option::GO {
-            self.keep_place()?;
+            self.claim_slot()?;
         }
         self.reply(option, answer::ACK, &[])?;
-        // An option that only asks leaves the contexts for the one that goes.
+        // `NBD_OPT_INFO` leaves the selected contexts for a later `NBD_OPT_GO`.
         Ok(Ok(match option {
             wire::option::GO => self.agree(&export),
             _ => Agreement {
@@ -59,7 +59,7 @@ impl Handshake<'_> {
         }))
     }
 
-    /// The answer has no place for an error: the connection ends instead.
+    /// The reply cannot carry an error: the connection ends instead.
     pub(super) fn export_name(&mut self, data: &[u8]) -> Result<Agreement> {
         let name = text(data).map_err(|(_, words)| against_protocol(words))?;
         let export = self.terms.exports.find(name);
@@ -75,7 +75,7 @@ impl Handshake<'_> {
             Zeroes::Sent => &zeroes[..],
             Zeroes::Omitted => &[],
         };
-        self.keep_place()?;
+        self.claim_slot()?;
         // All but the type.
         self.send(&[&about.as_bytes()[2..], zeroes])?;
         Ok(self.agree(export))
@@ -95,7 +95,7 @@ impl Handshake<'_> {
     }
 
     fn export_information(&self, export: &Export) -> wire::ExportInformation {
-        // One that cannot be looked at now has the size it had; requests will tell what is wrong.
+        // If this fails, the last known size is sent and requests will return the error.
         let _ = export.device().refresh();
         wire::ExportInformation {
             information: information::EXPORT.into(),

@@ -1,20 +1,20 @@
-//! Where a server listens.
+//! Listening addresses and their URIs.
 
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// A place that clients connect to.
+/// An address that clients connect to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// A socket in the file system. One that a server left that is gone is replaced.
+    /// A socket in the file system. A stale one of a terminated server is replaced.
     Unix(PathBuf),
     /// A TCP port.
     Tcp(SocketAddr),
 }
 
-/// Whether clients are told to use TLS.
+/// URI scheme: whether clients must use TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scheme {
     /// `nbd`, `nbd+unix`
@@ -24,8 +24,8 @@ pub enum Scheme {
 }
 
 impl Address {
-    /// What clients are given to connect: the [NBD URI](https://github.com/NetworkBlockDevice/nbd/blob/master/doc/uri.md)
-    /// of an export here, without a name that of the default.
+    /// The [NBD URI](https://github.com/NetworkBlockDevice/nbd/blob/master/doc/uri.md) of an
+    /// export at this address; the empty name is the default export.
     pub fn uri(&self, export: &str, scheme: Scheme) -> String {
         let name = escape(export.as_bytes());
         let scheme = match scheme {
@@ -49,7 +49,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// Percent encoding of what RFC 3986 wants encoded in a path and in the value of a query.
+/// Percent-encodes a path segment or query value (RFC 3986).
 fn escape(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len());
     for &byte in bytes {

@@ -1,8 +1,12 @@
-//! The list of connections, and who gets a place when there are as many as there may be.
+//! The list of connections, and the policy at the connection limit.
 //!
-//! A client that has an export keeps its place. One that has not chosen yet makes way for a newer one, the oldest first, so that idle
-//! clients shut nobody out. One TCP address has three quarters of the places, so that it leaves some to others. Which client makes way is
-//! decided under the lock under which a client is marked as having an export: who was told that it has one is not cut off.
+//! - A client with an export keeps its slot.
+//! - At the limit a new client evicts the oldest client without an export, so idle clients cannot
+//!   block the server.
+//! - One TCP address gets at most three quarters of the slots.
+//!
+//! Eviction and the mark "has an export" use the same lock: a client that was granted an export is
+//! never evicted.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Shutdown};
@@ -13,110 +17,108 @@ use super::Shared;
 use crate::socket::Socket;
 
 pub(super) struct Connections {
-    most: usize,
-    open: Mutex<Open>,
-    /// One has ended.
+    max: usize,
+    open: Mutex<OpenConnections>,
+    /// Signalled when a connection ends.
     ended: Condvar,
 }
 
 #[derive(Default)]
-struct Open {
-    /// By number, the oldest first.
-    places: BTreeMap<u64, Place>,
+struct OpenConnections {
+    /// By connection number, the oldest first.
+    slots: BTreeMap<u64, Slot>,
     next: u64,
-    /// What no new connection escapes.
+    /// Applied to new connections too.
     shutdown: Option<Shutdown>,
 }
 
-struct Place {
+struct Slot {
     socket: Arc<Socket>,
-    /// Of a TCP client.
+    /// The address of a TCP client.
     address: Option<IpAddr>,
     has_export: bool,
 }
 
-impl Open {
-    /// Makes the oldest client without an export leave, of those from `address` if one is given; false: there is none.
-    fn make_way(&mut self, address: Option<IpAddr>) -> bool {
+impl OpenConnections {
+    /// Evicts the oldest client without an export, from `address` if given; false: there is none.
+    fn evict_unclaimed(&mut self, address: Option<IpAddr>) -> bool {
         let may_leave =
-            |place: &Place| !place.has_export && (address.is_none() || place.address == address);
-        let found = self.places.iter().find(|(_, place)| may_leave(place));
+            |slot: &Slot| !slot.has_export && (address.is_none() || slot.address == address);
+        let found = self.slots.iter().find(|(_, slot)| may_leave(slot));
         let Some(number) = found.map(|(number, _)| *number) else {
             return false;
         };
-        if let Some(place) = self.places.remove(&number) {
-            place.socket.shutdown(Shutdown::Both);
+        if let Some(slot) = self.slots.remove(&number) {
+            slot.socket.shutdown(Shutdown::Both);
         }
         true
     }
 
     fn count_of(&self, address: IpAddr) -> usize {
-        let places = self.places.values();
-        places
-            .filter(|place| place.address == Some(address))
-            .count()
+        let slots = self.slots.values();
+        slots.filter(|slot| slot.address == Some(address)).count()
     }
 }
 
 impl Connections {
-    pub(super) fn new(most: usize) -> Self {
+    pub(super) fn new(max: usize) -> Self {
         Self {
-            most,
+            max,
             open: Mutex::default(),
             ended: Condvar::new(),
         }
     }
 
     pub(super) fn count(&self) -> usize {
-        self.lock().places.len()
+        self.lock().slots.len()
     }
 
-    /// Closes a half of all connections, and of those that are still to be added.
+    /// Shuts down all connections, and those that are added later.
     pub(super) fn shutdown(&self, how: Shutdown) {
         let mut open = self.lock();
         open.shutdown = Some(how);
-        open.places
+        open.slots
             .values()
-            .for_each(|place| place.socket.shutdown(how));
+            .for_each(|slot| slot.socket.shutdown(how));
     }
 
-    /// Waits until there is no connection; `false` when that takes longer.
+    /// Waits until there is no connection; `false` after `timeout`.
     pub(super) fn wait_for_none(&self, timeout: Duration) -> bool {
         let waited = self
             .ended
-            .wait_timeout_while(self.lock(), timeout, |open| !open.places.is_empty());
+            .wait_timeout_while(self.lock(), timeout, |open| !open.slots.is_empty());
         waited
             .unwrap_or_else(PoisonError::into_inner)
             .0
-            .places
+            .slots
             .is_empty()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Open> {
+    fn lock(&self) -> MutexGuard<'_, OpenConnections> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A connection that is in the list as long as this lives.
+/// Guard of a connection's entry in the list.
 pub(super) struct Registered {
     shared: Arc<Shared>,
     number: u64,
 }
 
 impl Registered {
-    /// `None` when there are as many as there may be.
+    /// `None` at the connection limit.
     pub(super) fn new(shared: Arc<Shared>, socket: Arc<Socket>) -> Option<Self> {
         let connections = &shared.connections;
-        let most = connections.most;
+        let max = connections.max;
         let address = socket.peer_address();
         let mut open = connections.lock();
         if let Some(address) = address
-            && open.count_of(address) >= most - most / 4
-            && !open.make_way(Some(address))
+            && open.count_of(address) >= max - max / 4
+            && !open.evict_unclaimed(Some(address))
         {
             return None;
         }
-        if open.places.len() >= most && !open.make_way(None) {
+        if open.slots.len() >= max && !open.evict_unclaimed(None) {
             return None;
         }
         if let Some(how) = open.shutdown {
@@ -124,12 +126,12 @@ impl Registered {
         }
         let number = open.next;
         open.next += 1;
-        let place = Place {
+        let slot = Slot {
             socket,
             address,
             has_export: false,
         };
-        open.places.insert(number, place);
+        open.slots.insert(number, slot);
         drop(open);
         Some(Self { shared, number })
     }
@@ -138,32 +140,33 @@ impl Registered {
         &self.shared
     }
 
-    /// The client is about to be told that it has an export, and keeps its place from now on; false: it made way before.
-    pub(super) fn keep_place(&self) -> bool {
+    /// Called before the reply that grants an export: the slot cannot be evicted from now on.
+    /// Returns false if the client was evicted before.
+    pub(super) fn claim_slot(&self) -> bool {
         let mut open = self.shared.connections.lock();
-        match open.places.get_mut(&self.number) {
-            Some(place) => {
-                place.has_export = true;
+        match open.slots.get_mut(&self.number) {
+            Some(slot) => {
+                slot.has_export = true;
                 true
             }
             None => false,
         }
     }
 
-    /// The client made way for another.
-    pub(super) fn has_left(&self) -> bool {
+    /// The client was evicted for a newer one.
+    pub(super) fn was_evicted(&self) -> bool {
         let open = self.shared.connections.lock();
-        !open.places.contains_key(&self.number)
+        !open.slots.contains_key(&self.number)
     }
 }
 
 impl Drop for Registered {
     fn drop(&mut self) {
         let connections = &self.shared.connections;
-        let place = connections.lock().places.remove(&self.number);
-        if let Some(place) = place {
-            // After a panic the client would wait for ever.
-            place.socket.shutdown(Shutdown::Both);
+        let slot = connections.lock().slots.remove(&self.number);
+        if let Some(slot) = slot {
+            // After a panic the client would otherwise wait for a reply.
+            slot.socket.shutdown(Shutdown::Both);
         }
         connections.ended.notify_all();
     }

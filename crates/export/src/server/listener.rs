@@ -1,4 +1,4 @@
-//! A socket that clients connect to, and the thread that takes them.
+//! A listening socket, and the thread that accepts its clients.
 
 use std::fs;
 use std::fs::File;
@@ -22,41 +22,41 @@ use super::{Address, Shared};
 use crate::events::Event;
 use crate::socket::Socket;
 
-/// After a failure to take a client, which is mostly one of descriptors or memory.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Delay after a failed `accept`, mostly for lack of descriptors or memory.
+const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// How long the end of a server is waited for that has been killed and still has its socket.
-const END_TIMEOUT: Duration = Duration::from_millis(500);
+/// How long to wait for a killed server that still has its socket.
+const OLD_SERVER_TIMEOUT: Duration = Duration::from_millis(500);
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(super) struct Listener {
-    /// Ends the thread. The socket may be somebody else's too, and is left as it is.
+    /// Wakes the thread. The socket is not shut down, as other processes may share it.
     stop: Arc<OwnedFd>,
-    /// Of a socket in the file system that is ours.
-    name: Option<Name>,
+    /// The socket's name, if this server created it.
+    file: Option<SocketFile>,
     /// As long as it is open, no other file has its inode number.
     socket: Arc<BoundSocket>,
     thread: JoinHandle<()>,
 }
 
-/// A socket that listens already, such as one that a service manager has opened.
+/// A listening socket, such as one from a service manager.
 #[derive(Debug)]
 pub enum BoundSocket {
-    /// A socket in the file system, or without a name.
+    /// A named or unnamed Unix socket.
     Unix(UnixListener),
     /// A TCP port.
     Tcp(TcpListener),
 }
 
 impl Listener {
-    /// Listens at `address`; also returns what it has become.
+    /// Listens at `address`; also returns the bound address.
     pub(super) fn start(address: &Address, shared: Arc<Shared>) -> Result<(Self, Address)> {
         match address {
             Address::Unix(path) => {
                 let bound = bind(path).map_err(|error| error.during("listen").at(path));
-                let (socket, name) = bound?;
-                let mut listener = Self::take(BoundSocket::Unix(socket), shared)?;
-                listener.name = Some(name);
+                let (socket, file) = bound?;
+                let mut listener = Self::accept_from(BoundSocket::Unix(socket), shared)?;
+                listener.file = Some(file);
                 Ok((listener, address.clone()))
             }
             Address::Tcp(wanted) => {
@@ -68,16 +68,16 @@ impl Listener {
                     };
                     error.detail(detail).during("listen")
                 })?;
-                let listener = Self::take(BoundSocket::Tcp(socket), shared)?;
+                let listener = Self::accept_from(BoundSocket::Tcp(socket), shared)?;
                 Ok((listener, Address::Tcp(bound)))
             }
         }
     }
 
-    /// Takes clients from a socket that listens.
-    pub(super) fn take(socket: BoundSocket, shared: Arc<Shared>) -> Result<Self> {
+    /// Accepts clients from a listening socket.
+    pub(super) fn accept_from(socket: BoundSocket, shared: Arc<Shared>) -> Result<Self> {
         let start = || -> io::Result<Self> {
-            // Who shares the socket may take a client that was seen here.
+            // Another process that shares the socket may accept a client between poll and accept.
             socket.set_nonblocking()?;
             let socket = Arc::new(socket);
             let stop = Arc::new(eventfd(0, EventfdFlags::CLOEXEC)?);
@@ -85,11 +85,11 @@ impl Listener {
                 .name("nbd listener".to_owned())
                 .spawn({
                     let (socket, stop) = (socket.clone(), stop.clone());
-                    move || take_clients(&socket, &stop, &shared)
+                    move || accept_clients(&socket, &stop, &shared)
                 })?;
             Ok(Self {
                 stop,
-                name: None,
+                file: None,
                 socket,
                 thread,
             })
@@ -97,15 +97,15 @@ impl Listener {
         start().map_err(|source| Error::from(source).during("listen"))
     }
 
-    /// Takes no more clients; the server is stopping.
+    /// Stops accepting clients.
     pub(super) fn stop(self) {
         // Cannot fail: the counter has room.
         let _ = rustix::io::write(&*self.stop, &1u64.to_ne_bytes());
-        if let Some(name) = self.name {
-            name.remove();
+        if let Some(file) = self.file {
+            file.remove();
         }
         drop(self.socket);
-        // A panic was shown where it happened.
+        // A panic was reported by the thread.
         let _ = self.thread.join();
     }
 }
@@ -120,7 +120,7 @@ impl AsFd for BoundSocket {
 }
 
 impl BoundSocket {
-    /// Where clients find it; `None` for a socket without a name in the file system.
+    /// Its address; `None` for an unnamed socket.
     pub(super) fn address(&self) -> io::Result<Option<Address>> {
         Ok(match self {
             Self::Unix(listener) => {
@@ -153,7 +153,7 @@ impl BoundSocket {
         }
     }
 
-    /// Waits for a client; `None` when another process has taken it.
+    /// Waits for a client; `None` if another process accepted it.
     fn next(&self, stop: &OwnedFd) -> io::Result<Option<(Socket, String)>> {
         let mut events = [
             PollFd::new(self, PollFlags::IN),
@@ -167,7 +167,7 @@ impl BoundSocket {
     }
 }
 
-fn take_clients(socket: &BoundSocket, stop: &OwnedFd, shared: &Arc<Shared>) {
+fn accept_clients(socket: &BoundSocket, stop: &OwnedFd, shared: &Arc<Shared>) {
     loop {
         let taken = socket
             .next(stop)
@@ -180,8 +180,8 @@ fn take_clients(socket: &BoundSocket, stop: &OwnedFd, shared: &Arc<Shared>) {
             return;
         }
         if let Err(error) = taken {
-            shared.tell(&Event::AcceptFailed { error: &error });
-            thread::sleep(PAUSE);
+            shared.notify(&Event::AcceptFailed { error: &error });
+            thread::sleep(ACCEPT_RETRY_DELAY);
         }
     }
 }
@@ -192,13 +192,13 @@ fn bind_tcp(address: SocketAddr) -> io::Result<(TcpListener, SocketAddr)> {
     Ok((listener, bound))
 }
 
-/// The name of a socket, and the inode that it names.
-struct Name {
+/// The path of a socket, and its inode.
+struct SocketFile {
     path: PathBuf,
     inode: (u64, u64),
 }
 
-impl Name {
+impl SocketFile {
     fn of(path: &Path) -> io::Result<Self> {
         let metadata = fs::symlink_metadata(path)?;
         Ok(Self {
@@ -207,73 +207,76 @@ impl Name {
         })
     }
 
-    /// Removes the name, unless somebody has given it to another socket.
+    /// Removes the path, unless it is now the path of another socket.
     fn remove(self) {
-        let _turn = Turn::take(&self.path);
+        let _lock = DirectoryLock::acquire(&self.path);
         if Self::of(&self.path).is_ok_and(|now| now.inode == self.inode) {
-            // Somebody may have removed it before.
+            // It may be removed already.
             let _ = fs::remove_file(self.path);
         }
     }
 }
 
-/// Servers take turns at the names of a folder, by a lock on it. Where it cannot be had, they do without.
-struct Turn {
-    _folder: Option<File>,
+/// Serializes servers that create or remove sockets in a directory, by `flock`. Best effort:
+/// without the lock a server proceeds after a timeout.
+struct DirectoryLock {
+    _directory: Option<File>,
 }
 
-impl Turn {
-    fn take(path: &Path) -> Self {
-        let folder = match path.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
+impl DirectoryLock {
+    fn acquire(path: &Path) -> Self {
+        let directory = match path.parent() {
+            Some(directory) if !directory.as_os_str().is_empty() => directory,
             _ => Path::new("."),
         };
-        let folder = File::open(folder).ok();
-        let deadline = Instant::now() + 2 * END_TIMEOUT;
-        let is_taken = |folder: &File| {
+        let directory = File::open(directory).ok();
+        let deadline = Instant::now() + 2 * OLD_SERVER_TIMEOUT;
+        let is_locked = |directory: &File| {
             let lock = FlockOperation::NonBlockingLockExclusive;
-            flock(folder, lock) == Err(rustix::io::Errno::WOULDBLOCK)
+            flock(directory, lock) == Err(rustix::io::Errno::WOULDBLOCK)
         };
-        while folder.as_ref().is_some_and(is_taken) && Instant::now() < deadline {
+        while directory.as_ref().is_some_and(is_locked) && Instant::now() < deadline {
             thread::sleep(POLL_INTERVAL);
         }
-        Self { _folder: folder }
+        Self {
+            _directory: directory,
+        }
     }
 }
 
-/// Binds to a path. A socket there that nobody listens on is replaced, also when that ends only now.
-fn bind(path: &Path) -> Result<(UnixListener, Name)> {
-    let _turn = Turn::take(path);
-    let deadline = Instant::now() + END_TIMEOUT;
+/// Binds to a path. Replaces a stale socket; waits for a server there that is terminating.
+fn bind(path: &Path) -> Result<(UnixListener, SocketFile)> {
+    let _lock = DirectoryLock::acquire(path);
+    let deadline = Instant::now() + OLD_SERVER_TIMEOUT;
     loop {
         let in_use = match UnixListener::bind(path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => error,
-            result => return Ok((result?, Name::of(path)?)),
+            result => return Ok((result?, SocketFile::of(path)?)),
         };
         let is_socket = match fs::symlink_metadata(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
             metadata => metadata?.file_type().is_socket(),
         };
-        // So do other files refuse a connection, too.
+        // Connecting to a file of another type is refused too.
         let connected = is_socket.then(|| UnixStream::connect(path));
         match connected {
             Some(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
                 fs::remove_file(path)?;
             }
-            Some(Ok(client)) if Instant::now() < deadline && !is_greeted(&client, deadline) => {
+            Some(Ok(client)) if Instant::now() < deadline && !sends_greeting(&client, deadline) => {
                 thread::sleep(POLL_INTERVAL);
             }
             _ => {
                 return Err(Error::from(in_use)
                     .with_kind(ErrorKind::InUse)
-                    .detail("somebody listens there, or it is no socket"));
+                    .detail("another process listens there, or it is no socket"));
             }
         }
     }
 }
 
-/// Whether a server says something, as it does when it lives.
-fn is_greeted(mut client: &UnixStream, deadline: Instant) -> bool {
+/// Whether a server sends the first byte of its greeting before the deadline.
+fn sends_greeting(mut client: &UnixStream, deadline: Instant) -> bool {
     let left = deadline.saturating_duration_since(Instant::now());
     let timeout = client.set_read_timeout(Some(left.max(POLL_INTERVAL)));
     timeout.is_ok() && matches!(client.read(&mut [0]), Ok(1))

@@ -1,4 +1,4 @@
-//! Commands that run together, and the memory of their data.
+//! A batch: commands that run as one submission, and the memory of their data.
 
 use std::io;
 use std::ops::Range;
@@ -11,23 +11,23 @@ use extant_sys::buffer::AlignedBuffer;
 use super::Transmission;
 use super::block_status;
 use super::command::{Action, Class, Command};
-use super::receiver::{Intake, Room};
+use super::receiver::{RequestSink, Reservation};
 use super::replies::Replies;
 
-/// Commands of one batch.
+/// Most commands of one batch.
 const COMMANDS_MAX: usize = 64;
-/// Memory for the data of a batch; touched as far as it is used.
-const MEMORY: usize = 2 << 20;
-/// Data starts at multiples of it, as direct I/O wants.
-const ALIGNMENT: usize = 4096;
-/// What one cache command reads.
-const CACHED_MAX: u64 = 32 << 20;
+/// Memory for the data of a batch; pages are allocated on first use.
+const DATA_BYTES_MAX: usize = 2 << 20;
+/// Alignment of each command's data, for direct I/O.
+const DATA_ALIGN: usize = 4096;
+/// Most bytes that one `NBD_CMD_CACHE` reads.
+const CACHE_READ_BYTES_MAX: u64 = 32 << 20;
 
 pub(super) struct Batch<'s> {
     commands: Vec<Command>,
     memory: AlignedBuffer,
     used: usize,
-    /// In place of the memory, for a single command that needs more.
+    /// Replaces the memory for a single command that needs more.
     large: Option<MutexGuard<'s, Option<AlignedBuffer>>>,
     large_slot: &'s Mutex<Option<AlignedBuffer>>,
 }
@@ -36,7 +36,7 @@ impl<'s> Batch<'s> {
     pub(super) fn new(large_slot: &'s Mutex<Option<AlignedBuffer>>) -> io::Result<Self> {
         Ok(Self {
             commands: Vec::with_capacity(COMMANDS_MAX),
-            memory: AlignedBuffer::new(MEMORY)?,
+            memory: AlignedBuffer::new(DATA_BYTES_MAX)?,
             used: 0,
             large: None,
             large_slot,
@@ -47,7 +47,7 @@ impl<'s> Batch<'s> {
         &self.commands
     }
 
-    /// What the commands have in common.
+    /// The class that all commands share.
     pub(super) fn class(&self) -> Class {
         self.commands
             .first()
@@ -61,7 +61,7 @@ impl<'s> Batch<'s> {
         }
     }
 
-    /// Forgets the commands; the large buffer is for others again.
+    /// Clears the batch and releases the large buffer.
     pub(super) fn release(&mut self) {
         self.commands.clear();
         self.used = 0;
@@ -77,13 +77,13 @@ impl<'s> Batch<'s> {
         for at in 0..self.commands.len() {
             let command = &self.commands[at];
             let result = match command.action {
-                Action::Refuse(error, words) => {
-                    replies.refused(command, error, words);
+                Action::Refuse(error, message) => {
+                    replies.refused(command, error, message);
                     continue;
                 }
                 Action::BlockStatus { .. } => {
                     let payload = &self.memory()[command.memory.clone()];
-                    match block_status::look(agreement, command, payload) {
+                    match block_status::query(agreement, command, payload) {
                         Ok(found) => {
                             replies.block_status(command, &found);
                             continue;
@@ -101,7 +101,7 @@ impl<'s> Batch<'s> {
         }
     }
 
-    /// The results of those commands that are requests of the device, in their order.
+    /// Submits the commands that are device requests; returns their results in order.
     fn submit(&mut self, device: &dyn Device) -> Vec<Result<()>> {
         let Self {
             commands,
@@ -113,14 +113,14 @@ impl<'s> Batch<'s> {
             Some(Some(large)) => large.as_mut_slice(),
             _ => memory.as_mut_slice(),
         };
-        let mut cut = 0;
+        let mut rest_start = 0;
         let mut requests = Vec::with_capacity(commands.len());
         let mut syncs = Vec::new();
         for command in &*commands {
-            let (_, later) = rest.split_at_mut(command.memory.start.max(cut) - cut);
+            let (_, later) = rest.split_at_mut(command.memory.start.max(rest_start) - rest_start);
             let (data, later) = later.split_at_mut(command.memory.len());
             rest = later;
-            cut = command.memory.end.max(cut);
+            rest_start = command.memory.end.max(rest_start);
             let offset = command.to.offset;
             requests.push(match command.action {
                 Action::Read => Request::read(offset, data),
@@ -143,7 +143,7 @@ impl<'s> Batch<'s> {
         }
         let mut results: Vec<_> = requests.into_iter().map(Request::into_result).collect();
         if !syncs.is_empty() {
-            // A discard itself is never durable.
+            // The device has no durable discard: FUA is a flush afterwards.
             for at in syncs {
                 if results[at].is_ok() {
                     results[at] = device.flush();
@@ -153,12 +153,14 @@ impl<'s> Batch<'s> {
         results
     }
 
-    /// Reads, so that caches below have it; what is past the first 32 MiB is left to later reads.
+    /// Reads the range, at most 32 MiB of it, so that the caches below hold it.
     fn cache(&mut self, device: &dyn Device, range: ByteRange) -> Result<(), Error> {
-        let end = range.end().min(range.start().saturating_add(CACHED_MAX));
+        let end = range
+            .end()
+            .min(range.start().saturating_add(CACHE_READ_BYTES_MAX));
         let free = self.used;
-        let room = MEMORY - free;
-        if room < ALIGNMENT {
+        let room = DATA_BYTES_MAX - free;
+        if room < DATA_ALIGN {
             return Ok(());
         }
         for piece in ByteRange::new(range.start(), end).chunks(room as u64) {
@@ -169,22 +171,22 @@ impl<'s> Batch<'s> {
     }
 }
 
-impl Intake for Batch<'_> {
+impl RequestSink for Batch<'_> {
     fn is_empty(&self) -> bool {
         self.commands.is_empty()
     }
 
-    /// Memory is left to be asked for.
-    fn takes(&self, action: Action, _: usize) -> bool {
+    /// Memory is checked by `reserve`.
+    fn accepts(&self, action: Action, _: usize) -> bool {
         let fits = self.commands.is_empty() || self.class() == action.class();
         fits && self.commands.len() < COMMANDS_MAX && self.large.is_none()
     }
 
-    /// What does not fit a batch waits for the large buffer.
-    fn make_room(&mut self, bytes: usize) -> io::Result<Room> {
-        if bytes > MEMORY {
+    /// A request larger than a batch blocks until the large buffer is free.
+    fn reserve(&mut self, bytes: usize) -> io::Result<Reservation> {
+        if bytes > DATA_BYTES_MAX {
             if !self.commands.is_empty() {
-                return Ok(Room::Full);
+                return Ok(Reservation::Full);
             }
             let mut large = self
                 .large_slot
@@ -199,20 +201,20 @@ impl Intake for Batch<'_> {
                 *large = Some(AlignedBuffer::new(length)?);
             }
             self.large = Some(large);
-            return Ok(Room::Made(0..bytes));
+            return Ok(Reservation::Granted(0..bytes));
         }
-        if MEMORY - self.used < bytes {
-            return Ok(Room::Full);
+        if DATA_BYTES_MAX - self.used < bytes {
+            return Ok(Reservation::Full);
         }
         let room = self.used..self.used + bytes;
-        self.used = room.end.next_multiple_of(ALIGNMENT).min(MEMORY);
-        Ok(Room::Made(room))
+        self.used = room.end.next_multiple_of(DATA_ALIGN).min(DATA_BYTES_MAX);
+        Ok(Reservation::Granted(room))
     }
 
-    fn bytes_mut(&mut self, place: Range<usize>) -> &mut [u8] {
+    fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
         match self.large.as_deref_mut() {
-            Some(Some(large)) => &mut large.as_mut_slice()[place],
-            _ => &mut self.memory.as_mut_slice()[place],
+            Some(Some(large)) => &mut large.as_mut_slice()[range],
+            _ => &mut self.memory.as_mut_slice()[range],
         }
     }
 

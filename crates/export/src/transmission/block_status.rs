@@ -1,7 +1,7 @@
-//! The status of blocks, in each context that was chosen.
+//! `NBD_CMD_BLOCK_STATUS`: the status of blocks in each negotiated metadata context.
 //!
-//! `base:allocation` has the protocol's two flags. `extant:state` is 0 for space that is really there, and else says
-//! what an overwrite will have to do first.
+//! `base:allocation` has the protocol's two flags. `extant:state` is 0 for written space that an
+//! overwrite can use as it is; its flags are listed in docs/formats/nbd.md.
 
 use std::ops::ControlFlow;
 
@@ -22,14 +22,18 @@ const EXTANT_SHARED: u32 = 1 << 2;
 const EXTANT_ENCODED: u32 = 1 << 3;
 const EXTANT_DELAYED: u32 = 1 << 4;
 
-/// Descriptors of one context in a reply; the client asks again for the rest.
+/// Descriptors of one context in a reply; the client requests the rest again.
 const DESCRIPTORS_MAX: usize = 4096;
 
-/// What a context says of a range, from its start on.
-pub(super) type Found = Vec<(u32, Vec<Descriptor>)>;
+/// Context ids and their descriptors, from the start of the requested range.
+pub(super) type ContextDescriptors = Vec<(u32, Vec<Descriptor>)>;
 
-/// Looks at what `command` asks for.
-pub(super) fn look(agreement: &Agreement, command: &Command, payload: &[u8]) -> Result<Found> {
+/// Queries the contexts that `command` selects.
+pub(super) fn query(
+    agreement: &Agreement,
+    command: &Command,
+    payload: &[u8],
+) -> Result<ContextDescriptors> {
     let Action::BlockStatus {
         descriptors,
         selection,
@@ -41,32 +45,32 @@ pub(super) fn look(agreement: &Agreement, command: &Command, payload: &[u8]) -> 
         Selection::All => (command.range(), agreement.contexts.clone()),
         Selection::Payload => select(agreement, command.to.offset, payload)?,
     };
-    let most = match descriptors {
+    let descriptors_max = match descriptors {
         Descriptors::One => 1,
         Descriptors::Many => DESCRIPTORS_MAX,
     };
-    let look_at = |context: &Context| {
-        let mut runs = Runs::new(most);
+    let query_context = |context: &Context| {
+        let mut list = DescriptorList::new(descriptors_max);
         match context {
-            Context::Allocation => allocation(&agreement.export, range, &mut runs)?,
-            Context::State => state(&agreement.export, range, &mut runs)?,
+            Context::Allocation => allocation(&agreement.export, range, &mut list)?,
+            Context::State => state(&agreement.export, range, &mut list)?,
         }
-        if runs.found.is_empty() {
+        if list.descriptors.is_empty() {
             return Err(Error::new(ErrorKind::Io)
-                .detail("the device says nothing of the range")
+                .detail("the device returned no status for the range")
                 .in_range(range));
         }
-        Ok((context.id(), runs.found))
+        Ok((context.id(), list.descriptors))
     };
-    contexts.iter().map(look_at).collect()
+    contexts.iter().map(query_context).collect()
 }
 
-/// The length and the contexts that the client has put into the payload: 64 bits and 32 bits each.
+/// Parses the payload: the length (64 bits), then context ids (32 bits each).
 fn select(agreement: &Agreement, offset: u64, payload: &[u8]) -> Result<(ByteRange, Vec<Context>)> {
     let invalid = |detail| Error::new(ErrorKind::InvalidArgument).detail(detail);
     let (length, ids) = payload
         .split_first_chunk()
-        .expect("judged to be long enough");
+        .expect("the payload length is validated");
     let length = u64::from_be_bytes(*length);
     if length == 0 || !is_inside(offset, length, &agreement.export.device().geometry()) {
         return Err(invalid("no bytes, or some past the end of the export"));
@@ -87,20 +91,20 @@ fn select(agreement: &Agreement, offset: u64, payload: &[u8]) -> Result<(ByteRan
     Ok((ByteRange::new(offset, offset + length), contexts))
 }
 
-fn allocation(export: &Export, range: ByteRange, runs: &mut Runs) -> Result<()> {
+fn allocation(export: &Export, range: ByteRange, list: &mut DescriptorList) -> Result<()> {
     export.device().status(range, &mut |part, status| {
         let flags = match status {
             RangeStatus::Hole => NBD_STATE_HOLE | NBD_STATE_ZERO,
             RangeStatus::Zero => NBD_STATE_ZERO,
             RangeStatus::Data => 0,
         };
-        runs.push(part.len(), flags)
+        list.push(part.len(), flags)
     })
 }
 
-fn state(export: &Export, range: ByteRange, runs: &mut Runs) -> Result<()> {
+fn state(export: &Export, range: ByteRange, list: &mut DescriptorList) -> Result<()> {
     export.device().extents(range, &mut |extent| {
-        runs.push(extent.logical.len(), state_of(&extent))
+        list.push(extent.logical.len(), state_of(&extent))
     })
 }
 
@@ -121,27 +125,27 @@ fn state_of(extent: &Extent) -> u32 {
     set.fold(state, |state, (_, bit)| state | bit)
 }
 
-/// Descriptors, neighbours of the same flags in one.
-struct Runs {
-    found: Vec<Descriptor>,
-    most: usize,
+/// Descriptors; adjacent ones with the same flags are merged.
+struct DescriptorList {
+    descriptors: Vec<Descriptor>,
+    descriptors_max: usize,
 }
 
-impl Runs {
-    fn new(most: usize) -> Self {
+impl DescriptorList {
+    fn new(descriptors_max: usize) -> Self {
         Self {
-            found: Vec::new(),
-            most,
+            descriptors: Vec::new(),
+            descriptors_max,
         }
     }
 
     fn push(&mut self, length: u64, flags: u32) -> ControlFlow<()> {
-        let is_full = self.found.len() == self.most;
-        match self.found.last_mut() {
+        let is_full = self.descriptors.len() == self.descriptors_max;
+        match self.descriptors.last_mut() {
             _ if length == 0 => {}
             Some(last) if last.flags == flags => last.length += length,
             _ if is_full => return ControlFlow::Break(()),
-            _ => self.found.push(Descriptor { length, flags }),
+            _ => self.descriptors.push(Descriptor { length, flags }),
         }
         ControlFlow::Continue(())
     }

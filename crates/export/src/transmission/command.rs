@@ -1,4 +1,4 @@
-//! A request that was judged: what is to be done, or why it is not.
+//! A validated request: the action to run, or the reason for its refusal.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -11,16 +11,16 @@ use crate::wire::error::NbdError;
 use crate::wire::reply::{ReplyStyle, ReplyTo};
 use crate::wire::request::{RequestHeader, command, command_flag as flag};
 
-/// How long commands may take, as those of a batch wait for each other.
+/// Expected cost of a command. Commands of one batch wait for each other, so a batch has one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Class {
-    /// What clients wait for, and devices are made for.
+    /// Cached reads and writes, and refusals.
     Transfer,
-    /// Anything that may take long: syncs, changes of space, looking at space.
+    /// Commands that may take long: flush, FUA, trim, write zeroes, cache, block status.
     Heavy,
 }
 
-/// What is to be done.
+/// What a request does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Read,
@@ -36,18 +36,18 @@ pub(super) enum Action {
     Refuse(NbdError, &'static str),
 }
 
-/// How many descriptors of a context a client wants.
+/// How many descriptors per context a client requests (`NBD_CMD_FLAG_REQ_ONE`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Descriptors {
     One,
     Many,
 }
 
-/// Which contexts a client wants to hear of.
+/// Which contexts a client requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Selection {
     All,
-    /// Those in the payload, which also has the length.
+    /// Those in the payload, which also holds the length (`NBD_CMD_FLAG_PAYLOAD_LEN`).
     Payload,
 }
 
@@ -56,20 +56,20 @@ pub(super) struct Command {
     pub to: ReplyTo,
     pub length: u64,
     pub action: Action,
-    /// Where its data is, in the memory of its batch.
+    /// Its data, in the memory of its batch.
     pub memory: Range<usize>,
 }
 
 impl Action {
-    /// Judges a request by itself; `geometry` is that of now.
+    /// Validates a request against the current `geometry`.
     pub(super) fn of(
         header: &RequestHeader,
         transmission: &Transmission<'_>,
         geometry: &Geometry,
     ) -> Self {
-        match judge(header, transmission, geometry) {
+        match validate(header, transmission, geometry) {
             Ok(action) => action,
-            Err((error, words)) => Self::Refuse(error, words),
+            Err((error, message)) => Self::Refuse(error, message),
         }
     }
 
@@ -82,13 +82,13 @@ impl Action {
 }
 
 impl Command {
-    /// The bytes it is about, which were judged to be bytes of the export.
+    /// Its range, validated to be inside the export.
     pub(super) fn range(&self) -> ByteRange {
         ByteRange::new(self.to.offset, self.to.offset + self.length)
     }
 }
 
-fn judge(
+fn validate(
     header: &RequestHeader,
     transmission: &Transmission<'_>,
     geometry: &Geometry,
@@ -103,9 +103,10 @@ fn judge(
         return Err((NbdError::Invalid, "a flag that the command does not have"));
     }
     let has = |flag| header.flags & flag != 0;
-    let persistence = match has(flag::FUA) {
-        true => Persistence::Fua,
-        false => Persistence::Cached,
+    let persistence = if has(flag::FUA) {
+        Persistence::Fua
+    } else {
+        Persistence::Cached
     };
     let action = match header.command {
         command::READ => Action::Read,
@@ -114,32 +115,36 @@ fn judge(
         command::TRIM => Action::Trim(persistence),
         command::CACHE => Action::Cache,
         command::WRITE_ZEROES => Action::WriteZeroes(Zeroing {
-            unmap: match has(flag::NO_HOLE) || agreement.export.keeps_space() {
-                true => Unmap::Forbidden,
-                false => Unmap::Allowed,
+            unmap: if has(flag::NO_HOLE) || agreement.export.ignores_discard() {
+                Unmap::Forbidden
+            } else {
+                Unmap::Allowed
             },
-            speed: match has(flag::FAST_ZERO) {
-                true => Speed::OnlyIfFast,
-                false => Speed::Any,
+            speed: if has(flag::FAST_ZERO) {
+                Speed::OnlyIfFast
+            } else {
+                Speed::Any
             },
             persistence,
         }),
         _ => Action::BlockStatus {
-            descriptors: match has(flag::REQ_ONE) {
-                true => Descriptors::One,
-                false => Descriptors::Many,
+            descriptors: if has(flag::REQ_ONE) {
+                Descriptors::One
+            } else {
+                Descriptors::Many
             },
-            selection: match has(flag::PAYLOAD_LEN) {
-                true => Selection::Payload,
-                false => Selection::All,
+            selection: if has(flag::PAYLOAD_LEN) {
+                Selection::Payload
+            } else {
+                Selection::All
             },
         },
     };
-    admit(header, action, transmission, geometry)?;
+    check_export(header, action, transmission, geometry)?;
     Ok(action)
 }
 
-/// Flags that may stand with a command; `None` for one that is unknown.
+/// Valid flags of a command; `None` for an unknown command.
 fn valid_flags(command: u16, style: ReplyStyle) -> Option<u16> {
     let extended = |flags| match style {
         ReplyStyle::Extended => flags,
@@ -159,8 +164,8 @@ fn valid_flags(command: u16, style: ReplyStyle) -> Option<u16> {
     })
 }
 
-/// Refuses what the export, or the agreement with the client, does not have.
-fn admit(
+/// Refuses what the export or the negotiated options do not permit.
+fn check_export(
     header: &RequestHeader,
     action: Action,
     transmission: &Transmission<'_>,
@@ -185,7 +190,7 @@ fn admit(
         Action::Flush if header.offset != 0 || header.length != 0 => {
             return Err((NbdError::Invalid, "a flush has no range"));
         }
-        Action::Trim(_) if transmission.agreement.export.keeps_space() => {
+        Action::Trim(_) if transmission.agreement.export.ignores_discard() => {
             return Err((NbdError::Invalid, "trims are not offered"));
         }
         Action::BlockStatus { .. } if transmission.agreement.contexts.is_empty() => {
@@ -195,7 +200,7 @@ fn admit(
             selection: Selection::Payload,
             ..
         } => {
-            // Of the length only the payload knows.
+            // The length is in the payload, which has not been received yet.
             let contexts = transmission.agreement.contexts.len() as u64;
             return match header.length {
                 length if (8..=8 + 4 * contexts).contains(&length) && length % 4 == 0 => Ok(()),

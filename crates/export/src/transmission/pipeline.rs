@@ -1,9 +1,13 @@
-//! Small reads and writes of a client that does not wait, on a device that takes them as a stream.
+//! Small reads and writes of a pipelined client, as one stream of transfers of the device.
 //!
-//! Model: one thread reads what comes, has the device run it and replies to what has ended, all of it as it comes: nobody
-//! waits for the slowest of a batch, and what comes in while the thread is at work is taken together. The first request that is
-//! something else ends the stream: another thread goes on with it, and this one replies to what is in flight. It ends as well when the
-//! client turns out to wait for each reply, to which a plain call is the faster answer.
+//! Model: one thread receives requests, starts their transfers and replies to each when it
+//! completes. No transfer waits for the slowest of a batch, and requests that arrive while the
+//! thread is busy are received together.
+//!
+//! The stream ends
+//! - at the first request of another kind: the thread promotes a follower, which continues with
+//!   that request, and replies to the transfers that are still in flight;
+//! - when the client becomes synchronous: a plain call has the lower latency.
 
 use std::io;
 use std::mem;
@@ -17,26 +21,27 @@ use extant_sys::buffer::AlignedBuffer;
 
 use super::Session;
 use super::command::{Action, Command};
-use super::receiver::{Intake, Look, Receiver, Room};
+use super::receiver::{PollOutcome, Receiver, RequestSink, Reservation};
 use super::replies::Replies;
 
-/// Transfers of one thread at a time.
-const SLOTS: usize = 128;
-/// Memory of each; touched as far as it is used.
-const SLOT: usize = 32 << 10;
-/// Replies to what ended at once, as reads of zeros do, that are sent together.
+/// Transfers that one worker has in flight.
+const SLOTS_MAX: usize = 128;
+/// Memory of each slot; pages are allocated on first use.
+const SLOT_BYTES: usize = 32 << 10;
+/// Replies sent together for transfers that complete as they start, such as reads of holes.
 const REPLIES_MAX: usize = 64;
-/// As often in a row one request alone came after all replies were sent, before the client is taken for one that waits for each.
-const LONELY_MAX: u32 = 3;
+/// After this many single requests in a row, each sent after all replies, the client counts as
+/// synchronous.
+const SINGLE_REQUESTS_MAX: u32 = 3;
 
-/// Memory of a thread's transfers, and the commands that they belong to.
+/// Memory of a worker's transfers, and the commands that they belong to.
 #[derive(Default)]
 pub(super) struct Slots {
     slots: Vec<Slot>,
     free: Vec<usize>,
-    /// Was taken from the client, and not yet by the device.
-    taken: Option<usize>,
-    /// Ended, and not yet replied to.
+    /// The slot of a request that was received and not yet started.
+    reserved: Option<usize>,
+    /// Completed, and not yet replied to.
     ended: Vec<usize>,
 }
 
@@ -49,32 +54,32 @@ struct Slot {
 /// One run of a stream.
 pub(super) struct Pipeline<'p, 'g, 's> {
     session: &'g Session<'s>,
-    /// Until the reading has ended here.
+    /// `None` after the worker gave up the leadership.
     receiver: Option<MutexGuard<'g, Receiver>>,
-    /// Finds somebody else to read on.
-    hand_on: &'p dyn Fn(),
+    /// Promotes a follower to leader.
+    promote: &'p dyn Fn(),
     geometry: Geometry,
     slots: &'p mut Slots,
     replies: &'p mut Replies,
-    /// What the device has.
+    /// Transfers that the device has.
     in_flight: usize,
-    /// What it was given by the last call.
+    /// The transfer that the last call of `next` returned.
     latest: Option<usize>,
-    /// Something has ended that did not end at once: its reply waits for no others.
-    is_due: bool,
-    /// Since it had nothing the last time.
-    taken: usize,
+    /// A transfer has completed asynchronously: its reply is sent without waiting for others.
+    is_reply_due: bool,
+    /// Transfers started since nothing was in flight.
+    started: usize,
     /// How often in a row that was one.
-    lonely: u32,
-    /// There is something to be done first.
-    is_over: bool,
+    single_requests: u32,
+    /// The stream takes no further request.
+    is_draining: bool,
 }
 
 impl<'p, 'g, 's> Pipeline<'p, 'g, 's> {
     pub(super) fn new(
         session: &'g Session<'s>,
         receiver: MutexGuard<'g, Receiver>,
-        hand_on: &'p dyn Fn(),
+        promote: &'p dyn Fn(),
         (slots, replies): (&'p mut Slots, &'p mut Replies),
     ) -> Self {
         let agreement = session.transmission.agreement;
@@ -82,118 +87,122 @@ impl<'p, 'g, 's> Pipeline<'p, 'g, 's> {
         Self {
             session,
             receiver: Some(receiver),
-            hand_on,
+            promote,
             geometry: agreement.export.device().geometry(),
             slots,
             replies,
             in_flight: 0,
             latest: None,
-            is_due: false,
-            taken: 0,
-            lonely: 0,
-            is_over: false,
+            is_reply_due: false,
+            started: 0,
+            single_requests: 0,
+            is_draining: false,
         }
     }
 
-    /// Runs what the client sends, as far as it is for a stream. Returns the receiver, unless somebody else has it by now.
+    /// Runs requests until one is not for a stream. Returns the receiver, unless a follower was
+    /// promoted.
     pub(super) fn run(mut self) -> Option<MutexGuard<'g, Receiver>> {
         let session = self.session;
         let device = session.transmission.agreement.export.device();
         device.run_stream(&mut self);
-        // A device may end a stream without asking for more.
+        // A device may end a stream on its own.
         if !self.replies.is_empty() {
             self.reply();
         }
         if self.receiver.is_none() {
-            session.leave();
+            session.end_in_flight();
         }
         self.receiver
     }
 
-    /// Sends the replies to what has ended.
+    /// Sends the replies to completed transfers.
     fn reply(&mut self) {
         let Slots {
             slots, free, ended, ..
         } = &mut *self.slots;
-        self.session.send(self.replies, |place| {
-            let buffer = slots[place.start / SLOT].buffer.as_ref();
-            &buffer.expect("it is back").as_slice()[..place.len()]
+        self.session.send(self.replies, |range| {
+            let buffer = slots[range.start / SLOT_BYTES].buffer.as_ref();
+            &buffer.expect("a completed transfer returned it").as_slice()[..range.len()]
         });
         free.append(ended);
         self.replies
             .start(self.session.transmission.agreement.style);
-        self.is_due = false;
-        if self.in_flight == 0 && !self.is_over {
-            self.judge_client();
+        self.is_reply_due = false;
+        if self.in_flight == 0 && !self.is_draining {
+            self.detect_synchronous_client();
         }
     }
 
-    /// Leaves the next request to whoever asks the receiver: to another worker, while there is something in flight here.
+    /// Ends the stream. While transfers are in flight, a promoted follower runs the next request;
+    /// otherwise this worker does.
     fn end(&mut self) {
-        self.is_over = true;
+        self.is_draining = true;
         if self.in_flight > 0 {
-            self.session.enter();
+            self.session.begin_in_flight();
             self.receiver = None;
-            (self.hand_on)();
+            (self.promote)();
         }
     }
 
-    /// Takes the next request, if it is there.
-    fn look(&mut self) -> Option<Look> {
+    /// Receives the next request if it has arrived.
+    fn poll_request(&mut self) -> Option<PollOutcome> {
         let transmission = self.session.transmission;
         let receiver = self.receiver.as_mut()?;
-        let looked = receiver.look(self.slots, transmission, &mut self.geometry);
-        // The others find the end as well.
-        Some(looked.unwrap_or_else(|error| {
-            self.session.note(error);
-            Look::End
+        let outcome = receiver.poll_request(self.slots, transmission, &mut self.geometry);
+        // The other workers find the end of the stream as well.
+        Some(outcome.unwrap_or_else(|error| {
+            self.session.record_failure(error);
+            PollOutcome::EndOfStream
         }))
     }
 
-    /// Nothing is in flight, and the client has all replies: sees whether that was so after one request, time after time.
-    fn judge_client(&mut self) {
-        self.lonely = match mem::take(&mut self.taken) {
-            0 => self.lonely,
-            1 => self.lonely + 1,
+    /// Called when nothing is in flight and all replies are sent: ends the stream after
+    /// `SINGLE_REQUESTS_MAX` rounds of one request each.
+    fn detect_synchronous_client(&mut self) {
+        self.single_requests = match mem::take(&mut self.started) {
+            // No round.
+            0 => self.single_requests,
+            1 => self.single_requests + 1,
             _ => 0,
         };
-        if self.lonely == LONELY_MAX {
+        if self.single_requests == SINGLE_REQUESTS_MAX {
             let receiver = self.receiver.as_mut().expect("nothing is in flight");
-            receiver.is_alone_now();
-            self.is_over = true;
+            receiver.expect_synchronous();
+            self.is_draining = true;
         }
     }
 
-    /// Waits for the client.
+    /// Blocks until the client sends something.
     fn wait(&mut self) {
         let receiver = self.receiver.as_mut().expect("nothing is in flight");
         if let Err(error) = receiver.wait(self.session.transmission, &mut self.geometry) {
-            self.session.note(error);
-            self.is_over = true;
+            self.session.record_failure(error);
+            self.is_draining = true;
         }
     }
 }
 
 impl TransferStream for Pipeline<'_, '_, '_> {
-    /// Waits while nothing is in flight.
+    /// Blocks only while nothing is in flight.
     fn next(&mut self) -> Option<Transfer> {
         self.latest = None;
-        if self.is_due || self.slots.ended.len() == REPLIES_MAX {
+        if self.is_reply_due || self.slots.ended.len() == REPLIES_MAX {
             self.reply();
         }
-        while !self.is_over {
-            match self.look()? {
-                Look::Taken => {
+        while !self.is_draining {
+            match self.poll_request()? {
+                PollOutcome::Added => {
                     self.in_flight += 1;
-                    self.taken += 1;
+                    self.started += 1;
                     let transfer = self.slots.start();
                     self.latest = Some(transfer.tag);
                     return Some(transfer);
                 }
                 _ if !self.replies.is_empty() => self.reply(),
-                Look::NotThere if self.in_flight > 0 => return None,
-                Look::NotThere => self.wait(),
-                Look::NotHere | Look::End => self.end(),
+                PollOutcome::Pending if self.in_flight > 0 => return None,
+                PollOutcome::Pending => self.wait(),
+                PollOutcome::NotAccepted | PollOutcome::EndOfStream => self.end(),
             }
         }
         None
@@ -208,7 +217,7 @@ impl TransferStream for Pipeline<'_, '_, '_> {
             .reply(self.replies, &command, result);
         self.slots.ended.push(transfer.tag);
         self.in_flight -= 1;
-        self.is_due |= self.latest != Some(transfer.tag);
+        self.is_reply_due |= self.latest != Some(transfer.tag);
     }
 
     fn input(&self) -> Option<BorrowedFd<'_>> {
@@ -219,7 +228,7 @@ impl TransferStream for Pipeline<'_, '_, '_> {
 
 impl Slots {
     fn start(&mut self) -> Transfer {
-        let tag = self.taken.take().expect("one was received");
+        let tag = self.reserved.take().expect("one was received");
         let slot = &mut self.slots[tag];
         let command = slot.command.as_ref().expect("it was pushed");
         Transfer {
@@ -230,44 +239,48 @@ impl Slots {
             },
             offset: command.to.offset,
             length: command.length as usize,
-            buffer: slot.buffer.take().expect("nobody else has it"),
+            buffer: slot.buffer.take().expect("the slot is free"),
         }
     }
 }
 
-impl Intake for Slots {
-    /// What was taken is in flight, and nobody waits for it.
+impl RequestSink for Slots {
+    /// A received request is started at once; none waits here.
     fn is_empty(&self) -> bool {
         true
     }
 
-    fn takes(&self, action: Action, bytes: usize) -> bool {
+    fn accepts(&self, action: Action, bytes: usize) -> bool {
         let is_transfer = matches!(action, Action::Read | Action::Write(Persistence::Cached));
-        is_transfer && bytes <= SLOT && (!self.free.is_empty() || self.slots.len() < SLOTS)
+        is_transfer
+            && bytes <= SLOT_BYTES
+            && (!self.free.is_empty() || self.slots.len() < SLOTS_MAX)
     }
 
-    fn make_room(&mut self, bytes: usize) -> io::Result<Room> {
+    fn reserve(&mut self, bytes: usize) -> io::Result<Reservation> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
             None => {
                 self.slots.push(Slot {
-                    buffer: Some(AlignedBuffer::new(SLOT)?),
+                    buffer: Some(AlignedBuffer::new(SLOT_BYTES)?),
                     command: None,
                 });
                 self.slots.len() - 1
             }
         };
-        self.taken = Some(slot);
-        Ok(Room::Made(slot * SLOT..slot * SLOT + bytes))
+        self.reserved = Some(slot);
+        Ok(Reservation::Granted(
+            slot * SLOT_BYTES..slot * SLOT_BYTES + bytes,
+        ))
     }
 
-    fn bytes_mut(&mut self, place: Range<usize>) -> &mut [u8] {
-        let buffer = self.slots[place.start / SLOT].buffer.as_mut();
-        &mut buffer.expect("nobody else has it").as_mut_slice()[..place.len()]
+    fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8] {
+        let buffer = self.slots[range.start / SLOT_BYTES].buffer.as_mut();
+        &mut buffer.expect("the slot is free").as_mut_slice()[..range.len()]
     }
 
     fn push(&mut self, command: Command) {
-        let slot = self.taken.expect("room was made");
+        let slot = self.reserved.expect("a slot is reserved");
         self.slots[slot].command = Some(command);
     }
 }

@@ -1,7 +1,9 @@
-//! Requests out of the stream of bytes, a batch at a time.
+//! Parses requests from the byte stream, one batch at a time.
 //!
-//! Small requests are read together and their data is copied to aligned memory. The data of a large one is read to
-//! where it is needed, but for what came with its header. Data of requests that are refused is read past before they are answered.
+//! - Small requests are received together; their data is copied to aligned memory.
+//! - The data of a large write is received in place, except for the part that arrived with its
+//!   header.
+//! - The data of a refused request is skipped before the reply is sent.
 
 use std::io;
 use std::mem;
@@ -18,58 +20,59 @@ use crate::stream::Stream;
 use crate::wire::reply::{ReplyStyle, ReplyTo};
 use crate::wire::request::{RequestHeader, command};
 
-/// Bytes read together.
-const BUFFER: usize = 128 << 10;
-/// Data of more bytes is not read by way of the buffer.
-const COPIED_MAX: usize = 32 << 10;
+/// Most bytes of one `recv`.
+const RECEIVE_BUFFER_BYTES: usize = 128 << 10;
+/// Longer data is received in place instead of through the buffer.
+const COPIED_BYTES_MAX: usize = 32 << 10;
 
-/// A client that waits for each reply mostly goes on doing so.
-const LOOKS_LEFT_OUT: u32 = 15;
+/// Replies to a synchronous client between two checks of its queue depth: such a client rarely
+/// changes.
+const CHECKS_SKIPPED: u32 = 15;
 
-/// How a batch came in.
+/// How input became available.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Arrival {
-    /// It was there.
-    AtOnce,
-    /// It was waited for.
+pub(super) enum Received {
+    /// The socket had input.
+    Immediately,
+    /// The receiver blocked for it.
     AfterWait,
-    /// There is none, and will not be.
-    End,
+    /// The client disconnected.
+    EndOfStream,
 }
 
-/// Where requests go that were received.
-pub(super) trait Intake {
-    /// Nothing is there that has to be run before another is received.
+/// Destination of parsed requests: a batch or the slots of a stream.
+pub(super) trait RequestSink {
+    /// No command waits here to be run.
     fn is_empty(&self) -> bool;
 
-    /// Whether an action on so many bytes may be added now.
-    fn takes(&self, action: Action, bytes: usize) -> bool;
+    /// Whether an action on that number of bytes may be added now.
+    fn accepts(&self, action: Action, bytes: usize) -> bool;
 
-    /// Memory for the data of the next request, as a place for [`Command::memory`].
-    fn make_room(&mut self, bytes: usize) -> io::Result<Room>;
+    /// Reserves memory for the data of the next request, as a range for [`Command::memory`].
+    fn reserve(&mut self, bytes: usize) -> io::Result<Reservation>;
 
-    /// The bytes of a place.
-    fn bytes_mut(&mut self, place: Range<usize>) -> &mut [u8];
+    /// The bytes of a reserved range.
+    fn bytes_mut(&mut self, range: Range<usize>) -> &mut [u8];
 
     fn push(&mut self, command: Command);
 }
 
-/// Whether memory is left.
-pub(super) enum Room {
-    Made(Range<usize>),
+/// Result of [`RequestSink::reserve`].
+pub(super) enum Reservation {
+    Granted(Range<usize>),
     Full,
 }
 
-/// What a look for one more request has found.
-pub(super) enum Look {
-    /// It was added.
-    Taken,
-    /// There is none yet.
-    NotThere,
-    /// There is one, for somebody else.
-    NotHere,
-    /// There will be none.
-    End,
+/// Result of [`Receiver::poll_request`].
+pub(super) enum PollOutcome {
+    /// A request was added.
+    Added,
+    /// No whole request has arrived.
+    Pending,
+    /// A request has arrived that the sink does not accept.
+    NotAccepted,
+    /// The client disconnected.
+    EndOfStream,
 }
 
 pub(super) struct Receiver {
@@ -77,101 +80,103 @@ pub(super) struct Receiver {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Bytes of refused data that are still to come.
+    /// Bytes of refused data that have not arrived yet.
     skip: u64,
-    /// Whose data that is. The reply follows the data: a client that is still sending it does not know of a reply to it.
+    /// The request that the data belongs to. Its reply follows the data: a client that is still
+    /// sending a request does not expect a reply to it.
     refused: Option<Command>,
     has_ended: bool,
-    /// The client waits for each reply, as far as was seen: looks that are left out until the next. `None`: it does not.
-    alone: Option<u32>,
-    /// The last look has read all that the socket had.
+    /// `Some` for a synchronous client: replies until the next check of its queue depth.
+    checks_to_skip: Option<u32>,
+    /// The last receive emptied the socket.
     is_drained: bool,
 }
 
-/// What became of the next request.
-enum Taken {
-    Yes,
-    /// It is not there as a whole.
+/// Result of [`Receiver::parse_request`].
+enum ParseOutcome {
+    Added,
+    /// The request has not arrived completely.
     Incomplete,
-    /// The batch shall be run without it.
-    NotNow,
-    /// The client says that it was the last.
-    Last,
+    /// The sink has to run what it has before the request can be added.
+    Deferred,
+    /// The client sent `NBD_CMD_DISC`.
+    Disconnect,
 }
 
 impl Receiver {
     pub(super) fn new(style: ReplyStyle) -> Self {
         Self {
             style,
-            buffer: vec![0; BUFFER],
+            buffer: vec![0; RECEIVE_BUFFER_BYTES],
             start: 0,
             end: 0,
             skip: 0,
             refused: None,
             has_ended: false,
-            alone: None,
+            checks_to_skip: None,
             is_drained: false,
         }
     }
 
-    /// The client waits for each reply, as far as was seen.
-    pub(super) fn is_alone(&self) -> bool {
-        self.alone.is_some()
+    /// The client seems to wait for each reply.
+    pub(super) fn is_synchronous(&self) -> bool {
+        self.checks_to_skip.is_some()
     }
 
-    /// The client seems to wait for each reply: whether it does is looked at again.
-    pub(super) fn is_alone_now(&mut self) {
-        self.alone = Some(0);
+    /// The client seems to wait for each reply; the next reply checks it.
+    pub(super) fn expect_synchronous(&mut self) {
+        self.checks_to_skip = Some(0);
     }
 
-    /// Looks whether the client has sent more before it has the reply to the only request at work.
-    pub(super) fn look_whether_alone(&mut self, stream: &Stream) {
-        self.alone = match self.alone {
+    /// Checks whether the client has sent more before the reply to its only pending request.
+    pub(super) fn check_queue_depth(&mut self, stream: &Stream) {
+        self.checks_to_skip = match self.checks_to_skip {
             Some(left) if left > 0 => Some(left - 1),
             _ if self.start < self.end || stream.has_input() => None,
-            _ => Some(LOOKS_LEFT_OUT),
+            _ => Some(CHECKS_SKIPPED),
         };
     }
 
-    /// The client has sent several requests at once.
-    pub(super) fn is_not_alone(&mut self) {
-        self.alone = None;
+    /// The client has several requests in flight.
+    pub(super) fn set_pipelined(&mut self) {
+        self.checks_to_skip = None;
     }
 
-    /// Waits for requests and puts all that are there into `batch`, as far as they go together.
+    /// Waits for requests and adds those that have arrived to `batch`, until one does not fit it.
     pub(super) fn fill(
         &mut self,
         batch: &mut Batch<'_>,
         transmission: &Transmission<'_>,
-    ) -> Result<Arrival> {
-        let mut arrival = Arrival::AtOnce;
+    ) -> Result<Received> {
+        let mut arrival = Received::Immediately;
         if self.has_ended {
-            return Ok(Arrival::End);
+            return Ok(Received::EndOfStream);
         }
         let device = transmission.agreement.export.device();
         let mut geometry = device.geometry();
         loop {
-            match self.take(batch, transmission, &geometry) {
-                Ok(Taken::Yes) => {}
-                Ok(Taken::NotNow) => return Ok(arrival),
-                Ok(Taken::Incomplete) if !batch.commands().is_empty() => return Ok(arrival),
-                Ok(Taken::Incomplete) => {
-                    let came = self.read_some(transmission.stream);
-                    match self.note(came)? {
-                        Arrival::End => return Ok(Arrival::End),
-                        Arrival::AtOnce => {}
-                        Arrival::AfterWait => {
-                            arrival = Arrival::AfterWait;
+            match self.parse_request(batch, transmission, &geometry) {
+                Ok(ParseOutcome::Added) => {}
+                Ok(ParseOutcome::Deferred) => return Ok(arrival),
+                Ok(ParseOutcome::Incomplete) if !batch.commands().is_empty() => return Ok(arrival),
+                Ok(ParseOutcome::Incomplete) => {
+                    let received = self.read_available(transmission.stream);
+                    match self.record_end(received)? {
+                        Received::EndOfStream => return Ok(Received::EndOfStream),
+                        Received::Immediately => {}
+                        Received::AfterWait => {
+                            arrival = Received::AfterWait;
                             // The device may have been resized meanwhile.
                             geometry = device.geometry();
                         }
                     }
                 }
-                Ok(Taken::Last) => {
+                Ok(ParseOutcome::Disconnect) => {
                     self.has_ended = true;
-                    return Ok(match batch.commands().is_empty() {
-                        true => Arrival::End,
-                        false => arrival,
+                    return Ok(if batch.commands().is_empty() {
+                        Received::EndOfStream
+                    } else {
+                        arrival
                     });
                 }
                 Err(error) => {
@@ -182,62 +187,62 @@ impl Receiver {
         }
     }
 
-    /// The end, expected or not, stays.
-    fn note(&mut self, came: io::Result<Arrival>) -> Result<Arrival> {
+    /// Records the end of the stream, whether announced or not.
+    fn record_end(&mut self, received: io::Result<Received>) -> Result<Received> {
         let is_between = self.start == self.end && self.skip == 0;
-        let result = match came {
-            Ok(Arrival::End) if !is_between => Err(against_protocol(
+        let result = match received {
+            Ok(Received::EndOfStream) if !is_between => Err(against_protocol(
                 "the client left in the middle of a request",
             )),
             Ok(arrival) => Ok(arrival),
             Err(source) => Err(Error::from(source).during("receive a request")),
         };
-        self.has_ended = !matches!(result, Ok(Arrival::AtOnce | Arrival::AfterWait));
+        self.has_ended = !matches!(result, Ok(Received::Immediately | Received::AfterWait));
         result
     }
 
-    /// Adds the next request to `intake` if it is there, and does not wait for it.
-    pub(super) fn look(
+    /// Adds the next request to `sink` if it has arrived, without blocking.
+    pub(super) fn poll_request(
         &mut self,
-        intake: &mut impl Intake,
+        sink: &mut impl RequestSink,
         transmission: &Transmission<'_>,
         geometry: &mut Geometry,
-    ) -> Result<Look> {
+    ) -> Result<PollOutcome> {
         if self.has_ended {
-            return Ok(Look::End);
+            return Ok(PollOutcome::EndOfStream);
         }
         loop {
-            match self.take(intake, transmission, geometry) {
-                Ok(Taken::Yes) => return Ok(Look::Taken),
-                Ok(Taken::NotNow) => return Ok(Look::NotHere),
-                Ok(Taken::Last) => {
+            match self.parse_request(sink, transmission, geometry) {
+                Ok(ParseOutcome::Added) => return Ok(PollOutcome::Added),
+                Ok(ParseOutcome::Deferred) => return Ok(PollOutcome::NotAccepted),
+                Ok(ParseOutcome::Disconnect) => {
                     self.has_ended = true;
-                    return Ok(Look::End);
+                    return Ok(PollOutcome::EndOfStream);
                 }
                 Err(error) => {
                     self.has_ended = true;
                     return Err(error);
                 }
-                Ok(Taken::Incomplete) => {}
+                Ok(ParseOutcome::Incomplete) => {}
             }
             if mem::take(&mut self.is_drained) {
-                return Ok(Look::NotThere);
+                return Ok(PollOutcome::Pending);
             }
             let stream = transmission.stream;
-            let room = self.make_room();
+            let room = self.free_space();
             let wanted = room.len();
-            let came = match stream.read(room, Wait::No) {
+            let received = match stream.read(room, Wait::No) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Ok(Look::NotThere);
+                    return Ok(PollOutcome::Pending);
                 }
-                came => came.map(|bytes| {
-                    // A socket gives all it has; TLS may hold some back, of which the socket does not tell.
+                received => received.map(|bytes| {
+                    // A short read empties a plain socket. The TLS layer may hold more plaintext.
                     self.is_drained = bytes < wanted && !stream.is_encrypted();
-                    self.came(bytes, Arrival::AtOnce)
+                    self.advance(bytes, Received::Immediately)
                 }),
             };
-            if self.note(came)? == Arrival::End {
-                return Ok(Look::End);
+            if self.record_end(received)? == Received::EndOfStream {
+                return Ok(PollOutcome::EndOfStream);
             }
             // The device may have been resized meanwhile.
             *geometry = transmission.agreement.export.device().geometry();
@@ -250,48 +255,49 @@ impl Receiver {
         transmission: &Transmission<'_>,
         geometry: &mut Geometry,
     ) -> Result<()> {
-        let room = self.make_room();
-        let came = transmission.stream.read(room, Wait::Forever);
-        let came = came.map(|bytes| self.came(bytes, Arrival::AfterWait));
+        let room = self.free_space();
+        let received = transmission.stream.read(room, Wait::Forever);
+        let received = received.map(|bytes| self.advance(bytes, Received::AfterWait));
         *geometry = transmission.agreement.export.device().geometry();
-        self.note(came).map(drop)
+        self.record_end(received).map(drop)
     }
 
-    fn take(
+    fn parse_request(
         &mut self,
-        intake: &mut impl Intake,
+        sink: &mut impl RequestSink,
         transmission: &Transmission<'_>,
         geometry: &Geometry,
-    ) -> Result<Taken> {
+    ) -> Result<ParseOutcome> {
         let skipped = self.skip.min((self.end - self.start) as u64);
         self.start += skipped as usize;
         self.skip -= skipped;
         if self.skip > 0 {
-            return Ok(Taken::Incomplete);
+            return Ok(ParseOutcome::Incomplete);
         }
         if let Some(refused) = &self.refused
-            && !intake.takes(refused.action, 0)
+            && !sink.accepts(refused.action, 0)
         {
-            return Ok(Taken::NotNow);
+            return Ok(ParseOutcome::Deferred);
         }
         if let Some(refused) = self.refused.take() {
-            intake.push(refused);
-            return Ok(Taken::Yes);
+            sink.push(refused);
+            return Ok(ParseOutcome::Added);
         }
         let header_size = RequestHeader::size(self.style);
         let bytes = &self.buffer[self.start..self.end];
         if bytes.len() < header_size {
-            return Ok(Taken::Incomplete);
+            return Ok(ParseOutcome::Incomplete);
         }
         let Some(header) = RequestHeader::parse(self.style, bytes) else {
-            // What came before it is answered first.
-            return match intake.is_empty() {
-                true => Err(against_protocol("no request where one is expected")),
-                false => Ok(Taken::NotNow),
+            // The requests before it are answered first.
+            return if sink.is_empty() {
+                Err(against_protocol("no request where one is expected"))
+            } else {
+                Ok(ParseOutcome::Deferred)
             };
         };
         if header.command == command::DISC {
-            return Ok(Taken::Last);
+            return Ok(ParseOutcome::Disconnect);
         }
         let action = Action::of(&header, transmission, geometry);
         let mut new = Command {
@@ -308,75 +314,75 @@ impl Receiver {
             self.start += header_size;
             self.skip = payload;
             self.refused = Some(new);
-            return self.take(intake, transmission, geometry);
+            return self.parse_request(sink, transmission, geometry);
         }
-        let payload = usize::try_from(payload).expect("judged to be of bounded length");
-        let there = payload.min(bytes.len() - header_size);
-        let is_whole = there == payload;
+        let payload = usize::try_from(payload).expect("the length is validated");
+        let buffered = payload.min(bytes.len() - header_size);
+        let is_whole = buffered == payload;
         let needed = match action {
             Action::Read => header.length as usize,
             _ => payload,
         };
-        if !intake.takes(action, needed) || (!is_whole && !intake.is_empty()) {
-            return Ok(Taken::NotNow);
+        if !sink.accepts(action, needed) || (!is_whole && !sink.is_empty()) {
+            return Ok(ParseOutcome::Deferred);
         }
-        if !is_whole && payload <= COPIED_MAX {
-            return Ok(Taken::Incomplete);
+        if !is_whole && payload <= COPIED_BYTES_MAX {
+            return Ok(ParseOutcome::Incomplete);
         }
-        new.memory = match intake.make_room(needed) {
-            Ok(Room::Made(memory)) => memory,
-            Ok(Room::Full) => return Ok(Taken::NotNow),
+        new.memory = match sink.reserve(needed) {
+            Ok(Reservation::Granted(memory)) => memory,
+            Ok(Reservation::Full) => return Ok(ParseOutcome::Deferred),
             Err(source) => return Err(Error::from(source).during("get memory")),
         };
         self.start += header_size;
         if payload > 0 {
-            let into = intake.bytes_mut(new.memory.clone());
-            self.receive_data(into, there, transmission.stream)?;
+            let into = sink.bytes_mut(new.memory.clone());
+            self.receive_data(into, buffered, transmission.stream)?;
         }
-        intake.push(new);
-        Ok(Taken::Yes)
+        sink.push(new);
+        Ok(ParseOutcome::Added)
     }
 
-    /// Receives the data of a request, whose first `there` bytes are in the buffer.
-    fn receive_data(&mut self, into: &mut [u8], there: usize, stream: &Stream) -> Result<()> {
-        let (copied, missing) = into.split_at_mut(there);
-        copied.copy_from_slice(&self.buffer[self.start..self.start + there]);
-        self.start += there;
+    /// Receives the data of a request, whose first `buffered` bytes are in the buffer.
+    fn receive_data(&mut self, into: &mut [u8], buffered: usize, stream: &Stream) -> Result<()> {
+        let (copied, missing) = into.split_at_mut(buffered);
+        copied.copy_from_slice(&self.buffer[self.start..self.start + buffered]);
+        self.start += buffered;
         let received = stream.read_exact(missing, Wait::Forever);
         received.map_err(|source| Error::from(source).during("receive the data of a request"))
     }
 
-    /// Reads what there is, and waits when there is nothing.
-    fn read_some(&mut self, stream: &Stream) -> io::Result<Arrival> {
-        let is_alone = self.alone.is_some();
-        let room = self.make_room();
+    /// Receives what has arrived; blocks when there is nothing.
+    fn read_available(&mut self, stream: &Stream) -> io::Result<Received> {
+        let is_synchronous = self.checks_to_skip.is_some();
+        let room = self.free_space();
         let mut read = |wait| stream.read(room, wait);
-        let (bytes, arrival) = match is_alone {
-            // It takes its time.
-            true => (read(Wait::Forever)?, Arrival::AfterWait),
+        let (bytes, arrival) = match is_synchronous {
+            // The next request of a synchronous client is never there yet: one call, not two.
+            true => (read(Wait::Forever)?, Received::AfterWait),
             false => match read(Wait::No) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    (read(Wait::Forever)?, Arrival::AfterWait)
+                    (read(Wait::Forever)?, Received::AfterWait)
                 }
-                result => (result?, Arrival::AtOnce),
+                result => (result?, Received::Immediately),
             },
         };
-        Ok(self.came(bytes, arrival))
+        Ok(self.advance(bytes, arrival))
     }
 
-    /// Room in the buffer, behind what it has.
-    fn make_room(&mut self) -> &mut [u8] {
+    /// The free space of the buffer; moves its contents to the front.
+    fn free_space(&mut self) -> &mut [u8] {
         self.buffer.copy_within(self.start..self.end, 0);
         self.end -= self.start;
         self.start = 0;
         &mut self.buffer[self.end..]
     }
 
-    /// Notes bytes that were read into the room.
-    fn came(&mut self, bytes: usize, arrival: Arrival) -> Arrival {
+    /// Accounts for bytes that were received into the free space.
+    fn advance(&mut self, bytes: usize, arrival: Received) -> Received {
         self.end += bytes;
         match bytes {
-            0 => Arrival::End,
+            0 => Received::EndOfStream,
             _ => arrival,
         }
     }

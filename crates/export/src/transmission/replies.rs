@@ -1,13 +1,13 @@
-//! Replies to a batch, sent by as few calls as they need.
+//! The replies to a batch, sent by one vectored write.
 //!
-//! Headers are gathered in one place; the data of reads is sent from where the device has put it.
+//! The headers are encoded into one buffer; read data is sent from where the device has put it.
 
 use std::io::{self, IoSlice};
 use std::ops::Range;
 
 use extant_space::Error;
 
-use super::block_status::Found;
+use super::block_status::ContextDescriptors;
 use super::command::{Action, Command};
 use crate::stream::Stream;
 use crate::wire::error::NbdError;
@@ -16,7 +16,7 @@ use crate::wire::reply::{Encoder, Position, ReplyStyle};
 pub(super) struct Replies {
     style: ReplyStyle,
     headers: Vec<u8>,
-    /// After which byte of the headers the data of which place in memory is sent.
+    /// Position in the headers, and the memory range whose data is sent there.
     data: Vec<(usize, Range<usize>)>,
 }
 
@@ -31,7 +31,7 @@ impl Default for Replies {
 }
 
 impl Replies {
-    /// Begins with the replies of another batch.
+    /// Starts the replies to another batch.
     pub(super) fn start(&mut self, style: ReplyStyle) {
         self.style = style;
         self.headers.clear();
@@ -47,30 +47,31 @@ impl Replies {
         }
     }
 
-    pub(super) fn refused(&mut self, command: &Command, error: NbdError, words: &str) {
-        self.encoder().error(command.to, error, words, None);
+    pub(super) fn refused(&mut self, command: &Command, error: NbdError, message: &str) {
+        self.encoder().error(command.to, error, message, None);
     }
 
-    /// The client learns the kind of the error and its place in the export; of the server's files nothing.
+    /// The client receives the error's kind and its offset in the export, but no server path.
     pub(super) fn failed(&mut self, command: &Command, error: NbdError, cause: &Error) {
-        let has_place = matches!(
+        let has_offset = matches!(
             command.action,
             Action::Read | Action::Write(_) | Action::Trim(_) | Action::WriteZeroes(_)
         );
-        let place = match cause.range() {
-            Some(range) if has_place => range.intersection(command.range()),
+        let offset = match cause.range() {
+            Some(range) if has_offset => range.intersection(command.range()),
             _ => None,
         };
-        let place = place.map(|place| place.start());
-        let words = cause.kind().description();
-        self.encoder().error(command.to, error, words, place);
+        let offset = offset.map(|offset| offset.start());
+        let message = cause.kind().description();
+        self.encoder().error(command.to, error, message, offset);
     }
 
-    pub(super) fn block_status(&mut self, command: &Command, found: &Found) {
+    pub(super) fn block_status(&mut self, command: &Command, found: &ContextDescriptors) {
         for (at, (context, descriptors)) in found.iter().enumerate() {
-            let position = match at + 1 == found.len() {
-                true => Position::Last,
-                false => Position::Middle,
+            let position = if at + 1 == found.len() {
+                Position::Last
+            } else {
+                Position::Middle
             };
             self.encoder()
                 .block_status(command.to, position, *context, descriptors);
@@ -81,7 +82,7 @@ impl Replies {
         self.headers.is_empty()
     }
 
-    /// Sends everything; `bytes` are those of a place in memory.
+    /// Sends everything; `bytes` resolves a memory range.
     pub(super) fn send<'m>(
         &self,
         stream: &Stream,

@@ -1,4 +1,4 @@
-//! The errors that the protocol knows, and which of them an error of a device is.
+//! Error numbers of the protocol, and the mapping of device errors to them.
 
 use extant_space::{Error, ErrorKind};
 
@@ -17,7 +17,7 @@ pub(crate) enum NbdError {
 }
 
 impl NbdError {
-    /// What stands for `error` on the wire. Kinds that no number stands for are I/O errors.
+    /// The number for `error`; `NBD_EIO` for kinds without one.
     pub(crate) fn of(error: &Error) -> Self {
         if error.os_errno() == Some(ENOMEM) {
             return Self::NoMemory;

@@ -1,4 +1,4 @@
-//! From the greeting to the last option ("Handshake phase", newstyle).
+//! Structures of the handshake phase (newstyle).
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -12,10 +12,10 @@ pub(crate) const NBD_FLAG_NO_ZEROES: u16 = 1 << 1;
 pub(crate) const NBD_FLAG_C_FIXED_NEWSTYLE: u32 = 1 << 0;
 pub(crate) const NBD_FLAG_C_NO_ZEROES: u32 = 1 << 1;
 
-/// Zeros after the answer to `NBD_OPT_EXPORT_NAME`, for clients that did not ask to go without.
+/// Padding of the reply to `NBD_OPT_EXPORT_NAME` without `NBD_FLAG_C_NO_ZEROES`.
 pub(crate) const EXPORT_NAME_ZEROES: usize = 124;
 
-/// What the server says first.
+/// The server's greeting.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct Greeting {
@@ -24,7 +24,7 @@ pub(crate) struct Greeting {
     pub handshake_flags: U16,
 }
 
-/// Before the data of an option.
+/// Header of an option.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct OptionHeader {
@@ -33,7 +33,7 @@ pub(crate) struct OptionHeader {
     pub length: U32,
 }
 
-/// Before the data of an answer to an option.
+/// Header of a reply to an option.
 #[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
 #[repr(C)]
 pub(crate) struct OptionReplyHeader {

@@ -1,7 +1,8 @@
 //! Replies of the transmission phase: simple, structured and extended.
 //!
-//! One reply is one or more chunks; here the last one always ends it (`NBD_REPLY_FLAG_DONE`), as everything that can
-//! go wrong is known before the first byte is sent. A simple reply is a chunk without a type.
+//! A reply is one or more chunks. The server knows the result before it sends the first byte, so
+//! the last data chunk always carries `NBD_REPLY_FLAG_DONE`. A simple reply is encoded as a chunk
+//! without a type.
 
 use zerocopy::big_endian::{U16, U32, U64};
 use zerocopy::{Immutable, IntoBytes, Unaligned};
@@ -21,12 +22,12 @@ const NBD_REPLY_TYPE_BLOCK_STATUS_EXT: u16 = 6;
 const NBD_REPLY_TYPE_ERROR: u16 = (1 << 15) + 1;
 const NBD_REPLY_TYPE_ERROR_OFFSET: u16 = (1 << 15) + 2;
 
-/// How requests and replies look, as negotiated.
+/// The negotiated format of requests and replies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum ReplyStyle {
     Simple,
     Structured,
-    /// Structured, with 64 bits of length.
+    /// Structured, with 64-bit lengths.
     Extended,
 }
 
@@ -44,7 +45,7 @@ pub(crate) enum Position {
     Last,
 }
 
-/// One run of bytes and its status in a metadata context.
+/// A length and its status flags in a metadata context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Descriptor {
     pub length: u64,
@@ -80,7 +81,7 @@ struct ExtendedChunk {
     length: U64,
 }
 
-/// Appends replies to bytes.
+/// Appends encoded replies to a buffer.
 pub(crate) struct Encoder<'a> {
     pub style: ReplyStyle,
     pub into: &'a mut Vec<u8>,
@@ -95,7 +96,7 @@ impl Encoder<'_> {
         }
     }
 
-    /// What stands before the `length` bytes of a read, which are the whole of it; at least one.
+    /// The header before the `length` bytes of a read, at least one, in a single chunk.
     pub(crate) fn data(&mut self, to: ReplyTo, length: u64) {
         match self.style {
             ReplyStyle::Simple => self.simple(to, 0),
@@ -106,7 +107,7 @@ impl Encoder<'_> {
         }
     }
 
-    /// A failure, with what people can read about it, and where it was if that is known.
+    /// An error with a message for the user, and its offset if that is known.
     pub(crate) fn error(&mut self, to: ReplyTo, error: NbdError, message: &str, at: Option<u64>) {
         if self.style == ReplyStyle::Simple {
             return self.simple(to, error as u32);
@@ -125,7 +126,7 @@ impl Encoder<'_> {
         }
     }
 
-    /// The status of a range in one context, from its start on; at least one descriptor.
+    /// The status of a range in one context; at least one descriptor.
     pub(crate) fn block_status(
         &mut self,
         to: ReplyTo,

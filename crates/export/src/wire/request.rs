@@ -57,7 +57,7 @@ struct ExtendedRequest {
 pub(crate) struct RequestHeader {
     pub flags: u16,
     pub command: u16,
-    /// What the client knows the request by.
+    /// The client's identifier of the request.
     pub cookie: u64,
     pub offset: u64,
     pub length: u64,
@@ -72,7 +72,8 @@ impl RequestHeader {
         }
     }
 
-    /// Reads a header from the start of `bytes`, of which there are enough; `None` for another magic number.
+    /// Parses the header at the start of `bytes`, which must be long enough; `None` for another
+    /// magic number.
     pub(crate) fn parse(style: ReplyStyle, bytes: &[u8]) -> Option<Self> {
         match style {
             ReplyStyle::Extended => {
@@ -101,7 +102,7 @@ impl RequestHeader {
     /// Bytes that follow the header.
     pub(crate) fn payload(&self, style: ReplyStyle) -> u64 {
         let has_payload = match style {
-            // A write without the flag is against the rules; what follows it is its data all the same.
+            // A write without the flag violates the protocol, but its data follows all the same.
             ReplyStyle::Extended => {
                 self.command == command::WRITE || self.flags & command_flag::PAYLOAD_LEN != 0
             }

@@ -1,4 +1,4 @@
-//! A client that sends whatever it is told to, and reads replies of all kinds.
+//! A client that sends arbitrary bytes and parses every kind of reply.
 
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use extant_export::Server;
 
 /// A test that would hang fails instead.
-pub const PATIENCE: Duration = Duration::from_secs(20);
+pub const TEST_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub const STRUCTURED: u32 = 8;
 pub const EXTENDED: u32 = 11;
@@ -67,8 +67,8 @@ impl Client {
     /// A client of `server` that has said that it speaks fixed newstyle.
     pub fn new(server: &Server) -> Self {
         let (ours, theirs) = UnixStream::pair().unwrap();
-        ours.set_read_timeout(Some(PATIENCE)).unwrap();
-        ours.set_write_timeout(Some(PATIENCE)).unwrap();
+        ours.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+        ours.set_write_timeout(Some(TEST_TIMEOUT)).unwrap();
         server.serve(theirs).unwrap();
         let mut client = Self::over(Box::new(ours));
         client.greet(3);
@@ -165,18 +165,20 @@ impl Client {
     /// The bytes of a request.
     pub fn encode(&mut self, command: u16, flags: u16, offset: u64, length: u64) -> Vec<u8> {
         self.cookie += 1;
-        let magic: u32 = match self.extended {
-            true => 0x21e4_1c71,
-            false => 0x2560_9513,
+        let magic: u32 = if self.extended {
+            0x21e4_1c71
+        } else {
+            0x2560_9513
         };
         let mut bytes = magic.to_be_bytes().to_vec();
         bytes.extend(flags.to_be_bytes());
         bytes.extend(command.to_be_bytes());
         bytes.extend(self.cookie.to_be_bytes());
         bytes.extend(offset.to_be_bytes());
-        match self.extended {
-            true => bytes.extend(length.to_be_bytes()),
-            false => bytes.extend((length as u32).to_be_bytes()),
+        if self.extended {
+            bytes.extend(length.to_be_bytes())
+        } else {
+            bytes.extend((length as u32).to_be_bytes())
         }
         bytes
     }
@@ -188,9 +190,10 @@ impl Client {
     }
 
     pub fn write(&mut self, flags: u16, offset: u64, data: &[u8]) -> Vec<Chunk> {
-        let flags = match self.extended {
-            true => flags | PAYLOAD,
-            false => flags,
+        let flags = if self.extended {
+            flags | PAYLOAD
+        } else {
+            flags
         };
         let mut bytes = self.encode(WRITE, flags, offset, data.len() as u64);
         bytes.extend(data);
@@ -198,7 +201,7 @@ impl Client {
         self.reply()
     }
 
-    /// The data, which has to come in one piece; in a simple reply as long as it was asked for.
+    /// The data, which must be one chunk; in a simple reply of the requested length.
     pub fn read(&mut self, flags: u16, offset: u64, length: u64) -> Vec<u8> {
         let bytes = self.encode(READ, flags, offset, length);
         self.send(&bytes);
@@ -240,17 +243,17 @@ impl Client {
                 let flags = u16::from_be_bytes(self.take());
                 let kind = u16::from_be_bytes(self.take());
                 let cookie = u64::from_be_bytes(self.take());
-                let length = match self.extended {
-                    true => {
-                        let _offset: [u8; 8] = self.take();
-                        u64::from_be_bytes(self.take())
-                    }
-                    false => u32::from_be_bytes(self.take()).into(),
+                let length = if self.extended {
+                    let _offset: [u8; 8] = self.take();
+                    u64::from_be_bytes(self.take())
+                } else {
+                    u32::from_be_bytes(self.take()).into()
                 };
                 let payload = self.take_vec(length as usize);
-                let error = match kind >= 0x8000 {
-                    true => u32::from_be_bytes(payload[..4].try_into().unwrap()),
-                    false => 0,
+                let error = if kind >= 0x8000 {
+                    u32::from_be_bytes(payload[..4].try_into().unwrap())
+                } else {
+                    0
                 };
                 Chunk {
                     kind: Some(kind),
@@ -264,11 +267,11 @@ impl Client {
         }
     }
 
-    /// Reads from the greeting to the acknowledgement of an export; false when the server closes before.
+    /// Reads up to the acknowledgement of an export; false when the server closes before.
     pub fn try_until_ack(&mut self) -> bool {
         let mut bytes = Vec::new();
         let mut more = [0; 256];
-        // An acknowledgement is twenty bytes, the last of all.
+        // The acknowledgement is twenty bytes, the last ones.
         let is_acknowledged = |bytes: &[u8]| {
             let end = [&GO.to_be_bytes()[..], &ACK.to_be_bytes(), &[0; 4]].concat();
             bytes.len() > 38 && bytes.ends_with(&end)

@@ -1,4 +1,4 @@
-//! What is negotiated, and what is refused before there is an export.
+//! The handshake: accepted and refused options.
 
 use std::sync::Arc;
 
@@ -74,7 +74,7 @@ fn export_name_goes_on_without_and_with_zeros() {
     let (server, _) = server(ServerOptions::default());
     for (flags, zeroes) in [(3, 0), (1, 124)] {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        ours.set_read_timeout(Some(PATIENCE)).unwrap();
+        ours.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         server.serve(theirs).unwrap();
         let mut client = Client::over(Box::new(ours));
         client.greet(flags);
@@ -93,7 +93,7 @@ fn client_that_is_not_fixed_newstyle_is_cut_off() {
     let (server, _) = server(ServerOptions::default());
     for flags in [0u32, 2, 7, u32::MAX] {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
-        ours.set_read_timeout(Some(PATIENCE)).unwrap();
+        ours.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         server.serve(theirs).unwrap();
         let mut client = Client::over(Box::new(ours));
         client.greet(flags);
@@ -151,7 +151,7 @@ fn malformed_options_are_refused_and_the_next_one_is_heard() {
         let answers = client.option(*option, data);
         assert_eq!(answers.len(), 1, "option {option}");
         assert_eq!(answers[0].0, *answer, "option {option}");
-        assert!(!answers[0].1.is_empty(), "people are told why");
+        assert!(!answers[0].1.is_empty(), "the refusal has a message");
     }
     client.negotiate(None, &[]);
 }

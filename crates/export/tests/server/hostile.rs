@@ -1,5 +1,5 @@
-//! Clients that send garbage, stop in the middle, flood and vanish: the server ends their connections, keeps its
-//! memory, and serves the next one.
+//! Clients that send garbage, stop in the middle, flood and vanish: the server disconnects them,
+//! bounds its memory, and serves the next one.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -13,9 +13,9 @@ use crate::probe::ALL;
 use crate::{MIB, server, server_on};
 
 /// Sends `bytes` and reads until the server closes.
-fn converse(server: &Server, bytes: &[u8]) -> usize {
+fn run_connection(server: &Server, bytes: &[u8]) -> usize {
     let (mut ours, theirs) = UnixStream::pair().unwrap();
-    ours.set_read_timeout(Some(PATIENCE)).unwrap();
+    ours.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     server.serve(theirs).unwrap();
     let mut reader = ours.try_clone().unwrap();
     std::thread::scope(|scope| {
@@ -91,9 +91,10 @@ fn conversation() -> impl Strategy<Value = Vec<u8>> {
     ];
     let request = (0..9u16, 0..64u16, offset, length, any::<bool>()).prop_map(
         |(command, flags, offset, length, is_extended)| {
-            let mut bytes = match is_extended {
-                true => 0x21e4_1c71u32.to_be_bytes().to_vec(),
-                false => 0x2560_9513u32.to_be_bytes().to_vec(),
+            let mut bytes = if is_extended {
+                0x21e4_1c71u32.to_be_bytes().to_vec()
+            } else {
+                0x2560_9513u32.to_be_bytes().to_vec()
             };
             bytes.extend(flags.to_be_bytes());
             bytes.extend(command.to_be_bytes());
@@ -112,9 +113,10 @@ fn conversation() -> impl Strategy<Value = Vec<u8>> {
     let noise = prop::collection::vec(any::<u8>(), 0..40);
     let piece = prop_oneof![2 => option, 4 => known, 12 => request, 1 => noise];
     (any::<bool>(), prop::collection::vec(piece, 0..24)).prop_map(|(is_polite, pieces)| {
-        let mut bytes = match is_polite {
-            true => 3u32.to_be_bytes().to_vec(),
-            false => Vec::new(),
+        let mut bytes = if is_polite {
+            3u32.to_be_bytes().to_vec()
+        } else {
+            Vec::new()
         };
         pieces.iter().for_each(|piece| bytes.extend(piece));
         bytes
@@ -127,8 +129,8 @@ proptest! {
     #[test]
     fn any_conversation_comes_to_an_end(bytes in conversation()) {
         let (server, _) = server(ServerOptions::default());
-        prop_assert!(converse(&server, &bytes) >= 18);
-        server.shutdown(PATIENCE).unwrap();
+        prop_assert!(run_connection(&server, &bytes) >= 18);
+        server.shutdown(TEST_TIMEOUT).unwrap();
         prop_assert_eq!(server.connections(), 0);
     }
 
@@ -153,8 +155,8 @@ proptest! {
         option(SET_CONTEXTS, &queries("disk", &["base:allocation", "extant:state"]));
         option(GO, &name_and_kinds("disk", &[3]));
         start.extend(bytes);
-        converse(&server, &start);
-        server.shutdown(PATIENCE).unwrap();
+        run_connection(&server, &start);
+        server.shutdown(TEST_TIMEOUT).unwrap();
     }
 }
 
@@ -228,7 +230,7 @@ fn flood_of_a_client_that_takes_no_replies_is_held_back() {
         resident() - before < 64 * MIB as i64,
         "memory stays bounded"
     );
-    // Others are served.
+    // Other clients are served.
     assert_eq!(client.read(0, 0, 512), [0; 512]);
 }
 
@@ -255,5 +257,5 @@ fn announced_gigabytes_take_no_memory() {
         .collect();
     assert!(resident() - before < 200 * MIB as i64);
     drop(clients);
-    server.shutdown(PATIENCE).unwrap();
+    server.shutdown(TEST_TIMEOUT).unwrap();
 }

@@ -30,7 +30,7 @@ fn connections_beyond_the_limit_are_closed_and_a_place_is_free_again_later() {
 /// One more client finds its connection closed.
 fn turned_away(server: &Server) {
     let (ours, theirs) = UnixStream::pair().unwrap();
-    ours.set_read_timeout(Some(PATIENCE)).unwrap();
+    ours.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     server.serve(theirs).unwrap();
     Client::over(Box::new(ours)).expect_end();
 }
@@ -65,7 +65,7 @@ fn client_without_an_export_makes_way_and_one_with_an_export_stays() {
     assert_eq!(first.read(0, 0, 512), [0; 512]);
 }
 
-/// A client that was told that it has an export keeps it, however many come at that moment.
+/// A client that was granted an export keeps it, however many clients connect at that moment.
 #[test]
 fn client_that_has_its_answer_is_not_cut_off() {
     let (server, _) = server(limited_to(2));
@@ -78,13 +78,13 @@ fn client_that_has_its_answer_is_not_cut_off() {
             }
         });
         let mut told = 0;
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + TEST_TIMEOUT;
         while told < 200 && Instant::now() < deadline {
             let (ours, theirs) = UnixStream::pair().unwrap();
-            ours.set_read_timeout(Some(PATIENCE)).unwrap();
+            ours.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
             server.serve(theirs).unwrap();
             let mut client = Client::over(Box::new(ours));
-            // It may have to make way before the answer, and not after.
+            // It may be evicted before the reply, not after.
             let mut hello = [&3u32.to_be_bytes()[..], b"IHAVEOPT", &GO.to_be_bytes()].concat();
             let data = name_and_kinds("disk", &[]);
             hello.extend((data.len() as u32).to_be_bytes());
@@ -97,7 +97,7 @@ fn client_that_has_its_answer_is_not_cut_off() {
         }
         stop.store(true, Ordering::Relaxed);
         crowd.join().unwrap();
-        assert!(told > 0, "nobody got through");
+        assert!(told > 0, "no client got an export");
     });
 }
 
@@ -110,7 +110,7 @@ fn one_address_leaves_places_to_others() {
     };
     let connect = || {
         let tcp = TcpStream::connect(bound).unwrap();
-        tcp.set_read_timeout(Some(PATIENCE)).unwrap();
+        tcp.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         Client::over(Box::new(tcp))
     };
     let mut clients = [(); 3].map(|()| connect());
@@ -139,7 +139,7 @@ fn handshake_that_dawdles_is_cut_off() {
     let mut client = Client::new(&server);
     client.send(b"IHAVE");
     client.expect_end();
-    // Once there is an export, a client may think as long as it likes.
+    // A client with an export may be idle without limit.
     let mut client = Client::ready(&server, None, &[]);
     std::thread::sleep(Duration::from_millis(700));
     assert_eq!(client.read(0, 0, 512), [0; 512]);
@@ -147,9 +147,9 @@ fn handshake_that_dawdles_is_cut_off() {
 
 #[test]
 fn unix_and_tcp_clients_are_served_side_by_side() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let (server, _) = server(ServerOptions::default());
-    let path = folder.path().join("nbd.sock");
+    let path = directory.path().join("nbd.sock");
     server.listen(&Address::Unix(path.clone())).unwrap();
     let port_0 = Address::Tcp((Ipv4Addr::LOCALHOST, 0).into());
     let Address::Tcp(bound) = server.listen(&port_0).unwrap() else {
@@ -158,8 +158,8 @@ fn unix_and_tcp_clients_are_served_side_by_side() {
     assert_ne!(bound.port(), 0);
     let unix = UnixStream::connect(&path).unwrap();
     let tcp = TcpStream::connect(bound).unwrap();
-    unix.set_read_timeout(Some(PATIENCE)).unwrap();
-    tcp.set_read_timeout(Some(PATIENCE)).unwrap();
+    unix.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
+    tcp.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let mut clients = [Client::over(Box::new(unix)), Client::over(Box::new(tcp))];
     for client in &mut clients {
         client.greet(3);
@@ -167,14 +167,14 @@ fn unix_and_tcp_clients_are_served_side_by_side() {
     }
     assert_eq!(error_of(&clients[0].write(0, 0, &[8; 4096])), 0);
     assert_eq!(clients[1].read(0, 0, 4096), [8; 4096]);
-    server.shutdown(PATIENCE).unwrap();
+    server.shutdown(TEST_TIMEOUT).unwrap();
     assert!(!path.exists(), "the socket is taken away");
 }
 
 #[test]
 fn socket_of_a_dead_server_is_replaced_and_one_in_use_is_not() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("nbd.sock");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("nbd.sock");
     drop(UnixListener::bind(&path).unwrap());
     assert!(path.exists());
     let (first, _) = server(ServerOptions::default());
@@ -182,7 +182,7 @@ fn socket_of_a_dead_server_is_replaced_and_one_in_use_is_not() {
     let (second, _) = server(ServerOptions::default());
     let error = second.listen(&Address::Unix(path.clone())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
-    let file = folder.path().join("file");
+    let file = directory.path().join("file");
     std::fs::write(&file, "precious").unwrap();
     let error = second.listen(&Address::Unix(file.clone())).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
@@ -191,25 +191,25 @@ fn socket_of_a_dead_server_is_replaced_and_one_in_use_is_not() {
 
 #[test]
 fn server_that_ends_leaves_the_socket_of_another_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("nbd.sock");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("nbd.sock");
     let (first, _) = server(ServerOptions::default());
     first.listen(&Address::Unix(path.clone())).unwrap();
     std::fs::remove_file(&path).unwrap();
     let (second, _) = server(ServerOptions::default());
     second.listen(&Address::Unix(path.clone())).unwrap();
-    first.shutdown(PATIENCE).unwrap();
+    first.shutdown(TEST_TIMEOUT).unwrap();
     let unix = UnixStream::connect(&path).unwrap();
-    unix.set_read_timeout(Some(PATIENCE)).unwrap();
+    unix.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     Client::over(Box::new(unix)).greet(3);
-    second.shutdown(PATIENCE).unwrap();
+    second.shutdown(TEST_TIMEOUT).unwrap();
     assert!(!path.exists());
 }
 
 #[test]
 fn of_servers_that_find_a_dead_socket_at_once_one_gets_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("nbd.sock");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("nbd.sock");
     for _ in 0..20 {
         drop(UnixListener::bind(&path).unwrap());
         let servers: Vec<_> = (0..4).map(|_| server(ServerOptions::default()).0).collect();
@@ -231,7 +231,7 @@ fn of_servers_that_find_a_dead_socket_at_once_one_gets_it() {
         let won = results.iter().filter(|result| result.is_ok()).count();
         assert_eq!(won, 1, "{results:?}");
         let unix = UnixStream::connect(&path).unwrap();
-        unix.set_read_timeout(Some(PATIENCE)).unwrap();
+        unix.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         Client::over(Box::new(unix)).greet(3);
         drop(servers);
         assert!(!path.exists());
@@ -240,8 +240,8 @@ fn of_servers_that_find_a_dead_socket_at_once_one_gets_it() {
 
 #[test]
 fn socket_of_a_server_that_is_being_killed_is_waited_for() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("nbd.sock");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("nbd.sock");
     // It takes no client any more, and is not gone yet.
     let dying = UnixListener::bind(&path).unwrap();
     std::thread::scope(|scope| {
@@ -252,15 +252,15 @@ fn socket_of_a_server_that_is_being_killed_is_waited_for() {
         let (server, _) = server(ServerOptions::default());
         server.listen(&Address::Unix(path.clone())).unwrap();
         let unix = UnixStream::connect(&path).unwrap();
-        unix.set_read_timeout(Some(PATIENCE)).unwrap();
+        unix.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         Client::over(Box::new(unix)).greet(3);
     });
 }
 
 #[test]
 fn adopted_socket_is_served_and_left_as_it_is() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("nbd.sock");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("nbd.sock");
     let socket = UnixListener::bind(&path).unwrap();
     for data in [1, 2] {
         let (server, _) = server(ServerOptions::default());
@@ -268,12 +268,12 @@ fn adopted_socket_is_served_and_left_as_it_is() {
         let address = server.adopt(ours).unwrap();
         assert_eq!(address, Some(Address::Unix(path.clone())));
         let unix = UnixStream::connect(&path).unwrap();
-        unix.set_read_timeout(Some(PATIENCE)).unwrap();
+        unix.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
         let mut client = Client::over(Box::new(unix));
         client.greet(3);
         client.negotiate(None, &[]);
         assert_eq!(error_of(&client.write(0, 0, &[data; 4096])), 0);
-        server.shutdown(PATIENCE).unwrap();
+        server.shutdown(TEST_TIMEOUT).unwrap();
         assert!(path.exists());
     }
     // Its owner can take clients again.

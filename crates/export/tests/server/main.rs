@@ -1,13 +1,14 @@
-//! The server through its sockets: by a client of our own that can say anything, and by those that others wrote.
+//! The server through its sockets: with a client of ours that can send anything, and with the
+//! clients of other implementations.
 //!
-//! Model: a server per test, mostly over a socket pair, on a device in memory that notes what it is asked for and
-//! answers as the test wants (`probe.rs`).
+//! Model: a server per test, mostly over a socket pair, on a device in memory that records its
+//! requests and answers as the test configures it (`probe.rs`).
 
 mod client;
 mod handshake;
 mod hostile;
-mod judges;
 mod limits;
+mod oracles;
 mod power;
 mod probe;
 mod shutdown;

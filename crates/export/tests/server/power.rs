@@ -1,8 +1,9 @@
-//! Power cuts below a server: what was acknowledged and flushed, or acknowledged with FUA, is there.
+//! Power cuts below a server: acknowledged writes survive if they were flushed or had FUA.
 //!
-//! Model: two connections take turns. Each step sends a few requests at once, to blocks of their own, and waits for all replies; then
-//! the model notes what is durable and what may be there besides, and puts the number of the step into the log of the
-//! disk. Afterwards the power goes at every place of the log, and each sector must hold what the last step before allows.
+//! Model: two connections alternate. Each step sends a few requests to disjoint blocks at once and
+//! waits for all replies. The model then records which data is durable and which is permitted, and
+//! adds the step number to the log of the disk. Afterwards the power fails at every position of
+//! the log, and each sector must hold what the last step before it permits.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ const BLOCKS: usize = 24;
 const SECTOR: usize = 512;
 const STEPS: usize = 40;
 
-/// What sectors of each block may hold: first what is durable, then what came later.
+/// Permitted contents of each block's sectors: the durable one, then later ones.
 #[derive(Clone)]
 struct Promise(Vec<Vec<u8>>);
 
@@ -88,7 +89,7 @@ fn live(seed: u64) -> (Arc<CrashDevice>, Vec<Promise>) {
         let client = &mut clients[random.below(2)];
         let before = now.clone();
         if random.below(4) == 0 {
-            // It covers what the other connection was told as well.
+            // A flush covers the acknowledged writes of the other connection too (multi-conn).
             assert_eq!(error_of(&client.request(FLUSH, 0, 0, 0)), 0);
             promises.push(before);
             for values in &mut now.0 {
@@ -116,7 +117,7 @@ fn live(seed: u64) -> (Arc<CrashDevice>, Vec<Promise>) {
         device.mark(step.to_string());
     }
     promises.push(now.clone());
-    server.shutdown(PATIENCE).unwrap();
+    server.shutdown(TEST_TIMEOUT).unwrap();
     device.mark(STEPS.to_string());
     for values in &mut now.0 {
         values.drain(..values.len() - 1);

@@ -1,4 +1,5 @@
-//! A device in memory that notes what it is asked for, fails on demand, and holds requests until it is let go.
+//! A device in memory that records its requests, fails on demand, and holds requests until the test
+//! releases them.
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -41,7 +42,7 @@ pub const ALL: [Takes; 4] = [
     Takes::ShortStreams,
 ];
 /// Transfers of a short one.
-const FEW: usize = 3;
+const SHORT_STREAM_TRANSFERS: usize = 3;
 
 #[derive(Default)]
 struct State {
@@ -83,7 +84,7 @@ impl Probe {
     }
 
     /// Transfers of streams that begin at `offset` stay in flight until [`release`](Self::release).
-    pub fn keep(&self, offset: u64) {
+    pub fn hold_transfers_at(&self, offset: u64) {
         self.state.lock().unwrap().kept = Some(offset);
     }
 
@@ -117,7 +118,7 @@ impl Probe {
         self.state.lock().unwrap().panics = true;
     }
 
-    fn judge(&self, operation: &Operation<'_>) -> Result<()> {
+    fn check_fault(&self, operation: &Operation<'_>) -> Result<()> {
         if !matches!(operation, Operation::Read { .. }) {
             let seen = match operation {
                 Operation::Write { persistence, .. } => format!("write {persistence:?}"),
@@ -131,7 +132,7 @@ impl Probe {
         }
         let mut state = self.state.lock().unwrap();
         if std::mem::take(&mut state.panics) {
-            // Others go on with the state.
+            // The panic must not poison the state.
             drop(state);
             panic!("as the test wants");
         }
@@ -162,7 +163,7 @@ impl Device for Probe {
 
     fn submit(&self, requests: &mut [Request<'_>]) {
         for request in requests.iter_mut() {
-            match self.judge(&request.operation) {
+            match self.check_fault(&request.operation) {
                 Ok(()) => self.inner.submit(std::slice::from_mut(request)),
                 Err(error) => request.complete(Err(error)),
             }
@@ -175,14 +176,14 @@ impl Device for Probe {
         }
         let end_one = |stream: &mut dyn TransferStream, mut transfer: Transfer| {
             self.streamed.fetch_add(1, Ordering::Relaxed);
-            let judged = self.judge(&transfer.operation());
-            let result = judged.and_then(|()| self.inner.run(transfer.operation()));
+            let permitted = self.check_fault(&transfer.operation());
+            let result = permitted.and_then(|()| self.inner.run(transfer.operation()));
             stream.ended(transfer, result);
         };
         let is_kept =
             |transfer: &Transfer| Some(transfer.offset) == self.state.lock().unwrap().kept;
         let mut left = match self.takes {
-            Takes::ShortStreams => FEW,
+            Takes::ShortStreams => SHORT_STREAM_TRANSFERS,
             _ => usize::MAX,
         };
         let mut in_flight = Vec::new();
@@ -191,9 +192,10 @@ impl Device for Probe {
                 && let Some(transfer) = stream.next()
             {
                 left -= 1;
-                match self.takes != Takes::Streams && !is_kept(&transfer) {
-                    true => end_one(stream, transfer),
-                    false => in_flight.push(transfer),
+                if self.takes != Takes::Streams && !is_kept(&transfer) {
+                    end_one(stream, transfer)
+                } else {
+                    in_flight.push(transfer)
                 }
             }
             if in_flight.is_empty() {

@@ -19,8 +19,8 @@ fn shutdown_finishes_what_was_read_refuses_the_rest_and_flushes() {
     assert!((0..TRIES).any(|_| shut_down_beside_a_write() == ESHUTDOWN));
 }
 
-/// Shuts a server down while a write is at work and a flush waits in the socket. Returns what became of the flush: it was read
-/// before and done, or is refused.
+/// Shuts a server down while a write runs and a flush waits in the socket. Returns the error of the
+/// flush: 0 if it was received before the shutdown.
 fn shut_down_beside_a_write() -> u32 {
     let (server, device) = server(ServerOptions::default());
     let mut client = Client::ready(&server, None, &[]);
@@ -32,8 +32,8 @@ fn shut_down_beside_a_write() -> u32 {
     let later = client.encode(FLUSH, 0, 0, 0);
     client.send(&later);
     let mut replies = std::thread::scope(|scope| {
-        let shutdown = scope.spawn(|| server.shutdown(PATIENCE));
-        // The connection has been told once the flag is seen by a new one.
+        let shutdown = scope.spawn(|| server.shutdown(TEST_TIMEOUT));
+        // When a new connection is refused, the first one has the flag too.
         loop {
             let (ours, theirs) = UnixStream::pair().unwrap();
             server.serve(theirs).unwrap();
@@ -76,7 +76,10 @@ fn shutdown_does_not_wait_for_clients_that_are_idle_or_take_no_replies() {
 fn shutdown_tells_of_a_device_that_hangs_and_of_a_flush_that_fails() {
     let (server, device) = server(ServerOptions::default());
     device.fail_at(u64::MAX, ErrorKind::Io);
-    assert_eq!(server.shutdown(PATIENCE).unwrap_err().kind(), ErrorKind::Io);
+    assert_eq!(
+        server.shutdown(TEST_TIMEOUT).unwrap_err().kind(),
+        ErrorKind::Io
+    );
 
     let (server, device) = crate::server(ServerOptions::default());
     let mut client = Client::ready(&server, None, &[]);

@@ -176,8 +176,8 @@ fn many_extents_are_told_in_bounded_pieces() {
 
 #[test]
 fn host_file_tells_unwritten_from_written() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("disk.raw");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("disk.raw");
     std::fs::File::create(&path)
         .unwrap()
         .set_len(3 * MIB)

@@ -9,7 +9,7 @@ use crate::{MIB, server_on};
 
 const STREAMS: [Takes; 2] = [Streams, StreamsAtOnce];
 
-/// The cookies of so many replies without an error.
+/// The cookies of the next `count` replies, which have no error.
 fn cookies(client: &mut Client, count: usize) -> Vec<u64> {
     let cookie = |_| {
         let reply = client.reply();
@@ -26,7 +26,7 @@ fn replies_do_not_wait_for_the_slowest() {
     for takes in STREAMS {
         let (server, device) = server_on(takes, ServerOptions::default());
         let mut client = Client::ready(&server, Some(STRUCTURED), &[]);
-        device.keep(10 * 4096);
+        device.hold_transfers_at(10 * 4096);
         let reads: Vec<u8> = (0..64)
             .flat_map(|at| client.encode(READ, 0, at * 4096, 4096))
             .collect();
@@ -48,7 +48,7 @@ fn what_is_no_transfer_goes_on_beside_a_stream() {
     for takes in STREAMS {
         let (server, device) = server_on(takes, ServerOptions::default());
         let mut client = Client::ready(&server, Some(STRUCTURED), &[]);
-        device.keep(0);
+        device.hold_transfers_at(0);
         let mut bytes = client.encode(WRITE, 0, 0, 4096);
         bytes.extend([1; 4096]);
         bytes.extend(client.encode(WRITE, 0, 4096, 4096));
@@ -59,7 +59,7 @@ fn what_is_no_transfer_goes_on_beside_a_stream() {
         let mut seen = [0; 3].map(|_| client.reply()[0].cookie);
         seen.sort_unstable();
         assert_eq!(seen, [2, 3, 4]);
-        // A large one is no transfer of a stream either, and neither is one that is durable when it ends.
+        // A large write and a FUA write are no transfers of a stream either.
         assert_eq!(error_of(&client.write(0, MIB, &vec![3; 1 << 20])), 0);
         assert_eq!(error_of(&client.write(FUA, 4096, &[4; 512])), 0);
         assert_eq!(client.read(0, 2 * MIB - 512, 512), [3; 512]);
@@ -89,7 +89,7 @@ fn client_that_waits_for_each_reply_needs_no_stream() {
                 client.read(0, 0, 512);
             }
             let streamed = device.streamed() - begun;
-            // A burst is seen by the second of its requests at the latest that are looked at, 16 waits for one reply apart.
+            // Every 16th reply checks the queue depth; the second check at the latest sees a burst.
             assert!((1..=48).contains(&streamed), "{streamed} of {burst}");
             begun += streamed;
         }
@@ -102,7 +102,7 @@ fn more_transfers_than_a_stream_holds_are_all_made() {
         let (server, device) = server_on(takes, ServerOptions::default());
         let mut client = Client::ready(&server, Some(STRUCTURED), &[]);
         // The first of them stays, so that its slot is not free.
-        device.keep(0);
+        device.hold_transfers_at(0);
         for round in 0..3u8 {
             let first = u64::from(round) * 300;
             let writes: Vec<u8> = (first..first + 300)
@@ -128,7 +128,7 @@ fn client_that_vanishes_leaves_what_it_asked_for_done() {
     for takes in STREAMS {
         let (server, device) = server_on(takes, ServerOptions::default());
         let mut client = Client::ready(&server, None, &[]);
-        device.keep(0);
+        device.hold_transfers_at(0);
         let mut bytes = Vec::new();
         for at in 0..100u64 {
             bytes.extend(client.encode(WRITE, 0, at * 4096, 4096));

@@ -20,12 +20,12 @@ use crate::server;
 const STARTTLS: u32 = 5;
 
 /// An authority, and certificates by it for a server at localhost and a client.
-fn certificates(folder: &Path) {
+fn certificates(directory: &Path) {
     let authority_key = KeyPair::generate().unwrap();
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let certificate = authority.self_signed(&authority_key).unwrap();
-    fs::write(folder.join("ca-cert.pem"), certificate.pem()).unwrap();
+    fs::write(directory.join("ca-cert.pem"), certificate.pem()).unwrap();
     let issuer = Issuer::new(authority, authority_key);
     for who in ["server", "client"] {
         let key = KeyPair::generate().unwrap();
@@ -34,20 +34,24 @@ fn certificates(folder: &Path) {
             .unwrap()
             .signed_by(&key, &issuer);
         fs::write(
-            folder.join(format!("{who}-cert.pem")),
+            directory.join(format!("{who}-cert.pem")),
             certificate.unwrap().pem(),
         )
         .unwrap();
-        fs::write(folder.join(format!("{who}-key.pem")), key.serialize_pem()).unwrap();
+        fs::write(
+            directory.join(format!("{who}-key.pem")),
+            key.serialize_pem(),
+        )
+        .unwrap();
     }
 }
 
 fn tls_server(
-    folder: &Path,
+    directory: &Path,
     clients: ClientCertificates,
     requirement: TlsRequirement,
 ) -> (Server, u16) {
-    let tls = Tls::from_directory(folder, clients, requirement).unwrap();
+    let tls = Tls::from_directory(directory, clients, requirement).unwrap();
     let (server, _) = server(ServerOptions {
         tls: Some(tls),
         ..ServerOptions::default()
@@ -61,15 +65,15 @@ fn tls_server(
 
 fn connect(port: u16) -> (Client, TcpStream) {
     let tcp = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).unwrap();
-    tcp.set_read_timeout(Some(PATIENCE)).unwrap();
+    tcp.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
     let mut client = Client::over(Box::new(tcp.try_clone().unwrap()));
     client.greet(3);
     (client, tcp)
 }
 
-fn encrypted(folder: &Path, tcp: TcpStream) -> Client {
+fn encrypted(directory: &Path, tcp: TcpStream) -> Client {
     let mut roots = RootCertStore::empty();
-    let pem = fs::read(folder.join("ca-cert.pem")).unwrap();
+    let pem = fs::read(directory.join("ca-cert.pem")).unwrap();
     roots
         .add(CertificateDer::from_pem_slice(&pem).unwrap())
         .unwrap();
@@ -86,17 +90,17 @@ fn encrypted(folder: &Path, tcp: TcpStream) -> Client {
 
 #[test]
 fn requests_large_and_small_pass_through_tls() {
-    let folder = tempfile::tempdir().unwrap();
-    certificates(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    certificates(directory.path());
     let (server, port) = tls_server(
-        folder.path(),
+        directory.path(),
         ClientCertificates::NotAsked,
         TlsRequirement::Optional,
     );
     let (mut client, tcp) = connect(port);
     assert_eq!(client.option(STRUCTURED, &[])[0].0, ACK);
     assert_eq!(client.option(STARTTLS, &[]), [(ACK, vec![])]);
-    let mut client = encrypted(folder.path(), tcp);
+    let mut client = encrypted(directory.path(), tcp);
     assert_eq!(client.option(STARTTLS, &[])[0].0, INVALID);
     // What was agreed on in the clear is forgotten.
     client.negotiate(Some(STRUCTURED), &["base:allocation"]);
@@ -113,15 +117,15 @@ fn requests_large_and_small_pass_through_tls() {
     for _ in 0..100 {
         assert_eq!(client.reply()[0].payload.len(), 4104);
     }
-    server.shutdown(PATIENCE).unwrap();
+    server.shutdown(TEST_TIMEOUT).unwrap();
 }
 
 #[test]
 fn server_that_requires_tls_tells_nothing_before_it() {
-    let folder = tempfile::tempdir().unwrap();
-    certificates(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    certificates(directory.path());
     let (_server, port) = tls_server(
-        folder.path(),
+        directory.path(),
         ClientCertificates::NotAsked,
         TlsRequirement::Required,
     );
@@ -147,18 +151,18 @@ fn server_that_requires_tls_tells_nothing_before_it() {
 #[test]
 fn nbdinfo_is_let_in_with_a_certificate_and_kept_out_without() {
     require!(requires::tool("nbdinfo"));
-    let folder = tempfile::tempdir().unwrap();
-    certificates(folder.path());
+    let directory = tempfile::tempdir().unwrap();
+    certificates(directory.path());
     let (_server, port) = tls_server(
-        folder.path(),
+        directory.path(),
         ClientCertificates::Required,
         TlsRequirement::Required,
     );
-    let uri = |folder: &Path| {
-        let folder = folder.display();
-        format!("nbds://localhost:{port}/disk?tls-certificates={folder}")
+    let uri = |directory: &Path| {
+        let directory = directory.display();
+        format!("nbds://localhost:{port}/disk?tls-certificates={directory}")
     };
-    let shown = text(tool("nbdinfo").arg(uri(folder.path())));
+    let shown = text(tool("nbdinfo").arg(uri(directory.path())));
     let shown = shown.unwrap_or_else(|failure| panic!("{failure}"));
     assert!(
         shown.contains("with TLS") && shown.contains("export-size: 67108864"),
@@ -167,7 +171,7 @@ fn nbdinfo_is_let_in_with_a_certificate_and_kept_out_without() {
     let other = tempfile::tempdir().unwrap();
     certificates(other.path());
     fs::copy(
-        folder.path().join("ca-cert.pem"),
+        directory.path().join("ca-cert.pem"),
         other.path().join("ca-cert.pem"),
     )
     .unwrap();
@@ -180,31 +184,31 @@ fn nbdinfo_is_let_in_with_a_certificate_and_kept_out_without() {
 
 #[test]
 fn unusable_certificates_are_named() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let load = || {
         let result = Tls::from_directory(
-            folder.path(),
+            directory.path(),
             ClientCertificates::Required,
             TlsRequirement::Required,
         );
         result.unwrap_err()
     };
     assert_eq!(load().kind(), ErrorKind::NotFound);
-    fs::write(folder.path().join("keys.psk"), "user:00").unwrap();
+    fs::write(directory.path().join("keys.psk"), "user:00").unwrap();
     let error = load();
     assert_eq!(error.kind(), ErrorKind::Unsupported);
     assert!(error.to_string().contains("pre-shared keys"), "{error}");
-    certificates(folder.path());
-    fs::write(folder.path().join("ca-cert.pem"), "nothing").unwrap();
+    certificates(directory.path());
+    fs::write(directory.path().join("ca-cert.pem"), "nothing").unwrap();
     let error = load();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);
     assert!(error.to_string().contains("ca-cert.pem"), "{error}");
-    certificates(folder.path());
+    certificates(directory.path());
     let other = tempfile::tempdir().unwrap();
     certificates(other.path());
     fs::copy(
         other.path().join("server-key.pem"),
-        folder.path().join("server-key.pem"),
+        directory.path().join("server-key.pem"),
     )
     .unwrap();
     assert_eq!(load().kind(), ErrorKind::InvalidArgument);

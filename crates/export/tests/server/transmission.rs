@@ -8,7 +8,7 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use extant_blockdev::{Device, Geometry, MemoryDevice, RangeStatus, Request};
-use extant_export::{Access, Export, Exports, Server, ServerOptions, Unneeded};
+use extant_export::{Access, DiscardPolicy, Export, Exports, Server, ServerOptions};
 use extant_space::{ByteRange, ErrorKind, Result};
 
 use crate::client::*;
@@ -104,7 +104,7 @@ fn flags_reach_the_device() {
 fn export_that_keeps_space_offers_no_trim_and_leaves_space_behind_zeros() {
     let device = Arc::new(Probe::new(MIB, Takes::Batches));
     let export = Export::new("disk", "", device.clone(), Access::ReadWrite).unwrap();
-    let export = export.with_unneeded(Unneeded::Kept);
+    let export = export.with_discard_policy(DiscardPolicy::Ignore);
     let exports = Exports::new(vec![export]).unwrap();
     let server = Server::new(exports, ServerOptions::default());
     let mut client = Client::new(&server);
@@ -329,7 +329,7 @@ fn client_that_waits_for_each_reply_is_served_by_one_thread() {
         ServerOptions::default(),
     );
     let mut client = Client::ready(&server, Some(STRUCTURED), &[]);
-    // Where several came at once, others have helped.
+    // Several requests at once are served by several workers.
     let several: Vec<u8> = (0..64)
         .flat_map(|at| client.encode(READ, 0, at * 512, 512))
         .collect();
@@ -354,7 +354,7 @@ fn refused_write_is_answered_when_its_data_has_come() {
         let (server, _) = server_on(takes, ServerOptions::default());
         for style in STYLES {
             let (ours, theirs) = UnixStream::pair().unwrap();
-            ours.set_read_timeout(Some(PATIENCE)).unwrap();
+            ours.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
             server.serve(theirs).unwrap();
             let look = ours.try_clone().unwrap();
             let mut client = Client::over(Box::new(ours));
@@ -372,7 +372,7 @@ fn refused_write_is_answered_when_its_data_has_come() {
                 let early = client.wire.read(&mut [0]);
                 let error = early.expect_err("a reply before the data");
                 assert_eq!(error.kind(), std::io::ErrorKind::WouldBlock, "{error}");
-                look.set_read_timeout(Some(PATIENCE)).unwrap();
+                look.set_read_timeout(Some(TEST_TIMEOUT)).unwrap();
                 client.send(&rest);
                 assert_ne!(error_of(&client.reply()), 0);
                 assert_eq!(client.read(0, 0, 512), [0; 512]);

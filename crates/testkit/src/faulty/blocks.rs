@@ -90,7 +90,7 @@ impl Blocks {
         self.blocks.append(&mut rest);
     }
 
-    /// What exists of `range` reads as zeros.
+    /// The existing part of `range` reads as zeros.
     pub(super) fn zero_existing(&mut self, range: ByteRange) {
         let numbers: Vec<u64> = self.blocks.range(touched(range)).map(|(&n, _)| n).collect();
         for number in numbers {
@@ -121,7 +121,7 @@ impl Blocks {
         }
     }
 
-    /// `part` lies in one block.
+    /// `part` is within one block.
     fn overwrite(&mut self, part: ByteRange, bytes: &[u8]) {
         let block = self
             .blocks

@@ -37,8 +37,8 @@ fn open_flags() -> FopenFlags {
 }
 
 impl Filesystem for Server {
-    fn lookup(&self, _: &Request, folder: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match self.0.request().store.lookup(folder, name) {
+    fn lookup(&self, _: &Request, directory: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        match self.0.request().store.lookup(directory, name) {
             Ok(attributes) => reply.entry(&UNCACHED, &attributes, Generation(0)),
             Err(errno) => reply.error(errno),
         }
@@ -98,19 +98,19 @@ impl Filesystem for Server {
     fn mkdir(
         &self,
         request: &Request,
-        folder: INodeNo,
+        directory: INodeNo,
         name: &OsStr,
         mode: u32,
         _umask: u32,
         reply: ReplyEntry,
     ) {
         let owner = (request.uid(), request.gid());
-        let kind = Kind::Folder(Default::default());
+        let kind = Kind::Directory(Default::default());
         let made = self
             .0
             .request()
             .store
-            .create(folder, name, kind, mode, owner);
+            .create(directory, name, kind, mode, owner);
         match made {
             Ok(attributes) => reply.entry(&UNCACHED, &attributes, Generation(0)),
             Err(errno) => reply.error(errno),
@@ -120,7 +120,7 @@ impl Filesystem for Server {
     fn create(
         &self,
         request: &Request,
-        folder: INodeNo,
+        directory: INodeNo,
         name: &OsStr,
         mode: u32,
         _umask: u32,
@@ -132,7 +132,7 @@ impl Filesystem for Server {
         let mut state = self.0.request();
         let made = state
             .check_open(flags)
-            .and_then(|()| state.store.create(folder, name, kind, mode, owner));
+            .and_then(|()| state.store.create(directory, name, kind, mode, owner));
         match made {
             Ok(attributes) => {
                 let handle = FileHandle(0);
@@ -142,18 +142,18 @@ impl Filesystem for Server {
         }
     }
 
-    fn unlink(&self, _: &Request, folder: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(reply, self.0.request().store.remove(folder, name, false));
+    fn unlink(&self, _: &Request, directory: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(reply, self.0.request().store.remove(directory, name, false));
     }
 
-    fn rmdir(&self, _: &Request, folder: INodeNo, name: &OsStr, reply: ReplyEmpty) {
-        empty(reply, self.0.request().store.remove(folder, name, true));
+    fn rmdir(&self, _: &Request, directory: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(reply, self.0.request().store.remove(directory, name, true));
     }
 
     fn rename(
         &self,
         _: &Request,
-        folder: INodeNo,
+        directory: INodeNo,
         name: &OsStr,
         new_folder: INodeNo,
         new_name: &OsStr,
@@ -165,7 +165,7 @@ impl Filesystem for Server {
             Err(Errno::EINVAL)
         } else {
             let store = &mut state.store;
-            store.rename((folder, name), (new_folder, new_name), flags)
+            store.rename((directory, name), (new_folder, new_name), flags)
         };
         empty(reply, result);
     }
@@ -270,12 +270,12 @@ impl Filesystem for Server {
     fn readdir(
         &self,
         _: &Request,
-        folder: INodeNo,
+        directory: INodeNo,
         _: FileHandle,
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let entries = self.0.request().list(folder);
+        let entries = self.0.request().list(directory);
         match entries {
             Ok(entries) => {
                 let rest = entries.into_iter().zip(1..).skip(offset as usize);

@@ -1,4 +1,4 @@
-//! What the mount and the test share: the store, the faults in force, the counters.
+//! State shared by the mount and the test: the store, the active faults, the counters.
 //!
 //! One lock guards it all. A request takes it after its latency, and never holds it while
 //! it waits.
@@ -17,7 +17,7 @@ use super::{Counters, DirectIoFault, FallocateFault, Faults, WriteFault};
 
 const TICK: Duration = Duration::from_millis(2);
 
-/// What the mount and the test share.
+/// State shared by the mount and the test.
 #[derive(Debug)]
 pub(super) struct Shared {
     state: Mutex<State>,
@@ -129,7 +129,7 @@ impl State {
         let lies = match self.faults.fallocate {
             FallocateFault::None => false,
             FallocateFault::Unsupported => return Err(Errno::EOPNOTSUPP),
-            FallocateFault::Lies => true,
+            FallocateFault::FalseSuccess => true,
         };
         if !matches!(mode, 0 | KEEP | PUNCH | ZERO | ZERO_KEEP) {
             return Err(Errno::EOPNOTSUPP);
@@ -167,13 +167,16 @@ impl State {
         }
     }
 
-    /// Number, type and name of everything in a folder.
-    pub(super) fn list(&mut self, folder: INodeNo) -> Result<Vec<(INodeNo, FileType, OsString)>> {
+    /// Number, type and name of everything in a directory.
+    pub(super) fn list(
+        &mut self,
+        directory: INodeNo,
+    ) -> Result<Vec<(INodeNo, FileType, OsString)>> {
         let mut entries = vec![
-            (folder, FileType::Directory, ".".into()),
-            (folder, FileType::Directory, "..".into()),
+            (directory, FileType::Directory, ".".into()),
+            (directory, FileType::Directory, "..".into()),
         ];
-        for (name, number) in self.store.names(folder)?.clone() {
+        for (name, number) in self.store.names(directory)?.clone() {
             entries.push((number, self.store.attributes(number)?.kind, name));
         }
         Ok(entries)

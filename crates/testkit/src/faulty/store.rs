@@ -1,4 +1,4 @@
-//! The tree: files and folders in memory, and how much room there is.
+//! The tree: files and directories in memory, and the free space.
 //!
 //! An inode lives as long as a name or the kernel refers to it, so a removed file stays
 //! usable while it is open.
@@ -17,7 +17,7 @@ pub(super) type Result<T> = std::result::Result<T, Errno>;
 #[derive(Debug)]
 pub(super) enum Kind {
     File(Blocks),
-    Folder(BTreeMap<OsString, INodeNo>),
+    Directory(BTreeMap<OsString, INodeNo>),
 }
 
 #[derive(Debug)]
@@ -45,7 +45,7 @@ impl Store {
             next: INodeNo::ROOT.0,
             capacity_blocks: capacity_bytes / BLOCK,
         };
-        let root = store.add(Kind::Folder(BTreeMap::new()), 0o755, (0, 0));
+        let root = store.add(Kind::Directory(BTreeMap::new()), 0o755, (0, 0));
         assert_eq!(root, INodeNo::ROOT);
         store
     }
@@ -57,13 +57,13 @@ impl Store {
     pub(super) fn file(&mut self, number: INodeNo) -> Result<&mut Blocks> {
         match &mut self.get(number)?.kind {
             Kind::File(blocks) => Ok(blocks),
-            Kind::Folder(_) => Err(Errno::EISDIR),
+            Kind::Directory(_) => Err(Errno::EISDIR),
         }
     }
 
-    pub(super) fn names(&mut self, folder: INodeNo) -> Result<&mut BTreeMap<OsString, INodeNo>> {
-        match &mut self.get(folder)?.kind {
-            Kind::Folder(names) => Ok(names),
+    pub(super) fn names(&mut self, directory: INodeNo) -> Result<&mut BTreeMap<OsString, INodeNo>> {
+        match &mut self.get(directory)?.kind {
+            Kind::Directory(names) => Ok(names),
             Kind::File(_) => Err(Errno::ENOTDIR),
         }
     }
@@ -83,8 +83,8 @@ impl Store {
     }
 
     /// Finds a name and counts that the kernel knows its inode.
-    pub(super) fn lookup(&mut self, folder: INodeNo, name: &OsStr) -> Result<FileAttr> {
-        let number = *self.names(folder)?.get(name).ok_or(Errno::ENOENT)?;
+    pub(super) fn lookup(&mut self, directory: INodeNo, name: &OsStr) -> Result<FileAttr> {
+        let number = *self.names(directory)?.get(name).ok_or(Errno::ENOENT)?;
         self.get(number)?.lookups += 1;
         self.attributes(number)
     }
@@ -97,33 +97,38 @@ impl Store {
         }
     }
 
-    /// Makes a file or folder and looks it up.
+    /// Creates a file or directory; the kernel gets a lookup reference to it.
     pub(super) fn create(
         &mut self,
-        folder: INodeNo,
+        directory: INodeNo,
         name: &OsStr,
         kind: Kind,
         mode: u32,
         owner: (u32, u32),
     ) -> Result<FileAttr> {
-        if self.names(folder)?.contains_key(name) {
+        if self.names(directory)?.contains_key(name) {
             return Err(Errno::EEXIST);
         }
         let number = self.add(kind, mode, owner);
-        self.names(folder)?.insert(name.to_owned(), number);
-        self.lookup(folder, name)
+        self.names(directory)?.insert(name.to_owned(), number);
+        self.lookup(directory, name)
     }
 
-    /// Removes the name of a file (`folders` false) or of an empty folder (true).
-    pub(super) fn remove(&mut self, folder: INodeNo, name: &OsStr, folders: bool) -> Result<()> {
-        let number = *self.names(folder)?.get(name).ok_or(Errno::ENOENT)?;
-        match (&self.get(number)?.kind, folders) {
-            (Kind::Folder(names), true) if !names.is_empty() => return Err(Errno::ENOTEMPTY),
-            (Kind::Folder(_), false) => return Err(Errno::EISDIR),
+    /// Removes the name of a file (`directories` false) or of an empty directory (true).
+    pub(super) fn remove(
+        &mut self,
+        directory: INodeNo,
+        name: &OsStr,
+        directories: bool,
+    ) -> Result<()> {
+        let number = *self.names(directory)?.get(name).ok_or(Errno::ENOENT)?;
+        match (&self.get(number)?.kind, directories) {
+            (Kind::Directory(names), true) if !names.is_empty() => return Err(Errno::ENOTEMPTY),
+            (Kind::Directory(_), false) => return Err(Errno::EISDIR),
             (Kind::File(_), true) => return Err(Errno::ENOTDIR),
             _ => {}
         }
-        self.names(folder)?.remove(name);
+        self.names(directory)?.remove(name);
         self.get(number)?.names -= 1;
         self.drop_unused(number);
         Ok(())
@@ -145,8 +150,8 @@ impl Store {
                 Some(_) if !flags.is_empty() => return Err(Errno::EEXIST),
                 Some(there) if there == moved => return Ok(()),
                 Some(_) => {
-                    let is_folder = matches!(self.get(moved)?.kind, Kind::Folder(_));
-                    self.remove(to.0, to.1, is_folder)?;
+                    let is_directory = matches!(self.get(moved)?.kind, Kind::Directory(_));
+                    self.remove(to.0, to.1, is_directory)?;
                 }
                 None => {}
             }
@@ -162,7 +167,7 @@ impl Store {
         let inode = self.get(number)?;
         let (kind, size) = match &inode.kind {
             Kind::File(blocks) => (FileType::RegularFile, blocks.size()),
-            Kind::Folder(names) => (FileType::Directory, names.len() as u64),
+            Kind::Directory(names) => (FileType::Directory, names.len() as u64),
         };
         Ok(FileAttr {
             ino: number,
@@ -211,7 +216,7 @@ impl Inode {
     fn blocks(&self) -> u64 {
         match &self.kind {
             Kind::File(blocks) => blocks.count(),
-            Kind::Folder(_) => 0,
+            Kind::Directory(_) => 0,
         }
     }
 }

@@ -1,8 +1,8 @@
-//! Making the guest's folder: `root` (userland, modules, QEMU), `vmlinux`, `initrd`.
+//! Making the guest's directory: `root` (userland, modules, QEMU), `vmlinux`, `initrd`.
 //!
 //! Debian's kernel is a compressed image in a wrapper for boot loaders. QEMU starts the
 //! ELF file inside at once, without firmware that would take seconds under translation.
-//! The first file system holds busybox and the few modules that reach the host's folders.
+//! The first file system holds busybox and the few modules that reach the host's directories.
 
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
@@ -35,7 +35,7 @@ const USERLAND: [&str; 10] = [
     "qemu-system-x86",
 ];
 
-/// What it takes to mount a share and put a layer over it.
+/// Modules for mounting a share with an overlay.
 const BOOT_MODULES: [&str; 3] = ["9p", "9pnet_virtio", "overlay"];
 
 const INIT: &str = include_str!("init.sh");
@@ -57,7 +57,7 @@ pub(super) fn make(lab: &Path) -> Result<()> {
         .arg(format!("--aptopt=APT::Default-Release \"{BACKPORTS}\""))
         .args(
             ["doc", "man", "locale", "info"]
-                .map(|folder| format!("--dpkgopt=path-exclude=/usr/share/{folder}/*")),
+                .map(|directory| format!("--dpkgopt=path-exclude=/usr/share/{directory}/*")),
         )
         .arg(format!("--include={}", USERLAND.join(",")))
         .arg(SUITE)
@@ -109,7 +109,7 @@ fn unwrap_kernel(wrapped: &Path, kernel: &Path) -> Result<()> {
 
 fn make_initrd(root: &Path, modules: &Path, initrd: &Path) -> Result<()> {
     let tree = initrd.with_extension("tree");
-    for folder in [
+    for directory in [
         "bin",
         "dev",
         "layer",
@@ -119,7 +119,7 @@ fn make_initrd(root: &Path, modules: &Path, initrd: &Path) -> Result<()> {
         "root",
         "sys",
     ] {
-        fs::create_dir_all(tree.join(folder))?;
+        fs::create_dir_all(tree.join(directory))?;
     }
     fs::copy(root.join("usr/bin/busybox"), tree.join("bin/busybox"))?;
     fs::write(tree.join("init"), INIT)?;
@@ -181,16 +181,17 @@ fn boot_modules(root: &Path, modules: &Path) -> Result<Vec<PathBuf>> {
     Ok(ordered)
 }
 
-fn only_entry(folder: &Path) -> Result<PathBuf> {
-    let mut entries = fs::read_dir(folder)?;
+fn only_entry(directory: &Path) -> Result<PathBuf> {
+    let mut entries = fs::read_dir(directory)?;
     match (entries.next(), entries.next()) {
         (Some(entry), None) => Ok(entry?.path()),
-        _ => Err(format!("not one kernel in {}", folder.display()).into()),
+        _ => Err(format!("not one kernel in {}", directory.display()).into()),
     }
 }
 
 fn file_name(path: &Path) -> &OsStr {
-    path.file_name().expect("a path below the guest's folder")
+    path.file_name()
+        .expect("a path below the guest's directory")
 }
 
 #[cfg(test)]
@@ -199,14 +200,17 @@ mod tests {
 
     #[test]
     fn kernel_is_found_behind_false_beginnings() {
-        let folder = tempfile::tempdir().unwrap();
-        let inner = folder.path().join("inner");
+        let directory = tempfile::tempdir().unwrap();
+        let inner = directory.path().join("inner");
         fs::write(&inner, b"\x7fELF the kernel").unwrap();
         let packed = run(tool("gzip").arg("-c").arg(&inner)).unwrap().stdout;
         let mut wrapped = b"loader \x28\xb5\x2f\xfd \x1f\x8b\x08 ".to_vec();
         wrapped.extend(packed);
         wrapped.extend(b"more");
-        let (image, kernel) = (folder.path().join("image"), folder.path().join("vmlinux"));
+        let (image, kernel) = (
+            directory.path().join("image"),
+            directory.path().join("vmlinux"),
+        );
         fs::write(&image, wrapped).unwrap();
         unwrap_kernel(&image, &kernel).unwrap();
         assert_eq!(fs::read(&kernel).unwrap(), b"\x7fELF the kernel");

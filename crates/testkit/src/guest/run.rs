@@ -1,6 +1,6 @@
 //! One run of the guest.
 //!
-//! Host and guest meet in a control folder: the host puts the script there, the guest its
+//! Host and guest meet in a control directory: the host puts the script there, the guest its
 //! output and status. A run without a status is a guest that died or took too long.
 
 use std::fs::{self, File, Permissions};
@@ -94,8 +94,8 @@ fn machine(lab: &Path, control: &Path, options: &Options) -> Result<Command> {
         .args(["-device", "isa-debug-exit,iobase=0xf4,iosize=4"]);
     share(&mut command, &root, "root", ",readonly=on");
     share(&mut command, control, "control", "");
-    if let Some(folder) = &options.shared {
-        share(&mut command, folder, "host", "");
+    if let Some(directory) = &options.shared {
+        share(&mut command, directory, "host", "");
     }
     for (number, disk) in options.disks.iter().enumerate() {
         attach(&mut command, number, disk);
@@ -103,10 +103,10 @@ fn machine(lab: &Path, control: &Path, options: &Options) -> Result<Command> {
     Ok(command)
 }
 
-fn share(command: &mut Command, folder: &Path, tag: &str, further: &str) {
+fn share(command: &mut Command, directory: &Path, tag: &str, further: &str) {
     command.arg("-virtfs").arg(format!(
         "local,path={},mount_tag={tag},security_model=none,multidevs=remap{further}",
-        escape(folder)
+        escape(directory)
     ));
 }
 

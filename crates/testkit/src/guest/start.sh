@@ -1,6 +1,6 @@
 #!/bin/sh
 # Runs the test's script once its disks are there, leaves its output and status in the
-# control folder, and ends the machine.
+# control directory, and ends the machine.
 export PATH=/usr/sbin:/usr/bin HOME=/root LANG=C.UTF-8 TERM=dumb
 modprobe -a nvme virtio_blk ext4
 

@@ -1,4 +1,4 @@
-//! What a file holds and how much space it has.
+//! Contents and allocated space of a file.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -123,8 +123,8 @@ mod tests {
 
     #[test]
     fn first_difference_is_found_past_a_buffer_and_at_an_end() {
-        let folder = tempfile::tempdir().unwrap();
-        let (one, other) = (folder.path().join("a"), folder.path().join("b"));
+        let directory = tempfile::tempdir().unwrap();
+        let (one, other) = (directory.path().join("a"), directory.path().join("b"));
         let mut bytes = vec![7; BUFFER + 100];
         fs::write(&one, &bytes).unwrap();
         fs::write(&other, &bytes[..BUFFER + 50]).unwrap();
@@ -139,8 +139,8 @@ mod tests {
 
     #[test]
     fn first_nonzero_respects_the_range_and_the_end() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("a");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a");
         fs::write(&file, [1, 0, 0, 2]).unwrap();
         assert_eq!(first_nonzero(&file, ByteRange::new(1, 3)).unwrap(), None);
         assert_eq!(first_nonzero(&file, ByteRange::new(1, 4)).unwrap(), Some(3));
@@ -155,8 +155,8 @@ mod tests {
 
     #[test]
     fn sha256_of_nothing_is_the_known_one() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("back\\slash");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("back\\slash");
         fs::write(&file, b"").unwrap();
         assert!(sha256(&file).starts_with("e3b0c44298fc1c14"));
     }

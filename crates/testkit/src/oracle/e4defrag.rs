@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::command::{self, tool};
 
-/// What e4defrag says of one file.
+/// e4defrag's result for one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Defrag {
     /// Extents of the file.

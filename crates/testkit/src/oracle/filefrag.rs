@@ -14,7 +14,7 @@ use crate::command::{self, tool};
 pub struct FileMap {
     /// Size of the file.
     pub size_bytes: u64,
-    /// What is allocated, in order; may reach past the end of the file.
+    /// Allocated ranges, in order; may extend past the end of the file.
     pub extents: Vec<Extent>,
     /// The number of extents that filefrag counts: neighbours in the file that are
     /// neighbours on the device count once.

@@ -1,4 +1,4 @@
-//! `qemu-img` and `qemu-io`: what QEMU makes of disk images, and whether it is content with them.
+//! `qemu-img` and `qemu-io`: QEMU's reading and checking of disk images.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -11,14 +11,14 @@ use serde_json::Value;
 use crate::command::{self, Failure, tool};
 use crate::requires::{self, Requirement};
 
-/// The need of who asks `qemu-img`.
+/// The requirement of a test that runs `qemu-img`.
 pub fn qemu_img() -> Requirement {
     requires::tool("qemu-img")
 }
 
-/// How long somebody who holds an image is waited for: a process that another thread starts has what this one had open, for a
-/// moment.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long to retry while an image is locked: a child forked by another thread inherits this
+/// process's files until its exec.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs `qemu-img`; what it prints.
 ///
@@ -28,17 +28,17 @@ const PATIENCE: Duration = Duration::from_secs(2);
 pub fn qemu(arguments: &[&dyn AsRef<OsStr>]) -> String {
     let mut command = tool("qemu-img");
     command.args(arguments.iter().map(|argument| argument.as_ref()));
-    said(&mut command)
+    output(&mut command)
 }
 
 #[track_caller]
-fn said(command: &mut Command) -> String {
+fn output(command: &mut Command) -> String {
     let started = Instant::now();
     loop {
         match command::text(command) {
-            Ok(said) => return said,
-            Err(failure) if is_lock(&failure) && started.elapsed() < PATIENCE => {
-                thread::sleep(PATIENCE / 40);
+            Ok(output) => return output,
+            Err(failure) if is_lock(&failure) && started.elapsed() < LOCK_TIMEOUT => {
+                thread::sleep(LOCK_TIMEOUT / 40);
             }
             Err(failure) => panic!("{failure}"),
         }
@@ -46,8 +46,8 @@ fn said(command: &mut Command) -> String {
 }
 
 fn is_lock(failure: &Failure) -> bool {
-    let said = failure.to_string();
-    said.contains("Failed to get") && said.contains("lock")
+    let output = failure.to_string();
+    output.contains("Failed to get") && output.contains("lock")
 }
 
 /// Runs `qemu-img` for an answer in JSON.
@@ -56,8 +56,8 @@ fn is_lock(failure: &Failure) -> bool {
 /// When it fails, or prints something else.
 #[track_caller]
 pub fn qemu_json(arguments: &[&dyn AsRef<OsStr>]) -> Value {
-    let said = qemu(arguments);
-    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{error}: {said}"))
+    let output = qemu(arguments);
+    serde_json::from_str(&output).unwrap_or_else(|error| panic!("{error}: {output}"))
 }
 
 /// Runs commands of `qemu-io` on an image or an export.
@@ -71,12 +71,12 @@ pub fn qemu_io(image: impl AsRef<OsStr>, format: &str, commands: &[&str]) -> Str
     for words in commands {
         command.args(["-c", words]);
     }
-    let said = said(command.arg(image));
+    let output = output(command.arg(image));
     assert!(
-        !said.contains("failed") && !said.contains("error"),
-        "{commands:?}: {said}"
+        !output.contains("failed") && !output.contains("error"),
+        "{commands:?}: {output}"
     );
-    said
+    output
 }
 
 /// QEMU finds neither an error nor a leak in a qcow2 image.

@@ -27,7 +27,7 @@ pub enum Filesystem {
     Btrfs,
     /// Memory; no device.
     Tmpfs,
-    /// An overlay whose upper folder is on ext4.
+    /// An overlay whose upper directory is on ext4.
     Overlay,
 }
 
@@ -81,12 +81,12 @@ impl Filesystem {
         }
     }
 
-    /// It is ext4, in whatever shape, and not an overlay.
+    /// It is ext4 with any features, and not an overlay.
     pub fn is_ext4(self) -> bool {
         self != Self::Overlay && self.lower_type() == "ext4"
     }
 
-    /// It is something that `e2fsck` checks.
+    /// `e2fsck` can check it.
     pub fn is_ext(self) -> bool {
         matches!(self.lower_type(), "ext2" | "ext4")
     }
@@ -137,7 +137,7 @@ impl Filesystem {
         arguments
     }
 
-    /// What a test needs to use it, for [`require!`](crate::require).
+    /// The requirement of a test that uses it, for [`require!`](crate::require).
     pub fn requirement(self) -> Requirement {
         let mut needs = vec![
             requires::root(),

@@ -1,11 +1,11 @@
 //! A loop device over a file.
 //!
-//! `losetup --find` asks the kernel for a free number and then takes it; another process
-//! may take it in between, and the kernel makes new nodes as it goes. Both show up as a
-//! failure that goes away, so attaching is tried for some seconds.
+//! `losetup --find` asks the kernel for a free number and then claims it. Another process may claim
+//! it first, and the kernel creates device nodes asynchronously. Both are transient failures, so
+//! attaching is retried for `ATTACH_TIMEOUT`.
 //!
-//! Detaching is finished by the last who has the device open. That may be anybody who
-//! looks at all devices, for a moment; it is waited for.
+//! The kernel detaches at the last close. A process that scans all devices may have it open for a
+//! moment; drop waits for it.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use crate::command::{self, run, tool};
 
-const ATTACH_PATIENCE: Duration = Duration::from_secs(10);
-const DETACH_PATIENCE: Duration = Duration::from_secs(2);
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(10);
+const DETACH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Whether a loop device goes through the page cache to its backing file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ impl LoopDevice {
                         node: node.trim_end().into(),
                     };
                 }
-                Err(failure) if start.elapsed() > ATTACH_PATIENCE => panic!("{failure}"),
+                Err(failure) if start.elapsed() > ATTACH_TIMEOUT => panic!("{failure}"),
                 Err(_) => thread::sleep(Duration::from_millis(50)),
             }
         }
@@ -78,7 +78,7 @@ impl LoopDevice {
         &self.node
     }
 
-    /// Tells the device that its backing file has another size.
+    /// Sets the device's size to that of its backing file.
     ///
     /// # Panics
     /// When it fails.
@@ -106,7 +106,7 @@ impl Drop for LoopDevice {
         // Another file under the number is another device. One that a mount keeps busy
         // although it is gone from the tree goes later, with its last open file.
         let start = Instant::now();
-        while file.is_some() && self.backing() == file && start.elapsed() < DETACH_PATIENCE {
+        while file.is_some() && self.backing() == file && start.elapsed() < DETACH_TIMEOUT {
             thread::sleep(Duration::from_millis(5));
         }
     }

@@ -1,5 +1,6 @@
 //! A mount that is undone when dropped.
 
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -9,10 +10,10 @@ use rustix::mount::{UnmountFlags, unmount};
 use crate::busy::try_while_busy;
 use crate::command::{must, tool};
 
-/// Something mounted somewhere.
+/// A mount, unmounted when dropped.
 ///
-/// Dropped while busy, it is tried for some seconds and then taken out of the tree: it
-/// disappears with its last open file.
+/// If it stays busy for some seconds, it is detached (`MNT_DETACH`) and disappears with its last
+/// open file.
 #[derive(Debug)]
 pub struct Mount {
     place: Option<PathBuf>,
@@ -34,7 +35,23 @@ impl Mount {
         Self::guard(place)
     }
 
-    /// Takes charge of what somebody else mounted at `place`.
+    /// Mounts an overlay at `place`, with new directories `lower`, `upper` and `work` in `layers`.
+    ///
+    /// # Panics
+    /// When it fails.
+    #[track_caller]
+    pub fn overlay(layers: &Path, place: &Path) -> Self {
+        let [lower, upper, work] = ["lower", "upper", "work"].map(|name| {
+            let path = layers.join(name);
+            fs::create_dir(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            path
+        });
+        let [lower, upper, work] = [&lower, &upper, &work].map(|path| path.display());
+        let options = format!("lowerdir={lower},upperdir={upper},workdir={work}");
+        Self::new("overlay", Path::new("overlay"), place, &options)
+    }
+
+    /// Guards an existing mount at `place`.
     pub fn guard(place: &Path) -> Self {
         Self {
             place: Some(place.to_owned()),

@@ -1,9 +1,8 @@
-//! Somebody who reads and writes a device while something else is done to it.
+//! Foreground I/O on a device during another operation.
 //!
-//! A reader and a writer, a block of 4 KiB each time at a random place of a range that is written, with a
-//! pause behind each so that the machine is not full. Each holds the gate for the time of its
-//! request: who closes the gate waits for those in flight, and no request is counted to a phase that
-//! it did not begin and end in.
+//! A reader and a writer, 4 KiB at a random offset of a written range per request, with pauses so
+//! that the machine is not saturated. Each request holds the gate for reading; closing the gate
+//! waits for requests in flight, so each request begins and ends in the phase it is counted for.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{PoisonError, RwLock};
@@ -17,7 +16,7 @@ use crate::random::Random;
 
 /// Bytes of a request.
 const BLOCK: usize = 4096;
-const PAUSE: Duration = Duration::from_micros(50);
+const THINK_TIME: Duration = Duration::from_micros(50);
 
 /// Whether requests are counted.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -32,7 +31,7 @@ pub(super) struct Times {
     pub(super) writes: Vec<Duration>,
 }
 
-/// Who switches the phases.
+/// Switches the phases.
 pub(super) struct Gate {
     phase: RwLock<Phase>,
 }
@@ -103,7 +102,7 @@ fn repeat(
         if stop.load(Ordering::Relaxed) {
             return Ok(times);
         }
-        thread::sleep(PAUSE);
+        thread::sleep(THINK_TIME);
     }
 }
 
@@ -113,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    /// Runs traffic until some of it came in `phase`; the requests counted, and those that came before it.
+    /// Runs traffic until there are requests in `phase`; the counted requests, and those before.
     fn traffic_in(phase: Phase) -> (Times, [u64; 2], [u64; 2]) {
         let device = Statistics::new(MemoryDevice::new(1 << 20));
         let counts = || {
@@ -143,7 +142,7 @@ mod tests {
             .into_iter()
             .zip(before.into_iter().zip(after))
         {
-            // What came between the gate and the first look is counted too.
+            // `before` may miss requests between the gate and the first check.
             assert!((after - before..=after).contains(&(counted.len() as u64)));
         }
     }

@@ -10,7 +10,9 @@ use extant_space::ExtentState;
 use extant_testkit::oracle::filefrag;
 use serde::Deserialize;
 
-use super::{COUNTED, DISK, KILLED, LET_IN, MISSES_MAX, REST, RESUMED, SUM, Work, clear};
+use super::{
+    COUNTED, DISK, KILLED, LET_IN, MISSES_MAX, RESUMED, SECOND_RUN_BYTES, SUM, Work, clear,
+};
 use crate::measured::{Measured, measure, mib};
 
 /// A killed run that holds its file longer than this is a fault.
@@ -60,8 +62,8 @@ impl Work<'_> {
         bail!("{MISSES_MAX} runs in a row ended before their kill")
     }
 
-    /// Runs the command again. The kernel lets go of a killed process's file only when its
-    /// requests have ended: a run that comes before that may be told that the file is in use.
+    /// Runs the command again. The kernel closes a killed process's file only when its
+    /// requests have ended: an earlier run may fail because the file is in use.
     fn next_run(&mut self, killed: Instant) -> Result<Measured> {
         let command = self.create();
         loop {
@@ -71,7 +73,7 @@ impl Work<'_> {
                 Err(error) => return Err(error),
                 Ok(taken) => {
                     let shown = self.context.shown(&command);
-                    self.figures
+                    self.metrics
                         .record(LET_IN, "ms", &shown, tried.as_secs_f64() * 1000.0);
                     return Ok(taken);
                 }
@@ -84,18 +86,18 @@ impl Work<'_> {
     fn record_resume(&mut self, found: u64, created: &Created, counted: u64, disk: Option<u64>) {
         let shown = self.context.shown(&self.create());
         let killed = format!("{shown}, then kill -9; filefrag -v");
-        let figures = &mut self.figures;
-        figures.record(KILLED, "MiB", &killed, mib(found));
-        figures.record(RESUMED, "MiB", &shown, mib(created.resumed_bytes));
-        figures.record(REST, "MiB", &shown, mib(created.written_bytes));
-        figures.record(COUNTED, "MiB", &shown, mib(counted));
+        let metrics = &mut self.metrics;
+        metrics.record(KILLED, "MiB", &killed, mib(found));
+        metrics.record(RESUMED, "MiB", &shown, mib(created.resumed_bytes));
+        metrics.record(SECOND_RUN_BYTES, "MiB", &shown, mib(created.written_bytes));
+        metrics.record(COUNTED, "MiB", &shown, mib(counted));
         // Requests that were in flight may end after the kill: more is there than was found.
         let first = found.max(created.resumed_bytes);
         let second = counted.max(created.written_bytes);
         let size = self.size as f64;
-        figures.record(SUM, "", "", (first + second) as f64 / size);
+        metrics.record(SUM, "", "", (first + second) as f64 / size);
         if let Some(disk) = disk {
-            figures.record(DISK, "", "", disk as f64 / size);
+            metrics.record(DISK, "", "", disk as f64 / size);
         }
     }
 }
@@ -113,10 +115,10 @@ mod tests {
 
     #[test]
     fn partial_file_is_the_one_beside_the_name() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("new.raw");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("new.raw");
         assert_eq!(partial(&file).unwrap(), None);
-        let left = folder.path().join(".new.raw.extant-partial");
+        let left = directory.path().join(".new.raw.extant-partial");
         fs::write(&left, "x").unwrap();
         assert_eq!(partial(&file).unwrap(), Some(left));
     }

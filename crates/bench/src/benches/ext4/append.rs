@@ -1,4 +1,5 @@
-//! The fragmentation test of seeds/1: 64 files side by side, appended 4 KiB at a time in turn, to 64 MiB each.
+//! The fragmentation test of "mballoc scalability" (docs/background.md): 64 files side by side,
+//! appended 4 KiB at a time in turn, to 64 MiB each.
 
 use anyhow::Result;
 use extant_space::{ByteRange, FallocateMode, SpaceFile};
@@ -56,10 +57,10 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
     drop(files);
     drop(root);
     engine.close()?;
-    // The kernel's own tool judges, on the kernel's own mount.
+    // The kernel counts the extents, on its own mount.
     let work = Workdir::new();
     let device = LoopDevice::attach(&image.path);
-    let mount = Mount::new("ext4", device.path(), &work.folder("judged"), "ro");
+    let mount = Mount::new("ext4", device.path(), &work.folder("checked"), "ro");
     let ours = e4defrag(mount.path());
     mount.unmount();
     let mut table = Table::new(&["append, 64 files", "extents/file", "e4defrag score"]);

@@ -14,7 +14,7 @@ use crate::random::Random;
 use crate::table::{Table, number};
 
 /// The least of the ratios.
-pub(super) const LEAST: &str = "bandwidth-least";
+pub(super) const LOWEST_RATE: &str = "bandwidth-least";
 
 const MIB: u64 = 1 << 20;
 const DISK: u64 = 2 << 30;
@@ -47,7 +47,7 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let engine = Filesystem::open(Arc::clone(&device), Options::default())?;
     let file = engine.root()?.create(b"file", &REGULAR)?.file()?;
     file.write_at(&vec![1; SIZE as usize], 0)?;
-    // The device is used where the file lies: what was never written may be faster.
+    // The device is used at the file's blocks: blocks that were never written may be faster.
     let places = places(&file)?;
     let jobs: Vec<Job> = OPERATIONS
         .into_iter()
@@ -80,9 +80,9 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
             }
             Ok(())
         })?;
-        outcome.figures.record(&job.name("engine"), RATE, "", ours);
+        outcome.metrics.record(&job.name("engine"), RATE, "", ours);
         outcome
-            .figures
+            .metrics
             .record(&job.name("device"), RATE, "", theirs);
     }
     drop(file);
@@ -91,21 +91,21 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let mut least = f64::INFINITY;
     for job in jobs {
         let (ours, theirs) = (job.name("engine"), job.name("device"));
-        let ratio = outcome.figures.ratio(&ours, &theirs, RATE)?;
+        let ratio = outcome.metrics.ratio(&ours, &theirs, RATE)?;
         least = least.min(ratio);
         table.row(vec![
             job.name("file"),
-            number(outcome.figures.of(&ours, RATE)?.median()),
-            number(outcome.figures.of(&theirs, RATE)?.median()),
+            number(outcome.metrics.of(&ours, RATE)?.median()),
+            number(outcome.metrics.of(&theirs, RATE)?.median()),
             number(ratio),
         ]);
     }
     outcome.tables.push(table);
-    outcome.goals.insert(LEAST, least.into());
+    outcome.goals.insert(LOWEST_RATE, least.into());
     Ok(())
 }
 
-/// Where each MiB of the file lies; the last of an extent may go on behind it.
+/// The physical address of each MiB of the file; the last of an extent may exceed it.
 fn places(file: &extant_ext4::File) -> Result<Vec<u64>> {
     let extents = file.extents(ByteRange::new(0, SIZE))?;
     (0..SIZE)

@@ -1,5 +1,5 @@
-//! will-it-scale's fallocate2: every thread extends a file of its own 128 times by 8 KiB, truncates it, and again. Both are
-//! counted.
+//! will-it-scale's fallocate2: every thread repeatedly extends its own file 128 times by 8 KiB and
+//! truncates it. Both operations are counted.
 
 use std::fs::{self, File};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -20,7 +20,7 @@ pub(super) const ONE: &str = "fallocate2-one-thread";
 /// 64 threads, over the kernel's total.
 pub(super) const MANY: &str = "fallocate2-64-threads";
 /// The least of the engine's totals on 2 to 64 threads, of the best.
-pub(super) const LEAST: &str = "fallocate2-least-of-best";
+pub(super) const LOWEST_RATE: &str = "fallocate2-least-of-best";
 
 const GIB: u64 = 1 << 30;
 const DISK: u64 = 200 * GIB;
@@ -84,11 +84,11 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
         ));
         let rate = run(&theirs[..threads], window)?;
         outcome
-            .figures
+            .metrics
             .record(&name("kernel", threads), RATE, "", rate / 1e3);
         let rate = run(&ours[..threads], window)?;
         outcome
-            .figures
+            .metrics
             .record(&name("engine", threads), RATE, "", rate / 1e3);
     }
     drop(ours);
@@ -100,7 +100,7 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
 }
 
 fn report(outcome: &mut Outcome) -> Result<()> {
-    let figures = &outcome.figures;
+    let metrics = &outcome.metrics;
     let heading = [
         "fallocate2, threads",
         "engine, k/s",
@@ -113,7 +113,7 @@ fn report(outcome: &mut Outcome) -> Result<()> {
     let mut totals = Vec::new();
     for threads in THREADS {
         let (ours, theirs) = (name("engine", threads), name("kernel", threads));
-        let (ours, theirs) = (figures.of(&ours, RATE)?, figures.of(&theirs, RATE)?);
+        let (ours, theirs) = (metrics.of(&ours, RATE)?, metrics.of(&theirs, RATE)?);
         // One thread has one processor.
         if threads > 1 {
             totals.push(ours.median());
@@ -127,13 +127,13 @@ fn report(outcome: &mut Outcome) -> Result<()> {
             number(ours.median() / theirs.median()),
         ]);
     }
-    let ratio = |threads| figures.ratio(&name("engine", threads), &name("kernel", threads), RATE);
+    let ratio = |threads| metrics.ratio(&name("engine", threads), &name("kernel", threads), RATE);
     let (one, many) = (ratio(1)?, ratio(64)?);
     let best = totals.iter().copied().fold(0.0, f64::max);
     let least = totals.iter().copied().fold(f64::INFINITY, f64::min);
     outcome.goals.insert(ONE, one.into());
     outcome.goals.insert(MANY, many.into());
-    outcome.goals.insert(LEAST, (least / best).into());
+    outcome.goals.insert(LOWEST_RATE, (least / best).into());
     outcome.tables.push(table);
     Ok(())
 }

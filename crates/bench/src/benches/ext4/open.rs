@@ -43,11 +43,11 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
             let start = Instant::now();
             let engine = Filesystem::open(device, options)?;
             let millis = start.elapsed().as_secs_f64() * 1e3;
-            outcome.figures.record(name, MILLIS, "", millis);
+            outcome.metrics.record(name, MILLIS, "", millis);
             engine.close()?;
         }
     }
-    let of = |name| Ok::<_, anyhow::Error>(outcome.figures.of(name, MILLIS)?.median());
+    let of = |name| Ok::<_, anyhow::Error>(outcome.metrics.of(name, MILLIS)?.median());
     let (read_only, read_write) = (of("read-only")?, of("read-write")?);
     let mut table = Table::new(&["open, 64 TiB", "read-only, ms", "read-write, ms", "MiB"]);
     let memory = mib(memory as u64);

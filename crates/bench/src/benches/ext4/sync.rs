@@ -1,5 +1,6 @@
-//! 4 KiB writes, each with fdatasync, one after the other over a file in each state: seeds/0's third table, for the engine and
-//! for the kernel, with and without fast commits.
+//! Sequential 4 KiB writes, each with fdatasync, over a file in each state: the third table of
+//! "Forced zeroes" (docs/background.md), for the engine and for the kernel, with and without fast
+//! commits.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -51,13 +52,13 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
             let path = scratch.path().join("file");
             let rate = theirs(&path, state, window)?;
             outcome
-                .figures
+                .metrics
                 .record(&name("kernel", state, kind), RATE, "", rate);
             std::fs::remove_file(&path)?;
             let file = root.create(b"file", &REGULAR)?.file()?;
             let rate = ours(&file, state, window)?;
             outcome
-                .figures
+                .metrics
                 .record(&name("engine", state, kind), RATE, "", rate);
             drop(file);
             root.unlink(b"file")?;
@@ -69,7 +70,7 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
 }
 
 fn report(outcome: &mut Outcome) -> Result<()> {
-    let figures = &outcome.figures;
+    let metrics = &outcome.metrics;
     let heading = [
         "4 KiB and fdatasync, writes/s",
         "engine",
@@ -84,15 +85,15 @@ fn report(outcome: &mut Outcome) -> Result<()> {
         let mut row = vec![state.to_owned()];
         for (kind, _) in KINDS {
             let (ours, theirs) = (name("engine", state, kind), name("kernel", state, kind));
-            row.push(number(figures.of(&ours, RATE)?.median()));
-            row.push(number(figures.of(&theirs, RATE)?.median()));
-            row.push(number(figures.ratio(&ours, &theirs, RATE)?));
+            row.push(number(metrics.of(&ours, RATE)?.median()));
+            row.push(number(metrics.of(&theirs, RATE)?.median()));
+            row.push(number(metrics.ratio(&ours, &theirs, RATE)?));
         }
         table.row(row);
         let (ours, theirs) = (name("engine", state, ""), name("kernel", state, ""));
         outcome
             .goals
-            .insert(goal, figures.ratio(&ours, &theirs, RATE)?.into());
+            .insert(goal, metrics.ratio(&ours, &theirs, RATE)?.into());
     }
     outcome.tables.push(table);
     Ok(())

@@ -1,4 +1,5 @@
-//! Written zeros: 10 GiB at once, beside `dd` in the kernel's mount; and how `fallocate` grows from 1 GiB to 1 TiB.
+//! Written zeros: 10 GiB at once, beside `dd` in the kernel's mount; and the time of `fallocate`
+//! from 1 GiB to 1 TiB.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -49,11 +50,11 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
             context.settle();
             let device = Arc::new(HostDevice::open(&file, &HostOptions::default())?);
             let millis = one(device, zeroes, size)?;
-            outcome.figures.record(name, MILLIS, "", millis);
+            outcome.metrics.record(name, MILLIS, "", millis);
             on_host = fs::metadata(&file)?.blocks() * 512;
             fs::remove_file(&file)?;
         }
-        let median = outcome.figures.of(name, MILLIS)?.median();
+        let median = outcome.metrics.of(name, MILLIS)?.median();
         slowest = slowest.max(median);
         table.row(vec![name.to_owned(), number(median), number(mib(on_host))]);
     }
@@ -111,11 +112,11 @@ fn peer(context: &Context, outcome: &mut Outcome, size: u64, runs: usize) -> Res
         let millis = start.elapsed().as_secs_f64() * 1e3;
         if round > 0 {
             let shown = context.shown(&command);
-            outcome.figures.record("kernel, dd", MILLIS, &shown, millis);
+            outcome.metrics.record("kernel, dd", MILLIS, &shown, millis);
         }
         fs::remove_file(&file)?;
     }
-    Ok(outcome.figures.of("kernel, dd", MILLIS)?.median())
+    Ok(outcome.metrics.of("kernel, dd", MILLIS)?.median())
 }
 
 fn growth(context: &Context, outcome: &mut Outcome) -> Result<()> {
@@ -125,7 +126,7 @@ fn growth(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let engine = image.open()?;
     let root = engine.root()?;
     let runs = context.options.runs(5, 1);
-    // One more, that reads the bitmaps.
+    // One more run, which reads the bitmaps.
     for round in 0..=runs {
         for size in SIZES {
             context.step(format!("fallocate, round {round}: {}", size_word(size)));
@@ -144,9 +145,9 @@ fn growth(context: &Context, outcome: &mut Outcome) -> Result<()> {
             if round > 0 {
                 let name = name(size);
                 let each = |time: std::time::Duration| time.as_secs_f64() * 1e6 / extents;
-                outcome.figures.record(&name, MAKE, "", each(made));
-                outcome.figures.record(&name, REMOVE, "", each(removed));
-                outcome.figures.record(&name, "extents", "", extents);
+                outcome.metrics.record(&name, MAKE, "", each(made));
+                outcome.metrics.record(&name, REMOVE, "", each(removed));
+                outcome.metrics.record(&name, "extents", "", extents);
             }
         }
     }
@@ -156,14 +157,14 @@ fn growth(context: &Context, outcome: &mut Outcome) -> Result<()> {
     for size in SIZES {
         let mut row = vec![name(size)];
         for unit in ["extents", MAKE, REMOVE] {
-            row.push(number(outcome.figures.of(&name(size), unit)?.median()));
+            row.push(number(outcome.metrics.of(&name(size), unit)?.median()));
         }
         table.row(row);
     }
     outcome.tables.push(table);
     let ratio = |unit| {
         outcome
-            .figures
+            .metrics
             .ratio(&name(SIZES[3]), &name(SIZES[0]), unit)
     };
     let worse = ratio(MAKE)?.max(ratio(REMOVE)?);

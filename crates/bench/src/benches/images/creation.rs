@@ -1,7 +1,7 @@
-//! How long images take to make, and in how many pieces they lie.
+//! Creation times of images, and their extents.
 //!
-//! qemu-img writes through the page cache: `full` is measured with warm memory and with cold, as in `written`. Whole commands, on the
-//! machine's disk; qemu-img does not sync, `extant create` does.
+//! qemu-img writes through the page cache: `full` is measured with warm and with cold memory, as in
+//! `written`. Whole commands on the machine's disk; qemu-img does not sync, `extant create` does.
 
 use std::fs;
 use std::path::Path;
@@ -15,13 +15,13 @@ use super::Place;
 use super::image::{Kind, Side};
 use super::server::shown;
 use crate::bench::{Context, Outcome, rounds};
-use crate::figures::median;
 use crate::goal::Value;
 use crate::measured::measure as take;
+use crate::metrics::median;
 use crate::table::{Table, number, spread};
 use crate::{memory, peers};
 
-/// Time of qemu-img over ours, warm: the least of all formats and modes but `off`, which takes no time.
+/// Time of qemu-img over ours, warm: the minimum over all formats and modes except `off`.
 pub(super) const ALL_MODES: &str = "create-over-qemu";
 /// The same of `full`.
 pub(super) const FULL_WARM: &str = "create-full-over-qemu-warm";
@@ -37,7 +37,7 @@ const FALLOCATE: &str = "create, fallocate -l";
 /// Memory counts as cold when it is this much slower than warm memory.
 const COLD: f64 = 0.6;
 
-/// What free memory is like when a command begins.
+/// State of the free memory before a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Memory {
     Warm,
@@ -46,7 +46,7 @@ enum Memory {
 
 const FULL: [Kind; 2] = [Kind::raw("full"), Kind::qcow2("full")];
 
-/// Both sides of each take turns: every kind with warm memory, `full` with cold as well.
+/// Both sides alternate: every kind with warm memory, `full` with cold as well.
 fn cases() -> impl Iterator<Item = (Kind, Memory)> {
     let warm = Kind::ALL.into_iter().map(|kind| (kind, Memory::Warm));
     warm.chain(FULL.map(|kind| (kind, Memory::Cold)))
@@ -66,7 +66,7 @@ pub(super) fn measure(context: &Context, place: &Place, outcome: &mut Outcome) -
             run(&mut peers::fallocate(&file, place.size, &[]))?;
             let pieces = filefrag_count(&file) as f64;
             let command = shown(context, &command, &file);
-            outcome.figures.record(FALLOCATE, PIECES, &command, pieces);
+            outcome.metrics.record(FALLOCATE, PIECES, &command, pieces);
             fs::remove_file(&file)?;
             continue;
         };
@@ -74,10 +74,10 @@ pub(super) fn measure(context: &Context, place: &Place, outcome: &mut Outcome) -
         context.step(format!("round {}: {name}", round + 1));
         context.settle();
         ready(context, memory, place.size)?;
-        outcome.figures.record(&name, PROBE, "", memory::probe()?);
+        outcome.metrics.record(&name, PROBE, "", memory::probe()?);
         sample(context, kind, side, &file, place.size, &name, outcome)?;
     }
-    judge(outcome)?;
+    evaluate(outcome)?;
     outcome.tables.push(table(outcome)?);
     Ok(())
 }
@@ -104,21 +104,21 @@ fn sample(
     // Delayed extents have no place yet.
     rustix::fs::sync();
     let shown = shown(context, &command, file);
-    let figures = &mut outcome.figures;
-    figures.record(name, SECONDS, &shown, taken.seconds);
-    figures.record(name, PIECES, "", filefrag_count(file) as f64);
+    let metrics = &mut outcome.metrics;
+    metrics.record(name, SECONDS, &shown, taken.seconds);
+    metrics.record(name, PIECES, "", filefrag_count(file) as f64);
     fs::remove_file(file)?;
     Ok(())
 }
 
-fn judge(outcome: &mut Outcome) -> Result<()> {
-    let figures = &outcome.figures;
+fn evaluate(outcome: &mut Outcome) -> Result<()> {
+    let metrics = &outcome.metrics;
     let over = |kind, memory| {
         let (ours, theirs) = (
             name(kind, memory, Side::Extant),
             name(kind, memory, Side::Qemu),
         );
-        figures.ratio(&theirs, &ours, SECONDS)
+        metrics.ratio(&theirs, &ours, SECONDS)
     };
     let least = |kinds: &[Kind], memory| {
         let ratios = kinds.iter().map(|&kind| over(kind, memory));
@@ -126,7 +126,7 @@ fn judge(outcome: &mut Outcome) -> Result<()> {
         let least = ratios.into_iter().reduce(f64::min);
         least.context("a goal without cases")
     };
-    // What takes no time cannot be slower.
+    // A command without measurable time cannot be slower.
     let in_space: Vec<_> = Kind::ALL
         .into_iter()
         .filter(|kind| kind.takes_space() || kind.mode == "metadata")
@@ -137,7 +137,7 @@ fn judge(outcome: &mut Outcome) -> Result<()> {
     let mut pieces = Vec::new();
     for kind in Kind::ALL.into_iter().filter(|kind| kind.takes_space()) {
         let ours = name(kind, Memory::Warm, Side::Extant);
-        pieces.push(figures.ratio(&ours, FALLOCATE, PIECES)?);
+        pieces.push(metrics.ratio(&ours, FALLOCATE, PIECES)?);
     }
     let pieces = pieces.into_iter().reduce(f64::max);
     let goals = &mut outcome.goals;
@@ -148,21 +148,21 @@ fn judge(outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-/// Of the rounds in which memory was cold for qemu-img, the least of the formats: the host does not take back what is free each
-/// time.
+/// The minimum of the formats over the rounds in which memory was cold for qemu-img: the host does
+/// not reclaim free pages in every round.
 fn over_cold(outcome: &Outcome) -> Result<Value> {
     let (mut measured, mut all) = (Vec::new(), Vec::new());
     for kind in FULL {
-        let figures = &outcome.figures;
+        let metrics = &outcome.metrics;
         let (ours, theirs) = (
             name(kind, Memory::Cold, Side::Extant),
             name(kind, Memory::Cold, Side::Qemu),
         );
-        let warm = figures.of(&name(kind, Memory::Warm, Side::Qemu), PROBE)?;
+        let warm = metrics.of(&name(kind, Memory::Warm, Side::Qemu), PROBE)?;
         let limit = warm.median() * COLD;
-        let probes = &figures.of(&theirs, PROBE)?.samples;
-        let times = figures.of(&theirs, SECONDS)?.samples.iter();
-        let times = times.zip(&figures.of(&ours, SECONDS)?.samples);
+        let probes = &metrics.of(&theirs, PROBE)?.samples;
+        let times = metrics.of(&theirs, SECONDS)?.samples.iter();
+        let times = times.zip(&metrics.of(&ours, SECONDS)?.samples);
         let ratios: Vec<_> = probes
             .iter()
             .zip(times)
@@ -170,7 +170,7 @@ fn over_cold(outcome: &Outcome) -> Result<Value> {
             .map(|(_, (theirs, ours))| theirs / ours)
             .collect();
         measured.extend(median(&ratios));
-        all.push(figures.ratio(&theirs, &ours, SECONDS)?);
+        all.push(metrics.ratio(&theirs, &ours, SECONDS)?);
     }
     Ok(match measured.into_iter().reduce(f64::min) {
         Some(ratio) => Value::Measured(ratio),
@@ -193,21 +193,21 @@ fn table(outcome: &Outcome) -> Result<Table> {
         "extents, qemu-img",
         "memory, MiB/s",
     ]);
-    let figures = &outcome.figures;
+    let metrics = &outcome.metrics;
     for (kind, memory) in cases() {
         let [ours, theirs] = Side::BOTH.map(|side| name(kind, memory, side));
-        let seconds = |name: &str| figures.of(name, SECONDS);
-        let pieces = |name: &str| figures.of(name, PIECES).map(|of| number(of.median()));
+        let seconds = |name: &str| metrics.of(name, SECONDS);
+        let pieces = |name: &str| metrics.of(name, PIECES).map(|of| number(of.median()));
         table.row(vec![
             format!("{kind}, {}", word(memory)),
             number(seconds(&ours)?.median()),
             spread(Some(seconds(&ours)?)),
             number(seconds(&theirs)?.median()),
             spread(Some(seconds(&theirs)?)),
-            number(figures.ratio(&theirs, &ours, SECONDS)?),
+            number(metrics.ratio(&theirs, &ours, SECONDS)?),
             pieces(&ours)?,
             pieces(&theirs)?,
-            number(figures.of(&theirs, PROBE)?.median()),
+            number(metrics.of(&theirs, PROBE)?.median()),
         ]);
     }
     Ok(table)

@@ -1,7 +1,8 @@
-//! What the kernel does alone: the random writes of [`load`] to raw images by fio itself, 64 at a time, without a server.
+//! The kernel alone: the random writes of [`load`] to raw images by fio, queue depth 64, without a
+//! server.
 //!
-//! A server adds to that what a client and a socket cost. Where the kernel allocates, converts and goes by way of a loop device in the
-//! processor's time, its own share is the larger one, and bounds what a ratio of two servers can be.
+//! A server adds the cost of a client and a socket. Where allocation, conversion and the loop
+//! device take most of the processor time, the kernel's share bounds the ratio of two servers.
 
 use std::fs;
 
@@ -42,7 +43,7 @@ pub(super) fn measure(context: &Context, places: &[Place], outcome: &mut Outcome
             .set("runtime", context.options.pick(5, 1));
         let done = fio.run()?;
         let command = shown(context, &fio.command(), &file);
-        outcome.figures.record(&name, RATE, &command, done.iops);
+        outcome.metrics.record(&name, RATE, &command, done.iops);
         fs::remove_file(file)?;
     }
     let table = table(places, outcome)?;
@@ -63,13 +64,13 @@ fn table(places: &[Place], outcome: &Outcome) -> Result<Table> {
             let alone = name(place, kind);
             let share = |side| {
                 let served = load::name(place, kind, &WRITE_64, side);
-                outcome.figures.ratio(&served, &alone, RATE)
+                outcome.metrics.ratio(&served, &alone, RATE)
             };
-            let figures = outcome.figures.of(&alone, RATE)?;
+            let metrics = outcome.metrics.of(&alone, RATE)?;
             table.row(vec![
                 format!("{}, {kind}", place.name),
-                number(figures.median()),
-                spread(Some(figures)),
+                number(metrics.median()),
+                spread(Some(metrics)),
                 number(share(Side::Extant)?),
                 number(share(Side::Qemu)?),
             ]);

@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::bench::{Context, size_word};
 use crate::peers;
 
-/// Who makes an image and serves it.
+/// The program that makes an image and serves it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
     Extant,
@@ -35,7 +35,7 @@ pub(super) struct Kind {
 }
 
 impl Kind {
-    /// All that both sides make and serve.
+    /// All kinds of images.
     pub(super) const ALL: [Self; 7] = [
         Self::raw("off"),
         Self::raw("falloc"),
@@ -60,7 +60,7 @@ impl Kind {
         }
     }
 
-    /// Whether all of its space is taken when it is made.
+    /// Whether it is fully allocated at creation.
     pub(super) fn takes_space(self) -> bool {
         matches!(self.mode, "falloc" | "full")
     }

@@ -1,7 +1,7 @@
-//! What clients get of each server: requests of each kind, on images of each kind, in each place.
+//! Request rates of each server: requests of each kind, on images of each kind, at each location.
 //!
-//! A sample is one image, made and served: what is written at random goes to a fresh one for each depth, what is written in
-//! order to another, which is then full of data and read.
+//! A sample is one image, made and served. Random writes use a new image for each queue depth;
+//! sequential writes fill another one, which is then read.
 
 use std::fs;
 
@@ -36,7 +36,7 @@ pub(super) const RATE: &str = "requests/s";
 const CPU_UNIT: &str = "us CPU/request";
 const PEAK_UNIT: &str = "MiB peak memory";
 
-/// What a client does.
+/// A client's workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Job {
     name: &'static str,
@@ -53,7 +53,7 @@ const READ_64: Job = Job::random("read, depth 64", "randread", 64);
 const WRITE_IN_ORDER: Job = Job::in_order("write 1 MiB in order", "write");
 const READ_IN_ORDER: Job = Job::in_order("read 1 MiB in order", "read");
 
-/// One image each, with what is done to it.
+/// The workloads of each image.
 const SAMPLES: [&[Job]; 3] = [
     &[WRITE_1],
     &[WRITE_64],
@@ -95,23 +95,23 @@ impl Job {
     }
 }
 
-/// What a goal is about: the worst ratio of these cases, ours over theirs.
-struct Judgement {
+/// The cases of a goal: its value is their lowest ratio, ours over theirs.
+struct GoalCases {
     goal: &'static str,
     kinds: &'static [Kind],
     jobs: &'static [Job],
     unit: &'static str,
 }
 
-const JUDGEMENTS: [Judgement; 7] = [
-    Judgement::of(DEPTH_1, &Kind::ALL, &[WRITE_1]),
-    Judgement::of(DEPTH_64_OFF, &[Kind::qcow2("off")], &[WRITE_64]),
-    Judgement::of(
+const GOAL_CASES: [GoalCases; 7] = [
+    GoalCases::of(DEPTH_1, &Kind::ALL, &[WRITE_1]),
+    GoalCases::of(DEPTH_64_OFF, &[Kind::qcow2("off")], &[WRITE_64]),
+    GoalCases::of(
         DEPTH_64_MAPPED,
         &[Kind::qcow2("metadata"), Kind::qcow2("falloc")],
         &[WRITE_64],
     ),
-    Judgement::of(
+    GoalCases::of(
         DEPTH_64_FULL,
         &[
             Kind::raw("off"),
@@ -121,9 +121,9 @@ const JUDGEMENTS: [Judgement; 7] = [
         ],
         &[WRITE_64],
     ),
-    Judgement::of(READS, &Kind::ALL, &[READ_1, READ_64]),
-    Judgement::of(IN_ORDER, &Kind::ALL, &[WRITE_IN_ORDER, READ_IN_ORDER]),
-    Judgement {
+    GoalCases::of(READS, &Kind::ALL, &[READ_1, READ_64]),
+    GoalCases::of(IN_ORDER, &Kind::ALL, &[WRITE_IN_ORDER, READ_IN_ORDER]),
+    GoalCases {
         goal: CPU,
         kinds: &Kind::ALL,
         jobs: &[WRITE_64, READ_64],
@@ -131,7 +131,7 @@ const JUDGEMENTS: [Judgement; 7] = [
     },
 ];
 
-impl Judgement {
+impl GoalCases {
     const fn of(goal: &'static str, kinds: &'static [Kind], jobs: &'static [Job]) -> Self {
         Self {
             goal,
@@ -141,14 +141,14 @@ impl Judgement {
         }
     }
 
-    fn judge(&self, places: &[Place], outcome: &mut Outcome) -> Result<()> {
+    fn evaluate(&self, places: &[Place], outcome: &mut Outcome) -> Result<()> {
         let mut ratios = Vec::new();
         for place in places {
             for &kind in self.kinds {
                 for job in self.jobs {
                     let ours = name(place, kind, job, Side::Extant);
                     let theirs = name(place, kind, job, Side::Qemu);
-                    let ratio = outcome.figures.ratio(&ours, &theirs, self.unit)?;
+                    let ratio = outcome.metrics.ratio(&ours, &theirs, self.unit)?;
                     ratios.push((ratio, format!("{}, {kind}, {}", place.name, job.name)));
                 }
             }
@@ -167,14 +167,14 @@ impl Judgement {
     }
 }
 
-/// Takes the samples, judges and shows them.
+/// Takes the samples, evaluates the goals and adds the tables.
 pub(super) fn measure(context: &Context, places: &[Place], outcome: &mut Outcome) -> Result<()> {
     take_samples(context, places, outcome)?;
-    for judgement in &JUDGEMENTS {
-        judgement.judge(places, outcome)?;
+    for cases in &GOAL_CASES {
+        cases.evaluate(places, outcome)?;
     }
     let peak = outcome
-        .figures
+        .metrics
         .of(&format!("server, {}", Side::Extant), PEAK_UNIT)?;
     outcome.goals.insert(PEAK, peak.max().into());
     outcome.tables.push(table(places, outcome)?);
@@ -197,16 +197,16 @@ fn table(places: &[Place], outcome: &Outcome) -> Result<Table> {
         for kind in Kind::ALL {
             for job in SAMPLES.into_iter().flatten() {
                 let [ours, theirs] = Side::BOTH.map(|side| name(place, kind, job, side));
-                let figures = &outcome.figures;
-                let rate = |name: &str| figures.of(name, RATE);
-                let cpu = |name: &str| figures.of(name, CPU_UNIT).map(|cpu| number(cpu.median()));
+                let metrics = &outcome.metrics;
+                let rate = |name: &str| metrics.of(name, RATE);
+                let cpu = |name: &str| metrics.of(name, CPU_UNIT).map(|cpu| number(cpu.median()));
                 table.row(vec![
                     format!("{}, {kind}, {}", place.name, job.name),
                     number(rate(&ours)?.median()),
                     spread(Some(rate(&ours)?)),
                     number(rate(&theirs)?.median()),
                     spread(Some(rate(&theirs)?)),
-                    number(figures.ratio(&ours, &theirs, RATE)?),
+                    number(metrics.ratio(&ours, &theirs, RATE)?),
                     cpu(&ours)?,
                     cpu(&theirs)?,
                 ]);
@@ -219,7 +219,7 @@ fn table(places: &[Place], outcome: &Outcome) -> Result<Table> {
 fn peaks(outcome: &Outcome) -> Result<Table> {
     let mut table = Table::new(&["server", "peak memory, the most, MiB"]);
     for side in Side::BOTH {
-        let peak = outcome.figures.of(&format!("server, {side}"), PEAK_UNIT)?;
+        let peak = outcome.metrics.of(&format!("server, {side}"), PEAK_UNIT)?;
         table.row(vec![side.to_string(), number(peak.max())]);
     }
     Ok(table)
@@ -248,7 +248,7 @@ fn take_samples(context: &Context, places: &[Place], outcome: &mut Outcome) -> R
     Ok(())
 }
 
-/// One image, from its making to its end.
+/// One sample: creates, serves, measures and removes an image.
 fn sample(
     context: &Context,
     place: &Place,
@@ -268,19 +268,19 @@ fn sample(
         let cpu = (server.cpu_seconds()? - before) * 1e6 / done.requests as f64;
         let name = name(place, kind, job, side);
         let command = shown(context, &fio.command(), &file);
-        let figures = &mut outcome.figures;
-        figures.record(&name, RATE, &command, done.iops);
-        figures.record(&name, CPU_UNIT, "", cpu);
+        let metrics = &mut outcome.metrics;
+        metrics.record(&name, RATE, &command, done.iops);
+        metrics.record(&name, CPU_UNIT, "", cpu);
     }
     let command = server.command.clone();
     let peak = mib(server.end()?);
     let name = format!("server, {side}");
-    outcome.figures.record(&name, PEAK_UNIT, &command, peak);
+    outcome.metrics.record(&name, PEAK_UNIT, &command, peak);
     fs::remove_file(file)?;
     Ok(())
 }
 
-/// Of the figures of one kind of request.
+/// Name of the metrics of one kind of request.
 pub(super) fn name(place: &Place, kind: Kind, job: &Job, side: Side) -> String {
     format!("{}, {kind}, {}, {side}", place.name, job.name)
 }
@@ -311,20 +311,20 @@ mod tests {
                 for (side, value) in [(Side::Extant, ours), (Side::Qemu, 1.0)] {
                     let name = name(&place, kind, &job, side);
                     for unit in [RATE, CPU_UNIT] {
-                        outcome.figures.record(&name, unit, "", value);
+                        outcome.metrics.record(&name, unit, "", value);
                     }
                 }
             }
         }
         let places = [place];
         let mut worst = |goal, unit| {
-            let judgement = Judgement {
+            let cases = GoalCases {
                 goal,
                 kinds: &Kind::ALL,
                 jobs: &[WRITE_64, READ_64],
                 unit,
             };
-            judgement.judge(&places, &mut outcome).unwrap();
+            cases.evaluate(&places, &mut outcome).unwrap();
             outcome.goals[goal].clone()
         };
         assert_eq!(worst("rates", RATE), 1.0.into());

@@ -14,7 +14,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::image::{Kind, Side};
 use crate::bench::Context;
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A server; it is killed when this is dropped, if it still runs.
 pub(super) struct Server {
@@ -25,7 +25,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Serves `file`, of which nobody keeps anything in memory.
+    /// Serves `file` without any page cache.
     pub(super) fn start(context: &Context, side: Side, kind: Kind, file: &Path) -> Result<Self> {
         let socket = context.file("socket");
         let mut command = match side {
@@ -59,7 +59,7 @@ impl Server {
                 bail!("`{}` ended with {status}", self.command);
             }
             ensure!(
-                start.elapsed() < PATIENCE,
+                start.elapsed() < START_TIMEOUT,
                 "`{}` is not there",
                 self.command
             );
@@ -88,19 +88,19 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended.
+        // It may have ended already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A command without the folders of this run.
+/// A command without the directories of this run.
 pub(super) fn shown(context: &Context, command: &Command, file: &Path) -> String {
-    let folder = file.parent().unwrap_or(Path::new("")).display().to_string();
-    context.shown(command).replace(&folder, "DIR")
+    let directory = file.parent().unwrap_or(Path::new("")).display().to_string();
+    context.shown(command).replace(&directory, "DIR")
 }
 
-/// Of this process and all its threads, in user mode and in the kernel: fields 14 and 15 of proc(5).
+/// User and system time of a process with all its threads: fields 14 and 15 in proc(5).
 fn cpu_ticks(stat: &str) -> Option<u64> {
     // The second field may hold anything.
     let (_, rest) = stat.rsplit_once(") ")?;

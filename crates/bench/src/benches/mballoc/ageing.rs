@@ -1,8 +1,8 @@
-//! A disk that has been in use: random files created and removed for a long time.
+//! An aged disk: random files created and removed for a long time.
 //!
-//! Sizes are log-uniform from 4 KiB to 4 MiB: as many files of 4 to 8 KiB as of 2 to 4 MiB. Every file
-//! asks for all of its blocks at once. The disk is filled, then a random file is removed whenever it is
-//! full and one is created whenever it is not. All follows from the seed.
+//! Sizes are log-uniform from 4 KiB to 4 MiB: as many files of 4 to 8 KiB as of 2 to 4 MiB. Every
+//! file allocates all of its blocks at once. The disk is filled; then a random file is removed
+//! whenever it is full, and one is created whenever it is not. The seed determines everything.
 
 use std::ops::ControlFlow;
 
@@ -25,8 +25,8 @@ pub(super) struct Aged {
 }
 
 impl Aged {
-    /// A disk of `gibibytes` that is filled to `share` of its size and aged until `operations` files
-    /// have been created or removed. None are for a share of 0.
+    /// A disk of `gibibytes` that is filled to `share` of its size and aged by `operations`
+    /// creations and removals; none for a share of 0.
     pub(super) fn new(
         options: &Options,
         gibibytes: u64,

@@ -1,8 +1,8 @@
-//! Disks as mkfs.ext4 leaves them, as far as an allocator sees them.
+//! Block bitmaps of disks after mkfs.ext4.
 //!
-//! Groups of 32,768 blocks of 4 KiB. With flex_bg every sixteenth holds the bitmaps and inode tables of
-//! sixteen, and with sparse_super some hold a copy of the superblock and the descriptors: the free
-//! space of an empty disk is not one run.
+//! Groups of 32,768 blocks of 4 KiB. With flex_bg every sixteenth group holds the bitmaps and inode
+//! tables of sixteen groups, and with sparse_super some hold a backup of the superblock and the
+//! descriptors: the free space of an empty disk is not one run.
 
 use extant_mballoc::{BitmapSource, Block, Geometry, GroupNumber};
 use extant_space::Result;
@@ -12,7 +12,7 @@ const GIB: u64 = 1 << 18;
 /// Blocks of a group.
 pub(super) const GROUP: u32 = 32_768;
 
-/// Groups whose metadata lie together.
+/// Groups per flex group.
 const FLEX: u32 = 16;
 /// Two bitmaps and an inode table of 512 blocks for each of them.
 const FLEX_BLOCKS: u32 = FLEX * (1 + 1 + 512);

@@ -1,11 +1,11 @@
-//! will-it-scale's fallocate2 on the allocator alone: every thread has a file that it extends 128 times
-//! by 8 KiB, to 1 MiB, then truncates; and again.
+//! will-it-scale's fallocate2 on the allocator alone: every thread repeatedly extends its file 128
+//! times by 8 KiB, to 1 MiB, then truncates it.
 //!
-//! As in a file system, what is freed names its transaction, and a transaction commits every 100 ms. It
-//! commits when no thread is inside it any more, as a journal waits for its handles.
+//! As in a file system, freed blocks belong to a transaction, and a transaction commits every
+//! 100 ms, when no thread has a handle of it.
 //!
-//! A thread's count and its transaction lie in a cache line of its own: the measurement adds no
-//! sharing to what is measured.
+//! A thread's counter and transaction have their own cache line, so that the measurement adds no
+//! false sharing.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::thread;
@@ -27,7 +27,7 @@ pub(super) const DISK_GIB: u64 = 200;
 const COMMIT_EVERY: Duration = Duration::from_millis(100);
 /// Bitmaps are read and windows opened before the clock starts.
 const WARM_UP: Duration = Duration::from_millis(50);
-/// Of so many allocations one is timed; no divisor of a round, so that all of them get their turn.
+/// Every n-th allocation is timed; n is coprime to the round, so that all positions are sampled.
 const TIMED_EVERY: u32 = 17;
 /// Timed allocations of all threads together, at most.
 const TIMED_MAX: usize = 1 << 21;
@@ -35,13 +35,13 @@ const TIMED_MAX: usize = 1 << 21;
 /// Which allocations are timed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Timing {
-    /// None: only their number counts.
+    /// No times, only the number.
     Off,
     /// A sample of them.
     Sampled,
 }
 
-/// What a run found.
+/// Result of a run.
 pub(super) struct Sample {
     /// Allocations a second, of all threads together.
     pub(super) rate: f64,
@@ -55,14 +55,14 @@ pub(super) struct Sample {
     pub(super) times: Vec<Duration>,
 }
 
-/// What a thread shows of itself.
+/// Per-thread state that other threads read.
 struct Shown {
     allocations: AtomicU64,
     /// The transaction that it is in, or has been in last.
     transaction: AtomicU32,
 }
 
-/// What all threads look at.
+/// State shared by all threads.
 struct Stage<'a> {
     allocator: &'a Allocator,
     /// The transaction that runs.
@@ -95,7 +95,7 @@ pub(super) fn run(
         }
         anyhow::Ok((rate, times))
     })?;
-    // Only now: it asks every owner for its lock, and a thread may have lost its processor with that.
+    // After the run: it takes every owner's lock, which a preempted thread may hold.
     let statistics = allocator.statistics();
     let each = |count: u64| count as f64 / statistics.requests.max(1) as f64;
     Ok(Sample {
@@ -121,7 +121,7 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// One thread: rounds until it is told to stop. The times it took, if it is to take any.
+    /// One thread: rounds until the stop flag is set. Returns the sampled times, if any.
     fn work(&self, number: usize, timing: Timing) -> Result<Vec<Duration>> {
         let owner = self.allocator.owner(number as u64, 0);
         let shown = &self.shown[number];

@@ -1,9 +1,9 @@
-//! Into how many pieces files fall that grow side by side, on an empty disk and on aged ones.
+//! Extents of files that grow side by side, on an empty disk and on aged ones.
 //!
-//! 64 writers append 4 KiB each time, one after the other in random order, until every file has 64 MiB.
-//! Then the files are closed. Beside the extents stands the least that any allocator could have made of
-//! the same free space: the number of free runs, the longest first, that the files take. Which runs there
-//! are is the work of the allocator's own ageing.
+//! 64 writers append 4 KiB each time, in random order, until every file has 64 MiB. Then the files
+//! are closed. The table also has the minimum that any allocator could reach with the same free
+//! space: the number of free runs, the longest first, that the files need. The runs themselves are
+//! a result of the allocator's own ageing.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ use extant_mballoc::{BlockRange, Goal, Options as Behaviour, Request};
 use super::ageing::Aged;
 use super::{append, behaviours};
 use crate::bench::{Context, Outcome};
-use crate::figures::Figures;
+use crate::metrics::Metrics;
 use crate::random::Random;
 use crate::table::{Table, number};
 
@@ -21,7 +21,7 @@ use crate::table::{Table, number};
 pub(super) struct Disk {
     name: &'static str,
     gibibytes: u64,
-    /// How full it is before.
+    /// Share of used blocks before the test.
     share: f64,
     /// Goal: extents per file.
     pub(super) extents: &'static str,
@@ -62,13 +62,13 @@ const FIRST_OWNER: u64 = 1 << 40;
 const SEED: u64 = 64;
 
 const EXTENTS: &str = "extents/file";
-const MOST: &str = "extents, most";
-const LEAST: &str = "extents/file, least possible";
+const EXTENTS_MAX: &str = "extents, most";
+const EXTENTS_MIN_POSSIBLE: &str = "extents/file, least possible";
 const FREE: &str = "free extents/file";
 const FREE_BEFORE: &str = "free extents/file before";
 const AGED: &str = "ns/operation aged";
 
-/// What the files and the free space look like.
+/// Extents of the files, and the free space.
 struct Found {
     extents: f64,
     most: usize,
@@ -85,11 +85,11 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
         for (name, options) in &behaviours {
             context.step(format!("fragmentation: {}, {name}", disk.name));
             let found = one(disk, options, operations)?;
-            let figure = format!("{}, {name}", disk.name);
-            let mut record = |unit, value| outcome.figures.record(&figure, unit, "", value);
+            let metric = format!("{}, {name}", disk.name);
+            let mut record = |unit, value| outcome.metrics.record(&metric, unit, "", value);
             record(EXTENTS, found.extents);
-            record(MOST, found.most as f64);
-            record(LEAST, found.least);
+            record(EXTENTS_MAX, found.most as f64);
+            record(EXTENTS_MIN_POSSIBLE, found.least);
             record(FREE_BEFORE, found.free_before);
             record(FREE, found.free);
             if let Some(nanos) = found.aged_nanos {
@@ -97,13 +97,13 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
             }
         }
         let ours = format!("{}, {}", disk.name, behaviours[0].0);
-        let value = |unit| anyhow::Ok(outcome.figures.of(&ours, unit)?.median());
+        let value = |unit| anyhow::Ok(outcome.metrics.of(&ours, unit)?.median());
         let (extents, free) = (value(EXTENTS)?, value(FREE)?);
         outcome.goals.insert(disk.extents, extents.into());
         outcome.goals.insert(disk.free, free.into());
     }
     let names = behaviours.map(|(name, _)| name);
-    outcome.tables.push(table(&names, &outcome.figures)?);
+    outcome.tables.push(table(&names, &outcome.metrics)?);
     outcome.notes.push(format!(
         "aged by {operations} creates and removals of files of 4 KiB to 4 MiB, log-uniform; free extents \
          are counted when all files are closed, for each file on the disk, old ones among them; one run, \
@@ -130,7 +130,7 @@ fn one(disk: &Disk, options: &Behaviour, operations: u64) -> Result<Found> {
     })
 }
 
-/// Writes files of so many blocks and closes them; the extents of each.
+/// Writes files of `blocks` blocks and closes them; returns the extents of each.
 fn write(aged: &Aged, blocks: u32) -> Result<Vec<usize>> {
     let mut random = Random::new(SEED);
     let owners: Vec<_> = (0..WRITERS as u64)
@@ -169,7 +169,7 @@ fn least_extents(runs: &[u32]) -> usize {
     taken.count().max(WRITERS)
 }
 
-fn table(names: &[&str], figures: &Figures) -> Result<Table> {
+fn table(names: &[&str], metrics: &Metrics) -> Result<Table> {
     let mut table = Table::new(&[
         "64 files of 64 MiB, side by side",
         EXTENTS,
@@ -181,11 +181,18 @@ fn table(names: &[&str], figures: &Figures) -> Result<Table> {
     ]);
     for disk in &DISKS {
         for name in names {
-            let figure = format!("{}, {name}", disk.name);
-            let mut row = vec![figure.clone()];
-            for unit in [EXTENTS, MOST, LEAST, FREE, FREE_BEFORE, AGED] {
-                let figure = figures.get(&figure, unit);
-                row.push(figure.map_or_else(String::new, |figure| number(figure.median())));
+            let metric = format!("{}, {name}", disk.name);
+            let mut row = vec![metric.clone()];
+            for unit in [
+                EXTENTS,
+                EXTENTS_MAX,
+                EXTENTS_MIN_POSSIBLE,
+                FREE,
+                FREE_BEFORE,
+                AGED,
+            ] {
+                let metric = metrics.get(&metric, unit);
+                row.push(metric.map_or_else(String::new, |metric| number(metric.median())));
             }
             table.row(row);
         }

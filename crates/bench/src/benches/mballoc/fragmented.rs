@@ -1,7 +1,8 @@
-//! Disks of any size that are 95% full and in pieces, made up group by group from a seed.
+//! Fragmented disks of any size, 95% full, generated group by group from a seed.
 //!
-//! 31 of 32 groups have up to 8% free, in runs of 1 to 256 blocks; one has 20% to 52%, in runs of up to
-//! 8,192. Lengths are log-uniform. Nothing is stored: a bitmap is drawn when it is loaded.
+//! 31 of 32 groups have up to 8% free, in runs of 1 to 256 blocks; one has 20% to 52%, in runs of
+//! up to 8,192. Lengths are log-uniform. Nothing is stored: a bitmap is generated when it is
+//! loaded.
 
 use extant_mballoc::{BitmapSource, Geometry, GroupNumber};
 use extant_space::Result;
@@ -9,7 +10,7 @@ use extant_space::Result;
 use super::disk::{self, GROUP};
 use crate::random::Random;
 
-/// One group in so many has room.
+/// One group in this number has much free space.
 const ROOMY_EVERY: f64 = 32.0;
 
 /// The disk.
@@ -18,7 +19,7 @@ pub(super) struct Fragmented {
     seed: u64,
 }
 
-/// What a group is like, and the numbers that its runs are drawn from.
+/// A group's parameters, and the generator of its runs.
 struct Sketch {
     random: Random,
     free: u32,

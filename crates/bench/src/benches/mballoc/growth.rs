@@ -1,12 +1,13 @@
-//! What an allocation costs on disks of 64 GiB to 64 TiB.
+//! The cost of an allocation on disks of 64 GiB to 64 TiB.
 //!
-//! One block, and 2,048 blocks: as many requests as it takes until those are had. No windows, so that
-//! every request goes to the groups. Eight allocations are held at a time, the oldest is freed for the
-//! next; freeing is not timed. Goals are either none (the owner's stream goal) or random blocks in 512
-//! groups spread evenly over the disk: the same number at every size, and visited before until no bitmap
-//! is read any more, so that what differs is the search and not the processor's cache. What the first
-//! visit costs, which reads bitmaps, is shown beside it, with goals anywhere; and what it costs to find out
-//! that there is no run of a length, twice.
+//! - One block, and 2,048 blocks by as many requests as necessary.
+//! - No windows: every request searches the groups.
+//! - Eight allocations are held; the oldest is freed for the next. Freeing is not timed.
+//! - Goals are either none (the owner's stream goal) or random blocks in 512 groups spread evenly
+//!   over the disk. The number is the same at every size, and the groups are visited before until
+//!   all bitmaps are loaded, so that only the search differs and not the processor's cache.
+//! - Separate rows: the first visit, which reads bitmaps, with goals anywhere; and a search that
+//!   finds no run of the length, twice.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -22,8 +23,8 @@ use extant_space::ErrorKind;
 use super::disk::GROUP;
 use super::fragmented::Fragmented;
 use crate::bench::{Context, Outcome, rounds};
-use crate::figures::Figures;
 use crate::latency::{Latencies, clock_cost};
+use crate::metrics::Metrics;
 use crate::random::Random;
 use crate::table::{Table, number};
 
@@ -43,7 +44,7 @@ pub(super) const LARGEST: usize = SIZES.len() - 1;
 pub(super) const SEED: u64 = 95;
 /// Allocations that are held.
 const HELD: usize = 8;
-/// Groups that the random goals lie in.
+/// Groups that contain the random goals.
 const GOAL_GROUPS: u32 = 512;
 /// Visits of all goals before the clock starts, at most.
 const VISITS_MAX: usize = 200;
@@ -74,7 +75,7 @@ enum Place {
     Stream,
     /// A block in one of the groups visited before.
     Visited,
-    /// A block anywhere, on a disk nobody has looked at.
+    /// A block anywhere, on a disk without loaded bitmaps.
     Cold,
 }
 
@@ -129,24 +130,24 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
             let allocator = open(gibibytes)?;
             let open_millis = start.elapsed().as_secs_f64() * 1e3;
             outcome
-                .figures
+                .metrics
                 .record(&format!("open, {name}"), MILLIS, "", open_millis);
             let operations = match case.place {
                 Place::Cold => GOAL_GROUPS as usize,
                 _ => operations,
             };
             let found = one(&allocator, case, operations)?;
-            let figure = format!("{}, {name}", case.name);
-            let mut record = |unit, value| outcome.figures.record(&figure, unit, "", value);
+            let metric = format!("{}, {name}", case.name);
+            let mut record = |unit, value| outcome.metrics.record(&metric, unit, "", value);
             let median = found.latencies.quantile(0.5).saturating_sub(clock);
             record(NANOS, median.as_nanos() as f64);
             record(SCANNED, found.scanned);
             record(LOADED, found.loaded);
             record(PIECES, found.pieces);
         }
-        fail(&open(gibibytes)?, name, &mut outcome.figures)?;
+        fail(&open(gibibytes)?, name, &mut outcome.metrics)?;
     }
-    outcome.tables.push(costs(&outcome.figures)?);
+    outcome.tables.push(costs(&outcome.metrics)?);
     outcome.notes.push(
         "growth: the median of each size; ratios are those of the rounds; 2,048 blocks are had in as many \
          requests as it takes (pieces); a goal of growth has the worse of its stream and random goals"
@@ -154,14 +155,14 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
     );
     for goal in [ONE, MANY] {
         let counted = CASES.iter().filter(|case| case.goal == Some(goal));
-        let ratios: Result<Vec<_>> = counted.map(|case| ratio(case, &outcome.figures)).collect();
+        let ratios: Result<Vec<_>> = counted.map(|case| ratio(case, &outcome.metrics)).collect();
         let worst = ratios?.into_iter().fold(0.0, f64::max);
         outcome.goals.insert(goal, worst.into());
     }
     Ok(())
 }
 
-/// What one case found.
+/// Result of one case.
 struct Found {
     latencies: Latencies,
     scanned: f64,
@@ -221,7 +222,7 @@ fn visit(allocator: &Allocator, owner: &Owner, held: &mut Held, case: Case) -> R
 }
 
 /// Asks twice for what is not there: the bitmaps that might have it are read, then it is known.
-fn fail(allocator: &Allocator, size: &str, figures: &mut Figures) -> Result<()> {
+fn fail(allocator: &Allocator, size: &str, metrics: &mut Metrics) -> Result<()> {
     let owner = allocator.owner(0, 0);
     let mut request = request(TOO_LONG, Goal::Anywhere);
     request.minimum = TOO_LONG;
@@ -235,8 +236,8 @@ fn fail(allocator: &Allocator, size: &str, figures: &mut Figures) -> Result<()> 
         let after = allocator.statistics();
         let scanned = total(&after.groups_scanned) - total(&before.groups_scanned);
         let loaded = after.groups_loaded - before.groups_loaded;
-        let figure = format!("{name}, {size}");
-        let mut record = |unit, value| figures.record(&figure, unit, "", value);
+        let metric = format!("{name}, {size}");
+        let mut record = |unit, value| metrics.record(&metric, unit, "", value);
         record(NANOS, nanos);
         record(SCANNED, scanned as f64);
         record(LOADED, loaded as f64);
@@ -244,7 +245,7 @@ fn fail(allocator: &Allocator, size: &str, figures: &mut Figures) -> Result<()> 
     Ok(())
 }
 
-/// What is held, the oldest first.
+/// Held allocations, the oldest first.
 #[derive(Default)]
 struct Held {
     allocations: VecDeque<Vec<BlockRange>>,
@@ -252,7 +253,7 @@ struct Held {
 }
 
 impl Held {
-    /// Takes so many blocks and says how long that took.
+    /// Allocates `blocks` blocks; returns the time it took.
     fn allocate(&mut self, owner: &Owner, blocks: u32, goal: Goal) -> Result<Duration> {
         let mut ranges = match self.allocations.len() {
             HELD => self.allocations.pop_front().unwrap_or_default(),
@@ -291,7 +292,8 @@ pub(super) fn request(blocks: u32, goal: Goal) -> Request {
     request
 }
 
-/// A block of the group `number` of `count` that are spread evenly over the disk; `within` is 0 to 1.
+/// A block of the group `number` of `count` groups that are spread evenly over the disk; `within`
+/// is 0 to 1.
 pub(super) fn block_in(geometry: &Geometry, number: u32, count: u32, within: f64) -> Block {
     let apart = geometry.groups() / count;
     let group = GroupNumber(number * apart);
@@ -306,20 +308,20 @@ fn total(counts: &CriterionCounts) -> u64 {
         + counts.any_free
 }
 
-fn ratio(case: &Case, figures: &Figures) -> Result<f64> {
+fn ratio(case: &Case, metrics: &Metrics) -> Result<f64> {
     let of = |size: usize| format!("{}, {}", case.name, SIZES[size].0);
-    figures.ratio(&of(LARGEST), &of(SMALLEST), NANOS)
+    metrics.ratio(&of(LARGEST), &of(SMALLEST), NANOS)
 }
 
-fn costs(figures: &Figures) -> Result<Table> {
+fn costs(metrics: &Metrics) -> Result<Table> {
     let sizes = SIZES.map(|(name, _)| name);
     let heading = [&["95% full, median ns"], &sizes[..], &["ratio"]].concat();
     let mut table = Table::new(&heading);
     let mut row = |shown: &str, name: &str, unit, ratio| {
         let mut row = vec![shown.to_owned()];
         for size in sizes {
-            let figure = figures.of(&format!("{name}, {size}"), unit)?;
-            row.push(number(figure.median()));
+            let metric = metrics.of(&format!("{name}, {size}"), unit)?;
+            row.push(number(metric.median()));
         }
         row.push(ratio);
         table.row(row);
@@ -328,7 +330,7 @@ fn costs(figures: &Figures) -> Result<Table> {
     let none = String::new;
     let details = [SCANNED, LOADED].map(|unit| (format!("  {unit}"), unit));
     for case in &CASES {
-        row(case.name, case.name, NANOS, number(ratio(case, figures)?))?;
+        row(case.name, case.name, NANOS, number(ratio(case, metrics)?))?;
         for (shown, unit) in &details {
             row(shown, case.name, unit, none())?;
         }
@@ -372,10 +374,10 @@ mod tests {
 
     #[test]
     fn what_is_not_there_is_looked_for_once() {
-        let mut figures = Figures::default();
-        fail(&open(64).unwrap(), "64 GiB", &mut figures).unwrap();
+        let mut metrics = Metrics::default();
+        fail(&open(64).unwrap(), "64 GiB", &mut metrics).unwrap();
         let scanned = |name| {
-            figures
+            metrics
                 .of(&format!("{name}, 64 GiB"), SCANNED)
                 .unwrap()
                 .median()

@@ -1,4 +1,4 @@
-//! How long one allocation takes, among fallocate2's.
+//! Latency of single allocations during fallocate2.
 
 use std::time::Duration;
 
@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 
 use super::behaviours;
 use super::fallocate2::{Timing, run};
-use super::threads::figure;
+use super::threads::metric;
 use crate::bench::{Context, Outcome, rounds};
 use crate::latency::{Latencies, clock_cost};
 use crate::table::{Table, number};
@@ -35,10 +35,10 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
         let latencies = Latencies::new(sample.times).context("no allocation was timed")?;
         for (unit, share) in QUANTILES {
             let time = latencies.quantile(share).saturating_sub(clock);
-            let figure = figure(name, threads);
+            let metric = metric(name, threads);
             outcome
-                .figures
-                .record(&figure, unit, "", time.as_nanos() as f64);
+                .metrics
+                .record(&metric, unit, "", time.as_nanos() as f64);
         }
     }
     let heading = ["one allocation, threads"]
@@ -48,8 +48,8 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
     for ((name, _), threads) in cells {
         let mut row = vec![format!("{name}, {threads}")];
         for (unit, _) in QUANTILES {
-            let figure = outcome.figures.of(&figure(name, threads), unit)?;
-            row.push(number(figure.median()));
+            let metric = outcome.metrics.of(&metric(name, threads), unit)?;
+            row.push(number(metric.median()));
         }
         table.row(row);
     }

@@ -1,8 +1,8 @@
-//! What memory a block group takes, before and after somebody looks into it.
+//! Memory per block group, before and after its bitmap is loaded.
 //!
-//! The kernel's count of the process's memory, before and after a disk of 64 TiB is opened: it has half
-//! a million groups, beside which what else the process allocates does not show. Has to
-//! come first in a run: freed memory that is used again is not counted.
+//! The kernel's count of the process's memory, before and after opening a disk of 64 TiB. With half
+//! a million groups, other allocations of the process are negligible. This part runs first: reused
+//! freed memory would not be counted.
 
 use anyhow::Result;
 use extant_mballoc::Goal;
@@ -12,7 +12,7 @@ use crate::bench::{Context, Outcome};
 use crate::memory::resident_bytes;
 use crate::table::{Table, number};
 
-/// Goal: memory of a group that nobody has looked into.
+/// Goal: memory of a group whose bitmap is not loaded.
 pub(super) const UNTOUCHED: &str = "memory-per-untouched-group";
 
 /// Groups that are looked into for the memory of one.
@@ -36,8 +36,8 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
     let touched_bytes = (touched - opened) / allocator.statistics().groups_loaded as f64;
     let mut table = Table::new(&["memory of a group, 64 TiB", BYTES]);
     for (name, bytes) in [("untouched", untouched_bytes), ("touched", touched_bytes)] {
-        let figure = format!("group, {name}");
-        outcome.figures.record(&figure, BYTES, "", bytes);
+        let metric = format!("group, {name}");
+        outcome.metrics.record(&metric, BYTES, "", bytes);
         table.row(vec![name.to_owned(), number(bytes)]);
     }
     outcome.tables.push(table);

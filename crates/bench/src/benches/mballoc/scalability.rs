@@ -1,10 +1,10 @@
-//! The universal scalability law (N. Gunther), fitted to rates at several numbers of threads:
+//! The universal scalability law (USL, N. Gunther), fitted to rates at several numbers of threads:
 //! X(N) = λN / (1 + σ(N-1) + κN(N-1)).
 //!
-//! λ is the rate of one thread alone, σ the share of the work that waits for others, κ what threads lose
-//! by keeping each other informed. N/X(N) is linear in 1/λ, σ/λ and κ/λ, so least squares have a closed
-//! form. They are weighted to make the relative errors of X small. Coefficients are never below 0: of all
-//! fits with some of them 0, the best whose others are positive is taken.
+//! λ is the rate of one thread, σ the contention (serial share of the work), κ the coherence cost.
+//! N/X(N) is linear in 1/λ, σ/λ and κ/λ, so least squares have a closed form, weighted for small
+//! relative errors of X. Coefficients are not negative: of all fits with some of them 0, the best
+//! one with positive others is taken.
 
 /// Coefficients of the law.
 #[derive(Clone, Copy, Debug)]
@@ -18,7 +18,7 @@ pub(super) struct Scalability {
 }
 
 impl Scalability {
-    /// The law for these pairs of threads and rate, which is above 0; `None` without one at the least.
+    /// Fits pairs of thread count and positive rate; `None` without any pair.
     pub(super) fn fit(points: &[(f64, f64)]) -> Option<Self> {
         let choices = [&[0, 1, 2][..], &[0, 1], &[0, 2], &[0]];
         let fits = choices.into_iter().filter_map(|terms| {
@@ -94,7 +94,7 @@ fn solve(mut rows: Vec<Vec<f64>>) -> Option<Vec<f64>> {
         rows.swap(column, pivot);
         let (done, rest) = rows.split_at_mut(column + 1);
         let row = &done[column];
-        // What is left of a column that depends on others is rounding.
+        // The remainder of a linearly dependent column is a rounding error.
         if row[column].abs() <= f64::EPSILON * row.iter().fold(0.0, |a: f64, b| a.max(b.abs())) {
             return None;
         }

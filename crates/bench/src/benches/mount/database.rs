@@ -7,8 +7,8 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use extant_testkit::command::{text, tool};
 
-use super::sheet::Sheet;
-use super::stand::{Peer, Stands};
+use super::environment::{Environments, Peer};
+use super::rates::RateTable;
 use crate::bench::{Context, Outcome, rounds};
 
 /// Over fuse2fs.
@@ -16,22 +16,26 @@ pub(super) const OVER_FUSE2FS: &str = "sqlite-over-fuse2fs";
 
 const INSERT: &str = "insert";
 
-pub(super) fn measure(context: &Context, stands: &Stands, outcome: &mut Outcome) -> Result<()> {
+pub(super) fn measure(
+    context: &Context,
+    environments: &Environments,
+    outcome: &mut Outcome,
+) -> Result<()> {
     let runs = context.options.runs(5, 1);
     let count = context.options.pick(1000, 100);
     let script = context.file("script.sql");
     write_script(&mut File::create_new(&script)?, count)?;
-    let sheet = Sheet {
+    let rates = RateTable {
         title: "sqlite",
         unit: "inserts/s",
-        peers: stands.file_systems(),
+        peers: environments.file_systems(),
         cases: vec![INSERT.to_owned()],
     };
-    for (round, at) in rounds(runs, sheet.peers.len()) {
-        let peer = sheet.peers[at];
+    for (round, at) in rounds(runs, rates.peers.len()) {
+        let peer = rates.peers[at];
         context.step(format!("sqlite, round {}: {peer}", round + 1));
         rustix::fs::sync();
-        let database = stands.path(peer).join("database");
+        let database = environments.path(peer).join("database");
         let mut command = tool("sqlite3");
         command.arg("-bail").arg(&database);
         command.stdin(File::open(&script)?);
@@ -40,11 +44,11 @@ pub(super) fn measure(context: &Context, stands: &Stands, outcome: &mut Outcome)
         let rate = count as f64 / start.elapsed().as_secs_f64();
         let last = answer.lines().next_back().unwrap_or_default();
         ensure!(last == count.to_string(), "{peer}: sqlite says {answer:?}");
-        sheet.record(outcome, peer, INSERT, rate);
+        rates.record(outcome, peer, INSERT, rate);
         fs::remove_file(&database)?;
     }
-    sheet.judge(outcome, OVER_FUSE2FS, Peer::Fuse2fs)?;
-    sheet.print(outcome)
+    rates.evaluate(outcome, OVER_FUSE2FS, Peer::Fuse2fs)?;
+    rates.print(outcome)
 }
 
 fn write_script(script: &mut File, count: usize) -> Result<()> {

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::sheet::Sheet;
-use super::stand::{Peer, Stands};
+use super::environment::{Environments, Peer};
+use super::rates::RateTable;
 use crate::bench::{Context, Outcome, rounds};
 use crate::benches::ext4::fallocate2::run;
 
@@ -19,22 +19,27 @@ pub(super) const OF_FLOOR: &str = "fallocate2-of-floor";
 
 const WORKERS: [usize; 4] = [1, 2, 4, 8];
 
-pub(super) fn measure(context: &Context, stands: &Stands, outcome: &mut Outcome) -> Result<()> {
+pub(super) fn measure(
+    context: &Context,
+    environments: &Environments,
+    outcome: &mut Outcome,
+) -> Result<()> {
     let runs = context.options.runs(7, 1);
     let window = Duration::from_millis(context.options.pick(700, 200));
-    let sheet = Sheet {
+    let rates = RateTable {
         title: "fallocate2",
         unit: "k/s in total",
-        peers: stands.with_floor(),
+        peers: environments.with_floor(),
         cases: WORKERS.map(case).into(),
     };
     let files = |peer| -> Result<(Peer, Vec<File>)> {
-        let folder = stands.path(peer);
+        let directory = environments.path(peer);
         let numbers = 0..WORKERS[WORKERS.len() - 1];
-        let files = numbers.map(|number| File::create_new(folder.join(format!("worker{number}"))));
+        let files =
+            numbers.map(|number| File::create_new(directory.join(format!("worker{number}"))));
         Ok((peer, files.collect::<Result<_, _>>()?))
     };
-    let peers: Vec<_> = sheet
+    let peers: Vec<_> = rates
         .peers
         .iter()
         .map(|&peer| files(peer))
@@ -44,15 +49,15 @@ pub(super) fn measure(context: &Context, stands: &Stands, outcome: &mut Outcome)
         context.step(format!("fallocate2, round {}: {peer}", round + 1));
         for workers in WORKERS {
             let rate = run(&files[..workers], window)?;
-            sheet.record(outcome, *peer, &case(workers), rate / 1e3);
+            rates.record(outcome, *peer, &case(workers), rate / 1e3);
         }
     }
-    let one = sheet.ratio(outcome, Peer::Fuse2fs, &case(1))?;
-    let eight = sheet.ratio(outcome, Peer::Fuse2fs, &case(8))?;
+    let one = rates.ratio(outcome, Peer::Fuse2fs, &case(1))?;
+    let eight = rates.ratio(outcome, Peer::Fuse2fs, &case(8))?;
     outcome.goals.insert(ONE, one.into());
     outcome.goals.insert(EIGHT, eight.into());
-    sheet.judge(outcome, OF_FLOOR, Peer::Floor)?;
-    sheet.print(outcome)
+    rates.evaluate(outcome, OF_FLOOR, Peer::Floor)?;
+    rates.print(outcome)
 }
 
 fn case(workers: usize) -> String {

@@ -6,8 +6,8 @@ use std::time::Instant;
 
 use anyhow::Result;
 
-use super::sheet::Sheet;
-use super::stand::{Peer, Stands};
+use super::environment::{Environments, Peer};
+use super::rates::RateTable;
 use crate::bench::{Context, Outcome, rounds};
 
 /// The lesser of both, over fuse2fs.
@@ -18,37 +18,41 @@ pub(super) const OF_FLOOR: &str = "files-of-floor";
 const CREATE: &str = "create";
 const UNLINK: &str = "unlink";
 
-pub(super) fn measure(context: &Context, stands: &Stands, outcome: &mut Outcome) -> Result<()> {
+pub(super) fn measure(
+    context: &Context,
+    environments: &Environments,
+    outcome: &mut Outcome,
+) -> Result<()> {
     let runs = context.options.runs(5, 1);
     let count = context.options.pick(10_000, 1000);
-    let sheet = Sheet {
+    let rates = RateTable {
         title: "files",
         unit: "files/s",
-        peers: stands.with_floor(),
+        peers: environments.with_floor(),
         cases: [CREATE, UNLINK].map(str::to_owned).into(),
     };
-    for (round, at) in rounds(runs, sheet.peers.len()) {
-        let peer = sheet.peers[at];
+    for (round, at) in rounds(runs, rates.peers.len()) {
+        let peer = rates.peers[at];
         context.step(format!("files, round {}: {peer}", round + 1));
         rustix::fs::sync();
-        let folder = stands.path(peer).join("files");
-        fs::create_dir(&folder)?;
-        let paths = paths(&folder, count);
+        let directory = environments.path(peer).join("files");
+        fs::create_dir(&directory)?;
+        let paths = paths(&directory, count);
         let made = rate(&paths, |path| File::create_new(path).map(drop))?;
-        sheet.record(outcome, peer, CREATE, made);
+        rates.record(outcome, peer, CREATE, made);
         let removed = rate(&paths, |path| fs::remove_file(path))?;
-        sheet.record(outcome, peer, UNLINK, removed);
-        fs::remove_dir(&folder)?;
+        rates.record(outcome, peer, UNLINK, removed);
+        fs::remove_dir(&directory)?;
     }
-    sheet.judge(outcome, OVER_FUSE2FS, Peer::Fuse2fs)?;
-    sheet.judge(outcome, OF_FLOOR, Peer::Floor)?;
-    sheet.print(outcome)
+    rates.evaluate(outcome, OVER_FUSE2FS, Peer::Fuse2fs)?;
+    rates.evaluate(outcome, OF_FLOOR, Peer::Floor)?;
+    rates.print(outcome)
 }
 
-fn paths(folder: &Path, count: usize) -> Vec<PathBuf> {
+fn paths(directory: &Path, count: usize) -> Vec<PathBuf> {
     let numbers = 0..count;
     numbers
-        .map(|number| folder.join(format!("file{number:05}")))
+        .map(|number| directory.join(format!("file{number:05}")))
         .collect()
 }
 

@@ -1,13 +1,14 @@
-//! The floor: a FUSE server that answers every request at once and does nothing, on the transport of `extant mount`.
+//! The floor: a FUSE server that answers every request at once and does nothing, on the transport
+//! of `extant mount`.
 //!
-//! It remembers nothing: every name is free, whatever is made gets a number that says whether it is a directory, and the
-//! kernel's own cache keeps sizes and names. So programs that make files, write, read what the cache holds, and remove what
-//! they have made get along with it; those that look for what they left do not.
+//! The server is stateless: every lookup fails, a created inode's number encodes whether it is a
+//! directory, and the kernel caches sizes and names. Programs that create, write, read cached data
+//! and remove their files work; programs that reopen files later do not.
 //!
-//! With a file, data is read from it and written to it, at the offset in the file that was asked for: what the transport leaves
-//! when the bytes have to come from memory and go there, as they have to with any file system.
+//! With a backing file, reads and writes go to the same offset of it: the transport plus the memory
+//! copy that every file system needs.
 //!
-//! The bench program starts itself for this, as the server is to be a process of its own.
+//! The bench program starts itself for this, so that the server is a separate process.
 
 use std::fs::File;
 use std::path::Path;
@@ -61,7 +62,7 @@ pub fn serve(directory: &Path, data: Option<&Path>, io_uring: IoUring) -> Result
     });
     session.run()?;
     handle.close();
-    // Its panic would have been told.
+    // A panic is reported by the thread.
     let _ = waiting.join();
     Ok(())
 }
@@ -70,7 +71,7 @@ pub fn serve(directory: &Path, data: Option<&Path>, io_uring: IoUring) -> Result
 struct Floor {
     /// The number of the next node.
     next: AtomicU64,
-    /// Where bytes come from and go to.
+    /// Source and destination of data.
     data: Option<File>,
 }
 

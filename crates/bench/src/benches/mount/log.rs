@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::sheet::Sheet;
-use super::stand::{Peer, Stands};
+use super::environment::{Environments, Peer};
+use super::rates::RateTable;
 use crate::bench::{Context, Outcome, rounds};
 
 /// Over fuse2fs.
@@ -16,20 +16,24 @@ pub(super) const OVER_FUSE2FS: &str = "log-over-fuse2fs";
 const APPEND: &str = "append 4 KiB, fdatasync";
 const RECORD: usize = 4096;
 
-pub(super) fn measure(context: &Context, stands: &Stands, outcome: &mut Outcome) -> Result<()> {
+pub(super) fn measure(
+    context: &Context,
+    environments: &Environments,
+    outcome: &mut Outcome,
+) -> Result<()> {
     let runs = context.options.runs(7, 1);
     let window = Duration::from_millis(context.options.pick(1000, 200));
-    let sheet = Sheet {
+    let rates = RateTable {
         title: "log",
         unit: "appends/s",
-        peers: stands.with_floor(),
+        peers: environments.with_floor(),
         cases: vec![APPEND.to_owned()],
     };
-    for (round, at) in rounds(runs, sheet.peers.len()) {
-        let peer = sheet.peers[at];
+    for (round, at) in rounds(runs, rates.peers.len()) {
+        let peer = rates.peers[at];
         context.step(format!("log, round {}: {peer}", round + 1));
         rustix::fs::sync();
-        let path = stands.path(peer).join("log");
+        let path = environments.path(peer).join("log");
         let mut file = File::create_new(&path)?;
         let (record, start) = ([1; RECORD], Instant::now());
         let mut done = 0;
@@ -39,10 +43,10 @@ pub(super) fn measure(context: &Context, stands: &Stands, outcome: &mut Outcome)
             done += 1;
         }
         let rate = f64::from(done) / start.elapsed().as_secs_f64();
-        sheet.record(outcome, peer, APPEND, rate);
+        rates.record(outcome, peer, APPEND, rate);
         drop(file);
         fs::remove_file(&path)?;
     }
-    sheet.judge(outcome, OVER_FUSE2FS, Peer::Fuse2fs)?;
-    sheet.print(outcome)
+    rates.evaluate(outcome, OVER_FUSE2FS, Peer::Fuse2fs)?;
+    rates.print(outcome)
 }

@@ -1,8 +1,8 @@
-//! Reading and writing: in order and at random, buffered and direct, in requests of three sizes.
+//! Reading and writing: sequential and random, buffered and direct, in requests of three sizes.
 //!
-//! A sample goes over a file once at most, and ends before when its time is over. Buffered reads find nothing of the file in the
-//! kernel's cache; writes count until they are synced, so that no cache hides who has the bytes. In order, a new
-//! file is written; at random, blocks of a written one.
+//! A sample covers a file at most once and ends after its time limit. Buffered reads start with a
+//! cold page cache; the time of writes includes the sync. Sequential writes create a file, random
+//! ones overwrite blocks of a written file.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, ensure};
 use rustix::fs::{Advice, OFlags, fadvise};
 
-use super::sheet::Sheet;
-use super::stand::{Peer, Stands};
+use super::environment::{Environments, Peer};
+use super::rates::RateTable;
 use crate::bench::{Context, Outcome, rounds};
 use crate::measured::mib;
 use crate::random::Random;
@@ -64,44 +64,48 @@ struct Files {
     peer: Peer,
     /// Written from its start to its end.
     whole: File,
-    /// Written anew.
+    /// Created by each sequential write.
     fresh: File,
 }
 
-pub(super) fn measure(context: &Context, stands: &Stands, outcome: &mut Outcome) -> Result<()> {
+pub(super) fn measure(
+    context: &Context,
+    environments: &Environments,
+    outcome: &mut Outcome,
+) -> Result<()> {
     let runs = context.options.runs(5, 1);
     let window = Duration::from_millis(context.options.pick(250, 40));
     let size = context.options.pick(256, 64) * MIB;
     let jobs = jobs();
-    let sheet = Sheet {
+    let rates = RateTable {
         title: "transfer",
         unit: "MiB/s",
-        peers: stands.all(),
+        peers: environments.all(),
         cases: jobs.iter().map(Job::name).collect(),
     };
-    let files: Vec<_> = sheet
+    let files: Vec<_> = rates
         .peers
         .iter()
-        .map(|&peer| Files::new(stands, peer, size))
+        .map(|&peer| Files::new(environments, peer, size))
         .collect::<Result<_>>()?;
     for (round, at) in rounds(runs, jobs.len()) {
         let job = &jobs[at];
         context.step(format!("transfer, round {}: {}", round + 1, job.name()));
         for turn in 0..files.len() {
             let files = &files[(turn + round) % files.len()];
-            let rate = job.run(stands, files, size, window)?;
-            sheet.record(outcome, files.peer, &job.name(), rate);
+            let rate = job.run(environments, files, size, window)?;
+            rates.record(outcome, files.peer, &job.name(), rate);
         }
     }
-    for &peer in &sheet.peers {
+    for &peer in &rates.peers {
         for name in [WHOLE, FRESH] {
-            fs::remove_file(stands.path(peer).join(name))?;
+            fs::remove_file(environments.path(peer).join(name))?;
         }
     }
     drop(files);
-    sheet.judge(outcome, OVER_FUSE2FS, Peer::Fuse2fs)?;
-    sheet.judge(outcome, OF_FLOOR, Peer::Floor)?;
-    sheet.print(outcome)
+    rates.evaluate(outcome, OVER_FUSE2FS, Peer::Fuse2fs)?;
+    rates.evaluate(outcome, OF_FLOOR, Peer::Floor)?;
+    rates.print(outcome)
 }
 
 fn jobs() -> Vec<Job> {
@@ -122,11 +126,11 @@ fn jobs() -> Vec<Job> {
 }
 
 impl Files {
-    fn new(stands: &Stands, peer: Peer, size: u64) -> Result<Self> {
+    fn new(environments: &Environments, peer: Peer, size: u64) -> Result<Self> {
         let create = |name| {
             let mut options = OpenOptions::new();
             let options = options.read(true).write(true).create_new(true);
-            options.open(stands.path(peer).join(name))
+            options.open(environments.path(peer).join(name))
         };
         let (whole, fresh) = (create(WHOLE)?, create(FRESH)?);
         let data = vec![1; MIB as usize];
@@ -161,10 +165,17 @@ impl Job {
     }
 
     /// MiB a second.
-    fn run(&self, stands: &Stands, files: &Files, size: u64, window: Duration) -> Result<f64> {
-        let (name, held) = match self.writes_fresh() {
-            true => (FRESH, &files.fresh),
-            false => (WHOLE, &files.whole),
+    fn run(
+        &self,
+        environments: &Environments,
+        files: &Files,
+        size: u64,
+        window: Duration,
+    ) -> Result<f64> {
+        let (name, held) = if self.writes_fresh() {
+            (FRESH, &files.fresh)
+        } else {
+            (WHOLE, &files.whole)
         };
         if self.writes_fresh() {
             held.set_len(0)?;
@@ -177,7 +188,7 @@ impl Job {
         if self.cache == Cache::Direct {
             options.custom_flags(OFlags::DIRECT.bits() as i32);
         }
-        let file = options.open(stands.path(files.peer).join(name))?;
+        let file = options.open(environments.path(files.peer).join(name))?;
         let (_, length) = self.request;
         let mut memory = vec![2; length + ALIGNMENT];
         let start = memory.as_ptr().align_offset(ALIGNMENT);

@@ -1,7 +1,7 @@
 //! `tar x` and `rm -r` of a source tree.
 //!
-//! The tree is drawn from a seed: about 3,000 files in directories four deep, most of them of a few KiB and some of hundreds, as
-//! programs' sources are. Its archive lies in memory.
+//! The tree is generated from a seed: about 3,000 files in directories four deep, most of them of a
+//! few KiB and some of hundreds, like source code. Its archive is in memory.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,8 +11,8 @@ use anyhow::{Result, ensure};
 use extant_testkit::command::{run, tool};
 use extant_testkit::scratch::{Filesystem, Scratch};
 
-use super::sheet::Sheet;
-use super::stand::{Peer, Stands};
+use super::environment::{Environments, Peer};
+use super::rates::RateTable;
 use crate::bench::{Context, Outcome, rounds};
 use crate::random::Random;
 
@@ -27,7 +27,11 @@ const FILES_PER_DIRECTORY: usize = 15;
 const BREADTH: usize = 6;
 const DEPTH_MAX: usize = 4;
 
-pub(super) fn measure(context: &Context, stands: &Stands, outcome: &mut Outcome) -> Result<()> {
+pub(super) fn measure(
+    context: &Context,
+    environments: &Environments,
+    outcome: &mut Outcome,
+) -> Result<()> {
     let runs = context.options.runs(5, 1);
     let store = Scratch::new(Filesystem::Tmpfs, MEMORY);
     let source = store.path().join("source");
@@ -40,16 +44,16 @@ pub(super) fn measure(context: &Context, stands: &Stands, outcome: &mut Outcome)
         .arg(store.path())
         .arg("source"))?;
     fs::remove_dir_all(&source)?;
-    let sheet = Sheet {
+    let rates = RateTable {
         title: "tree",
         unit: "entries/s",
-        peers: stands.file_systems(),
+        peers: environments.file_systems(),
         cases: [UNPACK, REMOVE].map(str::to_owned).into(),
     };
-    for (round, at) in rounds(runs, sheet.peers.len()) {
-        let peer = sheet.peers[at];
+    for (round, at) in rounds(runs, rates.peers.len()) {
+        let peer = rates.peers[at];
         context.step(format!("tree, round {}: {peer}", round + 1));
-        let place = stands.path(peer);
+        let place = environments.path(peer);
         for (case, command) in [
             (
                 UNPACK,
@@ -61,15 +65,15 @@ pub(super) fn measure(context: &Context, stands: &Stands, outcome: &mut Outcome)
             let start = Instant::now();
             run(command)?;
             let rate = entries as f64 / start.elapsed().as_secs_f64();
-            sheet.record(outcome, peer, case, rate);
+            rates.record(outcome, peer, case, rate);
         }
         ensure!(!place.join("source").exists(), "something is left");
     }
-    sheet.judge(outcome, OVER_FUSE2FS, Peer::Fuse2fs)?;
-    sheet.print(outcome)
+    rates.evaluate(outcome, OVER_FUSE2FS, Peer::Fuse2fs)?;
+    rates.print(outcome)
 }
 
-/// Makes so many files; how many entries that are, with the directories.
+/// Creates `files` files; returns the number of entries including directories.
 fn grow(root: &Path, files: usize) -> Result<usize> {
     let mut random = Random::new(files as u64);
     let directories = files.div_ceil(FILES_PER_DIRECTORY);
@@ -78,7 +82,8 @@ fn grow(root: &Path, files: usize) -> Result<usize> {
         fs::create_dir_all(&directory)?;
         let from = number * FILES_PER_DIRECTORY;
         for file in from..files.min(from + FILES_PER_DIRECTORY) {
-            // From 64 bytes to 256 KiB; the sizes' logarithms are even but for the square, which favours small ones.
+            // From 64 bytes to 256 KiB, log-uniform except for the square, which favours small
+            // ones.
             let bytes = 64.0 * 4096f64.powf(random.fraction().powi(2));
             let text = format!("line {file} of a source\n").into_bytes();
             let data: Vec<u8> = text.into_iter().cycle().take(bytes as usize).collect();
@@ -88,7 +93,7 @@ fn grow(root: &Path, files: usize) -> Result<usize> {
     count(root)
 }
 
-/// Where the directory of that number lies: its digits, in base [`BREADTH`], are the way to it.
+/// The path of a directory: the digits of its number in base [`BREADTH`].
 fn directory(number: usize) -> PathBuf {
     let mut path = PathBuf::new();
     let mut rest = number;
@@ -103,9 +108,10 @@ fn count(path: &Path) -> Result<usize> {
     let mut entries = 1;
     for entry in fs::read_dir(path)? {
         let entry = entry?;
-        entries += match entry.file_type()?.is_dir() {
-            true => count(&entry.path())?,
-            false => 1,
+        entries += if entry.file_type()?.is_dir() {
+            count(&entry.path())?
+        } else {
+            1
         };
     }
     Ok(entries)
@@ -117,8 +123,8 @@ mod tests {
 
     #[test]
     fn tree_is_the_same_each_time_and_counts_every_entry() {
-        let folder = tempfile::tempdir().unwrap();
-        let [a, b] = ["a", "b"].map(|name| folder.path().join(name));
+        let directory = tempfile::tempdir().unwrap();
+        let [a, b] = ["a", "b"].map(|name| directory.path().join(name));
         let entries = grow(&a, 40).unwrap();
         assert_eq!(entries, grow(&b, 40).unwrap());
         // 40 files in 3 directories, each of which has three of its own above it, under one root.

@@ -1,4 +1,4 @@
-//! The two jobs of seeds/0, and what company costs them.
+//! The two jobs of "Forced zeroes" (docs/background.md), and the cost of a background load.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use crate::fio::{Fio, Transfers};
 /// Writers of the bandwidth job.
 pub(super) const WRITERS: u64 = 10;
 
-/// One of the seed's jobs.
+/// One of the two jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Load {
     Bandwidth,
@@ -35,7 +35,7 @@ impl Load {
         }
     }
 
-    /// What counts.
+    /// The metric of the job.
     pub(super) fn value(self, writes: &Transfers) -> f64 {
         match self {
             Self::Bandwidth => writes.mib_per_second,
@@ -43,7 +43,7 @@ impl Load {
         }
     }
 
-    /// What the company cost, in percent: bandwidth lost, or latency added.
+    /// The cost of the background load, in percent: bandwidth lost, or latency added.
     pub(super) fn cost_percent(self, alone: f64, beside: f64) -> f64 {
         match self {
             Self::Bandwidth => (1.0 - beside / alone) * 100.0,
@@ -60,7 +60,7 @@ impl Load {
     }
 
     /// The job as in the seed; files are smaller, and gone over again until the time is up.
-    pub(super) fn job(self, folder: &Path, files: Files) -> Fio {
+    pub(super) fn job(self, directory: &Path, files: Files) -> Fio {
         let job = Fio::write("neighbour")
             .set("overwrite", 1)
             .set("time_based", 1);
@@ -71,14 +71,14 @@ impl Load {
                 .set("bs", "2M")
                 .set("numjobs", WRITERS)
                 .set("size", files.bandwidth)
-                .set("directory", folder.display())
+                .set("directory", directory.display())
                 .set("filename_format", "bandwidth.$jobnum"),
             Self::Latency => job
                 .set("ioengine", "psync")
                 .set("iodepth", 1)
                 .set("bs", "4k")
                 .set("size", files.latency)
-                .file(&folder.join("latency")),
+                .file(&directory.join("latency")),
         }
     }
 }
@@ -86,11 +86,11 @@ impl Load {
 /// Sizes.
 #[derive(Clone, Copy)]
 pub(super) struct Files {
-    /// Of each of the ten.
+    /// Bytes of each of the ten files.
     pub(super) bandwidth: u64,
-    /// Of the latency job.
+    /// Bytes of the latency job's file.
     pub(super) latency: u64,
-    /// What the company makes: more than it can finish meanwhile.
+    /// The size of the background load's file: more than it can finish meanwhile.
     pub(super) big: u64,
 }
 
@@ -106,7 +106,7 @@ impl Files {
     }
 }
 
-/// The file of one of the ten, as fio is told to name them.
+/// The file of one of the ten writers, as named in fio's arguments.
 pub(super) fn file_name(writer: u64) -> String {
     format!("bandwidth.{writer}")
 }

@@ -1,7 +1,7 @@
-//! Many callers at once: whether all get what they asked for, what the pool says of it, and in how many pieces volumes lie.
+//! Concurrent callers: success of all commands, the pool's accounting, and the extents of volumes.
 //!
-//! Each caller is a thread that runs one command after the other, as a management program does. Each sample has a fresh ext4 on a
-//! loop device over memory.
+//! Each caller is a thread that runs one command after the other, like a management program. Each
+//! sample has a new ext4 on a loop device over memory.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -38,7 +38,7 @@ const SECONDS: &str = "s";
 const FAILED: &str = "failed";
 const DIFFERENCE: &str = "B difference";
 const MEAN_EXTENTS: &str = "extents";
-const MOST_EXTENTS: &str = "extents, the most";
+const EXTENTS_MAX: &str = "extents, the most";
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Method {
@@ -86,9 +86,9 @@ pub(super) fn measure(context: &Context, libvirt: &Libvirt, outcome: &mut Outcom
         context.step(format!("round {}: half of them fit", round + 1));
         over_total += over_by(context, libvirt, volumes)?;
     }
-    let figures = &outcome.figures;
+    let metrics = &outcome.metrics;
     let extents =
-        |method: Method| figures.ratio(&method.name(CALLERS), &method.name(1), MEAN_EXTENTS);
+        |method: Method| metrics.ratio(&method.name(CALLERS), &method.name(1), MEAN_EXTENTS);
     let extents = extents(Method::Full)?.max(extents(Method::Falloc)?);
     outcome.goals.extend([
         (FAILURES, (failures as f64).into()),
@@ -183,15 +183,15 @@ impl<'a> Place<'a> {
         let shown = shown.replace(&self.scratch.path().display().to_string(), "DIR");
         let mean = extents.iter().sum::<u64>() as f64 / extents.len().max(1) as f64;
         let most = extents.iter().max().copied().unwrap_or_default();
-        let figures = &mut outcome.figures;
-        figures.record(&name, SECONDS, &shown, seconds);
-        figures.record(&name, FAILED, "", failed as f64);
-        figures.record(&name, MEAN_EXTENTS, "", mean);
-        figures.record(&name, MOST_EXTENTS, "", most as f64);
+        let metrics = &mut outcome.metrics;
+        metrics.record(&name, SECONDS, &shown, seconds);
+        metrics.record(&name, FAILED, "", failed as f64);
+        metrics.record(&name, MEAN_EXTENTS, "", mean);
+        metrics.record(&name, EXTENTS_MAX, "", most as f64);
         Ok(failed)
     }
 
-    /// What the pool's account and its files differ by.
+    /// Difference between the pool's accounting and its files.
     fn difference(&self, callers: usize, outcome: &mut Outcome) -> Result<u64> {
         let mut info = self.context.extant();
         let info = ask(info.args(["pool", "info", "--json"]).arg(&self.pool))?;
@@ -214,7 +214,7 @@ impl<'a> Place<'a> {
             + info["jobs"].as_u64().context("no number of jobs")? * SIZE;
         let name = self.method.name(callers);
         outcome
-            .figures
+            .metrics
             .record(&name, DIFFERENCE, "", difference as f64);
         Ok(difference)
     }
@@ -273,7 +273,7 @@ fn over_by(context: &Context, libvirt: &Libvirt, volumes: usize) -> Result<usize
     Ok(made.abs_diff(fit))
 }
 
-/// Runs the commands of all numbers, so many at a time; their exit statuses in no order.
+/// Runs the commands of all numbers, `callers` at a time; their exit statuses in any order.
 fn by_callers(
     callers: usize,
     count: usize,
@@ -314,19 +314,19 @@ fn table(outcome: &Outcome, samples: &[(Method, usize)]) -> Table {
         FAILED,
         DIFFERENCE,
         MEAN_EXTENTS,
-        MOST_EXTENTS,
+        EXTENTS_MAX,
     ]);
     for &(method, callers) in samples {
         let name = method.name(callers);
-        let figure = |unit| outcome.figures.get(&name, unit);
+        let metric = |unit| outcome.metrics.get(&name, unit);
         table.row(vec![
             name.clone(),
-            median(figure(SECONDS)),
-            spread(figure(SECONDS)),
-            median(figure(FAILED)),
-            median(figure(DIFFERENCE)),
-            median(figure(MEAN_EXTENTS)),
-            median(figure(MOST_EXTENTS)),
+            median(metric(SECONDS)),
+            spread(metric(SECONDS)),
+            median(metric(FAILED)),
+            median(metric(DIFFERENCE)),
+            median(metric(MEAN_EXTENTS)),
+            median(metric(EXTENTS_MAX)),
         ]);
     }
     table
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(files_in(place.path()), 20);
     }
 
-    fn files_in(folder: &Path) -> usize {
-        fs::read_dir(folder).unwrap().count()
+    fn files_in(directory: &Path) -> usize {
+        fs::read_dir(directory).unwrap().count()
     }
 }

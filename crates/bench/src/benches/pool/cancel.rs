@@ -1,7 +1,7 @@
-//! Jobs cancelled at random moments: how soon the pool is as before them.
+//! Jobs cancelled at random moments: the time until the pool is in its former state.
 //!
-//! By `extant job cancel`, for a job in a process of its own, and by SIGINT, for one in the foreground. libvirt has nothing of the
-//! kind: its daemon goes on with a volume whose virsh is gone.
+//! By `extant job cancel` for a background job, and by SIGINT for one in the foreground. libvirt
+//! has no equivalent: its daemon finishes a volume after virsh was killed.
 
 use std::fs;
 use std::path::Path;
@@ -21,7 +21,7 @@ use crate::table::{Table, median, spread};
 
 /// The slowest of all.
 pub(super) const TIME: &str = "cancel-max";
-/// Files left in the pool and in its own folder for work.
+/// Files left in the pool and in its work directory.
 pub(super) const LEFTOVERS: &str = "cancel-leftovers";
 
 const UNIT: &str = "ms";
@@ -55,16 +55,16 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
         work.sample(name, outcome)?;
     }
     let leftovers = work.leftovers;
-    let figures = &outcome.figures;
+    let metrics = &outcome.metrics;
     let mut table = Table::new(&["cancel", UNIT, "spread"]);
     for name in [BY_COMMAND, BY_SIGNAL] {
-        let figure = figures.get(name, UNIT);
-        table.row(vec![name.to_owned(), median(figure), spread(figure)]);
+        let metric = metrics.get(name, UNIT);
+        table.row(vec![name.to_owned(), median(metric), spread(metric)]);
     }
-    let slowest = figures
+    let slowest = metrics
         .of(BY_COMMAND, UNIT)?
         .max()
-        .max(figures.of(BY_SIGNAL, UNIT)?.max());
+        .max(metrics.of(BY_SIGNAL, UNIT)?.max());
     outcome.goals.extend([
         (TIME, slowest.into()),
         (LEFTOVERS, (leftovers as f64).into()),
@@ -78,7 +78,7 @@ struct Work<'a> {
     context: &'a Context,
     pool: &'a Path,
     size: String,
-    /// What a run takes that nobody stops.
+    /// The duration of a complete run.
     whole: Duration,
     random: Random,
     leftovers: usize,
@@ -104,8 +104,8 @@ impl Work<'_> {
                 fs::remove_file(self.pool.join("v"))?;
                 continue;
             };
-            let figures = &mut outcome.figures;
-            figures.record(name, UNIT, &shown, took.as_secs_f64() * 1000.0);
+            let metrics = &mut outcome.metrics;
+            metrics.record(name, UNIT, &shown, took.as_secs_f64() * 1000.0);
             self.leftovers += self.left()?;
             return Ok(());
         }
@@ -151,10 +151,11 @@ impl Work<'_> {
 
     /// Files that the cancel should have taken away; they are, now.
     fn left(&self) -> Result<usize> {
-        let names = |folder: &Path| -> Result<usize> {
-            Ok(match folder.exists() {
-                true => fs::read_dir(folder)?.count(),
-                false => 0,
+        let names = |directory: &Path| -> Result<usize> {
+            Ok(if directory.exists() {
+                fs::read_dir(directory)?.count()
+            } else {
+                0
             })
         };
         let own = usize::from(self.pool.join(".extant").exists());

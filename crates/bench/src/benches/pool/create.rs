@@ -1,10 +1,11 @@
-//! One volume at a time: whole commands, and what is left of them without their process.
+//! One volume at a time: whole commands, and without the process start.
 //!
-//! libvirt reserves the space of a raw volume and leaves it unwritten, whatever it is asked for: it is held against
-//! `--preallocation falloc`, which does the same. Written volumes are held against what the disk does at most. What each
-//! file is in the end has columns of its own.
+//! libvirt allocates a raw volume and leaves it unwritten with every option. It is compared with
+//! `--preallocation falloc`, which does the same. Written volumes are compared with the bandwidth
+//! of the disk. Columns show the state of each file.
 //!
-//! *Alone*: several volumes one after the other in one process that has its pool open, or its connection; the time of one.
+//! *Alone*: several volumes in sequence by one process with an open pool or connection; the time of
+//! one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -110,8 +111,8 @@ pub(super) fn measure(context: &Context, sides: &Sides, outcome: &mut Outcome) -
         work.sample(method, outcome)?;
     }
     fs::remove_file(&work.old)?;
-    let figures = &outcome.figures;
-    let over = |ours: Method, peer: Method| figures.ratio(ours.name(), peer.name(), TIME);
+    let metrics = &outcome.metrics;
+    let over = |ours: Method, peer: Method| metrics.ratio(ours.name(), peer.name(), TIME);
     let goals = [
         (OVER_VIRSH, over(Method::Falloc, Method::Virsh)?),
         (OVER_CEILING, over(Method::Full, Method::Overwrite)?),
@@ -196,7 +197,7 @@ impl Work<'_> {
         };
         let (command, file) = made;
         self.time(method, &command, outcome)?;
-        self.look(method, &file, outcome);
+        self.record_state(method, &file, outcome);
         match method {
             Method::Virsh => self.delete(&[VOLUME.to_owned()]),
             _ => Ok(fs::remove_file(&file)?),
@@ -206,22 +207,22 @@ impl Work<'_> {
     fn time(&self, method: Method, command: &Command, outcome: &mut Outcome) -> Result<()> {
         let taken = take(command)?;
         let shown = shown(self.context, &self.sides.libvirt, command);
-        let figures = &mut outcome.figures;
-        figures.record(method.name(), TIME, &shown, taken.seconds * 1000.0);
+        let metrics = &mut outcome.metrics;
+        metrics.record(method.name(), TIME, &shown, taken.seconds * 1000.0);
         Ok(())
     }
 
-    /// What the file is.
-    fn look(&self, method: Method, file: &Path, outcome: &mut Outcome) {
+    /// Records the state of the file.
+    fn record_state(&self, method: Method, file: &Path, outcome: &mut Outcome) {
         let map = filefrag(file);
-        let figures = &mut outcome.figures;
+        let metrics = &mut outcome.metrics;
         for (unit, state) in [
             (WRITTEN, ExtentState::Written),
             (UNWRITTEN, ExtentState::Unwritten),
         ] {
-            figures.record(method.name(), unit, "", mib(map.bytes(state)));
+            metrics.record(method.name(), unit, "", mib(map.bytes(state)));
         }
-        figures.record(method.name(), EXTENTS, "", map.extent_count as f64);
+        metrics.record(method.name(), EXTENTS, "", map.extent_count as f64);
     }
 
     /// By the library, in a pool that is open.
@@ -236,9 +237,9 @@ impl Work<'_> {
         }
         let each = start.elapsed().as_secs_f64() / ALONE as f64;
         let how = "extant_pool::Pool::submit and Job::run, in a pool that is open";
-        let figures = &mut outcome.figures;
-        figures.record(method.name(), TIME, how, each * 1000.0);
-        self.look(method, &self.sides.ours.join(&names[0]), outcome);
+        let metrics = &mut outcome.metrics;
+        metrics.record(method.name(), TIME, how, each * 1000.0);
+        self.record_state(method, &self.sides.ours.join(&names[0]), outcome);
         for name in &names {
             fs::remove_file(self.sides.ours.join(name))?;
         }
@@ -256,9 +257,9 @@ impl Work<'_> {
         let nothing = take(&virsh(&self.sides.libvirt, "uri"))?;
         let how = "virsh 'vol-create-as ...; vol-create-as ...', less virsh uri";
         let each = (taken.seconds - nothing.seconds) / ALONE as f64;
-        let figures = &mut outcome.figures;
-        figures.record(method.name(), TIME, how, each * 1000.0);
-        self.look(method, &self.sides.theirs.join(&names[0]), outcome);
+        let metrics = &mut outcome.metrics;
+        metrics.record(method.name(), TIME, how, each * 1000.0);
+        self.record_state(method, &self.sides.theirs.join(&names[0]), outcome);
         self.delete(&names)
     }
 
@@ -275,7 +276,7 @@ impl Work<'_> {
         let writes = job.run()?;
         let shown = self.context.shown(&job.command());
         let time = mib(self.size) / writes.mib_per_second * 1000.0;
-        outcome.figures.record(method.name(), TIME, &shown, time);
+        outcome.metrics.record(method.name(), TIME, &shown, time);
         Ok(())
     }
 }
@@ -283,14 +284,14 @@ impl Work<'_> {
 fn table(outcome: &Outcome) -> Table {
     let mut table = Table::new(&["one volume", "ms", "spread", WRITTEN, UNWRITTEN, EXTENTS]);
     for method in METHODS {
-        let figure = |unit| outcome.figures.get(method.name(), unit);
+        let metric = |unit| outcome.metrics.get(method.name(), unit);
         table.row(vec![
             method.name().to_owned(),
-            median(figure(TIME)),
-            spread(figure(TIME)),
-            median(figure(WRITTEN)),
-            median(figure(UNWRITTEN)),
-            median(figure(EXTENTS)),
+            median(metric(TIME)),
+            spread(metric(TIME)),
+            median(metric(WRITTEN)),
+            median(metric(UNWRITTEN)),
+            median(metric(EXTENTS)),
         ]);
     }
     table

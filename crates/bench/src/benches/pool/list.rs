@@ -1,7 +1,7 @@
-//! Ten thousand volumes in a list.
+//! A list of ten thousand volumes.
 //!
-//! `extant vol list` looks at each file each time. libvirt looks when it is told to (`pool-refresh`), and lists what it saw then:
-//! both are measured, together as well.
+//! `extant vol list` reads each file's state every time. libvirt reads it on `pool-refresh` and
+//! lists the cached state: both are measured, and their total.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -31,43 +31,43 @@ const METHODS: [&str; 5] = [TEXT, JSON, LIST, REFRESH, BOTH];
 
 pub(super) fn measure(context: &Context, sides: &Sides, outcome: &mut Outcome) -> Result<()> {
     let runs = context.options.runs(11, 5);
-    let folder = context.file("many");
-    fs::create_dir(&folder)?;
+    let directory = context.file("many");
+    fs::create_dir(&directory)?;
     context.step(format!("{VOLUMES} volumes"));
     for number in 0..VOLUMES {
-        let file = File::create(folder.join(format!("volume-{number:05}.raw")))?;
+        let file = File::create(directory.join(format!("volume-{number:05}.raw")))?;
         file.set_len(SIZE)?;
     }
-    give_all(&folder)?;
-    make_pool(&sides.libvirt, "many", &folder)?;
+    give_all(&directory)?;
+    make_pool(&sides.libvirt, "many", &directory)?;
     for (round, method) in rounds(runs, METHODS.len()) {
         let method = METHODS[method];
         context.step(format!("round {}: {method}", round + 1));
         context.settle();
-        let command = command(context, sides, &folder, method);
+        let command = command(context, sides, &directory, method);
         let taken = take(&command)?;
         let shown = shown(context, &sides.libvirt, &command);
-        let figures = &mut outcome.figures;
-        figures.record(method, UNIT, &shown, taken.seconds * 1000.0);
+        let metrics = &mut outcome.metrics;
+        metrics.record(method, UNIT, &shown, taken.seconds * 1000.0);
     }
     run(&mut virsh(&sides.libvirt, "pool-destroy many"))?;
-    fs::remove_dir_all(&folder)?;
-    let figures = &outcome.figures;
-    let slower = figures
+    fs::remove_dir_all(&directory)?;
+    let metrics = &outcome.metrics;
+    let slower = metrics
         .of(TEXT, UNIT)?
         .median()
-        .max(figures.of(JSON, UNIT)?.median());
+        .max(metrics.of(JSON, UNIT)?.median());
     let mut table = Table::new(&["10,000 volumes", UNIT, "spread"]);
     for method in METHODS {
-        let figure = figures.get(method, UNIT);
-        table.row(vec![method.to_owned(), median(figure), spread(figure)]);
+        let metric = metrics.get(method, UNIT);
+        table.row(vec![method.to_owned(), median(metric), spread(metric)]);
     }
     outcome.goals.insert(TIME, slower.into());
     outcome.tables.push(table);
     Ok(())
 }
 
-fn command(context: &Context, sides: &Sides, folder: &Path, method: &str) -> Command {
+fn command(context: &Context, sides: &Sides, directory: &Path, method: &str) -> Command {
     let more: &[&str] = match method {
         TEXT => &[],
         JSON => &["--json"],
@@ -76,13 +76,13 @@ fn command(context: &Context, sides: &Sides, folder: &Path, method: &str) -> Com
         _ => return virsh(&sides.libvirt, "pool-refresh many; vol-list many"),
     };
     let mut command = context.extant();
-    command.args(["vol", "list"]).arg(folder).args(more);
+    command.args(["vol", "list"]).arg(directory).args(more);
     command
 }
 
 /// libvirtd reads them as its own user.
-fn give_all(folder: &Path) -> Result<()> {
-    for entry in fs::read_dir(folder)? {
+fn give_all(directory: &Path) -> Result<()> {
+    for entry in fs::read_dir(directory)? {
         give(&entry?.path());
     }
     Ok(())

@@ -1,4 +1,5 @@
-//! The stack in this process: a device in memory, and on it file systems of the engine, each in a file of the one below.
+//! The stack in this process: a device in memory, and file systems of the engine, each in a file of
+//! the one below.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -72,7 +73,7 @@ impl Stack {
         files.map(|level| &*level.file as &dyn SpaceFile).collect()
     }
 
-    /// What was asked of the device below each file system so far, from the top one down.
+    /// Requests so far to the device below each file system, from the top one down.
     pub(super) fn requests(&self) -> Vec<StatisticsSnapshot> {
         let devices = self.levels.iter().rev();
         devices.map(|level| level.device.snapshot()).collect()

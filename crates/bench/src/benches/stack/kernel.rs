@@ -1,4 +1,5 @@
-//! The same in the kernel: ext4 on a loop device over memory, and ext4 on a loop device over a file in it.
+//! The stack in the kernel: ext4 on a loop device over memory, and ext4 on a loop device over a
+//! file in it.
 
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsFd;
@@ -13,15 +14,15 @@ use extant_testkit::scratch::{DirectIo, Filesystem, LoopDevice, Mount, Scratch};
 use rustix::fs::{FallocateFlags, OFlags};
 
 use super::MKFS;
-use super::places::places;
+use super::pieces::places;
 use super::program::{Block, Target};
 
-/// Whether the program's space is made known to the file system below.
+/// Whether the program's allocation is passed to the file system below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passing {
     /// Not, as the kernel does.
     Off,
-    /// By hand, from the extent map.
+    /// Manually, from the extent map.
     ByHand,
 }
 

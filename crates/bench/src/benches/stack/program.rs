@@ -1,8 +1,10 @@
-//! The test program of seeds/2, in our own words: space for a file at once, then every block of it, far from the one before.
+//! The test program of "ASSIGN_RANGE" (docs/background.md), reimplemented: allocates a file at
+//! once, then writes every block of it, each far from the one before.
 //!
-//! A pass writes one block of each stride, from the start of the file to its end, and syncs. The first pass writes the
-//! last block of each stride, the next the one before it, until the last pass has written the first: no write
-//! ever goes on where another ended, so that whoever gives space below for each write alone gives it in pieces.
+//! A pass writes one block of each stride, from the start of the file to its end, and syncs. The
+//! first pass writes the last block of each stride, the next pass the block before it, and so on.
+//! No write is adjacent to an earlier one's end, so a layer that allocates per write fragments the
+//! file.
 
 use std::time::{Duration, Instant};
 
@@ -28,11 +30,11 @@ pub(super) trait Target {
     fn sync(&self) -> Result<()>;
 }
 
-/// How long the writing took.
+/// Duration of the writes.
 pub(super) struct Times {
-    /// All of it.
+    /// Total.
     pub(super) total: Duration,
-    /// Of that, the syncs.
+    /// Part of the total in syncs.
     pub(super) syncs: Duration,
     /// The write that took longest.
     pub(super) slowest: Duration,

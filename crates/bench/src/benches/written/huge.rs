@@ -12,8 +12,8 @@ use extant_testkit::scratch::{Filesystem, Scratch};
 
 use super::PEAK;
 use crate::bench::Context;
-use crate::figures::Figures;
 use crate::measured::{measure, mib};
+use crate::metrics::Metrics;
 use crate::table::{Table, median};
 
 const TIB: u64 = 1 << 40;
@@ -21,15 +21,15 @@ const SPARSE: &str = "extant create 1TiB, sparse";
 const PART: &str = "extant create 1TiB, 64MiB written";
 const RESERVED: &str = "extant create 1TiB, reserved";
 
-/// The figures' names.
+/// The metrics' names.
 pub(super) const NAMES: [&str; 3] = [SPARSE, PART, RESERVED];
 
 /// Measures them, once each: memory does not vary.
-pub(super) fn record(context: &Context, figures: &mut Figures) -> Result<()> {
+pub(super) fn record(context: &Context, metrics: &mut Metrics) -> Result<()> {
     context.step("peak memory at 1TiB");
     let file = context.file("huge.raw");
-    one(context, figures, SPARSE, &file, &["--preallocation", "off"])?;
-    one(context, figures, PART, &file, &["--allocation", "64MiB"])?;
+    one(context, metrics, SPARSE, &file, &["--preallocation", "off"])?;
+    one(context, metrics, PART, &file, &["--allocation", "64MiB"])?;
     if requires::tool("mkfs.xfs").is_met() && requires::kernel_filesystem("xfs").is_met() {
         let xfs = Scratch::builder(Filesystem::Xfs, 2 * TIB)
             .mkfs_options(&["-l", "size=64m"])
@@ -37,7 +37,7 @@ pub(super) fn record(context: &Context, figures: &mut Figures) -> Result<()> {
         let file = xfs.path().join("huge.raw");
         one(
             context,
-            figures,
+            metrics,
             RESERVED,
             &file,
             &["--preallocation", "falloc"],
@@ -48,7 +48,7 @@ pub(super) fn record(context: &Context, figures: &mut Figures) -> Result<()> {
 
 fn one(
     context: &Context,
-    figures: &mut Figures,
+    metrics: &mut Metrics,
     name: &str,
     file: &Path,
     options: &[&str],
@@ -60,17 +60,17 @@ fn one(
     let shown = context.shown(&command);
     let place = file.with_file_name("").display().to_string();
     let shown = shown.replace(&place, "XFS/");
-    figures.record(name, PEAK, &shown, mib(taken.peak_memory_bytes));
-    figures.record(name, "s", &shown, taken.seconds);
+    metrics.record(name, PEAK, &shown, mib(taken.peak_memory_bytes));
+    metrics.record(name, "s", &shown, taken.seconds);
     Ok(())
 }
 
 /// Time and memory of each.
-pub(super) fn table(figures: &Figures) -> Table {
+pub(super) fn table(metrics: &Metrics) -> Table {
     let mut table = Table::new(&["huge files", "s", "peak memory MiB"]);
     for name in NAMES {
-        if let Some(peak) = figures.get(name, PEAK) {
-            let seconds = figures.get(name, "s");
+        if let Some(peak) = metrics.get(name, PEAK) {
+            let seconds = metrics.get(name, "s");
             table.row(vec![name.to_owned(), median(seconds), median(Some(peak))]);
         }
     }

@@ -11,9 +11,9 @@ use extant_testkit::oracle::filefrag_count;
 
 use super::{EXTENTS, PEAK, PROBE_COLD, PROBE_WARM, RATE};
 use crate::bench::{Context, size_word};
-use crate::figures::Figures;
 use crate::fio::Fio;
 use crate::measured::{Measured, measure, mib};
+use crate::metrics::Metrics;
 use crate::{memory, peers};
 
 /// A way to a written file, or a limit.
@@ -64,7 +64,7 @@ pub(super) struct Work<'a> {
     pub(super) new: PathBuf,
     /// Written once; its blocks stay.
     pub(super) old: PathBuf,
-    pub(super) figures: &'a mut Figures,
+    pub(super) metrics: &'a mut Metrics,
 }
 
 impl Work<'_> {
@@ -81,7 +81,7 @@ impl Work<'_> {
         command
     }
 
-    /// One sample of `method`. The new file is gone afterwards.
+    /// Takes one sample of `method` and removes the file.
     pub(super) fn sample(&mut self, method: Method) -> Result<()> {
         match method {
             Method::Create => self.rated(method, &self.create(&self.new)),
@@ -93,21 +93,21 @@ impl Work<'_> {
                 let shown = self
                     .context
                     .shown(&peers::fallocate(&self.new, self.size, &[]));
-                self.figures.record(method.name(), "s", &shown, seconds);
+                self.metrics.record(method.name(), "s", &shown, seconds);
                 Ok(fs::remove_file(&self.new)?)
             }
             Method::QemuWarm => {
                 // A quarter more than is needed, as other processes take some of it.
                 memory::touch(self.size / 4 * 5)?;
                 let probe = memory::probe()?;
-                self.figures.record(PROBE_WARM, RATE, "", probe);
+                self.metrics.record(PROBE_WARM, RATE, "", probe);
                 self.rated(method, &peers::qemu_img(&self.new, self.size))
             }
             Method::QemuCold => {
                 let patience = self.context.options.pick(60, 4);
                 memory::cool(Duration::from_secs(patience))?;
                 let probe = memory::probe()?;
-                self.figures.record(PROBE_COLD, RATE, "", probe);
+                self.metrics.record(PROBE_COLD, RATE, "", probe);
                 self.rated(method, &peers::qemu_img(&self.new, self.size))
             }
             Method::Overwrite => self.ceiling(method, &self.old.clone()),
@@ -145,16 +145,16 @@ impl Work<'_> {
         };
         let extents = filefrag_count(file) as f64;
         let peak = mib(taken.peak_memory_bytes);
-        self.figures.record(method.name(), EXTENTS, &shown, extents);
-        self.figures.record(method.name(), PEAK, &shown, peak);
+        self.metrics.record(method.name(), EXTENTS, &shown, extents);
+        self.metrics.record(method.name(), PEAK, &shown, peak);
         Ok(taken)
     }
 
     fn rate(&mut self, method: Method, command: &Command, taken: &Measured) {
         let shown = self.context.shown(command);
         let rate = taken.mib_per_second(self.size);
-        self.figures.record(method.name(), RATE, &shown, rate);
-        self.figures
+        self.metrics.record(method.name(), RATE, &shown, rate);
+        self.metrics
             .record(method.name(), "s", &shown, taken.seconds);
     }
 
@@ -163,8 +163,8 @@ impl Work<'_> {
         let writes = job.run()?;
         let shown = self.context.shown(&job.command());
         let rate = writes.mib_per_second;
-        self.figures.record(method.name(), RATE, &shown, rate);
-        self.figures
+        self.metrics.record(method.name(), RATE, &shown, rate);
+        self.metrics
             .record(method.name(), "s", &shown, mib(self.size) / rate);
         Ok(())
     }

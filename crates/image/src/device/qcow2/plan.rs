@@ -199,7 +199,7 @@ impl<'s> Parts<'s> {
 
 /// The same error for another request.
 pub(super) fn again(error: &Error) -> Error {
-    Error::new(error.kind()).detail(error.to_string())
+    Error::caused_by(error.clone())
 }
 
 /// Notes for each request of a batch whether a part of it has failed.

@@ -1,7 +1,7 @@
-//! The folder of one run: gone when the run ends, also by Ctrl-C.
+//! The directory of one run, removed at its end, also by Ctrl-C.
 //!
-//! What a killed run left is removed by the next one in the same place: a folder's name
-//! holds the number of its process.
+//! The next run in the same parent removes the directory of a killed one: the name contains the
+//! process id.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,14 +20,14 @@ const PREFIX: &str = "extant-bench-";
 /// Exit status after a signal.
 const INTERRUPTED: i32 = 130;
 
-/// A folder of our own.
+/// The directory of this run.
 #[derive(Debug)]
-pub struct Folder {
+pub struct RunDirectory {
     path: PathBuf,
 }
 
-impl Folder {
-    /// An empty folder in `parent`, or in `target/bench` of the workspace.
+impl RunDirectory {
+    /// An empty directory in `parent`, or in `target/bench` of the workspace.
     pub fn new(parent: Option<&Path>, bench: &str) -> Result<Self> {
         let parent = match parent {
             Some(parent) => parent.to_owned(),
@@ -51,7 +51,7 @@ impl Folder {
     }
 }
 
-impl Drop for Folder {
+impl Drop for RunDirectory {
     fn drop(&mut self) {
         if let Err(error) = fs::remove_dir_all(&self.path) {
             eprintln!("left behind: {}: {error}", self.path.display());
@@ -98,7 +98,7 @@ fn stop_children_of(pid: u32) {
     }
 }
 
-/// Removes folders whose process is gone.
+/// Removes directories whose process has ended.
 fn sweep(parent: &Path) {
     let Ok(entries) = fs::read_dir(parent) else {
         return;
@@ -112,7 +112,7 @@ fn sweep(parent: &Path) {
     }
 }
 
-/// The process that a folder's name holds.
+/// The process id in a directory's name.
 fn owner(name: &str) -> Option<u32> {
     let (pid, _) = name.strip_prefix(PREFIX)?.split_once('-')?;
     pid.parse().ok()
@@ -132,10 +132,10 @@ mod tests {
         for path in [&dead, &alive, &other] {
             fs::create_dir(path).unwrap();
         }
-        let folder = Folder::new(Some(parent.path()), "cancel").unwrap();
+        let directory = RunDirectory::new(Some(parent.path()), "cancel").unwrap();
         assert!(!dead.exists() && alive.exists() && other.exists());
-        let path = folder.path().to_owned();
-        drop(folder);
+        let path = directory.path().to_owned();
+        drop(directory);
         assert!(!path.exists());
     }
 }

@@ -1,11 +1,11 @@
-//! Where a file lies, in pieces, and where those pieces lie in the file below.
+//! The physical runs of a file, and those of the same data in the files below.
 
 use std::ops::ControlFlow;
 
 use anyhow::Result;
 use extant_space::{ByteRange, SpaceFile};
 
-/// Pieces of the first `bytes` of the first of `files`, then of what holds them in the next one, and so on down.
+/// Pieces of the first `bytes` of the first of `files`, then of the same data in each next file.
 pub(super) fn pieces(files: &[&dyn SpaceFile], bytes: u64) -> Result<Vec<usize>> {
     let mut ranges = vec![ByteRange::new(0, bytes)];
     let mut pieces = Vec::new();
@@ -16,12 +16,12 @@ pub(super) fn pieces(files: &[&dyn SpaceFile], bytes: u64) -> Result<Vec<usize>>
     Ok(pieces)
 }
 
-/// The ranges of the device below that hold `ranges` of `file`, in the order of the file. What goes on where the
-/// last piece ended is one piece with it, whatever state it is in; holes have no place.
+/// The ranges of the device below that hold `ranges` of `file`, in file order. Adjacent extents are
+/// one piece in any state; holes have no address.
 pub(super) fn places(file: &dyn SpaceFile, ranges: &[ByteRange]) -> Result<Vec<ByteRange>> {
     let mut pieces: Vec<ByteRange> = Vec::new();
     for range in ranges {
-        // A piece of another range is another piece, also where it happens to lie behind the last.
+        // Pieces of different ranges are separate even if they are adjacent.
         let first = pieces.len();
         file.for_each_extent(*range, &mut |extent| {
             let Some((extent, start)) = extent

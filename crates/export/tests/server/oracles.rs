@@ -1,4 +1,4 @@
-//! The clients of others: libnbd's nbdinfo, nbdcopy and nbdsh, qemu-img, qemu-io, fio.
+//! Other implementations as clients: libnbd's nbdinfo, nbdcopy and nbdsh, qemu-img, qemu-io, fio.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,10 +12,10 @@ use tempfile::TempDir;
 
 use crate::{MIB, server};
 
-/// A server on a socket in a folder of its own.
+/// A server on a socket in its own directory.
 struct Served {
     server: Server,
-    folder: TempDir,
+    directory: TempDir,
 }
 
 impl Served {
@@ -23,10 +23,10 @@ impl Served {
         Self::inside(tempfile::tempdir().unwrap(), server)
     }
 
-    fn inside(folder: TempDir, server: Server) -> Self {
-        let socket = Address::Unix(folder.path().join("s"));
+    fn inside(directory: TempDir, server: Server) -> Self {
+        let socket = Address::Unix(directory.path().join("s"));
         server.listen(&socket).unwrap();
-        Self { server, folder }
+        Self { server, directory }
     }
 
     fn in_memory() -> Self {
@@ -35,8 +35,8 @@ impl Served {
 
     /// A new file of 16 MiB, past the page cache where that can be had.
     fn on_a_file() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("disk.raw");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("disk.raw");
         std::fs::File::create(&path)
             .unwrap()
             .set_len(16 * MIB)
@@ -54,20 +54,20 @@ impl Served {
         let device = Arc::new(device.unwrap());
         let export = Export::new("disk", "a file", device, Access::ReadWrite).unwrap();
         let exports = Exports::new(vec![export]).unwrap();
-        Self::inside(folder, Server::new(exports, ServerOptions::default()))
+        Self::inside(directory, Server::new(exports, ServerOptions::default()))
     }
 
     fn file(&self) -> PathBuf {
-        self.folder.path().join("disk.raw")
+        self.directory.path().join("disk.raw")
     }
 
     fn uri(&self) -> String {
-        let socket = self.folder.path().join("s");
+        let socket = self.directory.path().join("s");
         format!("nbd+unix:///disk?socket={}", socket.display())
     }
 
     fn end(&self) {
-        self.server.shutdown(crate::client::PATIENCE).unwrap();
+        self.server.shutdown(crate::client::TEST_TIMEOUT).unwrap();
     }
 }
 
@@ -82,7 +82,7 @@ fn output(command: &mut Command) -> String {
 /// Runs Python code with a handle `h` that is connected.
 #[track_caller]
 fn shell(uri: &str, code: &str) {
-    // The distribution's Python has the module, where there are others.
+    // If several Pythons are installed, the distribution's one has the module.
     let nbdsh = &mut tool("nbdsh");
     output(
         nbdsh
@@ -131,7 +131,7 @@ fn nbdinfo_shows_size_contexts_and_map() {
 fn nbdcopy_brings_a_file_there_and_back() {
     require!(requires::tool("nbdcopy"), requires::tool("cmp"));
     for served in [Served::in_memory(), Served::on_a_file()] {
-        let file = served.folder.path().join("file");
+        let file = served.directory.path().join("file");
         let data: Vec<u8> = (0..9 * MIB as u32)
             .map(|at| match at / 100_000 % 3 {
                 0 => 0,
@@ -139,7 +139,7 @@ fn nbdcopy_brings_a_file_there_and_back() {
             })
             .collect();
         std::fs::write(&file, &data).unwrap();
-        let back = served.folder.path().join("back");
+        let back = served.directory.path().join("back");
         let uri = served.uri();
         output(tool("nbdcopy").arg("--flush").arg(&file).arg(&uri));
         output(tool("nbdcopy").arg(&uri).arg(&back));
@@ -213,7 +213,7 @@ fn qemu_tools_convert_compare_and_map() {
         let shown = io(command);
         assert!(!shown.contains("failed"), "{command}: {shown}");
     }
-    let copy = served.folder.path().join("copy.qcow2");
+    let copy = served.directory.path().join("copy.qcow2");
     let format = ["convert", "-f", "raw", "-O", "qcow2"];
     output(tool("qemu-img").args(format).arg(&uri).arg(&copy));
     output(

@@ -1,6 +1,6 @@
-//! The other program: it makes a big file for as long as fio runs.
+//! The background load: a program that creates a big file while fio runs.
 //!
-//! `--background` is slow enough beside a job to go on until it is stopped. The others
+//! `extant create --background` is slow enough to run until it is stopped. The other programs
 //! finish early and start again, which replaces the file.
 
 use std::fs;
@@ -59,19 +59,19 @@ struct Line {
     done_bytes: u64,
 }
 
-/// What the running program and its watcher share.
+/// State shared by the running program and its observer.
 #[derive(Default)]
 struct Shared {
     stop: AtomicBool,
     /// Bytes of runs that ended.
     finished: AtomicU64,
-    /// Bytes of the run that goes on.
+    /// Bytes of the current run.
     current: AtomicU64,
     child: Mutex<Option<Child>>,
 }
 
 /// A program that runs beside the job.
-pub(super) struct Company {
+pub(super) struct BackgroundLoad {
     shared: Arc<Shared>,
     keeper: JoinHandle<Result<()>>,
     started: Instant,
@@ -79,7 +79,7 @@ pub(super) struct Company {
     shown: String,
 }
 
-impl Company {
+impl BackgroundLoad {
     pub(super) fn start(context: &Context, kind: Kind, bytes: u64) -> Result<Self> {
         let file = context.file("big.raw");
         let shown = context.shown(&kind.command(context, &file, bytes));
@@ -88,7 +88,7 @@ impl Company {
         command.stdout(Stdio::null()).stderr(Stdio::piped());
         let keeper = {
             let shared = Arc::clone(&shared);
-            thread::spawn(move || keep(&shared, command, kind, bytes))
+            thread::spawn(move || run_repeatedly(&shared, command, kind, bytes))
         };
         Ok(Self {
             shared,
@@ -116,8 +116,8 @@ impl Company {
     }
 }
 
-/// Runs the command again and again until told to stop.
-fn keep(shared: &Shared, mut command: Command, kind: Kind, bytes: u64) -> Result<()> {
+/// Runs the command repeatedly until stopped.
+fn run_repeatedly(shared: &Shared, mut command: Command, kind: Kind, bytes: u64) -> Result<()> {
     while !shared.stop.load(Ordering::SeqCst) {
         let mut child = command.spawn().context(kind.name())?;
         let errors = child.stderr.take().context("stderr is piped")?;
@@ -176,8 +176,8 @@ fn copied_bytes(text: &str) -> Option<u64> {
 /// The rate of `--background` with the disk to itself, and its command. For some seconds
 /// only: on a disk that others use it would take its time.
 pub(super) fn alone(context: &Context, bytes: u64) -> Result<(f64, String)> {
-    context.step("extant create --background, nobody else");
-    let company = Company::start(context, Kind::Background, bytes)?;
+    context.step("extant create --background, idle disk");
+    let company = BackgroundLoad::start(context, Kind::Background, bytes)?;
     thread::sleep(Duration::from_secs(context.options.pick(10, 3)));
     company.stop()
 }

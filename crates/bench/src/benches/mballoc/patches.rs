@@ -1,5 +1,5 @@
-//! What each part of the series buys: fallocate2 with the old behaviour and one part of the new, with one
-//! part after the other, and with the new behaviour and one part of the old.
+//! The effect of each mballoc scalability patch: fallocate2 with the old behaviour plus one patch,
+//! with the patches added one by one, and with the new behaviour minus one patch.
 
 use std::time::Duration;
 
@@ -10,9 +10,9 @@ use extant_mballoc::{
 };
 
 use super::fallocate2::{Timing, run};
-use super::threads::{BUSY, RATE, WAIT, figure};
+use super::threads::{BUSY, RATE, WAIT, metric};
 use crate::bench::{Context, Outcome, rounds};
-use crate::figures::Figures;
+use crate::metrics::Metrics;
 use crate::table::{Table, number};
 
 const THREADS: [usize; 3] = [1, 2, 64];
@@ -24,8 +24,8 @@ struct Part {
     old: fn(&mut Options),
 }
 
-/// Parts of the series, in its order.
-const SERIES: [Part; 6] = [
+/// The patches, in order.
+const PATCHES: [Part; 6] = [
     Part {
         name: "skip busy groups",
         new: |options| options.busy_groups = BusyGroups::Skip,
@@ -58,7 +58,7 @@ const SERIES: [Part; 6] = [
     },
 ];
 
-/// What goes further.
+/// Extensions beyond the patches.
 const FURTHER: [Part; 3] = [
     Part {
         name: "stream goals that stay",
@@ -81,20 +81,20 @@ const FURTHER: [Part; 3] = [
 fn behaviours() -> Vec<(String, Options)> {
     let before = Options::before_the_series();
     let mut list = vec![("before the patches".to_owned(), before.clone())];
-    for part in &SERIES {
+    for part in &PATCHES {
         let mut options = before.clone();
         (part.new)(&mut options);
         list.push((format!("before, but {}", part.name), options));
     }
     let mut options = before;
-    for (at, part) in SERIES.iter().chain(&FURTHER).enumerate() {
+    for (at, part) in PATCHES.iter().chain(&FURTHER).enumerate() {
         (part.new)(&mut options);
         // The first alone is above already.
         if at > 0 {
             list.push((format!("and {}", part.name), options.clone()));
         }
     }
-    for part in SERIES.iter().chain(&FURTHER) {
+    for part in PATCHES.iter().chain(&FURTHER) {
         let mut options = Options::default();
         (part.old)(&mut options);
         list.push((format!("default, but not: {}", part.name), options));
@@ -117,28 +117,28 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
         .iter()
         .flat_map(|behaviour| THREADS.map(|threads| (behaviour, threads)))
         .collect();
-    context.step(format!("what each part of the series buys; rounds: {runs}"));
+    context.step(format!("effect of each patch; rounds: {runs}"));
     for (_, cell) in rounds(runs, cells.len()) {
         let ((name, options), threads) = cells[cell];
         let sample = run(options, threads, window, Timing::Off)?;
-        let figure = figure(&in_series(name), threads);
-        let mut record = |unit, value| outcome.figures.record(&figure, unit, "", value);
+        let metric = metric(&metric_name(name), threads);
+        let mut record = |unit, value| outcome.metrics.record(&metric, unit, "", value);
         record(RATE, sample.rate / 1e6);
         record(WAIT, sample.wait_nanos);
         record(BUSY, sample.busy_per_thousand);
     }
     let names = behaviours.iter().map(|(name, _)| name.as_str());
-    outcome.tables.push(table(names, &outcome.figures)?);
+    outcome.tables.push(table(names, &outcome.metrics)?);
     Ok(())
 }
 
-/// The windows are shorter here than in the table of all threads: figures of their own.
-fn in_series(behaviour: &str) -> String {
-    format!("series, {behaviour}")
+/// The windows are shorter here than in the table of all threads: metrics of their own.
+fn metric_name(behaviour: &str) -> String {
+    format!("patches, {behaviour}")
 }
 
-fn table<'a>(names: impl Iterator<Item = &'a str>, figures: &Figures) -> Result<Table> {
-    let mut heading = vec!["the series, part by part".to_owned()];
+fn table<'a>(names: impl Iterator<Item = &'a str>, metrics: &Metrics) -> Result<Table> {
+    let mut heading = vec!["the patches, one by one".to_owned()];
     let columns = [
         (RATE, "M/s", &THREADS[..]),
         (WAIT, "ns waited", &THREADS[1..]),
@@ -153,8 +153,8 @@ fn table<'a>(names: impl Iterator<Item = &'a str>, figures: &Figures) -> Result<
         let mut row = vec![name.to_owned()];
         for (unit, _, threads) in columns {
             for &threads in threads {
-                let figure = figures.of(&figure(&in_series(name), threads), unit)?;
-                row.push(number(figure.median()));
+                let metric = metrics.of(&metric(&metric_name(name), threads), unit)?;
+                row.push(number(metric.median()));
             }
         }
         table.row(row);
@@ -175,7 +175,7 @@ mod tests {
 
     #[test]
     fn parts_lead_from_before_the_series_to_after_it_and_to_the_default() {
-        let after = with(&SERIES, Options::before_the_series(), |part| part.new);
+        let after = with(&PATCHES, Options::before_the_series(), |part| part.new);
         assert_eq!(after, Options::after_the_series());
         assert_eq!(with(&FURTHER, after, |part| part.new), Options::default());
     }
@@ -184,7 +184,7 @@ mod tests {
     fn parts_lead_back_from_the_default() {
         let after = with(&FURTHER, Options::default(), |part| part.old);
         assert_eq!(after, Options::after_the_series());
-        let before = with(&SERIES, after, |part| part.old);
+        let before = with(&PATCHES, after, |part| part.old);
         assert_eq!(before, Options::before_the_series());
     }
 

@@ -1,38 +1,38 @@
-//! The figures of one part: for each case a rate of every peer, and what they come to beside each other.
+//! The metrics of one part: for each case the rate of every peer, and the ratios.
 //!
-//! Every unit is a rate, so that ours over another's says how many times as fast we are. A goal is the least of the
+//! Every unit is a rate: our rate over a peer's is the speed-up. A goal is the minimum over the
 //! cases; a note names the case.
 
 use anyhow::{Context as _, Result};
 
-use super::stand::Peer;
+use super::environment::Peer;
 use crate::bench::Outcome;
 use crate::table::{Table, number, spread};
 
 /// A part's cases and peers.
-pub(super) struct Sheet {
-    /// What is measured, as the heading of the table.
+pub(super) struct RateTable {
+    /// Heading of the table.
     pub(super) title: &'static str,
     pub(super) unit: &'static str,
     pub(super) peers: Vec<Peer>,
     pub(super) cases: Vec<String>,
 }
 
-impl Sheet {
+impl RateTable {
     /// Notes the rate of a peer.
     pub(super) fn record(&self, outcome: &mut Outcome, peer: Peer, case: &str, rate: f64) {
         let name = self.name(peer, case);
-        outcome.figures.record(&name, self.unit, "", rate);
+        outcome.metrics.record(&name, self.unit, "", rate);
     }
 
     /// Ours over another's, on the same transport, in one case.
     pub(super) fn ratio(&self, outcome: &Outcome, peer: Peer, case: &str) -> Result<f64> {
         let (ours, theirs) = (self.name(peer.rival(), case), self.name(peer, case));
-        outcome.figures.ratio(&ours, &theirs, self.unit)
+        outcome.metrics.ratio(&ours, &theirs, self.unit)
     }
 
     /// The least of them over all cases becomes the value of `goal`.
-    pub(super) fn judge(
+    pub(super) fn evaluate(
         &self,
         outcome: &mut Outcome,
         goal: &'static str,
@@ -66,8 +66,8 @@ impl Sheet {
         for case in &self.cases {
             let mut row = vec![case.clone()];
             for &peer in &self.peers {
-                let figure = outcome.figures.of(&self.name(peer, case), self.unit)?;
-                row.extend([number(figure.median()), spread(Some(figure))]);
+                let metric = outcome.metrics.of(&self.name(peer, case), self.unit)?;
+                row.extend([number(metric.median()), spread(Some(metric))]);
             }
             for &peer in others() {
                 row.push(number(self.ratio(outcome, peer, case)?));
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn goal_is_the_worst_case_and_the_note_names_it() {
-        let sheet = Sheet {
+        let rates = RateTable {
             title: "files",
             unit: "files/s",
             peers: vec![Peer::Extant, Peer::Fuse2fs],
@@ -103,14 +103,14 @@ mod tests {
             (Peer::Extant, "unlink", 30.0),
             (Peer::Fuse2fs, "unlink", 20.0),
         ] {
-            sheet.record(&mut outcome, peer, case, rate);
+            rates.record(&mut outcome, peer, case, rate);
         }
-        sheet.judge(&mut outcome, "goal", Peer::Fuse2fs).unwrap();
+        rates.evaluate(&mut outcome, "goal", Peer::Fuse2fs).unwrap();
         assert_eq!(outcome.goals["goal"], Value::Measured(1.5));
         assert_eq!(outcome.notes, ["goal: the least is files, unlink"]);
-        sheet.print(&mut outcome).unwrap();
+        rates.print(&mut outcome).unwrap();
         let table = outcome.tables[0].to_string();
         assert!(table.contains("3.00") && table.contains("1.50"), "{table}");
-        assert!(sheet.judge(&mut outcome, "goal", Peer::Floor).is_err());
+        assert!(rates.evaluate(&mut outcome, "goal", Peer::Floor).is_err());
     }
 }

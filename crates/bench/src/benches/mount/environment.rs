@@ -1,7 +1,7 @@
-//! Who is measured: each a mounted file system, with what serves it.
+//! The peers: a mounted file system with its server each.
 //!
-//! A stand is taken down in the order of its fields: first the mount, then the process that answers for it (which ends by
-//! itself when it is unmounted, and is killed otherwise), then the memory that its image lies in.
+//! An environment is dropped in the order of its fields: the mount, the server process (which ends
+//! after the unmount, or is killed), the memory of its image.
 
 use std::fmt;
 use std::fs::{self, File};
@@ -20,7 +20,7 @@ use extant_testkit::scratch::{Filesystem, Mount, Scratch};
 use super::floor;
 use crate::bench::Context;
 
-/// Of every image.
+/// Size of every image.
 pub(super) const SIZE: ByteSize = ByteSize(4 << 30);
 /// Memory that an image may take.
 const MEMORY: u64 = 3 << 30;
@@ -33,13 +33,13 @@ const MKFS: [&str; 6] = [
     "-E",
     "lazy_itable_init=0,lazy_journal_init=0",
 ];
-/// What makes fuse2fs fastest here: its own defaults but for the attributes, which it has the kernel ask for each time; and one
-/// thread, as it has one lock, and more threads only wake each other.
+/// The fastest options of fuse2fs here: its defaults, except for attribute caching, which it
+/// disables; and one thread, because it has one lock.
 const FUSE2FS: &str =
     "no_default_opts,kernel_cache,big_writes,use_ino,attr_timeout=86400,entry_timeout=86400";
-const PATIENCE: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Somebody who is measured.
+/// A peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peer {
     /// `extant mount`.
@@ -59,7 +59,7 @@ pub(super) enum Peer {
 }
 
 impl Peer {
-    /// Everybody, but those that need more of the kernel.
+    /// All peers, except those that need further kernel features.
     const ALL: [Self; 5] = [
         Self::Extant,
         Self::Fuse2fs,
@@ -68,15 +68,15 @@ impl Peer {
         Self::FloorWithBytes,
     ];
 
-    /// Those who need a kernel that offers FUSE over io_uring.
+    /// Peers that need FUSE over io_uring in the kernel.
     const RINGS: [Self; 2] = [Self::ExtantRings, Self::FloorRings];
 
-    /// Whether it is ours.
+    /// Whether `extant mount` serves it.
     pub(super) fn is_extant(self) -> bool {
         matches!(self, Self::Extant | Self::ExtantRings)
     }
 
-    /// Whose rate stands over this one's.
+    /// Whose rate environments over this one's.
     pub(super) fn rival(self) -> Self {
         match self {
             Self::FloorRings => Self::ExtantRings,
@@ -100,7 +100,7 @@ impl fmt::Display for Peer {
 }
 
 /// A mounted file system.
-pub(super) struct Stand {
+pub(super) struct Environment {
     served: Served,
     /// As one would type it.
     command: String,
@@ -117,66 +117,67 @@ enum Served {
     Kernel(Scratch),
 }
 
-/// All of them.
-pub(super) struct Stands(Vec<(Peer, Stand)>);
+/// All environments.
+pub(super) struct Environments(Vec<(Peer, Environment)>);
 
-impl Stands {
+impl Environments {
     pub(super) fn new(context: &Context) -> Result<Self> {
-        let rings = match fuse_rings::are_offered() {
-            true => &Peer::RINGS[..],
-            false => &[],
+        let rings = if fuse_rings::are_offered() {
+            &Peer::RINGS[..]
+        } else {
+            &[]
         };
-        let stands = Peer::ALL.iter().chain(rings).map(|&peer| {
+        let environments = Peer::ALL.iter().chain(rings).map(|&peer| {
             context.step(format!("mounting: {peer}"));
-            let stand = Stand::new(peer, context).with_context(|| peer.to_string())?;
-            Ok((peer, stand))
+            let environment = Environment::new(peer, context).with_context(|| peer.to_string())?;
+            Ok((peer, environment))
         });
-        Ok(Self(stands.collect::<Result<_>>()?))
+        Ok(Self(environments.collect::<Result<_>>()?))
     }
 
-    /// Everybody.
+    /// All peers.
     pub(super) fn all(&self) -> Vec<Peer> {
         self.0.iter().map(|(peer, _)| *peer).collect()
     }
 
-    /// Those who do the work.
+    /// The peers that store data.
     pub(super) fn file_systems(&self) -> Vec<Peer> {
         let mut peers = self.with_floor();
         peers.retain(|peer| !matches!(peer, Peer::Floor | Peer::FloorRings));
         peers
     }
 
-    /// Those, and the floor.
+    /// The same peers and the floor.
     pub(super) fn with_floor(&self) -> Vec<Peer> {
         let mut peers = self.all();
         peers.retain(|&peer| peer != Peer::FloorWithBytes);
         peers
     }
 
-    /// Where a peer's files are.
+    /// The mount point of a peer.
     pub(super) fn path(&self, peer: Peer) -> &Path {
-        let mut stands = self.0.iter();
-        let found = stands.find(|(other, _)| *other == peer);
-        let (_, stand) = found.expect("there is a stand for every peer");
-        stand.path()
+        let mut environments = self.0.iter();
+        let found = environments.find(|(other, _)| *other == peer);
+        let (_, environment) = found.expect("every peer has an environment");
+        environment.path()
     }
 
-    /// How each was mounted.
+    /// The mount command of each peer.
     pub(super) fn commands(&self) -> impl Iterator<Item = String> {
-        let stands = self.0.iter();
-        stands.map(|(peer, stand)| format!("{peer}: {}", stand.command))
+        let environments = self.0.iter();
+        environments.map(|(peer, environment)| format!("{peer}: {}", environment.command))
     }
 
-    /// Unmounts all; whoever served ends well, and our image is clean.
+    /// Unmounts all; checks that the servers end without error and that our image is clean.
     pub(super) fn end(self) -> Result<()> {
-        for (peer, stand) in self.0 {
-            stand.end(peer).with_context(|| peer.to_string())?;
+        for (peer, environment) in self.0 {
+            environment.end(peer).with_context(|| peer.to_string())?;
         }
         Ok(())
     }
 }
 
-impl Stand {
+impl Environment {
     fn new(peer: Peer, context: &Context) -> Result<Self> {
         match peer {
             Peer::Extant => Self::of_process(context, context.extant(), |command, image, place| {
@@ -226,7 +227,7 @@ impl Stand {
         }
     }
 
-    /// One that `command` serves, once `prepare` has told it where and made of the empty image what it needs.
+    /// An environment that `command` serves. `prepare` adds the paths to it and formats the image.
     fn of_process(
         context: &Context,
         mut command: Command,
@@ -272,7 +273,7 @@ impl Stand {
         let status = server.0.wait()?;
         ensure!(status.success(), "it ended with {status}");
         if peer.is_extant() {
-            // Figures of a broken file system are worth nothing.
+            // Metrics of a broken file system are worth nothing.
             run(tool("e2fsck").arg("-fn").arg(image(&store)))?;
         }
         Ok(())
@@ -303,7 +304,7 @@ impl Server {
             if let Some(status) = server.0.try_wait()? {
                 bail!("it ended with {status}");
             }
-            ensure!(start.elapsed() < PATIENCE, "it does not mount");
+            ensure!(start.elapsed() < START_TIMEOUT, "it does not mount");
             thread::sleep(Duration::from_millis(20));
         }
         Ok(server)
@@ -312,7 +313,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // It may have ended.
+        // It may have ended already.
         let _ = self.0.kill();
         let _ = self.0.wait();
     }

@@ -1,6 +1,6 @@
 //! Samples and their statistics.
 //!
-//! A figure is named by what was measured and its unit; samples are appended in the
+//! A metric is named by what was measured and its unit; samples are appended in the
 //! order of the rounds. Medians and the full spread are shown, never means: on a shared
 //! machine single samples go astray by far.
 
@@ -9,21 +9,21 @@ use serde::{Serialize, Serializer, ser::SerializeStruct};
 
 /// Samples of one quantity.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Figure {
-    /// What was measured.
+pub struct Metric {
+    /// Name of the measured case.
     pub name: String,
     /// Its unit.
     pub unit: &'static str,
-    /// How, as one would type it.
+    /// The command as a user would type it.
     pub command: String,
     /// In the order of the rounds; at least one.
     pub samples: Vec<f64>,
 }
 
-impl Figure {
+impl Metric {
     /// The middle one, or the mean of the middle two.
     pub fn median(&self) -> f64 {
-        median(&self.samples).expect("a figure has samples")
+        median(&self.samples).expect("a metric has samples")
     }
 
     /// The least.
@@ -57,33 +57,33 @@ impl Figure {
     }
 }
 
-impl Serialize for Figure {
+impl Serialize for Metric {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut figure = serializer.serialize_struct("Figure", 7)?;
-        figure.serialize_field("name", &self.name)?;
-        figure.serialize_field("unit", self.unit)?;
-        figure.serialize_field("command", &self.command)?;
-        figure.serialize_field("samples", &self.samples)?;
-        figure.serialize_field("median", &self.median())?;
-        figure.serialize_field("min", &self.min())?;
-        figure.serialize_field("max", &self.max())?;
-        figure.end()
+        let mut metric = serializer.serialize_struct("Metric", 7)?;
+        metric.serialize_field("name", &self.name)?;
+        metric.serialize_field("unit", self.unit)?;
+        metric.serialize_field("command", &self.command)?;
+        metric.serialize_field("samples", &self.samples)?;
+        metric.serialize_field("median", &self.median())?;
+        metric.serialize_field("min", &self.min())?;
+        metric.serialize_field("max", &self.max())?;
+        metric.end()
     }
 }
 
-/// All figures of a run, in the order in which they first came.
+/// All metrics of a run, in the order of their first samples.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(transparent)]
-pub struct Figures {
-    figures: Vec<Figure>,
+pub struct Metrics {
+    metrics: Vec<Metric>,
 }
 
-impl Figures {
+impl Metrics {
     /// Appends a sample. The command of the first one stays.
     pub fn record(&mut self, name: &str, unit: &'static str, command: &str, value: f64) {
         match self.position(name, unit) {
-            Some(at) => self.figures[at].samples.push(value),
-            None => self.figures.push(Figure {
+            Some(at) => self.metrics[at].samples.push(value),
+            None => self.metrics.push(Metric {
                 name: name.to_owned(),
                 unit,
                 command: command.to_owned(),
@@ -92,13 +92,13 @@ impl Figures {
         }
     }
 
-    /// The figure, if there are samples.
-    pub fn get(&self, name: &str, unit: &str) -> Option<&Figure> {
-        self.position(name, unit).map(|at| &self.figures[at])
+    /// The metric, if there are samples.
+    pub fn get(&self, name: &str, unit: &str) -> Option<&Metric> {
+        self.position(name, unit).map(|at| &self.metrics[at])
     }
 
-    /// The figure, which the bench itself has recorded.
-    pub fn of(&self, name: &str, unit: &str) -> Result<&Figure> {
+    /// The metric, which the bench itself has recorded.
+    pub fn of(&self, name: &str, unit: &str) -> Result<&Metric> {
         self.get(name, unit)
             .ok_or_else(|| anyhow!("no samples of {name} in {unit}"))
     }
@@ -115,10 +115,10 @@ impl Figures {
         median(&ratios).ok_or_else(|| anyhow!("no samples"))
     }
 
-    /// Each command once, with the names of the figures it stands for.
+    /// Each command once, with the names of the metrics it environments for.
     pub fn commands(&self) -> Vec<(String, &str)> {
         let mut commands: Vec<(Vec<&str>, &str)> = Vec::new();
-        for Figure { name, command, .. } in &self.figures {
+        for Metric { name, command, .. } in &self.metrics {
             match commands.iter_mut().find(|(_, known)| known == command) {
                 _ if command.is_empty() => {}
                 Some((names, _)) if names.contains(&name.as_str()) => {}
@@ -133,8 +133,8 @@ impl Figures {
     }
 
     fn position(&self, name: &str, unit: &str) -> Option<usize> {
-        let mut figures = self.figures.iter();
-        figures.position(|figure| figure.name == name && figure.unit == unit)
+        let mut metrics = self.metrics.iter();
+        metrics.position(|metric| metric.name == name && metric.unit == unit)
     }
 }
 
@@ -161,12 +161,12 @@ mod tests {
         assert_eq!(median(&[9.0, 1.0, 2.0, 3.0]), Some(2.5));
     }
 
-    fn figures(samples: &[(&str, f64)]) -> Figures {
-        let mut figures = Figures::default();
+    fn metrics(samples: &[(&str, f64)]) -> Metrics {
+        let mut metrics = Metrics::default();
         for (name, value) in samples {
-            figures.record(name, "MiB/s", &format!("run {name}"), *value);
+            metrics.record(name, "MiB/s", &format!("run {name}"), *value);
         }
-        figures
+        metrics
     }
 
     #[test]
@@ -180,35 +180,35 @@ mod tests {
             ("a", 4.0),
             ("b", 2.0),
         ];
-        assert_eq!(figures(&rounds).ratio("a", "b", "MiB/s").unwrap(), 3.0);
-        assert!(figures(&rounds).ratio("a", "c", "MiB/s").is_err());
+        assert_eq!(metrics(&rounds).ratio("a", "b", "MiB/s").unwrap(), 3.0);
+        assert!(metrics(&rounds).ratio("a", "c", "MiB/s").is_err());
     }
 
     #[test]
     fn spread_is_all_samples() {
-        let figures = figures(&[("a", 8.0), ("a", 12.0), ("a", 10.0)]);
-        let figure = figures.of("a", "MiB/s").unwrap();
+        let metrics = metrics(&[("a", 8.0), ("a", 12.0), ("a", 10.0)]);
+        let metric = metrics.of("a", "MiB/s").unwrap();
         assert_eq!(
-            (figure.min(), figure.median(), figure.max()),
+            (metric.min(), metric.median(), metric.max()),
             (8.0, 10.0, 12.0)
         );
-        assert_eq!(figure.spread_percent(), 40.0);
+        assert_eq!(metric.spread_percent(), 40.0);
     }
 
     #[test]
     fn commands_are_listed_once_with_all_their_names() {
-        let mut figures = figures(&[("a", 8.0), ("b", 12.0), ("a", 10.0)]);
-        figures.record("a", "s", "run a", 1.0);
-        figures.record("c", "s", "run a", 1.0);
-        figures.record("d", "s", "", 1.0);
+        let mut metrics = metrics(&[("a", 8.0), ("b", 12.0), ("a", 10.0)]);
+        metrics.record("a", "s", "run a", 1.0);
+        metrics.record("c", "s", "run a", 1.0);
+        metrics.record("d", "s", "", 1.0);
         let names = ["a; c", "b"].map(str::to_owned);
         let [both, b] = names;
-        assert_eq!(figures.commands(), [(both, "run a"), (b, "run b")]);
+        assert_eq!(metrics.commands(), [(both, "run a"), (b, "run b")]);
     }
 
     #[test]
     fn json_of_a_figure_holds_samples_and_statistics() {
-        let json = serde_json::to_value(figures(&[("a", 1.0), ("a", 3.0)])).unwrap();
+        let json = serde_json::to_value(metrics(&[("a", 1.0), ("a", 3.0)])).unwrap();
         assert_eq!(
             json,
             serde_json::json!([{"name": "a", "unit": "MiB/s", "command": "run a",

@@ -6,22 +6,22 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use extant_space::{ByteRange, Extent, FallocateMode, Result, SpaceFile, SyncMode};
 
 /// A file, and how often space was asked of it.
-pub(super) struct Counted<F> {
+pub(super) struct CountingFile<F> {
     inner: F,
     pieces: AtomicU64,
     largest: AtomicU64,
 }
 
-/// Requests for space since the last look.
+/// Allocation requests since the last call of `take`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Pieces {
-    /// How many.
+    /// Number of requests.
     pub(super) count: u64,
     /// Bytes of the largest.
     pub(super) largest: u64,
 }
 
-impl<F> Counted<F> {
+impl<F> CountingFile<F> {
     pub(super) fn new(inner: F) -> Self {
         Self {
             inner,
@@ -30,7 +30,7 @@ impl<F> Counted<F> {
         }
     }
 
-    /// What was counted, which begins anew.
+    /// Returns the counts and resets them.
     pub(super) fn take(&self) -> Pieces {
         Pieces {
             count: self.pieces.swap(0, Ordering::Relaxed),
@@ -39,7 +39,7 @@ impl<F> Counted<F> {
     }
 }
 
-impl<F: SpaceFile> SpaceFile for Counted<F> {
+impl<F: SpaceFile> SpaceFile for CountingFile<F> {
     fn size(&self) -> Result<u64> {
         self.inner.size()
     }
