@@ -1,6 +1,7 @@
 //! Numbers of blocks and groups, and runs of blocks.
 //!
-//! A *block* here is the unit of allocation: a cluster where the file system has clusters (bigalloc).
+//! A *block* here is the unit of allocation: a cluster where the file system has clusters
+//! (bigalloc).
 
 use std::fmt;
 

@@ -1,7 +1,7 @@
 //! A list that grows while others read it, and never moves an element.
 //!
-//! Segment 0 holds what the list began with; each later one is as long as all before it, but at least
-//! [`GROWTH_MIN`]. A segment is published as a whole, so that no reader sees a half-made one.
+//! Segment 0 holds what the list began with; each later one is as long as all before it, but at
+//! least [`GROWTH_MIN`]. A segment is published as a whole, so that no reader sees a half-made one.
 
 use std::sync::OnceLock;
 

@@ -316,7 +316,7 @@ fn window_at_the_end_of_a_group_does_not_reach_into_the_next() {
     take(&owner, &Request::data(1).follow(Block(PER_GROUP - 10)));
     let rest = take(&owner, &Request::data(20).follow(Block(PER_GROUP - 9)));
     assert_eq!(rest, BlockRange::new(Block(PER_GROUP - 9), 9));
-    // The file goes on in the next group all the same.
+    // The file continues in the next group all the same.
     let next = take(&owner, &Request::data(20).follow(rest.end()));
     assert_eq!(next, BlockRange::new(rest.end(), 20));
 }

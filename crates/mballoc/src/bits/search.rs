@@ -1,6 +1,6 @@
 //! Finding free runs in a group.
 //!
-//! All searches look at the blocks `from..to` only; a run that reaches further is cut there.
+//! All searches check only the blocks `from..to`; a longer run is truncated there.
 
 use super::{GroupBits, Shape, WORD_ORDER, order_within};
 
@@ -103,8 +103,8 @@ impl GroupBits {
         }
     }
 
-    /// The first run in `from..to` of at least `count` and less than `below` blocks; when the first `tries` of at
-    /// least `count` are all longer, the shortest of those.
+    /// The first run in `from..to` of at least `count` and less than `below` blocks; when the first
+    /// `tries` of at least `count` are all longer, the shortest of those.
     pub(crate) fn fitting_run(
         &self,
         shape: &Shape,
@@ -131,7 +131,8 @@ impl GroupBits {
         best
     }
 
-    /// The longest run in `from..to` among the first `tries` candidates. When those were all, no run is longer.
+    /// The longest run in `from..to` among the first `tries` candidates. When those were all, no
+    /// run is longer.
     pub(crate) fn longest_run(
         &self,
         shape: &Shape,
@@ -142,7 +143,8 @@ impl GroupBits {
         let order = (0..=shape.top())
             .rev()
             .find(|&order| self.next_chunk(shape, order, from, to).is_some())?;
-        // A run without a chunk of this order may be longer than one with, but it has one of the next smaller.
+        // A run without a chunk of this order may be longer than one with, but it has one of the
+        // next smaller.
         let order = order.saturating_sub(1);
         let mut best = Run {
             start: from,

@@ -1,4 +1,4 @@
-//! Who has a block, as the threads of a test see it.
+//! The owner of each block, as the threads of a test see it.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -16,7 +16,7 @@ impl Claims {
         }
     }
 
-    /// Blocks that a thread was given: nobody has them.
+    /// Blocks that a thread got: no other thread has them.
     pub fn take(&self, range: BlockRange) {
         for block in range.start().0..range.end().0 {
             let before = self.taken[block as usize].swap(true, Ordering::Relaxed);

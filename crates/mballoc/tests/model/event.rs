@@ -1,4 +1,5 @@
-//! Random events. Places are chosen among what is there when the event happens, so any list of them makes sense.
+//! Random events. Places are chosen among what is there when the event happens, so any list of them
+//! makes sense.
 
 use extant_mballoc::{Alignment, Policy, RequestFlags};
 use proptest::prelude::*;
@@ -25,7 +26,7 @@ pub enum Event {
         ask: Ask,
         then: Then,
     },
-    /// Some blocks of a run that somebody has.
+    /// Some blocks of an allocated run.
     Free {
         run: Index,
         from: Index,
@@ -51,9 +52,9 @@ pub enum Event {
     Discarded(Index),
     ReleaseWindows(Option<Index>),
     SetPolicy(Policy),
-    /// All free runs are looked at, and with them all bitmaps loaded.
+    /// All free runs are visited, and with them all bitmaps loaded.
     Walk,
-    /// Free runs between two places of a group are kept from everybody for a moment.
+    /// Free runs between two places of a group are taken out for a short discard.
     Withhold {
         group: Index,
         from: Index,
@@ -62,7 +63,7 @@ pub enum Event {
         runs_max: usize,
     },
     Grow(u64),
-    /// To so many thousandths of the disk, or from 1000 on of what is free at its end.
+    /// To this number of thousandths of the disk, or from 1000 on of what is free at its end.
     Shrink(u64),
 }
 

@@ -13,8 +13,8 @@ pub struct Setup {
     pub pattern: Pattern,
 }
 
-/// Which blocks are in use at first: runs of `run` blocks, in use or not as `seed` has it, of eight runs
-/// `used` on average.
+/// Which blocks are in use at first: runs of `run` blocks, in use or not as `seed` has it, of eight
+/// runs `used` on average.
 #[derive(Clone, Copy, Debug)]
 pub struct Pattern {
     pub seed: u64,
@@ -30,7 +30,8 @@ impl Pattern {
 }
 
 impl Setup {
-    /// Small disks: groups of words and of parts of words, a first block that is not 0, a short last group.
+    /// Small disks: groups of words and of parts of words, a first block that is not 0, a short
+    /// last group.
     pub fn any() -> impl Strategy<Value = Self> {
         let blocks_per_group = prop::sample::select(vec![8u32, 64, 100, 256, 1000, 4096]);
         let first = prop::sample::select(vec![0u64, 1, 77]);
@@ -79,8 +80,14 @@ pub fn parts() -> Vec<(&'static str, Options)> {
     let large = Reservation::DEFAULT;
     vec![
         ("default", default()),
-        ("before the series", small(Options::before_the_series())),
-        ("after the series", small(Options::after_the_series())),
+        (
+            "before the scalability patches",
+            small(Options::before_scalability_patches()),
+        ),
+        (
+            "after the scalability patches",
+            small(Options::after_scalability_patches()),
+        ),
         (
             "linear",
             Options {

@@ -9,7 +9,7 @@ use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
 use extant_mballoc::{
-    Allocator, Block, BlockRange, Geometry, Options, Owner, TransactionId, WithheldBlocks,
+    Allocator, Block, BlockRange, Geometry, InFlightDiscard, Options, Owner, TransactionId,
 };
 use extant_space::{ErrorKind, Result};
 
@@ -17,16 +17,16 @@ use crate::disk::Disk;
 use crate::event::Event;
 use crate::setup::{Pattern, Setup};
 
-/// Who has a block.
+/// The state of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cell {
-    /// Nobody, though it may lie in a window.
+    /// Free, possibly in a window.
     Free,
     /// A file, open or not; 0 for those that were on the disk before.
     Owned(u64),
-    /// Nobody, once the transaction has committed.
+    /// Free once the transaction has committed.
     Pending(TransactionId),
-    /// Nobody, once its discard is done.
+    /// Free once its discard is done.
     Discarding,
 }
 
@@ -52,7 +52,7 @@ struct World<'a> {
     files: u64,
     running: TransactionId,
     committing: Option<TransactionId>,
-    discarding: Vec<WithheldBlocks<'a>>,
+    discarding: Vec<InFlightDiscard<'a>>,
     counts: Counts,
     /// A request was allowed to take the reserve.
     reserve_used: bool,
@@ -72,7 +72,8 @@ struct Counts {
 pub fn run(setup: &Setup, options: &Options, events: &[Event]) {
     let disk = Disk::new(&setup.geometry, |block| setup.pattern.is_used(block));
     let allocator = Allocator::open(setup.geometry, options.clone(), disk.clone()).unwrap();
-    // Not dropped by a failed assertion: a destructor that fails after it would end the program without a word.
+    // Not dropped by a failed assertion: a destructor that fails after it would end the program
+    // without a word.
     let mut world = ManuallyDrop::new(World::new(&allocator, disk, setup, options));
     world.compare();
     for event in events {
@@ -197,7 +198,7 @@ impl<'a> World<'a> {
         let pending = count(|cell| matches!(cell, Cell::Pending(_) | Cell::Discarding));
         assert_eq!(self.allocator.free_blocks(), free, "free blocks");
         assert_eq!(self.allocator.pending_blocks(), pending, "pending blocks");
-        assert!(self.allocator.out_of_use().is_empty());
+        assert!(self.allocator.corrupt_groups().is_empty());
         let mut seen = BTreeSet::new();
         for window in self.windows() {
             for block in blocks(window) {
@@ -220,7 +221,8 @@ impl<'a> World<'a> {
         assert_eq!(counts, self.counts);
     }
 
-    /// Closes and frees everything: then all blocks are free, in runs that only groups' ends may end.
+    /// Closes and frees everything: then all blocks are free, in runs that only groups' ends may
+    /// end.
     fn leave_nothing(&mut self) {
         self.tenants.clear();
         self.compare();

@@ -62,7 +62,7 @@ const SERIES: [Part; 6] = [
 const FURTHER: [Part; 3] = [
     Part {
         name: "stream goals that stay",
-        new: |options| options.stream_goals = StreamGoals::Homes,
+        new: |options| options.stream_goals = StreamGoals::Sticky,
         old: |options| options.stream_goals = StreamGoals::PerCpu,
     },
     Part {
@@ -79,7 +79,7 @@ const FURTHER: [Part; 3] = [
 
 /// Every behaviour that is measured, by its name in the table.
 fn behaviours() -> Vec<(String, Options)> {
-    let before = Options::before_the_series();
+    let before = Options::before_scalability_patches();
     let mut list = vec![("before the series".to_owned(), before.clone())];
     for part in &SERIES {
         let mut options = before.clone();
@@ -174,18 +174,20 @@ mod tests {
     }
 
     #[test]
-    fn parts_lead_from_before_the_series_to_after_it_and_to_the_default() {
-        let after = with(&SERIES, Options::before_the_series(), |part| part.new);
-        assert_eq!(after, Options::after_the_series());
+    fn parts_lead_from_before_scalability_patches_to_after_it_and_to_the_default() {
+        let after = with(&SERIES, Options::before_scalability_patches(), |part| {
+            part.new
+        });
+        assert_eq!(after, Options::after_scalability_patches());
         assert_eq!(with(&FURTHER, after, |part| part.new), Options::default());
     }
 
     #[test]
     fn parts_lead_back_from_the_default() {
         let after = with(&FURTHER, Options::default(), |part| part.old);
-        assert_eq!(after, Options::after_the_series());
+        assert_eq!(after, Options::after_scalability_patches());
         let before = with(&SERIES, after, |part| part.old);
-        assert_eq!(before, Options::before_the_series());
+        assert_eq!(before, Options::before_scalability_patches());
     }
 
     #[test]

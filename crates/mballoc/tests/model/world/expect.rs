@@ -11,7 +11,8 @@ use proptest::sample::Index;
 use super::{Cell, World, blocks};
 use crate::event::{Ask, Minimum, Place, Then};
 
-/// Changes in one transaction after which no more are made with it: the allocator may forget some then.
+/// Changes in one transaction after which no more are made with it: the allocator may forget some
+/// then.
 const FRESH_CHANGES_MAX: u32 = 30;
 
 impl World<'_> {
@@ -39,7 +40,7 @@ impl World<'_> {
         }
     }
 
-    /// Asks the allocator, and enters what it gives after a look at whether it may.
+    /// Asks the allocator, and enters what it gives after checking it.
     fn ask<'o>(
         &mut self,
         at: usize,
@@ -54,10 +55,11 @@ impl World<'_> {
             Ok(allocation) => allocation,
             Err(error) => {
                 self.counts.failures += 1;
-                let expected = match valid {
-                    true => ErrorKind::NoSpace,
-                    false => ErrorKind::InvalidArgument,
-                };
+                let expected = if valid {
+ErrorKind::NoSpace
+} else {
+ErrorKind::InvalidArgument
+};
                 assert_eq!(error.kind(), expected, "{request:?}: {error}");
                 assert!(!valid || !self.is_possible(request), "{request:?}: {error}");
                 return None;
@@ -173,7 +175,8 @@ impl World<'_> {
             )
     }
 
-    /// Whether there are enough blocks once all windows are given back, as they are before a request fails.
+    /// Whether there are enough blocks once all windows are freed, as they are before a request
+    /// fails.
     fn is_possible(&self, request: &Request) -> bool {
         let free = self
             .cells
@@ -214,7 +217,8 @@ impl World<'_> {
             .count() as u32
     }
 
-    /// Where the result has to begin and how long it is at least, where the request leaves no choice.
+    /// Where the result has to begin and how long it is at least, where the request leaves no
+    /// choice.
     fn expected_start(&self, at: usize, request: &Request) -> Option<(Block, u32)> {
         if self.options.reserved_blocks > 0 || !self.is_valid(request) {
             return None;
