@@ -36,7 +36,7 @@ pub enum Durable {
     /// The file under its name.
     #[default]
     Name,
-    /// The file, and some name: for who renames it at once, and makes that durable.
+    /// The file under any name: for a caller that renames it at once and makes the rename durable.
     Content,
 }
 
@@ -50,7 +50,7 @@ pub(crate) struct Destination {
 }
 
 impl Destination {
-    /// Looks at `path`; nothing is made yet.
+    /// Checks `path`; creates nothing yet.
     pub(crate) fn new(path: &Path, existing: Existing) -> Result<Self> {
         let shown = path;
         // A link is replaced where it points, as every tool that writes through it would.
@@ -125,8 +125,8 @@ impl Destination {
         }
     }
 
-    /// What forbids the rename at the end is told before the work: an append-only directory, a
-    /// file that may not be replaced.
+    /// Fails early if the final rename is forbidden: an append-only directory, a file that may not
+    /// be replaced.
     pub(crate) fn check_attributes(&self) -> Result<()> {
         for (name, path) in [
             (OsStr::new("."), &self.directory_path),
@@ -148,7 +148,7 @@ impl Destination {
         self.hidden_name(PARTIAL)
     }
 
-    /// The name while contents are put in: such a file is never taken up.
+    /// The name while contents are written: such a file is never resumed.
     pub(crate) fn filling_name(&self) -> OsString {
         self.hidden_name(FILLING)
     }
@@ -160,7 +160,7 @@ impl Destination {
         if name.len() <= room {
             partial.push(&self.name);
         } else {
-            // Cut, and told apart from names with the same start.
+            // Truncated, and distinguished from names with the same prefix by a digest.
             let digest = format!("~{:016x}", fnv1a(name));
             partial.push(OsStr::from_bytes(&name[..room - digest.len()]));
             partial.push(digest);
@@ -177,7 +177,8 @@ struct Linked {
 }
 
 impl Linked {
-    /// Has the kernel follow the link, which refuses those that it protects from (`fs.protected_symlinks`, proc_sys_fs(5)).
+    /// Has the kernel follow the link, which refuses those that it protects from
+    /// (`fs.protected_symlinks`, proc_sys_fs(5)).
     fn follow(link: &Path) -> Result<Self> {
         let fail = |source: io::Error| Error::from(source).at(link).during("follow link");
         let flags = OFlags::PATH | OFlags::CLOEXEC;
@@ -212,11 +213,11 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 pub(crate) mod tests {
     use super::*;
 
-    /// A destination in a folder of its own.
+    /// A destination in its own directory.
     pub(crate) fn destination(name: &str) -> (tempfile::TempDir, Destination) {
-        let folder = tempfile::tempdir().unwrap();
-        let destination = Destination::new(&folder.path().join(name), Existing::Refuse).unwrap();
-        (folder, destination)
+        let directory = tempfile::tempdir().unwrap();
+        let destination = Destination::new(&directory.path().join(name), Existing::Refuse).unwrap();
+        (directory, destination)
     }
 
     #[test]

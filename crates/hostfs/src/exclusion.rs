@@ -1,44 +1,35 @@
-//! How other writers are kept out of a file, and who they are.
+//! Exclusion of other writers from a file.
 //!
-//! Zeros put into a hole are only safe while nobody writes there: data written
-//! between the look at the map and the zeros would be lost. A write lease excludes
-//! everybody who goes through this kernel. Where others reach the file past it (a FUSE
-//! or network server), a granted lease proves nothing, and the file is refused.
+//! Zeros written into a hole are safe only while no other process writes there: data written
+//! between reading the map and writing the zeros would be lost. A write lease excludes all
+//! processes of this kernel. If other machines can reach the file (FUSE or network servers), a
+//! granted lease proves nothing, and the file is refused.
 
 use std::time::{Duration, Instant};
 
 use extant_space::{Error, ErrorKind, Remedy, Result};
 
 use crate::file::HostFile;
-use crate::filesystem::FileSystem;
+use crate::filesystem::{FileSystem, LeaseReach};
 use crate::holders;
 use crate::sys::lease::WriteLease;
 
-/// How long somebody who has the file open is waited for: a process just started holds what its
-/// parent had open for a moment, and so does a look at a file by an indexer.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// How long to wait for a process that has the file open: a new process holds the descriptors of
+/// its parent for a moment, and an indexer opens files briefly.
+const LEASE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// How other writers are kept out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Exclusion {
-    /// By a write lease: refused when somebody has the file open or can reach it past this kernel,
-    /// stopped when somebody opens it.
+    /// By a write lease: refused when another process has the file open or another machine can
+    /// reach it; the operation stops when another process opens the file.
     #[default]
     Lease,
-    /// Not at all: the caller knows that nobody writes to the holes.
+    /// Not at all: the caller guarantees that no process writes to the holes.
     Shared,
 }
 
-/// Whom a lease excludes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum LeaseReach {
-    /// Everybody who can reach the file.
-    Everybody,
-    /// Only who goes through this kernel, on the file system of this name.
-    ThisKernel(String),
-}
-
-/// Keeps everybody else out while it lives.
+/// Takes a lease that excludes all other processes while it lives.
 pub(crate) fn take_lease<'f>(
     file: &'f HostFile,
     filesystem: &FileSystem,
@@ -51,13 +42,13 @@ pub(crate) fn take_lease<'f>(
             ))
             .remedy(Remedy::ShareAccess));
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + LEASE_TIMEOUT;
     let refused = loop {
         match WriteLease::take(file.as_file()) {
             Ok(lease) => return Ok(lease),
             Err(source) if source.raw_os_error() != Some(libc::EAGAIN) => break source,
             Err(source) if Instant::now() >= deadline => break source,
-            Err(_) => std::thread::sleep(PATIENCE / 20),
+            Err(_) => std::thread::sleep(LEASE_TIMEOUT / 20),
         }
     };
     let errno = refused.raw_os_error();
@@ -83,12 +74,12 @@ pub(crate) fn take_lease<'f>(
     })
 }
 
-/// Nobody waits to open the file.
+/// Fails when another process waits to open the file.
 pub(crate) fn check_lease(file: &HostFile, lease: Option<&WriteLease<'_>>) -> Result<()> {
     if lease.is_some_and(WriteLease::is_contended) {
         return Err(Error::new(ErrorKind::InUse)
             .at(file.path())
-            .detail("stopped, as somebody opens the file; its data is as before")
+            .detail("stopped, because another process opens the file; its data is unchanged")
             .advice("run again later to do what is left"));
     }
     Ok(())

@@ -11,8 +11,7 @@
 //! 3. [`Strategy::WriteInOrder`]: no fallocate (NFS 3, some FUSE, ext2): zeros
 //!    are written from the start to the end.
 //!
-//! Copy-on-write targets have no strategy: written space does not stay in place
-//! there, and pretending would help nobody.
+//! Copy-on-write targets have no strategy: written space does not stay in place there.
 
 use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, Result, SpaceFile};
 use extant_sys::direct::DirectIo;

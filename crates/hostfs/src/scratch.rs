@@ -1,4 +1,4 @@
-//! Files to try things on, which nobody else can find and which vanish by themselves.
+//! Unnamed scratch files, which probe a file system and vanish on close.
 
 use std::fs::File;
 use std::io;
@@ -26,7 +26,7 @@ impl<'a> Scratch<'a> {
         }
     }
 
-    /// A new empty file that nobody else can find.
+    /// A new empty file without a name.
     pub(crate) fn file(&self) -> Result<HostFile> {
         let fail = |errno: Errno| {
             Error::from(io::Error::from(errno))

@@ -17,12 +17,12 @@ fn written_file_on_overlay_over_btrfs_is_refused_until_nocow() {
         Filesystem::Overlay.requirement()
     );
     let scratch = Scratch::new(Filesystem::Btrfs, 256 << 20);
-    let folder = |name: &str| {
+    let directory = |name: &str| {
         let path = scratch.path().join(name);
         fs::create_dir(&path).unwrap();
         path
     };
-    let [lower, upper, work, place] = ["lower", "upper", "work", "place"].map(folder);
+    let [lower, upper, work, place] = ["lower", "upper", "work", "place"].map(directory);
     let options = format!(
         "lowerdir={},upperdir={},workdir={}",
         lower.display(),

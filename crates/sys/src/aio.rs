@@ -1,15 +1,16 @@
 //! Direct reads and writes of files, many at a time, through Linux AIO (`io_submit(2)`).
 //!
-//! A ring refuses to wait for a file's lock or an allocation when it is given a call, and has a thread of its own make
-//! the call then. `io_submit` makes that part at once, and only the transfer goes on beside the caller. For writes that
-//! allocate this is less work: 4 KiB into holes, 64 at a time, ext4 on a virtio disk: 66 to 77 thousand a second, where a
-//! ring does 51 to 58; to what has space both are the same.
+//! io_uring does not wait for a file's lock or an allocation on submission; it passes such a call
+//! to a worker thread. `io_submit` performs that part synchronously, and only the transfer is
+//! asynchronous. For writes that allocate this is less work: 4 KiB into holes, 64 at a time, ext4
+//! on a virtio disk: 66 to 77 thousand per second, against 51 to 58 with io_uring; for allocated
+//! space both are equal.
 //!
-//! A queue whose calls come from elsewhere while others are in flight ([`CallQueue::input`]) is asked for them as soon as
-//! they are there: the kernel signals the end of calls through an eventfd, which is waited for beside the input.
+//! A queue can receive calls while others are in flight ([`CallQueue::input`]): the kernel signals
+//! the end of calls through an eventfd, which is polled together with the input.
 //!
-//! Invariant, on which the safety of the interface stands: a call in a slot is not moved or dropped while the kernel may
-//! use its memory: whoever leaves [`Aio::run`], also by a panic, waits for every call that the kernel has.
+//! Safety invariant: a call in a slot is not moved or dropped while the kernel may use its memory:
+//! [`Aio::run`] returns or unwinds only after every call that the kernel has.
 
 use std::fs::File;
 use std::io;
@@ -31,7 +32,8 @@ const WRITE_PARTS: u16 = 8;
 // IOCB_FLAG_RESFD: the end is signalled through an eventfd.
 const SIGNALS_END: u32 = 1;
 
-/// `struct iocb` of linux/aio_abi.h; the two halves of its first pair are swapped on big-endian machines.
+/// `struct iocb` of linux/aio_abi.h; the two halves of its first pair are swapped on big-endian
+/// machines.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
@@ -74,8 +76,8 @@ pub struct Aio {
 }
 
 impl Aio {
-    /// A context for at most `depth` calls at a time. Fails where the kernel has none, or as many as
-    /// `/proc/sys/fs/aio-max-nr` allows.
+    /// A context for at most `depth` calls at a time. Fails where the kernel has none, or as many
+    /// as `/proc/sys/fs/aio-max-nr` allows.
     pub fn new(depth: u32) -> io::Result<Self> {
         let depth = depth.max(1);
         let mut context: libc::c_ulong = 0;
@@ -92,11 +94,11 @@ impl Aio {
         })
     }
 
-    /// Runs `queue` until nothing is in flight and there is no next call. What is no read or write is made by a plain call
-    /// here and now, and so is what the kernel refuses to take.
+    /// Runs `queue` until nothing is in flight and there is no next call. What is no read or write
+    /// is made by a plain call here and now, and so is what the kernel refuses to take.
     pub fn run<'a>(&mut self, file: &File, queue: &mut dyn CallQueue<'a>) {
         if self.ends.is_none() && queue.input().is_some() {
-            // Without it the input is looked at when a call has ended.
+            // Without an eventfd the input is checked when a call ends.
             self.ends = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
         }
         let mut flights = Flights::new(self, file, queue.input().is_some());
@@ -106,12 +108,11 @@ impl Aio {
                 && let Some((tag, mut call)) = queue.next()
             {
                 is_idle = false;
-                match is_transfer(&call) {
-                    true => flights.start(tag, call),
-                    false => {
-                        let result = call.execute(file);
-                        queue.ended(tag, call, result);
-                    }
+                if is_transfer(&call) {
+                    flights.start(tag, call);
+                } else {
+                    let result = call.execute(file);
+                    queue.ended(tag, call, result);
                 }
             }
             while let Err(slot) = flights.submit() {
@@ -142,7 +143,7 @@ struct Flights<'r, 'a> {
     /// Never longer than its capacity: calls stay where they are.
     slots: Vec<Option<(usize, Call<'a>)>>,
     free: Vec<usize>,
-    /// Slots of calls that the kernel has not taken yet, with what it is told of them.
+    /// Slots of calls that are not submitted yet, with their control blocks.
     waiting: Vec<(usize, Entry)>,
     in_kernel: usize,
     /// The end of each call is signalled.
@@ -182,7 +183,7 @@ impl<'r, 'a> Flights<'r, 'a> {
         self.waiting.push((slot, entry));
     }
 
-    /// Submits what waits, as far as the kernel has room. The error is the slot of a call that it does not take.
+    /// Submits waiting calls while the kernel has room. The error is the slot of a rejected call.
     fn submit(&mut self) -> Result<(), usize> {
         let mut taken = 0;
         let result = loop {
@@ -192,8 +193,9 @@ impl<'r, 'a> Flights<'r, 'a> {
             }
             let entries: SmallVec<[*const Entry; 64]> =
                 rest.iter().map(|(_, entry)| ptr::from_ref(entry)).collect();
-            // SAFETY: the kernel reads the entries during the call. The memory that they name belongs to their calls, whose slots
-            // are neither moved nor emptied before the kernel is done with them (`wait`, `drop`); the file is borrowed for as long.
+            // SAFETY: the kernel reads the entries during the call. The memory that they name
+            // belongs to their calls, whose slots are neither moved nor emptied before the kernel
+            // is done with them (`wait`, `drop`); the file is borrowed for as long.
             let result = unsafe {
                 libc::syscall(
                     libc::SYS_io_submit,
@@ -226,7 +228,8 @@ impl<'r, 'a> Flights<'r, 'a> {
         self.slots[slot].take().expect("a slot in use")
     }
 
-    /// Waits for a call to end, or for input of the queue, and gives back the calls that have ended.
+    /// Waits for a call to end, or for input of the queue, and returns the ended calls to the
+    /// queue.
     fn wait(&mut self, queue: &mut dyn CallQueue<'a>) {
         let input = queue.input().filter(|_| self.signals && self.has_room());
         let ended = match input {
@@ -280,7 +283,8 @@ impl<'r, 'a> Flights<'r, 'a> {
             Least::One => (1, ptr::null_mut()),
         };
         loop {
-            // SAFETY: the kernel writes at most as many events as there is memory for, and reads a time that lives for the call.
+            // SAFETY: the kernel writes at most as many events as there is memory for, and reads a
+            // time that lives for the call.
             let result = unsafe {
                 libc::syscall(
                     libc::SYS_io_getevents,
@@ -299,7 +303,8 @@ impl<'r, 'a> Flights<'r, 'a> {
                 Err(_) => {
                     let error = io::Error::last_os_error();
                     if error.raw_os_error() != Some(libc::EINTR) {
-                        // Freeing memory that the kernel still uses would be worse than losing the process.
+                        // Freeing memory that the kernel still uses would be worse than losing the
+                        // process.
                         std::process::abort();
                     }
                 }
@@ -328,7 +333,7 @@ fn is_transfer(call: &Call<'_>) -> bool {
     matches!(call, Call::Read { .. } | Call::Write { .. })
 }
 
-/// What the kernel is told of a read or write, whose memory the entry points into.
+/// The control block of a read or write; it points into the memory of the call.
 fn entry(file: &File, call: &mut Call<'_>, slot: usize) -> Entry {
     let (opcode, offset, buffer, length, rw_flags) = match call {
         Call::Read { offset, into } => match into {

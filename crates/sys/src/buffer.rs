@@ -46,7 +46,7 @@ impl AlignedBuffer {
         let map = NonNull::new(map).expect("mmap never returns address 0 here");
         let start = map.as_ptr().cast::<u8>();
         let skip = start.align_offset(len);
-        // SAFETY: `skip < len`, so `start + skip` and the `len` bytes after it lie in the mapping.
+        // SAFETY: `skip < len`, so `start + skip` and the `len` bytes after it are in the mapping.
         let start = unsafe { NonNull::new_unchecked(start.add(skip)) };
         Ok(Self {
             map,
@@ -56,8 +56,8 @@ impl AlignedBuffer {
         })
     }
 
-    /// As [`new`](Self::new), with memory of its own at once, in huge pages where the kernel has some to give:
-    /// a 2 MiB request is then one segment instead of 512.
+    /// As [`new`](Self::new), with memory of its own at once, in huge pages where the kernel has
+    /// some to give: a 2 MiB request is then one segment instead of 512.
     pub fn resident(len: usize) -> io::Result<Self> {
         let mut buffer = Self::new(len)?;
         // SAFETY: advice on memory that is ours alone; it may fail, and changes no contents.
@@ -75,7 +75,7 @@ impl AlignedBuffer {
 
     /// The bytes.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and nobody else has a reference.
+        // SAFETY: as above, and `&mut self` is the only reference.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }

@@ -1,8 +1,8 @@
 //! One call to the kernel on one file, with the memory that it uses.
 //!
-//! A [`Call`] owns or borrows its memory for as long as it lives, so that whoever makes it ([`Call::execute`],
-//! or a [ring](crate::ring)) needs nothing else to be safe. A read or write that ended short is
-//! [advanced](Call::advance) past what was done and made again.
+//! A [`Call`] owns or borrows its memory for as long as it lives, so that its executor
+//! ([`Call::execute`] or a [ring](crate::ring)) needs no other safety condition. A short read or
+//! write is [advanced](Call::advance) past the done part and repeated.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -214,7 +214,8 @@ fn advance(part: &mut Range<usize>, bytes: usize) {
 
 fn discard(file: &File, range: ByteRange) -> io::Result<()> {
     let range = [range.start(), range.len()];
-    // SAFETY: the kernel reads two numbers from memory that lives for the call; the descriptor does as well.
+    // SAFETY: the kernel reads two numbers from memory that lives for the call; the descriptor does
+    // as well.
     match unsafe { libc::ioctl(file.as_raw_fd(), BLKDISCARD, range.as_ptr()) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),

@@ -5,7 +5,8 @@ use std::fs::File;
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use serde::Serialize;
 
-/// What is taken where the kernel does not say: before Linux 6.1, and of file systems that do not tell.
+/// The default if the kernel reports no alignment: before Linux 6.1, and on file systems without
+/// `STATX_DIOALIGN`.
 const USUAL: DirectIo = DirectIo {
     memory_bytes: 4096,
     offset_bytes: 4096,
@@ -21,8 +22,8 @@ pub struct DirectIo {
 }
 
 impl DirectIo {
-    /// The alignment for `file`; `None` where there is no direct I/O, and a page where the kernel does not say.
-    /// Direct I/O is off afterwards.
+    /// The alignment for `file`; `None` where there is no direct I/O, and a page where the kernel
+    /// does not say. Direct I/O is off afterwards.
     pub fn of(file: &File) -> Option<Self> {
         let direct = Self::reported(file)?;
         // Accepting the flag is the second half of the answer.

@@ -1,12 +1,12 @@
-//! What sysfs tells of a disk.
+//! The attributes of a disk in sysfs.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::loop_device::device_number;
 
-/// The sysfs directory of the whole disk with device number `device`, or of the disk of that partition. `None`
-/// for numbers of no disk (tmpfs, overlayfs, btrfs, FUSE, NFS).
+/// The sysfs directory of the whole disk with device number `device`, or of the disk of that
+/// partition. `None` for numbers of no disk (tmpfs, overlayfs, btrfs, FUSE, NFS).
 pub fn directory(device: u64) -> Option<PathBuf> {
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let node = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
@@ -17,8 +17,9 @@ pub fn directory(device: u64) -> Option<PathBuf> {
     disk.join("queue").is_dir().then(|| disk.to_path_buf())
 }
 
-/// Device numbers of what is made of the disk or partition with device number `device`: its partitions, what the device
-/// mapper or md makes of them, and so on upwards; the disk itself is first.
+/// Device numbers of what is made of the disk or partition with device number `device`: its
+/// partitions, what the device mapper or md makes of them, and so on upwards; the disk itself is
+/// first.
 pub fn stacked_on(device: u64) -> Vec<u64> {
     let mut found = vec![device];
     let mut next = 0;

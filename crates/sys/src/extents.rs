@@ -1,10 +1,9 @@
-//! Where the extents of a host file come from.
+//! The sources of the extent map of a host file.
 //!
-//! FIEMAP tells all three states. Where a file system does not have it (tmpfs,
-//! FUSE, NFS), `SEEK_DATA`/`SEEK_HOLE` tells holes from data, and *unwritten*
-//! counts as whichever of the two the file system calls it; a file system with
-//! neither shows one data extent. What a map can prove depends on its source:
-//! see [`MapSource`].
+//! FIEMAP reports all three states. On a file system without it (tmpfs, FUSE, NFS),
+//! `SEEK_DATA`/`SEEK_HOLE` distinguishes holes from data, and the file system chooses which of the
+//! two *unwritten* space is; a file system with neither shows one data extent. What a map can prove
+//! depends on its source: see [`MapSource`].
 
 use std::fs::File;
 use std::io;
@@ -47,14 +46,15 @@ impl MapSource {
     fn without_fiemap(file: &File) -> io::Result<Self> {
         // Drivers of devices have calls of their own.
         let is_mounted = file.metadata()?.is_file() && mounted::probe(file)?.is_some();
-        Ok(match is_mounted {
-            true => Self::ExtantMount,
-            false => Self::Seek,
+        Ok(if is_mounted {
+            Self::ExtantMount
+        } else {
+            Self::Seek
         })
     }
 
-    /// Unwritten space is told from written space.
-    pub fn tells_states(self) -> bool {
+    /// Whether the map distinguishes unwritten from written space.
+    pub fn distinguishes_unwritten(self) -> bool {
         match self {
             Self::Fiemap | Self::ExtantMount => true,
             Self::Seek => false,
@@ -62,8 +62,8 @@ impl MapSource {
     }
 }
 
-/// Visits the extents of `range` in order, holes included, until `visit` breaks. Where states are told, data still in
-/// memory is given its place first.
+/// Visits the extents of `range` in order, holes included, until `visit` breaks. If the source
+/// reports states, dirty data is written back first.
 pub fn for_each(
     file: &File,
     source: MapSource,
@@ -94,8 +94,8 @@ fn for_each_batch(
         let batch = next_batch(ByteRange::new(at, range.end()))?;
         let before = at;
         for extent in &batch.extents {
-            // An extent can move under a map that is read in batches: what was told already
-            // is not told again.
+            // An extent can move while the map is read in batches: a reported part is not reported
+            // again.
             let rest = ByteRange::new(at, range.end());
             let Some(extent) = extent.clip(rest) else {
                 continue;

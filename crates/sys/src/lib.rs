@@ -1,9 +1,9 @@
-//! Safe functions over interfaces of the kernel that need `unsafe`, and over those that several crates use.
+//! Safe wrappers of kernel interfaces that need `unsafe`, or that several crates use.
 //!
 //! | module | gives |
 //! |---|---|
 //! | [`aio`] | many direct reads and writes at a time through Linux AIO |
-//! | [`buffer`] | memory aligned as direct I/O wants it |
+//! | [`buffer`] | memory aligned for direct I/O |
 //! | [`call`] | one read, write, sync, fallocate or discard, with the memory that it uses |
 //! | [`direct`] | direct I/O: its alignment, on and off |
 //! | [`disk`] | the queue of a disk in sysfs |
@@ -11,14 +11,14 @@
 //! | [`fuse_ring`] | requests of FUSE through io_uring |
 //! | [`identity`] | whether two paths lead to the same file or disk |
 //! | [`inherited`] | descriptors that a process was started with |
-//! | [`loop_device`] | which loop device stands on a file |
+//! | [`loop_device`] | which loop device has a file as its backing file |
 //! | [`mounted`] | control calls of a mount of Extant |
 //! | [`mounts`] | the kernel's tables of mounts |
-//! | [`range_lock`] | locks of ranges of a file, as QEMU keeps them |
+//! | [`range_lock`] | open file description locks (OFD), as QEMU uses them |
 //! | [`ring`] | many calls at a time through io_uring |
 //!
-//! Nothing here decides: which call is made when, and what is done when the kernel refuses, is the business
-//! of the crates above. Errors are the kernel's, as [`std::io::Error`].
+//! There is no policy here: the crates above decide which call is made, and handle its errors.
+//! Errors are those of the kernel, as [`std::io::Error`].
 
 pub mod aio;
 pub mod buffer;

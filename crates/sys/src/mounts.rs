@@ -1,5 +1,5 @@
-//! The kernel's tables of mounts: `/proc/self/mountinfo` is what this process sees, those of other processes what is
-//! mounted in other mount namespaces.
+//! The kernel's tables of mounts: `/proc/self/mountinfo` is what this process sees, those of other
+//! processes what is mounted in other mount namespaces.
 //!
 //! Format: proc_pid_mountinfo(5).
 
@@ -42,7 +42,7 @@ impl Mount {
         Ok(Self::parse_all(&table).collect())
     }
 
-    /// Those of other mount namespaces, each with a process that sees it, as far as this user may look.
+    /// The mounts of other mount namespaces that this user may read, each with a process in it.
     pub fn of_other_namespaces() -> impl Iterator<Item = (u32, Self)> {
         let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
         let mut seen: Vec<PathBuf> = namespace("self").into_iter().collect();
@@ -79,7 +79,8 @@ impl Mount {
         lines.filter_map(Self::parse)
     }
 
-    /// The one that an open file is on. By mount id: device numbers of btrfs and overlayfs do not match those in the table.
+    /// The one that an open file is on. By mount id: device numbers of btrfs and overlayfs do not
+    /// match those in the table.
     pub fn of(file: &impl AsFd) -> Option<Self> {
         let answer = rustix::fs::statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID).ok()?;
         if answer.stx_mask & StatxFlags::MNT_ID.bits() == 0 {

@@ -1,6 +1,7 @@
-//! Locks of ranges of a file that belong to the open file, not to the process (`F_OFD_SETLK`).
+//! Open file description locks of byte ranges (`F_OFD_SETLK`).
 //!
-//! They last as long as the descriptor and its copies, and exclude other descriptors of the same process as well.
+//! They last as long as the open file description, and also exclude other descriptions of the same
+//! process.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -8,22 +9,24 @@ use std::os::fd::{AsFd, AsRawFd};
 /// Takes a shared lock of `length` bytes from `start`; does not wait.
 ///
 /// # Errors
-/// `EAGAIN` when somebody holds an exclusive one, `EINVAL` where the kernel has no such locks.
+/// `EAGAIN` when another description holds an exclusive lock, `EINVAL` if the kernel has no such
+/// locks.
 pub fn share(file: impl AsFd, start: u64, length: u64) -> io::Result<()> {
     let mut lock = describe(libc::F_RDLCK, start, length)?;
     control(&file, libc::F_OFD_SETLK, &mut lock)
 }
 
-/// Takes a lock of `length` bytes from `start` that excludes all others; does not wait. The file is open for writing.
+/// Takes an exclusive lock of `length` bytes from `start`; does not wait. The file is open for
+/// writing.
 ///
 /// # Errors
-/// `EAGAIN` when somebody else holds one, `EINVAL` where the kernel has no such locks.
+/// `EAGAIN` when another description holds a lock, `EINVAL` if the kernel has no such locks.
 pub fn exclude(file: impl AsFd, start: u64, length: u64) -> io::Result<()> {
     let mut lock = describe(libc::F_WRLCK, start, length)?;
     control(&file, libc::F_OFD_SETLK, &mut lock)
 }
 
-/// Gives a range back.
+/// Unlocks a range.
 ///
 /// # Errors
 /// Those of `fcntl`.
@@ -32,7 +35,7 @@ pub fn release(file: impl AsFd, start: u64, length: u64) -> io::Result<()> {
     control(&file, libc::F_OFD_SETLK, &mut lock)
 }
 
-/// Whether somebody else holds a lock in the range, shared or not.
+/// Whether another description holds a lock in the range, shared or exclusive.
 ///
 /// # Errors
 /// Those of `fcntl`.
@@ -51,13 +54,14 @@ fn describe(kind: libc::c_int, start: u64, length: u64) -> io::Result<libc::floc
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: offset(start)?,
         l_len: offset(length)?,
-        // As these locks want it.
+        // Required by OFD locks.
         l_pid: 0,
     })
 }
 
 fn control(file: &impl AsFd, command: libc::c_int, lock: &mut libc::flock) -> io::Result<()> {
-    // SAFETY: the descriptor is open, and the kernel reads and writes one `flock`, which lives here.
+    // SAFETY: the descriptor is open, and the kernel reads and writes one `flock`, which lives
+    // here.
     let done = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), command, std::ptr::from_mut(lock)) };
     match done {
         -1 => Err(io::Error::last_os_error()),
@@ -72,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shared_range_is_seen_by_other_descriptors_until_it_is_given_back() {
+    fn shared_range_is_seen_by_other_descriptors_until_it_is_released() {
         let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
         let [one, other] = [(); 2].map(|()| File::open(&path).unwrap());
         share(&one, 100, 2).unwrap();
@@ -85,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn excluded_range_is_had_by_one_descriptor() {
+    fn exclusive_range_has_one_holder() {
         let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
         let open = || File::options().read(true).write(true).open(&path).unwrap();
         let (one, other) = (open(), open());

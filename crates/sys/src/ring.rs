@@ -1,14 +1,14 @@
 //! Many calls at a time through io_uring.
 //!
-//! Model: a [`Ring`] runs a [`CallQueue`] to its end. It holds each [`Call`] in a slot of fixed place, with all
-//! the memory that the kernel uses, and gives it back with its result.
+//! Model: a [`Ring`] runs a [`CallQueue`] to its end. It holds each [`Call`] in a fixed slot, with
+//! all the memory that the kernel uses, and gives it back with its result.
 //!
-//! Invariants, on which the safety of the interface stands:
-//! - a call in a slot is not moved or dropped while the kernel may use its memory: whoever leaves
-//!   [`Ring::run`], also by a panic, waits for every call that the kernel has;
-//! - a ring that holds calls which the kernel never took is not used again.
+//! Safety invariants:
+//! - a call in a slot is not moved or dropped while the kernel may use its memory: [`Ring::run`]
+//!   returns or unwinds only after every call that the kernel has;
+//! - a ring with calls that the kernel never consumed is not used again.
 //!
-//! Where the ring itself fails, what is left of the queue is done by plain calls: nothing is lost but speed.
+//! If the ring itself fails, plain calls perform the rest of the queue.
 
 use std::fs::File;
 use std::io;
@@ -34,8 +34,9 @@ pub trait CallQueue<'a> {
     /// A call has ended. Afterwards there may be a next one again.
     fn ended(&mut self, tag: usize, call: Call<'a>, result: io::Result<usize>);
 
-    /// Becomes readable when there may be a next call though none has ended. `None`: only the end of a call brings more.
-    /// [`Aio`](crate::aio::Aio) waits for it as well while calls are in flight; others ask again when a call has ended.
+    /// Becomes readable when there may be a next call though none has ended. `None`: only the end
+    /// of a call brings more. [`Aio`](crate::aio::Aio) waits for it as well while calls are in
+    /// flight; others ask again when a call has ended.
     fn input(&self) -> Option<BorrowedFd<'_>> {
         None
     }
@@ -65,8 +66,8 @@ enum Discards {
 }
 
 impl Ring {
-    /// A ring for at most `depth` calls at a time. Fails where the kernel has no io_uring, forbids it, or lacks
-    /// what is needed (before 5.6).
+    /// A ring for at most `depth` calls at a time. Fails where the kernel has no io_uring, forbids
+    /// it, or lacks what is needed (before 5.6).
     pub fn new(depth: u32) -> io::Result<Self> {
         let ring = IoUring::builder().setup_clamp().build(depth.max(1))?;
         let depth = depth.clamp(1, ring.params().sq_entries());
@@ -84,9 +85,10 @@ impl Ring {
         if !has_all || !ring.params().is_feature_nodrop() {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
-        let discards = match probe.is_supported(opcode::UringCmd16::CODE) {
-            true => Discards::Command,
-            false => Discards::Ioctl,
+        let discards = if probe.is_supported(opcode::UringCmd16::CODE) {
+            Discards::Command
+        } else {
+            Discards::Ioctl
         };
         Ok(Self {
             ring,
@@ -95,7 +97,8 @@ impl Ring {
         })
     }
 
-    /// Runs `queue` until nothing is in flight and there is no next call. Returns the ring, unless it failed.
+    /// Runs `queue` until nothing is in flight and there is no next call. Returns the ring, unless
+    /// it failed.
     pub fn run<'a>(mut self, file: &File, queue: &mut dyn CallQueue<'a>) -> Option<Self> {
         let mut discards = self.discards;
         let mut flights = Flights::new(&mut self, file);
@@ -166,7 +169,8 @@ impl<'r, 'a> Flights<'r, 'a> {
         self.in_flight < self.depth
     }
 
-    /// Puts a call into a slot and the submission queue. The kernel sees it with the next submission.
+    /// Puts a call into a slot and the submission queue. The kernel sees it with the next
+    /// submission.
     fn start(&mut self, tag: usize, call: Call<'a>) {
         let slot = self.free.pop().unwrap_or_else(|| {
             assert!(
@@ -178,8 +182,9 @@ impl<'r, 'a> Flights<'r, 'a> {
         });
         let (_, call) = self.slots[slot].insert((tag, call));
         let entry = entry(self.file, call).user_data(slot as u64);
-        // SAFETY: the memory that the entry names belongs to the call, whose slot is neither moved nor emptied
-        // before the kernel is done with it (`take`, `drop`); the file is borrowed for as long.
+        // SAFETY: the memory that the entry names belongs to the call, whose slot is neither moved
+        // nor emptied before the kernel is done with it (`take`, `drop`); the file is borrowed for
+        // as long.
         unsafe { self.ring.submission().push(&entry) }.expect("as many entries as slots");
         self.in_flight += 1;
     }
@@ -265,7 +270,7 @@ impl Drop for Flights<'_, '_> {
     }
 }
 
-/// What the ring is told of `call`, whose memory the entry points into.
+/// The submission entry of `call`; it points into the memory of the call.
 fn entry(file: &File, call: &mut Call<'_>) -> squeue::Entry {
     let fd = Fd(file.as_raw_fd());
     match call {

@@ -14,7 +14,7 @@ const BLOCK: u64 = 512;
 struct Model {
     bytes: Vec<u8>,
     allocated: Mutex<Vec<bool>>,
-    /// Told by `size`; larger than `bytes` when somebody has appended.
+    /// Returned by `size`; larger than `bytes` after an append.
     size: u64,
     punched: Mutex<Vec<ByteRange>>,
 }

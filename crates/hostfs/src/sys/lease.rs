@@ -1,11 +1,10 @@
-//! `F_SETLEASE`: being told before anybody else gets at a file.
+//! `F_SETLEASE`: notification before another process opens a file.
 //!
-//! A write lease is granted only while nobody else has the file open. Whoever
-//! opens it later waits in the kernel (up to `/proc/sys/fs/lease-break-time`,
-//! 45 s) until the lease is given back. The holder is told by a signal; a
-//! library cannot claim one, so it is redirected to `SIGURG`, which is ignored by
-//! default, and the lease is asked instead: `F_GETLEASE` answers with what a
-//! waiting opener wants it to become.
+//! A write lease is granted only while no other process has the file open. A later open waits in
+//! the kernel (up to `/proc/sys/fs/lease-break-time`, 45 s) until the lease is released. The kernel
+//! notifies the holder by a signal; a library cannot claim one, so it is redirected to `SIGURG`,
+//! which is ignored by default, and the lease is polled: `F_GETLEASE` returns the type that a
+//! waiting opener requests.
 
 use std::fs::File;
 use std::io;
@@ -34,15 +33,16 @@ fn fcntl(file: &File, command: libc::c_int, argument: libc::c_int) -> io::Result
 }
 
 fn owner(file: &File, command: libc::c_int, owner: &mut Owner) -> io::Result<()> {
-    // SAFETY: both commands used here take this structure, which lives for the call, as does the descriptor.
+    // SAFETY: both commands used here take this structure, which lives for the call, as does the
+    // descriptor.
     match unsafe { libc::fcntl(file.as_raw_fd(), command, std::ptr::from_mut(owner)) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
 }
 
-/// A write lease, given back when dropped. The open file may be somebody else's as well: its own lease, signal and owner are put
-/// back.
+/// A write lease, released on drop. The caller may have a lease of its own on the open file: its
+/// lease, signal and owner are restored.
 pub(crate) struct WriteLease<'f> {
     file: &'f File,
     lease: libc::c_int,
@@ -51,7 +51,7 @@ pub(crate) struct WriteLease<'f> {
 }
 
 impl<'f> WriteLease<'f> {
-    /// Takes the lease. `EAGAIN`: somebody has the file open. `EINVAL`: the file
+    /// Takes the lease. `EAGAIN`: another process has the file open. `EINVAL`: the file
     /// system has no leases. `EACCES`: the file is another user's.
     pub(crate) fn take(file: &'f File) -> io::Result<Self> {
         let mut before = Owner::default();
@@ -68,7 +68,7 @@ impl<'f> WriteLease<'f> {
         Ok(taken)
     }
 
-    /// Somebody waits to open the file.
+    /// Whether another process waits to open the file.
     pub(crate) fn is_contended(&self) -> bool {
         // A lease that can no longer be read was broken by force.
         fcntl(self.file, libc::F_GETLEASE, 0).is_ok_and(|kind| kind != libc::F_WRLCK)
@@ -77,7 +77,8 @@ impl<'f> WriteLease<'f> {
 
 impl Drop for WriteLease<'_> {
     fn drop(&mut self) {
-        // Fails only when the kernel has taken the lease away already. A lease of the caller's own stays.
+        // Fails only when the kernel has taken the lease away already. A lease of the caller's own
+        // stays.
         if self.lease != libc::F_WRLCK {
             let _ = fcntl(self.file, libc::F_SETLEASE, self.lease);
         }
@@ -103,7 +104,7 @@ mod tests {
         let fresh = state();
         drop(WriteLease::take(file).unwrap());
         assert_eq!(state(), fresh);
-        // A caller with a lease of its own, told by a signal of its choice.
+        // A caller with its own lease and its own choice of signal.
         fcntl(file, F_SETSIG, libc::SIGWINCH).unwrap();
         fcntl(file, libc::F_SETLEASE, libc::F_WRLCK).unwrap();
         let own = state();

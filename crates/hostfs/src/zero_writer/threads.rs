@@ -1,8 +1,8 @@
 //! Writes from threads: a few by direct I/O where io_uring cannot be had, or a single one
 //! through the page cache, where the order is kept.
 //!
-//! The caller waits for a channel and not for the disk, so progress goes on and signals are
-//! seen even while a write hangs.
+//! The caller waits for a channel, not for the disk, so it reports progress and handles signals
+//! even while a write hangs.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::sys::uring::Completion;
 
-/// Writes zeros at an offset, so many bytes; returns the bytes written.
+/// Writes a number of zeros at an offset; returns the bytes written.
 pub(super) type Write = Box<dyn FnMut(u64, u32) -> io::Result<u32> + Send>;
 
 struct Request {
