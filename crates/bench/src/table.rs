@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use serde::Serialize;
+
 use crate::metrics::Metric;
 
 /// Rows of cells under a heading. The first column and those without a heading hold words.

@@ -104,7 +104,7 @@ impl HostDevice {
                 Some(MapSource::of(&target.file).map_err(|source| place(source.into()))?)
             }
         };
-        if map.is_some_and(MapSource::tells_states) {
+        if map.is_some_and(MapSource::distinguishes_unwritten) {
             geometry.features |= Features::EXTENTS;
         }
         let device = Self {

@@ -1,11 +1,11 @@
-//! Creates a file whose space is allocated and written.
+//! Creates a new file with allocated space.
 //!
-//! The work is done on a partial file beside the name (`partial.rs`). The extent map of that file
-//! is the record of progress, so a run after a crash or a kill writes only what is missing. The
-//! file gets its name when it is complete, synced and verified.
+//! The work is done on a partial file in the same directory (`partial.rs`). Its extent map is the
+//! record of progress: a run after a crash or a kill writes only the missing ranges. The file gets
+//! its name when it is complete, synced and verified.
 
 mod content;
-mod filling;
+mod content_writer;
 mod replaced;
 
 use std::path::{Path, PathBuf};
@@ -25,12 +25,12 @@ use crate::filesystem::{FileSystem, FileSystemKind};
 use crate::pace::Pace;
 use crate::partial::Partial;
 use crate::plan::Plan;
+use crate::target::RangeTarget;
 use crate::verify::{self, Contents, Verified};
-use crate::written::Target;
 use content::Content;
 use replaced::Replaced;
 
-pub use filling::{FillOrder, Filling};
+pub use content_writer::{ContentOrder, ContentWriter};
 
 /// What is done on file systems that overwrite elsewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -137,7 +137,7 @@ pub struct CreateReport {
     pub resumed_bytes: u64,
     /// How space was written; `None` where nothing had to be.
     pub plan: Option<Plan>,
-    /// What verified the result.
+    /// How the result was verified.
     pub verified: Verified,
     /// Figures of the extent map.
     pub map: MapSummary,
@@ -167,7 +167,7 @@ pub fn create(path: &Path, options: &CreateOptions, control: Control<'_>) -> Res
 pub fn create_filled(
     path: &Path,
     options: &CreateOptions,
-    filling: &Filling<'_>,
+    filling: &ContentWriter<'_>,
     control: Control<'_>,
 ) -> Result<CreateReport> {
     create_new(path, options, Some(filling), control)
@@ -176,7 +176,7 @@ pub fn create_filled(
 fn create_new(
     path: &Path,
     options: &CreateOptions,
-    filling: Option<&Filling<'_>>,
+    filling: Option<&ContentWriter<'_>>,
     control: Control<'_>,
 ) -> Result<CreateReport> {
     let started = Instant::now();
@@ -217,7 +217,7 @@ fn describe(partial: &Partial, options: &CreateOptions) -> Result<Vec<String>> {
     // Before the mode, which may forbid it.
     partial.clear_mark()?;
     let replaced = match options.existing {
-        Existing::Replace => Replaced::look(partial.destination()),
+        Existing::Replace => Replaced::read(partial.destination()),
         Existing::Refuse => None,
     };
     match replaced {
@@ -240,7 +240,7 @@ fn make(
     filesystem: &FileSystem,
     allocation_bytes: u64,
     options: &CreateOptions,
-    filling: Option<&Filling<'_>>,
+    filling: Option<&ContentWriter<'_>>,
     control: Control<'_>,
 ) -> Result<CreateReport> {
     let file = partial.file();
@@ -248,7 +248,7 @@ fn make(
     prepare_copy_on_write(file, filesystem, options, &mut notes)?;
     let range = ByteRange::new(0, allocation_bytes);
     let content = Content {
-        target: Target {
+        target: RangeTarget {
             file,
             filesystem,
             range,
@@ -259,7 +259,7 @@ fn make(
         size_bytes: options.size_bytes,
         preallocation: options.preallocation,
     };
-    let early = filling.filter(|filling| filling.order == FillOrder::BeforeZeros);
+    let early = filling.filter(|filling| filling.order == ContentOrder::BeforeZeros);
     if early.is_some() {
         partial.begin_filling()?;
     }
@@ -273,7 +273,7 @@ fn make(
         _ => verify::at_least(&content.target, options.preallocation.state()),
     };
     let mut verified = verify()?;
-    if let Some(filling) = filling.filter(|filling| filling.order == FillOrder::AfterSpace) {
+    if let Some(filling) = filling.filter(|filling| filling.order == ContentOrder::AfterSpace) {
         partial.begin_filling()?;
         (filling.fill)(file, control)?;
         verified = verify::at_least(&content.target, options.preallocation.state())?;
@@ -291,7 +291,7 @@ fn make(
     }
     if filesystem.kind == FileSystemKind::Network && allocation_bytes > 0 {
         notes.push(format!(
-            "{}: the server decides where space is and whether it stays",
+            "{}: the server decides where space is located and whether it stays",
             filesystem.name
         ));
     }

@@ -44,9 +44,10 @@ impl<'f> DataWriter<'f> {
     /// A writer at `pace`, of which a limit alone is left to the caller.
     pub fn new(file: &'f HostFile, pace: &Pace) -> Result<Self> {
         let filesystem = FileSystem::of(file.as_file())?;
-        let pacer = match pace.is_background() {
-            true => Some(Mutex::new(Pacer::of_file(file, pace)?)),
-            false => None,
+        let pacer = if pace.is_background() {
+            Some(Mutex::new(Pacer::of_file(file, pace)?))
+        } else {
+            None
         };
         Ok(Self {
             file,
@@ -58,7 +59,7 @@ impl<'f> DataWriter<'f> {
     /// Writes all of `bytes` at `offset`; durable after a sync of the file.
     ///
     /// # Errors
-    /// Those of writing; `Cancelled`, which is checked in background mode only.
+    /// Those of writing; `Cancelled`, which only a background pace checks.
     pub fn write(&self, bytes: &[u8], offset: u64, cancel: &CancelToken) -> Result<()> {
         let range = ByteRange::at(offset, bytes.len() as u64)
             .ok_or_else(|| Error::new(ErrorKind::TooLarge))?;
@@ -143,9 +144,10 @@ impl Direct {
         let blocks = range.shrink_to_blocks(self.block_bytes);
         let skip = (blocks.start() - range.start()) as usize;
         let address = bytes.as_ptr() as usize + skip;
-        match !blocks.is_empty() && address.is_multiple_of(self.memory_bytes.max(1)) {
-            true => blocks,
-            false => none,
+        if !blocks.is_empty() && address.is_multiple_of(self.memory_bytes.max(1)) {
+            blocks
+        } else {
+            none
         }
     }
 }
@@ -159,9 +161,9 @@ mod tests {
 
     #[test]
     fn what_is_written_at_any_place_is_there_at_every_pace() {
-        let folder = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().unwrap();
         for pace in [Pace::Full, Pace::Background(None)] {
-            let path = folder.path().join("a");
+            let path = directory.path().join("a");
             let file = HostFile::open(&path, Access::ReadWriteCreate).unwrap();
             file.resize(1 << 20).unwrap();
             let writer = DataWriter::new(&file, &pace).unwrap();

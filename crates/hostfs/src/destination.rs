@@ -36,8 +36,7 @@ pub enum Durable {
     /// The file under its name.
     #[default]
     Name,
-    /// The contents, under any name: for a caller that renames the file at once, and makes that
-    /// durable.
+    /// The file under any name: for a caller that renames it at once and makes the rename durable.
     Content,
 }
 
@@ -51,7 +50,7 @@ pub(crate) struct Destination {
 }
 
 impl Destination {
-    /// Checks `path`; nothing is created yet.
+    /// Checks `path`; creates nothing yet.
     pub(crate) fn new(path: &Path, existing: Existing) -> Result<Self> {
         let shown = path;
         // A link is replaced where it points, as every tool that writes through it would.
@@ -128,8 +127,8 @@ impl Destination {
         }
     }
 
-    /// Reports before the work what would refuse the final rename: an append-only directory, or a
-    /// file that may not be replaced.
+    /// Fails early if the final rename is forbidden: an append-only directory, a file that may not
+    /// be replaced.
     pub(crate) fn check_attributes(&self) -> Result<()> {
         for (name, path) in [
             (OsStr::new("."), &self.directory_path),
@@ -151,7 +150,7 @@ impl Destination {
         self.hidden_name(PARTIAL)
     }
 
-    /// The name while contents are written: such a file is never adopted.
+    /// The name while contents are written: such a file is never resumed.
     pub(crate) fn filling_name(&self) -> OsString {
         self.hidden_name(FILLING)
     }
@@ -163,7 +162,7 @@ impl Destination {
         if name.len() <= room {
             partial.push(&self.name);
         } else {
-            // Shortened, with a digest that distinguishes it from names with the same prefix.
+            // Truncated, and distinguished from names with the same prefix by a digest.
             let digest = format!("~{:016x}", fnv1a(name));
             partial.push(OsStr::from_bytes(&name[..room - digest.len()]));
             partial.push(digest);
@@ -216,11 +215,11 @@ fn fnv1a(bytes: &[u8]) -> u64 {
 pub(crate) mod tests {
     use super::*;
 
-    /// A destination in a directory of its own.
+    /// A destination in its own directory.
     pub(crate) fn destination(name: &str) -> (tempfile::TempDir, Destination) {
-        let folder = tempfile::tempdir().unwrap();
-        let destination = Destination::new(&folder.path().join(name), Existing::Refuse).unwrap();
-        (folder, destination)
+        let directory = tempfile::tempdir().unwrap();
+        let destination = Destination::new(&directory.path().join(name), Existing::Refuse).unwrap();
+        (directory, destination)
     }
 
     #[test]

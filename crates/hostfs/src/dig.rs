@@ -1,18 +1,18 @@
-//! Zeros that occupy space: reported ([`report_holes`]), or turned into holes ([`dig_holes`]).
+//! Allocated zeros: reported ([`report_holes`]) and converted to holes ([`dig_holes`]).
 //!
 //! Semantics are those of `fallocate -d` and `-r` of util-linux. The file is read in blocks of
 //! `st_blksize`, counted from the start of its data (`SEEK_DATA`) or of the range, whichever is
-//! later. A zero block joins the run before it; a non-zero block ends the run, and so do a hole and
-//! the end of the range.
+//! later. A zero block extends the current run; another block, a hole and the end of the range end
+//! it.
 //!
-//! Data is safe because:
-//! - a run ends where the last block that was read as zero ends; no byte after it is changed. Only
+//! What keeps data safe:
+//! - a run ends where the last block that was read as zero ends; no byte after it is touched. Only
 //!   at the end of the file the punch extends to the end of the block, which holds no byte of the
-//!   file, and not if the file has grown since;
+//!   file, unless the file has grown since;
 //! - a long run is punched in parts of 16 to 32 MiB, soon after they were read.
 //!
-//! Other processes are not excluded: what one writes into a run between the read and the punch is
-//! lost, as with util-linux's program.
+//! Other writers are not excluded: data that another process writes into a run between the read and
+//! the punch is lost, as with util-linux.
 //!
 //! Memory: one buffer of 1 MiB, whatever the size of the file.
 
@@ -29,12 +29,12 @@ use serde::Serialize;
 use crate::file::HostFile;
 use scan::{DataMap, Scan};
 
-/// A run this long is punched before its end is known, up to a multiple of [`CUT`].
+/// A run this long is punched before its end is known, up to a multiple of [`PUNCH_ALIGN_BYTES`].
 const RUN_MAX: u64 = 32 << 20;
 /// A multiple of any block.
-const CUT: u64 = 16 << 20;
+const PUNCH_ALIGN_BYTES: u64 = 16 << 20;
 
-/// The kind of a range, with respect to reclaiming space.
+/// The kind of a range of a file, for freeing space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum SpanKind {
@@ -58,7 +58,7 @@ pub struct Span {
 /// Runs of zeros, counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct HoleReport {
-    /// The bytes that were checked.
+    /// The scanned range.
     pub range: ByteRange,
     /// Size of the file, bytes.
     pub size_bytes: u64,
@@ -74,8 +74,8 @@ pub struct HoleReport {
 
 /// Punches holes where `file` holds blocks of zeros, in `range` or everywhere.
 ///
-/// The file keeps its size and every byte. A cancel leaves a part of the holes dug. Progress counts
-/// the bytes checked.
+/// The file keeps its size and every byte. A cancel leaves a part of the holes dug.
+/// Progress reports the bytes scanned.
 pub fn dig_holes(
     file: &HostFile,
     range: Option<ByteRange>,
@@ -138,7 +138,7 @@ fn dig(file: &dyn SpaceFile, scan: &Scan<'_>) -> Result<HoleReport> {
         if piece.span.kind == SpanKind::Zeros {
             let start = pending.map_or(piece.span.range.start(), ByteRange::start);
             let run = ByteRange::new(start, piece.span.range.end());
-            let cut = run.end() - run.end() % CUT;
+            let cut = run.end() - run.end() % PUNCH_ALIGN_BYTES;
             pending = if run.len() >= RUN_MAX && cut > run.start() {
                 punch(file, scan, ByteRange::new(run.start(), cut))?;
                 (cut < run.end()).then(|| ByteRange::new(cut, run.end()))
@@ -218,7 +218,7 @@ impl<'a> SeekData<'a> {
 
 impl DataMap for SeekData<'_> {
     fn size_bytes(&self) -> Result<u64> {
-        // A disk has no holes, and its metadata has no size.
+        // A block device has no holes, and `stat` reports no size for it.
         Ok(self.0.metadata()?.len())
     }
 

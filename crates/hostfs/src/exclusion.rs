@@ -1,8 +1,8 @@
-//! Exclusion of other writers of a file, and their names.
+//! Exclusion of other writers from a file.
 //!
-//! Writing zeros into a hole is only safe while no other process writes there: data written between
-//! reading the map and writing the zeros would be lost. A write lease excludes every process of
-//! this kernel. If others can reach the file without this kernel (a FUSE or network server), a
+//! Zeros written into a hole are safe only while no other process writes there: data written
+//! between reading the map and writing the zeros would be lost. A write lease excludes all
+//! processes of this kernel. If other machines can reach the file (FUSE or network servers), a
 //! granted lease proves nothing, and the file is refused.
 
 use std::time::{Duration, Instant};
@@ -10,35 +10,26 @@ use std::time::{Duration, Instant};
 use extant_space::{Error, ErrorKind, Remedy, Result};
 
 use crate::file::HostFile;
-use crate::filesystem::FileSystem;
+use crate::filesystem::{FileSystem, LeaseReach};
 use crate::holders;
 use crate::sys::lease::WriteLease;
 
-/// Timeout for a process that has the file open: a process just started holds the files of its
-/// parent for a moment, and an indexer reads a file briefly.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// How long to wait for a process that has the file open: a new process holds the descriptors of
+/// its parent for a moment, and an indexer opens files briefly.
+const LEASE_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// How other writers are kept out.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Exclusion {
-    /// By a write lease: refused if another process has the file open or can reach it without this
-    /// kernel, stopped when another process opens it.
+    /// By a write lease: refused when another process has the file open or another machine can
+    /// reach it; the operation stops when another process opens the file.
     #[default]
     Lease,
-    /// None: the caller guarantees that no process writes to the holes.
+    /// Not at all: the caller guarantees that no process writes to the holes.
     Shared,
 }
 
-/// Whom a lease excludes.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum LeaseReach {
-    /// Every process that can reach the file.
-    Everybody,
-    /// Only who goes through this kernel, on the file system of this name.
-    ThisKernel(String),
-}
-
-/// Excludes all other processes while it lives.
+/// Takes a lease that excludes all other processes while it lives.
 pub(crate) fn take_lease<'f>(
     file: &'f HostFile,
     filesystem: &FileSystem,
@@ -51,13 +42,13 @@ pub(crate) fn take_lease<'f>(
             ))
             .remedy(Remedy::ShareAccess));
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + LEASE_TIMEOUT;
     let refused = loop {
         match WriteLease::take(file.as_file()) {
             Ok(lease) => return Ok(lease),
             Err(source) if source.raw_os_error() != Some(libc::EAGAIN) => break source,
             Err(source) if Instant::now() >= deadline => break source,
-            Err(_) => std::thread::sleep(PATIENCE / 20),
+            Err(_) => std::thread::sleep(LEASE_TIMEOUT / 20),
         }
     };
     let errno = refused.raw_os_error();
@@ -83,12 +74,12 @@ pub(crate) fn take_lease<'f>(
     })
 }
 
-/// Fails if another process waits to open the file.
+/// Fails when another process waits to open the file.
 pub(crate) fn check_lease(file: &HostFile, lease: Option<&WriteLease<'_>>) -> Result<()> {
     if lease.is_some_and(WriteLease::is_contended) {
         return Err(Error::new(ErrorKind::InUse)
             .at(file.path())
-            .detail("stopped, as another process opens the file; its data is as before")
+            .detail("stopped, because another process opens the file; its data is unchanged")
             .advice("run again later to do what is left"));
     }
     Ok(())

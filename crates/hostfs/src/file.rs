@@ -19,8 +19,6 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::filesystem::FileSystem;
-
 /// What a file is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -63,7 +61,7 @@ impl HostFile {
         };
         let file = open(libc::O_NONBLOCK)
             .or_else(|error| match error.raw_os_error() {
-                // Under another process's lease, which is released for this open.
+                // Under another process's lease: waits until the holder releases it.
                 Some(libc::EWOULDBLOCK) => open(0),
                 _ => Err(error),
             })
@@ -134,15 +132,6 @@ impl HostFile {
         direct::set(&self.file, on)
     }
 
-    /// An overwrite of what is written stays in its place: nothing below copies on write.
-    pub fn overwrites_in_place(&self) -> Result<bool> {
-        match FileSystem::under(self)?.check_written_stays(self) {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == ErrorKind::CopyOnWrite => Ok(false),
-            Err(error) => Err(error),
-        }
-    }
-
     /// The open file.
     pub fn as_file(&self) -> &File {
         &self.file
@@ -180,7 +169,7 @@ impl AsFd for HostFile {
 impl SpaceFile for HostFile {
     fn size(&self) -> Result<u64> {
         if self.is_disk {
-            // Its metadata has none. The offset of the descriptor is not used for reading.
+            // `stat` reports no size for a block device. No code uses the offset of the descriptor.
             return rustix::fs::seek(&self.file, SeekFrom::End(0))
                 .map_err(|errno| self.error(errno).during("size"));
         }

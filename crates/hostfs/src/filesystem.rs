@@ -1,4 +1,4 @@
-//! The environment of a file: the file system, its mount, and the disk.
+//! The file system of a file, its mount, and the disk.
 //!
 //! Only facts that can be read are read here (statfs, mountinfo, statx, sysfs). What a file system
 //! *supports* is tried, not derived from its name or version; the name serves for copy-on-write and
@@ -15,15 +15,14 @@ use rustix::process::geteuid;
 use rustix::thread::{CapabilitySet, capabilities};
 use serde::{Serialize, Serializer};
 
-use crate::exclusion::LeaseReach;
 use crate::file::HostFile;
 use crate::scratch::Scratch;
 
 /// The magic number of ext2, ext3 and ext4.
 const EXT: u64 = 0xef53;
 
-/// File systems whose files only this kernel can reach, by their names in `mount(8)`: a lease
-/// excludes every other process.
+/// File systems whose files only this kernel reaches, by their names in `mount(8)`: a lease
+/// excludes all clients.
 const LOCAL: &[&str] = &[
     "affs",
     "bcachefs",
@@ -94,11 +93,31 @@ pub struct FileSystem {
     pub(crate) device: Option<u64>,
 }
 
+/// The processes that a lease excludes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum LeaseReach {
+    /// All processes that can reach the file.
+    AllClients,
+    /// Only processes of this kernel, on the file system of this name.
+    ThisKernel(String),
+}
+
+impl HostFile {
+    /// Whether an overwrite of written space stays in place: no layer below copies on write.
+    pub fn overwrites_in_place(&self) -> Result<bool> {
+        match FileSystem::under(self)?.check_written_stays(self) {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == ErrorKind::CopyOnWrite => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+}
+
 impl FileSystem {
     /// Bytes free for this user on the file system of an open file or directory.
     ///
     /// # Errors
-    /// Those of `fstatvfs`.
+    /// Those of `fstat` and `fstatfs`.
     pub fn available_bytes(file: &impl AsFd) -> Result<u64> {
         Ok(Self::of(file)?.available_bytes)
     }
@@ -107,7 +126,7 @@ impl FileSystem {
     pub(crate) fn of_directory(directory: &impl AsFd, path: &Path) -> Result<Self> {
         let mut filesystem = Self::of(directory).map_err(|error| error.at(path))?;
         if filesystem.name == "overlay" {
-            filesystem.look_below_overlay(Scratch::new(directory, path));
+            filesystem.probe_below_overlay(Scratch::new(directory, path));
         }
         Ok(filesystem)
     }
@@ -120,14 +139,14 @@ impl FileSystem {
             let parent = parent_of(path);
             let directory =
                 std::fs::File::open(parent).map_err(|source| Error::from(source).at(parent))?;
-            filesystem.look_below_overlay(Scratch::new(&directory, parent));
+            filesystem.probe_below_overlay(Scratch::new(&directory, parent));
         }
         Ok(filesystem)
     }
 
     /// overlayfs shows nothing of the file system that its files are really on. Whether that
     /// one copies on write is seen when it agrees not to.
-    fn look_below_overlay(&mut self, scratch: Scratch<'_>) {
+    fn probe_below_overlay(&mut self, scratch: Scratch<'_>) {
         if scratch.file().is_ok_and(|file| file.accepts_nocow()) {
             self.kind = FileSystemKind::CopyOnWrite;
         }
@@ -145,9 +164,10 @@ impl FileSystem {
             None => format!("{magic:#x}"),
         };
         let options = mount.as_ref().map(|mount| mount.options.as_slice());
-        let free = match magic == EXT && may_use_reserve(options.unwrap_or_default()) {
-            true => space.f_bfree.saturating_sub(kept_by_ext4(space.f_blocks)),
-            false => space.f_bavail,
+        let free = if magic == EXT && may_use_reserve(options.unwrap_or_default()) {
+            space.f_bfree.saturating_sub(kept_by_ext4(space.f_blocks))
+        } else {
+            space.f_bavail
         };
         let device = match stat.st_dev {
             // btrfs has a number of its own for each subvolume; the mount names a device.
@@ -169,7 +189,8 @@ impl FileSystem {
         })
     }
 
-    /// Whom a write lease on `file` excludes. What is not known is taken for shared.
+    /// The processes that a write lease on `file` excludes. An unknown file system counts as
+    /// shared.
     ///
     /// FUSE, 9P and others grant a lease without asking their server. The kernel's clients of NFS 4
     /// and SMB grant one only with a delegation or oplock of the server, and break it when that is
@@ -178,14 +199,14 @@ impl FileSystem {
         let is_set = |name: &str| self.options.iter().any(|option| option == name);
         match self.name.as_str() {
             // The server keeps its image for itself.
-            _ if file.map_source() == MapSource::ExtantMount => LeaseReach::Everybody,
-            "nfs" | "nfs4" => LeaseReach::Everybody,
-            "cifs" | "smb3" if !is_set("locallease") => LeaseReach::Everybody,
-            name if LOCAL.contains(&name) => LeaseReach::Everybody,
+            _ if file.map_source() == MapSource::ExtantMount => LeaseReach::AllClients,
+            "nfs" | "nfs4" => LeaseReach::AllClients,
+            "cifs" | "smb3" if !is_set("locallease") => LeaseReach::AllClients,
+            name if LOCAL.contains(&name) => LeaseReach::AllClients,
             // No file system that is served has both FIEMAP and what an upper layer needs.
-            "overlay" if file.map_source() == MapSource::Fiemap => LeaseReach::Everybody,
+            "overlay" if file.map_source() == MapSource::Fiemap => LeaseReach::AllClients,
             "overlay" => match self.upper_layer() {
-                Some(upper) if LOCAL.contains(&upper.as_str()) => LeaseReach::Everybody,
+                Some(upper) if LOCAL.contains(&upper.as_str()) => LeaseReach::AllClients,
                 Some(upper) => LeaseReach::ThisKernel(format!("overlay over {upper}")),
                 None => LeaseReach::ThisKernel("overlay over a file system not seen here".into()),
             },
@@ -230,14 +251,14 @@ impl FileSystem {
     }
 }
 
-/// Blocks that ext4 reserves for itself, so that necessary writes succeed
-/// (`/sys/fs/ext4/*/reserved_clusters`, by default). They are included in `f_bfree`.
+/// Blocks that ext4 reserves for its own metadata (the default of
+/// `/sys/fs/ext4/*/reserved_clusters`). They are part of `f_bfree`.
 fn kept_by_ext4(blocks: u64) -> u64 {
     (blocks / 50).min(4096)
 }
 
-/// ext4 reserves blocks for one user, root by default, and for processes with the capability. Root
-/// in a container has none, and on other file systems the reserve is inaccessible.
+/// ext4 reserves blocks for one user, by default root, and for processes with `CAP_SYS_RESOURCE`.
+/// Root in a container has no capability, and on other file systems no user gets the reserve.
 fn may_use_reserve(options: &[String]) -> bool {
     let resource = CapabilitySet::SYS_RESOURCE;
     let has_capability = capabilities(None).is_ok_and(|sets| sets.effective.contains(resource));

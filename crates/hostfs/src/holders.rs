@@ -1,7 +1,7 @@
-//! Which processes have a file open, from `/proc`.
+//! The processes that have a file open, from `/proc`.
 //!
-//! For messages only: the answer is outdated when it is given, and processes of other users are
-//! invisible without privileges. Certainty comes from the kernel (leases).
+//! For messages only: the list is out of date at once, and processes of other users are invisible
+//! without privileges. Exclusion relies on the kernel (leases).
 
 use std::fmt;
 use std::fs;
@@ -30,7 +30,7 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Visible processes other than this one that have `path` open.
+/// Processes other than this one that have `path` open, among the visible ones.
 pub fn holders(path: &Path) -> Vec<Holder> {
     let Ok(wanted) = Identity::of(path) else {
         return Vec::new();
@@ -52,8 +52,8 @@ fn holder(pid: u32, wanted: Identity) -> Option<Holder> {
     let process = Path::new("/proc").join(pid.to_string());
     let mut is_holder = false;
     let mut may_write = false;
-    for folder in ["fd", "map_files"] {
-        let Ok(entries) = fs::read_dir(process.join(folder)) else {
+    for directory in ["fd", "map_files"] {
+        let Ok(entries) = fs::read_dir(process.join(directory)) else {
             continue;
         };
         for entry in entries.flatten() {
@@ -75,7 +75,7 @@ fn holder(pid: u32, wanted: Identity) -> Option<Holder> {
     })
 }
 
-/// `3 processes, among them qemu-system-x86 (pid 17, writing)`; `None` if none is visible.
+/// `3 processes, among them qemu-system-x86 (pid 17, writing)`; `None` when none is visible.
 pub fn describe(path: &Path) -> Option<String> {
     let mut all = holders(path);
     all.sort_by_key(|holder| !holder.may_write);

@@ -1,11 +1,11 @@
 //! The mark of a partial file: an extended attribute that only its owner can set.
 //!
-//! A run adopts a partial file because it holds nothing but zeros. The name proves nothing: in a
-//! shared directory every user may give that name to another file of the same owner. The mark is
-//! set on a new file, and removed before the first byte of contents and before the final name, so
-//! that a marked file holds nothing but zeros, wherever it is moved.
+//! A run resumes a partial file because its written part is all zeros. The name proves nothing: in
+//! a shared directory another user may give that name to any file of this user. The mark is set on
+//! a new file, and removed before the first byte of contents and before the final rename, so that a
+//! marked file holds only zeros, wherever it is moved.
 //!
-//! On a file system without such attributes a file has no mark, and is read before it is adopted.
+//! On a file system without such attributes a file has no mark, and is read first.
 
 use std::io;
 use std::os::fd::AsFd;

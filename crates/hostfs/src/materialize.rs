@@ -1,12 +1,12 @@
 //! Holes and unwritten parts of an existing file become written; its data stays.
 //!
-//! Order: exclude other writers, refuse files that cannot be written in place, make the range
-//! written (`written.rs`), verify the result.
+//! Order: exclude other writers, refuse what cannot stay in place, make the range
+//! written (`written.rs`), verify the result by the map.
 //!
-//! Data is safe because:
-//! - zeros are written only where the map, read after a flush, has a hole or an unwritten extent;
+//! What keeps data safe:
+//! - zeros go only where the map, read after a flush, says hole or unwritten;
 //! - a write lease excludes all other processes (`exclusion.rs`), unless the caller guarantees that
-//!   none writes ([`Exclusion::Shared`]);
+//!   no process writes ([`Exclusion::Shared`]);
 //! - a cancel or an error waits for every zero in flight.
 
 use std::os::unix::fs::MetadataExt;
@@ -22,15 +22,15 @@ use serde::Serialize;
 use crate::exclusion::{Exclusion, take_lease};
 use crate::file::{Access, HostFile};
 use crate::filesystem::FileSystem;
-use crate::missing;
 use crate::pace::Pace;
 use crate::plan::Plan;
+use crate::survey;
 use crate::swap;
+use crate::target::RangeTarget;
 use crate::verify::{self, Contents, Verified};
-use crate::written::Target;
 
 /// Unshared in one request, which copies the data.
-const UNSHARE: u64 = 64 << 20;
+const UNSHARE_BYTES: u64 = 64 << 20;
 
 /// What is done about parts shared with other files (reflinks).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -68,7 +68,7 @@ pub struct MaterializeReport {
     pub unshared_bytes: u64,
     /// The way taken; `None` when nothing was missing.
     pub plan: Option<Plan>,
-    /// What verified the result.
+    /// How the result was verified.
     pub verified: Verified,
     /// Time taken, seconds.
     pub elapsed_seconds: f64,
@@ -76,11 +76,11 @@ pub struct MaterializeReport {
 
 /// Makes the holes and unwritten parts of `path` written.
 ///
-/// Fails with [`ErrorKind::InUse`] if another process has the file open, [`ErrorKind::Unsupported`]
-/// if a lease does not exclude all others (FUSE, some network file systems),
-/// [`ErrorKind::CopyOnWrite`] if written space would not stay in place, [`ErrorKind::NoSpace`] with
-/// the missing amount, before anything is changed. After [`ErrorKind::Cancelled`] or an error of
-/// the device the data is unchanged, and running it again does the rest.
+/// Fails with [`ErrorKind::InUse`] when another process has the file open,
+/// [`ErrorKind::Unsupported`] where a lease does not exclude all clients (FUSE, some network file
+/// systems), [`ErrorKind::CopyOnWrite`] when written space would not stay, [`ErrorKind::NoSpace`]
+/// with what is missing, before anything is changed. After [`ErrorKind::Cancelled`] or an error of
+/// the device the data is as before, and running again does what is left.
 pub fn materialize(
     path: &Path,
     options: &MaterializeOptions,
@@ -91,7 +91,7 @@ pub fn materialize(
         .map_err(|error| error.at(path))
 }
 
-/// [`materialize`] for a file that the caller alone has open for reading and writing.
+/// [`materialize`] for a file that only the caller has open, for reading and writing.
 pub fn materialize_file(
     file: &HostFile,
     options: &MaterializeOptions,
@@ -126,7 +126,7 @@ pub fn materialize_file(
             .advice("NOCOW can be set on an empty file only")
             .remedy(Remedy::CreateWithoutCopyOnWrite)
     })?;
-    let target = Target {
+    let target = RangeTarget {
         file,
         filesystem: &filesystem,
         range,
@@ -134,7 +134,7 @@ pub fn materialize_file(
         control,
         lease: lease.as_ref(),
     };
-    let before = missing::survey(&target)?;
+    let before = survey::survey(&target)?;
     let unshared_bytes = match (before.shared_bytes, options.shared) {
         (0, _) => 0,
         (bytes, Shared::Unshare) => {
@@ -164,9 +164,9 @@ pub fn materialize_file(
     })
 }
 
-fn unshare(target: &Target<'_>) -> Result<()> {
-    for piece in target.range.chunks(UNSHARE) {
-        target.check_go_on()?;
+fn unshare(target: &RangeTarget<'_>) -> Result<()> {
+    for piece in target.range.chunks(UNSHARE_BYTES) {
+        target.check_stop()?;
         target
             .file
             .fallocate(FallocateMode::UnshareRange, piece)

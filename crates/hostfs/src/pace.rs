@@ -4,12 +4,12 @@
 //! - [`Window`] keeps no more in flight than the disk does in 40 ms, so that a
 //!   cancel is answered while the last requests end, on any disk;
 //! - [`Bucket`] holds a rate;
-//! - [`Neighbour`] makes room for other users of the disk.
+//! - [`ContentionMonitor`] yields to other users of the disk.
 //!
 //! [`Pacer`] joins them and is asked before every request.
 
 mod bucket;
-mod neighbour;
+mod contention;
 mod rate;
 mod window;
 
@@ -19,8 +19,8 @@ use std::time::{Duration, Instant};
 use extant_space::{ByteRange, CancelToken, ProgressSink, Result};
 
 use bucket::Bucket;
-pub(crate) use neighbour::DiskUse;
-use neighbour::Neighbour;
+use contention::ContentionMonitor;
+pub(crate) use contention::DiskUse;
 use rate::Rate;
 pub use rate::SharedRate;
 pub(crate) use window::REQUEST_MAX;
@@ -29,8 +29,8 @@ use window::Window;
 use crate::file::HostFile;
 use crate::filesystem::FileSystem;
 
-/// Maximum interval between checks for a cancel.
-const LOOK: Duration = Duration::from_millis(20);
+/// Longest sleep between two checks for a cancel.
+const CANCEL_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How a long operation uses the disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,10 +38,10 @@ pub enum Pace {
     /// As fast as the disk goes.
     #[default]
     Full,
-    /// At most this number of bytes per second, averaged over a tenth of a second.
+    /// At most this number of bytes per second, on average over a tenth of a second.
     Limit(NonZeroU64),
-    /// Yields to all other users of the disk: the rate follows the latency of the operation's own
-    /// requests and the activity of others, and stays below the limit if there is one.
+    /// At low priority: the rate follows the latency of the operation's own requests and the other
+    /// I/O of the disk, below the limit if there is one.
     Background(Option<NonZeroU64>),
     /// As [`Background`](Self::Background), under a limit that is shared with others.
     BackgroundShared(SharedRate),
@@ -64,7 +64,7 @@ impl Pace {
 /// Answer to "may I send the next request?"
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Admission {
-    /// Now, and at most this number of bytes.
+    /// Now, with at most this number of bytes.
     Now(u32),
     /// Ask again when a request has ended, or after so long.
     Later(Duration),
@@ -74,7 +74,7 @@ pub(crate) enum Admission {
 pub(crate) struct Pacer {
     window: Window,
     bucket: Option<Bucket>,
-    neighbour: Option<Neighbour>,
+    monitor: Option<ContentionMonitor>,
     /// Since when requests are held back because others use the disk.
     giving_way: Option<Instant>,
     gave_way: Duration,
@@ -86,7 +86,9 @@ impl Pacer {
         Self {
             window: Window::new(now),
             bucket: pace.limit().map(|rate| Bucket::new(rate, now)),
-            neighbour: pace.is_background().then(|| Neighbour::new(disk, now)),
+            monitor: pace
+                .is_background()
+                .then(|| ContentionMonitor::new(disk, now)),
             giving_way: None,
             gave_way: Duration::ZERO,
         }
@@ -94,11 +96,12 @@ impl Pacer {
 
     /// A pacer for requests to the disk under `file`.
     pub(crate) fn of_file(file: &HostFile, pace: &Pace) -> Result<Self> {
-        let disk = match pace.is_background() {
-            true => FileSystem::of(file.as_file())?
+        let disk = if pace.is_background() {
+            FileSystem::of(file.as_file())?
                 .device
-                .and_then(DiskUse::of_device),
-            false => None,
+                .and_then(DiskUse::of_device)
+        } else {
+            None
         };
         Ok(Self::new(pace, disk, Instant::now()))
     }
@@ -118,7 +121,7 @@ impl Pacer {
             let admission = self.admit(Instant::now(), 0, 0, unit);
             self.report(progress);
             match admission {
-                Admission::Later(wait) => std::thread::sleep(wait.min(LOOK)),
+                Admission::Later(wait) => std::thread::sleep(wait.min(CANCEL_CHECK_INTERVAL)),
                 Admission::Now(bytes) => {
                     let end = range.end().min(at + u64::from(bytes));
                     let started = Instant::now();
@@ -145,8 +148,8 @@ impl Pacer {
     ) -> Admission {
         // In the background one small request at a time is all there is; a window on top would
         // take the others' queue for a slow disk.
-        let admission = match &mut self.neighbour {
-            Some(neighbour) => neighbour.admit(now, in_flight),
+        let admission = match &mut self.monitor {
+            Some(monitor) => monitor.admit(now, in_flight),
             None => self.window.admit(in_flight_bytes),
         };
         // A request of its own that is in flight is no pause.
@@ -154,7 +157,7 @@ impl Pacer {
         if let Some(since) = self.giving_way.take() {
             self.gave_way += now.saturating_duration_since(since);
         }
-        self.giving_way = (is_held_back && self.neighbour.is_some()).then_some(now);
+        self.giving_way = (is_held_back && self.monitor.is_some()).then_some(now);
         let Admission::Now(mut bytes) = admission else {
             return admission;
         };
@@ -178,8 +181,8 @@ impl Pacer {
     /// A request of `bytes` ended after `latency`.
     pub(crate) fn completed(&mut self, now: Instant, bytes: u64, latency: Duration) {
         self.window.completed(now, bytes);
-        if let Some(neighbour) = &mut self.neighbour {
-            neighbour.completed(now, bytes, latency);
+        if let Some(monitor) = &mut self.monitor {
+            monitor.completed(now, bytes, latency);
         }
     }
 }

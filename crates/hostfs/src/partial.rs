@@ -1,12 +1,12 @@
 //! The file that a creation works on, until it is complete and gets its name.
 //!
-//! It is beside the name, as `.NAME.extant-partial`, so that the final rename stays on one file
-//! system. A killed run leaves it; the same command resumes it. It is adopted only if it is a
-//! regular file of the same user with one name and holds nothing but zeros: it has the mark
+//! It is in the same directory, as `.NAME.extant-partial`, so that the final rename stays on one
+//! file system. A killed run leaves it; the same command resumes it. It is resumed only if it
+//! belongs to this user, is a regular file with one link, and holds only zeros: it has our mark
 //! (`mark.rs`), or was read. Only one process works on it at a time (flock).
 //!
-//! A file that receives contents is renamed to `.NAME.extant-filling` first, because it no longer
-//! holds only zeros: a run that finds one begins again.
+//! A file that receives contents gets another name, `.NAME.extant-filling`, because it no longer
+//! holds only zeros: a run that finds one starts again.
 //!
 //! Crash safety: before the rename the name does not exist (or is the old file); after it, the file
 //! is complete, because it was synced before.
@@ -27,7 +27,7 @@ use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, S
 use rustix::io::Errno;
 
 use crate::destination::{Destination, Durable, Existing};
-use crate::elsewhere;
+use crate::detached;
 use crate::file::{self, HostFile};
 use crate::filesystem::FileSystem;
 use crate::mark;
@@ -50,7 +50,7 @@ pub(crate) struct Partial {
 }
 
 impl Partial {
-    /// Makes the file, or adopts that of an earlier run.
+    /// Creates the file, or resumes that of an earlier run.
     pub(crate) fn open(destination: Destination, keep: bool, control: Control<'_>) -> Result<Self> {
         remove_filled(&destination)?;
         let name = destination.partial_name();
@@ -108,8 +108,8 @@ impl Partial {
         &self.file
     }
 
-    /// From here on the file may hold more than zeros: it gets a name that no run adopts, durable
-    /// before the first byte is written.
+    /// From here on the file may hold contents: it gets a name that no run resumes, durable before
+    /// the first byte.
     pub(crate) fn begin_filling(&self) -> Result<()> {
         let directory = &self.destination.directory;
         let name = self.destination.filling_name();
@@ -141,14 +141,14 @@ impl Partial {
 
     /// Ends a cancelled creation: removes the file unless it was to be kept.
     ///
-    /// With `discard` the kernel discards every block while it frees a file, which takes long; the
-    /// return does not wait for it.
+    /// With `discard` the kernel discards every block while it frees a file, which takes long. The
+    /// call does not wait for that; the space is free soon after it returns.
     pub(crate) fn cancel(self, filesystem: &FileSystem) {
         let is_slow = filesystem.options.iter().any(|option| option == "discard");
         if self.keep || !is_slow {
             return;
         }
-        let holder = elsewhere::hold(self.file.as_file());
+        let holder = detached::hold(self.file.as_file());
         drop(self);
         drop(holder);
     }
@@ -170,7 +170,7 @@ impl Partial {
         self.rename().map_err(|errno| match errno {
             Errno::EXIST => Error::new(ErrorKind::AlreadyExists)
                 .at(&path)
-                .detail("was made by another process meanwhile"),
+                .detail("was created by another process meanwhile"),
             _ => fail(errno, "rename"),
         })?;
         self.is_published = true;
@@ -213,7 +213,7 @@ impl Drop for Partial {
         let name = &*self.name.borrow();
         let is_filled = *name == self.destination.filling_name();
         if !self.is_published && (!self.keep || is_filled) {
-            // The first error is the one to report.
+            // The caller reports the earlier error.
             let _ = rustix::fs::unlinkat(&self.destination.directory, name, AtFlags::empty());
         }
     }
@@ -322,8 +322,7 @@ fn in_the_way(path: &Path, why: &str) -> Error {
         .advice("remove it, or choose another name")
 }
 
-/// A file without the mark may be any file of this user, renamed by another one: it is read before
-/// it is adopted.
+/// A file without our mark may be any file of this user that another user renamed, so it is read.
 fn check_is_zeros(file: &HostFile, path: &Path, control: Control<'_>) -> Result<()> {
     if mark::is_set(file) {
         return Ok(());
@@ -365,9 +364,9 @@ mod tests {
 
     #[test]
     fn file_of_this_user_that_no_run_has_left_is_not_adopted_unless_it_holds_zeros() {
-        let (folder, place) = destination("a");
-        let planted = folder.path().join(place.partial_name());
-        let again = || Destination::new(&folder.path().join("a"), Existing::Refuse).unwrap();
+        let (directory, place) = destination("a");
+        let planted = directory.path().join(place.partial_name());
+        let again = || Destination::new(&directory.path().join("a"), Existing::Refuse).unwrap();
         // What no sample finds.
         let mut secret = vec![0; 3 << 20];
         secret[1_234_567] = 1;
@@ -387,7 +386,7 @@ mod tests {
 
     #[test]
     fn mark_goes_with_the_first_byte_and_with_the_name() {
-        let (folder, place) = destination("a");
+        let (directory, place) = destination("a");
         let partial = open(place, false).unwrap();
         if !mark::is_set(partial.file()) {
             eprintln!("no attributes of users on the file system of temporary files");
@@ -396,52 +395,57 @@ mod tests {
         partial.begin_filling().unwrap();
         assert!(!mark::is_set(partial.file()));
         drop(partial);
-        let again = Destination::new(&folder.path().join("a"), Existing::Refuse).unwrap();
+        let again = Destination::new(&directory.path().join("a"), Existing::Refuse).unwrap();
         let partial = open(again, false).unwrap();
         assert!(mark::is_set(partial.file()));
         partial.clear_mark().unwrap();
         partial.publish(Durable::Name).unwrap();
-        assert!(!mark::is_set(&File::open(folder.path().join("a")).unwrap()));
+        assert!(!mark::is_set(
+            &File::open(directory.path().join("a")).unwrap()
+        ));
     }
 
     #[test]
     fn second_creation_of_one_name_is_refused_while_the_first_works() {
-        let (folder, destination) = destination("a");
+        let (directory, destination) = destination("a");
         let first = open(destination, false).unwrap();
-        let again = Destination::new(&folder.path().join("a"), Existing::Refuse).unwrap();
+        let again = Destination::new(&directory.path().join("a"), Existing::Refuse).unwrap();
         let error = open(again, false).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::InUse);
         drop(first);
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 
     #[test]
     fn name_that_appears_meanwhile_is_not_replaced() {
-        let (folder, destination) = destination("a");
+        let (directory, destination) = destination("a");
         let partial = open(destination, false).unwrap();
-        std::fs::write(folder.path().join("a"), "precious").unwrap();
+        std::fs::write(directory.path().join("a"), "precious").unwrap();
         let error = partial.publish(Durable::Name).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
-        assert_eq!(std::fs::read(folder.path().join("a")).unwrap(), b"precious");
-        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
+        assert_eq!(
+            std::fs::read(directory.path().join("a")).unwrap(),
+            b"precious"
+        );
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 
     #[test]
     fn file_that_was_being_filled_is_not_taken_up() {
-        let (folder, destination) = destination("a");
+        let (directory, destination) = destination("a");
         let partial = open(destination, true).unwrap();
         partial.file().write_at(b"data", 0).unwrap();
         partial.begin_filling().unwrap();
-        let filling = folder.path().join(".a.extant-filling");
+        let filling = directory.path().join(".a.extant-filling");
         assert!(filling.exists());
-        let again = || Destination::new(&folder.path().join("a"), Existing::Refuse).unwrap();
+        let again = || Destination::new(&directory.path().join("a"), Existing::Refuse).unwrap();
         let error = open(again(), true).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::InUse);
         // As a kill leaves it: the name stays, and the lock goes.
-        std::fs::hard_link(&filling, folder.path().join("kept")).unwrap();
+        std::fs::hard_link(&filling, directory.path().join("kept")).unwrap();
         drop(partial);
         assert!(!filling.exists());
-        std::fs::rename(folder.path().join("kept"), &filling).unwrap();
+        std::fs::rename(directory.path().join("kept"), &filling).unwrap();
         let partial = open(again(), true).unwrap();
         assert_eq!(partial.file().size().unwrap(), 0);
         assert!(!filling.exists());
@@ -449,10 +453,10 @@ mod tests {
 
     #[test]
     fn planted_partial_with_a_second_name_is_not_adopted() {
-        let (folder, destination) = destination("a");
-        let planted = folder.path().join(destination.partial_name());
+        let (directory, destination) = destination("a");
+        let planted = directory.path().join(destination.partial_name());
         std::fs::write(&planted, "data").unwrap();
-        std::fs::hard_link(&planted, folder.path().join("second")).unwrap();
+        std::fs::hard_link(&planted, directory.path().join("second")).unwrap();
         let error = open(destination, false).err().unwrap();
         assert_eq!(error.kind(), ErrorKind::AlreadyExists);
         assert_eq!(std::fs::read(&planted).unwrap(), b"data");

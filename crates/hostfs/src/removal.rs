@@ -8,18 +8,17 @@ use std::path::Path;
 use extant_space::{Error, Result};
 use rustix::fs::{AtFlags, Mode, OFlags};
 
-use crate::elsewhere;
+use crate::detached;
 
-/// Removes the regular file `name` of `directory`. Its space is freed soon after the return, which
-/// does not wait: freeing a file takes long if the kernel discards every block (mount option
-/// `discard`).
+/// Removes the regular file `name` of `directory`. Its space is free soon after the call returns:
+/// freeing a file takes long if the kernel discards every block (mount option `discard`).
 ///
 /// # Errors
 /// Those of `unlinkat`.
 pub fn remove_soon(directory: &impl AsFd, name: &Path) -> Result<()> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = rustix::fs::openat(directory, name, flags, Mode::empty()).map(File::from);
-    let holder = file.as_ref().ok().and_then(elsewhere::hold);
+    let holder = file.as_ref().ok().and_then(detached::hold);
     let removed = rustix::fs::unlinkat(directory, name, AtFlags::empty());
     drop(file);
     drop(holder);
@@ -38,10 +37,10 @@ mod tests {
 
     #[test]
     fn name_is_gone_at_once_and_space_soon() {
-        let folder = tempfile::tempdir().unwrap();
-        let file = folder.path().join("a");
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("a");
         std::fs::write(&file, "a").unwrap();
-        let directory = File::open(folder.path()).unwrap();
+        let directory = File::open(directory.path()).unwrap();
         remove_soon(&directory, Path::new("a")).unwrap();
         assert!(!file.exists());
         let again = remove_soon(&directory, Path::new("a")).unwrap_err();
@@ -50,11 +49,11 @@ mod tests {
 
     #[test]
     fn link_is_removed_and_not_what_it_names() {
-        let folder = tempfile::tempdir().unwrap();
-        std::fs::write(folder.path().join("a"), "a").unwrap();
-        std::os::unix::fs::symlink("a", folder.path().join("link")).unwrap();
-        let directory = File::open(folder.path()).unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        std::fs::write(directory.path().join("a"), "a").unwrap();
+        std::os::unix::fs::symlink("a", directory.path().join("link")).unwrap();
+        let directory = File::open(directory.path()).unwrap();
         remove_soon(&directory, Path::new("link")).unwrap();
-        assert!(folder.path().join("a").exists());
+        assert!(directory.path().join("a").exists());
     }
 }

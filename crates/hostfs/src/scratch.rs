@@ -1,4 +1,4 @@
-//! Temporary files for probing, without a name, which vanish by themselves.
+//! Unnamed scratch files, which probe a file system and vanish on close.
 
 use std::fs::File;
 use std::io;

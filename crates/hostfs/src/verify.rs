@@ -1,8 +1,9 @@
 //! Verifies a result before success is reported.
 //!
-//! A file system, a disk or a FUSE server may acknowledge what it did not do. All visible
-//! properties are checked: the size, the extent map (every byte in the wanted state, none shared),
-//! the block count of the file if there is no map, and a sample of the contents if they are known.
+//! A file system, a disk or a FUSE server may acknowledge an operation that it did not perform.
+//! Checked are the size, the extent map (every byte in the wanted state, none shared), the
+//! allocated blocks if the map cannot show the state, and a sample of the contents if they are
+//! known.
 
 use std::ops::ControlFlow;
 
@@ -12,13 +13,13 @@ use extant_space::{
 use serde::Serialize;
 
 use crate::filesystem::FileSystemKind;
-use crate::written::Target;
+use crate::target::RangeTarget;
 
 /// Places of the file that are read back.
 const SAMPLES: u64 = 64;
 const SAMPLE_BYTES: u64 = 4096;
 
-/// What verified a result.
+/// How a result was verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verified {
@@ -36,7 +37,7 @@ pub(crate) enum Contents {
 }
 
 /// Every byte of the target's range is written and stays where it is.
-pub(crate) fn written(target: &Target<'_>, contents: Contents) -> Result<Verified> {
+pub(crate) fn written(target: &RangeTarget<'_>, contents: Contents) -> Result<Verified> {
     let verified = at_least(target, ExtentState::Written)?;
     if contents == Contents::Zeros {
         sample_zeros(target)?;
@@ -45,13 +46,13 @@ pub(crate) fn written(target: &Target<'_>, contents: Contents) -> Result<Verifie
 }
 
 /// Every byte of the target's range is in `state` or a better one.
-pub(crate) fn at_least(target: &Target<'_>, state: ExtentState) -> Result<Verified> {
+pub(crate) fn at_least(target: &RangeTarget<'_>, state: ExtentState) -> Result<Verified> {
     let (file, range) = (target.file, target.range);
     if state == ExtentState::Hole || range.is_empty() {
         return Ok(Verified::ExtentMap);
     }
     // In memory, allocated pages that were never written look like holes.
-    let by_map = file.map_source().tells_states()
+    let by_map = file.map_source().distinguishes_unwritten()
         || (target.filesystem.kind == FileSystemKind::Memory && state == ExtentState::Written);
     if by_map {
         by_extent_map(target, state)?;
@@ -67,7 +68,7 @@ pub(crate) fn at_least(target: &Target<'_>, state: ExtentState) -> Result<Verifi
     Ok(Verified::AllocatedSize)
 }
 
-fn by_extent_map(target: &Target<'_>, state: ExtentState) -> Result<()> {
+fn by_extent_map(target: &RangeTarget<'_>, state: ExtentState) -> Result<()> {
     let mut wrong = None;
     target.for_each_extent(&mut |extent| {
         let moves = extent
@@ -99,7 +100,7 @@ fn by_extent_map(target: &Target<'_>, state: ExtentState) -> Result<()> {
 }
 
 /// Reads places all over the range: its ends and an even spread.
-fn sample_zeros(target: &Target<'_>) -> Result<()> {
+fn sample_zeros(target: &RangeTarget<'_>) -> Result<()> {
     let (file, range) = (target.file, target.range);
     let mut buffer = [0; SAMPLE_BYTES as usize];
     let last = range.len().saturating_sub(SAMPLE_BYTES);
@@ -107,7 +108,7 @@ fn sample_zeros(target: &Target<'_>) -> Result<()> {
         .control
         .report(Phase::Verify, range.len(), range.len());
     for index in 0..SAMPLES {
-        target.check_go_on()?;
+        target.check_stop()?;
         let offset = u128::from(last) * u128::from(index) / u128::from(SAMPLES - 1);
         let start = range.start() + offset as u64;
         let piece = ByteRange::new(start, range.end().min(start + SAMPLE_BYTES));

@@ -5,19 +5,19 @@
 //! that is a hole or unwritten becomes written as a whole, one that is written is zeroed only
 //! inside the range.
 //!
-//! Unlike [`materialize`](crate::materialize) this destroys the data in the range, and like
-//! `fallocate(2)` it does not exclude other processes.
+//! Unlike [`materialize`](crate::materialize) this destroys the data in the range,
+//! and like `fallocate(2)` it excludes no other process.
 
 use extant_space::{ByteRange, Control, ErrorKind, FallocateMode, Phase, Result, SpaceFile};
 use serde::Serialize;
 
-use crate::calls;
 use crate::file::HostFile;
 use crate::filesystem::FileSystem;
 use crate::pace::Pace;
 use crate::plan::{Plan, refusal};
+use crate::target::RangeTarget;
+use crate::timed_calls;
 use crate::verify::{self, Contents, Verified};
-use crate::written::Target;
 use crate::zero_writer::ZeroWriter;
 
 /// What is done when the kernel refuses.
@@ -37,7 +37,7 @@ pub struct WriteZeroesReport {
     pub range: ByteRange,
     /// The way taken where the kernel refused; `None`: the kernel did it.
     pub fallback: Option<Plan>,
-    /// What verified the result of the fallback.
+    /// How the fallback's result was verified.
     pub verified: Option<Verified>,
 }
 
@@ -62,7 +62,7 @@ pub fn write_zeroes(
         Err(error) => return Err(error),
     };
     let filesystem = FileSystem::under(file)?;
-    let target = Target {
+    let target = RangeTarget {
         file,
         filesystem: &filesystem,
         range,
@@ -76,7 +76,7 @@ pub fn write_zeroes(
     };
     filesystem.check_written_stays(file)?;
     let mut plan = Plan::by_writing(file, &filesystem, &refused);
-    let allocated = calls::allocate(&target, FallocateMode::Allocate);
+    let allocated = timed_calls::allocate(&target, FallocateMode::Allocate);
     match allocated {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::Unsupported => {
@@ -100,7 +100,7 @@ pub fn write_zeroes(
 }
 
 fn by_kernel(file: &HostFile, range: ByteRange, control: Control<'_>) -> Result<()> {
-    calls::zero(range, |piece| {
+    timed_calls::zero(range, |piece| {
         control.cancel.check()?;
         file.fallocate(FallocateMode::WriteZeroes, piece)?;
         control.report(Phase::Write, piece.end() - range.start(), range.len());

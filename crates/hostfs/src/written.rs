@@ -1,47 +1,29 @@
-//! Makes a range of a file written: the common core of `create` and `materialize`.
+//! Makes a range of a file written: the core of `create` and `materialize`.
 //!
-//! The holes are allocated in requests as large as possible; then zeros are written to what is
-//! still not written, by the plan. The caller excludes other processes, checks for shared parts,
-//! and verifies.
+//! The holes are allocated in requests as large as possible; then zeros go over what is still not
+//! written, by the plan. The caller excludes other writers, checks for shared parts, and verifies.
 
-use std::ops::ControlFlow;
 use std::time::Duration;
 
 use extant_space::{
-    ByteRange, ByteSize, Control, Error, ErrorKind, Extent, FallocateMode, Phase, Result, SpaceFile,
+    ByteRange, ByteSize, Control, Error, ErrorKind, FallocateMode, Phase, Result, SpaceFile,
 };
 
-use crate::calls;
-use crate::elsewhere;
-use crate::exclusion::check_lease;
-use crate::file::HostFile;
+use crate::detached;
 use crate::filesystem::FileSystem;
-use crate::missing;
 use crate::pace::{Pace, Pacer};
 use crate::plan::{Plan, Strategy, refusal};
-use crate::sys::lease::WriteLease;
+use crate::survey;
+use crate::target::RangeTarget;
+use crate::timed_calls;
 use crate::zero_writer::ZeroWriter;
 
 /// Granularity of paced requests, bytes: a multiple of any block.
 const PACED_UNIT: u32 = 64 << 10;
-/// Maximum interval between checks for a cancel.
-const LOOK: Duration = Duration::from_millis(20);
-/// So often in a walk over a map.
-const LOOK_EXTENTS: u64 = 1024;
+/// Longest time between two checks for a cancel.
+const CANCEL_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A range of a file, and how it may be worked on.
-#[derive(Clone, Copy)]
-pub(crate) struct Target<'a> {
-    pub(crate) file: &'a HostFile,
-    pub(crate) filesystem: &'a FileSystem,
-    pub(crate) range: ByteRange,
-    pub(crate) pace: &'a Pace,
-    pub(crate) control: Control<'a>,
-    /// Excludes other processes; `None` if none can know the file, or the caller guarantees it.
-    pub(crate) lease: Option<&'a WriteLease<'a>>,
-}
-
-/// What [`Target::make_written`] did.
+/// What [`RangeTarget::make_written`] did.
 #[derive(Default)]
 pub(crate) struct Made {
     /// `None`: nothing had to be done.
@@ -50,24 +32,24 @@ pub(crate) struct Made {
     pub(crate) zeroed_bytes: u64,
 }
 
-impl Target<'_> {
-    /// Allocates the holes of the range, which must be inside the file, and writes zeros to what is
-    /// not written. Synced on return.
+impl RangeTarget<'_> {
+    /// Allocates the holes of the range, which must be inside the file, and writes zeros over
+    /// what is not written. Synced on return.
     pub(crate) fn make_written(&self) -> Result<Made> {
-        let before = missing::survey(self)?;
+        let before = survey::survey(self)?;
         let total = self.range.len();
-        let is_blind = missing::map_is_blind(self.file, self.filesystem);
-        if before.written_bytes == total && !is_blind {
+        let hides_unwritten = survey::map_hides_unwritten(self.file, self.filesystem);
+        if before.written_bytes == total && !hides_unwritten {
             return Ok(Made {
                 already_written_bytes: total,
                 ..Made::default()
             });
         }
         let no_fallocate = match before.hole_bytes {
-            0 if !is_blind => None,
+            0 if !hides_unwritten => None,
             _ => self.allocate()?,
         };
-        let trial = missing::first_unwritten(self)?;
+        let trial = survey::first_unwritten(self)?;
         let mut plan = Plan::of(self.file, self.filesystem, trial)?;
         if let Some(reason) = no_fallocate {
             plan.fall_back_to_write_in_order(&reason);
@@ -82,12 +64,16 @@ impl Target<'_> {
             made.zeroed_bytes = tried + self.zero_by_kernel(before.written_bytes + tried)?;
             self.write_rest(&plan)?;
         } else {
-            let done = if is_blind { 0 } else { before.written_bytes };
+            let done = if hides_unwritten {
+                0
+            } else {
+                before.written_bytes
+            };
             let mut writer = ZeroWriter::new(self, &plan, done)?;
-            missing::for_each(self, is_blind, &mut |part| writer.zero(part))?;
+            survey::for_each(self, hides_unwritten, &mut |part| writer.zero(part))?;
             made.zeroed_bytes = writer.finish()?;
         }
-        if is_blind {
+        if hides_unwritten {
             made.already_written_bytes = total - made.zeroed_bytes;
         }
         made.plan = Some(plan);
@@ -98,67 +84,35 @@ impl Target<'_> {
     /// Reserves the range; what was answered where the file system cannot.
     pub(crate) fn allocate(&self) -> Result<Option<String>> {
         let mode = FallocateMode::AllocateKeepSize;
-        match calls::allocate(self, mode) {
+        match timed_calls::allocate(self, mode) {
             Ok(()) => Ok(None),
             Err(error) if error.kind() == ErrorKind::Unsupported => Ok(Some(refusal(&error))),
             Err(error) => Err(self.explain_full(error)),
         }
     }
 
-    /// Overwrites with zeros what the kernel's write zeroes left: Linux up to 7.1 at least zeroes a
-    /// block at the edge of its range, and leaves it unwritten.
+    /// Writes zeros over the parts that the kernel's write zeroes left unwritten: Linux up to at
+    /// least 7.1 zeroes a block at the edge of its range without converting it to written.
     pub(crate) fn write_rest(&self, plan: &Plan) -> Result<()> {
         let mut writer = ZeroWriter::new(self, plan, self.range.len())?;
-        missing::for_each(self, false, &mut |part| writer.zero(part))?;
+        survey::for_each(self, false, &mut |part| writer.zero(part))?;
         writer.finish()?;
         Ok(())
     }
 
-    /// Fails after a cancel, or if another process waits to open the file.
-    pub(crate) fn check_go_on(&self) -> Result<()> {
-        self.control.cancel.check()?;
-        check_lease(self.file, self.lease)
-    }
-
-    /// Visits the extents of the range in order, holes included, until `visit` breaks or the work
-    /// ends early.
-    pub(crate) fn for_each_extent(
-        &self,
-        visit: &mut dyn FnMut(Extent) -> Result<ControlFlow<()>>,
-    ) -> Result<()> {
-        self.check_go_on()?;
-        let mut outcome = Ok(());
-        let mut seen = 0;
-        self.file.for_each_extent(self.range, &mut |extent| {
-            seen += 1;
-            let checked = match seen % LOOK_EXTENTS {
-                0 => self.check_go_on(),
-                _ => Ok(()),
-            };
-            match checked.and_then(|()| visit(extent)) {
-                Ok(flow) => flow,
-                Err(error) => {
-                    outcome = Err(error);
-                    ControlFlow::Break(())
-                }
-            }
-        })?;
-        outcome
-    }
-
-    /// Makes the data durable. A cancel, or who waits to open the file, ends the wait while the
-    /// disk is still busy.
+    /// Makes the data durable. A cancel, or a process that waits to open the file, ends the wait
+    /// before the disk is done.
     pub(crate) fn sync(&self) -> Result<()> {
-        self.check_go_on()?;
+        self.check_stop()?;
         let total = self.range.len();
         self.control.report(Phase::Sync, total, total);
         let fail = |source| self.file.error(source).during("sync");
-        let mut sync = elsewhere::Sync::start(self.file.as_file()).map_err(fail)?;
+        let mut sync = detached::Sync::start(self.file.as_file()).map_err(fail)?;
         loop {
-            if let Some(result) = sync.wait(LOOK) {
+            if let Some(result) = sync.wait(CANCEL_CHECK_INTERVAL) {
                 return result.map_err(fail);
             }
-            self.check_go_on()?;
+            self.check_stop()?;
         }
     }
 
@@ -169,15 +123,15 @@ impl Target<'_> {
         };
         let mut zeroed = 0;
         let mut zero = |piece: ByteRange| {
-            self.check_go_on()?;
+            self.check_stop()?;
             self.file.fallocate(FallocateMode::WriteZeroes, piece)?;
             zeroed += piece.len();
             self.control
                 .report(Phase::Write, done_bytes + zeroed, self.range.len());
             Ok(())
         };
-        missing::for_each(self, false, &mut |part| match &mut pacer {
-            None => calls::zero(part, &mut zero),
+        survey::for_each(self, false, &mut |part| match &mut pacer {
+            None => timed_calls::zero(part, &mut zero),
             Some(pacer) => {
                 let Control { cancel, progress } = self.control;
                 pacer.one_at_a_time(part, PACED_UNIT, cancel, progress, &mut zero)
@@ -202,7 +156,7 @@ impl Target<'_> {
         Err(error.detail(no_space(wanted_bytes, available_bytes)))
     }
 
-    /// The file system became full: adds the missing amount by its current counts.
+    /// Adds the missing amount, by its current counts, to an error of a full file system.
     fn explain_full(&self, error: Error) -> Error {
         let now = FileSystem::of(self.file.as_file());
         match (error.kind(), now, self.file.allocated_bytes()) {
@@ -237,19 +191,19 @@ mod tests {
 
     use super::*;
     use crate::exclusion::take_lease;
-    use crate::file::Access;
+    use crate::file::{Access, HostFile};
     use crate::verify::{self, Contents};
 
     #[test]
     fn waiting_opener_ends_every_phase() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("file");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
         File::create(&path).unwrap().set_len(8 << 20).unwrap();
         let file = HostFile::open(&path, Access::ReadWrite).unwrap();
         let filesystem = FileSystem::under(&file).unwrap();
         let lease = take_lease(&file, &filesystem).unwrap();
         let cancel = CancelToken::new();
-        let target = Target {
+        let target = RangeTarget {
             file: &file,
             filesystem: &filesystem,
             range: ByteRange::new(0, 8 << 20),
@@ -261,21 +215,18 @@ mod tests {
         let opener = std::thread::spawn(move || File::open(path));
         let deadline = Instant::now() + Duration::from_secs(20);
         while !lease.is_contended() {
-            assert!(
-                Instant::now() < deadline,
-                "no process came to open the file"
-            );
+            assert!(Instant::now() < deadline, "no process opened the file");
             std::thread::sleep(Duration::from_millis(1));
         }
         let phases: [(&str, Result<()>); 6] = [
             (
                 "allocate",
-                calls::allocate(&target, FallocateMode::AllocateKeepSize),
+                timed_calls::allocate(&target, FallocateMode::AllocateKeepSize),
             ),
-            ("survey", missing::survey(&target).map(drop)),
+            ("survey", survey::survey(&target).map(drop)),
             (
                 "blind scan",
-                missing::for_each(&target, true, &mut |_| Ok(())),
+                survey::for_each(&target, true, &mut |_| Ok(())),
             ),
             ("sync", target.sync()),
             (

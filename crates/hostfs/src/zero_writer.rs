@@ -7,8 +7,8 @@
 //! Whole blocks use the fast path. Edges inside a block are kept until [`finish`] and use the page
 //! cache, which reads the rest of their block first.
 //!
-//! A short write is continued. The first error stops the run; requests in flight are always
-//! awaited: a late zero could overwrite data.
+//! A request that ended short is sent again for its rest. The first error stops the run; the writer
+//! always waits for requests in flight: a late zero could overwrite the data of another process.
 //!
 //! [`finish`]: ZeroWriter::finish
 
@@ -33,16 +33,16 @@ use crate::pace::{Admission, Pacer, REQUEST_MAX};
 use crate::plan::{Plan, Strategy};
 use crate::sys::lease::WriteLease;
 use crate::sys::uring::{Completion, UringWriter};
-use crate::written::Target;
+use crate::target::RangeTarget;
 
 /// Requests at a time; the pace allows fewer on slow disks.
-const DEPTH: usize = 16;
+const QUEUE_DEPTH: usize = 16;
 /// Threads that stand in for io_uring.
 const DIRECT_THREADS: usize = 4;
-/// Maximum interval between checks for a cancel.
-const LOOK: Duration = Duration::from_millis(20);
-/// Minimum interval between progress reports.
-const TELL: Duration = Duration::from_millis(50);
+/// Longest time between two checks for a cancel.
+const CANCEL_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// Shortest time between two progress reports.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
 enum Engine<'f> {
     Uring(Box<UringWriter<'f>>),
@@ -51,7 +51,7 @@ enum Engine<'f> {
 
 impl<'f> Engine<'f> {
     fn direct(file: &'f HostFile) -> Result<Self> {
-        match UringWriter::new(file.as_file(), zeros()?, DEPTH as u32) {
+        match UringWriter::new(file.as_file(), zeros()?, QUEUE_DEPTH as u32) {
             Ok(engine) => Ok(Self::Uring(Box::new(engine))),
             Err(zeros) => Self::direct_threads(file, zeros),
         }
@@ -121,7 +121,7 @@ pub(crate) struct ZeroWriter<'a> {
     pacer: Pacer,
     control: Control<'a>,
     lease: Option<&'a WriteLease<'a>>,
-    flights: [Option<Flight>; DEPTH],
+    flights: [Option<Flight>; QUEUE_DEPTH],
     in_flight_bytes: u64,
     edges: Vec<ByteRange>,
     done_bytes: u64,
@@ -132,7 +132,7 @@ pub(crate) struct ZeroWriter<'a> {
 
 impl<'a> ZeroWriter<'a> {
     /// `done_bytes` of the target's range need no writing any more, which is for progress alone.
-    pub(crate) fn new(target: &Target<'a>, plan: &Plan, done_bytes: u64) -> Result<Self> {
+    pub(crate) fn new(target: &RangeTarget<'a>, plan: &Plan, done_bytes: u64) -> Result<Self> {
         let file = target.file;
         // In order means through the page cache, which turns it into large extents.
         let direct = plan
@@ -155,7 +155,7 @@ impl<'a> ZeroWriter<'a> {
             pacer: Pacer::of_file(file, target.pace)?,
             control: target.control,
             lease: target.lease,
-            flights: [None; DEPTH],
+            flights: [None; QUEUE_DEPTH],
             in_flight_bytes: 0,
             edges: Vec::new(),
             done_bytes,
@@ -195,16 +195,16 @@ impl<'a> ZeroWriter<'a> {
     /// Nothing is durable before the file is synced.
     pub(crate) fn finish(mut self) -> Result<u64> {
         while self.in_flight() > 0 {
-            self.reap(LOOK)?;
-            self.check_go_on()?;
+            self.reap(CANCEL_CHECK_INTERVAL)?;
+            self.check_stop()?;
         }
-        self.check_go_on()?;
+        self.check_stop()?;
         if self.is_direct && !self.edges.is_empty() {
             self.leave_direct()?;
         }
         for edge in std::mem::take(&mut self.edges) {
             for piece in edge.chunks(u64::from(self.block_bytes)) {
-                self.check_go_on()?;
+                self.check_stop()?;
                 self.file
                     .write_at(&vec![0; piece.len() as usize], piece.start())?;
                 self.count(piece.len());
@@ -219,12 +219,12 @@ impl<'a> ZeroWriter<'a> {
     /// Bytes the next request may have, once it may start.
     fn admission(&mut self) -> Result<u32> {
         loop {
-            self.check_go_on()?;
+            self.check_stop()?;
             let in_flight = self.in_flight();
             // What the pacer admits must be started: it is asked only when there is a slot.
-            if in_flight as usize == DEPTH {
-                self.reap(LOOK)?;
-                self.tell();
+            if in_flight as usize == QUEUE_DEPTH {
+                self.reap(CANCEL_CHECK_INTERVAL)?;
+                self.report_progress();
                 continue;
             }
             let admission = self.pacer.admit(
@@ -235,15 +235,17 @@ impl<'a> ZeroWriter<'a> {
             );
             match admission {
                 Admission::Now(bytes) => return Ok(bytes),
-                Admission::Later(wait) if in_flight > 0 => self.reap(wait.min(LOOK))?,
-                Admission::Later(wait) => std::thread::sleep(wait.min(LOOK)),
+                Admission::Later(wait) if in_flight > 0 => {
+                    self.reap(wait.min(CANCEL_CHECK_INTERVAL))?
+                }
+                Admission::Later(wait) => std::thread::sleep(wait.min(CANCEL_CHECK_INTERVAL)),
             }
-            self.tell();
+            self.report_progress();
         }
     }
 
-    /// Fails after a cancel, or if another process waits to open the file.
-    fn check_go_on(&self) -> Result<()> {
+    /// Fails when the operation was cancelled, or when another process waits to open the file.
+    fn check_stop(&self) -> Result<()> {
         self.control.cancel.check()?;
         check_lease(self.file, self.lease)
     }
@@ -305,7 +307,7 @@ impl<'a> ZeroWriter<'a> {
         self.pacer
             .completed(now, written, now.saturating_duration_since(flight.started));
         self.count(written);
-        self.tell();
+        self.report_progress();
         let rest = ByteRange::new(flight.range.start() + written, flight.range.end());
         if rest.is_empty() {
             return Ok(());
@@ -318,8 +320,8 @@ impl<'a> ZeroWriter<'a> {
         self.written_bytes += bytes;
     }
 
-    fn tell(&mut self) {
-        if self.told.elapsed() >= TELL {
+    fn report_progress(&mut self) {
+        if self.told.elapsed() >= PROGRESS_INTERVAL {
             self.told = Instant::now();
             self.pacer.report(self.control.progress);
             self.control
@@ -368,8 +370,8 @@ mod tests {
 
     /// Zeros random ranges of a file full of ones, by one engine, and compares with a vector.
     fn check(engine: impl for<'f> Fn(&'f HostFile) -> Result<Engine<'f>>) {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("file");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
         let cancel = CancelToken::new();
         let ranges = prop::collection::vec((0..SIZE, 1..SIZE / 2), 1..6);
         let mut runner = TestRunner::new(Config {
@@ -381,7 +383,7 @@ mod tests {
             std::fs::write(&path, vec![1; SIZE as usize]).unwrap();
             let file = HostFile::open(&path, Access::ReadWrite).unwrap();
             let filesystem = FileSystem::under(&file).unwrap();
-            let target = Target {
+            let target = RangeTarget {
                 file: &file,
                 filesystem: &filesystem,
                 range: ByteRange::new(0, SIZE),
@@ -411,13 +413,13 @@ mod tests {
 
     #[test]
     fn edges_are_left_alone_once_somebody_asks_to_stop() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("file");
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
         std::fs::write(&path, vec![1; 8192]).unwrap();
         let file = HostFile::open(&path, Access::ReadWrite).unwrap();
         let filesystem = FileSystem::under(&file).unwrap();
         let cancel = CancelToken::new();
-        let target = Target {
+        let target = RangeTarget {
             file: &file,
             filesystem: &filesystem,
             range: ByteRange::new(0, 8192),

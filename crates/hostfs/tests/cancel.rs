@@ -1,7 +1,8 @@
 //! A cancel at every possible point: nothing leaks, nothing is lost.
 //!
-//! The token is cancelled inside the progress callback, at the first call, then at the second, and
-//! so on, until a run completes: an operation is stopped once at every progress report.
+//! The token is cancelled from inside the progress callback, at the first call,
+//! then at the second, and so on, until a run gets through: every point where an
+//! operation reports progress is a point where it is stopped once.
 
 use std::cell::Cell;
 use std::fs::{self, File};
@@ -17,7 +18,7 @@ use extant_testkit::faulty::{Faults, Faulty};
 use extant_testkit::scratch::{Filesystem, Scratch};
 use extant_testkit::{oracle, require, requires};
 
-/// Slow enough for dozens of progress reports.
+/// Slow enough that progress is reported dozens of times.
 const PACE: Pace = Pace::Limit(NonZeroU64::new(200 << 20).unwrap());
 
 /// Runs `operation` with a token that is cancelled at the `point`-th progress, 0 being before
@@ -37,8 +38,8 @@ fn run_until<T>(point: usize, operation: impl Fn(Control<'_>) -> Result<T>) -> R
     operation(Control::new(&cancel, &sink))
 }
 
-fn entries(folder: &Path) -> Vec<String> {
-    let mut names: Vec<String> = fs::read_dir(folder)
+fn entries(directory: &Path) -> Vec<String> {
+    let mut names: Vec<String> = fs::read_dir(directory)
         .unwrap()
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .filter(|name| name != "lost+found")

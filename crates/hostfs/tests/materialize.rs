@@ -115,9 +115,9 @@ fn check(filesystem: Filesystem) {
 }
 
 /// `has_map`: filefrag sees which parts are written.
-fn check_at(filesystem: &str, folder: &Path, exclusion: Exclusion, has_map: bool) {
-    let path = folder.join("file");
-    // Each case is a new file: proptest prints the steps of a failure.
+fn check_at(filesystem: &str, directory: &Path, exclusion: Exclusion, has_map: bool) {
+    let path = directory.join("file");
+    // Each case is a new file: proptest reports a failing case with its steps.
     let mut runner = TestRunner::new(Config {
         cases: 40,
         failure_persistence: None,
@@ -205,8 +205,8 @@ fn data_on_a_foreign_server_is_kept_and_holes_are_written() {
 }
 
 /// A sparse file with data at its start.
-fn sparse(folder: &Path) -> std::path::PathBuf {
-    let path = folder.join("thin");
+fn sparse(directory: &Path) -> std::path::PathBuf {
+    let path = directory.join("thin");
     let file = File::create(&path).unwrap();
     file.write_all_at(b"data", 0).unwrap();
     file.set_len(1 << 20).unwrap();
@@ -250,9 +250,19 @@ fn overlay_over_a_file_system_not_seen_is_refused_until_shared_is_asked_for() {
         Filesystem::Overlay.requirement()
     );
     let scratch = Scratch::new(Filesystem::Tmpfs, 64 << 20);
-    let place = scratch.path().join("place");
-    fs::create_dir(&place).unwrap();
-    let overlay = Mount::overlay(scratch.path(), &place);
+    let directory = |name: &str| {
+        let path = scratch.path().join(name);
+        fs::create_dir(&path).unwrap();
+        path
+    };
+    let [lower, upper, work, place] = ["lower", "upper", "work", "place"].map(directory);
+    let options = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        lower.display(),
+        upper.display(),
+        work.display()
+    );
+    let overlay = Mount::new("overlay", Path::new("overlay"), &place, &options);
     let path = sparse(overlay.path());
     let cancel = CancelToken::new();
     let control = Control::new(&cancel, &Silent);

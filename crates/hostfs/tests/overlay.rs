@@ -2,6 +2,7 @@
 //! written space must be found out all the same.
 
 use std::fs;
+use std::path::Path;
 
 use extant_hostfs::{CopyOnWrite, CreateOptions, create, probe};
 use extant_space::{CancelToken, Control, ErrorKind, Silent};
@@ -16,9 +17,19 @@ fn written_file_on_overlay_over_btrfs_is_refused_until_nocow() {
         Filesystem::Overlay.requirement()
     );
     let scratch = Scratch::new(Filesystem::Btrfs, 256 << 20);
-    let place = scratch.path().join("place");
-    fs::create_dir(&place).unwrap();
-    let overlay = Mount::overlay(scratch.path(), &place);
+    let directory = |name: &str| {
+        let path = scratch.path().join(name);
+        fs::create_dir(&path).unwrap();
+        path
+    };
+    let [lower, upper, work, place] = ["lower", "upper", "work", "place"].map(directory);
+    let options = format!(
+        "lowerdir={},upperdir={},workdir={}",
+        lower.display(),
+        upper.display(),
+        work.display()
+    );
+    let overlay = Mount::new("overlay", Path::new("overlay"), &place, &options);
     let path = overlay.path().join("file");
     let cancel = CancelToken::new();
     let control = Control::new(&cancel, &Silent);

@@ -20,7 +20,7 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::thread;
 
-use extant_hostfs::{CreateReport, DataWriter, FillOrder, Filling, HostFile, Pace};
+use extant_hostfs::{ContentOrder, ContentWriter, CreateReport, DataWriter, HostFile, Pace};
 use extant_space::{ByteRange, ByteSize, Control, Error, ErrorKind, Result, SpaceFile};
 
 use crate::companion::{beside, known_format};
@@ -258,8 +258,8 @@ pub fn convert(
         let write = |bytes: &[u8], offset| writer.write(bytes, offset, control.cancel);
         conversion.fill_by(file, &write, control).map(drop)
     };
-    let filling = Filling {
-        order: FillOrder::BeforeZeros,
+    let filling = ContentWriter {
+        order: ContentOrder::BeforeZeros,
         fill: &fill,
     };
     let _held = hold_existing(path, &file)?;

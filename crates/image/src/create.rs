@@ -9,7 +9,7 @@
 
 use std::path::Path;
 
-use extant_hostfs::{CreateReport, Existing, FillOrder, Filling, HostFile};
+use extant_hostfs::{ContentOrder, ContentWriter, CreateReport, Existing, HostFile};
 use extant_space::{Control, ErrorKind, Result};
 
 use crate::hold::{Replaced, hold_replaced};
@@ -82,8 +82,8 @@ fn create_file(
     file.size_bytes = new.file_bytes();
     file.allocation_bytes = new.allocation_bytes();
     let fill = |file: &HostFile, control: Control<'_>| new.write_metadata(file, control);
-    let filling = Filling {
-        order: FillOrder::AfterSpace,
+    let filling = ContentWriter {
+        order: ContentOrder::AfterSpace,
         fill: &fill,
     };
     let _held = hold_existing(path, &file)?;

@@ -1,5 +1,5 @@
-//! The allocator's hot paths, one at a time and a given number of times, for `cargo xtask
-//! instructions`.
+//! The allocator's hot paths, one at a time and a given number of times, for
+//! `cargo xtask instructions`.
 
 use std::convert::Infallible;
 use std::process::ExitCode;
@@ -11,8 +11,7 @@ use extant_mballoc::{
 use extant_space::Result;
 use extant_testkit::hot_paths::run_named;
 
-/// A name, and work done a given number of times on a fresh allocator; returns a value that depends
-/// on it.
+/// A name, and an operation to repeat n times on a new allocator; the result depends on the work.
 type Path = (&'static str, fn(u64) -> u64);
 
 const PATHS: [Path; 7] = [
@@ -89,7 +88,7 @@ fn take_from_window(count: u64) -> u64 {
 }
 
 fn take_at_goal(count: u64) -> u64 {
-    let allocator = Groups::allocator(512, None, Options::after_the_series());
+    let allocator = Groups::allocator(512, None, Options::after_scalability_patches());
     let owner = allocator.owner(1, 0);
     let mut request = Request::data(2);
     let mut last = take(&owner, &request);

@@ -1,4 +1,4 @@
-//! The allocator as its user sees it.
+//! The public interface of the allocator.
 
 use std::fmt;
 use std::num::NonZeroU32;
@@ -7,29 +7,30 @@ use std::ops::{ControlFlow, Range};
 use extant_space::{Error, ErrorKind, Result};
 
 use crate::counters::Count;
-use crate::options::{Options, Policy};
+use crate::options::Options;
+#[cfg(feature = "ablation")]
+use crate::options::Policy;
 use crate::owner::{Free, Owner};
-use crate::pending::Withholding;
-use crate::shared::{OutOfUse, Shared};
+use crate::pending::DiscardGuard;
+use crate::shared::{CorruptGroup, Shared};
 use crate::sync::{Arc, after_panics};
 use crate::{BitmapSource, Block, BlockRange, Geometry, GroupNumber, Statistics, TransactionId};
 
-/// The free space of a file system: finds blocks for owners and takes them back.
+/// The free space of a file system: allocates blocks to owners and frees them.
 ///
-/// Does no I/O: the file system's own bitmaps are read through a [`BitmapSource`] when a group is
-/// first needed, and writing them is the caller's part. All methods may be called from several
-/// threads.
+/// Does no I/O: the bitmaps of the file system are read through a [`BitmapSource`] when a group is
+/// first needed, and the caller writes them. All methods may be called concurrently.
 pub struct Allocator {
     pub(crate) shared: Arc<Shared>,
 }
 
 impl Allocator {
-    /// An allocator over `geometry`, which reads no bitmap yet.
+    /// An allocator over `geometry`. Reads no bitmap yet.
     ///
     /// # Errors
-    /// `InvalidArgument` for a geometry that no file system has, and windows whose smallest is
-    /// larger than their largest; `Corrupt` when the source says of a group that more blocks are
-    /// free than it has.
+    /// - `InvalidArgument` for an invalid geometry, or windows whose smallest size exceeds the
+    ///   largest;
+    /// - `Corrupt` when the source reports more free blocks for a group than it has.
     pub fn open(
         geometry: Geometry,
         options: Options,
@@ -41,7 +42,7 @@ impl Allocator {
         })
     }
 
-    /// A handle for the file `number`, which has `blocks` blocks already.
+    /// A handle for the file `number`, which already has `blocks` blocks.
     pub fn owner(&self, number: u64, blocks: u64) -> Owner {
         Owner::new(&self.shared, number, blocks)
     }
@@ -49,52 +50,54 @@ impl Allocator {
     /// Frees blocks whose owner has no handle. Errors as [`Owner::free`].
     pub fn free(&self, range: BlockRange, when: Free) -> Result<()> {
         match when {
-            Free::Now => self.shared.give(range)?,
-            Free::AfterCommit(transaction) => self.shared.give_after(range, transaction)?,
+            Free::Now => self.shared.free_now(range)?,
+            Free::AfterCommit(transaction) => self.shared.free_after(range, transaction)?,
         }
         let blocks = range.count().into();
         self.shared.counters.add(Count::FreedBlocks, blocks);
         Ok(())
     }
 
-    /// What `transaction` freed, now that it has committed. The blocks can be allocated again when
-    /// the result is dropped: there is time to discard them.
-    pub fn committed(&self, transaction: TransactionId) -> WithheldBlocks<'_> {
-        WithheldBlocks {
+    /// The blocks that `transaction` freed, when it has committed. They can be allocated again once
+    /// the result is dropped; until then the caller may discard them.
+    pub fn committed(&self, transaction: TransactionId) -> InFlightDiscard<'_> {
+        InFlightDiscard {
             shared: &self.shared,
-            ranges: self.shared.pending.commit(&self.shared, transaction),
-            _withholding: None,
+            ranges: self.shared.commit_pending(transaction),
+            _guard: None,
         }
     }
 
-    /// Withholds free runs of at least `minimum` blocks between two blocks of one group, in order
-    /// and `runs_max` at most, until the result is dropped, so that they can be discarded. Blocks
-    /// in windows are not included.
+    /// Takes free runs of at least `minimum` blocks between two blocks of one group out of the free
+    /// space, so that the caller can discard them: at most `runs_max`, in order, without blocks in
+    /// windows. Dropping the result makes them free again.
     ///
-    /// A request that finds no space meanwhile waits. One thread at a time withholds blocks; others
-    /// wait here. A group without suitable runs is skipped without reading its bitmap.
-    pub fn withhold(
+    /// An allocation that finds no space meanwhile waits. Only one such discard is in flight; a
+    /// second caller waits here. A group without a run of that length is skipped without reading
+    /// its bitmap.
+    pub fn take_for_discard(
         &self,
         group: GroupNumber,
         between: Range<Block>,
         minimum: NonZeroU32,
         runs_max: usize,
-    ) -> WithheldBlocks<'_> {
+    ) -> InFlightDiscard<'_> {
         let shared = &*self.shared;
-        let withholding = shared.pending.withhold();
-        let ranges = match group.0 < shared.groups() {
-            true => withholding.take(shared, group.0, between, minimum.get(), runs_max),
-            false => Vec::new(),
+        let guard = shared.pending.begin_discard();
+        let ranges = if group.0 < shared.groups() {
+            shared.take_for_discard(&guard, group, between, minimum.get(), runs_max)
+        } else {
+            Vec::new()
         };
-        WithheldBlocks {
+        InFlightDiscard {
             shared,
             ranges,
-            _withholding: Some(withholding),
+            _guard: Some(guard),
         }
     }
 
-    /// Blocks that can be allocated now, including those in windows and the reserve. While windows
-    /// are opened or released, moving blocks may be counted twice or not at all.
+    /// Blocks that can be allocated now, with those in windows and the reserve. While windows are
+    /// opened or freed, moving blocks may be counted twice or not at all.
     pub fn free_blocks(&self) -> u64 {
         self.shared.free.sum() + self.window_blocks()
     }
@@ -104,7 +107,7 @@ impl Allocator {
         self.shared.counters.window_blocks()
     }
 
-    /// Blocks that will be free after a commit, or that are withheld.
+    /// Blocks that will be free after a commit or a discard.
     pub fn pending_blocks(&self) -> u64 {
         self.shared.pending.blocks()
     }
@@ -115,11 +118,11 @@ impl Allocator {
         self.shared.for_each_free(&mut visit);
     }
 
-    /// Reads the bitmap of a group, if it was not read. A caller that changes bitmaps itself does
-    /// that before: a bitmap read later must match the group's descriptor.
+    /// Reads the bitmap of a group now, if it has not been read. A caller that changes bitmaps
+    /// itself calls this first: a bitmap that is read later has to match the group's descriptor.
     ///
     /// # Errors
-    /// `Corrupt` if the group is marked as corrupt.
+    /// `Corrupt` when the group is corrupt.
     ///
     /// # Panics
     /// If there is no such group.
@@ -132,22 +135,24 @@ impl Allocator {
         }
     }
 
-    /// Takes the windows back from all owners; how many blocks that were.
+    /// Reclaims the windows of all owners; returns the number of freed blocks.
     pub fn release_windows(&self) -> u64 {
-        self.shared.owners.reclaim(&self.shared)
+        self.shared.reclaim_windows()
     }
 
-    /// What was done so far.
+    /// The counters.
     pub fn statistics(&self) -> Statistics {
         self.shared.counters.sum()
     }
 
     /// Switches the policy for requests from now on.
+    #[cfg(feature = "ablation")]
     pub fn set_policy(&self, policy: Policy) {
         self.shared.set_policy(policy);
     }
 
     /// The policy.
+    #[cfg(feature = "ablation")]
     pub fn policy(&self) -> Policy {
         self.shared.policy()
     }
@@ -157,14 +162,14 @@ impl Allocator {
         self.shared.goals.count()
     }
 
-    /// The blocks, as of now.
+    /// The current geometry.
     pub fn geometry(&self) -> Geometry {
         self.shared.geometry()
     }
 
-    /// Groups whose bitmap was refused or could not be read.
-    pub fn out_of_use(&self) -> Vec<OutOfUse> {
-        self.shared.out_of_use()
+    /// Groups whose bitmap is corrupt or could not be read.
+    pub fn corrupt_groups(&self) -> Vec<CorruptGroup> {
+        self.shared.corrupt_groups()
     }
 }
 
@@ -177,24 +182,24 @@ impl fmt::Debug for Allocator {
     }
 }
 
-/// Free blocks that cannot be allocated before this is dropped.
+/// Free blocks that cannot be allocated before this is dropped, so that they can be discarded.
 #[must_use = "dropping it makes the blocks free"]
-pub struct WithheldBlocks<'a> {
+pub struct InFlightDiscard<'a> {
     shared: &'a Shared,
     ranges: Vec<BlockRange>,
-    /// Of free blocks that others may wait for; ends after the blocks are back.
-    _withholding: Option<Withholding<'a>>,
+    /// For a discard of free blocks; dropped after the blocks are released.
+    _guard: Option<DiscardGuard<'a>>,
 }
 
-impl WithheldBlocks<'_> {
+impl InFlightDiscard<'_> {
     /// The blocks, by group.
     pub fn ranges(&self) -> &[BlockRange] {
         &self.ranges
     }
 }
 
-impl Drop for WithheldBlocks<'_> {
+impl Drop for InFlightDiscard<'_> {
     fn drop(&mut self) {
-        after_panics(|| self.shared.pending.release(self.shared, &self.ranges));
+        after_panics(|| self.shared.release_pending(&self.ranges));
     }
 }

@@ -1,14 +1,14 @@
 //! The bitmap of one group, and a summary that finds free chunks without reading all of it.
 //!
 //! A set bit is a free block. A *chunk of order k* is 2^k free blocks that begin at a multiple of
-//! 2^k. Above the bitmap there are levels, one per order:
-//! - orders 0 to 5: one bit per word of the bitmap, set if the word holds a chunk of the order;
-//! - order 6: one bit per word, set if the whole word is free;
-//! - orders 7 and up: one bit per chunk, set if the two chunks of the order below are free.
+//! 2^k. Above the bitmap there is one level for each order:
+//! - orders 0 to 5: one bit a word of the bitmap, set when the word holds a chunk of the order;
+//! - order 6: one bit a word, set when the whole word is free;
+//! - orders 7 and up: one bit a chunk, set when the two chunks of the order below are.
 //!
-//! A buddy bitmap shows a free chunk in its largest order only; a level here shows every chunk of
-//! its order, so a run of n blocks is found in the level of `order_within(n)`, whatever it is part
-//! of.
+//! A buddy bitmap shows a free chunk only in its largest order. A level here shows every chunk of
+//! its order, so a run of n blocks is found in the level of `order_within(n)`, also inside a longer
+//! run.
 //!
 //! Invariant: the levels are a function of the bitmap (`check`).
 
@@ -17,7 +17,9 @@ mod shape;
 mod words;
 
 pub(crate) use search::Run;
-pub(crate) use shape::{ORDERS, Shape, order_for, order_within};
+#[cfg(feature = "ablation")]
+pub(crate) use shape::{ORDERS, order_for};
+pub(crate) use shape::{Shape, order_within};
 
 use words::{aligned_chunks, chunk_orders, fill, is_all, mask};
 
@@ -79,8 +81,8 @@ impl GroupBits {
         })
     }
 
-    /// Marks `count` blocks from `start`, which must all have the opposite state. Returns the
-    /// lengths of the free runs right before and right after them.
+    /// Marks `count` blocks from `start` on, which must all be in the other state. Returns the
+    /// numbers of free blocks directly before and after them.
     pub(crate) fn mark(&mut self, shape: &Shape, start: u32, count: u32, free: bool) -> (u32, u32) {
         debug_assert!(self.is_all(start, count, !free));
         let end = start + count;

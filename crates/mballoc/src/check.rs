@@ -2,18 +2,19 @@
 
 use crate::group::{Body, Loaded};
 use crate::index::{CLASSES, ClassMask, class_of};
+#[cfg(feature = "ablation")]
 use crate::options::FullGroups;
 use crate::shared::Shared;
 use crate::sync::lock;
 use crate::{Allocator, GroupNumber};
 
 impl Allocator {
-    /// Compares everything derived with what it is derived from: counters with bits, index with
-    /// groups, levels with bitmaps; windows and pending blocks are in use and disjoint. For tests
-    /// and tools.
+    /// Checks all derived state against its source: counters against bitmaps, the index against
+    /// groups, levels against bitmaps; windows and pending blocks are in use and disjoint. For
+    /// tests and tools, while no other thread uses the allocator.
     ///
     /// # Errors
-    /// What is wrong first, in words. Only while no other thread uses the allocator.
+    /// The first violation, as text.
     pub fn check(&self) -> Result<(), String> {
         self.shared.check()
     }
@@ -41,15 +42,15 @@ impl Shared {
                         .check_group(number, loaded)
                         .map_err(|error| format!("group {number}: {error}"))?;
                 }
-                Body::OutOfUse if header.free() > 0 => {
+                Body::Corrupt if header.free() > 0 => {
                     return Err(format!("group {number} is out of use and has free blocks"));
                 }
                 _ => {}
             }
             let (classes, claim) = match &*body {
-                Body::Untouched => (ClassMask::NONE, header.free()),
+                Body::Unloaded => (ClassMask::NONE, header.free()),
                 Body::Loaded(loaded) => (loaded.published, 0),
-                Body::OutOfUse => (ClassMask::NONE, 0),
+                Body::Corrupt => (ClassMask::NONE, 0),
             };
             self.index.check(number, classes, claim)?;
         }
@@ -71,9 +72,12 @@ impl Shared {
         let shape = &self.shape;
         loaded.bits.check(shape)?;
         let header = self.group(number);
-        let expect = |what: &str, counted: u32, there: u32| match counted == there {
-            true => Ok(()),
-            false => Err(format!("{counted} {what} counted, {there} there")),
+        let expect = |what: &str, counted: u32, there: u32| {
+            if counted == there {
+                Ok(())
+            } else {
+                Err(format!("{counted} {what} counted, {there} there"))
+            }
         };
         expect("free blocks", loaded.free, loaded.bits.count_free(shape))?;
         let mut runs = [0; CLASSES];
@@ -94,6 +98,9 @@ impl Shared {
             loaded.length,
             self.geometry().length_of(GroupNumber(number)),
         )?;
+        #[cfg(not(feature = "ablation"))]
+        let zombie = false;
+        #[cfg(feature = "ablation")]
         let zombie = loaded.free == 0 && self.options.full_groups == FullGroups::StayInIndex;
         if loaded.published != classes && !zombie {
             return Err(format!(

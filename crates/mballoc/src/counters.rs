@@ -1,6 +1,6 @@
-//! Counters as the kernel's `mb_stats`, one set per slot; threads are spread over a few slots.
+//! Counters like the kernel's `mb_stats`, one set per slot; threads are spread over the slots.
 //!
-//! No cache line is written by all threads: a sum is computed when it is read.
+//! This avoids a cache line that all threads write. A reader sums the slots.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -8,23 +8,25 @@ use std::time::Duration;
 use crossbeam_utils::CachePadded;
 use serde::Serialize;
 
-use crate::search::CRITERIA;
 use crate::sync::{AtomicI64, AtomicU64, Ordering};
 
-/// What is counted. The order is that of the slots.
+/// Number of criteria of the search.
+pub(crate) const CRITERIA: usize = 5;
+
+/// The counters. The order is that of the slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Count {
-    /// Those that no window answered.
+    /// Requests not served from a window.
     Requests,
     Failures,
-    /// Blocks handed out past windows.
+    /// Blocks allocated from groups, not from windows.
     GroupBlocks,
     WindowHits,
-    /// Blocks that came into windows.
+    /// Blocks added to windows.
     WindowBlocksAdded,
-    /// Blocks handed out from them.
+    /// Blocks allocated from windows.
     WindowBlocksTaken,
-    /// Released blocks of windows.
+    /// Blocks of windows that were freed.
     WindowBlocksReleased,
     GoalHits,
     StreamGoalHits,
@@ -48,33 +50,33 @@ const COUNTS: usize = Count::GroupsScanned as usize + CRITERIA;
 pub struct Statistics {
     /// Requests.
     pub requests: u64,
-    /// Requests that got nothing.
+    /// Failed requests.
     pub failures: u64,
-    /// Blocks handed out.
+    /// Allocated blocks.
     pub blocks: u64,
-    /// Requests answered from the owner's window, without a group.
+    /// Requests served from the owner's window, without access to a group.
     pub window_hits: u64,
-    /// Requests answered at their goal.
+    /// Requests served at their goal.
     pub goal_hits: u64,
-    /// Requests answered in the group of their stream goal.
+    /// Requests served in the group of their stream goal.
     pub stream_goal_hits: u64,
-    /// Requests answered by each criterion.
+    /// Requests served by each criterion.
     pub hits: CriterionCounts,
-    /// Groups that each criterion has searched.
+    /// Groups that each criterion scanned.
     pub groups_scanned: CriterionCounts,
-    /// Groups passed over because another thread held them.
+    /// Groups skipped because another thread held their lock.
     pub groups_busy: u64,
     /// Groups whose bitmap was read.
     pub groups_loaded: u64,
-    /// Locks that were not free at once.
+    /// Contended lock acquisitions.
     pub lock_waits: u64,
     /// Time spent waiting for them, in nanoseconds.
     pub lock_wait_nanos: u64,
     /// Blocks freed.
     pub freed_blocks: u64,
-    /// Of these, blocks that were free at once as their transaction had not committed.
+    /// Of these, blocks freed at once because their transaction had not committed.
     pub reused_blocks: u64,
-    /// Windows taken away from their owners for lack of space.
+    /// Windows reclaimed for lack of space.
     pub windows_reclaimed: u64,
 }
 
@@ -85,9 +87,9 @@ pub struct CriterionCounts {
     pub power_of_two: u64,
     /// Any other length.
     pub goal_length_fast: u64,
-    /// As long as the longest run that the index has.
+    /// The length of the longest run in the index.
     pub best_available: u64,
-    /// The length asked for, in groups that may have it.
+    /// The requested length, in groups that may have it.
     pub goal_length_slow: u64,
     /// Anything.
     pub any_free: u64,
@@ -144,14 +146,14 @@ impl Counters {
         }
     }
 
-    /// A request of `blocks` was answered from a window.
+    /// A request of `blocks` was served from a window.
     pub(crate) fn window_hit(&self, blocks: u32) {
         let slot = self.slot();
         slot[Count::WindowHits as usize].fetch_add(1, Ordering::Relaxed);
         slot[Count::WindowBlocksTaken as usize].fetch_add(blocks.into(), Ordering::Relaxed);
     }
 
-    /// Blocks in the windows of all owners. Exact without concurrent changes; never below 0.
+    /// Blocks in the windows of all owners. Exact when no thread changes them; never below 0.
     pub(crate) fn window_blocks(&self) -> u64 {
         let gone = self.get(Count::WindowBlocksTaken) + self.get(Count::WindowBlocksReleased);
         self.get(Count::WindowBlocksAdded).saturating_sub(gone)
@@ -217,7 +219,7 @@ impl SpreadSum {
         self.slots[thread_slot() % self.slots.len()].fetch_add(more, Ordering::Relaxed);
     }
 
-    /// Exact without concurrent changes; never below 0.
+    /// Exact when no thread changes it; never below 0.
     pub(crate) fn sum(&self) -> u64 {
         let slots = self.slots.iter();
         let sum: i64 = slots.map(|slot| slot.load(Ordering::Relaxed)).sum();

@@ -1,94 +1,113 @@
-//! Stream goals: the groups at which streams begin to search.
+//! Stream goals: the groups where the searches of streams begin.
 //!
-//! An owner always has the same goal, so concurrent writers do not meet in one group. There are at
-//! most as many goals as processors, because only so few writers run at a time, and at most a
-//! quarter of the groups, so that a small file system is not fragmented.
+//! An owner always has the same goal, so that concurrent writers do not contend for one group.
+//! The number of goals is at most the number of processors, because no more writers run at a time,
+//! and at most a quarter of the groups, so that a small file system does not fragment.
 //!
-//! By default goals are sticky and never move. The kernel's goals follow their last allocation:
-//! such a goal is a hint that is read and written without ordering, and it may name a group that a
-//! shrink has removed: the reader clamps it to the range.
+//! The goals are sticky: they are spread evenly over the groups and never move. With the feature
+//! `ablation` they can follow the last allocation, as in the mballoc scalability patches
+//! (docs/background.md). Such a goal is a hint that is read and written with relaxed ordering; a
+//! shrink may have removed the group that it names, so the reader checks its range.
 
+#[cfg(feature = "ablation")]
 use crossbeam_utils::CachePadded;
 
 use crate::counters::Counters;
-use crate::options::{Options, SharedState, StreamGoals};
+use crate::options::Options;
+#[cfg(feature = "ablation")]
+use crate::options::{SharedState, StreamGoals};
+#[cfg(feature = "ablation")]
 use crate::sync::{AtomicU32, Mutex, Ordering, lock_timed};
 
 pub(crate) struct Goals {
+    count: usize,
+    #[cfg(feature = "ablation")]
     kind: StreamGoals,
+    #[cfg(feature = "ablation")]
     groups: Box<[CachePadded<AtomicU32>]>,
+    #[cfg(feature = "ablation")]
     shared: SharedState,
-    /// `s_md_lock` of old.
+    /// The kernel's `s_md_lock`.
+    #[cfg(feature = "ablation")]
     global: Mutex<()>,
 }
 
 impl Goals {
     pub(crate) fn new(options: &Options, groups: u32) -> Self {
-        let goals = match options.stream_goals {
+        let count = options.cpus.min(groups as usize / 4).max(1);
+        #[cfg(feature = "ablation")]
+        let count = match options.stream_goals {
             StreamGoals::One => 1,
-            StreamGoals::Homes | StreamGoals::PerCpu => {
-                options.cpus.min(groups as usize / 4).max(1)
-            }
+            StreamGoals::Sticky | StreamGoals::PerCpu => count,
         };
-        // Apart from each other from the first allocation on.
-        let apart = groups / goals as u32;
         Self {
+            count,
+            #[cfg(feature = "ablation")]
             kind: options.stream_goals,
-            groups: (0..goals as u32)
-                .map(|goal| CachePadded::new(AtomicU32::new(goal * apart)))
+            #[cfg(feature = "ablation")]
+            groups: (0..count as u32)
+                .map(|goal| CachePadded::new(AtomicU32::new(goal * (groups / count as u32))))
                 .collect(),
+            #[cfg(feature = "ablation")]
             shared: options.shared_state,
+            #[cfg(feature = "ablation")]
             global: Mutex::new(()),
         }
     }
 
     /// Number of goals.
     pub(crate) fn count(&self) -> usize {
-        self.groups.len()
+        self.count
     }
 
     /// The goal of an owner, one of `groups` groups.
+    #[cfg_attr(not(feature = "ablation"), expect(unused_variables))]
     pub(crate) fn get(&self, owner: u64, groups: u32, counters: &Counters) -> u32 {
         let number = self.number(owner);
-        if self.kind == StreamGoals::Homes {
-            return number as u32 * (groups / self.count() as u32);
+        #[cfg(feature = "ablation")]
+        if self.kind != StreamGoals::Sticky {
+            let goal = self.under_lock(counters, || self.groups[number].load(Ordering::Relaxed));
+            return if goal < groups { goal } else { 0 };
         }
-        let goal = self.under_lock(counters, || self.groups[number].load(Ordering::Relaxed));
-        if goal < groups { goal } else { 0 }
+        number as u32 * (groups / self.count as u32)
     }
 
-    /// Notes where an owner's last allocation was.
+    /// Moves a goal that is not sticky to an owner's last allocation.
+    #[cfg(feature = "ablation")]
     pub(crate) fn set(&self, owner: u64, group: u32, counters: &Counters) {
-        if self.kind == StreamGoals::Homes {
+        if self.kind == StreamGoals::Sticky {
             return;
         }
         self.under_lock(counters, || {
             let goal = &self.groups[self.number(owner)];
-            // A cache line stays shared while it is not written.
+            // Without a write, the cache line stays shared among its readers.
             if goal.load(Ordering::Relaxed) != group {
                 goal.store(group, Ordering::Relaxed);
             }
         });
     }
 
-    /// Runs `work` under the one lock of old, where that is wanted.
+    /// Runs `work`, with `ablation` under the global lock if that is selected.
+    #[cfg_attr(
+        not(feature = "ablation"),
+        expect(unused_variables, clippy::unused_self)
+    )]
     pub(crate) fn under_lock<T>(&self, counters: &Counters, work: impl FnOnce() -> T) -> T {
-        match self.shared {
-            SharedState::Atomics => work(),
-            SharedState::GlobalLock => {
-                let (_guard, waited) = lock_timed(&self.global);
-                counters.lock_waited(waited);
-                work()
-            }
+        #[cfg(feature = "ablation")]
+        if self.shared == SharedState::GlobalLock {
+            let (_guard, waited) = lock_timed(&self.global);
+            counters.lock_waited(waited);
+            return work();
         }
+        work()
     }
 
     fn number(&self, owner: u64) -> usize {
-        (owner % self.groups.len() as u64) as usize
+        (owner % self.count as u64) as usize
     }
 }
 
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(all(test, feature = "ablation", not(feature = "shuttle")))]
 mod tests {
     use super::*;
 
@@ -124,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn homes_lie_apart_in_any_number_of_groups() {
+    fn sticky_goals_are_spread_over_any_number_of_groups() {
         let options = Options {
             cpus: 4,
             ..Options::default()
@@ -133,8 +152,8 @@ mod tests {
         let goals = Goals::new(&options, 100);
         for groups in [100, 103, 1, 2] {
             goals.set(1, groups - 1, &counters);
-            let homes = [0, 1, 2, 3].map(|owner| goals.get(owner, groups, &counters));
-            assert_eq!(homes, [0, 1, 2, 3].map(|home| home * (groups / 4)));
+            let starts = [0, 1, 2, 3].map(|owner| goals.get(owner, groups, &counters));
+            assert_eq!(starts, [0, 1, 2, 3].map(|goal| goal * (groups / 4)));
         }
     }
 }

@@ -1,9 +1,10 @@
 //! One block group: a header of a few bytes, and a body that is loaded when the group is first
 //! needed.
 //!
-//! The header is read without the lock, as a hint: the number of free blocks, and the class of the
-//! longest free run. The bitmap in the body is the truth, behind the lock of the group. A bit is
-//! clear there (in use) for blocks that have an owner, are in a window, or wait for a commit.
+//! The header is read without the lock, as a hint: the number of free blocks and the class of the
+//! longest free run. The bitmap in the body is the truth and is protected by the group's lock. A
+//! bit is clear (in use) for blocks that a file owns, that are in a window, or that wait for a
+//! commit.
 //!
 //! Invariants, whenever the lock is free:
 //! - `free` is the number of set bits, `runs` the number of runs of set bits of each class;
@@ -28,14 +29,14 @@ pub(crate) struct Group {
     pub(crate) body: Mutex<Body>,
 }
 
-/// What is known of a group.
+/// The state of a group.
 pub(crate) enum Body {
-    /// Nothing but what its descriptor says.
-    Untouched,
-    /// All of it.
+    /// The bitmap has not been read: only the number of free blocks is known.
+    Unloaded,
+    /// The bitmap is in memory.
     Loaded(Box<Loaded>),
-    /// Its bitmap is corrupt or unreadable: nothing is allocated from it or freed in it.
-    OutOfUse,
+    /// The bitmap is corrupt or unreadable: no block of the group is allocated or freed.
+    Corrupt,
 }
 
 /// A group whose bitmap is in memory.
@@ -50,34 +51,34 @@ pub(crate) struct Loaded {
     pub(crate) classes: ClassMask,
     /// The classes under which the group is in the index.
     pub(crate) published: ClassMask,
-    /// Freed runs that wait for a commit, and withheld ones, by their first block.
+    /// Runs that wait for a commit or a discard, by their first block.
     pub(crate) pending: BTreeMap<u32, PendingRun>,
-    /// The transactions that have any of those.
+    /// The transactions that `pending` has runs of.
     waiting: SmallVec<[TransactionId; 2]>,
 }
 
-/// Blocks that are freed, but not free yet, or withheld.
+/// Blocks that were freed but are not free yet, or that are being discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PendingRun {
     pub(crate) count: u32,
-    /// The transaction that has to commit first; `None` once it has, until the blocks are released.
+    /// The transaction that has to commit first; `None` after that, and for a discard.
     transaction: Option<TransactionId>,
 }
 
 impl Group {
-    /// A group with `free` free blocks, by its descriptor.
-    pub(crate) fn untouched(free: u32) -> Self {
+    /// A group whose descriptor reports `free` free blocks.
+    pub(crate) fn unloaded(free: u32) -> Self {
         let group = Self {
             free: AtomicU32::new(0),
             largest: AtomicU32::new(0),
-            body: Mutex::new(Body::Untouched),
+            body: Mutex::new(Body::Unloaded),
         };
-        group.set_untouched(free);
+        group.set_unloaded(free);
         group
     }
 
-    /// Publishes what a descriptor says: the free blocks may be one run.
-    pub(crate) fn set_untouched(&self, free: u32) {
+    /// Publishes the count of a descriptor: the free blocks may be one run.
+    pub(crate) fn set_unloaded(&self, free: u32) {
         self.set_free(free);
         self.set_largest(ClassMask::of_run(free));
     }
@@ -104,8 +105,8 @@ impl Group {
 }
 
 impl Loaded {
-    /// A group of `length` blocks from its bitmap as the file system has it; `promised` is the
-    /// number of free blocks that its descriptor says.
+    /// A group of `length` blocks from its on-disk bitmap; `promised` is the number of free blocks
+    /// in its descriptor.
     pub(crate) fn new(
         shape: &Shape,
         number: GroupNumber,
@@ -153,7 +154,7 @@ impl Loaded {
         Ok(loaded)
     }
 
-    /// Changes the state of blocks that are all in the other one.
+    /// Marks blocks free or in use; all of them must be in the other state.
     pub(crate) fn mark(&mut self, shape: &Shape, start: u32, count: u32, free: bool) {
         let (before, after) = self.bits.mark(shape, start, count, free);
         let whole = before + count + after;
@@ -186,8 +187,8 @@ impl Loaded {
         }
     }
 
-    /// Notes blocks that are free after a commit, joined with what is noted beside them. Whether
-    /// they are the first that the group has of the transaction.
+    /// Records blocks that are free after a commit, merged with adjacent ones. Returns whether they
+    /// are the first of the transaction in this group.
     pub(crate) fn add_pending(&mut self, start: u32, count: u32, waits_for: TransactionId) -> bool {
         let first = !self.waiting.contains(&waits_for);
         if first {
@@ -215,7 +216,7 @@ impl Loaded {
         first
     }
 
-    /// The runs of a transaction, which has committed: they wait for their release only.
+    /// The runs of a committed transaction; they now wait only for their release.
     pub(crate) fn commit_pending(&mut self, committed: TransactionId) -> Vec<(u32, u32)> {
         self.waiting.retain(|waiting| *waiting != committed);
         let runs = self.pending.iter_mut();
@@ -227,24 +228,24 @@ impl Loaded {
             .collect()
     }
 
-    /// Records a free run as withheld until its release; the caller marks it.
-    pub(crate) fn withhold(&mut self, start: u32, count: u32) {
+    /// Records a free run that is being discarded; the caller marks it in use.
+    pub(crate) fn add_discard(&mut self, start: u32, count: u32) {
         let transaction = None;
         self.pending
             .insert(start, PendingRun { count, transaction });
     }
 
-    /// Forgets a run that was committed or withheld; it can be marked free.
+    /// Removes a run that was committed or discarded; the caller marks it free.
     pub(crate) fn release_pending(&mut self, start: u32, count: u32) {
         let run = self.pending.remove(&start);
         let released = PendingRun {
             count,
             transaction: None,
         };
-        assert_eq!(run, Some(released), "what is released was given out");
+        assert_eq!(run, Some(released), "a released run was pending");
     }
 
-    /// Whether any of these blocks waits for a commit.
+    /// Whether any of these blocks is pending.
     pub(crate) fn is_pending(&self, start: u32, count: u32) -> bool {
         let before = self.pending.range(..start + count).next_back();
         before.is_some_and(|(&at, run)| at + run.count > start)
@@ -256,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn untouched_group_costs_at_most_64_bytes() {
+    fn unloaded_group_costs_at_most_64_bytes() {
         let index_bits = CLASSES + CLASSES.div_ceil(32);
         assert!(size_of::<Group>() + index_bits.div_ceil(8) <= 64);
     }

@@ -1,100 +1,111 @@
-//! How the allocator behaves: each part of seeds/1's series, and what goes further, can be set
-//! alone.
+//! The options of the allocator.
 //!
-//! [`Options::default`] is what to use. [`Options::before_the_series`] is what the kernel did up to
-//! Linux 6.16, to be measured against.
+//! The feature `ablation` adds a switch for each of the mballoc scalability patches
+//! (docs/background.md) and for each improvement beyond them, so that the older behaviour can be
+//! measured and tested. Without the feature, only the default behaviour is compiled.
 
 use extant_space::{Error, ErrorKind, Result};
 use serde::Serialize;
 
-/// The parts of the allocator's behaviour.
+/// The options of the allocator. [`Options::default`] suits every file system.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Options {
-    /// Which groups are searched, and in which order. Can be switched later.
+    /// Which groups are scanned, and in which order. Can be changed at run time.
+    #[cfg(feature = "ablation")]
     pub policy: Policy,
-    /// What happens when another thread holds a group.
+    /// How a search treats a group that another thread holds.
+    #[cfg(feature = "ablation")]
     pub busy_groups: BusyGroups,
-    /// Where owners begin to search.
+    /// The groups where streams begin to search.
+    #[cfg(feature = "ablation")]
     pub stream_goals: StreamGoals,
     /// How threads share the stream goal and the count of pending blocks.
+    #[cfg(feature = "ablation")]
     pub shared_state: SharedState,
-    /// What becomes of blocks freed until the next commit.
+    /// How freed extents are recorded until the next commit.
+    #[cfg(feature = "ablation")]
     pub freed_extents: FreedExtents,
-    /// What becomes of groups without a free block.
+    /// How the index treats groups without a free block.
+    #[cfg(feature = "ablation")]
     pub full_groups: FullGroups,
-    /// How groups are found by order.
+    /// The data structure that finds groups by order.
+    #[cfg(feature = "ablation")]
     pub index: IndexKind,
-    /// Space kept for files that grow.
+    /// Space reserved for files that grow.
     pub reservation: Reservation,
     /// Blocks that were allocated and freed inside one transaction.
     pub reuse: Reuse,
-    /// Processors to spread over; see [`StreamGoals`].
+    /// Number of processors: an upper bound for the number of stream goals.
     pub cpus: usize,
     /// Blocks that only requests with
     /// [`RequestFlags::USE_RESERVE`](crate::RequestFlags::USE_RESERVE) may take.
     pub reserved_blocks: u64,
 }
 
-/// Which groups are searched, and in which order.
+/// Which groups are scanned, and in which order.
+#[cfg(feature = "ablation")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Policy {
-    /// Every group from the goal on, one after the other (`mb_optimize_scan=0`). For measuring.
+    /// Every group in order from the goal on (`mb_optimize_scan=0`).
     Linear,
-    /// Groups that the index says will do, in the order of the disk (`mb_optimize_scan=1`).
+    /// Groups that the index selects, in disk order (`mb_optimize_scan=1`).
     Optimised,
-    /// As `Optimised`, but a new file begins where the last allocation of any ended, so that the
-    /// whole disk is used evenly.
+    /// As `Optimised`, but a new file begins at the last allocation of any file, so that the disk
+    /// is used evenly.
     Rotating,
 }
 
-/// What happens when another thread holds a group.
+/// How a search treats a group that another thread holds.
+#[cfg(feature = "ablation")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum BusyGroups {
-    /// Skip to the next, in all but the last criterion.
+    /// It is skipped, except in the last criterion.
     Skip,
-    /// Wait for it.
+    /// The search waits for it.
     Wait,
 }
 
-/// Where owners begin to search.
+/// The groups where streams begin to search.
+#[cfg(feature = "ablation")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StreamGoals {
-    /// As many as `PerCpu`, spread evenly over the groups, and they stay where they are: each part
-    /// of the disk is filled from its begin. A goal that moves on leaves holes behind and breaks
-    /// long runs ahead instead.
-    Homes,
-    /// The lesser of the processors and a quarter of the groups, at least one; an owner always has
-    /// the same. Each moves to where its last allocation was.
+    /// As many as `PerCpu`, spread evenly over the groups. They never move: each part of the disk
+    /// is filled from its start. A moving goal would leave holes behind and split long runs ahead.
+    Sticky,
+    /// The lesser of the processors and a quarter of the groups, at least one. An owner always has
+    /// the same goal, which moves to its last allocation.
     PerCpu,
-    /// One for all, which moves.
+    /// One for all owners, which moves to the last allocation.
     One,
 }
 
 /// How threads share the stream goal and the count of pending blocks.
+#[cfg(feature = "ablation")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SharedState {
-    /// Atomics without an order among them.
+    /// Relaxed atomics.
     Atomics,
     /// One lock for the whole file system (`s_md_lock`).
     GlobalLock,
 }
 
-/// What becomes of blocks freed until the next commit.
+/// How freed extents are recorded until the next commit.
+#[cfg(feature = "ablation")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FreedExtents {
-    /// Merged with their neighbours in the group; the list of the transaction learns of a group
-    /// once.
+    /// Merged with adjacent extents in the group; the list of the transaction names a group once.
     MergeFirst,
-    /// Each entered into the list of the transaction under its lock, then merged.
+    /// Each extent enters the list of the transaction under its lock, then they are merged.
     InsertFirst,
 }
 
-/// What becomes of groups without a free block.
+/// How the index treats groups without a free block.
+#[cfg(feature = "ablation")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum FullGroups {
@@ -104,21 +115,22 @@ pub enum FullGroups {
     StayInIndex,
 }
 
-/// How groups are found by order.
+/// The data structure that finds groups by order.
+#[cfg(feature = "ablation")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum IndexKind {
-    /// Ordered sets without locks; the next group from the goal on.
+    /// Lock-free ordered sets; finds the next group from the goal on.
     Ordered,
-    /// A list and a lock for each order; the group that has waited longest.
+    /// A list and a lock for each order; finds the group inserted first.
     Lists,
 }
 
-/// Space kept for files that grow.
+/// Space reserved for files that grow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Reservation {
-    /// A window behind what a file has, of `growth` times its size, between `smallest` and
+    /// A window behind the blocks of a file, of `growth` times its size, between `smallest` and
     /// `largest` blocks.
     Windows {
         /// Blocks of the first window.
@@ -128,7 +140,7 @@ pub enum Reservation {
         /// Blocks reserved for each that the file has.
         growth: u32,
     },
-    /// None: every request goes to the groups.
+    /// None: groups serve every request.
     None,
 }
 
@@ -145,12 +157,19 @@ pub enum Reuse {
 impl Default for Options {
     fn default() -> Self {
         Self {
+            #[cfg(feature = "ablation")]
             policy: Policy::Optimised,
+            #[cfg(feature = "ablation")]
             busy_groups: BusyGroups::Skip,
-            stream_goals: StreamGoals::Homes,
+            #[cfg(feature = "ablation")]
+            stream_goals: StreamGoals::Sticky,
+            #[cfg(feature = "ablation")]
             shared_state: SharedState::Atomics,
+            #[cfg(feature = "ablation")]
             freed_extents: FreedExtents::MergeFirst,
+            #[cfg(feature = "ablation")]
             full_groups: FullGroups::LeaveIndex,
+            #[cfg(feature = "ablation")]
             index: IndexKind::Ordered,
             reservation: Reservation::DEFAULT,
             reuse: Reuse::InsideTransaction,
@@ -161,7 +180,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Refuses windows that no length fits.
+    /// Checks the limits of the windows.
     pub(crate) fn validate(&self) -> Result<()> {
         match self.reservation {
             Reservation::Windows {
@@ -174,9 +193,10 @@ impl Options {
         }
     }
 
-    /// The kernel before the mballoc scalability patches (docs/background.md), with the optimised
+    /// The kernel up to Linux 6.16, before the mballoc scalability patches, with the optimised
     /// scan.
-    pub fn before_the_series() -> Self {
+    #[cfg(feature = "ablation")]
+    pub fn before_scalability_patches() -> Self {
         Self {
             busy_groups: BusyGroups::Wait,
             stream_goals: StreamGoals::One,
@@ -190,8 +210,9 @@ impl Options {
         }
     }
 
-    /// The kernel with the mballoc scalability patches, without the extensions made here.
-    pub fn after_the_series() -> Self {
+    /// The kernel with the scalability patches, without the improvements beyond them.
+    #[cfg(feature = "ablation")]
+    pub fn after_scalability_patches() -> Self {
         Self {
             stream_goals: StreamGoals::PerCpu,
             reservation: Reservation::None,
@@ -202,7 +223,7 @@ impl Options {
 }
 
 impl Reservation {
-    /// Windows as by default.
+    /// The default windows.
     pub const DEFAULT: Self = Self::Windows {
         smallest: 16,
         largest: 32_768,

@@ -1,17 +1,13 @@
-//! Owners: files, as the allocator knows them.
+//! Owners: files, as the allocator sees them.
 //!
-//! An owner has an opaque number, which selects its stream goal, and *windows*: blocks after its
-//! last ones that are reserved while it grows, so that concurrent writers each get long extents. A
-//! window is allocated from its group as a whole; requests that continue the file are served from
-//! it under the owner's own lock, without accessing any group. Windows are released when the owner
-//! is dropped, and reclaimed when others need the space.
+//! An owner has an opaque number, which selects its stream goal, and *windows*: blocks behind its
+//! existing ones that are reserved for it while it grows, so that concurrent writers each get long
+//! extents. A window is taken from its group as a whole; requests that continue the file are
+//! served from it under the owner's own lock, without access to a group. Windows are freed when
+//! the owner is dropped, and reclaimed when other owners need the space.
 //!
-//! Invariant: windows of all owners are disjoint, in use in their groups' bitmaps, and counted as
-//! free by [`Allocator::free_blocks`](crate::Allocator::free_blocks).
-
-mod fresh;
-mod registry;
-mod windows;
+//! Invariant: the windows of all owners are disjoint, in use in their groups' bitmaps, and counted
+//! as free by [`Allocator::free_blocks`](crate::Allocator::free_blocks).
 
 use std::fmt;
 
@@ -19,51 +15,34 @@ use extant_space::{Error, ErrorKind, Result};
 
 use crate::counters::Count;
 use crate::options::{Reservation, Reuse};
+use crate::registry::{OwnerShared, OwnerState};
 use crate::request::{Alignment, Goal, RequestFlags};
 use crate::search::Plan;
 use crate::shared::Shared;
-use crate::sync::{Arc, Mutex, MutexGuard, after_panics, lock, lock_timed};
+use crate::sync::{Arc, MutexGuard, after_panics, lock, lock_timed};
+use crate::uncommitted::Runs;
+use crate::windows::may_serve;
 use crate::{Block, BlockRange, Request, TransactionId};
-
-use fresh::Fresh;
-use windows::Windows;
-
-pub(crate) use registry::Owners;
 
 /// When freed blocks may be used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Free {
-    /// At once: there is no journal, or nothing refers to them.
+    /// At once: there is no journal, or no metadata refers to them.
     Now,
-    /// When the transaction that freed them has committed; those that it allocated itself at once.
+    /// When the transaction that freed them has committed; blocks that the same transaction
+    /// allocated, at once.
     AfterCommit(TransactionId),
 }
 
-/// An owner of blocks: a file.
+/// The handle of a file that owns blocks.
 ///
-/// Cheap to hold: an inode in memory has one. May be used by several threads.
+/// Cheap: each inode in memory has one. Threads may share it.
 pub struct Owner {
     shared: Arc<Shared>,
     inner: Arc<OwnerShared>,
 }
 
-/// An owner, as the registry and other threads see it.
-pub(crate) struct OwnerShared {
-    number: u64,
-    state: Mutex<OwnerState>,
-}
-
-/// What the owner's lock holds.
-struct OwnerState {
-    windows: Windows,
-    fresh: Fresh,
-    /// Number of the owner's blocks, if known; determines the size of the next window.
-    blocks: u64,
-    /// Counted among the owners that have windows.
-    counted: bool,
-}
-
-/// Blocks taken from the free space, to which nothing refers yet. Dropping it frees them at once.
+/// Allocated blocks to which no metadata refers yet. Dropping it frees them at once.
 #[must_use = "dropping it frees the blocks"]
 pub struct Allocation<'a> {
     owner: &'a Owner,
@@ -73,15 +52,7 @@ pub struct Allocation<'a> {
 
 impl Owner {
     pub(crate) fn new(shared: &Arc<Shared>, number: u64, blocks: u64) -> Self {
-        let inner = Arc::new(OwnerShared {
-            number,
-            state: Mutex::new(OwnerState {
-                windows: Windows::default(),
-                fresh: Fresh::default(),
-                blocks,
-                counted: false,
-            }),
-        });
+        let inner = Arc::new(OwnerShared::new(number, blocks));
         shared.owners.add(&inner);
         Self {
             shared: Arc::clone(shared),
@@ -89,16 +60,17 @@ impl Owner {
         }
     }
 
-    /// The number it was made with.
+    /// The number of the owner.
     pub fn number(&self) -> u64 {
         self.inner.number
     }
 
-    /// Takes consecutive blocks.
+    /// Allocates consecutive blocks.
     ///
     /// # Errors
-    /// `NoSpace` when there are not `minimum` free blocks in a row below the limit, also not in
-    /// windows; `InvalidArgument` for a request that can never be met.
+    /// - `NoSpace` when no run of `minimum` free blocks exists below the limit, also not in
+    ///   windows;
+    /// - `InvalidArgument` for a request that can never be met.
     pub fn allocate(&self, request: &Request) -> Result<Allocation<'_>> {
         let range = self.allocate_range(request)?;
         Ok(Allocation {
@@ -112,7 +84,7 @@ impl Owner {
         let mut state = self.lock();
         if let Some(range) = state.windows.take(request) {
             self.shared.counters.window_hit(range.count());
-            state.handed_out(request, range);
+            record_allocated(&mut state, request, range);
             return Ok(range);
         }
         self.shared.counters.add(Count::Requests, 1);
@@ -126,32 +98,33 @@ impl Owner {
         range
     }
 
-    /// The slow path: a group is needed. Without room, windows are taken back, as often as that
-    /// brings any, and free blocks that are withheld are waited for.
+    /// The slow path, which searches the groups. When it finds no space, it reclaims windows and
+    /// waits for the discard in flight, and repeats as long as either may have freed blocks.
     fn allocate_from_groups<'a>(
         &'a self,
         mut state: MutexGuard<'a, OwnerState>,
         request: &Request,
     ) -> Result<BlockRange> {
         loop {
-            let before = self.shared.pending.before_search();
+            let before = self.shared.pending.discard_sequence();
             let error = match self.refill(&mut state, request) {
                 Ok(range) => {
-                    state.handed_out(request, range);
+                    record_allocated(&mut state, request, range);
                     return Ok(range);
                 }
                 Err(error) => error,
             };
-            // Owners are locked one at a time: another thread may hold its own and wait for ours.
+            // Only one owner is locked at a time: another thread may hold the lock of its owner and
+            // wait for this one.
             drop(state);
-            if self.shared.owners.reclaim(&self.shared) == 0 && !self.shared.pending.retry(before) {
+            if self.shared.reclaim_windows() == 0 && !self.shared.pending.wait_for_discard(before) {
                 return Err(error);
             }
             state = self.lock();
         }
     }
 
-    /// Takes blocks from the groups, with a window behind them where one is due.
+    /// Allocates blocks from the groups, with a window behind them if the request qualifies.
     fn refill(&self, state: &mut OwnerState, request: &Request) -> Result<BlockRange> {
         let shared = &*self.shared;
         let mut plan = Plan {
@@ -173,13 +146,13 @@ impl Owner {
             plan.wanted = plan.wanted.min(u32::try_from(free).unwrap_or(u32::MAX));
             plan.length = plan.wanted;
         }
-        // No window is taken from the reserve, because requests served from a window do not check
-        // flags.
+        // A window never takes from the reserve, because it serves requests without `USE_RESERVE`
+        // too.
         let spare = free.saturating_sub(plan.wanted.into());
         let extra = self.window_length(state, request, spare);
-        // What is left of a window in front of the goal comes first.
+        // The rest of a window that begins at the goal is used first.
         if let Goal::Follow(block) = request.goal
-            && windows::may_answer(request)
+            && may_serve(request)
             && let Some(rest) = state.windows.ending_run(block)
         {
             let missing = plan.wanted.saturating_sub(rest.count());
@@ -208,8 +181,8 @@ impl Owner {
         Ok(taken)
     }
 
-    /// Makes a window longer in place, where the blocks behind it are free and of its group, then
-    /// takes from it.
+    /// Extends a window in place, if the blocks behind it are free and in its group, then serves
+    /// the request from it.
     fn extend_window(
         &self,
         state: &mut OwnerState,
@@ -232,7 +205,7 @@ impl Owner {
             counters.add(Count::WindowBlocksAdded, range.count().into());
             state.windows.extend(rest, range);
         }
-        // Shorter than requested if the following blocks are in use, as at any other goal.
+        // Shorter than wanted when the blocks behind the window are in use, as at any other goal.
         let short = Request {
             wanted: plan.wanted,
             ..request.clone()
@@ -245,7 +218,7 @@ impl Owner {
         Ok(range)
     }
 
-    /// Blocks to keep behind what a request takes, of `spare` free blocks; `None` for no window.
+    /// The length of the window behind a request, of `spare` free blocks; `None` for no window.
     fn window_length(&self, state: &OwnerState, request: &Request, spare: u64) -> Option<u32> {
         let Reservation::Windows {
             smallest,
@@ -261,30 +234,32 @@ impl Owner {
         }
         let grown = state.blocks.saturating_mul(growth.into());
         let due = grown.clamp(smallest.into(), largest.into());
-        // Half of what is left to all that may open one now.
+        // All owners with windows and this one share half of the spare blocks.
         let share = spare / (2 * (self.shared.owners.with_windows() + 1));
         let length = due.min(share) as u32;
         (length > 0).then_some(length)
     }
 
     fn keep_window(&self, state: &mut OwnerState, window: BlockRange) -> Result<()> {
-        if !state.counted {
-            state.counted = true;
+        if !state.has_windows {
+            state.has_windows = true;
             self.shared.owners.window_opened();
         }
         let added = window.count().into();
         let old = state.windows.add(window);
         self.shared.counters.add(Count::WindowBlocksAdded, added);
         old.into_iter()
-            .try_for_each(|old| self.shared.give_window(old))
+            .try_for_each(|old| self.shared.free_window(old))
     }
 
     /// Frees blocks.
     ///
     /// # Errors
-    /// `Corrupt` for blocks that are free already or whose group is out of use, `InvalidArgument`
-    /// for blocks outside; blocks before them in the range are free then. Blocks in the window of
-    /// another owner pass for blocks in use.
+    /// - `Corrupt` for blocks that are free already, or whose group is corrupt;
+    /// - `InvalidArgument` for blocks outside the file system.
+    ///
+    /// The blocks before the failing ones are free then. A block in the window of another owner
+    /// counts as in use.
     pub fn free(&self, range: BlockRange, when: Free) -> Result<()> {
         let mut state = self.lock();
         if let Some(window) = state.windows.iter().find(|window| window.overlaps(range)) {
@@ -303,35 +278,35 @@ impl Owner {
         when: Free,
     ) -> Result<()> {
         let Free::AfterCommit(transaction) = when else {
-            let _ = state.fresh.remove(range, None);
-            return self.give_back(state, range, Possession::Said);
+            let _ = state.uncommitted.remove(range, None);
+            return self.free_or_keep(state, range, Provenance::Unchecked);
         };
-        let fresh = match self.shared.options.reuse {
-            Reuse::InsideTransaction => state.fresh.remove(range, Some(transaction)),
-            Reuse::AfterCommit => fresh::Runs::new(),
+        let uncommitted = match self.shared.options.reuse {
+            Reuse::InsideTransaction => state.uncommitted.remove(range, Some(transaction)),
+            Reuse::AfterCommit => Runs::new(),
         };
-        if fresh.as_slice() == [range] {
+        if uncommitted.as_slice() == [range] {
             self.reused(range);
-            return self.give_back(state, range, Possession::Known);
+            return self.free_or_keep(state, range, Provenance::Allocated);
         }
         let mut rest = Some(range);
-        for part in fresh {
+        for part in uncommitted {
             let (before, _) = rest.map_or((None, None), |rest| rest.split_at(part.start()));
             if let Some(before) = before {
-                self.shared.give_after(before, transaction)?;
+                self.shared.free_after(before, transaction)?;
             }
             self.reused(part);
-            self.give_back(state, part, Possession::Known)?;
+            self.free_or_keep(state, part, Provenance::Allocated)?;
             rest = BlockRange::between(part.end(), range.end());
         }
-        rest.map_or(Ok(()), |rest| self.shared.give_after(rest, transaction))
+        rest.map_or(Ok(()), |rest| self.shared.free_after(rest, transaction))
     }
 
-    /// Frees blocks of an allocation that nothing refers to.
+    /// Frees blocks of an allocation that no metadata refers to.
     fn take_back(&self, range: BlockRange) {
         let mut state = self.lock();
-        let _ = state.fresh.remove(range, None);
-        let freed = self.give_back(&mut state, range, Possession::Known);
+        let _ = state.uncommitted.remove(range, None);
+        let freed = self.free_or_keep(&mut state, range, Provenance::Allocated);
         freed.expect("blocks that were just taken are in use");
         self.freed(&mut state, range);
     }
@@ -347,35 +322,35 @@ impl Owner {
         self.shared.counters.add(Count::ReusedBlocks, blocks);
     }
 
-    /// Blocks that can be used at once: joined to a window beside them, else free for all.
-    fn give_back(
+    /// Blocks that can be reused at once: joins them to an adjacent window, else frees them.
+    fn free_or_keep(
         &self,
         state: &mut OwnerState,
         range: BlockRange,
-        possession: Possession,
+        provenance: Provenance,
     ) -> Result<()> {
         if let Reservation::Windows { largest, .. } = self.shared.options.reservation
             && let Some((at, joined)) = state.windows.beside(range, largest)
             && (self.shared.geometry()).is_one_group(joined.start(), Block(joined.end().0 - 1))
         {
-            // Groups validate freed blocks; a window does not.
-            if possession == Possession::Said {
-                self.shared.can_give(range)?;
+            // A group checks the blocks that are freed; a window does not.
+            if provenance == Provenance::Unchecked {
+                self.shared.check_free(range)?;
             }
             state.windows.replace(at, joined);
             let blocks = range.count().into();
             self.shared.counters.add(Count::WindowBlocksAdded, blocks);
             return Ok(());
         }
-        self.shared.give(range)
+        self.shared.free_now(range)
     }
 
-    /// Gives the windows back, as when a file is closed. The next request may open new ones.
+    /// Frees the windows, as when a file is closed. The next request may open new ones.
     pub fn release_windows(&self) {
-        self.inner.release_windows(&self.shared);
+        self.shared.release_windows_of(&self.inner);
     }
 
-    /// The blocks kept for this owner.
+    /// The windows of this owner.
     pub fn windows(&self) -> Vec<BlockRange> {
         self.lock().windows.iter().collect()
     }
@@ -387,38 +362,49 @@ impl Owner {
     }
 }
 
-impl OwnerShared {
-    /// Gives the windows back; how many blocks that were.
-    fn release_windows(&self, shared: &Shared) -> u64 {
-        let mut state = lock(&self.state);
-        if std::mem::take(&mut state.counted) {
-            shared.owners.window_closed();
+impl Shared {
+    /// Reclaims the windows of all owners; returns the number of freed blocks.
+    pub(crate) fn reclaim_windows(&self) -> u64 {
+        let mut blocks = 0;
+        self.owners.for_each(|owner| {
+            let released = self.release_windows_of(owner);
+            let reclaimed = u64::from(released > 0);
+            self.counters.add(Count::WindowsReclaimed, reclaimed);
+            blocks += released;
+        });
+        blocks
+    }
+
+    /// Frees the windows of an owner; returns the number of freed blocks.
+    fn release_windows_of(&self, owner: &OwnerShared) -> u64 {
+        let mut state = lock(&owner.state);
+        if std::mem::take(&mut state.has_windows) {
+            self.owners.window_closed();
         }
         let mut blocks = 0;
         for window in state.windows.take_all() {
             blocks += u64::from(window.count());
-            let given = shared.give_window(window);
-            given.expect("a window's blocks are in use");
+            let freed = self.free_window(window);
+            freed.expect("a window's blocks are in use");
         }
         blocks
     }
 }
 
-/// How ownership of freed blocks is established.
+/// Whether the blocks that an owner frees are known to be its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Possession {
-    /// They were given to it just now, or in this transaction.
-    Known,
-    /// Its user says so.
-    Said,
+enum Provenance {
+    /// They were allocated to it just now, or in this transaction.
+    Allocated,
+    /// The caller states it: the bitmap has to be checked.
+    Unchecked,
 }
 
-impl OwnerState {
-    fn handed_out(&mut self, request: &Request, range: BlockRange) {
-        self.blocks += u64::from(range.count());
-        if let Some(transaction) = request.transaction {
-            self.fresh.add(range, transaction);
-        }
+/// Records blocks that a request got.
+fn record_allocated(state: &mut OwnerState, request: &Request, range: BlockRange) {
+    state.blocks += u64::from(range.count());
+    if let Some(transaction) = request.transaction {
+        state.uncommitted.add(range, transaction);
     }
 }
 
@@ -426,7 +412,7 @@ impl Drop for Owner {
     fn drop(&mut self) {
         after_panics(|| {
             self.shared.owners.remove(&self.inner);
-            self.inner.release_windows(&self.shared);
+            self.shared.release_windows_of(&self.inner);
         });
     }
 }
@@ -443,11 +429,10 @@ impl Allocation<'_> {
         self.range
     }
 
-    /// Frees all but `count` blocks after the first `skip`. The others can be allocated by their
-    /// position.
+    /// Frees all but `count` blocks behind the first `skip`. The others can be allocated again.
     ///
     /// # Panics
-    /// If there are not that many.
+    /// When the allocation has fewer blocks.
     pub fn narrow(&mut self, skip: u32, count: u32) {
         let start = self.range.start().0 + u64::from(skip);
         let kept = BlockRange::new(Block(start), count);
@@ -460,7 +445,7 @@ impl Allocation<'_> {
         }
     }
 
-    /// Keeps the first `count` blocks in this and returns the rest; `None` when there are no more.
+    /// Keeps the first `count` blocks and returns the rest, or `None` when there is no rest.
     ///
     /// # Panics
     /// When `count` is 0.
@@ -476,7 +461,7 @@ impl Allocation<'_> {
         })
     }
 
-    /// Keeps the blocks: metadata refers to them now, and their owner frees them.
+    /// Keeps the blocks: metadata refers to them now, and their owner frees them later.
     pub fn keep(mut self) -> BlockRange {
         self.kept = true;
         self.range

@@ -1,200 +1,158 @@
-//! Blocks that become free when a transaction has committed, and in-flight discards: free blocks
-//! withheld for a while.
+//! Blocks that become free when a transaction commits, and the gate of in-flight discards.
 //!
-//! The runs are stored in their groups (`Loaded::pending`), merged with their neighbours; here is
-//! only which groups have some of a transaction, so that the shared lock is taken once per group
-//! and transaction.
+//! The runs themselves are kept in their groups (`Loaded::pending`), merged with adjacent runs.
+//! This list records only which groups have runs of which transaction, so that the shared lock is
+//! taken once per group and transaction.
 //!
-//! A request that finds no space while free blocks are withheld waits until they are released and
-//! searches again ([`PendingList::retry`]). Lock order: the gate is taken with no other lock held.
+//! A discard of free space takes free blocks out of the bitmap while it is in flight. An allocation
+//! that finds no space meanwhile waits for the discard and searches again
+//! ([`PendingList::wait_for_discard`]).
+//! Lock order: the discard gate is taken with no other lock held.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::ops::Range;
 
 use crossbeam_utils::CachePadded;
 
-use crate::index::class_of;
-use crate::options::FreedExtents;
-use crate::shared::Shared;
+use crate::TransactionId;
+use crate::counters::Counters;
+use crate::goals::Goals;
+#[cfg(feature = "ablation")]
+use crate::options::{FreedExtents, Options};
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, lock, lock_timed};
-use crate::{Block, BlockRange, GroupNumber, TransactionId};
 
 pub(crate) struct PendingList {
-    freed_extents: FreedExtents,
+    /// Whether every run is listed (`FreedExtents::InsertFirst`).
+    #[cfg(feature = "ablation")]
+    lists_every_run: bool,
     blocks: CachePadded<AtomicU64>,
     lists: Mutex<Lists>,
-    /// Held while free blocks are withheld.
-    gate: Mutex<()>,
-    /// Number of withhold and release operations: odd while blocks are withheld.
-    withheld: AtomicU64,
+    /// Held while a discard of free blocks is in flight.
+    discard_gate: Mutex<()>,
+    /// Incremented when a discard of free blocks begins and when it ends: odd while one is in
+    /// flight.
+    discards: AtomicU64,
 }
 
 #[derive(Default)]
 struct Lists {
     groups: BTreeMap<TransactionId, BTreeSet<u32>>,
-    /// Every run separately, as in the kernel before the mballoc scalability patches: group and
-    /// first block.
+    /// Each run, as before the scalability patches: group and first block.
+    #[cfg(feature = "ablation")]
     runs: BTreeMap<TransactionId, Vec<(u32, u32)>>,
 }
 
+/// A run that was freed in a group, whose lock is held.
+#[derive(Clone, Copy)]
+pub(crate) struct FreedRun {
+    pub(crate) group: u32,
+    #[cfg(feature = "ablation")]
+    pub(crate) start: u32,
+    pub(crate) count: u32,
+    pub(crate) transaction: TransactionId,
+    /// The group had no run of the transaction before.
+    pub(crate) is_first: bool,
+}
+
 impl PendingList {
-    pub(crate) fn new(freed_extents: FreedExtents) -> Self {
+    pub(crate) fn new(#[cfg(feature = "ablation")] options: &Options) -> Self {
         Self {
-            freed_extents,
+            #[cfg(feature = "ablation")]
+            lists_every_run: options.freed_extents == FreedExtents::InsertFirst,
             blocks: CachePadded::new(AtomicU64::new(0)),
             lists: Mutex::default(),
-            gate: Mutex::new(()),
-            withheld: AtomicU64::new(0),
+            discard_gate: Mutex::new(()),
+            discards: AtomicU64::new(0),
         }
     }
 
-    /// Blocks that wait for a commit, and blocks in use until their release.
+    /// Blocks that wait for a commit or for a discard.
     pub(crate) fn blocks(&self) -> u64 {
         self.blocks.load(Ordering::Relaxed)
     }
 
-    /// Notes a run that was added to a group, whose lock is held. `first`: the group had none of
-    /// the transaction.
-    pub(crate) fn note(
-        &self,
-        shared: &Shared,
-        group: u32,
-        start: u32,
-        count: u32,
-        transaction: TransactionId,
-        first: bool,
-    ) {
-        shared.goals.under_lock(&shared.counters, || {
-            self.blocks.fetch_add(count.into(), Ordering::Relaxed);
+    /// Counts blocks that begin to wait.
+    pub(crate) fn add_blocks(&self, blocks: u64, goals: &Goals, counters: &Counters) {
+        goals.under_lock(counters, || {
+            self.blocks.fetch_add(blocks, Ordering::Relaxed);
         });
-        let old = self.freed_extents == FreedExtents::InsertFirst;
-        if !first && !old {
-            return;
-        }
-        let (mut lists, waited) = lock_timed(&self.lists);
-        shared.counters.lock_waited(waited);
-        lists.groups.entry(transaction).or_default().insert(group);
-        if old {
-            let runs = lists.runs.entry(transaction).or_default();
-            runs.push((group, start));
-        }
     }
 
-    /// The runs of a committed transaction. They stay in their groups, and in use, until they are
-    /// released, so that they cannot be freed twice.
-    pub(crate) fn commit(&self, shared: &Shared, transaction: TransactionId) -> Vec<BlockRange> {
-        let (mut lists, waited) = lock_timed(&self.lists);
-        shared.counters.lock_waited(waited);
-        let groups = lists.groups.remove(&transaction).unwrap_or_default();
-        lists.runs.remove(&transaction);
-        drop(lists);
-        let mut freed = Vec::new();
-        for number in groups {
-            let mut group = shared.wait_group(number);
-            let geometry = shared.geometry();
-            if let Some(loaded) = group.load() {
-                let runs = loaded.commit_pending(transaction);
-                let ranges = runs
-                    .into_iter()
-                    .map(|(start, count)| geometry.range_in(GroupNumber(number), start, count));
-                freed.extend(ranges);
-            }
-        }
-        freed
-    }
-
-    /// Makes committed runs free.
-    pub(crate) fn release(&self, shared: &Shared, ranges: &[BlockRange]) {
-        let mut blocks = 0;
-        for range in ranges {
-            let (number, start) = (shared.geometry().locate(range.start()))
-                .expect("no shrink cuts off blocks that are in use");
-            let mut group = shared.wait_group(number.0);
-            let loaded = group.load().expect("a group that has pending blocks");
-            loaded.release_pending(start, range.count());
-            group.mark(start, range.count(), true);
-            blocks += u64::from(range.count());
-        }
-        shared.goals.under_lock(&shared.counters, || {
+    /// Counts blocks that were released.
+    pub(crate) fn remove_blocks(&self, blocks: u64, goals: &Goals, counters: &Counters) {
+        goals.under_lock(counters, || {
             self.blocks.fetch_sub(blocks, Ordering::Relaxed);
         });
     }
 
-    /// Begins to withhold free blocks, when no other thread does.
-    pub(crate) fn withhold(&self) -> Withholding<'_> {
-        let gate = lock(&self.gate);
-        self.withheld.fetch_add(1, Ordering::AcqRel);
-        Withholding {
+    /// Records a run that was added to its group.
+    pub(crate) fn record(&self, run: FreedRun, goals: &Goals, counters: &Counters) {
+        self.add_blocks(run.count.into(), goals, counters);
+        #[cfg(feature = "ablation")]
+        let is_listed = run.is_first || self.lists_every_run;
+        #[cfg(not(feature = "ablation"))]
+        let is_listed = run.is_first;
+        if !is_listed {
+            return;
+        }
+        let (mut lists, waited) = lock_timed(&self.lists);
+        counters.lock_waited(waited);
+        let groups = lists.groups.entry(run.transaction).or_default();
+        groups.insert(run.group);
+        #[cfg(feature = "ablation")]
+        if self.lists_every_run {
+            let runs = lists.runs.entry(run.transaction).or_default();
+            runs.push((run.group, run.start));
+        }
+    }
+
+    /// Removes a transaction that has committed and returns the groups that have runs of it.
+    pub(crate) fn take_groups(
+        &self,
+        transaction: TransactionId,
+        counters: &Counters,
+    ) -> BTreeSet<u32> {
+        let (mut lists, waited) = lock_timed(&self.lists);
+        counters.lock_waited(waited);
+        #[cfg(feature = "ablation")]
+        lists.runs.remove(&transaction);
+        lists.groups.remove(&transaction).unwrap_or_default()
+    }
+
+    /// Begins a discard of free blocks; waits for the one in flight.
+    pub(crate) fn begin_discard(&self) -> DiscardGuard<'_> {
+        let gate = lock(&self.discard_gate);
+        self.discards.fetch_add(1, Ordering::AcqRel);
+        DiscardGuard {
             list: self,
             _gate: gate,
         }
     }
 
-    /// A number for [`retry`](Self::retry), from before a search.
-    pub(crate) fn before_search(&self) -> u64 {
-        self.withheld.load(Ordering::Acquire)
+    /// The sequence number for [`Self::wait_for_discard`], read before a search.
+    pub(crate) fn discard_sequence(&self) -> u64 {
+        self.discards.load(Ordering::Acquire)
     }
 
-    /// Whether a search that found nothing may find something now, as free blocks were withheld
-    /// meanwhile. Waits until they are back.
-    pub(crate) fn retry(&self, before: u64) -> bool {
-        let now = self.withheld.load(Ordering::Acquire);
+    /// Whether a failed search may succeed now, because a discard was in flight since `before`.
+    /// Waits for a discard that still is.
+    pub(crate) fn wait_for_discard(&self, before: u64) -> bool {
+        let now = self.discards.load(Ordering::Acquire);
         if !now.is_multiple_of(2) {
-            drop(lock(&self.gate));
+            drop(lock(&self.discard_gate));
             return true;
         }
         now != before
     }
 }
 
-/// Free blocks are withheld.
-pub(crate) struct Withholding<'a> {
+/// A discard of free blocks is in flight.
+pub(crate) struct DiscardGuard<'a> {
     list: &'a PendingList,
     _gate: MutexGuard<'a, ()>,
 }
 
-impl Withholding<'_> {
-    /// Withholds up to `runs_max` free runs of at least `minimum` blocks from the blocks `between`
-    /// of a group. They are in use until they are [released](PendingList::release).
-    pub(crate) fn take(
-        &self,
-        shared: &Shared,
-        group: u32,
-        between: Range<Block>,
-        minimum: u32,
-        runs_max: usize,
-    ) -> Vec<BlockRange> {
-        let header = shared.group(group);
-        if header.free() < minimum || !header.reaches(class_of(minimum)) {
-            return Vec::new();
-        }
-        let mut group = shared.wait_group(group);
-        let geometry = shared.geometry();
-        let number = GroupNumber(group.number);
-        let first = geometry.start_of(number).0;
-        let bound = shared.open_length(group.number);
-        let inside = |block: Block| block.0.saturating_sub(first).min(bound.into()) as u32;
-        let (mut at, to) = (inside(between.start), inside(between.end));
-        let mut taken = Vec::new();
-        while taken.len() < runs_max
-            && let Some(loaded) = group.load()
-            && let Some(run) = loaded.bits.next_run(&shared.shape, minimum, at, to)
-        {
-            loaded.withhold(run.start, run.count);
-            group.mark(run.start, run.count, false);
-            taken.push(geometry.range_in(number, run.start, run.count));
-            at = run.end();
-        }
-        let blocks = taken.iter().map(|range| u64::from(range.count())).sum();
-        shared.goals.under_lock(&shared.counters, || {
-            self.list.blocks.fetch_add(blocks, Ordering::Relaxed);
-        });
-        taken
-    }
-}
-
-impl Drop for Withholding<'_> {
+impl Drop for DiscardGuard<'_> {
     fn drop(&mut self) {
-        self.list.withheld.fetch_add(1, Ordering::AcqRel);
+        self.list.discards.fetch_add(1, Ordering::AcqRel);
     }
 }

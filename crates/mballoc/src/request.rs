@@ -15,8 +15,8 @@ bitflags! {
     pub struct RequestFlags: u32 {
         /// Blocks of metadata: no window is kept behind them.
         const METADATA = 1 << 0;
-        /// Part of a stream: if the goal is not available, the search continues at the owner's
-        /// stream goal. Without this flag it continues from the goal, or begins at group 0.
+        /// Part of a stream: if the goal is in use, the search continues at the owner's stream
+        /// goal. Without this flag it continues from the goal, or begins at group 0.
         const STREAM = 1 << 1;
         /// Take what is asked for and keep no window behind it.
         const NO_NORMALISE = 1 << 2;
@@ -30,20 +30,20 @@ bitflags! {
 pub enum Alignment {
     /// Anywhere.
     Any,
-    /// At a multiple of this number of blocks (a stripe) if possible.
+    /// At a multiple of this number of blocks (a stripe), if possible.
     Preferred(u32),
-    /// At a multiple of this number of blocks, or nothing.
+    /// At a multiple of this number of blocks, or the request fails.
     Required(u32),
 }
 
-/// The preferred location of the result.
+/// The preferred position of the result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Goal {
     /// Anywhere; see [`RequestFlags::STREAM`].
     Anywhere,
-    /// As near behind this block as can be.
+    /// As near behind this block as possible.
     Near(Block),
-    /// At this block, which follows what the file has: even a few blocks there are better than more
+    /// At this block, which follows the blocks of the file: a few blocks there are better than more
     /// elsewhere.
     Follow(Block),
 }
@@ -51,7 +51,7 @@ pub enum Goal {
 /// A request for consecutive blocks. The result may be shorter than wanted, never than the minimum.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// The preferred location of the result.
+    /// The preferred position of the result.
     pub goal: Goal,
     /// Blocks wanted, at least 1. A result never reaches past the end of a group.
     pub wanted: u32,

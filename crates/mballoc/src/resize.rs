@@ -1,9 +1,8 @@
-//! Growing and shrinking during concurrent allocation.
+//! Online resize.
 //!
-//! Growing builds the new groups first and publishes their number last. Shrinking closes the end
-//! first: nothing is allocated there from then on; when all of it is free, the smaller number is
-//! published. The headers of removed groups stay, in use as a whole, for readers that still access
-//! them.
+//! Growing prepares the new groups first and publishes their number last. Shrinking first closes
+//! the end to new allocations; if all its blocks are free, the smaller number is published. The
+//! headers of removed groups stay in place, entirely in use, for concurrent readers.
 
 use extant_space::{Error, ErrorKind, Result};
 
@@ -14,8 +13,8 @@ use crate::sync::{Ordering, lock};
 use crate::{Allocator, Block, Geometry, GroupNumber};
 
 impl Allocator {
-    /// Makes the file system end at `end`. The blocks that are added to the last group are free;
-    /// new groups are as the source says.
+    /// Makes the file system end at `end`. The blocks added to the last group are free; the source
+    /// describes the new groups.
     ///
     /// # Errors
     /// `InvalidArgument` when `end` is not past the end, `Corrupt` as [`Allocator::open`]; nothing
@@ -24,12 +23,14 @@ impl Allocator {
         self.shared.grow(end)
     }
 
-    /// Makes the file system end at `end`, when all blocks from there on are free. Windows are
-    /// taken back.
+    /// Makes the file system end at `end`, if all blocks from there on are free. Reclaims windows.
     ///
     /// # Errors
-    /// `InUse` naming the first block found that is not free, `Corrupt` when a group there is out
-    /// of use, `InvalidArgument` when `end` is not before the end; nothing is changed.
+    /// - `InUse` with the first block found in use;
+    /// - `Corrupt` when a group there is corrupt;
+    /// - `InvalidArgument` when `end` is not before the end.
+    ///
+    /// Nothing is changed then.
     pub fn shrink(&self, end: Block) -> Result<()> {
         self.shared.shrink(end)
     }
@@ -45,7 +46,7 @@ impl Shared {
             promised_free(&new, self.source(), GroupNumber(group))?;
         }
         self.table
-            .grow(new.groups() as usize, |_| crate::group::Group::untouched(0));
+            .grow(new.groups() as usize, |_| crate::group::Group::unloaded(0));
         self.index.grow(new.groups());
         for group in added {
             let free = self.source().free_blocks(GroupNumber(group));
@@ -61,23 +62,23 @@ impl Shared {
                 loaded.length = long;
                 group.mark(short, long - short, true);
             }
-            // Its blocks are closed to others until the end is published.
+            // `closed_from` keeps its blocks from being allocated until the end is published.
         }
         self.publish(&new);
         self.closed_from.store(end.0, Ordering::Release);
         Ok(())
     }
 
-    /// Makes a group new whose header may have been in use before a shrink.
+    /// Initialises a group whose header may have been in use before a shrink.
     fn renew(&self, number: u32, free: u32) {
         let header = self.group(number);
         let mut body = lock(&header.body);
         if let Body::Loaded(old) = &*body {
-            // With full groups that stay in the index, a group that was cut off did.
+            // With `FullGroups::StayInIndex`, a removed group has stayed in the index.
             self.index.change(number, old.published, ClassMask::NONE);
         }
-        *body = Body::Untouched;
-        header.set_untouched(free);
+        *body = Body::Unloaded;
+        header.set_unloaded(free);
         self.enter(number);
         self.free.add(free.into());
     }
@@ -89,10 +90,10 @@ impl Shared {
         self.closed_from.store(end.0, Ordering::Release);
         let (first, _) = old.locate(end).expect("a block of the file system");
         let cut = first.0..old.groups();
-        // A thread that took blocks there before it was closed has released the group now, and
-        // holds its own lock until its window is recorded: so all windows there are found.
+        // An allocation that took blocks there before the close has released the group's lock by
+        // now, and holds its owner's lock until its window is recorded: all windows are found.
         cut.clone().for_each(|group| drop(self.wait_group(group)));
-        self.owners.reclaim(self);
+        self.reclaim_windows();
         let mut closed = Vec::new();
         for group in cut {
             if let Err(error) = self.close(&old, &new, group) {
@@ -115,7 +116,7 @@ impl Shared {
         Ok(())
     }
 
-    /// Takes the blocks of a group that are cut off, which must all be free.
+    /// Marks the removed blocks of a group in use; all of them must be free.
     fn close(&self, old: &Geometry, new: &Geometry, number: u32) -> Result<()> {
         let number = GroupNumber(number);
         let (start, end) = (new.length_of(number), old.length_of(number));
@@ -127,9 +128,10 @@ impl Shared {
                 .advice("check the file system"));
         };
         if let Some(used) = (start..end).find(|&at| !loaded.bits.is_free(at)) {
-            let waits = match loaded.is_pending(used, 1) {
-                true => " until a commit",
-                false => "",
+            let waits = if loaded.is_pending(used, 1) {
+                " until a commit"
+            } else {
+                ""
             };
             let block = Block(old.start_of(number).0 + u64::from(used));
             return Err(Error::new(ErrorKind::InUse)
@@ -140,10 +142,10 @@ impl Shared {
         Ok(())
     }
 
-    fn resized(&self, end: Block, right_way: bool) -> Result<Geometry> {
+    fn resized(&self, end: Block, is_valid: bool) -> Result<Geometry> {
         let geometry = self.geometry();
         let new = Geometry { end, ..geometry };
-        if !right_way {
+        if !is_valid {
             return Err(Error::new(ErrorKind::InvalidArgument)
                 .during("resize")
                 .detail(format!("from {} to {end} blocks", geometry.end)));

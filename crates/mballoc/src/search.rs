@@ -1,41 +1,36 @@
-//! Finding blocks: the goal first, then the criteria one after the other.
+//! The search for blocks: first the goal, then the criteria in order.
 //!
-//! A criterion names groups through the index and searches them one by one: from the lowest
-//! sufficient class of runs to the highest, and in each from the start group to the end of the disk
-//! and then from its start. Thus nearly the tightest run of the whole disk is taken, and long ones
-//! stay whole.
-//! 0. power of two: a length that is one;
-//! 1. goal length fast: any other length; for both then a few groups whose bitmap is not read yet;
-//! 2. best available: as long as the longest run, if that is at least the minimum;
-//! 3. goal length slow: the requested length, in more of the groups that may have it, also with
-//!    alignment;
-//! 4. any free: the longest run, down to the minimum, in every group that may have it.
+//! A criterion selects groups through the index and scans them one by one: from the lowest
+//! sufficient class of runs to the highest, and in each class from the start group to the end of
+//! the disk and then from its beginning. The chosen run is nearly the best fit of the whole disk,
+//! and long runs stay whole. The criteria:
 //!
-//! All but the last skip a group that another thread has locked. With the index the first criteria
-//! search one group each; only a request that fails, or almost, searches many.
+//! 0. power of two: a length that is a power of two;
+//! 1. goal length fast: any other length; after either, a few groups with an unread bitmap;
+//! 2. best available: the length of the longest run, if the caller wants no more than that;
+//! 3. goal length slow: the wanted length, aligned if required, in more groups that may have it;
+//! 4. any free: the longest run of at least the minimum, in every group that may have it.
+//!
+//! All criteria but the last skip a group whose lock another thread holds. With the index, the
+//! first criteria usually scan one group; only a request that fails, or nearly fails, scans many.
 
 mod scan;
 
 use extant_space::{Error, ErrorKind, Result};
 
 use crate::counters::Count;
-use crate::options::Policy;
 use crate::request::{Alignment, Goal, RequestFlags};
 use crate::shared::Shared;
-use crate::sync::Ordering;
 use crate::{Block, BlockRange, GroupNumber};
 
 use scan::Search;
 
-/// Number of criteria.
-pub(crate) const CRITERIA: usize = 5;
-
-/// What to search for.
+/// The parameters of a search.
 #[derive(Clone, Debug)]
 pub(crate) struct Plan {
     pub(crate) owner: u64,
     pub(crate) goal: Goal,
-    /// Blocks to take when they can be had: what the caller wants and the window behind it.
+    /// Blocks to take if possible: the wanted ones and the window behind them.
     pub(crate) length: u32,
     /// Blocks that the caller wants.
     pub(crate) wanted: u32,
@@ -46,8 +41,7 @@ pub(crate) struct Plan {
 }
 
 impl Shared {
-    /// Takes consecutive blocks out of a group. An error says that there are not even the fewest of
-    /// use.
+    /// Allocates consecutive blocks from a group. Fails when no group has the minimum.
     pub(crate) fn take(&self, plan: &Plan) -> Result<BlockRange> {
         match self.find_and_take(plan) {
             Some(range) => Ok(range),
@@ -63,7 +57,8 @@ impl Shared {
             };
             if let Some(range) = self.take_at(block, plan, least) {
                 self.counters.add(Count::GoalHits, 1);
-                self.note_stream(plan, range);
+                #[cfg(feature = "ablation")]
+                self.move_stream_goal(plan, range);
                 return Some(range);
             }
         }
@@ -73,18 +68,17 @@ impl Shared {
         if search.began_at_stream_goal(group) {
             self.counters.add(Count::StreamGoalHits, 1);
         }
-        self.note_stream(plan, range);
-        if self.policy() == Policy::Rotating {
-            self.rotation.store(group, Ordering::Relaxed);
-        }
+        #[cfg(feature = "ablation")]
+        self.move_stream_goal(plan, range);
+        self.record_rotation(group);
         Some(range)
     }
 
-    /// Takes blocks from `block` on, when it is free and at least `least` are.
+    /// Allocates from `block` on, if at least `least` blocks are free there.
     pub(crate) fn take_at(&self, block: Block, plan: &Plan, least: u32) -> Option<BlockRange> {
         let geometry = self.geometry();
         let (number, start) = geometry.locate(block)?;
-        // Waits, as the kernel does: elsewhere would be a new extent.
+        // Waits as the kernel does: blocks elsewhere would begin a new extent.
         let mut group = self.wait_group(number.0);
         let to = self.bound(number.0, plan.limit);
         let loaded = group.load()?;
@@ -101,7 +95,8 @@ impl Shared {
         Some(geometry.range_in(number, start, count))
     }
 
-    fn note_stream(&self, plan: &Plan, range: BlockRange) {
+    #[cfg(feature = "ablation")]
+    fn move_stream_goal(&self, plan: &Plan, range: BlockRange) {
         if plan.flags.contains(RequestFlags::STREAM)
             && let Some((group, _)) = self.geometry().locate(range.start())
         {
@@ -109,7 +104,7 @@ impl Shared {
         }
     }
 
-    /// Blocks of a group that may be taken.
+    /// Blocks of a group that may be allocated, counted from its start.
     pub(crate) fn bound(&self, group: u32, limit: Option<Block>) -> u32 {
         let open = self.open_length(group);
         let start = self.geometry().start_of(GroupNumber(group));
@@ -130,7 +125,7 @@ impl Shared {
         if pending > 0 {
             detail += &format!(", {pending} more after a commit");
         }
-        let lost = self.out_of_use().len();
+        let lost = self.corrupt_groups().len();
         if lost > 0 {
             detail += &format!(", {lost} groups out of use");
         }

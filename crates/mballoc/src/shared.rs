@@ -1,10 +1,17 @@
-//! What an allocator and its owners share: the groups, the index, the counters.
+//! The state that an allocator and its owners share: groups, index, goals and counters.
 //!
-//! Lock order: owner, then group, then the list of a transaction or of an order; the global lock of
-//! old is taken last and alone. The locks of two owners, or of two groups, are never held together.
+//! Lock order:
+//! 1. the discard gate, taken with no other lock held;
+//! 2. one owner;
+//! 3. one group;
+//! 4. the list of pending groups, or with the feature `ablation` the list of an order;
+//! 5. with `ablation`, the global lock, taken last and alone.
+//!
+//! The locks of two owners, or of two groups, are never held together.
 
 use std::ops::ControlFlow;
 
+#[cfg(feature = "ablation")]
 use crossbeam_utils::CachePadded;
 use extant_space::{Error, ErrorKind, Result};
 
@@ -13,50 +20,54 @@ use crate::counters::{Count, Counters, SpreadSum};
 use crate::goals::Goals;
 use crate::group::{Body, Group, Loaded};
 use crate::index::{ClassMask, RunIndex};
-use crate::options::{BusyGroups, FullGroups, Options, Policy};
-use crate::owner::Owners;
+use crate::options::Options;
+#[cfg(feature = "ablation")]
+use crate::options::{BusyGroups, FullGroups, Policy};
 use crate::pending::PendingList;
+use crate::registry::OwnerRegistry;
 use crate::segments::Segments;
-use crate::sync::{
-    AtomicU8, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, lock, lock_timed, try_lock,
-};
-use crate::{BitmapSource, Block, BlockRange, Geometry, GroupNumber, TransactionId};
+#[cfg(feature = "ablation")]
+use crate::sync::AtomicU8;
+use crate::sync::{AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering, lock, lock_timed, try_lock};
+use crate::{BitmapSource, Block, BlockRange, Geometry, GroupNumber};
 
 pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) shape: Shape,
     first: Block,
     blocks_per_group: u32,
-    /// Number of groups and one past the last block, as published; `groups` is published last when
-    /// they grow.
+    /// The published number of groups; when the file system grows, it is published after `end`.
     groups_published: AtomicU32,
     end: AtomicU64,
-    /// Nothing is taken from this block on. Below `end` while the file system shrinks.
+    /// No block from here on is allocated. Below `end` while the file system shrinks.
     pub(crate) closed_from: AtomicU64,
     pub(crate) resizing: Mutex<()>,
     pub(crate) table: Segments<Group>,
     pub(crate) index: RunIndex,
+    #[cfg(feature = "ablation")]
     policy: AtomicU8,
     pub(crate) goals: Goals,
     /// Group where a rotating allocation begins.
+    #[cfg(feature = "ablation")]
     pub(crate) rotation: CachePadded<AtomicU32>,
     pub(crate) counters: Counters,
-    /// Free blocks of all groups that can be used.
+    /// Free blocks of all groups, without corrupt ones.
     pub(crate) free: SpreadSum,
     pub(crate) pending: PendingList,
-    pub(crate) owners: Owners,
-    out_of_use: Mutex<Vec<OutOfUse>>,
+    pub(crate) owners: OwnerRegistry,
+    corrupt_groups: Mutex<Vec<CorruptGroup>>,
     source: Box<dyn BitmapSource>,
 }
 
-/// A group that was taken out of use, and why.
+/// A group whose bitmap is corrupt or cannot be read (`EXT4_GROUP_INFO_BBITMAP_CORRUPT`): it is out
+/// of use.
 #[derive(Clone, Debug)]
-pub struct OutOfUse {
+pub struct CorruptGroup {
     /// The group.
     pub group: GroupNumber,
-    /// What was wrong with its bitmap: corrupt, or not readable.
+    /// The kind of the error: corrupt, or an I/O error.
     pub kind: ErrorKind,
-    /// The error, in words.
+    /// The text of the error.
     pub reason: String,
 }
 
@@ -82,21 +93,32 @@ impl Shared {
             closed_from: AtomicU64::new(geometry.end.0),
             resizing: Mutex::new(()),
             table: Segments::new(groups as usize, |group| {
-                Group::untouched(source.free_blocks(GroupNumber(group as u32)))
+                Group::unloaded(source.free_blocks(GroupNumber(group as u32)))
             }),
-            index: RunIndex::new(options.index, shape.blocks(), groups),
+            index: RunIndex::new(
+                #[cfg(feature = "ablation")]
+                options.index,
+                shape.blocks(),
+                groups,
+            ),
+            #[cfg(feature = "ablation")]
             policy: AtomicU8::new(0),
             goals: Goals::new(&options, groups),
+            #[cfg(feature = "ablation")]
             rotation: CachePadded::new(AtomicU32::new(0)),
             counters: Counters::new(options.cpus),
             free: SpreadSum::new(options.cpus, free),
-            pending: PendingList::new(options.freed_extents),
-            owners: Owners::new(),
-            out_of_use: Mutex::new(Vec::new()),
+            pending: PendingList::new(
+                #[cfg(feature = "ablation")]
+                &options,
+            ),
+            owners: OwnerRegistry::new(),
+            corrupt_groups: Mutex::new(Vec::new()),
             source,
             shape,
             options,
         };
+        #[cfg(feature = "ablation")]
         shared.set_policy(shared.options.policy);
         for group in 0..groups {
             shared.enter(group);
@@ -104,9 +126,9 @@ impl Shared {
         Ok(shared)
     }
 
-    /// Enters an untouched group that is not in the index.
+    /// Enters an unloaded group that is not in the index yet.
     pub(crate) fn enter(&self, group: u32) {
-        self.index.claim(group, self.group(group).free());
+        self.index.insert_unloaded(group, self.group(group).free());
     }
 
     pub(crate) fn source(&self) -> &dyn BitmapSource {
@@ -134,6 +156,7 @@ impl Shared {
             .store(geometry.groups(), Ordering::Release);
     }
 
+    #[cfg(feature = "ablation")]
     pub(crate) fn policy(&self) -> Policy {
         match self.policy.load(Ordering::Relaxed) {
             0 => Policy::Linear,
@@ -142,6 +165,7 @@ impl Shared {
         }
     }
 
+    #[cfg(feature = "ablation")]
     pub(crate) fn set_policy(&self, policy: Policy) {
         let value = match policy {
             Policy::Linear => 0,
@@ -151,11 +175,36 @@ impl Shared {
         self.policy.store(value, Ordering::Relaxed);
     }
 
+    /// Whether searches scan every group in order (`Policy::Linear`).
+    pub(crate) fn scans_linearly(&self) -> bool {
+        #[cfg(feature = "ablation")]
+        return self.policy() == Policy::Linear;
+        #[cfg(not(feature = "ablation"))]
+        false
+    }
+
+    /// The group where a search without goal begins with `Policy::Rotating`.
+    pub(crate) fn rotation_start(&self) -> Option<u32> {
+        #[cfg(feature = "ablation")]
+        if self.policy() == Policy::Rotating {
+            return Some(self.rotation.load(Ordering::Relaxed));
+        }
+        None
+    }
+
+    /// Records the group of the last allocation for `Policy::Rotating`.
+    pub(crate) fn record_rotation(&self, _group: u32) {
+        #[cfg(feature = "ablation")]
+        if self.policy() == Policy::Rotating {
+            self.rotation.store(_group, Ordering::Relaxed);
+        }
+    }
+
     pub(crate) fn group(&self, group: u32) -> &Group {
         self.table.get(group as usize).expect("a published group")
     }
 
-    /// Blocks of `group` from which on nothing is taken.
+    /// The number of blocks of `group` that may be allocated, counted from its start.
     pub(crate) fn open_length(&self, group: u32) -> u32 {
         let open = Geometry {
             end: Block(self.closed_from.load(Ordering::Acquire)),
@@ -164,7 +213,7 @@ impl Shared {
         open.length_of(GroupNumber(group))
     }
 
-    /// Takes the lock of a group, waiting for it.
+    /// Locks a group, and waits for the lock.
     pub(crate) fn wait_group(&self, group: u32) -> LockedGroup<'_> {
         let header = self.group(group);
         let (body, waited) = lock_timed(&header.body);
@@ -177,8 +226,9 @@ impl Shared {
         }
     }
 
-    /// Takes the lock of a group unless another thread holds it.
+    /// Locks a group unless another thread holds the lock.
     pub(crate) fn try_group(&self, group: u32) -> Option<LockedGroup<'_>> {
+        #[cfg(feature = "ablation")]
         if self.options.busy_groups == BusyGroups::Wait {
             return Some(self.wait_group(group));
         }
@@ -192,41 +242,6 @@ impl Shared {
             number: group,
             header,
             body,
-        })
-    }
-
-    /// Frees blocks at once.
-    pub(crate) fn give(&self, range: BlockRange) -> Result<()> {
-        self.in_groups(range, |mut group, start, count| {
-            group.loaded_for_free(start, count)?;
-            group.mark(start, count, true);
-            Ok(())
-        })
-    }
-
-    /// Frees blocks that a window has no more.
-    pub(crate) fn give_window(&self, window: BlockRange) -> Result<()> {
-        let blocks = window.count().into();
-        self.counters.add(Count::WindowBlocksReleased, blocks);
-        self.give(window)
-    }
-
-    /// Whether blocks can be freed; errors as those of [`Self::give`].
-    pub(crate) fn can_give(&self, range: BlockRange) -> Result<()> {
-        self.in_groups(range, |mut group, start, count| {
-            group.loaded_for_free(start, count).map(|_| ())
-        })
-    }
-
-    /// Frees blocks when `transaction` has committed.
-    pub(crate) fn give_after(&self, range: BlockRange, transaction: TransactionId) -> Result<()> {
-        self.in_groups(range, |mut group, start, count| {
-            let number = group.number;
-            let loaded = group.loaded_for_free(start, count)?;
-            let first = loaded.add_pending(start, count, transaction);
-            self.pending
-                .note(self, number, start, count, transaction, first);
-            Ok(())
         })
     }
 
@@ -249,13 +264,13 @@ impl Shared {
         Ok(())
     }
 
-    /// Groups that were taken out of use so far.
-    pub(crate) fn out_of_use(&self) -> Vec<OutOfUse> {
-        lock(&self.out_of_use).clone()
+    /// The groups found corrupt so far.
+    pub(crate) fn corrupt_groups(&self) -> Vec<CorruptGroup> {
+        lock(&self.corrupt_groups).clone()
     }
 
-    /// Visits the free runs of all groups that can be read, in order. Where they touch, runs of two
-    /// groups are one.
+    /// Visits the free runs of all readable groups, in order. Adjacent runs of two groups are
+    /// merged.
     pub(crate) fn for_each_free(&self, visit: &mut dyn FnMut(BlockRange) -> ControlFlow<()>) {
         let mut open: Option<BlockRange> = None;
         for number in 0..self.groups() {
@@ -286,7 +301,7 @@ impl Shared {
     }
 }
 
-/// The source's number of free blocks of a group, refused if it exceeds the size of the group.
+/// The free blocks of a group by its descriptor; an error when the group has fewer blocks.
 pub(crate) fn promised_free(
     geometry: &Geometry,
     source: &dyn BitmapSource,
@@ -321,22 +336,22 @@ pub(crate) struct LockedGroup<'a> {
 }
 
 impl LockedGroup<'_> {
-    /// The group's blocks, read now if they were not; `None` when it is out of use.
+    /// The loaded group; reads its bitmap first if needed. `None` when the group is corrupt.
     pub(crate) fn load(&mut self) -> Option<&mut Loaded> {
-        if let Body::Untouched = *self.body {
+        if let Body::Unloaded = *self.body {
             let geometry = self.shared.geometry();
-            // A search from before a shrink meets a group that is being rebuilt, whose length is
-            // not published yet.
+            // A search that began before a shrink can reach a group that a new growth is adding:
+            // its length is not published yet.
             if geometry.length_of(GroupNumber(self.number)) == 0 {
                 return None;
             }
             match self.read() {
                 Ok(loaded) => {
-                    self.shared.index.drop_claim(self.number, loaded.free);
+                    self.shared.index.remove_unloaded(self.number, loaded.free);
                     *self.body = Body::Loaded(Box::new(loaded));
                     self.publish();
                 }
-                Err(error) => self.take_out_of_use(&error),
+                Err(error) => self.mark_corrupt(&error),
             }
         }
         match &mut *self.body {
@@ -345,12 +360,12 @@ impl LockedGroup<'_> {
         }
     }
 
-    /// Whether accessing the group reads its bitmap first.
-    pub(crate) fn is_untouched(&self) -> bool {
-        matches!(*self.body, Body::Untouched)
+    /// Whether the bitmap of the group has not been read yet.
+    pub(crate) fn is_unloaded(&self) -> bool {
+        matches!(*self.body, Body::Unloaded)
     }
 
-    /// Changes the state of blocks that are all in the other one.
+    /// Marks blocks free or in use; all of them must be in the other state.
     pub(crate) fn mark(&mut self, start: u32, count: u32, free: bool) {
         let Body::Loaded(loaded) = &mut *self.body else {
             unreachable!("blocks of a group that is not loaded");
@@ -361,8 +376,8 @@ impl LockedGroup<'_> {
         self.publish();
     }
 
-    /// The group's blocks, when `count` of them from `start` on can be freed: they are in use and
-    /// not freed already.
+    /// The loaded group, when the `count` blocks from `start` on can be freed: they are in use and
+    /// not pending.
     pub(crate) fn loaded_for_free(&mut self, start: u32, count: u32) -> Result<&mut Loaded> {
         let geometry = self.shared.geometry();
         let number = GroupNumber(self.number);
@@ -401,14 +416,14 @@ impl LockedGroup<'_> {
         )
     }
 
-    /// Brings header and index up to date with the bits.
+    /// Updates header and index from the bitmap.
     pub(crate) fn publish(&mut self) {
         let Body::Loaded(loaded) = &mut *self.body else {
             return;
         };
         self.header.set_free(loaded.free);
-        let full = loaded.free == 0;
-        if full && self.shared.options.full_groups == FullGroups::StayInIndex {
+        #[cfg(feature = "ablation")]
+        if loaded.free == 0 && self.shared.options.full_groups == FullGroups::StayInIndex {
             return;
         }
         let before = std::mem::replace(&mut loaded.published, loaded.classes);
@@ -420,15 +435,15 @@ impl LockedGroup<'_> {
         }
     }
 
-    fn take_out_of_use(&mut self, error: &Error) {
+    fn mark_corrupt(&mut self, error: &Error) {
         self.shared
             .index
-            .drop_claim(self.number, self.header.free());
-        *self.body = Body::OutOfUse;
+            .remove_unloaded(self.number, self.header.free());
+        *self.body = Body::Corrupt;
         self.shared.free.add(-i64::from(self.header.free()));
         self.header.set_free(0);
         self.header.set_largest(ClassMask::NONE);
-        lock(&self.shared.out_of_use).push(OutOfUse {
+        lock(&self.shared.corrupt_groups).push(CorruptGroup {
             group: GroupNumber(self.number),
             kind: error.kind(),
             reason: error.to_string(),

@@ -1,25 +1,28 @@
-//! The primitives that threads meet on: those of the standard library, or of the model checker
-//! `shuttle`.
+//! Synchronisation primitives: those of the standard library, or of the model checker `shuttle`.
 //!
-//! Nothing else in the crate names a lock or an atomic, so that what the checker explores is what
-//! runs.
+//! No other module names a lock or an atomic, so the checker explores the code that runs.
 
 use std::time::{Duration, Instant};
 
 #[cfg(not(feature = "shuttle"))]
 pub(crate) use std::sync::{
     Arc, Mutex, MutexGuard, TryLockError, Weak,
-    atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering},
 };
+
+#[cfg(all(feature = "ablation", not(feature = "shuttle")))]
+pub(crate) use std::sync::atomic::AtomicU8;
+
+#[cfg(all(feature = "ablation", feature = "shuttle"))]
+pub(crate) use shuttle::sync::atomic::AtomicU8;
 
 #[cfg(feature = "shuttle")]
 pub(crate) use shuttle::sync::{
     Arc, Mutex, MutexGuard, TryLockError, Weak,
-    atomic::{AtomicI64, AtomicU8, AtomicU32, AtomicU64, Ordering},
+    atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering},
 };
 
-/// A thread that panicked with the lock left its state half changed: no thread may continue with
-/// it.
+/// A thread that panicked with the lock held may have left the state inconsistent.
 const POISONED: &str = "a thread panicked while it changed the allocator";
 
 /// Waits for the lock.
@@ -27,8 +30,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect(POISONED)
 }
 
-/// Does what a drop does, unless a panic has left the allocator half changed: then it is of no use
-/// to anybody, and a second panic would end the process.
+/// Runs the body of a `drop`, unless a panic may have left the allocator inconsistent: a second
+/// panic would abort the process.
 pub(crate) fn after_panics(drop: impl FnOnce()) {
     if std::thread::panicking() {
         return;
@@ -41,7 +44,7 @@ pub(crate) fn after_panics(drop: impl FnOnce()) {
     }
 }
 
-/// Takes the lock; `None` if another thread holds it.
+/// Takes the lock; `None` when another thread holds it.
 pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
@@ -50,7 +53,7 @@ pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     }
 }
 
-/// Waits for the lock and says for how long, when it was not free at once.
+/// Waits for the lock; returns the time waited if it was contended.
 pub(crate) fn lock_timed<T>(mutex: &Mutex<T>) -> (MutexGuard<'_, T>, Option<Duration>) {
     match try_lock(mutex) {
         Some(guard) => (guard, None),

@@ -39,7 +39,7 @@ fn open(groups: u64, options: Options, is_used: impl Fn(u64) -> bool) -> Allocat
     Allocator::open(geometry, options, disk).unwrap()
 }
 
-/// The same, after all bitmaps have been read: before that, the contents of the groups are unknown.
+/// The same, when all bitmaps have been read: before that, the contents of the groups are unknown.
 fn open_known(groups: u64, options: Options, is_used: impl Fn(u64) -> bool) -> Allocator {
     let allocator = open(groups, options, is_used);
     allocator.for_each_free(|_| ControlFlow::Continue(()));
@@ -325,7 +325,7 @@ fn search_among_groups_that_are_alike_begins_at_the_goal_of_the_owner() {
             take(&owner, &Request::data(PER_GROUP as u32)).start().0 / PER_GROUP
         })
     };
-    assert_eq!(groups(StreamGoals::Homes, 4), [0, 4, 8, 12]);
+    assert_eq!(groups(StreamGoals::Sticky, 4), [0, 4, 8, 12]);
     assert_eq!(groups(StreamGoals::PerCpu, 4), [0, 4, 8, 12]);
     assert_eq!(groups(StreamGoals::PerCpu, 2), [0, 8, 1, 9]);
     assert_eq!(groups(StreamGoals::One, 4), [0, 1, 2, 3]);
@@ -489,7 +489,7 @@ fn statistics_count_what_happened() {
     );
 }
 
-/// A disk of free groups, whose first bitmap read blocks until it is released.
+/// A disk of free groups, whose first bitmap takes until it is replaced.
 struct Slow {
     disk: Disk,
     reading: Mutex<Option<Receiver<()>>>,

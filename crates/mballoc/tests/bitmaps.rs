@@ -1,4 +1,4 @@
-//! Corrupt bitmaps: their group is marked and named, and the others stay in use.
+//! Bitmaps that cannot be trusted: their group is out of use and named, and the others continue.
 
 #![cfg(not(feature = "shuttle"))]
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use extant_mballoc::{
-    Allocator, BitmapSource, Block, BlockRange, Free, Geometry, GroupNumber, Options, OutOfUse,
+    Allocator, BitmapSource, Block, BlockRange, CorruptGroup, Free, Geometry, GroupNumber, Options,
     Request, TransactionId,
 };
 use extant_space::{Error, ErrorKind, Result};
@@ -27,7 +27,7 @@ const LAST: GroupNumber = GroupNumber(3);
 
 #[derive(Clone, Copy)]
 enum Fault {
-    /// The descriptor has this many more free blocks than the bitmap.
+    /// The number of free blocks by which the descriptor exceeds the bitmap.
     FreeCount(i32),
     /// The bit of this place in the group is clear.
     Clear(usize),
@@ -87,7 +87,10 @@ fn exhaust(group: GroupNumber, fault: Fault, kind: ErrorKind, reason: &str) -> A
     let lost = source.free_blocks(group);
     let allocator = Allocator::open(GEOMETRY, Options::default(), source).unwrap();
     assert_eq!(allocator.free_blocks(), promised.into());
-    assert!(allocator.out_of_use().is_empty(), "nothing was read yet");
+    assert!(
+        allocator.corrupt_groups().is_empty(),
+        "nothing was read yet"
+    );
 
     let owner = allocator.owner(1, 0);
     let mut taken = 0;
@@ -113,7 +116,7 @@ fn exhaust(group: GroupNumber, fault: Fault, kind: ErrorKind, reason: &str) -> A
     assert_eq!(taken, u64::from(promised - lost));
     assert_eq!(allocator.free_blocks(), 0);
     assert_eq!(allocator.check(), Ok(()));
-    let [out]: [OutOfUse; 1] = allocator.out_of_use().try_into().unwrap();
+    let [out]: [CorruptGroup; 1] = allocator.corrupt_groups().try_into().unwrap();
     assert_eq!(
         (out.group, out.kind, out.reason.as_str()),
         (group, kind, reason)

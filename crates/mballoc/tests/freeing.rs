@@ -252,8 +252,7 @@ fn what_is_not_in_use_cannot_be_freed_and_nothing_changes() {
     );
 }
 
-/// Blocks next to a window are merged with it when they are freed: also there they have to be in
-/// use.
+/// A run beside a window is joined to it when it is freed: also there it has to be in use.
 #[test]
 fn what_lies_in_or_beside_a_window_cannot_be_freed_twice() {
     let windows = Reservation::Windows {
@@ -316,8 +315,8 @@ fn error_in_the_second_group_leaves_the_first_part_free() {
 fn disk_is_taken_to_the_last_block_and_given_back() {
     for options in [
         Options::default(),
-        Options::after_the_series(),
-        Options::before_the_series(),
+        Options::after_scalability_patches(),
+        Options::before_scalability_patches(),
     ] {
         let allocator = open(7, options);
         let owners: Vec<_> = (0..5).map(|number| allocator.owner(number, 0)).collect();

@@ -84,7 +84,8 @@ fn disk_that_grows_in_steps_keeps_what_is_in_use() {
     let disk = Disk::new(&geometry(100), |_| false);
     let allocator = Allocator::open(geometry(100), Options::default(), disk.clone()).unwrap();
     let owner = allocator.owner(1, 0);
-    // In the last group, into the next, to the end of a group; there the last was never searched.
+    // In the last group, into the next, to the end of a group; there the last was never looked
+    // into.
     for (end, used) in [
         (110, 109),
         (190, 150),
@@ -175,7 +176,7 @@ fn end_that_is_none_is_an_invalid_argument() {
 
 #[test]
 fn disk_that_shrank_and_grew_again_reads_its_bitmaps_anew() {
-    for options in [Options::default(), Options::before_the_series()] {
+    for options in [Options::default(), Options::before_scalability_patches()] {
         let disk = Disk::new(&geometry(640), |_| false);
         let allocator = Allocator::open(geometry(640), options, disk.clone()).unwrap();
         allocator.shrink(Block(250)).unwrap();
@@ -192,7 +193,7 @@ fn disk_that_shrank_and_grew_again_reads_its_bitmaps_anew() {
     }
 }
 
-/// The stored goal of a stream was past the end, in a kernel bug found after the mballoc
+/// The stored goal of a stream was past the end, in a bug of the kernel that was found after the
 /// scalability patches.
 #[test]
 fn stored_goals_are_good_after_a_shrink() {
@@ -200,7 +201,7 @@ fn stored_goals_are_good_after_a_shrink() {
         stream_goals: StreamGoals::PerCpu,
         policy: Policy::Rotating,
         cpus: 2,
-        ..Options::after_the_series()
+        ..Options::after_scalability_patches()
     };
     let allocator = open(640, 640, options);
     let owners = [0, 1].map(|number| allocator.owner(number, 0));
@@ -231,8 +232,8 @@ fn stored_goals_are_good_after_a_shrink() {
     assert_eq!(allocator.check(), Ok(()));
 }
 
-/// Allocates and frees until `done`; a result is never past the size that the disk had at the
-/// request or has now.
+/// Allocates and frees until `done`; a result is never past what the disk had when it was asked for
+/// or has now.
 fn churn(allocator: &Allocator, claims: &Claims, done: &AtomicBool, seed: u64) {
     let mut random = fastrand::Rng::with_seed(seed);
     let owner = allocator.owner(seed, 0);
@@ -259,9 +260,10 @@ fn churn(allocator: &Allocator, claims: &Claims, done: &AtomicBool, seed: u64) {
         while mine.len() > 6 {
             let range = mine.swap_remove(random.usize(..mine.len()));
             claims.give(range);
-            let when = match random.bool() {
-                true => Free::Now,
-                false => Free::AfterCommit(TransactionId(1)),
+            let when = if random.bool() {
+                Free::Now
+            } else {
+                Free::AfterCommit(TransactionId(1))
             };
             owner.free(range, when).unwrap();
         }
@@ -276,7 +278,7 @@ fn churn(allocator: &Allocator, claims: &Claims, done: &AtomicBool, seed: u64) {
 fn disk_that_is_resized_while_threads_allocate_loses_nothing() {
     const SMALL: u64 = 5 * PER_GROUP + 10;
     const LARGE: u64 = 40 * PER_GROUP + 30;
-    for options in [Options::default(), Options::before_the_series()] {
+    for options in [Options::default(), Options::before_scalability_patches()] {
         let allocator = open(SMALL, LARGE, Options { cpus: 2, ..options });
         let claims = Claims::new(Block(LARGE));
         let done = AtomicBool::new(false);
@@ -306,9 +308,9 @@ fn disk_that_is_resized_while_threads_allocate_loses_nothing() {
                 }
                 drop(allocator.committed(TransactionId(1)));
                 assert!(
-                    allocator.out_of_use().is_empty(),
+                    allocator.corrupt_groups().is_empty(),
                     "{:?}",
-                    allocator.out_of_use()
+                    allocator.corrupt_groups()
                 );
                 thread::yield_now();
             }

@@ -1,8 +1,8 @@
-//! Random schedules of a few threads, under the model checker shuttle, which replaces the crate's
-//! locks and atomics (`sync.rs`).
+//! A random choice of the interleavings of a few threads: under the model
+//! checker, which replaces the crate's locks and atomics (`sync.rs`).
 //!
-//! Each test is a small disk and two or three threads; in the end all blocks have an owner or are
-//! free, and `check()` holds. A failure prints the schedule that repeats it.
+//! Each test is a small disk and two or three threads; in the end all blocks are owned or free, and
+//! `check()` holds. A failure prints the schedule that repeats it.
 //!
 //!     cargo test -p extant-mballoc --features shuttle --test shuttle
 
@@ -26,7 +26,7 @@ use disk::Disk;
 const PER_GROUP: u64 = 8;
 const T: TransactionId = TransactionId(1);
 
-/// Runs the scenario under this number of schedules of each kind.
+/// Runs the scenario under that many schedules of each kind.
 fn explore(schedules: usize, scenario: fn(&Options)) {
     for options in [options(), old()] {
         let config = || {
@@ -60,7 +60,7 @@ fn old() -> Options {
     Options {
         reservation: options().reservation,
         cpus: 2,
-        ..Options::before_the_series()
+        ..Options::before_scalability_patches()
     }
 }
 
@@ -106,9 +106,9 @@ fn take(allocator: &Allocator, number: u64, requests: usize, wanted: u32) -> Vec
 fn settle(allocator: &Allocator, taken: &[BlockRange]) {
     assert_eq!(allocator.check(), Ok(()));
     assert!(
-        allocator.out_of_use().is_empty(),
+        allocator.corrupt_groups().is_empty(),
         "{:?}",
-        allocator.out_of_use()
+        allocator.corrupt_groups()
     );
     let mut all = taken.to_vec();
     allocator.release_windows();
@@ -207,7 +207,8 @@ fn disk_that_grows_under_threads_is_filled_to_its_new_end() {
     });
 }
 
-/// A search that began before a shrink meets removed groups, and those rebuilt by a grow.
+/// A search that began before a shrink meets groups that are cut off, and those initialised again
+/// by a grow.
 #[test]
 fn disk_that_shrinks_and_grows_under_threads_stays_whole() {
     explore(100, |options| {
@@ -286,7 +287,7 @@ fn owner_that_is_dropped_while_windows_are_taken_back_gives_them_once() {
         thread::scope(|scope| {
             scope.spawn(move || drop(owner));
             scope.spawn(|| allocator.release_windows());
-            // Read without a lock: a window being released may be counted twice, and not more
+            // Read without a lock: a window on its way back may be counted twice, and no more
             // often.
             assert!(allocator.free_blocks() < 4 * PER_GROUP);
         });
@@ -303,7 +304,12 @@ fn thread_that_fills_a_disk_gets_the_blocks_that_were_withheld() {
             let fills = scope.spawn(|| take(&allocator, 0, usize::MAX, 5));
             for group in [0, 1, 0] {
                 let all = Block(0)..Block(2 * PER_GROUP);
-                drop(allocator.withhold(GroupNumber(group), all, NonZeroU32::MIN, usize::MAX));
+                drop(allocator.take_for_discard(
+                    GroupNumber(group),
+                    all,
+                    NonZeroU32::MIN,
+                    usize::MAX,
+                ));
             }
             fills.join().unwrap()
         });
@@ -327,7 +333,7 @@ fn blocks_of_a_commit_are_free_once_and_not_before() {
         let (first, second) = old[0].split_at(Block(4));
         owner.free(first.unwrap(), Free::AfterCommit(T)).unwrap();
         let taken: Vec<BlockRange> = thread::scope(|scope| {
-            // The next transaction frees the neighbouring blocks, while the first commits.
+            // The next transaction frees the blocks beside, while the first commits.
             let frees = scope.spawn(|| {
                 for range in [second.unwrap(), old[1]] {
                     owner

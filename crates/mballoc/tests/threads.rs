@@ -1,4 +1,4 @@
-//! Real threads: no block has two owners, none is lost, and all counts agree in the end.
+//! Real threads: no thread gets what another has, nothing is lost, and all counts agree in the end.
 
 #![cfg(not(feature = "shuttle"))]
 
@@ -28,8 +28,8 @@ const THREADS: u64 = 4;
 fn behaviours() -> [Options; 3] {
     [
         Options::default(),
-        Options::after_the_series(),
-        Options::before_the_series(),
+        Options::after_scalability_patches(),
+        Options::before_scalability_patches(),
     ]
     .map(|options| Options { cpus: 3, ..options })
 }
@@ -115,7 +115,7 @@ fn random_work_of_threads_keeps_every_block_of_one_owner() {
                     allocator.release_windows();
                     let group = GroupNumber(before % GEOMETRY.groups());
                     let all = GEOMETRY.first..GEOMETRY.end;
-                    let withheld = allocator.withhold(group, all, NonZeroU32::MIN, 5);
+                    let withheld = allocator.take_for_discard(group, all, NonZeroU32::MIN, 5);
                     for range in withheld.ranges() {
                         claims.take(*range);
                     }

@@ -1,17 +1,16 @@
 //! Direct reads and writes of files, many at a time, through Linux AIO (`io_submit(2)`).
 //!
-//! io_uring does not wait for a file's lock or an allocation when it is given a call, and passes
-//! the call to a kernel thread then. `io_submit` makes that part synchronously, and only the
-//! transfer is asynchronous. For writes that allocate this costs less: 4 KiB into holes, 64 at a
-//! time, ext4 on a virtio disk: 66 to 77 thousand per second, against 51 to 58 with io_uring; for
-//! allocated space both are equal.
+//! io_uring does not wait for a file's lock or an allocation on submission; it passes such a call
+//! to a worker thread. `io_submit` performs that part synchronously, and only the transfer is
+//! asynchronous. For writes that allocate this is less work: 4 KiB into holes, 64 at a time, ext4
+//! on a virtio disk: 66 to 77 thousand per second, against 51 to 58 with io_uring; for allocated
+//! space both are equal.
 //!
-//! A queue whose calls arrive while others are in flight ([`CallQueue::input`]) is asked for them
-//! as soon as they are there: the kernel signals the end of calls through an eventfd, which is
-//! polled beside the input.
+//! A queue can receive calls while others are in flight ([`CallQueue::input`]): the kernel signals
+//! the end of calls through an eventfd, which is polled together with the input.
 //!
 //! Safety invariant: a call in a slot is not moved or dropped while the kernel may use its memory:
-//! leaving [`Aio::run`], also by a panic, waits for every call that the kernel has.
+//! [`Aio::run`] returns or unwinds only after every call that the kernel has.
 
 use std::fs::File;
 use std::io;
@@ -99,7 +98,7 @@ impl Aio {
     /// is made by a plain call here and now, and so is what the kernel refuses to take.
     pub fn run<'a>(&mut self, file: &File, queue: &mut dyn CallQueue<'a>) {
         if self.ends.is_none() && queue.input().is_some() {
-            // Without it the input is checked when a call has ended.
+            // Without an eventfd the input is checked when a call ends.
             self.ends = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).ok();
         }
         let mut flights = Flights::new(self, file, queue.input().is_some());
@@ -109,12 +108,11 @@ impl Aio {
                 && let Some((tag, mut call)) = queue.next()
             {
                 is_idle = false;
-                match is_transfer(&call) {
-                    true => flights.start(tag, call),
-                    false => {
-                        let result = call.execute(file);
-                        queue.ended(tag, call, result);
-                    }
+                if is_transfer(&call) {
+                    flights.start(tag, call);
+                } else {
+                    let result = call.execute(file);
+                    queue.ended(tag, call, result);
                 }
             }
             while let Err(slot) = flights.submit() {
@@ -145,7 +143,7 @@ struct Flights<'r, 'a> {
     /// Never longer than its capacity: calls stay where they are.
     slots: Vec<Option<(usize, Call<'a>)>>,
     free: Vec<usize>,
-    /// Slots of calls that the kernel has not taken yet, with their control blocks.
+    /// Slots of calls that are not submitted yet, with their control blocks.
     waiting: Vec<(usize, Entry)>,
     in_kernel: usize,
     /// The end of each call is signalled.
@@ -185,7 +183,7 @@ impl<'r, 'a> Flights<'r, 'a> {
         self.waiting.push((slot, entry));
     }
 
-    /// Submits waiting calls while the kernel has room. The error is the slot of a refused call.
+    /// Submits waiting calls while the kernel has room. The error is the slot of a rejected call.
     fn submit(&mut self) -> Result<(), usize> {
         let mut taken = 0;
         let result = loop {
@@ -230,7 +228,8 @@ impl<'r, 'a> Flights<'r, 'a> {
         self.slots[slot].take().expect("a slot in use")
     }
 
-    /// Waits for a call to end, or for input of the queue, and returns the ended calls.
+    /// Waits for a call to end, or for input of the queue, and returns the ended calls to the
+    /// queue.
     fn wait(&mut self, queue: &mut dyn CallQueue<'a>) {
         let input = queue.input().filter(|_| self.signals && self.has_room());
         let ended = match input {
@@ -334,7 +333,7 @@ fn is_transfer(call: &Call<'_>) -> bool {
     matches!(call, Call::Read { .. } | Call::Write { .. })
 }
 
-/// The control block of a read or write, which points to the call's memory.
+/// The control block of a read or write; it points into the memory of the call.
 fn entry(file: &File, call: &mut Call<'_>, slot: usize) -> Entry {
     let (opcode, offset, buffer, length, rw_flags) = match call {
         Call::Read { offset, into } => match into {

@@ -75,7 +75,7 @@ impl AlignedBuffer {
 
     /// The bytes.
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and there is no other reference.
+        // SAFETY: as above, and `&mut self` is the only reference.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
     }
 }

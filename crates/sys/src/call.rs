@@ -1,8 +1,8 @@
 //! One system call on one file, with the memory that it uses.
 //!
-//! A [`Call`] owns or borrows its memory for as long as it lives, so that executing it
-//! ([`Call::execute`], or a [ring](crate::ring)) is safe without further conditions. A short read
-//! or write is [advanced](Call::advance) past the done part and repeated.
+//! A [`Call`] owns or borrows its memory for as long as it lives, so that its executor
+//! ([`Call::execute`] or a [ring](crate::ring)) needs no other safety condition. A short read or
+//! write is [advanced](Call::advance) past the done part and repeated.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};

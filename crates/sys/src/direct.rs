@@ -5,8 +5,8 @@ use std::fs::File;
 use rustix::fs::{AtFlags, OFlags, StatxFlags};
 use serde::Serialize;
 
-/// Assumed if the kernel does not report it: before Linux 6.1, and for file systems without the
-/// information.
+/// The default if the kernel reports no alignment: before Linux 6.1, and on file systems without
+/// `STATX_DIOALIGN`.
 const USUAL: DirectIo = DirectIo {
     memory_bytes: 4096,
     offset_bytes: 4096,

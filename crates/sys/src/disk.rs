@@ -1,4 +1,4 @@
-//! Attributes of a disk in sysfs.
+//! The attributes of a disk in sysfs.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
-//! Sources of the extents of a host file.
+//! The sources of the extent map of a host file.
 //!
-//! FIEMAP reports all three states. If a file system does not support it (tmpfs, FUSE, NFS),
-//! `SEEK_DATA`/`SEEK_HOLE` distinguish holes from data, and *unwritten* counts as whichever of the
-//! two the file system reports; a file system with neither shows one data extent. What a map can
-//! prove depends on its source: see [`MapSource`].
+//! FIEMAP reports all three states. On a file system without it (tmpfs, FUSE, NFS),
+//! `SEEK_DATA`/`SEEK_HOLE` distinguishes holes from data, and the file system chooses which of the
+//! two *unwritten* space is; a file system with neither shows one data extent. What a map can prove
+//! depends on its source: see [`MapSource`].
 
 use std::fs::File;
 use std::io;
@@ -46,14 +46,15 @@ impl MapSource {
     fn without_fiemap(file: &File) -> io::Result<Self> {
         // Drivers of devices have calls of their own.
         let is_mounted = file.metadata()?.is_file() && mounted::probe(file)?.is_some();
-        Ok(match is_mounted {
-            true => Self::ExtantMount,
-            false => Self::Seek,
+        Ok(if is_mounted {
+            Self::ExtantMount
+        } else {
+            Self::Seek
         })
     }
 
-    /// Unwritten space is distinguished from written space.
-    pub fn tells_states(self) -> bool {
+    /// Whether the map distinguishes unwritten from written space.
+    pub fn distinguishes_unwritten(self) -> bool {
         match self {
             Self::Fiemap | Self::ExtantMount => true,
             Self::Seek => false,
@@ -61,8 +62,8 @@ impl MapSource {
     }
 }
 
-/// Visits the extents of `range` in order, holes included, until `visit` breaks. If states are
-/// reported, data still in memory is written back first.
+/// Visits the extents of `range` in order, holes included, until `visit` breaks. If the source
+/// reports states, dirty data is written back first.
 pub fn for_each(
     file: &File,
     source: MapSource,
@@ -93,8 +94,8 @@ fn for_each_batch(
         let batch = next_batch(ByteRange::new(at, range.end()))?;
         let before = at;
         for extent in &batch.extents {
-            // An extent can move under a map that is read in batches: reported parts are not
-            // reported again.
+            // An extent can move while the map is read in batches: a reported part is not reported
+            // again.
             let rest = ByteRange::new(at, range.end());
             let Some(extent) = extent.clip(rest) else {
                 continue;

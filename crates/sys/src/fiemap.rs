@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn decode_tells_states_and_flags_apart() {
+    fn decode_distinguishes_states_and_flags() {
         let raw = |fe_flags| FiemapExtent {
             fe_logical: 4096,
             fe_physical: 1 << 30,

@@ -20,8 +20,8 @@ pub enum Identity {
 }
 
 impl Identity {
-    /// The identity of a path's target. The server of a network or FUSE file system is not asked,
-    /// so a hanging one does not block.
+    /// The identity of the target of a path. A network or FUSE server is not asked, so a hanging
+    /// server does not block the caller.
     ///
     /// # Errors
     /// Those of `statx`.
@@ -29,12 +29,13 @@ impl Identity {
         let wanted = StatxFlags::TYPE | StatxFlags::INO;
         let answer = statx(CWD, path, AtFlags::STATX_DONT_SYNC, wanted)?;
         let is_disk = FileType::from_raw_mode(answer.stx_mode.into()) == FileType::BlockDevice;
-        Ok(match is_disk {
-            true => Self::Disk(makedev(answer.stx_rdev_major, answer.stx_rdev_minor)),
-            false => Self::File {
+        Ok(if is_disk {
+            Self::Disk(makedev(answer.stx_rdev_major, answer.stx_rdev_minor))
+        } else {
+            Self::File {
                 device: makedev(answer.stx_dev_major, answer.stx_dev_minor),
                 inode: answer.stx_ino,
-            },
+            }
         })
     }
 }
@@ -45,14 +46,14 @@ mod tests {
 
     #[test]
     fn identity_stays_under_another_name_and_is_no_one_elses() {
-        let folder = tempfile::tempdir().unwrap();
-        let [one, same, other] = ["one", "same", "other"].map(|name| folder.path().join(name));
+        let directory = tempfile::tempdir().unwrap();
+        let [one, same, other] = ["one", "same", "other"].map(|name| directory.path().join(name));
         std::fs::write(&one, "").unwrap();
         std::fs::write(&other, "").unwrap();
         std::os::unix::fs::symlink(&one, &same).unwrap();
         let of = |path: &Path| Identity::of(path).unwrap();
         assert_eq!(of(&one), of(&same));
         assert_ne!(of(&one), of(&other));
-        assert!(Identity::of(&folder.path().join("none")).is_err());
+        assert!(Identity::of(&directory.path().join("none")).is_err());
     }
 }

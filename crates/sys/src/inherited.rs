@@ -1,22 +1,21 @@
-//! Descriptors that a process was started with, which it knows by their numbers.
+//! Inherited descriptors, identified by number.
 
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 
-/// A descriptor of one's own for what is open under `number`, closed on exec. The one of that
-/// number stays open.
+/// A duplicate of descriptor `number` with `FD_CLOEXEC`. The original stays open.
 ///
 /// # Errors
-/// `EBADF` when nothing is.
+/// `EBADF` when the descriptor is not open.
 pub fn copy(number: RawFd) -> io::Result<OwnedFd> {
     /// Not one of the standard streams.
-    const LEAST: libc::c_int = 3;
+    const DESCRIPTOR_MIN: libc::c_int = 3;
     // SAFETY: the kernel validates the number, and the open file is not changed.
-    let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, LEAST) };
+    let copy = unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, DESCRIPTOR_MIN) };
     if copy == -1 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel has just made it, and it has no other owner.
+    // SAFETY: the kernel has just created it, and no other code owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(copy) })
 }
 

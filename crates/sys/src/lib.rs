@@ -1,5 +1,4 @@
-//! Safe functions over kernel interfaces that need `unsafe`, and over those that several crates
-//! use.
+//! Safe wrappers of kernel interfaces that need `unsafe`, or that several crates use.
 //!
 //! | module | purpose |
 //! |---|---|
@@ -12,14 +11,14 @@
 //! | [`fuse_ring`] | requests of FUSE through io_uring |
 //! | [`identity`] | whether two paths lead to the same file or disk |
 //! | [`inherited`] | descriptors that a process was started with |
-//! | [`loop_device`] | which loop device is attached to a file |
-//! | [`mounted`] | ioctls of a mount of Extant |
-//! | [`mounts`] | the kernel's mount tables |
-//! | [`range_lock`] | byte-range locks (OFD), as QEMU uses them |
+//! | [`loop_device`] | which loop device has a file as its backing file |
+//! | [`mounted`] | control calls of a mount of Extant |
+//! | [`mounts`] | the kernel's tables of mounts |
+//! | [`range_lock`] | open file description locks (OFD), as QEMU uses them |
 //! | [`ring`] | many calls at a time through io_uring |
 //!
-//! The crate makes no decisions: the crates above choose the calls, and react when the kernel
-//! refuses. Errors are the kernel's, as [`std::io::Error`].
+//! There is no policy here: the crates above decide which call is made, and handle its errors.
+//! Errors are those of the kernel, as [`std::io::Error`].
 
 pub mod aio;
 pub mod buffer;

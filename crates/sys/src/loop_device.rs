@@ -1,9 +1,9 @@
-//! Loop devices attached to a file or disk.
+//! Loop devices and their backing files.
 //!
-//! The path in sysfs is that of the mount namespace where the device was attached; it may lead
-//! elsewhere here, or nowhere. The driver identifies the file by device and inode, so it is asked
-//! (`LOOP_GET_STATUS64`, loop(4)) if permitted. Otherwise the path decides, and if the path leads
-//! nowhere, the size: then a device *may* be attached to the file.
+//! The path in sysfs is valid in the mount namespace where the device was attached; here it may
+//! name another file, or none. The driver knows the file by device and inode and is asked
+//! (`LOOP_GET_STATUS64`, loop(4)) if the caller may. Otherwise the path decides; if the path does
+//! not resolve, the size does: then the file *may* be the backing file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
@@ -50,16 +50,16 @@ pub struct LoopDevice {
     pub certainty: Certainty,
 }
 
-/// Certainty about the file of a device.
+/// The certainty of the backing file of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Certainty {
-    /// The path leads nowhere here, the driver may not be asked, and the size is that of the file.
+    /// The path does not resolve, the driver may not be asked, and the size is that of the file.
     Possible,
     /// It is the file.
     Certain,
 }
 
-/// The loop device attached to `path`, a file or disk; a certain one before a possible one.
+/// The loop device with the backing file or disk `path`; a certain one before a possible one.
 pub fn over(path: &Path) -> Option<LoopDevice> {
     let wanted = Identity::of(path).ok()?;
     let entries = fs::read_dir("/sys/block").ok()?;
@@ -96,7 +96,7 @@ pub(crate) fn device_number(sysfs: &Path) -> Option<u64> {
     ))
 }
 
-/// The file of the device with `number`, by the driver.
+/// The backing file of the device with `number`, from the driver.
 fn file_below(node: &Path, number: u64) -> io::Result<Identity> {
     let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
     let device = OpenOptions::new()
@@ -168,8 +168,8 @@ mod tests {
     #[test]
     fn device_over_a_file_is_found_under_every_name_of_it() {
         require!(requires::root(), requires::tool("losetup"));
-        let folder = tempfile::tempdir().unwrap();
-        let [file, link, other] = ["file", "link", "other"].map(|name| folder.path().join(name));
+        let directory = tempfile::tempdir().unwrap();
+        let [file, link, other] = ["file", "link", "other"].map(|name| directory.path().join(name));
         for path in [&file, &other] {
             File::create(path).unwrap().set_len(1 << 20).unwrap();
         }

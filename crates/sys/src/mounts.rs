@@ -42,7 +42,7 @@ impl Mount {
         Ok(Self::parse_all(&table).collect())
     }
 
-    /// Mounts of other mount namespaces, each with a process that sees it, if visible to this user.
+    /// The mounts of other mount namespaces that this user may read, each with a process in it.
     pub fn of_other_namespaces() -> impl Iterator<Item = (u32, Self)> {
         let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/mnt")).ok();
         let mut seen: Vec<PathBuf> = namespace("self").into_iter().collect();

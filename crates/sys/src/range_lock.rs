@@ -1,7 +1,7 @@
-//! Locks of ranges of a file that belong to the open file, not to the process (`F_OFD_SETLK`).
+//! Open file description locks of byte ranges (`F_OFD_SETLK`).
 //!
-//! They last as long as the descriptor and its copies, and exclude other descriptors of the same
-//! process as well.
+//! They last as long as the open file description, and also exclude other descriptions of the same
+//! process.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, AsRawFd};
 /// Takes a shared lock of `length` bytes from `start`; does not wait.
 ///
 /// # Errors
-/// `EAGAIN` if another open file holds an exclusive one, `EINVAL` if the kernel has no such locks.
+/// `EAGAIN` when another description holds an exclusive lock, `EINVAL` if the kernel has no such
+/// locks.
 pub fn share(file: impl AsFd, start: u64, length: u64) -> io::Result<()> {
     let mut lock = describe(libc::F_RDLCK, start, length)?;
     control(&file, libc::F_OFD_SETLK, &mut lock)
@@ -19,13 +20,13 @@ pub fn share(file: impl AsFd, start: u64, length: u64) -> io::Result<()> {
 /// writing.
 ///
 /// # Errors
-/// `EAGAIN` if another open file holds one, `EINVAL` if the kernel has no such locks.
+/// `EAGAIN` when another description holds a lock, `EINVAL` if the kernel has no such locks.
 pub fn exclude(file: impl AsFd, start: u64, length: u64) -> io::Result<()> {
     let mut lock = describe(libc::F_WRLCK, start, length)?;
     control(&file, libc::F_OFD_SETLK, &mut lock)
 }
 
-/// Gives a range back.
+/// Unlocks a range.
 ///
 /// # Errors
 /// Those of `fcntl`.
@@ -34,7 +35,7 @@ pub fn release(file: impl AsFd, start: u64, length: u64) -> io::Result<()> {
     control(&file, libc::F_OFD_SETLK, &mut lock)
 }
 
-/// Whether another open file holds a lock in the range, shared or not.
+/// Whether another description holds a lock in the range, shared or exclusive.
 ///
 /// # Errors
 /// Those of `fcntl`.
@@ -53,7 +54,7 @@ fn describe(kind: libc::c_int, start: u64, length: u64) -> io::Result<libc::floc
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: offset(start)?,
         l_len: offset(length)?,
-        // As these locks want it.
+        // Required by OFD locks.
         l_pid: 0,
     })
 }
@@ -75,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shared_range_is_seen_by_other_descriptors_until_it_is_given_back() {
+    fn shared_range_is_seen_by_other_descriptors_until_it_is_released() {
         let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
         let [one, other] = [(); 2].map(|()| File::open(&path).unwrap());
         share(&one, 100, 2).unwrap();
@@ -88,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn excluded_range_is_had_by_one_descriptor() {
+    fn exclusive_range_has_one_holder() {
         let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
         let open = || File::options().read(true).write(true).open(&path).unwrap();
         let (one, other) = (open(), open());

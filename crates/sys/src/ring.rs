@@ -1,15 +1,14 @@
 //! Many calls at a time through io_uring.
 //!
-//! Model: a [`Ring`] runs a [`CallQueue`] to its end. It holds each [`Call`] in a slot of fixed
-//! address, with all the memory that the kernel uses, and returns it with its result.
+//! Model: a [`Ring`] runs a [`CallQueue`] to its end. It holds each [`Call`] in a fixed slot, with
+//! all the memory that the kernel uses, and gives it back with its result.
 //!
 //! Safety invariants:
-//! - a call in a slot is not moved or dropped while the kernel may use its memory: leaving
-//!   [`Ring::run`], also by a panic, waits for every call that the kernel has;
-//! - a ring that holds calls which the kernel never took is not used again.
+//! - a call in a slot is not moved or dropped while the kernel may use its memory: [`Ring::run`]
+//!   returns or unwinds only after every call that the kernel has;
+//! - a ring with calls that the kernel never consumed is not used again.
 //!
-//! If the ring itself fails, the rest of the queue is done by plain system calls: only speed is
-//! lost.
+//! If the ring itself fails, plain calls perform the rest of the queue.
 
 use std::fs::File;
 use std::io;
@@ -86,9 +85,10 @@ impl Ring {
         if !has_all || !ring.params().is_feature_nodrop() {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
-        let discards = match probe.is_supported(opcode::UringCmd16::CODE) {
-            true => Discards::Command,
-            false => Discards::Ioctl,
+        let discards = if probe.is_supported(opcode::UringCmd16::CODE) {
+            Discards::Command
+        } else {
+            Discards::Ioctl
         };
         Ok(Self {
             ring,
@@ -270,7 +270,7 @@ impl Drop for Flights<'_, '_> {
     }
 }
 
-/// The submission entry of `call`, which points to the call's memory.
+/// The submission entry of `call`; it points into the memory of the call.
 fn entry(file: &File, call: &mut Call<'_>) -> squeue::Entry {
     let fd = Fd(file.as_raw_fd());
     match call {

@@ -34,8 +34,8 @@ pub struct Mballoc;
 fn behaviours() -> [(&'static str, Behaviour); 3] {
     [
         ("default", Behaviour::default()),
-        ("after the patches", Behaviour::after_the_series()),
-        ("before the patches", Behaviour::before_the_series()),
+        ("after the series", Behaviour::after_scalability_patches()),
+        ("before the series", Behaviour::before_scalability_patches()),
     ]
 }
 

@@ -88,7 +88,7 @@ impl Parts {
         let mut at = within.start;
         loop {
             cancel.check()?;
-            let withheld = self.allocator.withhold(
+            let withheld = self.allocator.take_for_discard(
                 GroupNumber(group),
                 Block(at)..Block(within.end),
                 run_blocks_min,

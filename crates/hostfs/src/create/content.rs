@@ -1,7 +1,7 @@
-//! Brings the partial file to the requested size and state.
+//! Gives the partial file the requested size and state.
 //!
-//! A file of an earlier run is used as it is: what is written in it stays, what is past the
-//! requested part is freed.
+//! A file of an earlier run is resumed: its written part stays, and space past the requested part
+//! is freed.
 
 use std::time::SystemTime;
 
@@ -9,23 +9,24 @@ use extant_space::{
     ByteRange, ByteSize, ErrorKind, FallocateMode, Preallocation, Remedy, Result, SpaceFile,
 };
 
-use super::filling::Filling;
+use super::content_writer::ContentWriter;
 use crate::file::HostFile;
-use crate::missing;
 use crate::plan::Plan;
-use crate::written::{Made, Target};
+use crate::survey;
+use crate::target::RangeTarget;
+use crate::written::Made;
 use crate::zero_writer::ZeroWriter;
 
 /// What is to be made. The target's range is the part that is made real.
 pub(super) struct Content<'a> {
-    pub(super) target: Target<'a>,
+    pub(super) target: RangeTarget<'a>,
     pub(super) size_bytes: u64,
     pub(super) preallocation: Preallocation,
 }
 
 impl Content<'_> {
     /// Makes it, with `early` before what is not written becomes so; durable on return.
-    pub(super) fn make(&self, early: Option<&Filling<'_>>) -> Result<Made> {
+    pub(super) fn make(&self, early: Option<&ContentWriter<'_>>) -> Result<Made> {
         if let Some(filling) = early {
             return self.make_filled(filling);
         }
@@ -37,7 +38,7 @@ impl Content<'_> {
                 Ok(Made::default())
             }
             Preallocation::Falloc => self.allocated(),
-            Preallocation::Full if missing::map_is_blind(target.file, target.filesystem) => {
+            Preallocation::Full if survey::map_hides_unwritten(target.file, target.filesystem) => {
                 self.written_in_order()
             }
             Preallocation::Full => {
@@ -48,7 +49,7 @@ impl Content<'_> {
     }
 
     /// Space is reserved, then filled, and zeros go where nothing was put.
-    fn make_filled(&self, filling: &Filling<'_>) -> Result<Made> {
+    fn make_filled(&self, filling: &ContentWriter<'_>) -> Result<Made> {
         let target = &self.target;
         match self.preallocation {
             Preallocation::Off => {
@@ -89,10 +90,10 @@ impl Content<'_> {
         Ok(Made::default())
     }
 
-    /// If the map does not distinguish unwritten from written, the size is the record of progress:
-    /// it grows with the zeros. It can be trusted if the machine has not been restarted since.
+    /// If the map does not distinguish unwritten from written space, the size is the record of
+    /// progress: it grows with the zeros. It is valid until the machine restarts.
     fn written_in_order(&self) -> Result<Made> {
-        let Target {
+        let RangeTarget {
             file,
             filesystem,
             range,
@@ -103,7 +104,7 @@ impl Content<'_> {
             file.resize(0)?;
             kept = 0;
         }
-        let rest = Target {
+        let rest = RangeTarget {
             range: ByteRange::new(kept, range.end()),
             ..self.target
         };

@@ -1,10 +1,10 @@
-//! What a new file inherits from the one that it replaces: owner, permissions, access control list,
-//! label, other attributes.
+//! The attributes that a new file inherits from the file it replaces: owner, permissions, ACL,
+//! label and other attributes.
 //!
-//! As if the old file had been written in place: set-ID bits and file capabilities are dropped, as
-//! by a write. Attributes that this user may not set are left out and reported; then no user gets
-//! more access to the new file than to the old one: a group other than the old one's gets no more
-//! than all others had.
+//! The result is as if the old file had been written in place: set-ID bits and file capabilities
+//! are cleared, as by a write. Attributes that this user may not set are left out and reported. The
+//! new file then grants no process more access than the old one: a group other than the old one
+//! gets the permissions of others.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -31,7 +31,7 @@ pub(super) struct Replaced {
 
 impl Replaced {
     /// What has the name now; `None` where there is nothing.
-    pub(super) fn look(destination: &Destination) -> Option<Self> {
+    pub(super) fn read(destination: &Destination) -> Option<Self> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = &destination.directory;
         let file = rustix::fs::openat(directory, &destination.name, flags, Mode::empty()).ok()?;
@@ -67,10 +67,11 @@ impl Replaced {
             }
         }
         let old = self.stat.st_mode & 0o777;
-        let mode = mode.unwrap_or(Mode::from_raw_mode(match has_group {
-            true => old,
-            // The bits of the group also limit the users that an access list names.
-            false => old & (0o707 | (old & 0o7) << 3),
+        let mode = mode.unwrap_or(Mode::from_raw_mode(if has_group {
+            old
+        } else {
+            // The bits of the group also limit the users that an ACL names.
+            old & (0o707 | (old & 0o7) << 3)
         }));
         rustix::fs::fchmod(to.as_file(), mode).map_err(|errno| fail(errno, "set mode"))?;
         if !left_out.is_empty() {

@@ -13,7 +13,7 @@ const READ_BYTES: u64 = 1 << 20;
 const BLOCK_DEFAULT: u64 = 4096;
 const BLOCK_MAX: u64 = READ_BYTES;
 
-/// Distinguishes data from holes.
+/// Finds data and holes.
 pub(super) trait DataMap {
     /// The end of the range to be read.
     fn size_bytes(&self) -> Result<u64>;
@@ -26,7 +26,7 @@ pub(super) trait DataMap {
 pub(super) struct Piece {
     /// What it is.
     pub span: Span,
-    /// It begins a span; else it continues the last one.
+    /// It begins a span; otherwise it continues the last one.
     pub is_new: bool,
 }
 
@@ -103,7 +103,7 @@ impl<'a> Scan<'a> {
             }
             let Some(data) = data else { break };
             assert!(data.start() >= at && data.end() <= rest.end() && !data.is_empty());
-            if self.look_at(data, visit)?.is_break() {
+            if self.scan_data(data, visit)?.is_break() {
                 return Ok(());
             }
             at = data.end();
@@ -112,7 +112,7 @@ impl<'a> Scan<'a> {
     }
 
     /// Visits the blocks of `data`, counted from its start.
-    fn look_at(&self, data: ByteRange, visit: &mut Visit<'_>) -> Result<ControlFlow<()>> {
+    fn scan_data(&self, data: ByteRange, visit: &mut Visit<'_>) -> Result<ControlFlow<()>> {
         let mut buffer = self.buffer.borrow_mut();
         let mut last = None;
         let mut at = data.start();
@@ -144,7 +144,7 @@ impl<'a> Scan<'a> {
             let done = at - self.range.start();
             self.control.report(Phase::Scan, done, self.range.len());
             if (read as u64) < wanted {
-                // The file was truncated meanwhile.
+                // Another process truncated the file.
                 return Ok(ControlFlow::Break(()));
             }
         }

@@ -14,7 +14,7 @@ const BLOCK: u64 = 512;
 struct Model {
     bytes: Vec<u8>,
     allocated: Mutex<Vec<bool>>,
-    /// The reported size; larger than `bytes` when another process has appended.
+    /// Returned by `size`; larger than `bytes` after an append.
     size: u64,
     punched: Mutex<Vec<ByteRange>>,
 }

@@ -1,4 +1,4 @@
-//! Bytes per second: fixed, or changed while the operation runs.
+//! A rate in bytes per second, fixed or adjustable while the operation runs.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct SharedRate(Arc<AtomicU64>);
 
 impl SharedRate {
-    /// Starts with this number of bytes per second.
+    /// A rate that starts with this value.
     pub fn new(bytes_a_second: NonZeroU64) -> Self {
         Self(Arc::new(AtomicU64::new(bytes_a_second.get())))
     }
 
-    /// Changes to this number of bytes per second.
+    /// Sets the rate from now on.
     pub fn set(&self, bytes_a_second: NonZeroU64) {
         self.0.store(bytes_a_second.get(), Ordering::Relaxed);
     }

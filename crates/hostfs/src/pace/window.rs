@@ -9,7 +9,7 @@ const MEASURE: Duration = Duration::from_millis(10);
 /// How long a window that others compete with is left alone.
 const HOLD: Duration = Duration::from_secs(1);
 const WINDOW_MIN: u64 = 256 << 10;
-const WINDOW_START: u64 = 4 << 20;
+const WINDOW_INITIAL: u64 = 4 << 20;
 /// Measured on virtio and NVMe: deeper queues bring nothing.
 const WINDOW_MAX: u64 = 16 << 20;
 const REQUESTS: u64 = 8;
@@ -18,7 +18,7 @@ const REQUEST_MIN: u64 = 64 << 10;
 pub(crate) const REQUEST_MAX: u64 = 2 << 20;
 
 /// How long to wait for a request to end before looking for a cancel again.
-const LOOK_AGAIN: Duration = Duration::from_millis(20);
+const RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(super) struct Window {
     bytes: u64,
@@ -33,7 +33,7 @@ pub(super) struct Window {
 impl Window {
     pub(super) fn new(now: Instant) -> Self {
         Self {
-            bytes: WINDOW_START,
+            bytes: WINDOW_INITIAL,
             measured_from: now,
             measured_bytes: 0,
             stepped_down: None,
@@ -46,7 +46,7 @@ impl Window {
         if in_flight_bytes == 0 || in_flight_bytes + request <= self.bytes {
             Admission::Now(request as u32)
         } else {
-            Admission::Later(LOOK_AGAIN)
+            Admission::Later(RETRY_INTERVAL)
         }
     }
 
@@ -130,13 +130,19 @@ mod tests {
             now += latency;
             window.completed(now, window.bytes);
         }
-        assert!(window.bytes >= WINDOW_START / 2, "{}", window.bytes);
+        assert!(window.bytes >= WINDOW_INITIAL / 2, "{}", window.bytes);
     }
 
     #[test]
     fn full_window_admits_nothing_more() {
         let window = Window::new(Instant::now());
-        assert_eq!(window.admit(WINDOW_START), Admission::Later(LOOK_AGAIN));
-        assert!(matches!(window.admit(WINDOW_START / 2), Admission::Now(_)));
+        assert_eq!(
+            window.admit(WINDOW_INITIAL),
+            Admission::Later(RETRY_INTERVAL)
+        );
+        assert!(matches!(
+            window.admit(WINDOW_INITIAL / 2),
+            Admission::Now(_)
+        ));
     }
 }

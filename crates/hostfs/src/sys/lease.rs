@@ -1,10 +1,10 @@
-//! `F_SETLEASE`: notification before another process opens the file.
+//! `F_SETLEASE`: notification before another process opens a file.
 //!
-//! A write lease is granted only while no other process has the file open. A process that opens it
-//! later waits in the kernel (up to `/proc/sys/fs/lease-break-time`, 45 s) until the lease is
-//! released. The kernel notifies the holder by a signal; a library cannot claim one, so it is
-//! redirected to `SIGURG`, which is ignored by default, and the lease is polled instead:
-//! `F_GETLEASE` returns the type that a waiting opener requires.
+//! A write lease is granted only while no other process has the file open. A later open waits in
+//! the kernel (up to `/proc/sys/fs/lease-break-time`, 45 s) until the lease is released. The kernel
+//! notifies the holder by a signal; a library cannot claim one, so it is redirected to `SIGURG`,
+//! which is ignored by default, and the lease is polled: `F_GETLEASE` returns the type that a
+//! waiting opener requests.
 
 use std::fs::File;
 use std::io;
@@ -41,8 +41,8 @@ fn owner(file: &File, command: libc::c_int, owner: &mut Owner) -> io::Result<()>
     }
 }
 
-/// A write lease, released on drop. The open file may be shared with the caller: its own lease,
-/// signal and owner are restored.
+/// A write lease, released on drop. The caller may have a lease of its own on the open file: its
+/// lease, signal and owner are restored.
 pub(crate) struct WriteLease<'f> {
     file: &'f File,
     lease: libc::c_int,
@@ -51,8 +51,8 @@ pub(crate) struct WriteLease<'f> {
 }
 
 impl<'f> WriteLease<'f> {
-    /// Takes the lease. `EAGAIN`: another process has the file open. `EINVAL`: the file system has
-    /// no leases. `EACCES`: the file belongs to another user.
+    /// Takes the lease. `EAGAIN`: another process has the file open. `EINVAL`: the file
+    /// system has no leases. `EACCES`: the file is another user's.
     pub(crate) fn take(file: &'f File) -> io::Result<Self> {
         let mut before = Owner::default();
         owner(file, F_GETOWN_EX, &mut before)?;
@@ -104,7 +104,7 @@ mod tests {
         let fresh = state();
         drop(WriteLease::take(file).unwrap());
         assert_eq!(state(), fresh);
-        // A caller with a lease of its own, notified by a signal of its choice.
+        // A caller with its own lease and its own choice of signal.
         fcntl(file, F_SETSIG, libc::SIGWINCH).unwrap();
         fcntl(file, libc::F_SETLEASE, libc::F_WRLCK).unwrap();
         let own = state();

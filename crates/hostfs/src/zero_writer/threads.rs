@@ -1,8 +1,8 @@
 //! Writes from threads: a few with direct I/O if io_uring is unavailable, or a single one through
 //! the page cache, which keeps the order.
 //!
-//! The caller waits for a channel and not for the disk, so progress continues and signals are
-//! handled even while a write hangs.
+//! The caller waits for a channel, not for the disk, so it reports progress and handles signals
+//! even while a write hangs.
 
 use std::io;
 use std::sync::mpsc::{Receiver, Sender, channel};

@@ -1,6 +1,6 @@
 //! Finding free runs in a group.
 //!
-//! All searches use the blocks `from..to` only; a run that extends further is clipped.
+//! All searches check only the blocks `from..to`; a longer run is truncated there.
 
 use super::{GroupBits, Shape, WORD_ORDER, order_within};
 

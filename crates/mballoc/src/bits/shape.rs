@@ -7,7 +7,7 @@ use super::WORD_ORDER;
 /// Orders 0 to 19: the largest group has 2^19 blocks.
 pub(crate) const ORDERS: usize = 20;
 
-/// Layout of a group's summary.
+/// The layout of a group's summary.
 #[derive(Clone, Debug)]
 pub(crate) struct Shape {
     blocks: u32,
@@ -73,6 +73,7 @@ impl Shape {
     }
 }
 
+#[cfg(feature = "ablation")]
 /// The order of which every run has `count` blocks.
 pub(crate) fn order_for(count: u32) -> usize {
     (u32::BITS - count.saturating_sub(1).leading_zeros()) as usize

@@ -1,12 +1,12 @@
 //! Classes of runs by their length.
 //!
-//! Up to 15 blocks each length is a class of its own; then each order (2^k to 2^(k+1) - 1 blocks)
-//! has 8, so that the runs of a class differ by less than an eighth; from 2^16 blocks on, which
-//! only file systems of 64 KiB blocks have, an order is one class.
+//! Each length up to 15 blocks is a class of its own. Above that each order (2^k to 2^(k+1) - 1
+//! blocks) has 8 classes, so that the runs of a class differ by less than an eighth. From 2^16
+//! blocks on, which occur only with blocks of 64 KiB, an order is one class.
 //!
-//! The width decides how a disk ages. Where a request can only ask for the right order, remainders
-//! eat up the long runs: a disk that is 90% full has none after a million creates and deletes. With
-//! 4 classes an order most stay, with 8 nearly as many as with the true best fit.
+//! The width determines how a disk ages. If a request can select only the order, remainders consume
+//! the long runs: a disk that is 90% full has none after a million creates and deletes. With 4
+//! classes per order most stay, with 8 nearly as many as with a true best fit.
 
 /// Classes an order has, as a power of two.
 const SPLIT: u32 = 3;
@@ -80,6 +80,7 @@ impl ClassMask {
         Self(self.0 & !other.0)
     }
 
+    #[cfg(feature = "ablation")]
     /// The largest class alone.
     pub(crate) fn only_largest(self) -> Self {
         Self(self.largest().map_or(0, |class| 1 << class))

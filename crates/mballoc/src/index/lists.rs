@@ -1,5 +1,5 @@
-//! The lists of groups that the kernel had before its order lists became xarrays: one a order, each
-//! behind a lock, in the order of insertion. Kept to be measured against.
+//! The order lists of the kernel before they became xarrays: one list per order, each with a lock,
+//! in insertion order. Compiled for comparison only.
 
 use hashlink::LinkedHashSet;
 
@@ -18,7 +18,7 @@ impl OrderLists {
         }
     }
 
-    /// Moves a group whose longest run is of another class now.
+    /// Moves a group whose longest run changed its class.
     pub(crate) fn change(&self, group: u32, from: Option<usize>, to: Option<usize>) {
         let (from, to) = (from.map(order_of), to.map(order_of));
         if from == to {
@@ -32,7 +32,7 @@ impl OrderLists {
         }
     }
 
-    /// The first group of the lowest list from `order` on that has one for which `good` holds.
+    /// The first group that satisfies `good` in the lists from `order` on.
     pub(crate) fn find(&self, order: usize, mut good: impl FnMut(u32) -> bool) -> Option<u32> {
         self.lists[order.min(ORDERS)..].iter().find_map(|list| {
             // Checked under the lock, as in the kernel.

@@ -1,13 +1,13 @@
-//! An ordered set of group numbers: finds the next member from any number on, without a lock.
+//! A lock-free ordered set of group numbers, which finds the next member from any number on.
 //!
-//! A tree with 64 children per node: a bit of a leaf stands for a group, a bit above for a
-//! non-empty word. Members are set and cleared by atomic operations on single words, so a level may
-//! temporarily disagree with the one below it:
-//! - a bit above an empty word sends a search on to the next word;
-//! - a member that was just added may be missed, one that was just removed may be found.
+//! A tree with 64 children per node: a leaf bit represents a group, a bit above it a nonempty word.
+//! Members are set and cleared by atomic operations on single words, so a level may temporarily
+//! differ from the one below it:
+//! - a bit above an empty word makes a search continue with the next word;
+//! - a search may miss a member being added, or find one being removed.
 //!
-//! Without concurrent changes the levels agree (`check`): a thread that empties a word or fills an
-//! empty one writes the bit above, then reads the word again, and repeats until both match
+//! When no thread changes the set, the levels agree (`check`): a thread that empties a word or
+//! fills an empty one writes the bit above, reads the word again, and repeats until both agree
 //! ([`settle`]).
 
 use crate::segments::Segments;
@@ -74,8 +74,8 @@ impl OrderedSet {
                 if level == 0 {
                     return u32::try_from(at).ok();
                 }
-                // Into the word that this bit stands for; should it be empty meanwhile, the search
-                // goes up again.
+                // Descends to the word of this bit; if that has become empty, the search ascends
+                // again.
                 level -= 1;
                 at *= 64;
                 continue;
@@ -88,7 +88,7 @@ impl OrderedSet {
         }
     }
 
-    /// Compares the levels; only without concurrent changes.
+    /// Compares the levels, while no thread changes the set.
     pub(crate) fn check(&self) -> Result<(), String> {
         for level in 1..LEVELS {
             let mut at = 0;
@@ -111,7 +111,7 @@ impl OrderedSet {
             .expect("a member below the capacity")
     }
 
-    /// Brings the levels above the word of bit `at` up to date. Whether the top one was or became
+    /// Updates the levels above the word of bit `at`. Returns whether the top one was or became
     /// empty.
     fn settle_above(&self, level: usize, at: usize) -> bool {
         if level + 1 == LEVELS {
@@ -130,18 +130,18 @@ impl OrderedSet {
     }
 }
 
-/// Writes to bit `bit` of `above` whether what it stands for is filled, until that is still so
-/// afterwards. Whether `above` was or became empty.
+/// Writes bit `bit` of `above` until it agrees with `filled`. Returns whether `above` was or became
+/// empty.
 fn settle(above: &AtomicU64, bit: usize, filled: impl Fn() -> bool) -> bool {
     let mask = 1 << bit;
     let mut changed = false;
     loop {
-        // Written even where it seems to be right: so the last to write sees what all before it had
-        // done.
+        // Written even if it is already right, so that the last writer sees all earlier changes.
         let is = filled();
-        changed |= match is {
-            true => above.fetch_or(mask, Ordering::AcqRel) == 0,
-            false => above.fetch_and(!mask, Ordering::AcqRel) & !mask == 0,
+        changed |= if is {
+            above.fetch_or(mask, Ordering::AcqRel) == 0
+        } else {
+            above.fetch_and(!mask, Ordering::AcqRel) & !mask == 0
         };
         if filled() == is {
             return changed;

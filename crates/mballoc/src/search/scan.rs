@@ -1,13 +1,13 @@
-//! One request on its way through the criteria.
+//! One search through the criteria.
 
 use super::Plan;
-use crate::bits::{Run, order_for};
+use crate::bits::Run;
+#[cfg(feature = "ablation")]
+use crate::bits::order_for;
 use crate::group::Loaded;
 use crate::index::{CLASSES, class_of, shortest_of};
-use crate::options::Policy;
 use crate::request::{Alignment, Goal, RequestFlags};
 use crate::shared::Shared;
-use crate::sync::Ordering;
 use crate::{Block, BlockRange, GroupNumber};
 
 const POWER_OF_TWO: usize = 0;
@@ -16,21 +16,21 @@ const BEST_AVAILABLE: usize = 2;
 const GOAL_LENGTH_SLOW: usize = 3;
 const ANY_FREE: usize = 4;
 
-/// Groups that a criterion searches before it gives up.
+/// Groups that a criterion scans at most.
 const GROUPS_MAX: u32 = 64;
-/// Groups that are searched for a class of which not every run suffices.
+/// Groups scanned in a class in which some runs are too short.
 const TIGHT_GROUPS_MAX: u32 = 16;
-/// Bitmaps that one request reads before it takes what the groups in memory have.
+/// Bitmaps that one request reads before it uses only the groups in memory.
 const LOADS_MAX: u32 = 8;
-/// Runs that are compared in one group for the longest.
+/// Runs of one group that are compared to find the longest.
 const LONGEST_TRIES: usize = 64;
-/// Runs of higher classes that are passed over in one group.
+/// Runs of higher classes that are skipped in one group.
 const FITTING_TRIES: usize = 10000;
 
 pub(super) struct Search<'a> {
     shared: &'a Shared,
     plan: &'a Plan,
-    /// Groups below this may be searched.
+    /// One past the last group that may be scanned.
     end: u32,
     start: u32,
     /// Block of the start group to begin at.
@@ -39,7 +39,7 @@ pub(super) struct Search<'a> {
     loads: u32,
 }
 
-/// A search for `length` blocks in groups of one class.
+/// A scan for `length` blocks in groups of one class.
 #[derive(Clone, Copy)]
 struct Scan {
     criterion: usize,
@@ -49,12 +49,12 @@ struct Scan {
     runs: Runs,
 }
 
-/// Which of a group's runs will do.
+/// Which runs of a group are accepted.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Runs {
-    /// Those of the class that the group was found by.
+    /// Runs of the class by which the group was found.
     OfClass,
-    /// Longer ones too, if the group has none of the class.
+    /// Longer runs too, if the group has none of the class.
     OfClassOrLonger,
 }
 
@@ -71,13 +71,12 @@ impl<'a> Search<'a> {
             None => groups,
         };
         let stream = plan.flags.contains(RequestFlags::STREAM);
-        let (start, start_at) = match plan.goal {
-            Goal::Anywhere if shared.policy() == Policy::Rotating => {
-                (shared.rotation.load(Ordering::Relaxed), 0)
-            }
+        let rotation = shared.rotation_start();
+        let (start, start_at) = match (plan.goal, rotation) {
+            (Goal::Anywhere, Some(group)) => (group, 0),
             _ if stream => (shared.goals.get(plan.owner, groups, &shared.counters), 0),
-            Goal::Anywhere => (0, 0),
-            Goal::Follow(block) | Goal::Near(block) => geometry
+            (Goal::Anywhere, None) => (0, 0),
+            (Goal::Follow(block) | Goal::Near(block), _) => geometry
                 .locate(block)
                 .map_or((0, 0), |(group, at)| (group.0, at)),
         };
@@ -97,7 +96,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Whether the search began in `group` because that is the stream goal.
+    /// Whether `group` is the stream goal at which the search began.
     pub(super) fn began_at_stream_goal(&self, group: u32) -> bool {
         self.stream && group == self.start
     }
@@ -105,9 +104,9 @@ impl<'a> Search<'a> {
     pub(super) fn run(&mut self) -> Option<BlockRange> {
         let length = self.plan.length.min(self.shared.shape.blocks());
         let wanted = self.plan.wanted.min(length);
-        self.know_start(length);
+        self.load_start(length);
         self.by_length(length)
-            .or_else(|| self.claimed(length))
+            .or_else(|| self.unloaded(length))
             .or_else(|| self.best_available(wanted, length))
             .or_else(|| self.scan_up(GOAL_LENGTH_SLOW, class_of(wanted), wanted))
             .or_else(|| self.any_free())
@@ -115,22 +114,19 @@ impl<'a> Search<'a> {
 
     /// The first two criteria.
     fn by_length(&mut self, length: u32) -> Option<BlockRange> {
-        let criterion = match length.is_power_of_two() {
-            true => POWER_OF_TWO,
-            false => GOAL_LENGTH_FAST,
-        };
-        // A run that is longer by the alignment less one has an aligned place.
-        let roomy = match self.plan.alignment {
+        let criterion = criterion_for(length);
+        // A run that is longer by the alignment minus one has an aligned start.
+        let sufficient = match self.plan.alignment {
             Alignment::Any => length,
             Alignment::Preferred(unit) | Alignment::Required(unit) => {
                 length.saturating_add(unit - 1)
             }
         };
-        let class = class_of(roomy.min(self.shared.shape.blocks()));
-        if shortest_of(class) == roomy {
+        let class = class_of(sufficient.min(self.shared.shape.blocks()));
+        if shortest_of(class) == sufficient {
             return self.scan_up(criterion, class, length);
         }
-        // Of its own class some runs are too short; all of the next will do.
+        // Some runs of this class are too short; all runs of the next are long enough.
         let tight = Scan {
             criterion,
             class,
@@ -142,51 +138,47 @@ impl<'a> Search<'a> {
             .or_else(|| self.scan_up(criterion, class + 1, length))
     }
 
-    /// Reads the bitmap of the start group, so that it is not passed over for a known one
-    /// elsewhere.
-    fn know_start(&mut self, length: u32) {
+    /// Reads the bitmap of the start group, so that a loaded group elsewhere is not preferred to
+    /// it.
+    fn load_start(&mut self, length: u32) {
         if self.start < self.end
             && self.shared.group(self.start).free() >= length
             && let Some(mut group) = self.shared.try_group(self.start)
-            && group.is_untouched()
+            && group.is_unloaded()
         {
             group.load();
             self.loads += 1;
         }
     }
 
-    /// A few of the groups that are not read yet: those with most free blocks are the likeliest to
-    /// have a run of the length.
-    fn claimed(&mut self, length: u32) -> Option<BlockRange> {
+    /// Scans a few unloaded groups: those with most free blocks are the likeliest to have the run.
+    fn unloaded(&mut self, length: u32) -> Option<BlockRange> {
         let scan = Scan {
-            criterion: match length.is_power_of_two() {
-                true => POWER_OF_TWO,
-                false => GOAL_LENGTH_FAST,
-            },
+            criterion: criterion_for(length),
             class: class_of(length),
             length,
             groups_max: LOADS_MAX,
             runs: Runs::OfClassOrLonger,
         };
-        self.scan_claims(scan, length)
+        self.scan_unloaded(scan, length)
     }
 
-    /// Searches unread groups with at least `least` free blocks.
-    fn scan_claims(&mut self, mut scan: Scan, least: u32) -> Option<BlockRange> {
+    /// Scans unloaded groups with at least `least` free blocks.
+    fn scan_unloaded(&mut self, mut scan: Scan, least: u32) -> Option<BlockRange> {
         let shared = self.shared;
-        let orders = least.ilog2() as usize..shared.index.claim_orders();
+        let orders = least.ilog2() as usize..shared.index.unloaded_orders();
         for order in orders.rev() {
             for (from, to) in [(self.start, self.end), (0, self.start)] {
                 let mut at = from;
                 while scan.groups_max > 0
-                    && let Some(group) = shared.index.next_claim(order, at, to)
+                    && let Some(group) = shared.index.next_unloaded(order, at, to)
                 {
                     at = group + 1;
                     if shared.group(group).free() < least {
                         continue;
                     }
                     scan.groups_max -= 1;
-                    if let Some(range) = self.look_into(group, scan) {
+                    if let Some(range) = self.scan_group(group, scan) {
                         return Some(range);
                     }
                 }
@@ -195,7 +187,7 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// As long as the longest run is for certain, when that is at least what the caller wants.
+    /// The length that the longest run certainly has, if the caller wants no more than that.
     fn best_available(&mut self, wanted: u32, length: u32) -> Option<BlockRange> {
         let class = self.shared.index.highest_filled(CLASSES)?;
         let longest = shortest_of(class);
@@ -206,8 +198,8 @@ impl<'a> Search<'a> {
         self.scan_up(BEST_AVAILABLE, class_of(best), best)
     }
 
-    /// The last criterion: from the groups with the longest runs down to those that can hold the
-    /// minimum, then in every group that is not read yet.
+    /// The last criterion: from the groups with the longest runs down to those with the minimum,
+    /// then every unloaded group.
     fn any_free(&mut self) -> Option<BlockRange> {
         let minimum = self.plan.minimum;
         let mut scan = Scan {
@@ -225,10 +217,10 @@ impl<'a> Search<'a> {
                 return Some(range);
             }
         }
-        self.scan_claims(scan, minimum)
+        self.scan_unloaded(scan, minimum)
     }
 
-    /// Searches groups of `class` and up, where every run suffices.
+    /// Scans groups of `class` and higher, where every run is long enough.
     fn scan_up(&mut self, criterion: usize, class: usize, length: u32) -> Option<BlockRange> {
         let mut scan = Scan {
             criterion,
@@ -237,15 +229,16 @@ impl<'a> Search<'a> {
             groups_max: GROUPS_MAX,
             runs: Runs::OfClassOrLonger,
         };
-        if self.shared.policy() == Policy::Linear {
+        if self.shared.scans_linearly() {
             return self.scan(Scan {
                 groups_max: u32::MAX,
                 ..scan
             });
         }
+        #[cfg(feature = "ablation")]
         if let Some(lists) = self.shared.index.lists()
             && let Some(group) = lists.find(order_for(length), |group| group < self.end)
-            && let Some(range) = self.look_into(group, scan)
+            && let Some(range) = self.scan_group(group, scan)
         {
             return Some(range);
         }
@@ -265,8 +258,8 @@ impl<'a> Search<'a> {
         self.scan_counted(&mut scan)
     }
 
-    /// Searches groups of the class, or with the linear policy those of higher classes too.
-    /// Decrements `groups_max`.
+    /// Scans groups of the class, with the linear policy also those of higher classes. Decrements
+    /// `groups_max`.
     fn scan_counted(&mut self, scan: &mut Scan) -> Option<BlockRange> {
         for (from, to) in [(self.start, self.end), (0, self.start)] {
             let mut at = from;
@@ -275,7 +268,7 @@ impl<'a> Search<'a> {
             {
                 at = group + 1;
                 scan.groups_max -= 1;
-                if let Some(range) = self.look_into(group, *scan) {
+                if let Some(range) = self.scan_group(group, *scan) {
                     return Some(range);
                 }
             }
@@ -283,16 +276,16 @@ impl<'a> Search<'a> {
         None
     }
 
-    /// The next group to search, from `from` on, before `end`.
+    /// The next group to scan, from `from` on, before `end`.
     fn next(&self, class: usize, from: u32, end: u32) -> Option<u32> {
         let shared = self.shared;
-        if shared.policy() == Policy::Linear {
+        if shared.scans_linearly() {
             return (from..end).find(|&group| shared.group(group).reaches(class));
         }
         shared.index.next(class, from, end)
     }
 
-    fn look_into(&mut self, number: u32, mut scan: Scan) -> Option<BlockRange> {
+    fn scan_group(&mut self, number: u32, mut scan: Scan) -> Option<BlockRange> {
         let shared = self.shared;
         let last = scan.criterion == ANY_FREE;
         let mut group = if last {
@@ -300,12 +293,12 @@ impl<'a> Search<'a> {
         } else {
             shared.try_group(number)?
         };
-        if group.is_untouched() {
+        if group.is_unloaded() {
             if self.loads >= LOADS_MAX && !last {
                 return None;
             }
             self.loads += 1;
-            // Where its runs belong is known only now.
+            // The classes of its runs are known only now.
             scan.runs = Runs::OfClassOrLonger;
         }
         shared.counters.group_scanned(scan.criterion);
@@ -335,9 +328,10 @@ impl<'a> Search<'a> {
         if self.plan.alignment != Alignment::Any {
             return self.aligned_run(loaded, first, scan.length, from, to);
         }
-        let below = match self.shared.policy() {
-            Policy::Linear => u32::MAX,
-            _ => shortest_of(scan.class + 1),
+        let below = if self.shared.scans_linearly() {
+            u32::MAX
+        } else {
+            shortest_of(scan.class + 1)
         };
         let shape = &self.shared.shape;
         let run = loaded
@@ -346,7 +340,7 @@ impl<'a> Search<'a> {
         (run.count < below || scan.runs == Runs::OfClassOrLonger).then_some(run)
     }
 
-    /// The longest run, when it is of any use.
+    /// The longest run of at least the minimum.
     fn any_run(&self, loaded: &Loaded, first: Block, to: u32) -> Option<Run> {
         let shape = &self.shared.shape;
         let least = self.plan.minimum;
@@ -362,7 +356,7 @@ impl<'a> Search<'a> {
             .or_else(|| loaded.bits.next_run(shape, least, 0, to))
     }
 
-    /// The first run of at least `least` blocks that begins where the alignment wants it.
+    /// The first aligned run of at least `least` blocks.
     fn aligned_run(
         &self,
         loaded: &Loaded,
@@ -389,5 +383,13 @@ impl<'a> Search<'a> {
             }
             at = run.end();
         }
+    }
+}
+
+fn criterion_for(length: u32) -> usize {
+    if length.is_power_of_two() {
+        POWER_OF_TWO
+    } else {
+        GOAL_LENGTH_FAST
     }
 }

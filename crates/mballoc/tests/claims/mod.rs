@@ -16,7 +16,7 @@ impl Claims {
         }
     }
 
-    /// Blocks that a thread has allocated: they had no owner.
+    /// Blocks that a thread got: no other thread has them.
     pub fn take(&self, range: BlockRange) {
         for block in range.start().0..range.end().0 {
             let before = self.taken[block as usize].swap(true, Ordering::Relaxed);

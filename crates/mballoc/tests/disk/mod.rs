@@ -6,11 +6,10 @@ use std::sync::{Arc, Mutex};
 use extant_mballoc::{BitmapSource, Block, Geometry, GroupNumber};
 use extant_space::Result;
 
-/// Bitmaps of groups as in a file system: bits of used blocks are set, those past a group's end
-/// too.
+/// Bitmaps of groups as a file system has them: bits of used blocks are set, those past a group's
+/// end too.
 ///
-/// With the standard library's lock, also under the model checker: no thread blocks while holding
-/// it.
+/// Of the standard library's lock, also under the model checker: no thread blocks with it held.
 #[derive(Clone)]
 pub struct Disk {
     bitmaps: Arc<Mutex<Vec<Vec<u64>>>>,
@@ -26,8 +25,8 @@ impl Disk {
         disk
     }
 
-    /// Formats `groups`, as before the allocator grows to them. Others stay, also a last one that
-    /// becomes longer: the allocator knows what is added there.
+    /// Makes `groups` again, as before the allocator grows to them. Others stay, also a last one
+    /// that gets longer: what is added there the allocator knows.
     pub fn format(&self, groups: Range<u32>, geometry: &Geometry, is_used: impl Fn(Block) -> bool) {
         let mut bitmaps = self.bitmaps.lock().unwrap();
         bitmaps.truncate(groups.start as usize);

@@ -52,9 +52,9 @@ pub enum Event {
     Discarded(Index),
     ReleaseWindows(Option<Index>),
     SetPolicy(Policy),
-    /// All free runs are visited, which loads all bitmaps.
+    /// All free runs are visited, and with them all bitmaps loaded.
     Walk,
-    /// Free runs between two positions of a group are withheld for a moment.
+    /// Free runs between two places of a group are taken out for a short discard.
     Withhold {
         group: Index,
         from: Index,
@@ -63,7 +63,7 @@ pub enum Event {
         runs_max: usize,
     },
     Grow(u64),
-    /// To this number of thousandths of the disk, or from 1000 on of the free space at its end.
+    /// To this number of thousandths of the disk, or from 1000 on of what is free at its end.
     Shrink(u64),
 }
 

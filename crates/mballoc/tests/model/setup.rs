@@ -80,8 +80,14 @@ pub fn parts() -> Vec<(&'static str, Options)> {
     let large = Reservation::DEFAULT;
     vec![
         ("default", default()),
-        ("before the patches", small(Options::before_the_series())),
-        ("with the patches", small(Options::after_the_series())),
+        (
+            "before the scalability patches",
+            small(Options::before_scalability_patches()),
+        ),
+        (
+            "after the scalability patches",
+            small(Options::after_scalability_patches()),
+        ),
         (
             "linear",
             Options {

@@ -9,7 +9,7 @@ use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
 use extant_mballoc::{
-    Allocator, Block, BlockRange, Geometry, Options, Owner, TransactionId, WithheldBlocks,
+    Allocator, Block, BlockRange, Geometry, InFlightDiscard, Options, Owner, TransactionId,
 };
 use extant_space::{ErrorKind, Result};
 
@@ -17,16 +17,16 @@ use crate::disk::Disk;
 use crate::event::Event;
 use crate::setup::{Pattern, Setup};
 
-/// The owner of a block.
+/// The state of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cell {
-    /// None, though it may be in a window.
+    /// Free, possibly in a window.
     Free,
     /// A file, open or not; 0 for those that were on the disk before.
     Owned(u64),
-    /// None, once the transaction has committed.
+    /// Free once the transaction has committed.
     Pending(TransactionId),
-    /// None, once its discard is done.
+    /// Free once its discard is done.
     Discarding,
 }
 
@@ -52,7 +52,7 @@ struct World<'a> {
     files: u64,
     running: TransactionId,
     committing: Option<TransactionId>,
-    discarding: Vec<WithheldBlocks<'a>>,
+    discarding: Vec<InFlightDiscard<'a>>,
     counts: Counts,
     /// A request was allowed to take the reserve.
     reserve_used: bool,
@@ -198,7 +198,7 @@ impl<'a> World<'a> {
         let pending = count(|cell| matches!(cell, Cell::Pending(_) | Cell::Discarding));
         assert_eq!(self.allocator.free_blocks(), free, "free blocks");
         assert_eq!(self.allocator.pending_blocks(), pending, "pending blocks");
-        assert!(self.allocator.out_of_use().is_empty());
+        assert!(self.allocator.corrupt_groups().is_empty());
         let mut seen = BTreeSet::new();
         for window in self.windows() {
             for block in blocks(window) {

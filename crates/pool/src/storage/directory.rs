@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use extant_hostfs::{
-    Access, CopyOnWrite, CreateOptions, Durable, FileSystem, FillOrder, Filling, HostFile,
+    Access, ContentOrder, ContentWriter, CopyOnWrite, CreateOptions, Durable, FileSystem, HostFile,
     OnFailure, Pace, remove_soon,
 };
 use extant_space::{Control, Error, ErrorKind, Preallocation, Result};
@@ -165,8 +165,8 @@ impl Storage for DirectoryStorage<'_> {
         let made = match &new.contents {
             None => extant_hostfs::create(&path, &options, control),
             Some(image) => {
-                let filling = Filling {
-                    order: FillOrder::AfterSpace,
+                let filling = ContentWriter {
+                    order: ContentOrder::AfterSpace,
                     fill: &|file, control| image.write_metadata(file, control),
                 };
                 extant_hostfs::create_filled(&path, &options, &filling, control)

@@ -90,8 +90,8 @@ fn buffers_of_calls_and_durable_writes_are_taken_as_well() {
 #[test]
 fn call_that_the_kernel_refuses_has_its_error_and_the_others_are_made() {
     require!(aio());
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("file");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
     std::fs::write(&path, [1; BLOCK]).unwrap();
     // It may not be written to: that is seen when the call is submitted.
     let file = OpenOptions::new().read(true).open(&path).unwrap();

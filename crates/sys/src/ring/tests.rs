@@ -20,8 +20,8 @@ fn uring() -> Requirement {
 }
 
 fn fifo() -> File {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("fifo");
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("fifo");
     mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
     let mut options = OpenOptions::new();
     options.read(true).write(true).open(path).unwrap()

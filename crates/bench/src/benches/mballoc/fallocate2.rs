@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn transaction_commits_when_every_thread_has_left_it() {
         let geometry = disk::geometry(1);
-        let options = Options::before_the_series();
+        let options = Options::before_scalability_patches();
         let allocator = Allocator::open(geometry, options, Fresh(geometry)).unwrap();
         let stage = Stage::new(&allocator, 2);
         let owner = allocator.owner(1, 0);

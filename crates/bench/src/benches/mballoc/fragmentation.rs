@@ -220,7 +220,7 @@ mod tests {
         };
         let (new, old) = (
             extents(Behaviour::default()),
-            extents(Behaviour::before_the_series()),
+            extents(Behaviour::before_scalability_patches()),
         );
         assert!(new >= WRITERS && old > 10 * new, "{new} against {old}");
     }

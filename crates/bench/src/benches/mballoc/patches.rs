@@ -62,7 +62,7 @@ const PATCHES: [Part; 6] = [
 const FURTHER: [Part; 3] = [
     Part {
         name: "stream goals that stay",
-        new: |options| options.stream_goals = StreamGoals::Homes,
+        new: |options| options.stream_goals = StreamGoals::Sticky,
         old: |options| options.stream_goals = StreamGoals::PerCpu,
     },
     Part {
@@ -79,8 +79,8 @@ const FURTHER: [Part; 3] = [
 
 /// Every behaviour that is measured, by its name in the table.
 fn behaviours() -> Vec<(String, Options)> {
-    let before = Options::before_the_series();
-    let mut list = vec![("before the patches".to_owned(), before.clone())];
+    let before = Options::before_scalability_patches();
+    let mut list = vec![("before the series".to_owned(), before.clone())];
     for part in &PATCHES {
         let mut options = before.clone();
         (part.new)(&mut options);
@@ -174,18 +174,20 @@ mod tests {
     }
 
     #[test]
-    fn parts_lead_from_before_the_series_to_after_it_and_to_the_default() {
-        let after = with(&PATCHES, Options::before_the_series(), |part| part.new);
-        assert_eq!(after, Options::after_the_series());
+    fn parts_lead_from_before_scalability_patches_to_after_it_and_to_the_default() {
+        let after = with(&PATCHES, Options::before_scalability_patches(), |part| {
+            part.new
+        });
+        assert_eq!(after, Options::after_scalability_patches());
         assert_eq!(with(&FURTHER, after, |part| part.new), Options::default());
     }
 
     #[test]
     fn parts_lead_back_from_the_default() {
         let after = with(&FURTHER, Options::default(), |part| part.old);
-        assert_eq!(after, Options::after_the_series());
+        assert_eq!(after, Options::after_scalability_patches());
         let before = with(&PATCHES, after, |part| part.old);
-        assert_eq!(before, Options::before_the_series());
+        assert_eq!(before, Options::before_scalability_patches());
     }
 
     #[test]

@@ -40,7 +40,7 @@ impl World<'_> {
         }
     }
 
-    /// Requests an allocation, and records the result after checking it.
+    /// Asks the allocator, and enters what it gives after checking it.
     fn ask<'o>(
         &mut self,
         at: usize,
@@ -55,9 +55,10 @@ impl World<'_> {
             Ok(allocation) => allocation,
             Err(error) => {
                 self.counts.failures += 1;
-                let expected = match valid {
-                    true => ErrorKind::NoSpace,
-                    false => ErrorKind::InvalidArgument,
+                let expected = if valid {
+                    ErrorKind::NoSpace
+                } else {
+                    ErrorKind::InvalidArgument
                 };
                 assert_eq!(error.kind(), expected, "{request:?}: {error}");
                 assert!(!valid || !self.is_possible(request), "{request:?}: {error}");
@@ -174,7 +175,7 @@ impl World<'_> {
             )
     }
 
-    /// Whether there are enough blocks once all windows are released, as they are before a request
+    /// Whether there are enough blocks once all windows are freed, as they are before a request
     /// fails.
     fn is_possible(&self, request: &Request) -> bool {
         let free = self

@@ -67,7 +67,7 @@ impl World<'_> {
         }
         let own = tenant.owner.windows();
         let windows = self.windows();
-        // Windows of others appear as blocks in use until they are released.
+        // Windows of others look like blocks in use, until they are freed.
         let is_wrong = |block: Block| match self.cell(block) {
             Some(Cell::Free) => {
                 own.iter().any(|window| window.contains(block))
@@ -147,7 +147,7 @@ impl World<'_> {
         assert_eq!(self.windows(), []);
     }
 
-    /// Compares the withheld runs of a group, and the reported counts meanwhile.
+    /// Compares what is withheld of a group, and the counters of the disk meanwhile.
     pub(super) fn withhold(
         &self,
         group: &Index,
@@ -170,7 +170,9 @@ impl World<'_> {
         };
         let before = told();
         let minimum = NonZeroU32::new(minimum).unwrap();
-        let withheld = self.allocator.withhold(group, from..to, minimum, runs_max);
+        let withheld = self
+            .allocator
+            .take_for_discard(group, from..to, minimum, runs_max);
         assert_eq!(withheld.ranges(), expected, "withheld runs");
         assert_eq!(told(), (before.0 - blocks, before.1 + blocks));
         assert_eq!(self.allocator.check(), Ok(()));

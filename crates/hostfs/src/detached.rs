@@ -1,13 +1,13 @@
-//! Uninterruptible calls, made by a detached thread or process.
+//! Uninterruptible system calls in detached threads.
 //!
-//! `fdatasync` waits for the disk, and the last `close` of a removed file waits for its blocks to
-//! be freed, with `discard` for the disk as well: 0.25 s per GiB and more. A thread makes them, so
-//! that a cancelled caller returns at once.
+//! `fdatasync` waits for the disk. The last `close` of a removed file waits until its blocks are
+//! freed, with `discard` also for the disk: a quarter of a second per GiB and more. A thread makes
+//! these calls, so that a cancelled operation returns at once.
 //!
-//! A process ends only after all of its threads. A program that must end at once as well becomes
-//! its own helper ([`use_helper`]): it is started again for each call, and that process is left
-//! behind. A library starts no processes by itself: they would run the host's fork handlers, and
-//! appear in its `wait`.
+//! A process exits only after all of its threads. A program that has to exit at once becomes its
+//! own helper ([`use_helper`]): it is started again for each call, and that process is left behind.
+//! A library starts no processes by itself: they would run the fork handlers of the host program
+//! and appear in its `wait`.
 
 use std::convert::Infallible;
 use std::ffi::OsStr;
@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// What the helper is started as: its first argument.
+/// The name (`argv[0]`) under which the helper is started.
 pub const HELPER: &str = "extant-helper";
 const HOLD: &str = "hold";
 const SYNC: &str = "sync";
@@ -33,13 +33,13 @@ static HAS_HELPER: AtomicBool = AtomicBool::new(false);
 /// Helpers that may not have ended, to be reaped.
 static STARTED: Mutex<Vec<Child>> = Mutex::new(Vec::new());
 
-/// From now on slow calls are made by processes of this program, which must run [`help`] when it is
-/// started as [`HELPER`].
+/// Makes helper processes of this program perform slow calls from now on. The program must run
+/// [`help`] when it is started as [`HELPER`].
 pub fn use_helper() {
     HAS_HELPER.store(true, Ordering::Relaxed);
 }
 
-/// The whole program when it was started as [`HELPER`]: `task` is its second argument.
+/// The main function of a process started as [`HELPER`]; `task` is its second argument.
 pub fn help(task: Option<&OsStr>) -> ExitCode {
     let (stdin, mut stdout) = (io::stdin(), io::stdout());
     if task == Some(OsStr::new(HOLD)) {
@@ -57,14 +57,14 @@ pub fn help(task: Option<&OsStr>) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Starts the helper; `None` where there is none.
+/// Starts the helper; `None` if the program has none.
 fn start(task: &str, input: OwnedFd, output: OwnedFd) -> Option<()> {
     if !HAS_HELPER.load(Ordering::Relaxed) {
         return None;
     }
     let mut command = Command::new("/proc/self/exe");
     command.arg0(HELPER).arg(task);
-    // Ctrl-C is not for it, and it keeps no directory in use.
+    // It must not receive Ctrl-C, nor keep a directory busy.
     command.process_group(0).current_dir("/");
     command.stdin(input).stdout(output).stderr(Stdio::null());
     let child = command.spawn().ok()?;
@@ -74,15 +74,15 @@ fn start(task: &str, input: OwnedFd, output: OwnedFd) -> Option<()> {
     Some(())
 }
 
-/// Keeps a file open in another place while it lives. Dropping it last, after the file, does not
-/// wait.
+/// Keeps a file open in a detached thread or process. A caller that drops it after the file does
+/// not wait for the last close.
 pub(crate) enum Holder {
     Process { _go: PipeWriter },
     Thread { _go: Sender<Infallible> },
 }
 
-/// Keeps `file` open in another place until the result is dropped. `None`, without effect, if that
-/// is not possible.
+/// Keeps `file` open in a detached thread or process until the result is dropped; `None` when none
+/// can be started.
 pub(crate) fn hold(file: &File) -> Option<Holder> {
     let (wait, go) = io::pipe().ok()?;
     if start(HOLD, wait.into(), file.try_clone().ok()?.into()).is_some() {
@@ -99,7 +99,7 @@ pub(crate) fn hold(file: &File) -> Option<Holder> {
     Some(Holder::Thread { _go: go })
 }
 
-/// An `fdatasync` under way elsewhere.
+/// An `fdatasync` in a detached thread or process.
 pub(crate) enum Sync {
     Process(PipeReader),
     Thread(Receiver<io::Result<()>>),
@@ -108,17 +108,17 @@ pub(crate) enum Sync {
 impl Sync {
     /// Starts it.
     pub(crate) fn start(file: &File) -> io::Result<Self> {
-        let (answer, tell) = io::pipe()?;
-        if start(SYNC, file.try_clone()?.into(), tell.into()).is_some() {
+        let (answer, sender) = io::pipe()?;
+        if start(SYNC, file.try_clone()?.into(), sender.into()).is_some() {
             return Ok(Self::Process(answer));
         }
         let file = file.try_clone()?;
-        let (tell, answer) = channel();
+        let (sender, answer) = channel();
         let sync = move || {
             let result = file.sync_data();
-            // The file is closed here before the answer is known.
+            // The file is closed before the result is known.
             drop(file);
-            let _ = tell.send(result);
+            let _ = sender.send(result);
         };
         let thread = thread::Builder::new().name("extant-sync".to_owned());
         thread.spawn(sync)?;
@@ -127,7 +127,7 @@ impl Sync {
 
     /// Its result; `None` when there is none within `timeout`.
     pub(crate) fn wait(&mut self, timeout: Duration) -> Option<io::Result<()>> {
-        // Nothing is known of a sync whose thread or process has ended without a word.
+        // The outcome of a sync is unknown when its thread or process ended without a result.
         let unknown = || Err(io::Error::from_raw_os_error(libc::EIO));
         match self {
             Self::Thread(answer) => match answer.recv_timeout(timeout) {
@@ -170,12 +170,12 @@ mod tests {
     }
 
     #[test]
-    fn sync_elsewhere_answers() {
+    fn detached_sync_returns() {
         answer_of(&tempfile::tempfile().unwrap()).unwrap();
     }
 
     #[test]
-    fn sync_elsewhere_tells_the_error() {
+    fn detached_sync_returns_the_error() {
         let (reader, _writer) = io::pipe().unwrap();
         let error = answer_of(&File::from(OwnedFd::from(reader))).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::EINVAL));

@@ -1,16 +1,15 @@
-//! Yielding to other users of the disk.
+//! Yields the disk to other users.
 //!
-//! Two signals. The activity of others is read from the disk's counters in sysfs, minus this
-//! operation's own. The remaining capacity of the disk is derived from the latency of the
-//! operation's own requests, which are sent one at a time:
-//! - without other users, the next request follows the last;
-//! - with other users, requests of this operation are in flight for at most [`DUTY`] of the time,
-//!   so that their requests seldom meet one, or as many bytes as [`SHARE`] of what the disk does
-//!   for all, whichever is more: a saturated disk queues every request so long that the first rule
-//!   alone would almost stop the operation.
+//! Two signals are used. The I/O of others is the disk's counters in sysfs minus the I/O of this
+//! operation. The load of the disk is the latency of the operation's own requests, which are sent
+//! one at a time:
+//! - without other I/O, the next request follows the last;
+//! - with other I/O, requests of this operation are in flight for at most [`DUTY`] of the time, so
+//!   that other requests seldom queue behind one, or transfer up to [`SHARE`] of the bytes of the
+//!   disk, whichever is more: on a saturated disk each request takes so long that the first rule
+//!   alone would nearly stop the operation.
 //!
-//! Without counters (FUSE, NFS, btrfs) a latency of twice the lowest one seen indicates other
-//! users.
+//! Without counters (FUSE, NFS, btrfs) a latency twice the lowest seen counts as other I/O.
 
 use std::fs;
 use std::path::PathBuf;
@@ -24,19 +23,19 @@ use super::Admission;
 const DUTY: f64 = 0.04;
 /// Share of the disk's bytes that the operation may use beside others.
 const SHARE: f64 = 0.004;
-/// Bytes per second of others that are ignored: a log line, a clock.
-const QUIET_BYTES_A_SECOND: f64 = 262_144.0;
-/// Weight of the newest look in the averages.
-const NEWEST: f64 = 0.2;
+/// Bytes per second of other I/O that are ignored, as of a log.
+const QUIET_BYTES_PER_SECOND: f64 = 262_144.0;
+/// Weight of the newest sample in the averages.
+const SAMPLE_WEIGHT: f64 = 0.2;
 /// How often the counters are read.
-const LOOK: Duration = Duration::from_millis(20);
-/// How long a neighbour is remembered after the last request of his.
-const REMEMBER: Duration = Duration::from_millis(500);
+const SAMPLE_INTERVAL: Duration = Duration::from_millis(20);
+/// How long a monitor is remembered after the last request of his.
+const CONTENTION_TIMEOUT: Duration = Duration::from_millis(500);
 /// Small enough that a request of others waits little behind it.
-const REQUEST_ALONE: u32 = 512 << 10;
-const REQUEST_BESIDE: u32 = 128 << 10;
+const REQUEST_BYTES_UNCONTENDED: u32 = 512 << 10;
+const REQUEST_BYTES_CONTENDED: u32 = 128 << 10;
 /// Where every request waits long in a full queue, its size matters less than its wait.
-const REQUEST_QUEUED: u32 = 2 << 20;
+const REQUEST_BYTES_SATURATED: u32 = 2 << 20;
 /// Longest time without a request: even a disk that never rests gets the work done.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -67,18 +66,18 @@ impl DiskUse {
     }
 }
 
-pub(super) struct Neighbour {
+pub(super) struct ContentionMonitor {
     disk: Option<DiskUse>,
-    /// Bytes of all users at the last reading.
+    /// Bytes of all users at the last sample.
     last: u64,
-    looked: Instant,
+    sampled: Instant,
     /// Bytes of this operation since then.
     own: u64,
-    /// Bytes per second of all other users.
+    /// Bytes per second of other users.
     others_rate: f64,
-    /// When another user was last active.
+    /// When other users last used the disk.
     seen: Option<Instant>,
-    /// Bytes per second that the disk does for all users.
+    /// Bytes per second of all users.
     disk_rate: f64,
     lowest_latency: Duration,
     /// Of the last request.
@@ -86,16 +85,16 @@ pub(super) struct Neighbour {
     next: Instant,
 }
 
-impl Neighbour {
+impl ContentionMonitor {
     pub(super) fn new(disk: Option<DiskUse>, now: Instant) -> Self {
         let last = disk.as_ref().and_then(DiskUse::read).unwrap_or_default();
         Self {
             disk,
             last,
-            looked: now,
+            sampled: now,
             own: 0,
             others_rate: 0.0,
-            // Until the counters are read, another user is assumed.
+            // Assumes other users until the counters show none.
             seen: Some(now),
             disk_rate: 0.0,
             lowest_latency: Duration::MAX,
@@ -106,14 +105,14 @@ impl Neighbour {
 
     pub(super) fn admit(&mut self, now: Instant, in_flight: u32) -> Admission {
         if in_flight > 0 {
-            return Admission::Later(LOOK);
+            return Admission::Later(SAMPLE_INTERVAL);
         }
-        self.look(now);
+        self.sample(now);
         if now < self.next {
             return Admission::Later(self.next - now);
         }
         if self.is_alone(now) {
-            Admission::Now(REQUEST_ALONE)
+            Admission::Now(REQUEST_BYTES_UNCONTENDED)
         } else {
             Admission::Now(self.request_beside())
         }
@@ -122,13 +121,14 @@ impl Neighbour {
     /// One request at a time has to carry [`SHARE`] of the disk's bytes, however long it takes.
     fn request_beside(&self) -> u32 {
         let share = self.disk_rate * SHARE * self.latency.as_secs_f64();
-        (share as u32).clamp(REQUEST_BESIDE, REQUEST_QUEUED)
+        (share as u32).clamp(REQUEST_BYTES_CONTENDED, REQUEST_BYTES_SATURATED)
     }
 
     pub(super) fn completed(&mut self, now: Instant, bytes: u64, latency: Duration) {
         self.own += bytes;
         self.latency = latency;
-        let for_this_size = latency.mul_f64(f64::from(REQUEST_BESIDE) / bytes.max(1) as f64);
+        let for_this_size =
+            latency.mul_f64(f64::from(REQUEST_BYTES_CONTENDED) / bytes.max(1) as f64);
         // Creeps up, so that one lucky request does not count for ever.
         self.lowest_latency = self
             .lowest_latency
@@ -159,12 +159,12 @@ impl Neighbour {
 
     fn is_alone(&self, now: Instant) -> bool {
         self.seen
-            .is_none_or(|seen| now.saturating_duration_since(seen) > REMEMBER)
+            .is_none_or(|seen| now.saturating_duration_since(seen) > CONTENTION_TIMEOUT)
     }
 
-    fn look(&mut self, now: Instant) {
-        let elapsed = now.saturating_duration_since(self.looked);
-        if elapsed < LOOK {
+    fn sample(&mut self, now: Instant) {
+        let elapsed = now.saturating_duration_since(self.sampled);
+        if elapsed < SAMPLE_INTERVAL {
             return;
         }
         let Some(total) = self.disk.as_ref().and_then(DiskUse::read) else {
@@ -173,15 +173,15 @@ impl Neighbour {
         let bytes = total.saturating_sub(self.last);
         let others = bytes.saturating_sub(self.own);
         let average = |old: f64, bytes: u64| {
-            (1.0 - NEWEST) * old + NEWEST * bytes as f64 / elapsed.as_secs_f64()
+            (1.0 - SAMPLE_WEIGHT) * old + SAMPLE_WEIGHT * bytes as f64 / elapsed.as_secs_f64()
         };
         self.disk_rate = average(self.disk_rate, bytes);
         self.others_rate = average(self.others_rate, others);
-        if self.others_rate > QUIET_BYTES_A_SECOND {
+        if self.others_rate > QUIET_BYTES_PER_SECOND {
             self.seen = Some(now);
         }
         self.last = total;
-        self.looked = now;
+        self.sampled = now;
         self.own = 0;
     }
 }
@@ -190,27 +190,27 @@ impl Neighbour {
 mod tests {
     use super::*;
 
-    fn busy_neighbour(disk_rate: f64) -> Neighbour {
-        let mut neighbour = Neighbour::new(None, Instant::now());
-        neighbour.disk_rate = disk_rate;
-        neighbour
+    fn contended_monitor(disk_rate: f64) -> ContentionMonitor {
+        let mut monitor = ContentionMonitor::new(None, Instant::now());
+        monitor.disk_rate = disk_rate;
+        monitor
     }
 
     #[test]
     fn beside_a_light_user_requests_are_in_flight_for_a_twenty_fifth_of_the_time() {
-        let neighbour = busy_neighbour(60e6);
+        let monitor = contended_monitor(60e6);
         let latency = Duration::from_micros(100);
-        let gap = neighbour.gap(u64::from(REQUEST_BESIDE), latency);
+        let gap = monitor.gap(u64::from(REQUEST_BYTES_CONTENDED), latency);
         assert_eq!(gap, Duration::from_micros(2400));
     }
 
     #[test]
     fn beside_a_saturating_user_the_share_keeps_the_work_going() {
-        let mut neighbour = busy_neighbour(2e9);
+        let mut monitor = contended_monitor(2e9);
         let latency = Duration::from_millis(100);
-        neighbour.latency = latency;
-        let request = neighbour.request_beside();
-        let period = latency + neighbour.gap(u64::from(request), latency);
+        monitor.latency = latency;
+        let request = monitor.request_beside();
+        let period = latency + monitor.gap(u64::from(request), latency);
         let rate = f64::from(request) / period.as_secs_f64();
         assert!((7e6..9e6).contains(&rate), "{rate}");
     }
@@ -218,11 +218,11 @@ mod tests {
     #[test]
     fn without_counters_a_doubled_latency_means_somebody_is_there() {
         let start = Instant::now();
-        let mut neighbour = Neighbour::new(None, start);
-        let later = start + REMEMBER * 2;
-        neighbour.completed(later, 128 << 10, Duration::from_micros(100));
-        assert!(neighbour.is_alone(later));
-        neighbour.completed(later, 128 << 10, Duration::from_micros(250));
-        assert!(!neighbour.is_alone(later));
+        let mut monitor = ContentionMonitor::new(None, start);
+        let later = start + CONTENTION_TIMEOUT * 2;
+        monitor.completed(later, 128 << 10, Duration::from_micros(100));
+        assert!(monitor.is_alone(later));
+        monitor.completed(later, 128 << 10, Duration::from_micros(250));
+        assert!(!monitor.is_alone(later));
     }
 }

@@ -1,4 +1,4 @@
-//! What of a range is there, and what is missing.
+//! The survey of a range: written, unwritten and missing parts.
 
 use std::ops::ControlFlow;
 
@@ -6,12 +6,12 @@ use extant_space::{ByteRange, ExtentFlags, ExtentState, Result, SpaceFile};
 
 use crate::file::HostFile;
 use crate::filesystem::{FileSystem, FileSystemKind};
-use crate::written::Target;
+use crate::target::RangeTarget;
 
-/// Read in one chunk if holes cannot be distinguished from data.
-const LOOK_THROUGH: u64 = 1 << 20;
-/// The kernel's write zeroes is tried on so much.
-const TRIAL: u64 = 1 << 20;
+/// Read at a time if the map does not distinguish holes from data.
+const READ_BYTES: u64 = 1 << 20;
+/// Bytes on which the kernel's write zeroes is tried.
+const TRIAL_BYTES: u64 = 1 << 20;
 
 /// Bytes of a range by what is to be done about them.
 #[derive(Clone, Copy, Debug, Default)]
@@ -21,7 +21,7 @@ pub(crate) struct Survey {
     pub(crate) shared_bytes: u64,
 }
 
-pub(crate) fn survey(target: &Target<'_>) -> Result<Survey> {
+pub(crate) fn survey(target: &RangeTarget<'_>) -> Result<Survey> {
     let mut survey = Survey::default();
     target.for_each_extent(&mut |extent| {
         let bytes = extent.logical.len();
@@ -39,11 +39,14 @@ pub(crate) fn survey(target: &Target<'_>) -> Result<Survey> {
 }
 
 /// The piece to try the kernel's write zeroes on.
-pub(crate) fn first_unwritten(target: &Target<'_>) -> Result<Option<ByteRange>> {
+pub(crate) fn first_unwritten(target: &RangeTarget<'_>) -> Result<Option<ByteRange>> {
     let mut found = None;
     target.for_each_extent(&mut |extent| {
         if extent.state == ExtentState::Unwritten {
-            let end = extent.logical.end().min(extent.logical.start() + TRIAL);
+            let end = extent
+                .logical
+                .end()
+                .min(extent.logical.start() + TRIAL_BYTES);
             found = Some(ByteRange::new(extent.logical.start(), end));
             return Ok(ControlFlow::Break(()));
         }
@@ -52,23 +55,23 @@ pub(crate) fn first_unwritten(target: &Target<'_>) -> Result<Option<ByteRange>> 
     Ok(found)
 }
 
-/// The map distinguishes holes and data only, so unwritten space may appear as data. Not in memory:
-/// pages that were never written are holes there.
-pub(crate) fn map_is_blind(file: &HostFile, filesystem: &FileSystem) -> bool {
-    !file.map_source().tells_states() && filesystem.kind != FileSystemKind::Memory
+/// Whether the map shows only holes and data, so that unwritten space may appear as data. Not in
+/// memory, where pages that were never written are holes.
+pub(crate) fn map_hides_unwritten(file: &HostFile, filesystem: &FileSystem) -> bool {
+    !file.map_source().distinguishes_unwritten() && filesystem.kind != FileSystemKind::Memory
 }
 
-/// Visits what is not written. Where the map is blind, what reads as zeros counts as missing:
-/// zeros written over zeros change no data.
+/// Visits the parts that are not written. If the map hides unwritten space, a part that reads as
+/// zeros counts as missing: zeros written over zeros change no data.
 pub(crate) fn for_each(
-    target: &Target<'_>,
-    is_blind: bool,
+    target: &RangeTarget<'_>,
+    hides_unwritten: bool,
     visit: &mut dyn FnMut(ByteRange) -> Result<()>,
 ) -> Result<()> {
-    if is_blind {
-        let mut buffer = vec![0; LOOK_THROUGH as usize];
-        for piece in target.range.chunks(LOOK_THROUGH) {
-            target.check_go_on()?;
+    if hides_unwritten {
+        let mut buffer = vec![0; READ_BYTES as usize];
+        for piece in target.range.chunks(READ_BYTES) {
+            target.check_stop()?;
             let buffer = &mut buffer[..piece.len() as usize];
             let read = target.file.read_at(buffer, piece.start())?;
             for zeros in zero_runs(&buffer[..read]) {

@@ -1,25 +1,25 @@
-//! What an owner was given in the running transaction.
+//! Blocks that an owner allocated in the running transaction.
 //!
-//! No committed state refers to these blocks, so when the same transaction frees them they can be
-//! used at once. Forgetting some is safe: they wait for the commit as all others.
+//! No committed state refers to these blocks, so they can be reused at once when the same
+//! transaction frees them. Forgetting some is safe: they then wait for the commit like all others.
 
 use smallvec::SmallVec;
 
 use crate::{BlockRange, TransactionId};
 
-/// More runs are not remembered.
+/// Runs remembered at most.
 const RUNS_MAX: usize = 32;
 
+pub(crate) type Runs = SmallVec<[BlockRange; 4]>;
+
 #[derive(Debug, Default)]
-pub(super) struct Fresh {
+pub(crate) struct UncommittedRuns {
     transaction: Option<TransactionId>,
-    runs: SmallVec<[BlockRange; 4]>,
+    runs: Runs,
 }
 
-pub(super) type Runs = SmallVec<[BlockRange; 4]>;
-
-impl Fresh {
-    pub(super) fn add(&mut self, range: BlockRange, transaction: TransactionId) {
+impl UncommittedRuns {
+    pub(crate) fn add(&mut self, range: BlockRange, transaction: TransactionId) {
         if self.transaction != Some(transaction) {
             self.transaction = Some(transaction);
             self.runs.clear();
@@ -36,9 +36,9 @@ impl Fresh {
         self.runs.push(range);
     }
 
-    /// Forgets the parts of `range` that were given, and returns them in order when it was
-    /// `transaction` that gave them.
-    pub(super) fn remove(&mut self, range: BlockRange, transaction: Option<TransactionId>) -> Runs {
+    /// Forgets the parts of `range` that were allocated in the transaction, and returns them in
+    /// order. With `transaction`, only runs of that transaction count.
+    pub(crate) fn remove(&mut self, range: BlockRange, transaction: Option<TransactionId>) -> Runs {
         let mut removed = Runs::new();
         if transaction.is_some() && self.transaction != transaction {
             return removed;

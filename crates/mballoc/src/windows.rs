@@ -1,28 +1,29 @@
 //! The windows of one owner.
 //!
-//! One for each place where the file grows, the most recently used one at the end. Requests inside
-//! a window split it, so that blocks written in any order are in file order.
+//! There is one for each position at which the file grows; the one used last is at the end of the
+//! list. A request inside a window splits it, so that blocks written in random order are laid out
+//! in file order.
 
 use smallvec::SmallVec;
 
 use crate::request::{Alignment, Goal, RequestFlags};
 use crate::{Block, BlockRange, Request};
 
-/// More places at a time are not tracked: the oldest window is released.
+/// Windows of one owner; the oldest is freed when one more is added.
 const WINDOWS_MAX: usize = 8;
 
 #[derive(Debug, Default)]
-pub(super) struct Windows {
+pub(crate) struct Windows {
     windows: SmallVec<[BlockRange; 2]>,
 }
 
 impl Windows {
-    pub(super) fn iter(&self) -> impl Iterator<Item = BlockRange> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = BlockRange> {
         self.windows.iter().copied()
     }
 
-    /// Answers a request from a window, when it has all that is wanted.
-    pub(super) fn take(&mut self, request: &Request) -> Option<BlockRange> {
+    /// Serves a request from a window that has all the wanted blocks.
+    pub(crate) fn take(&mut self, request: &Request) -> Option<BlockRange> {
         let (at, start) = self.find(request)?;
         let end = self.windows[at].end();
         if end.0 - start.0 < request.wanted.into() {
@@ -31,29 +32,29 @@ impl Windows {
         self.take_from(at, start, request)
     }
 
-    /// Answers a request from a window, with less than wanted when that is all there is.
-    pub(super) fn take_up_to(&mut self, request: &Request) -> Option<BlockRange> {
+    /// Serves a request from a window, with fewer blocks than wanted if it has fewer.
+    pub(crate) fn take_up_to(&mut self, request: &Request) -> Option<BlockRange> {
         let (at, start) = self.find(request)?;
         self.take_from(at, start, request)
     }
 
     /// The part of a window from `block` to its end.
-    pub(super) fn ending_run(&self, block: Block) -> Option<BlockRange> {
+    pub(crate) fn ending_run(&self, block: Block) -> Option<BlockRange> {
         let window = self.iter().find(|window| window.contains(block))?;
         window.split_at(block).1
     }
 
-    /// Adds a window; returns those that have to make room. Several, when requests inside windows
-    /// split them.
-    pub(super) fn add(&mut self, window: BlockRange) -> SmallVec<[BlockRange; 2]> {
+    /// Adds a window; returns the oldest ones beyond the maximum. There can be several, because
+    /// requests inside windows split them.
+    pub(crate) fn add(&mut self, window: BlockRange) -> SmallVec<[BlockRange; 2]> {
         let over = (self.windows.len() + 1).saturating_sub(WINDOWS_MAX);
         let old = self.windows.drain(..over).collect();
         self.windows.push(window);
         old
     }
 
-    /// Makes the window that ends with `rest` longer by `more`, which follows it.
-    pub(super) fn extend(&mut self, rest: BlockRange, more: BlockRange) {
+    /// Extends the window that ends with `rest` by the adjacent run `more`.
+    pub(crate) fn extend(&mut self, rest: BlockRange, more: BlockRange) {
         debug_assert_eq!(rest.end(), more.start());
         let mut windows = self.windows.iter_mut();
         let window = windows.find(|window| window.end() == rest.end());
@@ -61,9 +62,9 @@ impl Windows {
         *window = window.joined(more);
     }
 
-    /// The window beside freed blocks, and the two joined; `None` where that is longer than
+    /// The window adjacent to freed blocks, and both joined; `None` when that is longer than
     /// `largest`.
-    pub(super) fn beside(&self, range: BlockRange, largest: u32) -> Option<(usize, BlockRange)> {
+    pub(crate) fn beside(&self, range: BlockRange, largest: u32) -> Option<(usize, BlockRange)> {
         let beside =
             |window: BlockRange| window.start() == range.end() || window.end() == range.start();
         let at = self.iter().position(beside)?;
@@ -71,25 +72,26 @@ impl Windows {
         if u64::from(window.count()) + u64::from(range.count()) > largest.into() {
             return None;
         }
-        let joined = match window.start() == range.end() {
-            true => range.joined(window),
-            false => window.joined(range),
+        let joined = if window.start() == range.end() {
+            range.joined(window)
+        } else {
+            window.joined(range)
         };
         Some((at, joined))
     }
 
-    /// Puts another window in the place of one.
-    pub(super) fn replace(&mut self, at: usize, window: BlockRange) {
+    /// Replaces a window.
+    pub(crate) fn replace(&mut self, at: usize, window: BlockRange) {
         self.windows[at] = window;
     }
 
-    pub(super) fn take_all(&mut self) -> SmallVec<[BlockRange; 2]> {
+    pub(crate) fn take_all(&mut self) -> SmallVec<[BlockRange; 2]> {
         std::mem::take(&mut self.windows)
     }
 
-    /// The window and block where a request is to be answered.
+    /// The window and block from which a request is served.
     fn find(&self, request: &Request) -> Option<(usize, Block)> {
-        if !may_answer(request) {
+        if !may_serve(request) {
             return None;
         }
         match request.goal {
@@ -133,8 +135,8 @@ impl Windows {
     }
 }
 
-/// Whether a request may be answered from windows.
-pub(super) fn may_answer(request: &Request) -> bool {
+/// Whether a request may be served from windows.
+pub(crate) fn may_serve(request: &Request) -> bool {
     request.minimum > 0
         && request.alignment == Alignment::Any
         && !request.flags.contains(RequestFlags::METADATA)

@@ -1,38 +1,38 @@
-//! Requests to the kernel that take as long as a cancel may take to be answered.
+//! Long kernel requests, split so that a cancel is answered in time.
 //!
-//! `fallocate(2)` cannot be interrupted on most file systems. Its requests are as
-//! long as fits into [`CALL`], found out as they go.
+//! `fallocate(2)` cannot be interrupted on most file systems. The length of its requests adapts so
+//! that each takes about [`CALL_DURATION_TARGET`].
 
 use std::time::{Duration, Instant};
 
 use extant_space::{ByteRange, FallocateMode, Phase, Result, SpaceFile};
 
 use crate::filesystem::FileSystemKind;
-use crate::written::Target;
+use crate::target::RangeTarget;
 
-/// A request for space is answered in about this long, so that a cancel is.
-const CALL: Duration = Duration::from_millis(40);
+/// The wanted duration of a request, which bounds the latency of a cancel.
+const CALL_DURATION_TARGET: Duration = Duration::from_millis(40);
 /// Space asked for in one request: at first, and at most. Large, so that the allocator sees
 /// what is wanted; an extent of ext4 ends at 128 MiB, one of XFS at 8 GiB.
-const ALLOCATE_START: u64 = 16 << 30;
-const ALLOCATE_MAX: u64 = 256 << 30;
+const ALLOCATE_BYTES_INITIAL: u64 = 16 << 30;
+const ALLOCATE_BYTES_MAX: u64 = 256 << 30;
 /// In memory, allocating means zeroing pages.
-const ALLOCATE_MEMORY: u64 = 32 << 20;
+const ALLOCATE_BYTES_MEMORY: u64 = 32 << 20;
 /// Zeroed by the kernel in one request: at first, and at most.
-const WRITE_ZEROES_START: u64 = 64 << 20;
-const WRITE_ZEROES_MAX: u64 = 16 << 30;
+const WRITE_ZEROES_BYTES_INITIAL: u64 = 64 << 20;
+const WRITE_ZEROES_BYTES_MAX: u64 = 16 << 30;
 /// Pieces of a range end at multiples of this, which is a multiple of any block.
-const CUT: u64 = 1 << 20;
+const CHUNK_ALIGN_BYTES: u64 = 1 << 20;
 
 /// Allocates the target's range in requests as large as a cancel allows.
-pub(crate) fn allocate(target: &Target<'_>, mode: FallocateMode) -> Result<()> {
+pub(crate) fn allocate(target: &RangeTarget<'_>, mode: FallocateMode) -> Result<()> {
     let range = target.range;
     let (start, most) = match target.filesystem.kind {
-        FileSystemKind::Memory => (ALLOCATE_MEMORY, ALLOCATE_MEMORY),
-        _ => (ALLOCATE_START, ALLOCATE_MAX),
+        FileSystemKind::Memory => (ALLOCATE_BYTES_MEMORY, ALLOCATE_BYTES_MEMORY),
+        _ => (ALLOCATE_BYTES_INITIAL, ALLOCATE_BYTES_MAX),
     };
     in_timed_calls(range, start, most, |piece| {
-        target.check_go_on()?;
+        target.check_stop()?;
         let done = piece.start() - range.start();
         target.control.report(Phase::Allocate, done, range.len());
         target.file.fallocate(mode, piece)
@@ -41,11 +41,16 @@ pub(crate) fn allocate(target: &Target<'_>, mode: FallocateMode) -> Result<()> {
 
 /// Calls `zero`, which has the kernel write zeroes, on consecutive pieces of `range`.
 pub(crate) fn zero(range: ByteRange, zero: impl FnMut(ByteRange) -> Result<()>) -> Result<()> {
-    in_timed_calls(range, WRITE_ZEROES_START, WRITE_ZEROES_MAX, zero)
+    in_timed_calls(
+        range,
+        WRITE_ZEROES_BYTES_INITIAL,
+        WRITE_ZEROES_BYTES_MAX,
+        zero,
+    )
 }
 
-/// Calls `call` on consecutive pieces, each as long as takes about [`CALL`], and cut at whole
-/// MiB, so that no block is in two.
+/// Calls `call` on consecutive pieces, each as long as takes about [`CALL_DURATION_TARGET`], and
+/// cut at whole MiB, so that no block is in two.
 fn in_timed_calls(
     range: ByteRange,
     start: u64,
@@ -54,15 +59,15 @@ fn in_timed_calls(
 ) -> Result<()> {
     let (mut at, mut length) = (range.start(), start);
     while at < range.end() {
-        let cut = at.saturating_add(length) & !(CUT - 1);
+        let cut = at.saturating_add(length) & !(CHUNK_ALIGN_BYTES - 1);
         let piece = ByteRange::new(at, range.end().min(cut));
         let began = Instant::now();
         call(piece)?;
         at = piece.end();
         let took = began.elapsed();
-        if took > CALL {
-            length = (length / 2).max(CUT);
-        } else if took < CALL / 4 {
+        if took > CALL_DURATION_TARGET {
+            length = (length / 2).max(CHUNK_ALIGN_BYTES);
+        } else if took < CALL_DURATION_TARGET / 4 {
             length = (length * 2).min(most);
         }
     }
