@@ -37,10 +37,10 @@ mod tests {
 
     #[test]
     fn name_is_gone_at_once_and_space_soon() {
-        let directory = tempfile::tempdir().unwrap();
-        let file = directory.path().join("a");
+        let temporary = tempfile::tempdir().unwrap();
+        let file = temporary.path().join("a");
         std::fs::write(&file, "a").unwrap();
-        let directory = File::open(directory.path()).unwrap();
+        let directory = File::open(temporary.path()).unwrap();
         remove_soon(&directory, Path::new("a")).unwrap();
         assert!(!file.exists());
         let again = remove_soon(&directory, Path::new("a")).unwrap_err();
@@ -49,11 +49,11 @@ mod tests {
 
     #[test]
     fn link_is_removed_and_not_what_it_names() {
-        let directory = tempfile::tempdir().unwrap();
-        std::fs::write(directory.path().join("a"), "a").unwrap();
-        std::os::unix::fs::symlink("a", directory.path().join("link")).unwrap();
-        let directory = File::open(directory.path()).unwrap();
+        let temporary = tempfile::tempdir().unwrap();
+        std::fs::write(temporary.path().join("a"), "a").unwrap();
+        std::os::unix::fs::symlink("a", temporary.path().join("link")).unwrap();
+        let directory = File::open(temporary.path()).unwrap();
         remove_soon(&directory, Path::new("link")).unwrap();
-        assert!(directory.path().join("a").exists());
+        assert!(temporary.path().join("a").exists());
     }
 }

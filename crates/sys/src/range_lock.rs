@@ -4,7 +4,9 @@
 //! process.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
+
+use nix::fcntl::{FcntlArg, fcntl};
 
 /// Takes a shared lock of `length` bytes from `start`; does not wait.
 ///
@@ -12,8 +14,7 @@ use std::os::fd::{AsFd, AsRawFd};
 /// `EAGAIN` when another description holds an exclusive lock, `EINVAL` if the kernel has no such
 /// locks.
 pub fn share(file: impl AsFd, start: u64, length: u64) -> io::Result<()> {
-    let mut lock = describe(libc::F_RDLCK, start, length)?;
-    control(&file, libc::F_OFD_SETLK, &mut lock)
+    set(&file, &describe(libc::F_RDLCK, start, length)?)
 }
 
 /// Takes an exclusive lock of `length` bytes from `start`; does not wait. The file is open for
@@ -22,8 +23,7 @@ pub fn share(file: impl AsFd, start: u64, length: u64) -> io::Result<()> {
 /// # Errors
 /// `EAGAIN` when another description holds a lock, `EINVAL` if the kernel has no such locks.
 pub fn exclude(file: impl AsFd, start: u64, length: u64) -> io::Result<()> {
-    let mut lock = describe(libc::F_WRLCK, start, length)?;
-    control(&file, libc::F_OFD_SETLK, &mut lock)
+    set(&file, &describe(libc::F_WRLCK, start, length)?)
 }
 
 /// Unlocks a range.
@@ -31,8 +31,7 @@ pub fn exclude(file: impl AsFd, start: u64, length: u64) -> io::Result<()> {
 /// # Errors
 /// Those of `fcntl`.
 pub fn release(file: impl AsFd, start: u64, length: u64) -> io::Result<()> {
-    let mut lock = describe(libc::F_UNLCK, start, length)?;
-    control(&file, libc::F_OFD_SETLK, &mut lock)
+    set(&file, &describe(libc::F_UNLCK, start, length)?)
 }
 
 /// Whether another description holds a lock in the range, shared or exclusive.
@@ -41,7 +40,7 @@ pub fn release(file: impl AsFd, start: u64, length: u64) -> io::Result<()> {
 /// Those of `fcntl`.
 pub fn is_held_elsewhere(file: impl AsFd, start: u64, length: u64) -> io::Result<bool> {
     let mut lock = describe(libc::F_WRLCK, start, length)?;
-    control(&file, libc::F_OFD_GETLK, &mut lock)?;
+    fcntl(file, FcntlArg::F_OFD_GETLK(&mut lock))?;
     Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
 }
 
@@ -59,14 +58,9 @@ fn describe(kind: libc::c_int, start: u64, length: u64) -> io::Result<libc::floc
     })
 }
 
-fn control(file: &impl AsFd, command: libc::c_int, lock: &mut libc::flock) -> io::Result<()> {
-    // SAFETY: the descriptor is open, and the kernel reads and writes one `flock`, which lives
-    // here.
-    let done = unsafe { libc::fcntl(file.as_fd().as_raw_fd(), command, std::ptr::from_mut(lock)) };
-    match done {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
+fn set(file: &impl AsFd, lock: &libc::flock) -> io::Result<()> {
+    fcntl(file, FcntlArg::F_OFD_SETLK(lock))?;
+    Ok(())
 }
 
 #[cfg(test)]
