@@ -84,9 +84,10 @@ fn misdirected_writes_are_as_many_as_stated_and_land_elsewhere() {
         .filter(|(_, block)| **block == [1; 512]);
     let (mut right, mut wrong) = (0, 0);
     for (number, _) in blocks {
-        match number % 8 == 0 && number as u64 / 8 < ROUNDS {
-            true => right += 1,
-            false => wrong += 1,
+        if number % 8 == 0 && number as u64 / 8 < ROUNDS {
+            right += 1
+        } else {
+            wrong += 1
         }
     }
     // Some land where another was meant to go, or on each other.

@@ -140,11 +140,12 @@ fn first_loss(version: Version, options: CrashOptions) -> Option<String> {
     for crash in run(version).crashes(options) {
         let promised = crash.mark().map_or(0, |mark| mark.parse().unwrap());
         let recovered = recover(&crash.image);
-        let result = match recovered < promised {
-            true => Err(format!(
+        let result = if recovered < promised {
+            Err(format!(
                 "transaction {promised} was acknowledged, {recovered} is there"
-            )),
-            false => check(&crash.image, recovered),
+            ))
+        } else {
+            check(&crash.image, recovered)
         };
         if let Err(loss) = result {
             return Some(format!("{crash}: {loss}"));

@@ -208,9 +208,10 @@ pub fn create(args: &CreateArgs, display: &Display, control: Control<'_>) -> Res
         Some(place) => inside::create(args, &image, place, control)?,
         None => create_on_host(args, &image, control)?,
     };
-    Ok(match args.output.json {
-        true => display.json_text(&made),
-        false => describe(&made, display, args.output.verbose),
+    Ok(if args.output.json {
+        display.json_text(&made)
+    } else {
+        describe(&made, display, args.output.verbose)
     })
 }
 

@@ -212,9 +212,10 @@ pub struct ChainArgs {
 
 impl ChainArgs {
     fn follow(self) -> Follow {
-        match self.chain {
-            true => Follow::Named,
-            false => Follow::Nothing,
+        if self.chain {
+            Follow::Named
+        } else {
+            Follow::Nothing
         }
     }
 }

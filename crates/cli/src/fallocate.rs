@@ -226,9 +226,10 @@ fn look_for_holes(
 }
 
 fn detail(args: &FallocateArgs) -> Detail {
-    match args.verbose {
-        true => Detail::Holes,
-        false => Detail::Summary,
+    if args.verbose {
+        Detail::Holes
+    } else {
+        Detail::Summary
     }
 }
 

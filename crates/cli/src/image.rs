@@ -116,9 +116,10 @@ impl Image {
     fn open(path: &Path, device: Arc<dyn Device>, options: Options) -> Result<Self> {
         refuse_without_ext4(&*device).map_err(|error| error.at(path))?;
         let options = Options {
-            replay: match NOLOAD.load(Ordering::Relaxed) {
-                true => Replay::Off,
-                false => Replay::On,
+            replay: if NOLOAD.load(Ordering::Relaxed) {
+                Replay::Off
+            } else {
+                Replay::On
             },
             ..options
         };
@@ -174,9 +175,10 @@ impl Image {
             .filesystem
             .root()
             .map_err(|error| error.at(&self.path))?;
-        Ok(match user != 0 && root.attributes().uid == user {
-            true => (user, getegid().as_raw()),
-            false => (0, 0),
+        Ok(if user != 0 && root.attributes().uid == user {
+            (user, getegid().as_raw())
+        } else {
+            (0, 0)
         })
     }
 

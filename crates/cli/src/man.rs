@@ -192,9 +192,10 @@ fn section(out: &mut Vec<u8>, heading: &str, content: &str) {
 
 /// A heading of several words is one argument.
 fn quoted(heading: &str) -> String {
-    match heading.contains(' ') {
-        true => format!("\"{heading}\""),
-        false => heading.to_owned(),
+    if heading.contains(' ') {
+        format!("\"{heading}\"")
+    } else {
+        heading.to_owned()
     }
 }
 
@@ -208,10 +209,9 @@ fn synopsis(command: &Command) -> String {
 
 /// The items of one of clap's sections, with the arguments that are `wanted`.
 fn arguments(command: &Command, wanted: impl Fn(&Arg) -> bool) -> io::Result<String> {
-    let chosen = command.clone().mut_args(|arg| match wanted(&arg) {
-        true => arg,
-        false => arg.hide(true),
-    });
+    let chosen = command
+        .clone()
+        .mut_args(|arg| if wanted(&arg) { arg } else { arg.hide(true) });
     let mut out = Vec::new();
     if chosen.get_arguments().any(|arg| !arg.is_hide_set()) {
         Man::new(chosen).render_options_section(&mut out)?;

@@ -277,9 +277,10 @@ fn map_file(
 }
 
 fn source(args: &MapArgs) -> Result<Box<dyn Source>> {
-    let hidden = match args.all {
-        true => Hidden::Show,
-        false => Hidden::LeaveOut,
+    let hidden = if args.all {
+        Hidden::Show
+    } else {
+        Hidden::LeaveOut
     };
     if let Some(image) = &args.image {
         return Ok(Box::new(ImageSource(Image::look(image)?, hidden)));

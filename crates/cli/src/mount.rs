@@ -181,14 +181,12 @@ impl Wish {
             image: args.image.clone(),
             directory: args.directory.clone(),
             options,
-            on_read_only: match args.read_write {
-                true => OnReadOnly::Fail,
-                false => OnReadOnly::Fallback,
+            on_read_only: if args.read_write {
+                OnReadOnly::Fail
+            } else {
+                OnReadOnly::Fallback
             },
-            style: match args.json {
-                true => Style::Json,
-                false => Style::Line,
-            },
+            style: if args.json { Style::Json } else { Style::Line },
         })
     }
 

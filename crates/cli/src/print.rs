@@ -32,9 +32,10 @@ pub fn is_quiet() -> bool {
 
 /// Prints `value` as it is.
 pub fn text(value: impl Display) -> ExitCode {
-    match is_quiet() {
-        true => ExitCode::SUCCESS,
-        false => write(format!("{value}\n").as_bytes()),
+    if is_quiet() {
+        ExitCode::SUCCESS
+    } else {
+        write(format!("{value}\n").as_bytes())
     }
 }
 

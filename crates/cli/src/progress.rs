@@ -102,9 +102,10 @@ impl ProgressArgs {
 impl StreamArgs {
     /// A display for the other program, and on stderr as a terminal wants it, or silent.
     pub fn display(&self, is_silent: bool) -> Result<Display> {
-        let mode = match is_silent {
-            true => ProgressMode::None,
-            false => ProgressMode::Auto,
+        let mode = if is_silent {
+            ProgressMode::None
+        } else {
+            ProgressMode::Auto
         };
         Display::new(mode, self)
     }
@@ -213,9 +214,10 @@ fn style(columns: u16) -> ProgressStyle {
              {binary_bytes_per_sec}  {eta}"
         }
     };
-    let characters = match terminal::has_utf8() {
-        true => "█▉▊▋▌▍▎▏ ",
-        false => "#> ",
+    let characters = if terminal::has_utf8() {
+        "█▉▊▋▌▍▎▏ "
+    } else {
+        "#> "
     };
     let style = ProgressStyle::with_template(template).expect("the template is right");
     style.progress_chars(characters)
@@ -230,9 +232,10 @@ impl ProgressSink for Display {
             }
             bar.set_length(progress.total_bytes);
             bar.set_position(progress.done_bytes);
-            bar.set_message(match self.is_giving_way.take() {
-                true => "yielding",
-                false => progress.phase.name(),
+            bar.set_message(if self.is_giving_way.take() {
+                "yielding"
+            } else {
+                progress.phase.name()
             });
         }
         if !self.shows_lines && self.stream.is_none() {

@@ -42,9 +42,10 @@ impl<const N: usize> fmt::Display for Table<N> {
             }
             for (column, cell) in row.iter().enumerate() {
                 let rest = widths[column] - cell.width();
-                let (before, mut after) = match is_numeric[column] {
-                    true => (rest, 2),
-                    false => (0, rest + 2),
+                let (before, mut after) = if is_numeric[column] {
+                    (rest, 2)
+                } else {
+                    (0, rest + 2)
                 };
                 if column + 1 == N {
                     after = 0;

@@ -61,9 +61,10 @@ pub fn run(args: &UmountArgs, cancel: &CancelToken) -> ExitCode {
 /// Unmounts and waits, without a word.
 pub fn umount(args: &UmountArgs, cancel: &CancelToken) -> Result<()> {
     let mount = find(&args.place)?;
-    let busy = match args.lazy {
-        true => Busy::Detach,
-        false => Busy::Refuse,
+    let busy = if args.lazy {
+        Busy::Detach
+    } else {
+        Busy::Refuse
     };
     extant_mount::unmount(&mount.point, busy).map_err(|error| match error.kind() {
         ErrorKind::InUse => error.advice("see who with fuser -vm, or take --lazy"),
@@ -120,12 +121,13 @@ fn wait_for_image(mount: &Mount, cancel: &CancelToken) -> Result<()> {
     };
     let superblock = found.filesystem().superblock();
     let needs_recovery = superblock.features().incompat.contains(Incompat::RECOVER);
-    match was_written && needs_recovery {
-        false => Ok(()),
-        true => Err(Error::new(ErrorKind::Io)
+    if was_written && needs_recovery {
+        Err(Error::new(ErrorKind::Io)
             .at(image)
             .detail("the server has not closed it in order")
-            .advice("the next mount recovers what was synced")),
+            .advice("the next mount recovers what was synced"))
+    } else {
+        Ok(())
     }
 }
 

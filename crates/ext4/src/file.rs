@@ -59,9 +59,10 @@ impl Parts {
 
     /// Refuses a size that the file cannot have.
     fn check_size(&self, state: &InodeState, size: u64) -> Result<()> {
-        let kind = match state.inode.flags().contains(InodeFlags::EXTENTS) {
-            true => MappingKind::Extents,
-            false => MappingKind::Blocks,
+        let kind = if state.inode.flags().contains(InodeFlags::EXTENTS) {
+            MappingKind::Extents
+        } else {
+            MappingKind::Blocks
         };
         self.check_size_of(kind, size)
     }

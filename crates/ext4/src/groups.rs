@@ -213,9 +213,10 @@ impl FreeSums {
 impl Group {
     /// Notes in the running transaction that a bitmap and the descriptor change; before they are.
     fn join(&mut self, transaction: &Transaction<'_>, bitmap: Bitmap) {
-        let first = match self.changed_in == Some(transaction.id()) {
-            true => First::No,
-            false => First::Yes,
+        let first = if self.changed_in == Some(transaction.id()) {
+            First::No
+        } else {
+            First::Yes
         };
         if first == First::Yes {
             self.changed_in = Some(transaction.id());

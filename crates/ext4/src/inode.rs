@@ -245,9 +245,10 @@ impl InodeState {
 
     /// Refuses data that is kept in a way which is not offered.
     pub(crate) fn check_data(&self) -> Result<()> {
-        match self.inode.flags().intersects(FOREIGN_DATA) {
-            true => Err(foreign("the data of", self.number, self.inode.flags())),
-            false => Ok(()),
+        if self.inode.flags().intersects(FOREIGN_DATA) {
+            Err(foreign("the data of", self.number, self.inode.flags()))
+        } else {
+            Ok(())
         }
     }
 
@@ -261,9 +262,10 @@ impl InodeState {
     }
 
     fn check_without(&self, refused: InodeFlags) -> Result<()> {
-        match self.inode.flags().intersects(refused) {
-            true => Err(Error::new(ErrorKind::Immutable)),
-            false => Ok(()),
+        if self.inode.flags().intersects(refused) {
+            Err(Error::new(ErrorKind::Immutable))
+        } else {
+            Ok(())
         }
     }
 }

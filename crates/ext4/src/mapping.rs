@@ -28,9 +28,10 @@ pub(crate) fn find(
     format: TreeFormat<'_>,
     logical: LogicalBlock,
 ) -> Result<Mapping> {
-    match inode.flags().contains(InodeFlags::EXTENTS) {
-        true => Tree::new(inode.block_area(), cache, format).find(logical),
-        false => BlockMap::new(inode.block_area(), cache, format).find(logical),
+    if inode.flags().contains(InodeFlags::EXTENTS) {
+        Tree::new(inode.block_area(), cache, format).find(logical)
+    } else {
+        BlockMap::new(inode.block_area(), cache, format).find(logical)
     }
 }
 
@@ -42,9 +43,10 @@ pub(crate) fn walk<B>(
     range: Range<u64>,
     visit: impl FnMut(Mapping) -> ControlFlow<B>,
 ) -> Result<ControlFlow<B>> {
-    match inode.flags().contains(InodeFlags::EXTENTS) {
-        true => Tree::new(inode.block_area(), cache, format).walk(range, visit),
-        false => BlockMap::new(inode.block_area(), cache, format).walk(range, visit),
+    if inode.flags().contains(InodeFlags::EXTENTS) {
+        Tree::new(inode.block_area(), cache, format).walk(range, visit)
+    } else {
+        BlockMap::new(inode.block_area(), cache, format).walk(range, visit)
     }
 }
 
@@ -57,9 +59,10 @@ pub(crate) enum MapMut<'a, N> {
 impl<'a, N: NodesMut> MapMut<'a, N> {
     /// The map of the inode, whose nodes are in `nodes`.
     pub(crate) fn new(state: &'a mut InodeState, nodes: &'a mut N, format: TreeFormat<'a>) -> Self {
-        match state.inode.flags().contains(InodeFlags::EXTENTS) {
-            true => Self::Tree(TreeMut::new(state.tree_area(), nodes, format)),
-            false => Self::Blocks(BlockMapMut::new(state.tree_area(), nodes, format)),
+        if state.inode.flags().contains(InodeFlags::EXTENTS) {
+            Self::Tree(TreeMut::new(state.tree_area(), nodes, format))
+        } else {
+            Self::Blocks(BlockMapMut::new(state.tree_area(), nodes, format))
         }
     }
 

@@ -201,9 +201,10 @@ impl Core {
                 // One that is on its way may have had its flush before the last data was written.
                 let will_flush = self.is_present(epoch);
                 self.wait_durable(epoch)?;
-                match will_flush {
-                    true => Ok(()),
-                    false => self.parts.device.flush(),
+                if will_flush {
+                    Ok(())
+                } else {
+                    self.parts.device.flush()
                 }
             }
             _ => self.parts.device.flush(),

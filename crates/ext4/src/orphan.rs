@@ -197,9 +197,10 @@ impl Parts {
         // it again.
         let mut inner = lock(&self.orphans.inner);
         let has_name = read(&cell.state).inode.links() > 0;
-        match has_name {
-            true => self.strike_out(&mut inner, transaction, cell, 0),
-            false => Ok(()),
+        if has_name {
+            self.strike_out(&mut inner, transaction, cell, 0)
+        } else {
+            Ok(())
         }
     }
 
@@ -406,9 +407,12 @@ impl Parts {
             return Ok(Err(wrong("twice")));
         }
         let used = self.groups.is_inode_used(number);
-        let found = used.and_then(|used| match used {
-            true => self.inodes.get(number),
-            false => Err(Error::new(ErrorKind::NotFound)),
+        let found = used.and_then(|used| {
+            if used {
+                self.inodes.get(number)
+            } else {
+                Err(Error::new(ErrorKind::NotFound))
+            }
         });
         match found {
             Ok(cell) => {

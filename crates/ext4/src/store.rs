@@ -123,10 +123,11 @@ impl<'a> Store<'a> {
             && unmarked.blocks.start < end
             && start < unmarked.blocks.end
         {
-            match start <= unmarked.blocks.start && unmarked.blocks.end <= end {
+            if start <= unmarked.blocks.start && unmarked.blocks.end <= end {
                 // Given and taken back in one transaction: their bits stay as they are.
-                true => unset = self.unmarked.take().expect("just seen").blocks,
-                false => self.mark()?,
+                unset = self.unmarked.take().expect("just seen").blocks
+            } else {
+                self.mark()?
             }
         }
         self.parts

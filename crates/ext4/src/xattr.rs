@@ -72,10 +72,13 @@ impl Parts {
         let found = lists.inode.get(&name).or_else(|| lists.block.get(&name));
         match found {
             None => Err(Error::new(ErrorKind::NoAttribute)),
-            Some(XattrValue::Bytes(bytes)) => match acl::is_list(&name) {
-                true => acl::from_disk(bytes),
-                false => Ok(bytes.to_vec()),
-            },
+            Some(XattrValue::Bytes(bytes)) => {
+                if acl::is_list(&name) {
+                    acl::from_disk(bytes)
+                } else {
+                    Ok(bytes.to_vec())
+                }
+            }
             Some(XattrValue::Inode { inode, bytes }) => {
                 let cell = self.inodes.get(*inode)?;
                 let mut value = vec![0; (*bytes as usize).min(VALUE_BYTES_MAX)];
@@ -178,10 +181,11 @@ impl Parts {
                 disk::set_references(bytes, references - 1, place, self.seed);
             }
         });
-        match is_last {
-            true => store.remove(place),
+        if is_last {
+            store.remove(place)
+        } else {
             // It counts for every inode that names it.
-            false => store.uncount(1),
+            store.uncount(1)
         }
         state.inode.set_xattr_block(None, &self.layout);
         Ok(())
@@ -266,9 +270,10 @@ impl Core {
             )));
         }
         let _alone = write(&cell.operation);
-        let list = match acl::is_list(&name) {
-            true => Some(acl::parse(value)?),
-            false => None,
+        let list = if acl::is_list(&name) {
+            Some(acl::parse(value)?)
+        } else {
+            None
         };
         let stored = list
             .as_ref()

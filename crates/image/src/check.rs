@@ -284,9 +284,10 @@ impl<'a> Check<'a> {
                 let offset = cluster << self.geometry.cluster_bits();
                 let detail =
                     format_args!("cluster at {offset:#x}: used {used} times, counted as {stored}");
-                match stored < used {
-                    true => self.report.corrupt(detail),
-                    false => self.report.leak(detail),
+                if stored < used {
+                    self.report.corrupt(detail)
+                } else {
+                    self.report.leak(detail)
                 }
             }
             at = end;

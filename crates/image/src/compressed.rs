@@ -15,12 +15,13 @@ pub(crate) fn expand(compression: Compression, data: &[u8], cluster: &mut [u8]) 
         Compression::Zstd => ruzstd::decoding::StreamingDecoder::new(data)
             .is_ok_and(|mut decoder| decoder.read_exact(cluster).is_ok()),
     };
-    match is_whole {
-        true => Ok(()),
-        false => Err(Error::new(ErrorKind::Corrupt).detail(format!(
+    if is_whole {
+        Ok(())
+    } else {
+        Err(Error::new(ErrorKind::Corrupt).detail(format!(
             "qcow2 compressed cluster: no {} data of a whole cluster",
             compression.name()
-        ))),
+        )))
     }
 }
 

@@ -204,9 +204,10 @@ fn read_first(store: &Arc<dyn Store>, into: &mut [u8]) -> Result<()> {
     let there = geometry.size.min(into.len() as u64) & !(u64::from(geometry.logical_block) - 1);
     let (data, rest) = into.split_at_mut(there as usize);
     rest.fill(0);
-    match data.is_empty() {
-        true => Ok(()),
-        false => store.read_at(data, 0),
+    if data.is_empty() {
+        Ok(())
+    } else {
+        store.read_at(data, 0)
     }
 }
 

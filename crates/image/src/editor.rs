@@ -146,10 +146,11 @@ impl<'a> Editor<'a> {
     /// # Errors
     /// `Corrupt`, and those of [`check`](crate::check()).
     pub(crate) fn check_counts(&self, control: Control<'_>) -> Result<()> {
-        match self.target.is_disk() {
+        if self.target.is_disk() {
             // It was done when it was opened.
-            true => Ok(()),
-            false => check_counts(self.target, control),
+            Ok(())
+        } else {
+            check_counts(self.target, control)
         }
     }
 

@@ -106,9 +106,10 @@ pub fn resize_bytes_max(
         geometry.l1_entries(old_bytes),
     );
     // The L1 table moves when it has to be longer.
-    let l1 = match l1_new > l1_old {
-        true => geometry.clusters(l1_new * 8),
-        false => 0,
+    let l1 = if l1_new > l1_old {
+        geometry.clusters(l1_new * 8)
+    } else {
+        0
     };
     let (tables, data) = match preallocation {
         Preallocation::Off if header.backing_file.is_none() => (0, 0),

@@ -214,11 +214,12 @@ pub fn verify_state(file: &dyn SpaceFile, range: ByteRange, state: ExtentState) 
         }
         at = extent.logical.end();
     }
-    match at >= range.end() {
-        true => Ok(()),
-        false => Err(Error::new(ErrorKind::NotKept)
+    if at >= range.end() {
+        Ok(())
+    } else {
+        Err(Error::new(ErrorKind::NotKept)
             .in_range(ByteRange::new(at, range.end()))
-            .detail(format!("the extent map shows a hole instead of {state}"))),
+            .detail(format!("the extent map shows a hole instead of {state}")))
     }
 }
 

@@ -125,10 +125,11 @@ fn resize_qcow2(target: &Target, report: &ResizeReport, control: Control<'_>) ->
 fn grow_qcow2(editor: &mut Editor<'_>, report: &ResizeReport, control: Control<'_>) -> Result<()> {
     let (old, new) = (report.old_bytes, report.new_bytes);
     let header = &editor.image().header;
-    let preallocation = match header.autoclear.contains(Autoclear::RAW_DATA_FILE) {
+    let preallocation = if header.autoclear.contains(Autoclear::RAW_DATA_FILE) {
         // A raw file that others read has to be what the tables say.
-        true => report.preallocation.max_metadata(),
-        false => report.preallocation,
+        report.preallocation.max_metadata()
+    } else {
+        report.preallocation
     };
     let is_mapped = preallocation != Preallocation::Off;
     if is_mapped && header.backing_file.is_some() {
@@ -141,14 +142,17 @@ fn grow_qcow2(editor: &mut Editor<'_>, report: &ResizeReport, control: Control<'
     if !bitmaps.is_empty() {
         editor.believe_bitmaps(false)?;
     }
-    let done = editor.grow(new, control).and_then(|()| match is_mapped {
-        false => Ok(()),
-        true => editor
-            .map_range(ByteRange::new(old, new), preallocation, control)
-            .or_else(|error| {
-                editor.set_size(old)?;
-                Err(error)
-            }),
+    let done = editor.grow(new, control).and_then(|()| {
+        if is_mapped {
+            editor
+                .map_range(ByteRange::new(old, new), preallocation, control)
+                .or_else(|error| {
+                    editor.set_size(old)?;
+                    Err(error)
+                })
+        } else {
+            Ok(())
+        }
     });
     match (bitmaps.is_empty(), done) {
         (true, done) => done,

@@ -158,13 +158,14 @@ impl Target {
     /// # Errors
     /// `NoSpace` with what is missing, for a disk that has less than `file_bytes`.
     pub(crate) fn check_fits(&self, file_bytes: u64) -> Result<()> {
-        match self.is_disk {
-            true => check_fits(file_bytes, self.file.size()?).map_err(|error| {
+        if self.is_disk {
+            check_fits(file_bytes, self.file.size()?).map_err(|error| {
                 error.advice(
                     "make the disk larger; what changes that were cut off have left is freed by extant image check --repair leaks",
                 )
-            }),
-            false => Ok(()),
+            })
+        } else {
+            Ok(())
         }
     }
 
@@ -174,17 +175,19 @@ impl Target {
     /// As [`check_fits`](Self::check_fits); and those of the file.
     pub(crate) fn lengthen(&self, file_bytes: u64) -> Result<()> {
         self.check_fits(file_bytes)?;
-        match self.file.size()? < file_bytes {
-            true => self.file.resize(file_bytes),
-            false => Ok(()),
+        if self.file.size()? < file_bytes {
+            self.file.resize(file_bytes)
+        } else {
+            Ok(())
         }
     }
 
     /// Cuts a file at `file_bytes`, or makes it longer again; a disk stays as it is.
     pub(crate) fn cut(&self, file_bytes: u64) -> Result<()> {
-        match self.is_disk {
-            true => Ok(()),
-            false => self.file.resize(file_bytes),
+        if self.is_disk {
+            Ok(())
+        } else {
+            self.file.resize(file_bytes)
         }
     }
 

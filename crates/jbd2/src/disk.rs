@@ -201,9 +201,10 @@ pub(crate) fn write_blocks<'a>(
 /// Makes durable what has been written, where that is not so already.
 pub(crate) fn flush(device: &dyn Device) -> Result<()> {
     let features = device.geometry().features;
-    match features.contains(Features::VOLATILE_CACHE) {
-        true => device.flush(),
-        false => Ok(()),
+    if features.contains(Features::VOLATILE_CACHE) {
+        device.flush()
+    } else {
+        Ok(())
     }
 }
 

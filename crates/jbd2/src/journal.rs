@@ -140,9 +140,10 @@ impl Journal {
     pub(crate) fn resume(disk: Disk, superblock: JournalSuperblock, end: Position) -> Result<Self> {
         let options = JournalOptions {
             format: None,
-            fast_commits: match superblock.has_fast_commits() {
-                true => FastCommits::On,
-                false => FastCommits::Off,
+            fast_commits: if superblock.has_fast_commits() {
+                FastCommits::On
+            } else {
+                FastCommits::Off
             },
         };
         let superblock = prepared(&disk, superblock, options)?;
@@ -330,9 +331,10 @@ impl Journal {
         let stepped = checkpoints.step(log, &self.table);
         let is_under_way = checkpoints.is_under_way();
         self.stop_on_error(&state, stepped)?;
-        Ok(match is_under_way {
-            true => Checkpoint::More,
-            false => Checkpoint::Done,
+        Ok(if is_under_way {
+            Checkpoint::More
+        } else {
+            Checkpoint::Done
         })
     }
 

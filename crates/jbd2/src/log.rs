@@ -70,9 +70,10 @@ impl Log {
             format: *superblock.format(),
             is_started: false,
             incompat: superblock.features().incompat.bits(),
-            head: match ring.contains(head) {
-                true => head,
-                false => ring.first(),
+            head: if ring.contains(head) {
+                head
+            } else {
+                ring.first()
             },
             // The number in an empty log may have been given to a transaction that was never
             // complete.

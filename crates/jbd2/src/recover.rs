@@ -105,9 +105,10 @@ impl Recovery {
     /// [`RecoveryReport::next`]: what is there of others is old. None where there can be no fast
     /// commits.
     pub fn fast_commits(&self) -> FastCommitBlocks<'_> {
-        let blocks = match self.is_needed() {
-            true => self.superblock.fast_commits(),
-            false => 0..0,
+        let blocks = if self.is_needed() {
+            self.superblock.fast_commits()
+        } else {
+            0..0
         };
         FastCommitBlocks::new(&self.disk, blocks)
     }

@@ -83,9 +83,10 @@ pub(crate) fn wait_for<'a, T>(
     time: Duration,
 ) -> (MutexGuard<'a, T>, Woken) {
     let (guard, result) = condvar.wait_timeout(guard, time).expect(POISONED);
-    match result.timed_out() {
-        true => (guard, Woken::TimeOver),
-        false => (guard, Woken::News),
+    if result.timed_out() {
+        (guard, Woken::TimeOver)
+    } else {
+        (guard, Woken::News)
     }
 }
 

@@ -176,16 +176,18 @@ fn place(directory: &Path) -> Result<PathBuf> {
     let (path, metadata) = look().map_err(|error| {
         let is_dead = Errno::from_io_error(&error).is_some_and(is_of_the_dead);
         let error = Error::from(error).at(directory).during("mount");
-        match is_dead {
-            true => error.advice("the server of a mount there is gone; unmount it first"),
-            false => error,
+        if is_dead {
+            error.advice("the server of a mount there is gone; unmount it first")
+        } else {
+            error
         }
     })?;
-    match metadata.is_dir() {
-        true => Ok(path),
-        false => Err(Error::new(ErrorKind::NotDirectory)
+    if metadata.is_dir() {
+        Ok(path)
+    } else {
+        Err(Error::new(ErrorKind::NotDirectory)
             .at(directory)
-            .during("mount")),
+            .during("mount"))
     }
 }
 

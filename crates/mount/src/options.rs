@@ -341,9 +341,10 @@ fn number<T: FromStr>(name: &str, value: &str, wanted: &str) -> Result<T> {
 
 /// A word that the kernel and the lists of mounts can hold.
 fn text(name: &str, value: &str) -> Result<String> {
-    match value.is_empty() || value.contains(char::is_control) {
-        true => Err(wrong_value(name, value, "a name")),
-        false => Ok(value.to_owned()),
+    if value.is_empty() || value.contains(char::is_control) {
+        Err(wrong_value(name, value, "a name"))
+    } else {
+        Ok(value.to_owned())
     }
 }
 

@@ -108,21 +108,18 @@ impl QueueLine {
         };
         let start = PAYLOAD_START - operation_len - size_of::<RequestHeader>();
         let end = PAYLOAD_START + payload_len;
-        let place = match payload_len < MUCH {
-            true => {
-                let beside = self.beside.as_mut_slice();
-                beside[PAYLOAD_START..end].copy_from_slice(&memory[PAYLOAD_START..end]);
-                beside[start..][..size_of::<RequestHeader>()].copy_from_slice(header.as_bytes());
-                let operation = &memory[OPERATION][..operation_len];
-                beside[PAYLOAD_START - operation_len..PAYLOAD_START].copy_from_slice(operation);
-                Place::Beside
-            }
-            false => {
-                let operation = OPERATION.start..OPERATION.start + operation_len;
-                memory.copy_within(operation, PAYLOAD_START - operation_len);
-                memory[start..][..size_of::<RequestHeader>()].copy_from_slice(header.as_bytes());
-                Place::Ring
-            }
+        let place = if payload_len < MUCH {
+            let beside = self.beside.as_mut_slice();
+            beside[PAYLOAD_START..end].copy_from_slice(&memory[PAYLOAD_START..end]);
+            beside[start..][..size_of::<RequestHeader>()].copy_from_slice(header.as_bytes());
+            let operation = &memory[OPERATION][..operation_len];
+            beside[PAYLOAD_START - operation_len..PAYLOAD_START].copy_from_slice(operation);
+            Place::Beside
+        } else {
+            let operation = OPERATION.start..OPERATION.start + operation_len;
+            memory.copy_within(operation, PAYLOAD_START - operation_len);
+            memory[start..][..size_of::<RequestHeader>()].copy_from_slice(header.as_bytes());
+            Place::Ring
         };
         debug_assert!(start >= SPARE);
         self.request = Request { place, start, end };

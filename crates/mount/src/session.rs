@@ -121,9 +121,10 @@ impl Session {
         let (connection, mounted) = mounting::mount(directory, options)?;
         let channel = Channel::new(connection);
         let agreed = agree(&channel, wish).and_then(|agreement| {
-            let transport = match agreement.is_over_io_uring() {
-                true => Transport::by_rings(channel, mounted.directory())?,
-                false => Transport::by_device(channel),
+            let transport = if agreement.is_over_io_uring() {
+                Transport::by_rings(channel, mounted.directory())?
+            } else {
+                Transport::by_device(channel)
             };
             Ok((agreement, transport))
         });

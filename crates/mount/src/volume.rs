@@ -111,9 +111,10 @@ impl From<&MountOptions> for VolumeOptions {
                 groups: IdMap::root_as(options.gid.unwrap_or(0)),
             },
             write_cache: options.write_cache,
-            names: match options.flags.intersects(at_once) {
-                true => NameDurability::AtOnce,
-                false => NameDurability::Later,
+            names: if options.flags.intersects(at_once) {
+                NameDurability::AtOnce
+            } else {
+                NameDurability::Later
             },
         }
     }
@@ -202,9 +203,10 @@ impl Volume {
         let wants = InodeFlags::SYNC | InodeFlags::DIRSYNC;
         let at_once = self.options.names == NameDurability::AtOnce
             || directory.attributes().flags.intersects(wants);
-        match at_once {
-            true => self.told(directory.sync(SyncMode::All)),
-            false => Ok(()),
+        if at_once {
+            self.told(directory.sync(SyncMode::All))
+        } else {
+            Ok(())
         }
     }
 }

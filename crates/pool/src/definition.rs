@@ -310,11 +310,12 @@ impl Definitions {
 
     /// Fails with `AlreadyExists` when there is a pool called `name`.
     pub fn check_is_free(&self, name: &PoolName) -> Result<()> {
-        match self.has_own(name)? {
-            false => Ok(()),
-            true => Err(Error::new(ErrorKind::AlreadyExists)
+        if self.has_own(name)? {
+            Err(Error::new(ErrorKind::AlreadyExists)
                 .detail(format!("a pool '{name}' is defined already"))
-                .advice(format!("extant pool delete {name} removes the definition"))),
+                .advice(format!("extant pool delete {name} removes the definition")))
+        } else {
+            Ok(())
         }
     }
 

@@ -48,9 +48,10 @@ fn explain(work: &Work<'_>, error: Error) -> Error {
         .path()
         .is_some_and(|path| path.starts_with(work.storage.work_path()));
     let volume = work.pool.path_of(work.record.operation.volume());
-    match is_inner {
-        true => error.about(volume),
-        false => error.at(volume),
+    if is_inner {
+        error.about(volume)
+    } else {
+        error.at(volume)
     }
 }
 

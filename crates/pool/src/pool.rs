@@ -150,9 +150,10 @@ impl Pool {
                 .at(&own)
                 .detail("not the name of a directory, in UTF-8"));
         };
-        let above = match above.as_os_str().is_empty() {
-            true => Path::new("."),
-            false => above,
+        let above = if above.as_os_str().is_empty() {
+            Path::new(".")
+        } else {
+            above
         };
         Ok(Place::Image {
             image: image_place(definition),

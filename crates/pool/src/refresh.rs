@@ -74,9 +74,10 @@ impl Pool {
                     allocated_bytes,
                 });
             } else if self.abandon(storage, job.id)? {
-                match is_complete {
-                    true => found.completed.push(job.id),
-                    false => found.cancelled.push(job.id),
+                if is_complete {
+                    found.completed.push(job.id)
+                } else {
+                    found.cancelled.push(job.id)
                 }
             }
         }

@@ -249,9 +249,10 @@ impl State {
 
     /// From now on it is another one, unless jobs are about the old.
     pub(crate) fn set_directory(&self, directory: &Path) -> Result<()> {
-        match self.jobs.unfinished()?.is_empty() {
-            true => self.write_directory(directory),
-            false => self.check_directory(directory),
+        if self.jobs.unfinished()?.is_empty() {
+            self.write_directory(directory)
+        } else {
+            self.check_directory(directory)
         }
     }
 

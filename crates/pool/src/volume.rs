@@ -137,9 +137,10 @@ impl Pool {
             map.add(&extent);
             let moves = ExtentFlags::SHARED | ExtentFlags::DELAYED;
             if extent.state != ExtentState::Hole {
-                match extent.flags.intersects(moves) {
-                    false => there_bytes += extent.logical.len(),
-                    true => moving_bytes += extent.logical.len(),
+                if extent.flags.intersects(moves) {
+                    moving_bytes += extent.logical.len()
+                } else {
+                    there_bytes += extent.logical.len()
                 }
             }
             ControlFlow::Continue(())
@@ -191,9 +192,10 @@ impl Pool {
         let file = storage.open(name, Access::Read)?;
         let format = known(&*file, name)?;
         // Jobs that come later see that the file is open.
-        drop(match to_change {
-            true => lock_alone(&*file)?,
-            false => lock_for_reading(&*file)?,
+        drop(if to_change {
+            lock_alone(&*file)?
+        } else {
+            lock_for_reading(&*file)?
         });
         let definition = self.definition();
         let (image, directory) = match definition.kind() {

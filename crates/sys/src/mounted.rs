@@ -152,9 +152,10 @@ pub fn fallocate(file: &File, mode_bits: u32, range: ByteRange) -> io::Result<()
         size: 0,
     };
     call(file, FALLOCATE, &mut request)?;
-    match file.metadata()?.len() == request.size {
-        true => Ok(()),
-        false => file.set_len(request.size),
+    if file.metadata()?.len() == request.size {
+        Ok(())
+    } else {
+        file.set_len(request.size)
     }
 }
 

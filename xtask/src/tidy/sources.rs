@@ -107,9 +107,10 @@ fn is_root(path: &Path) -> bool {
 fn modules_of(path: &Path, text: &str) -> Vec<PathBuf> {
     let folder = path.parent().unwrap_or(Path::new(""));
     let has_own_folder = !is_root(path) && !path.ends_with("mod.rs");
-    let below = match has_own_folder {
-        true => path.with_extension(""),
-        false => folder.to_owned(),
+    let below = if has_own_folder {
+        path.with_extension("")
+    } else {
+        folder.to_owned()
     };
     let mut found = Vec::new();
     for line in text.lines() {

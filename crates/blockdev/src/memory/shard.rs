@@ -242,9 +242,10 @@ impl Shards {
                 let at = a.unwrap_or(&hole).first_difference(b.unwrap_or(&hole))?;
                 Some(number * REGION as u64 + at as u64)
             };
-            match Arc::ptr_eq(&a, &b) {
-                true => None,
-                false => numbers.filter_map(different).min(),
+            if Arc::ptr_eq(&a, &b) {
+                None
+            } else {
+                numbers.filter_map(different).min()
             }
         });
         differences.min()

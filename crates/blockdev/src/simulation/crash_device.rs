@@ -290,9 +290,10 @@ impl Device for CrashDevice {
         submit_within(&self.geometry, requests, |requests| {
             let ticket = (!requests.iter().all(is_read)).then(|| self.begin(requests));
             for request in requests.iter_mut().filter(|request| is_read(request)) {
-                let result = match self.is_powered() {
-                    true => self.live.execute(&mut request.operation),
-                    false => Err(no_power()),
+                let result = if self.is_powered() {
+                    self.live.execute(&mut request.operation)
+                } else {
+                    Err(no_power())
                 };
                 request.complete(result);
             }
@@ -307,9 +308,10 @@ impl Device for CrashDevice {
         range: ByteRange,
         visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
     ) -> Result<()> {
-        match self.is_powered() {
-            true => self.live.status(range, visit),
-            false => Err(no_power().during("status").in_range(range)),
+        if self.is_powered() {
+            self.live.status(range, visit)
+        } else {
+            Err(no_power().during("status").in_range(range))
         }
     }
 
@@ -318,9 +320,10 @@ impl Device for CrashDevice {
         range: ByteRange,
         visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
     ) -> Result<()> {
-        match self.is_powered() {
-            true => self.live.extents(range, visit),
-            false => Err(no_power().during("status").in_range(range)),
+        if self.is_powered() {
+            self.live.extents(range, visit)
+        } else {
+            Err(no_power().during("status").in_range(range))
         }
     }
 }

@@ -31,9 +31,10 @@ pub(super) fn torn(range: ByteRange, unit: u64, random: &mut Rng) -> Vec<ByteRan
 
 /// How many `unit`s `range` touches.
 pub(super) fn units(range: ByteRange, unit: u64) -> u64 {
-    match range.is_empty() {
-        true => 0,
-        false => (range.end() - 1) / unit - range.start() / unit + 1,
+    if range.is_empty() {
+        0
+    } else {
+        (range.end() - 1) / unit - range.start() / unit + 1
     }
 }
 

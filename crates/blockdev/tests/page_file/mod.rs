@@ -166,9 +166,10 @@ impl SpaceFile for PageFile {
     fn sync(&self, mode: SyncMode) -> Result<()> {
         assert_eq!(mode, SyncMode::Data);
         self.syncs.fetch_add(1, Ordering::Relaxed);
-        match self.inside.lock().unwrap().sync_fails {
-            true => Err(Error::new(ErrorKind::Io).at("backing").during("sync")),
-            false => Ok(()),
+        if self.inside.lock().unwrap().sync_fails {
+            Err(Error::new(ErrorKind::Io).at("backing").during("sync"))
+        } else {
+            Ok(())
         }
     }
 }

@@ -153,9 +153,10 @@ fn describe(args: &CheckArgs, report: &CheckReport) -> String {
     let mut out = format!(
         "{}: {}",
         print::path(&args.look.file),
-        match report.is_clean() {
-            true => "clean".to_owned(),
-            false => format!("{} corruptions, {} leaks", report.corruptions, report.leaks),
+        if report.is_clean() {
+            "clean".to_owned()
+        } else {
+            format!("{} corruptions, {} leaks", report.corruptions, report.leaks)
         }
     );
     for finding in &report.findings {

@@ -137,9 +137,10 @@ pub(super) fn run(args: &ConvertArgs, cancel: &CancelToken) -> ExitCode {
     if image_words::asks_for_help(&args.words) {
         return print::text(image_words::HELP_WORD);
     }
-    let progress = match args.bar {
-        true => &args.output.progress.with_bar(),
-        false => &args.output.progress,
+    let progress = if args.bar {
+        &args.output.progress.with_bar()
+    } else {
+        &args.output.progress
     };
     match progress.show(|display| copy(args, Control::new(cancel, display))) {
         // Standard output has the disk.
@@ -210,17 +211,15 @@ fn copy(args: &ConvertArgs, control: Control<'_>) -> Result<Option<Report>> {
     };
     changing(into, AssignMode::default(), |image| {
         let is_same = |outer: &PathBuf| is_same_file(outer, into);
-        match args.look.image.as_ref().is_some_and(is_same) {
+        if args.look.image.as_ref().is_some_and(is_same) {
             // It is open already, for changes.
-            true => {
-                let node = image.resolve(&args.look.file, FollowLast::Yes)?;
-                let layer = args.look.layer(Arc::new(node.file()?), Purpose::Use)?;
-                wanted.inside(&layer.with_cancel(control.cancel), image, control)
-            }
-            false => {
-                let looked = args.look.open(follow, Purpose::Use, control.cancel)?;
-                wanted.inside(&looked.layer, image, control)
-            }
+
+            let node = image.resolve(&args.look.file, FollowLast::Yes)?;
+            let layer = args.look.layer(Arc::new(node.file()?), Purpose::Use)?;
+            wanted.inside(&layer.with_cancel(control.cancel), image, control)
+        } else {
+            let looked = args.look.open(follow, Purpose::Use, control.cancel)?;
+            wanted.inside(&looked.layer, image, control)
         }
     })
     .map(Some)

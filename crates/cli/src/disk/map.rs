@@ -93,9 +93,10 @@ pub(super) fn run(args: &MapArgs, cancel: &CancelToken) -> Result<ExitCode> {
     let looked = args.look.open(args.chain.follow(), Purpose::Look, cancel)?;
     let range = args.range(looked.layer.virtual_bytes());
     let mut out = BufWriter::new(io::stdout().lock());
-    let written = match args.form.is_json() {
-        true => json(&looked.layer, range, &mut out),
-        false => table(&looked.layer, range, &mut out),
+    let written = if args.form.is_json() {
+        json(&looked.layer, range, &mut out)
+    } else {
+        table(&looked.layer, range, &mut out)
     };
     written.map_err(|error| error.at(&args.look.file))?;
     out.flush().map_err(output_error)?;

@@ -97,8 +97,8 @@ pub(super) fn run(args: &MeasureArgs, cancel: &CancelToken) -> Result<ExitCode> 
         options.virtual_bytes = size.0;
     }
     let measured = measure(&options, data)?;
-    Ok(match args.form.is_json() {
-        true => print::json(&Told {
+    Ok(if args.form.is_json() {
+        print::json(&Told {
             format,
             size_bytes: options.disk_bytes(),
             qemu: qemu::Measure {
@@ -107,14 +107,15 @@ pub(super) fn run(args: &MeasureArgs, cancel: &CancelToken) -> Result<ExitCode> 
                 bitmaps,
             },
             measured,
-        }),
-        false => print::text(format!(
+        })
+    } else {
+        print::text(format!(
             "required: {} ({} bytes)\nfully allocated: {} ({} bytes)",
             ByteSize(measured.required_bytes),
             measured.required_bytes,
             ByteSize(measured.fully_allocated_bytes),
             measured.fully_allocated_bytes
-        )),
+        ))
     })
 }
 

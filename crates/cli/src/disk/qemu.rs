@@ -122,9 +122,10 @@ impl Info {
 fn full_name(image: &Path, name: &Path) -> String {
     let bytes = name.as_os_str().as_encoded_bytes();
     let end = bytes.iter().position(|byte| b":/".contains(byte));
-    match end.is_some_and(|end| bytes[end] == b':') {
-        true => text(name),
-        false => text(&image.parent().unwrap_or(Path::new("")).join(name)),
+    if end.is_some_and(|end| bytes[end] == b':') {
+        text(name)
+    } else {
+        text(&image.parent().unwrap_or(Path::new("")).join(name))
     }
 }
 

@@ -66,9 +66,12 @@ pub enum Change {
 }
 
 fn parse_change(text: &str) -> Result<Change, String> {
-    let size = |text: &str| match text.starts_with(|first: char| first.is_ascii_digit()) {
-        true => parse_size(text).map(|size| size.0),
-        false => Err("a size, +SIZE or -SIZE is wanted".to_owned()),
+    let size = |text: &str| {
+        if text.starts_with(|first: char| first.is_ascii_digit()) {
+            parse_size(text).map(|size| size.0)
+        } else {
+            Err("a size, +SIZE or -SIZE is wanted".to_owned())
+        }
     };
     match text.as_bytes().first() {
         Some(b'+') => size(&text[1..]).map(Change::By),

@@ -49,13 +49,15 @@ pub struct CheckArgs {
 pub(super) fn run(args: &CheckArgs, cancel: &CancelToken) -> ExitCode {
     match args.progress.show(|display| report(args, cancel, display)) {
         Ok(report) => {
-            match args.json {
-                true => print::json(&report),
-                false => print::text(format!("{}: {report}", print::path(&args.image))),
+            if args.json {
+                print::json(&report)
+            } else {
+                print::text(format!("{}: {report}", print::path(&args.image)))
             };
-            match report.is_clean() {
-                true => ExitCode::SUCCESS,
-                false => ExitCode::from(FOUND),
+            if report.is_clean() {
+                ExitCode::SUCCESS
+            } else {
+                ExitCode::from(FOUND)
             }
         }
         Err(error) => exit::report_as(&error, args.progress.error_style(), FAILED),

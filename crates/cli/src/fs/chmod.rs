@@ -102,9 +102,10 @@ pub(super) fn chown(args: &ChownArgs, cancel: &CancelToken) -> Result<ExitCode> 
     let targets = Targets {
         paths: &args.paths,
         recursive: args.recursive,
-        follow: match args.no_dereference {
-            true => FollowLast::No,
-            false => FollowLast::Yes,
+        follow: if args.no_dereference {
+            FollowLast::No
+        } else {
+            FollowLast::Yes
         },
     };
     changing(&args.image, AssignMode::default(), |image| {

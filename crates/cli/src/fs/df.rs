@@ -68,9 +68,12 @@ pub(super) fn run(args: &DfArgs) -> Result<ExitCode> {
     if args.json {
         return Ok(print::json(&serde_json::json!({ "filesystems": usages })));
     }
-    let size = |bytes: u64| match args.human_readable {
-        true => ByteSize(bytes).to_string(),
-        false => bytes.div_ceil(1024).to_string(),
+    let size = |bytes: u64| {
+        if args.human_readable {
+            ByteSize(bytes).to_string()
+        } else {
+            bytes.div_ceil(1024).to_string()
+        }
     };
     let heading = match (args.inodes, args.human_readable) {
         (true, _) => ["Image", "Inodes", "IUsed", "IFree", "IUse%"],
@@ -79,13 +82,15 @@ pub(super) fn run(args: &DfArgs) -> Result<ExitCode> {
     };
     let mut rows = vec![heading.map(str::to_owned)];
     for usage in &usages {
-        let (used, rest) = match args.inodes {
-            true => (usage.used_inodes.into(), usage.free_inodes.into()),
-            false => (usage.used_bytes, usage.available_bytes),
+        let (used, rest) = if args.inodes {
+            (usage.used_inodes.into(), usage.free_inodes.into())
+        } else {
+            (usage.used_bytes, usage.available_bytes)
         };
-        let figures = match args.inodes {
-            true => [usage.inodes, usage.used_inodes, usage.free_inodes].map(|n| n.to_string()),
-            false => [usage.size_bytes, usage.used_bytes, usage.available_bytes].map(size),
+        let figures = if args.inodes {
+            [usage.inodes, usage.used_inodes, usage.free_inodes].map(|n| n.to_string())
+        } else {
+            [usage.size_bytes, usage.used_bytes, usage.available_bytes].map(size)
         };
         let [all, taken, left] = figures;
         rows.push([usage.image.clone(), all, taken, left, percent(used, rest)]);

@@ -77,9 +77,10 @@ struct Dump {
 pub(super) fn run(args: &DumpArgs) -> Result<ExitCode> {
     let image = Image::look(&args.image)?;
     let dump = Dump::of(&image, args).map_err(|error| error.at(image.path()))?;
-    Ok(match args.json {
-        true => print::json(&dump),
-        false => print::text(dump.describe()),
+    Ok(if args.json {
+        print::json(&dump)
+    } else {
+        print::text(dump.describe())
     })
 }
 
@@ -106,9 +107,10 @@ impl Dump {
                 )?),
                 None => None,
             },
-            journal: match journal {
-                true => Some(journal::Fields::of(filesystem)?),
-                false => None,
+            journal: if journal {
+                Some(journal::Fields::of(filesystem)?)
+            } else {
+                None
             },
         })
     }

@@ -103,9 +103,10 @@ pub(super) fn run(args: &FragArgs, cancel: &CancelToken) -> Result<ExitCode> {
             if missing.remove(&inode) {
                 paths.insert(inode, path.to_vec());
             }
-            Ok(match missing.is_empty() {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
+            Ok(if missing.is_empty() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
             })
         })?;
     }
@@ -125,9 +126,10 @@ pub(super) fn run(args: &FragArgs, cancel: &CancelToken) -> Result<ExitCode> {
         worst: worst.collect(),
         total,
     };
-    Ok(match args.json {
-        true => print::json(&found),
-        false => print::text(found.describe()),
+    Ok(if args.json {
+        print::json(&found)
+    } else {
+        print::text(found.describe())
     })
 }
 

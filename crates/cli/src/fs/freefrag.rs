@@ -67,9 +67,10 @@ struct Bucket {
 pub(super) fn run(args: &FreefragArgs) -> Result<ExitCode> {
     let image = Image::look(&args.image)?;
     let free = measure(&image, args)?;
-    Ok(match args.json {
-        true => print::json(&free),
-        false => print::text(free.describe()),
+    Ok(if args.json {
+        print::json(&free)
+    } else {
+        print::text(free.describe())
     })
 }
 

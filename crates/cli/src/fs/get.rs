@@ -69,33 +69,37 @@ pub(super) fn run(args: &GetArgs, cancel: &CancelToken) -> Result<ExitCode> {
     let progress = &args.output.progress;
     let tally = progress.show(|display| get(args, display, cancel))?;
     let to = args.paths.last().expect("clap wants two");
-    Ok(match args.output.json {
-        true => print::json(&tally),
-        false => print::text(tally.describe(&print::path(to))),
+    Ok(if args.output.json {
+        print::json(&tally)
+    } else {
+        print::text(tally.describe(&print::path(to)))
     })
 }
 
 fn get(args: &GetArgs, display: &Display, cancel: &CancelToken) -> Result<Tally> {
     let (to, sources) = args.paths.split_last().expect("clap wants two");
     let image = Image::look(&args.image)?;
-    let follow = match args.recursive {
-        true => FollowLast::No,
-        false => FollowLast::Yes,
+    let follow = if args.recursive {
+        FollowLast::No
+    } else {
+        FollowLast::Yes
     };
     let nodes: Vec<Node> = sources
         .iter()
         .map(|path| image.resolve(path, follow))
         .collect::<Result<_>>()?;
-    let total = match display.is_silent() {
-        true => 0,
-        false => data_bytes(&image, &nodes, sources)?,
+    let total = if display.is_silent() {
+        0
+    } else {
+        data_bytes(&image, &nodes, sources)?
     };
     let mut get = Get {
         image: &image,
         args,
-        owners: match args.no_same_owner || !rustix::process::geteuid().is_root() {
-            true => Owners::Ours,
-            false => Owners::Kept,
+        owners: if args.no_same_owner || !rustix::process::geteuid().is_root() {
+            Owners::Ours
+        } else {
+            Owners::Kept
         },
         meter: Meter::new(Control::new(cancel, display), total),
         linked: HashMap::new(),

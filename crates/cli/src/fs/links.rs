@@ -158,9 +158,10 @@ pub(super) fn mv(args: &MvArgs) -> Result<ExitCode> {
         _ => RenameMode::Replace,
     };
     changing(&args.image, AssignMode::default(), |image| {
-        let target = match args.exchange || args.no_target_directory {
-            true => Target::Name(to),
-            false => Target::of(image, to, sources.len())?,
+        let target = if args.exchange || args.no_target_directory {
+            Target::Name(to)
+        } else {
+            Target::of(image, to, sources.len())?
         };
         if sources.len() > 1 && matches!(target, Target::Name(_)) {
             return Err(
@@ -188,9 +189,10 @@ pub(super) fn ln(args: &LnArgs) -> Result<ExitCode> {
     changing(&args.image, AssignMode::default(), |image| {
         let target = Target::of(image, &args.name, 1)?;
         let (directory, name, place) = target.name_for(image, &args.target)?;
-        let existing = match args.symbolic {
-            true => None,
-            false => Some(image.resolve(&args.target, FollowLast::No)?),
+        let existing = if args.symbolic {
+            None
+        } else {
+            Some(image.resolve(&args.target, FollowLast::No)?)
         };
         if args.force {
             match directory.unlink(&name) {

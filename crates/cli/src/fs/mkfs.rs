@@ -83,9 +83,10 @@ pub(super) fn run(args: &MkfsArgs) -> Result<ExitCode> {
         available_bytes: made.map(|made| bytes(made, made.available_blocks)),
         inodes: made.map(|made| made.inodes),
     };
-    Ok(match args.json {
-        true => print::json(&report),
-        false => print::text(report.describe()),
+    Ok(if args.json {
+        print::json(&report)
+    } else {
+        print::text(report.describe())
     })
 }
 
@@ -155,11 +156,12 @@ fn call(mke2fs: &Path, args: &MkfsArgs) -> Result<()> {
         .stdin(Stdio::inherit())
         .status()
         .map_err(|error| Error::from(error).at(mke2fs))?;
-    match status.success() {
-        true => Ok(()),
-        false => Err(Error::new(ErrorKind::Io)
+    if status.success() {
+        Ok(())
+    } else {
+        Err(Error::new(ErrorKind::Io)
             .at(&args.image)
-            .detail(format!("mke2fs failed: {status}"))),
+            .detail(format!("mke2fs failed: {status}")))
     }
 }
 

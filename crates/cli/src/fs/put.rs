@@ -86,9 +86,10 @@ pub struct PutArgs {
 pub(super) fn run(args: &PutArgs, cancel: &CancelToken) -> Result<ExitCode> {
     let (to, sources) = args.paths.split_last().expect("clap wants two");
     let tally = args.output.progress.show(|display| {
-        let total = match display.is_silent() {
-            true => 0,
-            false => host::data_bytes(sources),
+        let total = if display.is_silent() {
+            0
+        } else {
+            host::data_bytes(sources)
         };
         changing(&args.image, args.assign, |image| {
             let mut put = Put {
@@ -105,9 +106,10 @@ pub(super) fn run(args: &PutArgs, cancel: &CancelToken) -> Result<ExitCode> {
             Ok(put.tally)
         })
     })?;
-    Ok(match args.output.json {
-        true => print::json(&tally),
-        false => print::text(tally.describe(&print::path(&args.image))),
+    Ok(if args.output.json {
+        print::json(&tally)
+    } else {
+        print::text(tally.describe(&print::path(&args.image)))
     })
 }
 
@@ -140,9 +142,10 @@ impl Put<'_> {
                 self.put_stdin(&target, to)?;
                 continue;
             }
-            let metadata = match self.args.recursive {
-                true => fs::symlink_metadata(source),
-                false => fs::metadata(source),
+            let metadata = if self.args.recursive {
+                fs::symlink_metadata(source)
+            } else {
+                fs::metadata(source)
             };
             let metadata = metadata.map_err(|error| Error::from(error).at(source))?;
             // `tree/.` stands for what is in the tree.
@@ -194,9 +197,10 @@ impl Put<'_> {
             self.tally.hard_links += 1;
             return Ok(());
         }
-        let node = match metadata.is_file() {
-            true => self.put_file(source, metadata, place)?,
-            false => self.put_special(source, metadata, place)?,
+        let node = if metadata.is_file() {
+            self.put_file(source, metadata, place)?
+        } else {
+            self.put_special(source, metadata, place)?
         };
         if metadata.nlink() > 1 {
             self.linked.insert(key, node);
@@ -262,10 +266,11 @@ impl Put<'_> {
 
     fn put_file(&mut self, source: &Path, metadata: &Metadata, place: &Place<'_>) -> Result<Node> {
         let mut options = File::options();
-        options.read(true).custom_flags(match self.args.recursive {
-            true => libc::O_NOFOLLOW,
+        options.read(true).custom_flags(if self.args.recursive {
+            libc::O_NOFOLLOW
+        } else {
             // A link that was named is followed.
-            false => 0,
+            0
         });
         let from = options
             .open(source)
@@ -372,19 +377,19 @@ impl Put<'_> {
             NewKind::BlockDevice(device)
         };
         let new = unfinished(new);
-        let made = match self.is_taken(place) {
-            false => place.directory.create(place.name, &new),
-            true => {
-                let name = temporary_name(place);
-                let made = place.directory.create(&name, &new);
-                made.and_then(|node| self.replace(&name, place).map(|()| node))
-            }
+        let made = if self.is_taken(place) {
+            let name = temporary_name(place);
+            let made = place.directory.create(&name, &new);
+            made.and_then(|node| self.replace(&name, place).map(|()| node))
+        } else {
+            place.directory.create(place.name, &new)
         };
         let node = made.at_inner(self.image, place.path)?;
         self.describe(source, metadata, &node, place.path)?;
-        match kind.is_symlink() {
-            true => self.tally.symlinks += 1,
-            false => self.tally.special += 1,
+        if kind.is_symlink() {
+            self.tally.symlinks += 1
+        } else {
+            self.tally.special += 1
         }
         Ok(node)
     }
@@ -418,9 +423,10 @@ impl Put<'_> {
 
     /// What is called `name` takes the place; it loses that name also where it cannot.
     fn replace(&self, name: &[u8], place: &Place<'_>) -> Result<()> {
-        let mode = match self.args.no_clobber {
-            true => RenameMode::NoReplace,
-            false => RenameMode::Replace,
+        let mode = if self.args.no_clobber {
+            RenameMode::NoReplace
+        } else {
+            RenameMode::Replace
         };
         let done = place
             .directory

@@ -70,9 +70,10 @@ struct Xattr {
 /// Prints the information.
 pub(super) fn run(args: &StatArgs) -> Result<ExitCode> {
     let image = Image::look(&args.image)?;
-    let follow = match args.dereference {
-        true => FollowLast::Yes,
-        false => FollowLast::No,
+    let follow = if args.dereference {
+        FollowLast::Yes
+    } else {
+        FollowLast::No
     };
     let mut all = Vec::new();
     let mut text = Vec::new();
@@ -85,12 +86,13 @@ pub(super) fn run(args: &StatArgs) -> Result<ExitCode> {
         }
         all.push(stat);
     }
-    Ok(match args.json {
-        true => print::json(&Document {
+    Ok(if args.json {
+        print::json(&Document {
             image: args.image.to_string_lossy().into_owned(),
             entries: all,
-        }),
-        false => print::text(text.join("\n")),
+        })
+    } else {
+        print::text(text.join("\n"))
     })
 }
 

@@ -68,9 +68,10 @@ pub(super) fn run(args: &TreeArgs) -> Result<ExitCode> {
             return Ok(Enter::No);
         }
         let is_directory = step.node.file_type() == FileType::Directory;
-        match is_directory {
-            true => document.directories += 1,
-            false => document.files += 1,
+        if is_directory {
+            document.directories += 1
+        } else {
+            document.files += 1
         }
         if args.json {
             let entry = Entry::of(step.path, step.node).at_inner(&image, step.path)?;

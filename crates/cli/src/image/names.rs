@@ -39,9 +39,10 @@ impl Names {
     /// What suits stdout.
     pub fn for_stdout() -> Self {
         use std::io::IsTerminal;
-        match io::stdout().is_terminal() {
-            true => Self::Escaped,
-            false => Self::Raw,
+        if io::stdout().is_terminal() {
+            Self::Escaped
+        } else {
+            Self::Raw
         }
     }
 
@@ -59,9 +60,10 @@ pub fn escaped(name: &[u8]) -> String {
     let mut text = String::new();
     for chunk in name.utf8_chunks() {
         for c in chunk.valid().chars() {
-            match c.is_control() {
-                true => text.extend(c.escape_default()),
-                false => text.push(c),
+            if c.is_control() {
+                text.extend(c.escape_default())
+            } else {
+                text.push(c)
             }
         }
         for byte in chunk.invalid() {

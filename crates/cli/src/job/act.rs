@@ -51,9 +51,10 @@ pub struct ResumeArgs {
 pub(super) fn cancel(args: &CancelArgs) -> Result<ExitCode> {
     let pool = args.job.pool.open()?;
     let status = pool.cancel(args.job.id)?;
-    let printed = match args.json {
-        true => print::json(&JobJson::new(&pool, &status)),
-        false => print::text(describe(&status)),
+    let printed = if args.json {
+        print::json(&JobJson::new(&pool, &status))
+    } else {
+        print::text(describe(&status))
     };
     match status.state {
         JobState::Cancelled => Ok(printed),
@@ -66,9 +67,10 @@ pub(super) fn resume(args: &ResumeArgs, cancel: &CancelToken) -> Result<ExitCode
     let said = args.output.progress.show(|display| {
         let pool = args.job.pool.open()?;
         let job = pool.resume(args.job.id)?;
-        match args.detach {
-            true => vol::detach(&args.job.pool, job, &args.output),
-            false => vol::finish(&pool, job, &args.output, Control::new(cancel, display)),
+        if args.detach {
+            vol::detach(&args.job.pool, job, &args.output)
+        } else {
+            vol::finish(&pool, job, &args.output, Control::new(cancel, display))
         }
     });
     said.map(print::text)

@@ -137,9 +137,10 @@ fn row(job: &JobStatus, now: u64) -> [String; 10] {
         done(job),
         capacity.map_or_else(dash, |bytes| ByteSize(bytes).to_string()),
         rate,
-        match is_interrupted {
-            true => dash(),
-            false => duration(seconds),
+        if is_interrupted {
+            dash()
+        } else {
+            duration(seconds)
         },
         duration(now.saturating_sub(job.created)),
         job.options.priority.name().to_owned(),

@@ -30,9 +30,10 @@ pub struct ShowArgs {
 pub(super) fn run(args: &ShowArgs) -> Result<ExitCode> {
     let pool = args.job.pool.open()?;
     let job = pool.job(args.job.id)?;
-    Ok(match args.json {
-        true => print::json(&JobJson::new(&pool, &job)),
-        false => print::text(describe(&job)),
+    Ok(if args.json {
+        print::json(&JobJson::new(&pool, &job))
+    } else {
+        print::text(describe(&job))
     })
 }
 

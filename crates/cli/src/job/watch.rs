@@ -66,9 +66,10 @@ pub(super) fn run(args: &WatchArgs, cancel: &CancelToken) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     };
     let code = ended(&status)?;
-    Ok(match args.json {
-        true => code,
-        false => print::text(describe(&status)),
+    Ok(if args.json {
+        code
+    } else {
+        print::text(describe(&status))
     })
 }
 

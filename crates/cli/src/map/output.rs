@@ -33,9 +33,10 @@ pub(super) fn write_atomically(
     let file = out
         .into_inner()
         .map_err(|error| failed(error.into_error()))?;
-    let named = match may_replace {
-        true => file.persist(path),
-        false => file.persist_noclobber(path),
+    let named = if may_replace {
+        file.persist(path)
+    } else {
+        file.persist_noclobber(path)
     };
     named.map(drop).map_err(|error| failed(error.error))
 }

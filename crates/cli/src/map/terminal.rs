@@ -47,9 +47,10 @@ pub(super) enum Charset {
 impl Charset {
     /// ASCII where the locale or the terminal says that nothing else is shown.
     pub(super) fn of_terminal() -> Self {
-        match terminal::has_utf8() {
-            true => Self::Unicode,
-            false => Self::Ascii,
+        if terminal::has_utf8() {
+            Self::Unicode
+        } else {
+            Self::Ascii
         }
     }
 

@@ -102,13 +102,17 @@ pub fn mount_helper(arguments: &[OsString], cancel: &CancelToken) -> ExitCode {
     }
     // As for every file system, root's mounts have devices and set-user-ID programs; for users
     // mount(8) asks for `nodev,nosuid`, and fusermount3 insists on them.
-    let options = match geteuid().is_root() {
-        true => MountOptions::for_mount8(),
-        false => MountOptions::default(),
+    let options = if geteuid().is_root() {
+        MountOptions::for_mount8()
+    } else {
+        MountOptions::default()
     };
-    let done = Wish::with(&args.to_mount_args(), options).and_then(|wish| match args.fake {
-        true => Ok(None),
-        false => background::start(&wish.to_server_arguments(), cancel).map(Some),
+    let done = Wish::with(&args.to_mount_args(), options).and_then(|wish| {
+        if args.fake {
+            Ok(None)
+        } else {
+            background::start(&wish.to_server_arguments(), cancel).map(Some)
+        }
     });
     match done {
         Ok(Some(Started::Failed(_))) => ExitCode::from(FAILURE),
@@ -144,9 +148,10 @@ impl MountHelper {
         let remount = || {
             let directory = fs::canonicalize(&self.directory)
                 .map_err(|error| Error::from(error).at(&self.directory))?;
-            match self.fake {
-                true => Ok(()),
-                false => extant_mount::remount(&directory, &MountOptions::for_remount(&list)),
+            if self.fake {
+                Ok(())
+            } else {
+                extant_mount::remount(&directory, &MountOptions::for_remount(&list))
             }
         };
         Some(remount())

@@ -55,9 +55,10 @@ pub(super) fn run(wish: &Wish, place: Place, cancel: &CancelToken) -> Result<Exi
     if let Err(error) = ended {
         log.error(error.at(&wish.image));
     }
-    Ok(match log.had_error() {
-        true => ExitCode::FAILURE,
-        false => ExitCode::SUCCESS,
+    Ok(if log.had_error() {
+        ExitCode::FAILURE
+    } else {
+        ExitCode::SUCCESS
     })
 }
 

@@ -195,14 +195,15 @@ pub(super) fn delete(args: &DeleteArgs) -> Result<ExitCode> {
     let definition = definitions.get(&args.name)?;
     definitions.remove(&args.name)?;
     let (name, path) = (&args.name, definition.path());
-    Ok(match args.json {
-        true => print::json(&serde_json::json!({
+    Ok(if args.json {
+        print::json(&serde_json::json!({
             "name": name,
             "path": path.display().to_string(),
-        })),
-        false => print::text(format!(
+        }))
+    } else {
+        print::text(format!(
             "{name}: forgotten; its volumes stay in {}",
             print::path(path)
-        )),
+        ))
     })
 }

@@ -40,9 +40,10 @@ pub(super) fn run(args: &InfoArgs) -> Result<ExitCode> {
         return Ok(print::text(pool.xml()?.trim_end()));
     }
     let info = pool.info()?;
-    Ok(match args.json {
-        true => print::json(&PoolJson::from(&info)),
-        false => print::text(describe(&info)),
+    Ok(if args.json {
+        print::json(&PoolJson::from(&info))
+    } else {
+        print::text(describe(&info))
     })
 }
 

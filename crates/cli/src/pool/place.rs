@@ -67,9 +67,10 @@ impl PoolArgs {
             words.push(absolute(folder)?);
         }
         words.push("--".into());
-        words.push(match is_path(&self.pool) {
-            true => absolute(&self.pool)?,
-            false => self.pool.clone(),
+        words.push(if is_path(&self.pool) {
+            absolute(&self.pool)?
+        } else {
+            self.pool.clone()
         });
         Ok(words)
     }

@@ -35,15 +35,17 @@ pub struct RefreshArgs {
 }
 
 pub(super) fn run(args: &RefreshArgs) -> Result<ExitCode> {
-    let leftovers = match args.cancel {
-        true => Leftovers::Remove,
-        false => Leftovers::Keep,
+    let leftovers = if args.cancel {
+        Leftovers::Remove
+    } else {
+        Leftovers::Keep
     };
     let pool = args.pool.open()?;
     let found = pool.refresh(leftovers)?;
-    Ok(match args.json {
-        true => print::json(&json::refreshed(&pool, &found)),
-        false => print::text(describe(&pool.to_string(), &found)),
+    Ok(if args.json {
+        print::json(&json::refreshed(&pool, &found))
+    } else {
+        print::text(describe(&pool.to_string(), &found))
     })
 }
 

@@ -12,9 +12,10 @@ const BYTES_MAX: u64 = 1 << 20;
 /// The text of a file, `-` for standard input.
 pub fn read(path: &Path) -> Result<String> {
     let fail = |source| Error::from(source).at(path);
-    let input: Box<dyn Read> = match path == Path::new("-") {
-        true => Box::new(std::io::stdin().lock()),
-        false => Box::new(File::open(path).map_err(fail)?),
+    let input: Box<dyn Read> = if path == Path::new("-") {
+        Box::new(std::io::stdin().lock())
+    } else {
+        Box::new(File::open(path).map_err(fail)?)
     };
     let mut bytes = Vec::new();
     input

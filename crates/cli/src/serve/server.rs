@@ -44,13 +44,15 @@ fn tls(args: &ServeArgs) -> Result<Option<Tls>> {
     let Some(directory) = &args.tls_creds else {
         return Ok(None);
     };
-    let clients = match args.tls_any_client {
-        true => ClientCertificates::NotAsked,
-        false => ClientCertificates::Required,
+    let clients = if args.tls_any_client {
+        ClientCertificates::NotAsked
+    } else {
+        ClientCertificates::Required
     };
-    let requirement = match args.tls_optional {
-        true => TlsRequirement::Optional,
-        false => TlsRequirement::Required,
+    let requirement = if args.tls_optional {
+        TlsRequirement::Optional
+    } else {
+        TlsRequirement::Required
     };
     Tls::from_directory(directory, clients, requirement).map(Some)
 }

@@ -60,9 +60,10 @@ impl Sources {
         };
         let places = Places::of(args)?;
         if let Some(path) = &places.image {
-            sources.image = Some(match args.read_only {
-                true => Image::hold_still(path)?,
-                false => Image::change(path, args.inside.assign)?,
+            sources.image = Some(if args.read_only {
+                Image::hold_still(path)?
+            } else {
+                Image::change(path, args.inside.assign)?
             });
         }
         match sources.add_all(args, &places.files) {
@@ -106,9 +107,10 @@ impl Sources {
             self.list.push(Source {
                 name: name(args, served)?,
                 path,
-                access: match args.read_only {
-                    true => Access::ReadOnly,
-                    false => Access::ReadWrite,
+                access: if args.read_only {
+                    Access::ReadOnly
+                } else {
+                    Access::ReadWrite
                 },
                 device: Arc::new(Statistics::new(device)),
             });
@@ -143,9 +145,10 @@ impl Source {
 }
 
 fn open_on_host(args: &ServeArgs, format: Option<Format>, path: &Path) -> Result<Arc<dyn Device>> {
-    let access = match args.read_only {
-        true => HostAccess::ReadOnly,
-        false => HostAccess::ReadWrite,
+    let access = if args.read_only {
+        HostAccess::ReadOnly
+    } else {
+        HostAccess::ReadWrite
     };
     if format == Some(Format::Qcow2) {
         // Locked first: who comes later sees the lock.
@@ -164,14 +167,16 @@ fn open_on_host(args: &ServeArgs, format: Option<Format>, path: &Path) -> Result
 
 fn image_options(args: &ServeArgs) -> DeviceOptions {
     DeviceOptions {
-        access: match args.read_only {
-            true => ImageAccess::ReadOnly,
-            false => ImageAccess::ReadWrite,
+        access: if args.read_only {
+            ImageAccess::ReadOnly
+        } else {
+            ImageAccess::ReadWrite
         },
         format: Some(Format::Qcow2),
-        companions: match args.chain {
-            true => Companions::Followed,
-            false => Companions::Refused,
+        companions: if args.chain {
+            Companions::Followed
+        } else {
+            Companions::Refused
         },
         cache: args.cache.into(),
         ..DeviceOptions::default()
@@ -187,9 +192,10 @@ fn open_inside(args: &ServeArgs, format: Option<Format>, file: File) -> Result<A
             Some(Format::Raw) | None if ends_inside => 1,
             _ => block,
         },
-        access: match args.read_only {
-            true => LoopAccess::ReadOnly,
-            false => LoopAccess::ReadWrite,
+        access: if args.read_only {
+            LoopAccess::ReadOnly
+        } else {
+            LoopAccess::ReadWrite
         },
         ..LoopOptions::default()
     };

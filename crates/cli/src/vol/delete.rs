@@ -33,12 +33,13 @@ pub(super) fn run(args: &DeleteArgs) -> Result<ExitCode> {
     let name = &args.volume.volume;
     pool.delete(name, args.force)?;
     let path = pool.path_of(name);
-    Ok(match args.json {
-        true => print::json(&serde_json::json!({
+    Ok(if args.json {
+        print::json(&serde_json::json!({
             "pool": pool.to_string(),
             "name": name,
             "path": path.display().to_string(),
-        })),
-        false => print::text(format!("{name}: deleted")),
+        }))
+    } else {
+        print::text(format!("{name}: deleted"))
     })
 }

@@ -43,13 +43,14 @@ pub(super) fn run(args: &FormatArgs) -> Result<ExitCode> {
     let (name, format) = (&args.volume.volume, Format::from(args.format));
     pool.set_format(name, format, args.allow_backing)?;
     let path = pool.path_of(name);
-    Ok(match args.json {
-        true => print::json(&serde_json::json!({
+    Ok(if args.json {
+        print::json(&serde_json::json!({
             "pool": pool.to_string(),
             "name": name,
             "path": path.display().to_string(),
             "format": format,
-        })),
-        false => print::text(format!("{name}: {}", format.name())),
+        }))
+    } else {
+        print::text(format!("{name}: {}", format.name()))
     })
 }

@@ -39,9 +39,10 @@ pub(super) fn run(args: &InfoArgs) -> Result<ExitCode> {
         return Ok(print::text(xml.trim_end()));
     }
     let info = pool.volume(&args.volume.volume)?;
-    Ok(match args.json {
-        true => print::json(&VolumeJson::new(&pool, &info)),
-        false => print::text(describe(&info, true)),
+    Ok(if args.json {
+        print::json(&VolumeJson::new(&pool, &info))
+    } else {
+        print::text(describe(&info, true))
     })
 }
 
@@ -69,9 +70,10 @@ pub(super) fn describe(info: &VolumeInfo, verbose: bool) -> String {
         "extents",
         format!("{}, in {fragments} {pieces}", info.extents),
     );
-    let room = match info.may_run_out_of_space {
-        true => "a write may fail when the file system is full",
-        false => "all there: no write fails for lack of it",
+    let room = if info.may_run_out_of_space {
+        "a write may fail when the file system is full"
+    } else {
+        "all there: no write fails for lack of it"
     };
     print::row(&mut out, "space", room);
     if let Some(image) = &info.image {

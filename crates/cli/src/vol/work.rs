@@ -114,9 +114,10 @@ pub(super) fn work(
 ) -> Result<String> {
     let pool = place.open()?;
     let job = pool.submit(operation, args.options())?;
-    match args.detach {
-        true => detach(place, job, &args.output),
-        false => finish(&pool, job, &args.output, control),
+    if args.detach {
+        detach(place, job, &args.output)
+    } else {
+        finish(&pool, job, &args.output, control)
     }
 }
 
@@ -200,9 +201,10 @@ pub fn detach(place: &PoolArgs, job: Job<'_>, output: &OutputArgs) -> Result<Str
         .stderr(Stdio::null())
         .spawn()
         .map_err(fail)?;
-    Ok(match output.json {
-        true => print::json_text(&serde_json::json!({ "job": id })),
-        false => id.to_string(),
+    Ok(if output.json {
+        print::json_text(&serde_json::json!({ "job": id }))
+    } else {
+        id.to_string()
     })
 }
 

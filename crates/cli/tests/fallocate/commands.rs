@@ -25,12 +25,11 @@ fn same(arguments: &[&str]) {
         });
         // getopt and clap have words of their own for what is no option.
         let is_usage = wanted.0.stderr.contains("Try ");
-        let is_same = match is_usage {
-            true => {
-                let last = |answer: &Answer| answer.stderr.lines().last().map(str::to_owned);
-                wanted.0.status == answer.0.status && last(&wanted.0) == last(&answer.0)
-            }
-            false => wanted.0 == answer.0,
+        let is_same = if is_usage {
+            let last = |answer: &Answer| answer.stderr.lines().last().map(str::to_owned);
+            wanted.0.status == answer.0.status && last(&wanted.0) == last(&answer.0)
+        } else {
+            wanted.0 == answer.0
         };
         assert!(
             is_same && wanted.1 == answer.1,

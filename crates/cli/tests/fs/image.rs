@@ -60,9 +60,10 @@ impl Image {
         command.arg(name).current_dir(self.work.path());
         for word in words {
             let word = word.as_ref();
-            match word == "IMAGE" {
-                true => command.arg(&self.path),
-                false => command.arg(word),
+            if word == "IMAGE" {
+                command.arg(&self.path)
+            } else {
+                command.arg(word)
             };
         }
         command

@@ -102,9 +102,10 @@ fn kernel(words: &[&str], root: &Path) -> Command {
         let is_path = word.starts_with('/');
         paths += u32::from(!word.starts_with('-'));
         // What a symbolic link says is no path of this machine.
-        match is_path && !(is_symlink && paths == 1) {
-            true => command.arg(format!("{root}{word}")),
-            false => command.arg(word),
+        if is_path && !(is_symlink && paths == 1) {
+            command.arg(format!("{root}{word}"))
+        } else {
+            command.arg(word)
         };
     }
     command

@@ -214,9 +214,12 @@ fn threads_are_as_many_and_placed_as_asked_for() {
         let pid = stand.mount(&words).success().number("/pid");
         wait_until("threads that have found their place", || {
             let found = threads(pid);
-            let is_placed = |cpus: &String| match is_pinned {
-                true => cpus.parse::<u32>().is_ok(),
-                false => *cpus == all,
+            let is_placed = |cpus: &String| {
+                if is_pinned {
+                    cpus.parse::<u32>().is_ok()
+                } else {
+                    *cpus == all
+                }
             };
             found.len() == count && found.iter().all(is_placed)
         });

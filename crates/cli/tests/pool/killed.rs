@@ -467,9 +467,10 @@ fn kill(kind: Kind) {
         let free_before = stand.free_bytes();
         let delay = Duration::from_millis(random.below(220));
         let running = Running::start(&mut stand.command(operation));
-        match kind == Kind::Image && random.below(2) == 0 {
-            true => stand.look_for(delay),
-            false => sleep(delay),
+        if kind == Kind::Image && random.below(2) == 0 {
+            stand.look_for(delay)
+        } else {
+            sleep(delay)
         }
         let (answer, _) = running.stop(Signal::KILL);
         let was_killed = answer.signal.is_some();

@@ -134,9 +134,10 @@ fn libvirt_and_extant_read_each_others_images() {
         assert_eq!(text(&ours, &["capacity"]), capacity.to_string());
         assert_same(name, &ours, &theirs);
         // What is of version 2 has none there.
-        let compat = match theirs.contains("<compat>") {
-            true => text(&theirs, &["target", "compat"]),
-            false => "0.10".to_owned(),
+        let compat = if theirs.contains("<compat>") {
+            text(&theirs, &["target", "compat"])
+        } else {
+            "0.10".to_owned()
         };
         assert_eq!(text(&ours, &["target", "compat"]), compat, "{name}");
         assert_eq!(format(&ours), "qcow2");

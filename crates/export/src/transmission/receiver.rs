@@ -357,15 +357,16 @@ impl Receiver {
         let is_synchronous = self.checks_to_skip.is_some();
         let room = self.free_space();
         let mut read = |wait| stream.read(room, wait);
-        let (bytes, arrival) = match is_synchronous {
+        let (bytes, arrival) = if is_synchronous {
             // The next request of a synchronous client is never there yet: one call, not two.
-            true => (read(Wait::Forever)?, Received::AfterWait),
-            false => match read(Wait::No) {
+            (read(Wait::Forever)?, Received::AfterWait)
+        } else {
+            match read(Wait::No) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     (read(Wait::Forever)?, Received::AfterWait)
                 }
                 result => (result?, Received::Immediately),
-            },
+            }
         };
         Ok(self.advance(bytes, arrival))
     }

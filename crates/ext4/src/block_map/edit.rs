@@ -128,9 +128,10 @@ impl<'a, N: NodesMut> BlockMapMut<'a, N> {
             let path = BlockPath::to(last, layout).expect("a block that a map reaches");
             let way = self.descend(&path)?;
             let steps = path.steps();
-            let seen = match way.len() + 1 == steps.len() {
-                true => path.leaf(layout),
-                false => path.span(way.len(), layout),
+            let seen = if way.len() + 1 == steps.len() {
+                path.leaf(layout)
+            } else {
+                path.span(way.len(), layout)
             };
             if self.remove_below(&path, way, range.start, freed)? {
                 return Ok((seen.start > range.start).then_some(range.start..seen.start));

@@ -189,17 +189,19 @@ impl Check<'_> {
     ) {
         let mut run: Option<(u32, bool)> = None;
         let mut end = |start: u32, end: u32, is_marked: bool| {
-            let what = match start + 1 == end {
-                true => name(start),
-                false => format!("{} to {}", name(start), name(end - 1)),
+            let what = if start + 1 == end {
+                name(start)
+            } else {
+                format!("{} to {}", name(start), name(end - 1))
             };
             let what = match kind {
                 FindingKind::InodeBitmap => format!("inode {what}"),
                 _ => format!("block {what}"),
             };
-            let words = match is_marked {
-                true => format!("{what}: marked, and not in use"),
-                false => format!("{what}: in use, and not marked"),
+            let words = if is_marked {
+                format!("{what}: marked, and not in use")
+            } else {
+                format!("{what}: in use, and not marked")
             };
             self.findings.add(kind, place.clone(), words);
         };

@@ -75,10 +75,11 @@ impl Check<'_> {
             if !is_directory {
                 several += u64::from(state.links_found.saturating_sub(1));
             }
-            let is_unnamed = match is_directory {
+            let is_unnamed = if is_directory {
                 // A directory names itself; other references were reported before.
-                true => number != InodeNumber::ROOT && self.is_without_parent(number),
-                false => state.links_found == 0,
+                number != InodeNumber::ROOT && self.is_without_parent(number)
+            } else {
+                state.links_found == 0
             };
             let place = Place::inode(number);
             match state.usage {

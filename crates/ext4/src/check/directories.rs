@@ -115,9 +115,10 @@ impl Check<'_> {
                 self.check_inline_directory(number, &data);
                 continue;
             }
-            let tree = match is_indexed && !is_casefolded {
-                true => self.read_hash_tree(number, &runs, seed)?,
-                false => None,
+            let tree = if is_indexed && !is_casefolded {
+                self.read_hash_tree(number, &runs, seed)?
+            } else {
+                None
             };
             self.check_directory(number, &runs, seed, is_indexed, tree.as_ref())?;
         }
@@ -145,9 +146,10 @@ impl Check<'_> {
         let header = size_of::<RawDirEntry>();
         for (mut at, end) in [(4, INLINE_BYTES), (INLINE_BYTES, data.len())] {
             while at < end {
-                let length = match end - at >= header {
-                    true => usize::from(u16::from_le_bytes([data[at + 4], data[at + 5]])),
-                    false => 0,
+                let length = if end - at >= header {
+                    usize::from(u16::from_le_bytes([data[at + 4], data[at + 5]]))
+                } else {
+                    0
                 };
                 let name_end = at + header + usize::from(data.get(at + 6).copied().unwrap_or(0));
                 let is_whole = length >= header && length.is_multiple_of(4);

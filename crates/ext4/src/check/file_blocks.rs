@@ -63,9 +63,10 @@ impl<'c> FileBlocks<'c> {
     ) -> Self {
         Self {
             place: Place::inode(number),
-            mapping: match inode.flags().contains(InodeFlags::EXTENTS) {
-                true => Mapping::Extents,
-                false => Mapping::Blocks,
+            mapping: if inode.flags().contains(InodeFlags::EXTENTS) {
+                Mapping::Extents
+            } else {
+                Mapping::Blocks
             },
             claims,
             findings,
@@ -97,24 +98,24 @@ impl Visitor for FileBlocks<'_> {
             self.follow(block, 1);
         }
         let place = self.place.clone();
-        match self
+        if self
             .claims
             .claim_for("a block of its map", block, 1, place, self.findings)
         {
-            true => Visit::Enter,
+            Visit::Enter
+        } else {
             // Entered before, or about to be read as something that it is not.
-            false => Visit::Skip,
+            Visit::Skip
         }
     }
 
     fn run(&mut self, run: Run) {
         let place = self.place.clone();
-        let is_free = match self.shares_data {
-            true => self.claims.claim(run.physical, run.blocks).is_none(),
-            false => {
-                self.claims
-                    .claim_for("its data", run.physical, run.blocks, place, self.findings)
-            }
+        let is_free = if self.shares_data {
+            self.claims.claim(run.physical, run.blocks).is_none()
+        } else {
+            self.claims
+                .claim_for("its data", run.physical, run.blocks, place, self.findings)
         };
         // Blocks of two owners are read for both, but not for any number of them.
         let left = if is_free {

@@ -83,9 +83,10 @@ impl Check<'_> {
             return Ok(None);
         };
         let superblock = self.volume.superblock();
-        let levels_max = match superblock.features().incompat.contains(Incompat::LARGEDIR) {
-            true => 2,
-            false => 1,
+        let levels_max = if superblock.features().incompat.contains(Incompat::LARGEDIR) {
+            2
+        } else {
+            1
         };
         let format = self.volume.directory_format();
         let bytes = self.volume.block(block)?;
@@ -186,12 +187,13 @@ fn range_of(node: &IndexNode<'_>, index: usize, whole: HashRange) -> Result<Hash
             "entry {index} has hash {first:#x}, outside of its node"
         ));
     }
-    let last = match index + 1 < node.len() {
-        false => whole.last,
-        true => match node.entry(index + 1).hash {
+    let last = if index + 1 < node.len() {
+        match node.entry(index + 1).hash {
             goes_on if goes_on & 1 == 1 => goes_on & !1,
             next => next.saturating_sub(1),
-        },
+        }
+    } else {
+        whole.last
     };
     Ok(HashRange { first, last })
 }

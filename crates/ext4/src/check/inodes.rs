@@ -307,9 +307,10 @@ impl Check<'_> {
         {
             blocks.keep = Keep::Runs;
         }
-        let shape = match is_mapped {
-            true => Some(walk(&self.volume, number, inode, &mut blocks)?),
-            false => None,
+        let shape = if is_mapped {
+            Some(walk(&self.volume, number, inode, &mut blocks)?)
+        } else {
+            None
         };
         let summary = blocks.into_summary();
         self.count_shape(shape, usage);
@@ -374,9 +375,10 @@ impl Check<'_> {
     ) {
         let layout = self.volume.layout();
         let size = inode.size_bytes(layout);
-        let mapping = match inode.flags().contains(InodeFlags::EXTENTS) {
-            true => Mapping::Extents,
-            false => Mapping::Blocks,
+        let mapping = if inode.flags().contains(InodeFlags::EXTENTS) {
+            Mapping::Extents
+        } else {
+            Mapping::Blocks
         };
         let place = Place::inode(number);
         let most = layout.file_bytes_max(mapping);
@@ -384,10 +386,11 @@ impl Check<'_> {
             let words = format_args!("i_size is {size}, more than {most}");
             self.findings.add(FindingKind::Size, place.clone(), words);
         }
-        let end = match inode.flags().contains(InodeFlags::VERITY) {
+        let end = if inode.flags().contains(InodeFlags::VERITY) {
             // The tree of hashes is behind the end.
-            true => 0,
-            false => last_written.map_or(0, |last| last << layout.block_bits()),
+            0
+        } else {
+            last_written.map_or(0, |last| last << layout.block_bits())
         };
         if size < end && usage != Use::Orphan {
             let words = format_args!("i_size is {size}, and a block is written at byte {end}");

@@ -136,9 +136,10 @@ impl Visitor for OrphanFile {
     fn node(&mut self, _: PhysicalBlock) -> Visit {
         // A tree of nodes that name each other would not end.
         self.nodes += 1;
-        match self.nodes <= FILE_BLOCKS_MAX && self.blocks <= FILE_BLOCKS_MAX {
-            true => Visit::Enter,
-            false => Visit::Skip,
+        if self.nodes <= FILE_BLOCKS_MAX && self.blocks <= FILE_BLOCKS_MAX {
+            Visit::Enter
+        } else {
+            Visit::Skip
         }
     }
 

@@ -54,9 +54,10 @@ impl Check<'_> {
             [run] if run.logical == 0 && run.blocks == 1 => {
                 let bytes = self.volume.block(run.physical)?;
                 let length = bytes.iter().position(|&byte| byte == 0);
-                match length.is_some_and(|length| length > 0 && length as u64 == size) {
-                    true => return Ok(()),
-                    false => "the target is not as long as i_size says",
+                if length.is_some_and(|length| length > 0 && length as u64 == size) {
+                    return Ok(());
+                } else {
+                    "the target is not as long as i_size says"
                 }
             }
             _ => "the target is not in one block",

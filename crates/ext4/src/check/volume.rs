@@ -89,9 +89,10 @@ impl<'a> Volume<'a> {
         if *places == Places::Unknown || flags.contains(GroupFlags::INODE_UNINIT) {
             return 0;
         }
-        let unused = match layout.features().has_group_checksums() {
-            true => descriptor.unused_inodes(),
-            false => 0,
+        let unused = if layout.features().has_group_checksums() {
+            descriptor.unused_inodes()
+        } else {
+            0
         };
         layout.inodes_per_group().saturating_sub(unused)
     }

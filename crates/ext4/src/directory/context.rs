@@ -67,25 +67,28 @@ impl DirectoryContext {
         let features = superblock.features();
         let format = DirectoryFormat::of(superblock);
         let has_large = features.incompat.contains(Incompat::LARGEDIR);
-        let tree = match features.compat.contains(Compat::DIR_INDEX) {
-            true => Some(TreeRules {
+        let tree = if features.compat.contains(Compat::DIR_INDEX) {
+            Some(TreeRules {
                 hash: superblock.hash_version()?,
                 seed: superblock.hash_seed(),
                 levels_max: if has_large { 2 } else { 1 },
-            }),
-            false => None,
+            })
+        } else {
+            None
         };
         Ok(Self {
             format,
             seed: superblock.seed().map(|seed| inode.seed(seed, number)),
             tree,
-            flagged: match inode.flags().contains(InodeFlags::INDEX) {
-                true => Shape::Tree,
-                false => Shape::Linear,
+            flagged: if inode.flags().contains(InodeFlags::INDEX) {
+                Shape::Tree
+            } else {
+                Shape::Linear
             },
-            blocks_max: match has_large {
-                true => u32::MAX,
-                false => u32::MAX / format.block_bytes,
+            blocks_max: if has_large {
+                u32::MAX
+            } else {
+                u32::MAX / format.block_bytes
             },
         })
     }
@@ -145,10 +148,11 @@ impl DirectoryContext {
     /// cannot be taken for records.
     pub(super) fn check(&self) -> Result<()> {
         let is_contradiction = self.flagged != self.shape() && self.format.tail == Tail::Checksum;
-        match is_contradiction {
-            true => Err(Error::new(ErrorKind::Corrupt)
-                .detail("directory: INDEX is set without dir_index in the file system")),
-            false => Ok(()),
+        if is_contradiction {
+            Err(Error::new(ErrorKind::Corrupt)
+                .detail("directory: INDEX is set without dir_index in the file system"))
+        } else {
+            Ok(())
         }
     }
 }

@@ -242,12 +242,13 @@ impl<B: DirectoryBlocks> Directory<B> {
     /// A tree that leads back into itself would have one block changed as two.
     fn check_leads_down(&self, path: &Path) -> Result<()> {
         let below = path.leaf();
-        match path.frames.iter().any(|frame| frame.index == below) {
-            true => Err(self.corrupt(
+        if path.frames.iter().any(|frame| frame.index == below) {
+            Err(self.corrupt(
                 path.lowest().index,
                 format_args!("the tree leads back to block {below}"),
-            )),
-            false => Ok(()),
+            ))
+        } else {
+            Ok(())
         }
     }
 

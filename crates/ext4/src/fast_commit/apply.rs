@@ -169,9 +169,10 @@ impl<'a> Apply<'a> {
             || is_journal
             || superblock.orphan_file() == Some(number)
             || project_quota == Some(number);
-        match is_own {
-            true => Err(corrupt(format!("inode {number} is the file system's own"))),
-            false => Ok(()),
+        if is_own {
+            Err(corrupt(format!("inode {number} is the file system's own")))
+        } else {
+            Ok(())
         }
     }
 
@@ -422,9 +423,10 @@ fn check_extents(cell: &InodeCell) -> Result<()> {
         Some(FileType::Regular | FileType::SymbolicLink) => {}
         _ => return Err(corrupt(format!("inode {number} is no file with blocks"))),
     }
-    match state.inode.flags().contains(InodeFlags::EXTENTS) {
-        true => Ok(()),
-        false => Err(block_mapped(number)),
+    if state.inode.flags().contains(InodeFlags::EXTENTS) {
+        Ok(())
+    } else {
+        Err(block_mapped(number))
     }
 }
 

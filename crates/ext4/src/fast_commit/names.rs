@@ -152,9 +152,10 @@ impl<'a> Apply<'a> {
             parts.remove_subdirectory(transaction, &parent);
         }
         cell.change(transaction, |state| {
-            let left = match is_directory {
-                true => 0,
-                false => state.inode.links().saturating_sub(1),
+            let left = if is_directory {
+                0
+            } else {
+                state.inode.links().saturating_sub(1)
             };
             state.inode.set_links(left);
         });

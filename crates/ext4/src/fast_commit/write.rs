@@ -102,9 +102,10 @@ impl Parts {
         if !commit.is_empty && self.orphans.take_head_changed() {
             self.cache.bring_home(self.superblock_place()).ok()?;
         }
-        Some(match commit.is_empty {
-            true => Vec::new(),
-            false => commit.writer.finish(),
+        Some(if commit.is_empty {
+            Vec::new()
+        } else {
+            commit.writer.finish()
         })
     }
 }

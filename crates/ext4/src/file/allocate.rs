@@ -78,9 +78,12 @@ impl Core {
             size_at_least: range.end(),
         };
         let kept = Stamp { size_at_least: 0 };
-        let grow = |stamp: Stamp| match stamp.size_at_least > size {
-            true => parts.zero_after_end(cell, size),
-            false => Ok(()),
+        let grow = |stamp: Stamp| {
+            if stamp.size_at_least > size {
+                parts.zero_after_end(cell, size)
+            } else {
+                Ok(())
+            }
         };
         match mode {
             FallocateMode::Allocate => {

@@ -124,9 +124,10 @@ impl Core {
     /// What one step of giving blocks back touches at most, with noting an orphan.
     pub(crate) fn cut_credits(&self, cell: &InodeCell) -> Result<u32> {
         let groups = group_credits(2 * EXTENTS_MAX as u32);
-        let forgotten = match holds_metadata(&read(&cell.state)) {
-            true => DIRECTORY_BLOCKS_MAX,
-            false => 0,
+        let forgotten = if holds_metadata(&read(&cell.state)) {
+            DIRECTORY_BLOCKS_MAX
+        } else {
+            0
         };
         Ok(self.tree_credits(cell)? + groups + forgotten + orphan::CREDITS)
     }
@@ -143,9 +144,10 @@ impl Parts {
     ) -> Result<Option<Range<u64>>> {
         let format = self.tree_format(state);
         let is_metadata = holds_metadata(state);
-        let blocks_max = match is_metadata {
-            true => DIRECTORY_BLOCKS_MAX.into(),
-            false => LOGICAL_END,
+        let blocks_max = if is_metadata {
+            DIRECTORY_BLOCKS_MAX.into()
+        } else {
+            LOGICAL_END
         };
         let find = |logical| mapping::find(&state.inode, &self.cache, format, logical);
         let group_blocks = self.layout.blocks_per_group().into();
@@ -162,9 +164,10 @@ impl Parts {
         let left = map.remove_last(part.clone(), &mut |extent| freed.push(extent))?;
         for extent in freed {
             let blocks = BlockRange::new(AllocatorBlock(extent.physical.0), extent.blocks.into());
-            match is_metadata {
-                true => store.detach_metadata(blocks)?,
-                false => store.detach(blocks)?,
+            if is_metadata {
+                store.detach_metadata(blocks)?
+            } else {
+                store.detach(blocks)?
             }
         }
         store.settle(state)?;

@@ -334,9 +334,10 @@ impl Parts {
             && let Mapping::Extent(before) = find(LogicalBlock((hole.start - 1) as u32))?
         {
             let end = before.physical.0 + u64::from(before.blocks);
-            return Ok(match hole.start == at {
-                true => (Goal::Follow(AllocatorBlock(end)), None),
-                false => (self.near(end + at - hole.start), Some(room)),
+            return Ok(if hole.start == at {
+                (Goal::Follow(AllocatorBlock(end)), None)
+            } else {
+                (self.near(end + at - hole.start), Some(room))
             });
         }
         if hole.end < piece.end

@@ -137,16 +137,13 @@ mod tests {
         fn it_is_a_set_of_blocks(steps in prop::collection::vec((range(), any::<bool>()), 1..30), asked in range()) {
             let (tested, mut model) = (blocks(), BTreeSet::new());
             for (range, is_noted) in steps {
-                match is_noted {
-                    true => {
+                if is_noted {
                         tested.note(&range);
                         model.extend(range.clone());
-                    }
-                    false => {
+                    } else {
                         tested.forget(&range);
                         model.retain(|block| !range.contains(block));
                     }
-                }
                 for range in [&range, &asked] {
                     let has = range.clone().all(|block| model.contains(&block));
                     prop_assert_eq!(tested.has(range), has);

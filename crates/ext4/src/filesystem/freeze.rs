@@ -57,9 +57,10 @@ impl Client for Parts {
         }
         self.freeze_superblock(&by);
         let blocks = by.blocks.into_inner();
-        match self.has_log {
-            true => add(frozen, &blocks),
-            false => add_in_order(frozen, transaction, &blocks, nodes..inodes),
+        if self.has_log {
+            add(frozen, &blocks)
+        } else {
+            add_in_order(frozen, transaction, &blocks, nodes..inodes)
         }
         revoked.into_iter().for_each(|block| frozen.revoke(block));
         lock(&self.frozen).push((transaction, blocks));

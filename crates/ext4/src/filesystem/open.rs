@@ -142,18 +142,21 @@ fn journal_options(superblock: &Superblock) -> JournalOptions {
     let features = superblock.features();
     JournalOptions {
         format: Some(LogFormat {
-            checksums: match features.has_metadata_checksums() {
-                true => Checksums::V3,
-                false => Checksums::None,
+            checksums: if features.has_metadata_checksums() {
+                Checksums::V3
+            } else {
+                Checksums::None
             },
-            block_numbers: match features.incompat.contains(Incompat::BIT64) {
-                true => BlockNumbers::Bits64,
-                false => BlockNumbers::Bits32,
+            block_numbers: if features.incompat.contains(Incompat::BIT64) {
+                BlockNumbers::Bits64
+            } else {
+                BlockNumbers::Bits32
             },
         }),
-        fast_commits: match features.compat.contains(Compat::FAST_COMMIT) {
-            true => FastCommits::On,
-            false => FastCommits::Off,
+        fast_commits: if features.compat.contains(Compat::FAST_COMMIT) {
+            FastCommits::On
+        } else {
+            FastCommits::Off
         },
     }
 }
@@ -265,9 +268,10 @@ impl Parts {
         let has_log = superblock.journal().is_some();
         let block_bytes = layout.block_bytes() as usize;
         let area = journal.as_ref().map(|journal| journal.fast_commits());
-        let writing = match area.is_some_and(|area| !area.is_empty()) {
-            true => Writing::On,
-            false => Writing::Off,
+        let writing = if area.is_some_and(|area| !area.is_empty()) {
+            Writing::On
+        } else {
+            Writing::Off
         };
         let cache = Arc::new(BlockCache::new(
             Arc::clone(&device),

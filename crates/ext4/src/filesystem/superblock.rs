@@ -52,11 +52,11 @@ impl Parts {
     pub(super) fn mark_open(&self) -> Result<()> {
         let now = time::now();
         lock(&self.superblock).edit(|raw| {
-            match self.has_log {
-                true => raw
-                    .s_feature_incompat
-                    .set(raw.s_feature_incompat.get() | Incompat::RECOVER.bits()),
-                false => raw.s_state.set(raw.s_state.get() & !State::VALID.bits()),
+            if self.has_log {
+                raw.s_feature_incompat
+                    .set(raw.s_feature_incompat.get() | Incompat::RECOVER.bits())
+            } else {
+                raw.s_state.set(raw.s_state.get() & !State::VALID.bits())
             }
             if raw.s_orphan_file_inum.get() != 0 {
                 raw.s_feature_ro_compat
@@ -75,11 +75,11 @@ impl Parts {
         let mut superblock = lock(&self.superblock);
         superblock.set_free(free.blocks, free.inodes as u32)?;
         superblock.edit(|raw| {
-            match self.has_log {
-                true => raw
-                    .s_feature_incompat
-                    .set(raw.s_feature_incompat.get() & !Incompat::RECOVER.bits()),
-                false => raw.s_state.set(raw.s_state.get() | State::VALID.bits()),
+            if self.has_log {
+                raw.s_feature_incompat
+                    .set(raw.s_feature_incompat.get() & !Incompat::RECOVER.bits())
+            } else {
+                raw.s_state.set(raw.s_state.get() | State::VALID.bits())
             }
             if self.orphans.is_empty() {
                 raw.s_feature_ro_compat

@@ -65,9 +65,12 @@ impl BitmapBytes {
 
     /// Sets all bits of `range` to `value`.
     pub(crate) fn set(&mut self, range: Range<u32>, value: bool) {
-        each_byte(range, |byte, mask| match value {
-            true => self.0[byte] |= mask,
-            false => self.0[byte] &= !mask,
+        each_byte(range, |byte, mask| {
+            if value {
+                self.0[byte] |= mask
+            } else {
+                self.0[byte] &= !mask
+            }
         });
     }
 

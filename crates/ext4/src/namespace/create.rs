@@ -282,9 +282,10 @@ impl Parts {
     /// How a new inode keeps its blocks: in extents where the file system has them, else in a block
     /// map.
     fn map_flag(&self) -> InodeFlags {
-        match self.layout.features().incompat.contains(Incompat::EXTENTS) {
-            true => InodeFlags::EXTENTS,
-            false => InodeFlags::empty(),
+        if self.layout.features().incompat.contains(Incompat::EXTENTS) {
+            InodeFlags::EXTENTS
+        } else {
+            InodeFlags::empty()
         }
     }
 

@@ -158,9 +158,10 @@ impl Core {
         if let Some(new) = moved.whiteout() {
             return self.move_with_whiteout(moved, &new, credits);
         }
-        let transaction = match moved.is_recorded() {
-            true => self.begin_recorded(credits)?,
-            false => self.begin(credits)?,
+        let transaction = if moved.is_recorded() {
+            self.begin_recorded(credits)?
+        } else {
+            self.begin(credits)?
         };
         match self.parts.change_names(&transaction, moved, None) {
             Ok(()) => Ok(()),
@@ -248,9 +249,10 @@ impl Move<'_> {
             let parent = self.from.directory;
             let is_parent = |cell: &Arc<InodeCell>| Arc::ptr_eq(cell, parent);
             let target = self.target.as_ref().map(|(cell, _)| cell);
-            return match is_parent(&self.source) || target.is_some_and(is_parent) {
-                true => Err(loops(parent)),
-                false => Ok(()),
+            return if is_parent(&self.source) || target.is_some_and(is_parent) {
+                Err(loops(parent))
+            } else {
+                Ok(())
             };
         };
         let into_itself = || {

@@ -127,9 +127,10 @@ impl Parts {
         let is_empty = directory
             .is_empty()
             .map_err(|error| in_directory(error, victim.number))?;
-        match is_empty {
-            true => Ok(()),
-            false => Err(Error::new(ErrorKind::NotEmpty)),
+        if is_empty {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::NotEmpty))
         }
     }
 }

@@ -110,9 +110,10 @@ impl AttributeChange {
             || self.uid.is_some()
             || self.gid.is_some()
             || has_times && self.times == Times::Chosen;
-        match stays.contains(InodeFlags::IMMUTABLE) {
-            true => !others && !has_times && after == flags,
-            false => !others || !stays.contains(InodeFlags::APPEND),
+        if stays.contains(InodeFlags::IMMUTABLE) {
+            !others && !has_times && after == flags
+        } else {
+            !others || !stays.contains(InodeFlags::APPEND)
         }
     }
 }

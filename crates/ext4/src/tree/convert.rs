@@ -71,9 +71,10 @@ fn push_converted(
         let Some(inside) = cut(extent, &part) else {
             continue;
         };
-        match part == *range {
-            true => pieces.push_as(inside, kind)?,
-            false => pieces.push(inside)?,
+        if part == *range {
+            pieces.push_as(inside, kind)?
+        } else {
+            pieces.push(inside)?
         }
     }
     Ok(())

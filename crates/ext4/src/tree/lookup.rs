@@ -135,9 +135,10 @@ impl Beside {
             return Ok(None);
         }
         let after = leaf.extent(self.at, format)?;
-        match after.logical > self.logical {
-            true => Ok(Some(after)),
-            false => Err(leaf.unsound(self.at)),
+        if after.logical > self.logical {
+            Ok(Some(after))
+        } else {
+            Err(leaf.unsound(self.at))
         }
     }
 

@@ -83,9 +83,10 @@ impl<'r> Level<'r> {
         let node = self.node();
         let index = node.find(logical).unwrap_or(0);
         let next = index + 1;
-        match next < node.len() && node.index(next).logical <= logical {
-            true => Err(self.unsound(next)),
-            false => Ok(index),
+        if next < node.len() && node.index(next).logical <= logical {
+            Err(self.unsound(next))
+        } else {
+            Ok(index)
         }
     }
 
@@ -118,18 +119,20 @@ impl<'r> Level<'r> {
             && extent.physical.0 > 0
             && extent.logical_end() <= self.place.logical.end
             && format.layout.holds(extent.physical, extent.blocks.into());
-        match sound {
-            true => Ok(extent),
-            false => Err(self.unsound(index)),
+        if sound {
+            Ok(extent)
+        } else {
+            Err(self.unsound(index))
         }
     }
 
     /// Reference `index` of a node above.
     pub(super) fn reference(&self, index: usize, format: TreeFormat<'_>) -> Result<IndexEntry> {
         let reference = self.node().index(index);
-        match format.layout.holds(reference.child, 1) {
-            true => Ok(reference),
-            false => Err(self.unsound(index)),
+        if format.layout.holds(reference.child, 1) {
+            Ok(reference)
+        } else {
+            Err(self.unsound(index))
         }
     }
 

@@ -110,9 +110,10 @@ impl<N: NodesMut> TreeMut<'_, N> {
         let mut pieces = Pieces::default();
         for index in first..affected.end {
             let extent = leaf.extent(index, self.format)?;
-            pieces.push(match affected.contains(&index) {
-                true => moved(&extent, shift).ok_or_else(|| leaf.unsound(index))?,
-                false => extent,
+            pieces.push(if affected.contains(&index) {
+                moved(&extent, shift).ok_or_else(|| leaf.unsound(index))?
+            } else {
+                extent
             })?;
             old.push(extent);
         }

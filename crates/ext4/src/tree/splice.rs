@@ -121,9 +121,10 @@ impl<N: NodesMut> TreeMut<'_, N> {
                 break;
             }
             (removed, added) = (1, 2);
-            let goal = match level.is_root() {
-                true => new[0].physical,
-                false => level.place.block,
+            let goal = if level.is_root() {
+                new[0].physical
+            } else {
+                level.place.block
             };
             match self.reserve_for(level, goal) {
                 Ok(block) => blocks.insert(0, block),
@@ -174,9 +175,10 @@ impl<N: NodesMut> TreeMut<'_, N> {
             None => E::of(&node, range.end),
         };
         let first = first.logical();
-        let outcome = match level.is_root() || u64::from(first.0) == level.place.logical.start {
-            true => Outcome::Same,
-            false => Outcome::Begins(first),
+        let outcome = if level.is_root() || u64::from(first.0) == level.place.logical.start {
+            Outcome::Same
+        } else {
+            Outcome::Begins(first)
         };
         self.change(level, |node| entry::replace(node, range.clone(), new))?;
         Ok(outcome)
@@ -254,11 +256,12 @@ impl<N: NodesMut> TreeMut<'_, N> {
                 node.seal(seed);
             }
         });
-        match as_read {
-            true => Ok(()),
-            false => Err(corrupt(format!(
+        if as_read {
+            Ok(())
+        } else {
+            Err(corrupt(format!(
                 "extent node in block {block}: changed by something else that uses the block as well"
-            ))),
+            )))
         }
     }
 }

@@ -326,9 +326,10 @@ fn scrambled_metadata_gives_an_answer() {
             let [to, from] = [(); 2].map(|()| *random.choice(&offsets).unwrap() / 512 * 512);
             let mut sector = whole[to..to + 512].to_vec();
             let at = random.usize(..508);
-            match random.bool() {
-                true => sector.copy_from_slice(&whole[from..from + 512]),
-                false => sector[at..at + 4].copy_from_slice(&random.u32(..).to_le_bytes()),
+            if random.bool() {
+                sector.copy_from_slice(&whole[from..from + 512])
+            } else {
+                sector[at..at + 4].copy_from_slice(&random.u32(..).to_le_bytes())
             }
             // The superblock stays, or most images would end there.
             if to / 1024 != 1 {

@@ -166,9 +166,10 @@ impl Run {
 
     /// What was not closed, as the other can open it: without a journal e2fsck comes first.
     fn usable(&self, left: Arc<MemoryDevice>) -> Arc<MemoryDevice> {
-        match self.options.contains("^has_journal") {
-            true => repaired(&left),
-            false => left,
+        if self.options.contains("^has_journal") {
+            repaired(&left)
+        } else {
+            left
         }
     }
 

@@ -203,9 +203,10 @@ impl System {
     fn write(&self, file: &OwnedFd, offset: u64, data: Data) -> Result<()> {
         // To what was opened for that, everything is written at the end.
         let is_at_end = offset == stat(file)?.st_size as u64;
-        let file = File::from(match is_at_end {
-            true => open_to_change(file)?,
-            false => open(file, OFlags::WRONLY)?,
+        let file = File::from(if is_at_end {
+            open_to_change(file)?
+        } else {
+            open(file, OFlags::WRONLY)?
         });
         file.write_all_at(&data.bytes(), offset)
             .map_err(|error| Errno::from_io_error(&error).expect("an error of the system"))
@@ -398,9 +399,10 @@ fn set_flags(file: &OwnedFd, new: u32) -> Result<()> {
 /// last.
 fn set_attributes(file: &OwnedFd, change: &Change) -> Result<()> {
     let fixed = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
-    let before = match has_flags(file)? {
-        true => flags(file)? & USER_FLAGS,
-        false => InodeFlags::empty(),
+    let before = if has_flags(file)? {
+        flags(file)? & USER_FLAGS
+    } else {
+        InodeFlags::empty()
     };
     let is_fixed = before.intersects(fixed);
     let after = change.flags.map_or(before, InodeFlags::from_bits_retain);

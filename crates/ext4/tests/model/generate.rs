@@ -139,9 +139,10 @@ impl Generator {
                     RenameMode::Whiteout { uid: 0, gid: 0 },
                 ]);
                 let from = self.taken_name(reference);
-                let to = match self.chance(50) {
-                    true => self.taken_name(reference),
-                    false => self.free_name(reference),
+                let to = if self.chance(50) {
+                    self.taken_name(reference)
+                } else {
+                    self.free_name(reference)
                 };
                 Operation::Rename(from, to, mode)
             }
@@ -175,9 +176,10 @@ impl Generator {
 
     fn list_step(&mut self, reference: &Reference) -> Operation {
         let cursor = self.rng.usize(0..CURSORS);
-        match self.chance(30) {
-            true => Operation::ListStart(self.directory(reference), cursor),
-            false => Operation::ListNext(cursor, self.rng.usize(1..200)),
+        if self.chance(30) {
+            Operation::ListStart(self.directory(reference), cursor)
+        } else {
+            Operation::ListNext(cursor, self.rng.usize(1..200))
         }
     }
 
@@ -277,16 +279,18 @@ impl Generator {
             let body = &reference.object(id).body;
             matches!(body, Body::Link(_) | Body::Other(..))
         });
-        match is_odd && self.dialect == Dialect::Kernel {
-            true => Place::At(Path::default()),
-            false => place,
+        if is_odd && self.dialect == Dialect::Kernel {
+            Place::At(Path::default())
+        } else {
+            place
         }
     }
 
     fn directory(&mut self, reference: &Reference) -> Place {
-        match self.chance(92) {
-            true => Place::At(self.directory_path(reference)),
-            false => self.place(reference),
+        if self.chance(92) {
+            Place::At(self.directory_path(reference))
+        } else {
+            self.place(reference)
         }
     }
 

@@ -54,10 +54,11 @@ impl Format {
             .expect("the size of a block");
         let is_ext3 = options.contains("ext3");
         let has_extents = !is_ext3 && !options.contains("^extents");
-        let countable = match is_ext3 || options.contains("^huge_file") {
+        let countable = if is_ext3 || options.contains("^huge_file") {
             // As many as there are 32 bits of sectors.
-            true => u64::from(u32::MAX) / (u64::from(block_bytes) / 512),
-            false => u32::MAX.into(),
+            u64::from(u32::MAX) / (u64::from(block_bytes) / 512)
+        } else {
+            u32::MAX.into()
         };
         Self {
             block_bytes,
@@ -480,12 +481,13 @@ impl Object {
     }
 
     fn check_mutable(&self) -> Result<()> {
-        match self
+        if self
             .flags
             .intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND)
         {
-            true => Err(ErrorKind::Immutable),
-            false => Ok(()),
+            Err(ErrorKind::Immutable)
+        } else {
+            Ok(())
         }
     }
 }

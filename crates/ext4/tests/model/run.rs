@@ -141,16 +141,20 @@ impl Start {
             (Operation::ListNext(cursor, _), Outcome::Listed(listed)) => {
                 reference.listed(*cursor, listed).map_or(Ok(()), Err)
             }
-            (Operation::ListNext(cursor, _), other) => match reference.is_listable(*cursor) {
-                true => Err(format!("{other:?}, though it can be listed")),
-                false => Ok(()),
-            },
+            (Operation::ListNext(cursor, _), other) => {
+                if reference.is_listable(*cursor) {
+                    Err(format!("{other:?}, though it can be listed"))
+                } else {
+                    Ok(())
+                }
+            }
             (_, Outcome::Failed(ErrorKind::NoSpace)) => self.ran_out(engine, reference, operation),
             _ => {
                 let wanted = reference.apply(operation);
-                match wanted.agrees(&outcome) {
-                    true => Ok(()),
-                    false => Err(mismatch(&wanted, &outcome)),
+                if wanted.agrees(&outcome) {
+                    Ok(())
+                } else {
+                    Err(mismatch(&wanted, &outcome))
                 }
             }
         }
@@ -210,9 +214,10 @@ impl Start {
                 _
             )
         );
-        let is_right = match moves {
-            true => now == before,
-            false => now.is_between(&before, after),
+        let is_right = if moves {
+            now == before
+        } else {
+            now.is_between(&before, after)
         };
         if !is_right {
             let from_before = before.content().difference(&found);

@@ -215,13 +215,13 @@ impl Content {
             ));
         }
         let all = self.blocks.keys().chain(found.blocks.keys());
-        let block =
-            *all.min_by_key(
-                |block| match self.blocks.get(block) == found.blocks.get(block) {
-                    true => u64::MAX,
-                    false => **block,
-                },
-            )?;
+        let block = *all.min_by_key(|block| {
+            if self.blocks.get(block) == found.blocks.get(block) {
+                u64::MAX
+            } else {
+                **block
+            }
+        })?;
         let (wanted, found) = (self.blocks.get(&block), found.blocks.get(&block));
         if wanted == found {
             return None;

@@ -67,9 +67,10 @@ impl Life {
         let cancel = CancelToken::new();
         let control = Control::new(&cancel, &Silent);
         let report = check(&*image, &CheckOptions::default(), control).map_err(text)?;
-        match report.is_clean() && !report.needs_recovery && report.orphans == 0 {
-            true => Ok(Recovered { image, views }),
-            false => Err(format!("the check: {report}")),
+        if report.is_clean() && !report.needs_recovery && report.orphans == 0 {
+            Ok(Recovered { image, views })
+        } else {
+            Err(format!("the check: {report}"))
         }
     }
 

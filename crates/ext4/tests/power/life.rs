@@ -100,9 +100,10 @@ impl Life {
             })
             .collect();
         drop(filesystem);
-        let mut actors: Vec<Actor> = match alone {
-            true => vec![players[0].play(&scripts[0].1)],
-            false => std::thread::scope(|scope| {
+        let mut actors: Vec<Actor> = if alone {
+            vec![players[0].play(&scripts[0].1)]
+        } else {
+            std::thread::scope(|scope| {
                 let running: Vec<_> = players
                     .iter_mut()
                     .zip(&scripts)
@@ -112,7 +113,7 @@ impl Life {
                     .into_iter()
                     .map(|player| player.join().unwrap())
                     .collect()
-            }),
+            })
         };
         drop(players);
         let log = Arc::into_inner(disk).expect("closed").into_log();

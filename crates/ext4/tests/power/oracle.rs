@@ -117,9 +117,10 @@ impl Oracle {
         }
         // 1: it wrote, as it had to.
         let is_good = matches!(output.status.code(), Some(0 | 1));
-        match is_good && !words.contains("FIXED") && !words.contains("e2fsck:") {
-            true => Ok(Theirs::Recovered(MemoryDevice::from_bytes(&self.contents))),
-            false => Err(words),
+        if is_good && !words.contains("FIXED") && !words.contains("e2fsck:") {
+            Ok(Theirs::Recovered(MemoryDevice::from_bytes(&self.contents)))
+        } else {
+            Err(words)
         }
     }
 }

@@ -23,9 +23,10 @@ pub const MAPPED: u64 = 1 << 32;
 pub fn life(seed: u64) -> (Format, Vec<Step>) {
     let mut random = Rng::with_seed(seed);
     let formats = [PLAIN, OLD_FEATURES, MANY_GROUPS, BIG_BLOCKS, FAST];
-    let format = match seed < MAPPED {
-        true => formats[(seed % 5) as usize],
-        false => [MAPS, BIG_MAPS][(seed % 2) as usize],
+    let format = if seed < MAPPED {
+        formats[(seed % 5) as usize]
+    } else {
+        [MAPS, BIG_MAPS][(seed % 2) as usize]
     };
     let block = if format.kibibytes == BIG_BLOCKS.kibibytes {
         4096

@@ -290,9 +290,10 @@ fn superblock_with_wrong_fields_and_a_right_sum_is_an_error_or_does_no_harm() {
 fn damage_structure(bytes: &mut [u8], random: &mut Rng) {
     for _ in 0..random.usize(1..4) {
         // Most say something near their start.
-        let end = match random.bool() {
-            true => bytes.len().min(64),
-            false => bytes.len(),
+        let end = if random.bool() {
+            bytes.len().min(64)
+        } else {
+            bytes.len()
         };
         let at = random.usize(..end / 4) * 4;
         let (half, word) = (at + 2 * random.usize(..2), &mut bytes[at..at + 4]);

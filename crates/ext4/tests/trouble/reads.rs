@@ -43,12 +43,11 @@ impl Device for OneWrong {
                 }
                 _ => false,
             };
-            match is_struck {
-                true => {
-                    self.wrong.inner().restore(&self.right);
-                    self.wrong.submit(std::slice::from_mut(request));
-                }
-                false => self.right.submit(std::slice::from_mut(request)),
+            if is_struck {
+                self.wrong.inner().restore(&self.right);
+                self.wrong.submit(std::slice::from_mut(request));
+            } else {
+                self.right.submit(std::slice::from_mut(request))
             }
         }
     }

@@ -34,9 +34,10 @@ impl Check<'_> {
                     Mapping::Data(place) | Mapping::Zero(Some(place)) => place,
                     _ => continue,
                 };
-                let is_one = match has_data_file {
-                    true => Some(true),
-                    false => is_one(place >> bits),
+                let is_one = if has_data_file {
+                    Some(true)
+                } else {
+                    is_one(place >> bits)
                 };
                 let flagged = entry.with_copied(is_one.unwrap_or(entry.is_copied()));
                 changed += u64::from(flagged != entry);

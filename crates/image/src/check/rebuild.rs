@@ -110,9 +110,10 @@ impl<'c> Wanted<'c> {
             }
             let needed = blocks.iter().rposition(|&place| place != 0);
             let needed = needed.map_or(0, |last| last as u64 + 1);
-            let table = match needed > old.len() as u64 {
-                true => geometry.clusters(needed * 8),
-                false => 0,
+            let table = if needed > old.len() as u64 {
+                geometry.clusters(needed * 8)
+            } else {
+                0
             };
             if next - start <= new_blocks && table <= new_table {
                 break;
@@ -128,17 +129,20 @@ impl<'c> Wanted<'c> {
             uses: &check.uses,
             blocks,
             made: start..start + new_blocks + new_table,
-            left: match moves {
-                true => range.start() >> bits..range.end() >> bits,
-                false => 0..0,
+            left: if moves {
+                range.start() >> bits..range.end() >> bits
+            } else {
+                0..0
             },
-            table: match moves {
-                true => (start + new_blocks) << bits,
-                false => range.start(),
+            table: if moves {
+                (start + new_blocks) << bits
+            } else {
+                range.start()
             },
-            table_clusters: match moves {
-                true => new_table,
-                false => header.refcount_table_clusters.into(),
+            table_clusters: if moves {
+                new_table
+            } else {
+                header.refcount_table_clusters.into()
             },
         })
     }
@@ -208,9 +212,10 @@ impl<'c> Wanted<'c> {
     /// The file becomes as long as new blocks want it.
     fn make_room(&self, check: &Check<'_>) -> Result<()> {
         let end = self.made.end << check.geometry.cluster_bits();
-        match !self.made.is_empty() && end > check.file_bytes {
-            true => check.image.file.resize(end),
-            false => Ok(()),
+        if !self.made.is_empty() && end > check.file_bytes {
+            check.image.file.resize(end)
+        } else {
+            Ok(())
         }
     }
 

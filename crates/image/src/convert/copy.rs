@@ -172,10 +172,11 @@ impl Copy<'_> {
         };
         let (place, _) = self.conversion.new.place(cluster.start());
         let place = place >> self.conversion.new.place_bits();
-        match is_zero && self.conversion.new.has_zero_clusters() {
-            true => occupied.set_zero(place),
+        if is_zero && self.conversion.new.has_zero_clusters() {
+            occupied.set_zero(place)
+        } else {
             // Its place is zeros already.
-            false => occupied.set(place),
+            occupied.set(place)
         }
     }
 

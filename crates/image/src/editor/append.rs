@@ -89,9 +89,10 @@ impl Editor<'_> {
             let touched = plan.start / entries..plan.end().div_ceil(entries);
             let is_new = |&index: &u64| old.get(index as usize).is_none_or(|&entry| entry == 0);
             let blocks = touched.clone().filter(is_new).count() as u64;
-            let table = match touched.end <= old.len() as u64 {
-                true => 0,
-                false => geometry.clusters(touched.end * 8),
+            let table = if touched.end <= old.len() as u64 {
+                0
+            } else {
+                geometry.clusters(touched.end * 8)
             };
             if blocks <= plan.blocks && table <= plan.table {
                 break;
@@ -111,9 +112,10 @@ impl Editor<'_> {
     /// file.
     fn end_cluster(&self, table: &[u64]) -> Result<u64> {
         let counted = self.counted_end(table)?;
-        match self.target.is_disk() {
-            true => Ok(counted),
-            false => Ok(counted.max(self.geometry().clusters(self.file().size()?))),
+        if self.target.is_disk() {
+            Ok(counted)
+        } else {
+            Ok(counted.max(self.geometry().clusters(self.file().size()?)))
         }
     }
 

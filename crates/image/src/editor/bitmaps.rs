@@ -85,9 +85,10 @@ impl Editor<'_> {
     /// Says whether the bitmaps can be believed; durable on return.
     pub(crate) fn believe_bitmaps(&self, is_right: bool) -> Result<()> {
         let others = self.image.header.autoclear & Autoclear::RAW_DATA_FILE;
-        match is_right {
-            true => self.write_autoclear(others | Autoclear::BITMAPS),
-            false => self.write_autoclear(others),
+        if is_right {
+            self.write_autoclear(others | Autoclear::BITMAPS)
+        } else {
+            self.write_autoclear(others)
         }
     }
 

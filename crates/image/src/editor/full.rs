@@ -21,18 +21,20 @@ impl<'a> Editor<'a> {
     pub(crate) fn full_bytes(&self) -> Result<u64> {
         let file_bytes = self.file().size()?;
         let all = ByteRange::new(0, self.image.header.virtual_bytes);
-        let clusters = match self.has_data_file() {
-            true => 0,
-            false => self.new_places(all)?,
+        let clusters = if self.has_data_file() {
+            0
+        } else {
+            self.new_places(all)?
         };
         let tables = self.tables_to_make(all);
         let full_bytes = match clusters + tables {
             0 => file_bytes,
             _ => self.end_bytes(&self.plan(tables, clusters)?),
         };
-        let repair_bytes = match self.image.header.incompatible.contains(Incompatible::DIRTY) {
-            true => self.recount_bytes_max(file_bytes),
-            false => 0,
+        let repair_bytes = if self.image.header.incompatible.contains(Incompatible::DIRTY) {
+            self.recount_bytes_max(file_bytes)
+        } else {
+            0
         };
         Ok(full_bytes.max(file_bytes) + repair_bytes)
     }

@@ -221,9 +221,10 @@ impl Editor<'_> {
                     Mapping::Data(place) => {
                         let range =
                             ByteRange::new(place + within, place + geometry.cluster_bytes());
-                        match run.is_copied || self.has_data_file() {
-                            true => Tail::Own(range),
-                            false => Tail::Shared(range),
+                        if run.is_copied || self.has_data_file() {
+                            Tail::Own(range)
+                        } else {
+                            Tail::Shared(range)
                         }
                     }
                     Mapping::Compressed(_) => Tail::Compressed,

@@ -78,9 +78,10 @@ impl Editor<'_> {
         if let (Some((cluster, bytes)), true) = (&self.below, self.has_data_file()) {
             self.data().write_at(bytes, cluster << bits)?;
         }
-        let clusters = match self.has_data_file() {
-            true => 0,
-            false => self.new_places(range)?,
+        let clusters = if self.has_data_file() {
+            0
+        } else {
+            self.new_places(range)?
         };
         let tables = self.tables_to_make(range);
         let plan = self.plan(tables, clusters)?;
@@ -116,9 +117,10 @@ impl Editor<'_> {
                 place => read_table(self.file(), place, geometry.l2_entries())?,
             };
             let mut is_changed = !old.is_copied() || old.offset() == 0;
-            let table = match is_changed {
-                true => new_tables.next().expect("an endless range") << bits,
-                false => old.offset(),
+            let table = if is_changed {
+                new_tables.next().expect("an endless range") << bits
+            } else {
+                old.offset()
             };
             for cluster in part.start() >> bits..geometry.clusters(part.end()) {
                 let entry = &mut entries[(cluster % geometry.l2_entries()) as usize];
@@ -295,9 +297,10 @@ impl Editor<'_> {
             entry.offset() == 0 || !entry.is_copied()
         };
         let tables = range.start() / coverage..range.end().div_ceil(coverage);
-        match range.is_empty() {
-            true => 0,
-            false => tables.filter(is_to_make).count() as u64,
+        if range.is_empty() {
+            0
+        } else {
+            tables.filter(is_to_make).count() as u64
         }
     }
 

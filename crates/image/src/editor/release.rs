@@ -83,9 +83,10 @@ impl Editor<'_> {
     pub(crate) fn cut_end(&self) -> Result<()> {
         let table = self.refcount_table()?;
         let end = self.counted_end(&table)? << self.geometry().cluster_bits();
-        match end < self.file().size()? {
-            true => self.target.cut(end),
-            false => Ok(()),
+        if end < self.file().size()? {
+            self.target.cut(end)
+        } else {
+            Ok(())
         }
     }
 

@@ -72,14 +72,15 @@ impl L1Entry {
                 let is_inside = offset
                     .checked_add(geometry.cluster_bytes())
                     .is_some_and(|end| end <= file_bytes);
-                match geometry.is_aligned(offset) && is_inside {
-                    true => Ok(Some(offset)),
-                    false => Err(corrupt(
+                if geometry.is_aligned(offset) && is_inside {
+                    Ok(Some(offset))
+                } else {
+                    Err(corrupt(
                         format_args!("L1 entry {index}"),
                         format_args!(
                             "points at {offset:#x}, which is no L2 table in a file of {file_bytes:#x} bytes"
                         ),
-                    )),
+                    ))
                 }
             }
         }

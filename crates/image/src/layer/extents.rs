@@ -89,9 +89,10 @@ impl Layer {
                     }
                 }
             }
-            Ok(match is_over {
-                true => ControlFlow::Break(()),
-                false => ControlFlow::Continue(()),
+            Ok(if is_over {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
             })
         })?;
         match pending {
@@ -249,9 +250,10 @@ pub(crate) fn states(
         };
         let gap = ByteRange::new(at, extent.logical.start().max(at));
         at = extent.logical.end();
-        let flow = match gap.is_empty() {
-            true => ControlFlow::Continue(()),
-            false => step(gap, ExtentState::Hole),
+        let flow = if gap.is_empty() {
+            ControlFlow::Continue(())
+        } else {
+            step(gap, ExtentState::Hole)
         };
         let flow = match flow {
             ControlFlow::Continue(()) => step(extent.logical, extent.state),

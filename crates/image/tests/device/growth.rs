@@ -227,9 +227,12 @@ fn panic_in_a_change_of_metadata_ends_the_device() {
         write(&image, 3 * MIB, &pattern(0, 4 * KIB, 2));
         store.is_armed.store(true, Ordering::SeqCst);
         let device = Arc::clone(&image);
-        let change = move || match at_flush {
-            false => device.write_at(&[1; 4096], MIB, Persistence::Cached),
-            true => device.flush(),
+        let change = move || {
+            if at_flush {
+                device.flush()
+            } else {
+                device.write_at(&[1; 4096], MIB, Persistence::Cached)
+            }
         };
         thread::spawn(change).join().expect_err("the panic");
         // No thread waits for an event that cannot occur.

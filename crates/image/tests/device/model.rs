@@ -39,9 +39,10 @@ struct Owner<'d> {
 impl Owner<'_> {
     fn owns(&self, block: u64) -> bool {
         let offset = block * BLOCK;
-        match offset < HALF {
-            true => block % THREADS == self.number,
-            false => (offset - HALF) / (HALF / THREADS) == self.number,
+        if offset < HALF {
+            block % THREADS == self.number
+        } else {
+            (offset - HALF) / (HALF / THREADS) == self.number
         }
     }
 
@@ -120,9 +121,10 @@ impl Owner<'_> {
     }
 
     fn zero(&mut self, range: ByteRange, unmap: Unmap) {
-        let speed = match self.random.bool() {
-            true => Speed::OnlyIfFast,
-            false => Speed::Any,
+        let speed = if self.random.bool() {
+            Speed::OnlyIfFast
+        } else {
+            Speed::Any
         };
         let zeroing = Zeroing {
             unmap,

@@ -76,11 +76,11 @@ impl<D: Device> Store for File<D> {
         }
         let bytes = bytes.min(FILE);
         let old = self.bytes.swap(bytes, Ordering::Relaxed);
-        match bytes < old {
-            true => self
-                .device
-                .write_zeroes(ByteRange::new(bytes, old), Zeroing::ANY),
-            false => Ok(()),
+        if bytes < old {
+            self.device
+                .write_zeroes(ByteRange::new(bytes, old), Zeroing::ANY)
+        } else {
+            Ok(())
         }
     }
 }
@@ -167,9 +167,10 @@ fn assert_survives(scenario: &Scenario, seed: u64, steps: usize) {
         cache_bytes: 0,
         ..qcow2_options()
     };
-    let bytes = match scenario.on_disk {
-        true => FILE,
-        false => first.len() as u64,
+    let bytes = if scenario.on_disk {
+        FILE
+    } else {
+        first.len() as u64
     };
     let file = Arc::new(File {
         device: FaultyDevice::new(CrashDevice::new(memory), seed, Vec::new()),
@@ -256,9 +257,10 @@ fn step(
             image.discard(range)
         }
         7 => {
-            let unmap = match random.bool() {
-                true => Unmap::Allowed,
-                false => Unmap::Forbidden,
+            let unmap = if random.bool() {
+                Unmap::Allowed
+            } else {
+                Unmap::Forbidden
             };
             wanted = Some(vec![0; length as usize]);
             image.write_zeroes(

@@ -409,9 +409,10 @@ fn growth_over_a_longer_backing_file_survives_cuts() {
         assert!(old == base[..old_bytes as usize]);
         let grow = |file: Arc<Logged>| {
             let target = Target::held(file);
-            resized(120 * KIB, Preallocation::Off)(&match reads_base {
-                true => target.with_backing(below()),
-                false => target,
+            resized(120 * KIB, Preallocation::Off)(&if reads_base {
+                target.with_backing(below())
+            } else {
+                target
             })
             .unwrap();
         };

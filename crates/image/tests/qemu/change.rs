@@ -337,9 +337,10 @@ fn cancel_leaves_the_old_size_and_a_whole_image() {
             preallocation: Some(Preallocation::Full),
             may_shrink: false,
         };
-        let cancelled = match is_resize {
-            true => resize(&target, Format::Qcow2, 64 * MIB, &options, control).map(drop),
-            false => materialize(&target, Format::Qcow2, control).map(drop),
+        let cancelled = if is_resize {
+            resize(&target, Format::Qcow2, 64 * MIB, &options, control).map(drop)
+        } else {
+            materialize(&target, Format::Qcow2, control).map(drop)
         };
         drop(target);
         assert_checks(&image);

@@ -243,9 +243,10 @@ impl Scan<'_> {
                 whole.resize(block.len(), 0);
                 Commit::parse(&whole, &self.format).is_ok() && !self.is_followed(at)?
             };
-            return Ok(match is_left_by_crash {
-                true => Next::End,
-                false => Next::FailedCommit,
+            return Ok(if is_left_by_crash {
+                Next::End
+            } else {
+                Next::FailedCommit
             });
         }
         self.last_commit = seconds;

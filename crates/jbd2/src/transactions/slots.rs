@@ -106,9 +106,10 @@ impl Slots {
             }
         };
         slot.lease.fetch_add(had - credits, Ordering::Relaxed);
-        match self.pool.load(Ordering::Relaxed) < u64::from(self.credits_max) / 2 {
-            true => Taken::HalfUsed,
-            false => Taken::Yes,
+        if self.pool.load(Ordering::Relaxed) < u64::from(self.credits_max) / 2 {
+            Taken::HalfUsed
+        } else {
+            Taken::Yes
         }
     }
 

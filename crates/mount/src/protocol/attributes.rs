@@ -293,9 +293,10 @@ impl SetattrIn {
             modified: time(valid::MTIME, valid::MTIME_NOW, self.mtime, self.mtimensec),
             changed: has(valid::CTIME).then(|| timestamp(self.ctime, self.ctimensec)),
             handle: has(valid::FH).then_some(Handle(self.fh)),
-            privileges: match has(valid::KILL_SUIDGID) {
-                true => Privileges::Drop,
-                false => Privileges::Keep,
+            privileges: if has(valid::KILL_SUIDGID) {
+                Privileges::Drop
+            } else {
+                Privileges::Keep
             },
         }
     }

@@ -186,9 +186,10 @@ impl Wish {
         let capabilities = self.capabilities() & offer.capabilities;
         let bits = capabilities.bits();
         let page_size = rustix::param::page_size() as u32;
-        let max_pages = match capabilities.contains(Capabilities::MAX_PAGES) {
-            true => (DATA_LENGTH_MAX / page_size).max(1),
-            false => DEFAULT_PAGES,
+        let max_pages = if capabilities.contains(Capabilities::MAX_PAGES) {
+            (DATA_LENGTH_MAX / page_size).max(1)
+        } else {
+            DEFAULT_PAGES
         };
         let answer = InitOut {
             major: MAJOR,

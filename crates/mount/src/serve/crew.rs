@@ -355,9 +355,10 @@ impl Staff {
 impl Patrol {
     /// Time until the next check of the workers.
     fn interval(&self, current: &[u64]) -> Duration {
-        match current.iter().all(|&request| request == 0) {
-            true => PATROL_INTERVAL_IDLE,
-            false => PATROL_INTERVAL,
+        if current.iter().all(|&request| request == 0) {
+            PATROL_INTERVAL_IDLE
+        } else {
+            PATROL_INTERVAL
         }
     }
 

@@ -85,9 +85,10 @@ impl Deferred {
                 *queued = queued.start.min(range.start)..queued.end.max(range.end);
             })
             .or_insert(range);
-        match std::mem::replace(&mut state.has_sender, true) {
-            true => Sender::Runs,
-            false => Sender::IsNeeded,
+        if std::mem::replace(&mut state.has_sender, true) {
+            Sender::Runs
+        } else {
+            Sender::IsNeeded
         }
     }
 

@@ -13,12 +13,11 @@ use crate::protocol::xattrs::{
 impl Server {
     pub(super) fn setxattr(&self, call: &mut Call<'_>) -> Result<usize> {
         let setxattr: SetxattrIn = call.body.take()?;
-        let privileges = match self.agreed.contains(Capabilities::SETXATTR_EXT) {
-            true => {
-                let extension: SetxattrExtension = call.body.take()?;
-                privileges(extension.setxattr_flags, SETXATTR_ACL_KILL_SGID)
-            }
-            false => Privileges::Keep,
+        let privileges = if self.agreed.contains(Capabilities::SETXATTR_EXT) {
+            let extension: SetxattrExtension = call.body.take()?;
+            privileges(extension.setxattr_flags, SETXATTR_ACL_KILL_SGID)
+        } else {
+            Privileges::Keep
         };
         let name = call.body.take_name()?;
         let value = call.body.take_bytes(setxattr.size)?;

@@ -169,9 +169,10 @@ impl Volume {
         // The time of change is another.
         self.attributes_changed(node)?;
         // As in ext4, the others have changed by then: who sets all to nothing may remove the file.
-        match changed.contains(InodeFlags::EXTENTS) {
-            true => Err(Errno::OPNOTSUPP),
-            false => Ok(()),
+        if changed.contains(InodeFlags::EXTENTS) {
+            Err(Errno::OPNOTSUPP)
+        } else {
+            Ok(())
         }
     }
 

@@ -126,9 +126,10 @@ impl Batch {
                 _ => ControlFlow::Continue(()),
             }
         };
-        match at.name.is_empty() {
-            true => directory.list(at.cookie, &mut visit),
-            false => directory.list_behind(at.cookie, &at.name, &mut visit),
+        if at.name.is_empty() {
+            directory.list(at.cookie, &mut visit)
+        } else {
+            directory.list_behind(at.cookie, &at.name, &mut visit)
         }
     }
 }

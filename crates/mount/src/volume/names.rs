@@ -181,9 +181,10 @@ impl Volume {
 pub(super) fn kind_of(new: &NewNode) -> Result<NewKind<'static>> {
     let device = || {
         let (major, minor) = (major(new.device), minor(new.device));
-        match major <= MAJOR_MAX && minor <= MINOR_MAX {
-            true => Ok(DeviceNumber { major, minor }),
-            false => Err(Errno::INVAL),
+        if major <= MAJOR_MAX && minor <= MINOR_MAX {
+            Ok(DeviceNumber { major, minor })
+        } else {
+            Err(Errno::INVAL)
         }
     };
     Ok(match FileType::from_raw_mode(new.mode) {

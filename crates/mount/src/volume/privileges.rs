@@ -35,9 +35,10 @@ impl Volume {
 
     /// Before data changes, where the kernel does not say what the caller may.
     pub(super) fn before_change_by(&self, entry: &Entry, caller: Caller) -> Result<()> {
-        let privileges = match is_privileged(caller) {
-            true => Privileges::Keep,
-            false => Privileges::Drop,
+        let privileges = if is_privileged(caller) {
+            Privileges::Keep
+        } else {
+            Privileges::Drop
         };
         self.before_change(entry, caller, privileges)
     }

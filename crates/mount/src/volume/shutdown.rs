@@ -59,9 +59,10 @@ impl Volume {
     /// # Errors
     /// `IO` after a shutdown.
     pub(super) fn check_running(&self) -> Result<()> {
-        match self.is_shut_down() {
-            true => Err(Errno::IO),
-            false => Ok(()),
+        if self.is_shut_down() {
+            Err(Errno::IO)
+        } else {
+            Ok(())
         }
     }
 }

@@ -72,12 +72,11 @@ impl Volume {
         let mut found = None;
         let mut visit = |extent: Extent| {
             let is_data = extent.state == ExtentState::Written;
-            match is_data == (what == Seek::Data) {
-                true => {
-                    found = Some(extent.logical.start());
-                    ControlFlow::Break(())
-                }
-                false => ControlFlow::Continue(()),
+            if is_data == (what == Seek::Data) {
+                found = Some(extent.logical.start());
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
             }
         };
         let range = ByteRange::new(offset, size);

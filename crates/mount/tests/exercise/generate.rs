@@ -151,9 +151,10 @@ impl Generator {
                 | Mode::ZeroRange
                 | Mode::ZeroRangeKeepSize
         );
-        let way = match by_system_call && self.rng.u32(0..3) > 0 {
-            true => Fallocate::SystemCall,
-            false => Fallocate::ControlCall,
+        let way = if by_system_call && self.rng.u32(0..3) > 0 {
+            Fallocate::SystemCall
+        } else {
+            Fallocate::ControlCall
         };
         let (mut offset, mut length) = self.range(model);
         let moves = matches!(mode, Mode::CollapseRange | Mode::InsertRange);

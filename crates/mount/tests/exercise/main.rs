@@ -59,9 +59,10 @@ fn files_are_as_the_model_without_a_writeback_cache() {
 fn files_are_as_the_model_through_io_uring() {
     let kind = Kind {
         name: "files_are_as_the_model_through_io_uring",
-        mount: match fuse_rings::are_offered() {
-            true => "writeback,io_uring",
-            false => "writeback",
+        mount: if fuse_rings::are_offered() {
+            "writeback,io_uring"
+        } else {
+            "writeback"
         },
         format: "-b 4096",
     };

@@ -185,16 +185,18 @@ impl Model {
             return Err(format!("{end} is inside a block"));
         }
         let has = |block, states| self.states(block).intersects(states);
-        let mut passed = match end > offset {
-            true => self.blocks_of(offset, end),
-            false => 0..0,
+        let mut passed = if end > offset {
+            self.blocks_of(offset, end)
+        } else {
+            0..0
         };
         if let Some(block) = passed.find(|&block| !has(block, passed_states)) {
             return Err(format!("{answer:?} passes over block {block}"));
         }
-        match is_found && !has(end / self.block, wanted_states) {
-            true => Err(format!("{end} is something else")),
-            false => Ok(()),
+        if is_found && !has(end / self.block, wanted_states) {
+            Err(format!("{end} is something else"))
+        } else {
+            Ok(())
         }
     }
 
@@ -268,9 +270,10 @@ impl Model {
 
     fn moved(&self, start: u64, end: u64) -> Result<Range<usize>, Errno> {
         let is_whole = |at: u64| at.is_multiple_of(self.block);
-        match is_whole(start) && is_whole(end) {
-            true => Ok((start / self.block) as usize..(end / self.block) as usize),
-            false => Err(Errno::INVAL),
+        if is_whole(start) && is_whole(end) {
+            Ok((start / self.block) as usize..(end / self.block) as usize)
+        } else {
+            Err(Errno::INVAL)
         }
     }
 

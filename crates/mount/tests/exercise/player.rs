@@ -131,9 +131,10 @@ impl Player {
                         self.companion.fallocate(file, mode, offset, length)?
                     }
                 };
-                match wanted == found {
-                    true => self.judge_size(file, &models[file]),
-                    false => Err(format!("{found:?}, not {wanted:?}")),
+                if wanted == found {
+                    self.judge_size(file, &models[file])
+                } else {
+                    Err(format!("{found:?}, not {wanted:?}"))
                 }
             }
             Operation::Seek { file, what, offset } => {
@@ -263,9 +264,10 @@ impl Player {
 
     fn judge_size(&mut self, file: usize, model: &Model) -> Result {
         let size = self.cached(file)?.metadata().map_err(told)?.len();
-        match size == model.size() {
-            true => Ok(()),
-            false => Err(format!("{size} bytes, not {}", model.size())),
+        if size == model.size() {
+            Ok(())
+        } else {
+            Err(format!("{size} bytes, not {}", model.size()))
         }
     }
 
@@ -301,12 +303,13 @@ fn judge_blocks(path: &Path, model: &Model) -> Result {
     let (least, most) = model.allocated();
     let extents = most / model.block_bytes();
     let index = (extents.div_ceil(EXTENTS_OF_INDEX_BLOCK) + 2) * model.block_bytes();
-    match (least..=most + index).contains(&found) {
-        true => Ok(()),
-        false => Err(format!(
+    if (least..=most + index).contains(&found) {
+        Ok(())
+    } else {
+        Err(format!(
             "{} takes {found} bytes, not {least} to {most} and some for the tree",
             path.display()
-        )),
+        ))
     }
 }
 

@@ -46,9 +46,10 @@ impl Kind {
     }
 
     fn grain(&self) -> Grain {
-        match self.mount.starts_with("writeback") {
-            true => Grain::Pages,
-            false => Grain::Exact,
+        if self.mount.starts_with("writeback") {
+            Grain::Pages
+        } else {
+            Grain::Exact
         }
     }
 }

@@ -162,9 +162,10 @@ impl Worker {
     }
 
     fn sync(&mut self, file: &File) -> io::Result<()> {
-        match self.rng.bool() {
-            true => file.sync_all()?,
-            false => file.sync_data()?,
+        if self.rng.bool() {
+            file.sync_all()?
+        } else {
+            file.sync_data()?
         }
         self.log.syncs += 1;
         Ok(())

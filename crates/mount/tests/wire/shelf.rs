@@ -172,9 +172,10 @@ impl Shelf {
 
     fn opened(&self, node: NodeId, flags: OFlags) -> Opened {
         self.handles.fetch_add(1, Ordering::SeqCst);
-        let treated = match flags.contains(OFlags::DIRECT) {
-            true => OpenedFlags::DIRECT_IO | OpenedFlags::PARALLEL_DIRECT_WRITES,
-            false => OpenedFlags::empty(),
+        let treated = if flags.contains(OFlags::DIRECT) {
+            OpenedFlags::DIRECT_IO | OpenedFlags::PARALLEL_DIRECT_WRITES
+        } else {
+            OpenedFlags::empty()
         };
         Opened {
             handle: Handle(node.0 + 1000),

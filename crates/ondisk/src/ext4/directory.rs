@@ -71,13 +71,15 @@ impl DirectoryFormat {
         let features = superblock.features();
         Self {
             block_bytes: superblock.layout().block_bytes(),
-            tail: match features.has_metadata_checksums() {
-                true => Tail::Checksum,
-                false => Tail::None,
+            tail: if features.has_metadata_checksums() {
+                Tail::Checksum
+            } else {
+                Tail::None
             },
-            types: match features.incompat.contains(Incompat::FILETYPE) {
-                true => TypeField::Present,
-                false => TypeField::Absent,
+            types: if features.incompat.contains(Incompat::FILETYPE) {
+                TypeField::Present
+            } else {
+                TypeField::Absent
             },
             inodes: superblock.layout().inodes(),
         }

@@ -124,9 +124,10 @@ impl GroupDescriptor {
             .div_ceil(layout.blocks_per_cluster());
         let inodes = layout.inodes_per_group();
         // Without checksums it has no meaning, and may hold anything.
-        let unused = match layout.features().has_group_checksums() {
-            true => descriptor.unused_inodes(),
-            false => 0,
+        let unused = if layout.features().has_group_checksums() {
+            descriptor.unused_inodes()
+        } else {
+            0
         };
         for (field, count, most) in [
             ("bg_free_blocks_count", descriptor.free_blocks(), clusters),
@@ -252,9 +253,10 @@ impl GroupDescriptor {
 
     /// What is initialised; nothing is missing where descriptors have no checksum.
     pub fn flags(&self, layout: &Layout) -> GroupFlags {
-        match layout.features().has_group_checksums() {
-            true => GroupFlags::from_bits_retain(self.raw.bg_flags.get()),
-            false => GroupFlags::INODE_ZEROED,
+        if layout.features().has_group_checksums() {
+            GroupFlags::from_bits_retain(self.raw.bg_flags.get())
+        } else {
+            GroupFlags::INODE_ZEROED
         }
     }
 

@@ -230,9 +230,10 @@ impl Inode {
 
     /// The size in bytes. Only regular files, and directories with `large_dir`, have a high half.
     pub fn size_bytes(&self, layout: &Layout) -> u64 {
-        let high = match self.has_high_size(layout) {
-            true => self.raw.i_size_high.get(),
-            false => 0,
+        let high = if self.has_high_size(layout) {
+            self.raw.i_size_high.get()
+        } else {
+            0
         };
         u64::from(high) << 32 | u64::from(self.raw.i_size_lo.get())
     }
@@ -270,9 +271,10 @@ impl Inode {
             return low;
         }
         let count = u64::from(self.raw.l_i_blocks_high.get()) << 32 | low;
-        match self.flags().contains(InodeFlags::HUGE_FILE) {
-            true => count << (layout.block_bits() - 9),
-            false => count,
+        if self.flags().contains(InodeFlags::HUGE_FILE) {
+            count << (layout.block_bits() - 9)
+        } else {
+            count
         }
     }
 
@@ -343,18 +345,20 @@ impl Inode {
         let block = block.map_or(0, |block| block.0);
         assert!(block < 1 << 48, "block {block} in 48 bits");
         self.raw.i_file_acl_lo.set(block as u32);
-        match layout.has_linux_inodes() {
-            true => self.raw.l_i_file_acl_high.set((block >> 32) as u16),
-            false => assert!(block < 1 << 32, "block {block} in 32 bits"),
+        if layout.has_linux_inodes() {
+            self.raw.l_i_file_acl_high.set((block >> 32) as u16)
+        } else {
+            assert!(block < 1 << 32, "block {block} in 32 bits")
         }
     }
 
     /// The version that NFS sees; the high half only where there is room. Of no meaning in inodes
     /// of another system.
     pub fn version(&self) -> u64 {
-        let high = match self.has(offset_of!(RawInode, i_version_hi), 4) {
-            true => self.raw.i_version_hi.get(),
-            false => 0,
+        let high = if self.has(offset_of!(RawInode, i_version_hi), 4) {
+            self.raw.i_version_hi.get()
+        } else {
+            0
         };
         u64::from(high) << 32 | u64::from(self.raw.l_i_version.get())
     }
@@ -427,9 +431,10 @@ impl Inode {
     }
 
     fn stored_checksum(&self) -> u32 {
-        let high = match covers_high_checksum(self.extra) {
-            true => self.raw.i_checksum_hi.get(),
-            false => 0,
+        let high = if covers_high_checksum(self.extra) {
+            self.raw.i_checksum_hi.get()
+        } else {
+            0
         };
         u32::from(high) << 16 | u32::from(self.raw.l_i_checksum_lo.get())
     }

@@ -296,16 +296,18 @@ impl Layout {
         Self {
             features,
             block_bits,
-            cluster_bits: match is_bigalloc {
-                true => 10 + raw.s_log_cluster_size.get(),
-                false => block_bits,
+            cluster_bits: if is_bigalloc {
+                10 + raw.s_log_cluster_size.get()
+            } else {
+                block_bits
             },
             blocks: u64::from(high) << 32 | u64::from(raw.s_blocks_count_lo.get()),
             first_data_block: raw.s_first_data_block.get(),
             blocks_per_group: raw.s_blocks_per_group.get(),
-            clusters_per_group: match is_bigalloc {
-                true => raw.s_clusters_per_group.get(),
-                false => raw.s_blocks_per_group.get(),
+            clusters_per_group: if is_bigalloc {
+                raw.s_clusters_per_group.get()
+            } else {
+                raw.s_blocks_per_group.get()
             },
             inodes_per_group: raw.s_inodes_per_group.get(),
             inodes: raw.s_inodes_count.get(),

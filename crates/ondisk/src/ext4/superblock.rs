@@ -304,9 +304,10 @@ fn features_of(raw: &RawSuperblock) -> Features {
 
 fn seed_of(raw: &RawSuperblock, features: &Features) -> Option<Seed> {
     features.has_metadata_checksums().then(|| {
-        match features.incompat.contains(super::Incompat::CSUM_SEED) {
-            true => Seed::from_stored(raw.s_checksum_seed.get()),
-            false => Seed::from_uuid(&raw.s_uuid),
+        if features.incompat.contains(super::Incompat::CSUM_SEED) {
+            Seed::from_stored(raw.s_checksum_seed.get())
+        } else {
+            Seed::from_uuid(&raw.s_uuid)
         }
     })
 }

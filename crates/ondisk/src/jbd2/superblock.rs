@@ -105,9 +105,10 @@ impl JournalSuperblock {
         let format = Format {
             block_bytes: raw.s_blocksize.get(),
             checksums: checksums_of(&raw, &features)?,
-            block_numbers: match features.incompat.contains(JournalIncompat::BIT64) {
-                true => BlockNumbers::Bits64,
-                false => BlockNumbers::Bits32,
+            block_numbers: if features.incompat.contains(JournalIncompat::BIT64) {
+                BlockNumbers::Bits64
+            } else {
+                BlockNumbers::Bits32
             },
             uuid: raw.s_uuid,
         };
@@ -172,9 +173,10 @@ impl JournalSuperblock {
 
     /// The ring of transactions. Its first block follows its last.
     pub fn log(&self) -> Range<u32> {
-        let kept = match self.has_fast_commits() {
-            true => kept_blocks(&self.raw),
-            false => 0,
+        let kept = if self.has_fast_commits() {
+            kept_blocks(&self.raw)
+        } else {
+            0
         };
         self.raw.s_first.get()..self.blocks() - kept
     }

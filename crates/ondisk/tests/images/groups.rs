@@ -64,9 +64,10 @@ fn ours(image: &Image, superblock: &Superblock, group: GroupNumber) -> Group {
         free_blocks: descriptor.free_blocks().into(),
         free_inodes: descriptor.free_inodes().into(),
         directories: descriptor.used_directories().into(),
-        unused_inodes: match has_sums {
-            true => descriptor.unused_inodes().into(),
-            false => 0,
+        unused_inodes: if has_sums {
+            descriptor.unused_inodes().into()
+        } else {
+            0
         },
         inode_uninit: flags.contains(GroupFlags::INODE_UNINIT),
         block_uninit: flags.contains(GroupFlags::BLOCK_UNINIT),

@@ -266,9 +266,10 @@ impl<'a> Walk<'a> {
             } else {
                 entry.hash.into()
             };
-            let end = match index + 1 < node.len() {
-                true => u64::from(node.entry(index + 1).hash),
-                false => bounds.end,
+            let end = if index + 1 < node.len() {
+                u64::from(node.entry(index + 1).hash)
+            } else {
+                bounds.end
             };
             let block = tree.blocks[entry.block.0 as usize];
             if levels > 0 {

@@ -218,10 +218,7 @@ pub(crate) fn undo(file: &Arc<dyn VolumeFile>, growth: Option<Growth>) -> Result
         Some(growth) => change.undo_growth(growth, control),
         None => change.reclaim(control),
     });
-    match shows_new_size {
-        true => undone,
-        false => Ok(()),
-    }
+    if shows_new_size { undone } else { Ok(()) }
 }
 
 /// The empty image that is left of one that is wiped: of its shape, and standing alone.

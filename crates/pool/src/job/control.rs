@@ -98,9 +98,10 @@ impl Pool {
                     .detail(format!("job {id} was asked to stop, and does not answer"))
                     .advice("its disk may be stuck; ask again, or end its process"));
             }
-            std::thread::sleep(match started.elapsed() < SOON {
-                true => LOOK_AT_END,
-                false => LOOK,
+            std::thread::sleep(if started.elapsed() < SOON {
+                LOOK_AT_END
+            } else {
+                LOOK
             });
         }
     }

@@ -31,15 +31,12 @@ pub(super) fn wait_turn<'p>(
         control.cancel.check()?;
         // The storage is opened when a slot is likely to be free; the decision is made under the
         // lock.
-        let storage = match is_next(pool, state, own)? {
-            true => {
-                let purpose = own.operation.purpose();
-                pool.storage_of_job(purpose, control.cancel, &mut comer)?
-            }
-            false => {
-                comer = Comer::default();
-                None
-            }
+        let storage = if is_next(pool, state, own)? {
+            let purpose = own.operation.purpose();
+            pool.storage_of_job(purpose, control.cancel, &mut comer)?
+        } else {
+            comer = Comer::default();
+            None
         };
         if let Some(storage) = storage {
             let _locked = state.lock()?;

@@ -148,9 +148,12 @@ impl Record {
                 .and_then(|()| file.sync_data())
                 .map_err(|source| Error::from(source).at(jobs.path().join(&spare)))
         });
-        let made = made.and_then(|()| match self.operation.makes_volume() {
-            true => jobs.write_content(&name(self.id), &bytes),
-            false => jobs.write(&name(self.id), &bytes),
+        let made = made.and_then(|()| {
+            if self.operation.makes_volume() {
+                jobs.write_content(&name(self.id), &bytes)
+            } else {
+                jobs.write(&name(self.id), &bytes)
+            }
         });
         if made.is_err() {
             // The first error is the one to report.
@@ -182,9 +185,10 @@ impl Record {
         // In its place: no journal is waited for, which may have much to write.
         file.sync_data().map_err(fail)?;
         jobs.rename(&spare, jobs, &name(self.id), OnExisting::Replace)?;
-        match is_told_by_the_run_file {
-            true => Ok(()),
-            false => jobs.sync(),
+        if is_told_by_the_run_file {
+            Ok(())
+        } else {
+            jobs.sync()
         }
     }
 

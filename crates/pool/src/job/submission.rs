@@ -326,9 +326,10 @@ impl Pool {
     }
 
     fn check_name_is_free(&self, storage: &dyn Storage, name: &VolumeName) -> Result<()> {
-        match storage.has_name(name)? {
-            false => Ok(()),
-            true => Err(Error::new(ErrorKind::AlreadyExists).at(self.path_of(name))),
+        if storage.has_name(name)? {
+            Err(Error::new(ErrorKind::AlreadyExists).at(self.path_of(name)))
+        } else {
+            Ok(())
         }
     }
 }

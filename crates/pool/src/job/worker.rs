@@ -104,10 +104,11 @@ impl<'p> Job<'p> {
         if is_interrupted {
             return Err(error);
         }
-        let undone = match has_begun || storage.is_some() {
-            true => self.roll_back(),
+        let undone = if has_begun || storage.is_some() {
+            self.roll_back()
+        } else {
             // What holds the volumes may be in use for long by others.
-            false => Ok(()),
+            Ok(())
         };
         drop(storage);
         match undone {

@@ -34,10 +34,11 @@ pub(super) fn perform(work: &Work<'_>, clone: &CloneVolume, control: Control<'_>
             shared
         }
     };
-    match shared {
-        true => target.sync(SyncMode::All)?,
-        false => copy(&*source, &*target, state, &|| work.rate(), control)
-            .map_err(|error| error.at(source.path()))?,
+    if shared {
+        target.sync(SyncMode::All)?
+    } else {
+        copy(&*source, &*target, state, &|| work.rate(), control)
+            .map_err(|error| error.at(source.path()))?
     }
     format::say(&*target, &clone.volume, format)?;
     target.set_mode(clone.mode)?;

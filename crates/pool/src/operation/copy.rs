@@ -126,9 +126,10 @@ fn for_each_extent(
         let mut part: Vec<Extent> = Vec::new();
         file.for_each_extent(ByteRange::new(at, range.end()), &mut |extent| {
             part.push(extent);
-            match part.len() < PART {
-                true => ControlFlow::Continue(()),
-                false => ControlFlow::Break(()),
+            if part.len() < PART {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
             }
         })?;
         let is_last = part.len() < PART;
@@ -220,9 +221,10 @@ fn is_written(file: &dyn SpaceFile, piece: ByteRange) -> Result<bool> {
     let mut is_written = true;
     file.for_each_extent(piece, &mut |extent| {
         is_written &= extent.state == ExtentState::Written;
-        match is_written {
-            true => ControlFlow::Continue(()),
-            false => ControlFlow::Break(()),
+        if is_written {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
         }
     })?;
     Ok(is_written)

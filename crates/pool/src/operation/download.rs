@@ -34,9 +34,10 @@ pub(super) fn perform(work: &Work<'_>, download: &Download, control: Control<'_>
     copy(&*source, &target, state, &|| work.rate(), control)
         .map_err(|error| error.at(source.path()))?;
     work.begin_publication()?;
-    let existing = match download.replace {
-        true => OnExisting::Replace,
-        false => OnExisting::Refuse,
+    let existing = if download.replace {
+        OnExisting::Replace
+    } else {
+        OnExisting::Refuse
     };
     folder.rename(&partial, &folder, name, existing)?;
     folder.sync()

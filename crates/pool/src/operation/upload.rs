@@ -34,9 +34,10 @@ pub(super) fn perform(work: &Work<'_>, upload: &Upload, control: Control<'_>) ->
         Format::Raw => None,
     };
     let is_there = work.storage.has_name(&upload.volume)?;
-    let replaced = match upload.replace && is_there {
-        true => Some(work.storage.open(&upload.volume, Access::Read)?),
-        false => None,
+    let replaced = if upload.replace && is_there {
+        Some(work.storage.open(&upload.volume, Access::Read)?)
+    } else {
+        None
     };
     let _locked = replaced.as_deref().map(lock_alone).transpose()?;
     if let Some(file) = replaced.as_deref() {

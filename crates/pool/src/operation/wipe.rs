@@ -119,9 +119,10 @@ fn wiped_before(file: &dyn VolumeFile, work: &Work<'_>) -> Result<u64> {
     // A clock that was set back is no proof either.
     let last_writes = file.last_writes().as_nanos() as u64;
     let own = wiped.durable_ns..=wiped.changed_ns.saturating_add(last_writes);
-    Ok(match own.contains(&changed_ns) {
-        true => wiped.end_byte,
-        false => 0,
+    Ok(if own.contains(&changed_ns) {
+        wiped.end_byte
+    } else {
+        0
     })
 }
 

@@ -79,11 +79,10 @@ impl Storage for DirectoryStorage<'_> {
     }
 
     fn remove(&self, name: &VolumeName) -> Result<()> {
-        match self.folder.remove(name.as_str())? {
-            true => Ok(()),
-            false => {
-                Err(Error::new(ErrorKind::NotFound).at(self.folder.path().join(name.as_str())))
-            }
+        if self.folder.remove(name.as_str())? {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::NotFound).at(self.folder.path().join(name.as_str())))
         }
     }
 

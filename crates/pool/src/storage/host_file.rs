@@ -102,13 +102,15 @@ impl VolumeFile for HostFile {
     fn make_written(&self, wanted: &MakeWritten, control: Control<'_>) -> Result<Done> {
         let options = MaterializeOptions {
             range: wanted.range,
-            shared: match wanted.unshare {
-                true => Shared::Unshare,
-                false => Shared::Refuse,
+            shared: if wanted.unshare {
+                Shared::Unshare
+            } else {
+                Shared::Refuse
             },
-            exclusion: match wanted.is_unknown_to_others {
-                true => Exclusion::Shared,
-                false => Exclusion::Lease,
+            exclusion: if wanted.is_unknown_to_others {
+                Exclusion::Shared
+            } else {
+                Exclusion::Lease
             },
             pace: wanted.pace.clone(),
         };

@@ -38,9 +38,10 @@ pub(super) fn parse<'t>(text: &'t str, root: &str) -> Result<Document<'t>> {
 fn check_depth(document: &Document<'_>) -> Result<()> {
     // The document itself is the first ancestor of all.
     let is_too_deep = |node: Node<'_, '_>| node.ancestors().nth(DEPTH_MAX + 1).is_some();
-    match document.descendants().any(is_too_deep) {
-        false => Ok(()),
-        true => Err(invalid(format!("deeper than {DEPTH_MAX} elements"))),
+    if document.descendants().any(is_too_deep) {
+        Err(invalid(format!("deeper than {DEPTH_MAX} elements")))
+    } else {
+        Ok(())
     }
 }
 
@@ -71,9 +72,10 @@ pub(super) fn size(node: Node<'_, '_>, name: &str) -> Result<Option<u64>> {
         Some(unit) => unit,
     };
     let is_number = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-    let size = match is_number {
-        true => format!("{number}{unit}").parse::<ByteSize>().ok(),
-        false => None,
+    let size = if is_number {
+        format!("{number}{unit}").parse::<ByteSize>().ok()
+    } else {
+        None
     };
     let size = size.ok_or_else(|| invalid(format!("<{name}> is not a size: {number:?} {unit}")))?;
     Ok(Some(size.0))

@@ -59,9 +59,10 @@ impl Definition {
 /// 32 hexadecimal digits, with dashes wherever.
 fn identifier_of(uuid: &str) -> Result<String> {
     let digits: String = uuid.chars().filter(|&character| character != '-').collect();
-    match digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
-        true => Ok(digits.to_ascii_lowercase()),
-        false => Err(invalid(format!("<uuid> is not a UUID: {uuid:?}"))),
+    if digits.len() == 32 && digits.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        Ok(digits.to_ascii_lowercase())
+    } else {
+        Err(invalid(format!("<uuid> is not a UUID: {uuid:?}")))
     }
 }
 

@@ -275,9 +275,10 @@ fn feature_names(features: &Features) -> Vec<String> {
 }
 
 fn state_names(state: State) -> Vec<&'static str> {
-    let mut names = vec![match state.contains(State::VALID) {
-        true => "clean",
-        false => "not clean",
+    let mut names = vec![if state.contains(State::VALID) {
+        "clean"
+    } else {
+        "not clean"
     }];
     for (flag, name) in [
         (State::ERRORS, "with errors"),

@@ -197,9 +197,10 @@ impl Made<'_> {
     pub(super) fn name(mut self, name: &[u8], no_clobber: bool) -> Result<()> {
         let temporary = self.name.take().expect("named once");
         let directory = &self.directory.fd;
-        let flags = match no_clobber {
-            true => RenameFlags::NOREPLACE,
-            false => RenameFlags::empty(),
+        let flags = if no_clobber {
+            RenameFlags::NOREPLACE
+        } else {
+            RenameFlags::empty()
         };
         let done = rustix::fs::renameat_with(directory, &temporary, directory, name, flags);
         // Also where two names of one file made the rename do nothing.

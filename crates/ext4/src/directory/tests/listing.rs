@@ -18,9 +18,10 @@ fn piece(directory: &Directory<Memory>, after: After<'_>, most: usize) -> Vec<(u
     let mut names = Vec::new();
     let visit = &mut |listed: super::super::Listed<'_>| {
         names.push((listed.cookie, listed.name.to_vec()));
-        match names.len() < most {
-            true => ControlFlow::Continue(()),
-            false => ControlFlow::Break(()),
+        if names.len() < most {
+            ControlFlow::Continue(())
+        } else {
+            ControlFlow::Break(())
         }
     };
     directory.for_each(after, visit).unwrap();

@@ -37,9 +37,10 @@ fn any_context() -> impl Strategy<Value = DirectoryContext> {
     let sign = prop_oneof![Just(Sign::Signed), Just(Sign::Unsigned)];
     (kind, sign, any::<bool>(), 0..4_u8).prop_map(|(kind, sign, has_sums, indexed)| {
         let hash = HashVersion { kind, sign };
-        let mut context = match has_sums {
-            true => context(hash),
-            false => context_without_sums(hash),
+        let mut context = if has_sums {
+            context(hash)
+        } else {
+            context_without_sums(hash)
         };
         if indexed == 0 {
             context.tree = None;
@@ -66,9 +67,10 @@ fn check(directory: &mut Directory<Memory>, names: &mut Names, step: Step) {
                     .insert(&name, inode, FileType::Regular)
                     .map(|()| inode),
             );
-            let expected = match names.contains_key(&name) {
-                true => Err(ErrorKind::AlreadyExists),
-                false => Ok(inode),
+            let expected = if names.contains_key(&name) {
+                Err(ErrorKind::AlreadyExists)
+            } else {
+                Ok(inode)
             };
             assert_eq!(result, expected);
             names.entry(name).or_insert(inode);

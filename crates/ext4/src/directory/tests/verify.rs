@@ -81,9 +81,10 @@ impl Walk<'_> {
     fn below(&mut self, node: &IndexNode<'_>, levels: u8, low: u32, high: u32) {
         for (at, entry) in node.entries().enumerate() {
             let low = if at == 0 { low } else { entry.hash };
-            let high = match at + 1 < node.len() {
-                true => node.entry(at + 1).hash,
-                false => high,
+            let high = if at + 1 < node.len() {
+                node.entry(at + 1).hash
+            } else {
+                high
             };
             assert!(low <= high, "hash {low:#x} before {high:#x}");
             if levels == 0 {

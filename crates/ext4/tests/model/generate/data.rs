@@ -20,11 +20,12 @@ impl Generator {
                 let length = self.length() as usize;
                 let offset = self.offset(size, block);
                 // There, what may only grow is written to at its end.
-                let offset =
-                    match self.dialect == Dialect::Kernel && may_only_grow(reference, &place) {
-                        true => offset.min(size),
-                        false => offset,
-                    };
+                let offset = if self.dialect == Dialect::Kernel && may_only_grow(reference, &place)
+                {
+                    offset.min(size)
+                } else {
+                    offset
+                };
                 let seed = self.rng.u8(..);
                 Operation::Write(place, offset, Data { length, seed })
             }
@@ -54,9 +55,10 @@ impl Generator {
         let count = self.rng.u64(1..most);
         let first = self.rng.u64(0..=blocks.min(2000));
         let can_punch = blocks > 0 || self.dialect == Dialect::Engine;
-        let tooth = match self.chance(60) || !can_punch {
-            true => Tooth::Written(self.rng.u8(..)),
-            false => Tooth::Punched,
+        let tooth = if self.chance(60) || !can_punch {
+            Tooth::Written(self.rng.u8(..))
+        } else {
+            Tooth::Punched
         };
         match (self.dialect, tooth) {
             // So that nothing past the end is punched.
@@ -90,9 +92,10 @@ impl Generator {
         match mode {
             FallocateMode::CollapseRange | FallocateMode::InsertRange if self.chance(90) => {
                 let start = start.min(size) / block * block;
-                let end = match self.chance(70) {
-                    true => end.min(start + 60 * block),
-                    false => end,
+                let end = if self.chance(70) {
+                    end.min(start + 60 * block)
+                } else {
+                    end
                 };
                 ByteRange::new(start, end.next_multiple_of(block).max(start + block))
             }
@@ -117,9 +120,10 @@ impl Generator {
             20 => self.rng.u64(0..1 << 20),
             _ => self.length(),
         };
-        let start = match self.chance(40) {
-            true => start / block * block,
-            false => start,
+        let start = if self.chance(40) {
+            start / block * block
+        } else {
+            start
         };
         ByteRange::new(start, start + length)
     }

@@ -18,9 +18,10 @@ enum Changing {
 impl Reference {
     pub(super) fn write(&mut self, place: &Place, offset: u64, bytes: &[u8]) -> Result<()> {
         let size = self.file(place)?.1.size;
-        let change = match offset < size {
-            true => Changing::Inside,
-            false => Changing::Growing,
+        let change = if offset < size {
+            Changing::Inside
+        } else {
+            Changing::Growing
         };
         self.change_file(place, change, |file| file.write(offset, bytes))
     }

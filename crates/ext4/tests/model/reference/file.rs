@@ -260,12 +260,13 @@ impl FileData {
 
     fn whole_blocks(&self, range: ByteRange) -> Result<(u64, u64), ErrorKind> {
         let is_whole = |at: u64| at.is_multiple_of(self.block_bytes);
-        match is_whole(range.start()) && is_whole(range.end()) {
-            true => Ok((
+        if is_whole(range.start()) && is_whole(range.end()) {
+            Ok((
                 range.start() / self.block_bytes,
                 range.len() / self.block_bytes,
-            )),
-            false => Err(ErrorKind::InvalidArgument),
+            ))
+        } else {
+            Err(ErrorKind::InvalidArgument)
         }
     }
 

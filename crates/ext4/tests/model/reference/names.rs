@@ -180,9 +180,10 @@ impl Reference {
             }
             (Some(target), _) => {
                 self.remove(to_parent, &to.name);
-                match self.object(target).is_directory() {
-                    true => self.bury(to_parent, target),
-                    false => self.object_mut(target).links -= 1,
+                if self.object(target).is_directory() {
+                    self.bury(to_parent, target)
+                } else {
+                    self.object_mut(target).links -= 1
                 }
             }
             (None, _) => {}

@@ -148,9 +148,10 @@ impl Sealed {
                     self.add(Kind::OrphanBlock, start, self.block, seed, 0);
                 }
                 4 => {
-                    let kind = match index == 0 && flags & INDEX != 0 {
-                        true => Kind::DirectoryIndex,
-                        false => Kind::DirectoryLeaf,
+                    let kind = if index == 0 && flags & INDEX != 0 {
+                        Kind::DirectoryIndex
+                    } else {
+                        Kind::DirectoryLeaf
                     };
                     self.add(kind, start, self.block, seed, 0);
                 }

@@ -77,9 +77,10 @@ impl<'w> Walk<'w> {
         let mut names = Vec::new();
         let listed = node.list(0, &mut |listed| {
             names.push(listed.name.to_vec());
-            match names.len() < 2000 {
-                true => ControlFlow::Continue(()),
-                false => ControlFlow::Break(()),
+            if names.len() < 2000 {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
             }
         });
         self.note(listed);
@@ -102,9 +103,10 @@ impl<'w> Walk<'w> {
         let mut seen = 0;
         let mapped = file.for_each_extent(ByteRange::new(0, u64::MAX), &mut |_| {
             seen += 1;
-            match seen < 5000 {
-                true => ControlFlow::Continue(()),
-                false => ControlFlow::Break(()),
+            if seen < 5000 {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
             }
         });
         self.note(mapped);

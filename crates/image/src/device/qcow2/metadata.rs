@@ -99,19 +99,18 @@ impl Metadata {
         let piece_bytes = geometry.cluster_bytes().min(4096.max(block));
         let l1 = L1Table::load(&file, header, piece_bytes)?;
         let mut reserved = Vec::new();
-        let changes = match writes {
-            false => None,
-            true => {
-                let refcounts = Refcounts::load(&file, header, piece_bytes)?;
-                reserved = reserved_places(header, &l1, &refcounts);
-                Some(Changes {
-                    refcounts,
-                    space: Space::new(geometry, file.0.geometry().size),
-                    released: Vec::new(),
-                    is_ordered: false,
-                    fault: None,
-                })
-            }
+        let changes = if writes {
+            let refcounts = Refcounts::load(&file, header, piece_bytes)?;
+            reserved = reserved_places(header, &l1, &refcounts);
+            Some(Changes {
+                refcounts,
+                space: Space::new(geometry, file.0.geometry().size),
+                released: Vec::new(),
+                is_ordered: false,
+                fault: None,
+            })
+        } else {
+            None
         };
         Ok(Self {
             file,
@@ -231,11 +230,12 @@ impl Metadata {
     }
 
     pub(super) fn check_sound(&self) -> Result<()> {
-        match self.is_broken {
-            false => Ok(()),
-            true => Err(Error::new(ErrorKind::Io)
+        if self.is_broken {
+            Err(Error::new(ErrorKind::Io)
                 .detail("a panic interrupted a change of the qcow2 metadata")
-                .advice("open the image again; what was flushed is in it")),
+                .advice("open the image again; what was flushed is in it"))
+        } else {
+            Ok(())
         }
     }
 
@@ -275,9 +275,10 @@ impl Metadata {
         let has_data_file = *has_data_file;
         let bytes = l2.get(offset, |bytes| {
             file.read(offset, bytes)?;
-            match has_data_file {
-                true => Ok(()),
-                false => judge(bytes, *geometry, index, file_bytes, reserved),
+            if has_data_file {
+                Ok(())
+            } else {
+                judge(bytes, *geometry, index, file_bytes, reserved)
             }
         })?;
         Ok(Some((offset, bytes)))
@@ -464,9 +465,10 @@ fn judge(
         let before = reserved.partition_point(|(from, _)| *from < end);
         let is_reserved = before > 0 && reserved[before - 1].1 > start;
         if start >= file_bytes || is_reserved {
-            let where_ = match is_reserved {
-                true => "in metadata of the image",
-                false => "past the end of the file",
+            let where_ = if is_reserved {
+                "in metadata of the image"
+            } else {
+                "past the end of the file"
             };
             return Err(Error::new(ErrorKind::Corrupt)
                 .detail(format!(

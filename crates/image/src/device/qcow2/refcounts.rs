@@ -213,11 +213,12 @@ impl Refcounts {
     }
 
     fn check_doubt(&self) -> Result<()> {
-        match self.is_doubtful {
-            false => Ok(()),
-            true => Err(Error::new(ErrorKind::Io)
+        if self.is_doubtful {
+            Err(Error::new(ErrorKind::Io)
                 .detail("the header could not be written")
-                .advice("open the image again")),
+                .advice("open the image again"))
+        } else {
+            Ok(())
         }
     }
 

@@ -165,9 +165,10 @@ fn below(
             return Ok(flow);
         }
     }
-    match end < run.end() {
-        true => visit(None, ByteRange::new(end, run.end())),
-        false => Ok(ControlFlow::Continue(())),
+    if end < run.end() {
+        visit(None, ByteRange::new(end, run.end()))
+    } else {
+        Ok(ControlFlow::Continue(()))
     }
 }
 

@@ -108,9 +108,10 @@ impl Qcow2 {
                 (Target::Rewrite, _) => return Ok(Need::Aside),
             },
         };
-        Ok(match length == range.len() {
-            true => Need::Bytes(offset, epoch),
-            false => Need::Aside,
+        Ok(if length == range.len() {
+            Need::Bytes(offset, epoch)
+        } else {
+            Need::Aside
         })
     }
 
@@ -169,9 +170,10 @@ impl TransferStream for Mapped<'_> {
     }
 
     fn input(&self) -> Option<BorrowedFd<'_>> {
-        match self.image.asides.are_too_many() {
-            true => None,
-            false => self.guest.input(),
+        if self.image.asides.are_too_many() {
+            None
+        } else {
+            self.guest.input()
         }
     }
 }

@@ -52,9 +52,10 @@ impl Qcow2 {
                     from,
                     persistence,
                 } => {
-                    let persistence = match is_clean {
-                        true => *persistence,
-                        false => Persistence::Cached,
+                    let persistence = if is_clean {
+                        *persistence
+                    } else {
+                        Persistence::Cached
                     };
                     self.plan_write(&mut metadata, &mut plan, owner, *offset, from, persistence)
                 }

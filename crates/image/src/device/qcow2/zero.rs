@@ -95,9 +95,10 @@ impl Qcow2 {
     fn cut(&self, range: ByteRange) -> (ByteRange, ByteRange, ByteRange) {
         let bytes = self.geometry.cluster_bytes();
         let start = range.start().next_multiple_of(bytes);
-        let end = match range.end() == self.disk_geometry.size {
-            true => range.end(),
-            false => range.end() & !(bytes - 1),
+        let end = if range.end() == self.disk_geometry.size {
+            range.end()
+        } else {
+            range.end() & !(bytes - 1)
         };
         if start >= end {
             let nothing = ByteRange::new(range.end(), range.end());

@@ -81,9 +81,10 @@ impl HashKind {
 
     /// The function with the sign that the superblock notes.
     pub fn with_sign_of(self, flags: SuperblockFlags) -> HashVersion {
-        let sign = match flags.contains(SuperblockFlags::UNSIGNED_HASH) {
-            true => Sign::Unsigned,
-            false => Sign::Signed,
+        let sign = if flags.contains(SuperblockFlags::UNSIGNED_HASH) {
+            Sign::Unsigned
+        } else {
+            Sign::Signed
         };
         HashVersion { kind: self, sign }
     }

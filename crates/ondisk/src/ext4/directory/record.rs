@@ -120,9 +120,10 @@ impl<'a> Record<'a> {
 
     /// Bytes that its entry needs.
     pub(super) fn used_bytes(&self) -> usize {
-        match self.is_free() {
-            true => 0,
-            false => record_bytes(self.name.len()),
+        if self.is_free() {
+            0
+        } else {
+            record_bytes(self.name.len())
         }
     }
 

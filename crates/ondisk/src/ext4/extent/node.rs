@@ -298,9 +298,10 @@ impl<'a> ExtentNode<'a> {
     #[inline]
     pub fn child(&self, index: usize) -> NodePlace {
         let entry = self.index(index);
-        let end = match index + 1 < self.len() {
-            true => self.index(index + 1).logical.0.into(),
-            false => self.end,
+        let end = if index + 1 < self.len() {
+            self.index(index + 1).logical.0.into()
+        } else {
+            self.end
         };
         NodePlace {
             block: entry.child,

@@ -31,9 +31,10 @@ impl CommitSum {
         let tail = record.tail()?;
         let sum = std::mem::take(self);
         let is_whole = tail.fc_tid.get() == transaction.0 && tail.fc_crc.get() == sum.0;
-        Some(match is_whole {
-            true => Verdict::Whole,
-            false => Verdict::Torn,
+        Some(if is_whole {
+            Verdict::Whole
+        } else {
+            Verdict::Torn
         })
     }
 

@@ -122,9 +122,10 @@ impl CommitWriter {
     }
 
     fn padding_before(&self, bytes: usize) -> usize {
-        match bytes <= self.left() - TAG_BYTES {
-            true => 0,
-            false => self.left(),
+        if bytes <= self.left() - TAG_BYTES {
+            0
+        } else {
+            self.left()
         }
     }
 

@@ -106,27 +106,28 @@ impl Layout {
 
     /// Contiguous blocks of the table after each superblock.
     fn table_blocks(&self) -> u32 {
-        match self.features.incompat.contains(Incompat::META_BG) {
-            true => self.first_meta_bg.min(self.descriptor_blocks()),
-            false => self.descriptor_blocks(),
+        if self.features.incompat.contains(Incompat::META_BG) {
+            self.first_meta_bg.min(self.descriptor_blocks())
+        } else {
+            self.descriptor_blocks()
         }
     }
 
     fn descriptor_block_group(&self, index: u32) -> GroupNumber {
-        match self.is_meta_block(index) {
-            true => GroupNumber(index * self.descriptors_per_block()),
-            false => GroupNumber(0),
+        if self.is_meta_block(index) {
+            GroupNumber(index * self.descriptors_per_block())
+        } else {
+            GroupNumber(0)
         }
     }
 
     /// The groups with block `index` of the table, the one in use first.
     fn descriptor_block_groups(&self, index: u32) -> impl Iterator<Item = GroupNumber> {
-        let (of_meta, of_table) = match self.is_meta_block(index) {
-            true => (Some(self.meta_groups(index)), None),
-            false => {
-                let first = std::iter::once(GroupNumber(0));
-                (None, Some(first.chain(self.superblock_backups())))
-            }
+        let (of_meta, of_table) = if self.is_meta_block(index) {
+            (Some(self.meta_groups(index)), None)
+        } else {
+            let first = std::iter::once(GroupNumber(0));
+            (None, Some(first.chain(self.superblock_backups())))
         };
         let of_meta = of_meta.into_iter().flatten();
         of_meta.chain(of_table.into_iter().flatten())

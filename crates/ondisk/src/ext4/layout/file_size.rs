@@ -23,9 +23,10 @@ impl Layout {
     /// Besides the mapping, `i_blocks` sets a limit: 32 bits of sectors, or 48 bits of
     /// blocks with `huge_file`. A file mapped by blocks counts its indirect blocks there.
     pub fn file_bytes_max(&self, mapping: Mapping) -> u64 {
-        let countable = match self.has_huge_files() {
-            true => (1 << 48) - 1,
-            false => u64::from(u32::MAX) >> (self.block_bits - 9),
+        let countable = if self.has_huge_files() {
+            (1 << 48) - 1
+        } else {
+            u64::from(u32::MAX) >> (self.block_bits - 9)
         };
         let blocks = match mapping {
             Mapping::Extents => EXTENT_BLOCKS_MAX.min(countable),
@@ -40,9 +41,10 @@ impl Layout {
     fn mapped_blocks_max(&self, countable: u64) -> u64 {
         let per_block = u64::from(self.block_bytes() / 4);
         let reach = block_map::reach(self);
-        let blocks = match reach + indirect_blocks(reach, per_block) <= countable {
-            true => reach,
-            false => countable - indirect_blocks(countable, per_block),
+        let blocks = if reach + indirect_blocks(reach, per_block) <= countable {
+            reach
+        } else {
+            countable - indirect_blocks(countable, per_block)
         };
         blocks.min(EXTENT_BLOCKS_MAX)
     }

@@ -49,9 +49,10 @@ impl<'a> Attributes<'a> {
 
     /// Bytes that the list takes inside an inode, 0 for none.
     pub fn inode_bytes(&self) -> usize {
-        match self.is_empty() {
-            true => 0,
-            false => INODE_HEADER_BYTES + self.listed_bytes(),
+        if self.is_empty() {
+            0
+        } else {
+            INODE_HEADER_BYTES + self.listed_bytes()
         }
     }
 

@@ -84,9 +84,10 @@ impl<'a> XattrBlock<'a> {
 impl Attributes<'_> {
     /// Bytes that the list takes in a block of its own, 0 for none.
     pub fn block_bytes(&self) -> usize {
-        match self.is_empty() {
-            true => 0,
-            false => HEADER_BYTES + self.listed_bytes(),
+        if self.is_empty() {
+            0
+        } else {
+            HEADER_BYTES + self.listed_bytes()
         }
     }
 

@@ -135,11 +135,12 @@ impl Door {
         let Some(file) = open(own, purpose)? else {
             return Ok(Some(Self { _held: None }));
         };
-        Ok(match take(&file, DOOR, LockMode::Alone)? {
-            true => Some(Self {
+        Ok(if take(&file, DOOR, LockMode::Alone)? {
+            Some(Self {
                 _held: Some(Held { file, byte: DOOR }),
-            }),
-            false => None,
+            })
+        } else {
+            None
         })
     }
 }

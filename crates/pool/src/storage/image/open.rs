@@ -177,9 +177,10 @@ impl OpenImage {
     }
 
     pub(super) fn check_writable(&self) -> Result<()> {
-        match self.serves(Purpose::Change) {
-            true => Ok(()),
-            false => Err(Error::new(ErrorKind::ReadOnly)),
+        if self.serves(Purpose::Change) {
+            Ok(())
+        } else {
+            Err(Error::new(ErrorKind::ReadOnly))
         }
     }
 

@@ -88,9 +88,10 @@ impl Comer {
             Some(door) => Turn::take_through(door, own, purpose)?,
             None => None,
         };
-        match turn.is_some() {
-            true => *self = Self::default(),
-            false => self.show(own),
+        if turn.is_some() {
+            *self = Self::default()
+        } else {
+            self.show(own)
         }
         Ok(turn)
     }

@@ -126,12 +126,11 @@ fn wipe_of_an_image_that_was_given_up_leaves_an_empty_image_or_an_untouched_one(
         let layer = extant_image::open_path(&path, None, extant_image::Follow::Nothing).unwrap();
         let mut first = vec![0; 8 << 20];
         layer.read_at(&mut first, 0).unwrap();
-        match first == content {
-            true => untouched += 1,
-            false => {
-                assert!(first.iter().all(|&byte| byte == 0));
-                empty += 1;
-            }
+        if first == content {
+            untouched += 1
+        } else {
+            assert!(first.iter().all(|&byte| byte == 0));
+            empty += 1;
         }
         assert_at_rest(&stand.pool);
         fs::copy(stand.outside.join("source"), stand.path("a")).unwrap();
