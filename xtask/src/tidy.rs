@@ -6,6 +6,7 @@
 
 mod code;
 mod diagram;
+mod language;
 mod layers;
 mod links;
 mod machine;
@@ -70,6 +71,7 @@ pub fn run(workspace: &Workspace) -> Result<()> {
         links::check,
         modules::check,
         diagram::check,
+        language::check,
     ] {
         findings.extend(rule(&tree));
     }

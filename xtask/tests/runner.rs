@@ -18,7 +18,7 @@ fn assert_killed(output: &Output, problem: &str) {
         stderr.contains(&format!("process {}: ", pid.trim())),
         "{stderr}"
     );
-    // A process that nobody has waited for yet has no command line any more.
+    // A zombie process has no command line any more.
     let line = std::fs::read(Path::new("/proc").join(pid.trim()).join("cmdline"));
     assert!(line.unwrap_or_default().is_empty(), "{stderr}");
 }

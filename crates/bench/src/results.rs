@@ -1,7 +1,7 @@
 //! Kept results: `docs/results/NAME.json` is a report, and the pages beside it are made from it.
 //!
-//! `extant-bench NAME --save` runs a bench, writes its data and makes the pages again; `extant-bench
-//! pages` only makes the pages. A test compares the pages with the data.
+//! `extant-bench NAME --save` runs a bench, writes its data and makes the pages again;
+//! `extant-bench pages` only makes the pages. A test compares the pages with the data.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

@@ -23,7 +23,7 @@ pub fn code_only(source: &str) -> String {
     code
 }
 
-/// The bytes of `code` that lie inside modules compiled for tests only.
+/// The bytes of `code` inside modules compiled for tests only.
 pub fn test_modules(code: &str) -> Vec<std::ops::Range<usize>> {
     let mut found = Vec::new();
     for (at, _) in code.match_indices("#[cfg(") {
@@ -55,7 +55,7 @@ pub fn words(text: &str) -> impl Iterator<Item = (usize, &str)> {
         .map(|word| (word.as_ptr() as usize - text.as_ptr() as usize, word))
 }
 
-/// The line, from 1, on which byte `at` of `text` lies.
+/// The line number, from 1, of byte `at` of `text`.
 pub fn line_of(text: &str, at: usize) -> usize {
     text[..at].matches('\n').count() + 1
 }

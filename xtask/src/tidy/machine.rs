@@ -1,16 +1,16 @@
 //! No file may know the machine it was written on.
 //!
-//! A path of somebody's home or a mirror's name works in one place and fails
+//! The path of a home directory or the name of a mirror works in one place and fails
 //! in a fresh clone elsewhere.
 
 use super::Finding;
 use super::tree::Tree;
 
-/// Absolute folders of machines on which people and agents work. Taken apart, as this file is in
+/// Absolute directories of machines on which people and agents work. Taken apart, as this file is in
 /// the tree as well.
-const FOLDERS: [&str; 2] = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
+const DIRECTORIES: [&str; 2] = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
 /// What runs inside the guest, where paths are the guest's own.
-const GUEST_FOLDER: &str = "crates/testkit/src/guest/";
+const GUEST_DIRECTORY: &str = "crates/testkit/src/guest/";
 /// Hosts of registries: which one serves is the machine's own setting.
 const HOSTS: [&str; 4] = [
     concat!("deb.debian", ".org"),
@@ -26,9 +26,11 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.texts("") {
         for (number, line) in (1..).zip(text.lines()) {
-            let folder = FOLDERS.into_iter().find(|folder| has_folder(line, folder));
-            if let Some(folder) = folder.filter(|_| !path.starts_with(GUEST_FOLDER)) {
-                let message = format!("`{folder}` exists on some machines only");
+            let directory = DIRECTORIES
+                .into_iter()
+                .find(|directory| has_directory(line, directory));
+            if let Some(directory) = directory.filter(|_| !path.starts_with(GUEST_DIRECTORY)) {
+                let message = format!("`{directory}` exists on some machines only");
                 findings.push(Finding::at_line(path, number, message));
             }
             let host = HOSTS.into_iter().find(|host| line.contains(host));
@@ -41,10 +43,10 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     findings
 }
 
-/// Whether the line holds `folder` at the start of a path, not inside one.
-fn has_folder(line: &str, folder: &str) -> bool {
+/// Whether the line holds `directory` at the start of a path, not inside one.
+fn has_directory(line: &str, directory: &str) -> bool {
     let is_inside = |c: char| c.is_alphanumeric() || "._-*}])>".contains(c);
-    line.match_indices(folder)
+    line.match_indices(directory)
         .any(|(at, _)| !line[..at].ends_with(is_inside))
 }
 
@@ -58,11 +60,11 @@ mod tests {
     }
 
     #[test]
-    fn folder_of_a_machine_is_found_with_its_line() {
-        for folder in FOLDERS {
+    fn directory_of_a_machine_is_found_with_its_line() {
+        for directory in DIRECTORIES {
             for text in [
-                format!("a\ncd {folder}x"),
-                format!("\nlet p = \"{folder}x\";"),
+                format!("a\ncd {directory}x"),
+                format!("\nlet p = \"{directory}x\";"),
             ] {
                 let found = findings("docs/a.md", &text);
                 assert_eq!(found.len(), 1, "{text}");
@@ -72,18 +74,21 @@ mod tests {
     }
 
     #[test]
-    fn folder_of_the_same_name_inside_a_path_is_fine() {
-        for folder in FOLDERS {
+    fn directory_of_the_same_name_inside_a_path_is_fine() {
+        for directory in DIRECTORIES {
             for before in ["..", "a", "$LAB", "${LAB}", "*"] {
-                assert_eq!(findings("a.sh", &format!("cd {before}{folder}x")), [""; 0]);
+                assert_eq!(
+                    findings("a.sh", &format!("cd {before}{directory}x")),
+                    [""; 0]
+                );
             }
         }
     }
 
     #[test]
     fn scripts_of_the_guest_have_paths_of_their_own_and_no_registry() {
-        let path = format!("{GUEST_FOLDER}init.sh");
-        assert_eq!(findings(&path, &format!("cd {}x", FOLDERS[1])), [""; 0]);
+        let path = format!("{GUEST_DIRECTORY}init.sh");
+        assert_eq!(findings(&path, &format!("cd {}x", DIRECTORIES[1])), [""; 0]);
         assert_eq!(findings(&path, HOSTS[0]).len(), 1);
     }
 

@@ -234,7 +234,7 @@ mod tests {
     use super::*;
 
     const ROOT: &str = "//! A crate.\n//!\n//! Module layers, lowest first:\n//!\n\
-        //! 1. `low`: what\n//!    `high` stands on\n//! 2. `high`, `beside`: the rest\n\n\
+        //! 1. `low`: what\n//!    `high` is built on\n//! 2. `high`, `beside`: the rest\n\n\
         mod beside;\nmod high;\nmod low;\npub use high::{Top, Other as Second};\n";
 
     fn messages(files: &[(&str, &str)]) -> Vec<String> {

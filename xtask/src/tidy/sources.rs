@@ -16,7 +16,7 @@ const UNSAFE_CRATES: [&str; 4] = [
     "crates/capi/",
     "crates/bench/",
 ];
-/// Files are usually far shorter; more than this gets a warning, and more than the second is an error.
+/// A longer file gets a warning, and one longer than the second limit is an error.
 const LINES_LONG: usize = 600;
 const LINES_MAX: usize = 900;
 
@@ -76,7 +76,7 @@ fn glob_import(path: &str, code: &str) -> Option<Finding> {
     Some(Finding::at_line(path, line_of(code, glob), message))
 }
 
-/// Files that no other one names as its module: nobody compiles them.
+/// Files that no other one names as its module: they are not compiled.
 fn strays(tree: &Tree) -> Vec<Finding> {
     let modules: BTreeSet<PathBuf> = tree
         .texts(".rs")

@@ -31,7 +31,7 @@ impl Tree {
         };
         let mut files = Vec::new();
         for path in paths {
-            // Git lists links to folders and files that were just deleted.
+            // Git lists links to directories and files that were just deleted.
             if !root.join(&path).is_file() {
                 continue;
             }
@@ -54,7 +54,7 @@ impl Tree {
         chosen.filter_map(|file| Some((file.path.as_str(), file.text.as_deref()?)))
     }
 
-    /// Whether there is a file or a folder at `path`.
+    /// Whether there is a file or a directory at `path`.
     pub fn has(&self, path: &str) -> bool {
         let folder = format!("{path}/");
         path.is_empty()

@@ -34,8 +34,11 @@ pub struct Mballoc;
 fn behaviours() -> [(&'static str, Behaviour); 3] {
     [
         ("default", Behaviour::default()),
-        ("after the series", Behaviour::after_scalability_patches()),
-        ("before the series", Behaviour::before_scalability_patches()),
+        ("with the patches", Behaviour::after_scalability_patches()),
+        (
+            "before the patches",
+            Behaviour::before_scalability_patches(),
+        ),
     ]
 }
 

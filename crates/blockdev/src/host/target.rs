@@ -145,7 +145,9 @@ fn explain(source: io::Error, path: &Path, metadata: &Metadata) -> Error {
     match errno {
         Some(libc::EBUSY) if is_disk => error
             .detail("the block device is in use: mounted, claimed, or open as a device elsewhere"),
-        Some(libc::EWOULDBLOCK) => error.detail("the file is in use: somebody holds a lease on it"),
+        Some(libc::EWOULDBLOCK) => {
+            error.detail("the file is in use: another process holds a lease on it")
+        }
         Some(libc::EISDIR) => error.with_kind(ErrorKind::WrongType),
         Some(libc::ENAMETOOLONG) => error.with_kind(ErrorKind::InvalidArgument),
         _ => error,

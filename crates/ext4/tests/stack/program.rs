@@ -1,4 +1,4 @@
-//! The program of seeds/2: every block of a file, far from the one before, with a sync after each
+//! The program of ASSIGN_RANGE (docs/background.md): every block of a file, far from the one before, with a sync after each
 //! pass.
 
 use extant_ext4::File;

@@ -80,7 +80,7 @@ const FURTHER: [Part; 3] = [
 /// Every behaviour that is measured, by its name in the table.
 fn behaviours() -> Vec<(String, Options)> {
     let before = Options::before_scalability_patches();
-    let mut list = vec![("before the series".to_owned(), before.clone())];
+    let mut list = vec![("before the patches".to_owned(), before.clone())];
     for part in &PATCHES {
         let mut options = before.clone();
         (part.new)(&mut options);
