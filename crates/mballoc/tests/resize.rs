@@ -175,7 +175,7 @@ fn end_that_is_none_is_an_invalid_argument() {
 }
 
 #[test]
-fn disk_that_shrank_and_grew_again_reads_its_bitmaps_anew() {
+fn disk_that_shrank_and_grew_again_rereads_its_bitmaps() {
     for options in [Options::default(), Options::before_scalability_patches()] {
         let disk = Disk::new(&geometry(640), |_| false);
         let allocator = Allocator::open(geometry(640), options, disk.clone()).unwrap();
@@ -261,10 +261,10 @@ fn churn(allocator: &Allocator, claims: &Claims, done: &AtomicBool, seed: u64) {
             let range = mine.swap_remove(random.usize(..mine.len()));
             claims.give(range);
             let when = if random.bool() {
-Free::Now
-} else {
-Free::AfterCommit(TransactionId(1))
-};
+                Free::Now
+            } else {
+                Free::AfterCommit(TransactionId(1))
+            };
             owner.free(range, when).unwrap();
         }
     }

@@ -56,10 +56,10 @@ impl World<'_> {
             Err(error) => {
                 self.counts.failures += 1;
                 let expected = if valid {
-ErrorKind::NoSpace
-} else {
-ErrorKind::InvalidArgument
-};
+                    ErrorKind::NoSpace
+                } else {
+                    ErrorKind::InvalidArgument
+                };
                 assert_eq!(error.kind(), expected, "{request:?}: {error}");
                 assert!(!valid || !self.is_possible(request), "{request:?}: {error}");
                 return None;

@@ -12,11 +12,13 @@ const BLOCKS_MAX: u64 = 12_000;
 
 impl World<'_> {
     pub(super) fn cells_on_disk(&self, blocks: Range<Block>) -> Vec<Cell> {
-        let cell = |block| if self.pattern.is_used(Block(block)) {
-Cell::Owned(0)
-} else {
-Cell::Free
-};
+        let cell = |block| {
+            if self.pattern.is_used(Block(block)) {
+                Cell::Owned(0)
+            } else {
+                Cell::Free
+            }
+        };
         (blocks.start.0..blocks.end.0).map(cell).collect()
     }
 
