@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn edges_are_left_alone_once_somebody_asks_to_stop() {
+    fn edges_are_left_alone_after_a_cancel() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("file");
         std::fs::write(&path, vec![1; 8192]).unwrap();

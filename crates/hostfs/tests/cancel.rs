@@ -92,7 +92,7 @@ fn create_cancelled_and_kept_is_taken_up_where_it_stopped() {
 }
 
 #[test]
-fn materialize_cancelled_at_any_point_keeps_data_and_goes_on_later() {
+fn materialize_cancelled_at_any_point_keeps_data_and_resumes() {
     require!(requires::root(), Filesystem::Ext4.requirement());
     let scratch = Scratch::new(Filesystem::Ext4, 512 << 20);
     let path = scratch.path().join("file");

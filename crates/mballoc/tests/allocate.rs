@@ -503,10 +503,10 @@ impl BitmapSource for Slow {
 
     fn load(&self, group: GroupNumber, used: &mut [u64]) -> Result<()> {
         if group.0 == 0
-            && let Some(go_on) = self.reading.lock().unwrap().take()
+            && let Some(proceed) = self.reading.lock().unwrap().take()
         {
             self.begun.lock().unwrap().send(()).unwrap();
-            go_on.recv().unwrap();
+            proceed.recv().unwrap();
         }
         self.disk.load(group, used)
     }
@@ -519,7 +519,7 @@ fn group_that_another_thread_holds_is_passed_over() {
         end: Block(3 * PER_GROUP),
         blocks_per_group: PER_GROUP as u32,
     };
-    let (go_on, reading) = channel();
+    let (proceed, reading) = channel();
     let (begin, begun) = channel();
     let slow = Slow {
         disk: Disk::new(&geometry, |_| false),
@@ -534,7 +534,7 @@ fn group_that_another_thread_holds_is_passed_over() {
     // Nor does anybody wait for the owner, who holds its lock all the time.
     assert_eq!(allocator.statistics().blocks, 10);
     assert!(allocator.free_blocks() >= 3 * PER_GROUP - 20);
-    go_on.send(()).unwrap();
+    proceed.send(()).unwrap();
     let waited = waiting.join().unwrap();
     assert!(
         passed.start() >= Block(PER_GROUP),

@@ -155,7 +155,7 @@ fn bitmap_that_cannot_be_read_is_refused_with_the_error() {
 }
 
 #[test]
-fn freeing_into_a_group_out_of_use_is_an_error_and_others_go_on() {
+fn freeing_into_a_corrupt_group_is_an_error_and_others_continue() {
     let allocator = exhaust(
         BAD,
         Fault::Clear(0),

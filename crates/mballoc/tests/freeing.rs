@@ -254,7 +254,7 @@ fn what_is_not_in_use_cannot_be_freed_and_nothing_changes() {
 
 /// A run beside a window is joined to it when it is freed: also there it has to be in use.
 #[test]
-fn what_lies_in_or_beside_a_window_cannot_be_freed_twice() {
+fn blocks_in_or_beside_a_window_cannot_be_freed_twice() {
     let windows = Reservation::Windows {
         smallest: 16,
         largest: 64,
@@ -312,7 +312,7 @@ fn error_in_the_second_group_leaves_the_first_part_free() {
 }
 
 #[test]
-fn disk_is_taken_to_the_last_block_and_given_back() {
+fn disk_is_allocated_to_the_last_block_and_freed() {
     for options in [
         Options::default(),
         Options::after_scalability_patches(),

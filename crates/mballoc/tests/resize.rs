@@ -175,7 +175,7 @@ fn end_that_is_none_is_an_invalid_argument() {
 }
 
 #[test]
-fn disk_that_shrank_and_grew_again_reads_its_bitmaps_anew() {
+fn disk_that_shrank_and_grew_again_rereads_its_bitmaps() {
     for options in [Options::default(), Options::before_scalability_patches()] {
         let disk = Disk::new(&geometry(640), |_| false);
         let allocator = Allocator::open(geometry(640), options, disk.clone()).unwrap();
@@ -292,11 +292,13 @@ fn disk_that_is_resized_while_threads_allocate_loses_nothing() {
             let mut random = fastrand::Rng::with_seed(9);
             for _ in 0..100 {
                 let end = allocator.geometry().end.0;
-                let to = match end < LARGE {
-                    true => LARGE,
-                    // Near the end often enough that what is cut off is free.
-                    false if random.bool() => random.u64(end - PER_GROUP..end),
-                    false => random.u64(SMALL..end),
+                let to = if end < LARGE {
+                    LARGE
+                } else if random.bool() {
+                    // Often near the end, where the removed blocks are likely to be free.
+                    random.u64(end - PER_GROUP..end)
+                } else {
+                    random.u64(SMALL..end)
                 };
                 if to > end {
                     allocator.grow(Block(to)).unwrap();

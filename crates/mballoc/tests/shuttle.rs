@@ -263,7 +263,7 @@ fn shrink_never_cuts_off_what_a_thread_has() {
 }
 
 #[test]
-fn window_that_is_taken_back_while_its_file_grows_is_nobodys_twice() {
+fn window_reclaimed_while_its_file_grows_has_one_owner() {
     explore(200, |options| {
         let (allocator, _) = open(2 * PER_GROUP, options);
         let taken: Vec<BlockRange> = thread::scope(|scope| {

@@ -145,7 +145,7 @@ fn writers_side_by_side_get_long_extents() {
 }
 
 #[test]
-fn windows_are_given_back_with_their_owner_and_on_request() {
+fn windows_are_freed_with_their_owner_and_on_request() {
     let allocator = open(2, WINDOWS, |_| false);
     let everything = BlockRange::new(Block(0), 2 * PER_GROUP as u32);
     let owner = allocator.owner(1, 0);

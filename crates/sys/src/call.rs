@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn read_goes_on_in_the_middle_of_a_part_after_it_is_advanced() {
+    fn read_resumes_in_the_middle_of_a_part_after_it_is_advanced() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(b"abcdefgh").unwrap();
         let (mut a, mut b, mut c) = ([0; 2], [0; 3], [0; 3]);

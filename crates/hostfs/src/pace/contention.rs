@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn without_counters_a_doubled_latency_means_somebody_is_there() {
+    fn without_counters_a_doubled_latency_counts_as_contention() {
         let start = Instant::now();
         let mut monitor = ContentionMonitor::new(None, start);
         let later = start + CONTENTION_TIMEOUT * 2;

@@ -289,7 +289,7 @@ mod tests {
         }
 
         #[test]
-        fn marking_keeps_the_summary_and_tells_the_neighbours(
+        fn marking_keeps_the_summary_and_returns_adjacent_runs(
             (blocks, runs) in any_group(),
             marks in prop::collection::vec((0.0..1.0f64, 1u32..2000), 1..20),
         ) {
