@@ -6,7 +6,8 @@
 //!
 //! There is no cache: a completed request is durable. [`simulation`](crate::simulation) provides
 //! power cuts and their losses, based on
-//! [`MemoryDevice::snapshot`]: copies share pages until one side writes, and taking one has constant cost.
+//! [`MemoryDevice::snapshot`]: copies share pages until one side writes, and taking one has a
+//! constant cost.
 
 mod file;
 mod region;

@@ -1,6 +1,6 @@
-//! The stack of ASSIGN_RANGE (docs/background.md) with a qcow2 image in the place of the loop device: a device in memory, our
-//! ext4 engine, a qcow2 image in a file of it, the engine again on the disk in the image, a file in
-//! that. What the file inside is allocated, it is at every level.
+//! The stack of ASSIGN_RANGE (docs/background.md) with a qcow2 image in the place of the loop
+//! device: a device in memory, our ext4 engine, a qcow2 image in a file of it, the engine again on
+//! the disk in the image, a file in that. What the file inside is allocated, it is at every level.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -138,8 +138,8 @@ fn places(ground: &Arc<MemoryDevice>) -> Option<Vec<ByteRange>> {
     Some(pieces)
 }
 
-/// The program of ASSIGN_RANGE (docs/background.md): 4 KiB at a stride of 64 KiB, from the last offset down to the first,
-/// with a sync after each pass.
+/// The program of ASSIGN_RANGE (docs/background.md): 4 KiB at a stride of 64 KiB, from the last
+/// offset down to the first, with a sync after each pass.
 fn write_all_over(file: &File) {
     for pass in 0..STRIDE / BLOCK {
         let first = STRIDE - (pass + 1) * BLOCK;

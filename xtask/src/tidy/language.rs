@@ -135,15 +135,19 @@ fn begins(prose: &str, found: &[(usize, &str)], phrase: &Phrase) -> bool {
         let Some((at, word)) = found.get(number) else {
             return false;
         };
-        let after = prose[at + word.len()..].starts_with('"');
-        if phrase.words.len() == 1 && after && prose[..*at].ends_with('"') {
-            // A name, such as that of a user.
+        if phrase.words.len() == 1 && is_part_of_a_name(&prose[..*at], &prose[at + word.len()..]) {
             return false;
         }
         let joined = end.is_none_or(|end: usize| prose[end..*at].trim().is_empty());
         end = Some(at + word.len());
         joined && word.eq_ignore_ascii_case(wanted)
     })
+}
+
+/// Whether a word between these texts is a path, an argument or a name in quotes.
+fn is_part_of_a_name(before: &str, after: &str) -> bool {
+    let quoted = before.ends_with('"') && after.starts_with('"');
+    quoted || before.ends_with(['/', '{', '=']) || after.starts_with(['/', '}', '='])
 }
 
 #[cfg(test)]
@@ -173,7 +177,8 @@ mod tests {
     #[test]
     fn identifiers_code_and_longer_words_are_no_phrases() {
         for text in [
-            "fn anew() { folder.lies(); }",
+            concat!("fn ane", "w() { folde", "r.lie", "s(); }"),
+            "const A: &str = \"/folder/x {folder} uid=nobody\";",
             "// `folder` and shoulders, relies, untold",
             "const A: &str = \"so\"; const B: &str = \"many\";",
         ] {

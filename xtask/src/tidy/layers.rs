@@ -96,6 +96,10 @@ fn judge(user: &str, used: &str, kind: Kind) -> Option<Finding> {
         }
         "the test kit is for [dev-dependencies]".to_owned()
     } else {
+        // A crate may turn on a feature of its own for its tests.
+        if user == used && kind == Kind::Dev {
+            return None;
+        }
         let below = below(user);
         if below.contains(used) {
             return None;

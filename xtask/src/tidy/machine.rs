@@ -6,7 +6,7 @@
 use super::Finding;
 use super::tree::Tree;
 
-/// Absolute directories of machines on which people and agents work. Taken apart, as this file is in
+/// Absolute directories of machines on which people work. Taken apart, because this file is in
 /// the tree as well.
 const DIRECTORIES: [&str; 2] = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
 /// What runs inside the guest, where paths are the guest's own.

@@ -1,7 +1,8 @@
 //! The map as one JSON document, written as it is read:
 //!
 //! ```json
-//! {"schema_version":1,"files":[{"path","format","size_bytes","extents":[...],"summary":{...}}],"total":{...}}
+//! {"schema_version":1,
+//!  "files":[{"path","format","size_bytes","extents":[...],"summary":{...}}],"total":{...}}
 //! ```
 //!
 //! A file whose map broke off has `"error"` in the place of `"summary"`. The document is valid

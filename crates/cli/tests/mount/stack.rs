@@ -1,5 +1,6 @@
-//! The stack of ASSIGN_RANGE (docs/background.md) with the kernel in its middle: an image file inside a mount, on a loop
-//! device of the kernel's, with a file system on it that the kernel mounts, or we do.
+//! The stack of ASSIGN_RANGE (docs/background.md) with the kernel in its middle: an image file
+//! inside a mount, on a loop device of the kernel's, with a file system on it that the kernel
+//! mounts, or we do.
 
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;

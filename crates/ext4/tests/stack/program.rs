@@ -1,5 +1,5 @@
-//! The program of ASSIGN_RANGE (docs/background.md): every block of a file, far from the one before, with a sync after each
-//! pass.
+//! The program of ASSIGN_RANGE (docs/background.md): every block of a file, far from the one
+//! before, with a sync after each pass.
 
 use extant_ext4::File;
 use extant_space::{Result, SpaceFile, SyncMode};
