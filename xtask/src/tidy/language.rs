@@ -177,7 +177,7 @@ mod tests {
     #[test]
     fn identifiers_code_and_longer_words_are_no_phrases() {
         for text in [
-            concat!("fn ane", "w() { folde", "r.lie", "s(); }"),
+            concat!("fn ane", "w() { folde", "r.li", "es(); }"),
             "const A: &str = \"/folder/x {folder} uid=nobody\";",
             "// `folder` and shoulders, relies, untold",
             "const A: &str = \"so\"; const B: &str = \"many\";",
