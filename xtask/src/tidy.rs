@@ -60,7 +60,9 @@ pub fn run(workspace: &Workspace) -> Result<()> {
     let format = step::run(&mut workspace.cargo(&["fmt", "--all", "--check"]));
 
     step::heading("layers and house rules");
-    let mut findings = layers::check(&workspace.metadata()?)?;
+    let metadata = workspace.metadata()?;
+    let mut findings = layers::check(&metadata)?;
+    findings.extend(layers::unused(&metadata)?);
     let tree = Tree::read(workspace.root())?;
     for warning in sources::warnings(&tree) {
         eprintln!("warning: {warning}");
