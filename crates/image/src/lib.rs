@@ -8,9 +8,9 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `data_bitmap`, `format`, `image_format`, `lock`, `preallocation`, `provision`: values and locks
+//! 1. `data_bitmap`, `format`, `image_format`, `lock`, `preallocation`, `provision`: values, locks
 //! 2. `cluster_map`, `compressed`, `detect`, `hold`, `layout`, `options`: detection and options
-//! 3. `header_probe`, `new_image`, `qcow2`, `referenced_file`: headers, and the files that they name
+//! 3. `header_probe`, `new_image`, `qcow2`, `referenced_file`: headers, and files they name
 //! 4. `check`, `layer`: metadata checks; an image and its backing chain
 //! 5. `device`, `info`: access as a block device; descriptions
 //! 6. `on_disk`: qcow2 images directly on block devices
