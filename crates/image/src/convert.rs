@@ -23,12 +23,13 @@ use std::thread;
 use extant_hostfs::{ContentOrder, ContentWriter, CreateReport, DataWriter, HostFile, Pace};
 use extant_space::{ByteRange, ByteSize, Control, Error, ErrorKind, Result, SpaceFile};
 
-use crate::companion::{beside, known_format};
 use crate::create::hold_existing;
+use crate::image_format::Format;
 use crate::layer::{Follow, Layer, open_path};
 use crate::lock::{Use, lock};
 use crate::new_image::NewImage;
-use crate::options::{BackingFile, Format, ImageOptions};
+use crate::options::{BackingFile, ImageOptions};
+use crate::referenced_file::{beside, known_format};
 use copy::{Copy, Write};
 
 /// How a copy is made.

@@ -13,9 +13,10 @@ use extant_hostfs::{ContentOrder, ContentWriter, CreateReport, Existing, HostFil
 use extant_space::{Control, ErrorKind, Result};
 
 use crate::hold::{Replaced, hold_replaced};
+use crate::image_format::Format;
 use crate::new_image::NewImage;
 use crate::on_disk::{create_on_disk, is_disk};
-use crate::options::{Format, ImageOptions};
+use crate::options::ImageOptions;
 
 /// Creates `path` with the image that `options` describe.
 ///

@@ -21,7 +21,7 @@ use std::path::Path;
 
 use extant_space::{Error, ErrorKind, Result, SpaceFile};
 
-use crate::options::Format;
+use crate::image_format::Format;
 
 /// Number of first bytes that [`of_contents`] needs.
 pub const HEAD_BYTES: usize = 4096;
@@ -209,6 +209,16 @@ fn is_block_device(path: &Path) -> bool {
 
 fn unsupported(detail: impl Into<String>) -> Error {
     Error::new(ErrorKind::Unsupported).detail(detail)
+}
+
+impl Format {
+    /// The format that the suffix of a name selects; raw for an unknown suffix.
+    pub fn of_name(path: &Path) -> Self {
+        match of_name(path) {
+            Some(Kind::Qcow2) => Self::Qcow2,
+            _ => Self::Raw,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ impl<'a> Editor<'a> {
         }
         if header.has_data_file() {
             target
-                .layer(crate::options::Format::Qcow2)?
+                .layer(crate::image_format::Format::Qcow2)?
                 .check_data_file()?;
             if header.snapshots.count > 0 {
                 return Err(Target::refuse(

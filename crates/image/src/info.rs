@@ -11,8 +11,8 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use crate::format::{
     Autoclear, Compatible, Extensions, Header, Incompatible, RawBitmap, RawBitmaps, read_snapshots,
 };
+use crate::image_format::Format;
 use crate::layer::Layer;
-use crate::options::Format;
 use crate::preallocation::Preallocation;
 use crate::qcow2::Qcow2;
 

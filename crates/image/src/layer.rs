@@ -18,7 +18,7 @@ use extant_space::{CancelToken, Error, ErrorKind, Result, SpaceFile};
 
 use crate::detect;
 use crate::format::Header;
-use crate::options::Format;
+use crate::image_format::Format;
 use crate::qcow2::Qcow2;
 
 pub use extents::ImageExtent;

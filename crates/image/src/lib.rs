@@ -1,24 +1,38 @@
-//! Disk images, raw and qcow2: their contents, and how much of their space is allocated.
+//! Disk images, raw and qcow2: creation, inspection, change, conversion, block devices.
 //!
 //! An image is a [`SpaceFile`](extant_space::SpaceFile), on the host or inside an ext4 file system.
-//! Names in an image (backing file, data file) are followed only on request.
+//! A name that an image holds (backing file, data file) is opened only if the caller permits it.
 //!
-//! [`format`](mod@format) has the on-disk structures of qcow2, [`device`] an image as a block
-//! device, [`hold`] exclusive access to images.
+//! [`format`](mod@format) has the on-disk structures of qcow2, [`device`] presents an image as a
+//! block device, and [`hold`] opens image files and block devices exclusively.
+//!
+//! Module layers, lowest first:
+//!
+//! 1. `data_bitmap`, `format`, `image_format`, `lock`, `preallocation`, `provision`: values, locks
+//! 2. `cluster_map`, `compressed`, `detect`, `hold`, `layout`, `options`: detection and options
+//! 3. `header_probe`, `new_image`, `qcow2`, `referenced_file`: headers, and files they name
+//! 4. `check`, `layer`: metadata checks; an image and its backing chain
+//! 5. `device`, `info`: access as a block device; descriptions
+//! 6. `on_disk`: qcow2 images directly on block devices
+//! 7. `create`, `target`: files that an image is written to
+//! 8. `convert`, `editor`: copies between formats; offline edits
+//! 9. `materialize`, `measure`, `reclaim`, `resize`: operations on whole images
 
 #![forbid(unsafe_code)]
 
 mod check;
-mod companion;
+mod cluster_map;
 mod compressed;
 mod convert;
 mod create;
+mod data_bitmap;
 pub mod detect;
 pub mod device;
 mod editor;
 pub mod format;
-mod glance;
+mod header_probe;
 pub mod hold;
+mod image_format;
 mod info;
 mod layer;
 mod layout;
@@ -26,22 +40,21 @@ mod lock;
 mod materialize;
 mod measure;
 mod new_image;
-mod occupied;
 mod on_disk;
 mod options;
-mod pieces;
-mod placed;
 mod preallocation;
+mod provision;
 mod qcow2;
 mod reclaim;
+mod referenced_file;
 mod resize;
 mod target;
 
 pub use check::{CheckReport, Finding, FindingKind, check, rebuild_refcounts, repair_leaks};
-pub use companion::{backing_of, check_backing};
 pub use convert::{Conversion, CopyOptions, convert};
 pub use create::create;
-pub use glance::Glance;
+pub use header_probe::Glance;
+pub use image_format::Format;
 pub use info::{BitmapInfo, ImageInfo, Qcow2Info, SnapshotInfo, StateBytes};
 pub use layer::{Follow, ImageExtent, Layer, open_path};
 pub use lock::{Use, lock, unlock};
@@ -50,9 +63,10 @@ pub use measure::{
     Measurement, bitmap_bytes, data_bytes, full_file_bytes, measure, resize_bytes_max,
 };
 pub use new_image::NewImage;
-pub use options::{BackingFile, DataFile, Format, ImageOptions, Qcow2Options};
-pub use pieces::{Missing, Pieces, verify_state};
+pub use options::{BackingFile, DataFile, ImageOptions, Qcow2Options};
 pub use preallocation::Preallocation;
+pub use provision::{Missing, Pieces, verify_state};
 pub use reclaim::reclaim;
+pub use referenced_file::{backing_of, check_backing};
 pub use resize::{ResizeOptions, ResizeReport, resize};
 pub use target::{SpaceWriter, Target};

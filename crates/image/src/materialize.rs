@@ -13,7 +13,7 @@ use extant_space::{ByteRange, Control, Preallocation as Space, Result, SyncMode}
 use serde::Serialize;
 
 use crate::editor::Editor;
-use crate::options::Format;
+use crate::image_format::Format;
 use crate::preallocation::Preallocation;
 use crate::target::Target;
 

@@ -8,10 +8,11 @@ use serde::Serialize;
 
 use crate::editor::Editor;
 use crate::format::{Header, RawBitmap, Version};
+use crate::image_format::Format;
 use crate::layer::Layer;
 use crate::layout::{DATA_ALIGNMENT, Layout, Mapped};
 use crate::new_image::NewImage;
-use crate::options::{Format, ImageOptions};
+use crate::options::ImageOptions;
 use crate::preallocation::Preallocation;
 use crate::target::Target;
 

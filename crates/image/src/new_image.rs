@@ -6,14 +6,15 @@
 
 use extant_space::{ByteRange, Control, Phase, Result, SpaceFile, SyncMode};
 
+use crate::cluster_map::Placed;
+use crate::data_bitmap::Occupied;
 use crate::format::{
     Autoclear, Compatible, Compression, Extensions, FeatureName, Geometry, Header, Incompatible,
     L1Entry, L2Entry, RefcountBlock, Version,
 };
+use crate::image_format::Format;
 use crate::layout::{Layout, Mapped, REFCOUNT_TABLE_START};
-use crate::occupied::Occupied;
-use crate::options::{Format, ImageOptions};
-use crate::placed::Placed;
+use crate::options::ImageOptions;
 use crate::preallocation::Preallocation;
 
 /// Written at once.

@@ -1,66 +1,15 @@
 //! What an image is asked to be, and what of that can never be.
 
-use std::fmt;
-use std::path::{Path, PathBuf};
-use std::str::FromStr;
+use std::path::PathBuf;
 
 use extant_space::{ByteSize, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 use crate::Preallocation;
-use crate::detect::{self, Kind};
 use crate::format::{Compatible, Compression, Geometry, Header, Version};
+use crate::image_format::Format;
 
 const SECTOR_BYTES: u64 = 512;
-
-/// The format of an image.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Format {
-    /// The guest's bytes, and nothing else.
-    #[default]
-    Raw,
-    /// QEMU's format, version 2 or 3.
-    Qcow2,
-}
-
-impl Format {
-    /// QEMU's word.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Raw => "raw",
-            Self::Qcow2 => "qcow2",
-        }
-    }
-
-    /// The format that the end of a name stands for; raw for every other.
-    pub fn of_name(path: &Path) -> Self {
-        match detect::of_name(path) {
-            Some(Kind::Qcow2) => Self::Qcow2,
-            _ => Self::Raw,
-        }
-    }
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Format {
-    type Err = Error;
-
-    fn from_str(text: &str) -> Result<Self> {
-        match text {
-            "raw" => Ok(Self::Raw),
-            "qcow2" => Ok(Self::Qcow2),
-            _ => Err(invalid(format!(
-                "'{text}' is not a format; raw and qcow2 are"
-            ))),
-        }
-    }
-}
 
 /// A backing file, by its name and format as they will be in the header. It is not opened.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

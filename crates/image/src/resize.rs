@@ -5,7 +5,7 @@ use serde::Serialize;
 
 use crate::editor::Editor;
 use crate::format::Autoclear;
-use crate::options::Format;
+use crate::image_format::Format;
 use crate::preallocation::Preallocation;
 use crate::target::Target;
 

@@ -9,13 +9,13 @@ use extant_space::{
     SpaceFile,
 };
 
-use crate::companion::{backing_format, beside};
 use crate::device::{Store, StoreFile};
 use crate::format::Header;
+use crate::image_format::Format;
 use crate::layer::{Follow, Layer, open_path};
 use crate::lock::{Use, lock};
 use crate::on_disk::{check_fits, is_disk, open_disk};
-use crate::options::Format;
+use crate::referenced_file::{backing_format, beside};
 
 /// Allocated in one request, so that the allocator sees as much as can be.
 const ALLOCATE: u64 = 16 << 30;

@@ -13,8 +13,8 @@ use extant_sys::buffer::AlignedBuffer;
 use super::Conversion;
 use super::stride::Stride;
 use super::zeros::{data_blocks, is_zero, zero_blocks};
+use crate::data_bitmap::Occupied;
 use crate::layer::Layer;
-use crate::occupied::Occupied;
 
 /// Copied at once by a thread: a power of two, and at least a cluster.
 const PIECE_BYTES: u64 = 2 << 20;

@@ -11,10 +11,10 @@ use extant_hostfs::HostFile;
 use extant_space::{ByteRange, Error, ErrorKind, Extent, Result};
 
 use super::{DeviceOptions, ImageAccess, ImageDevice, Store};
-use crate::companion::{backing_format, beside};
 use crate::format::Header;
 use crate::hold;
 use crate::lock::{self, Use};
+use crate::referenced_file::{backing_format, beside};
 
 /// An open and locked file of the host.
 pub(super) struct HostImage {

@@ -128,15 +128,7 @@ impl L2Entry {
         Self(offset | COPIED)
     }
 
-    /// Zeros, with space at `offset` that nothing else uses (v3).
-    ///
-    /// # Panics
-    /// When the format cannot hold the offset.
-    pub fn exclusive_zero(offset: u64) -> Self {
-        Self(Self::exclusive(offset).0 | ZERO)
-    }
-
-    /// The bits in file format.
+    /// The bits as they lie in the file.
     pub fn raw(self) -> u64 {
         self.0
     }

@@ -7,8 +7,8 @@ use extant_hostfs::HostFile;
 use extant_space::Result;
 
 use super::Layer;
-use crate::companion::{backing_format, beside};
-use crate::options::Format;
+use crate::image_format::Format;
+use crate::referenced_file::{backing_format, beside};
 
 /// What becomes of files that an image names: backing file and data file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -10,7 +10,8 @@ use extant_space::{Error, ErrorKind, Result};
 use extant_sys::identity::Identity;
 
 use crate::format::Header;
-use crate::options::{Format, ImageOptions};
+use crate::image_format::Format;
+use crate::options::ImageOptions;
 
 /// Longest chain of images; QEMU makes chains of a few.
 const CHAIN_MAX: u32 = 64;
