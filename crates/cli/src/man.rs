@@ -303,10 +303,12 @@ fn see_also(command: &Command, parent: Option<&Command>, more: Option<&More>) ->
 
 /// A line of text, if there is any; never a request.
 fn lines(text: &str) -> String {
-    match text.is_empty() {
-        true => String::new(),
-        false if text.starts_with(['.', '\'']) => format!("\\&{}\n", escaped(text)),
-        false => format!("{}\n", escaped(text)),
+    if text.is_empty() {
+        String::new()
+    } else if text.starts_with(['.', '\'']) {
+        format!("\\&{}\n", escaped(text))
+    } else {
+        format!("{}\n", escaped(text))
     }
 }
 

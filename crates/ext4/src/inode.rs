@@ -236,10 +236,11 @@ impl InodeState {
     /// Refuses data at byte `offset` of what nothing may change, or before the end of what may only
     /// grow.
     pub(crate) fn check_writable(&self, offset: u64, layout: &Layout) -> Result<()> {
-        match offset < self.inode.size_bytes(layout) {
-            true => self.check_mutable(),
-            false => self.check_growable(),
-        }?;
+        if offset < self.inode.size_bytes(layout) {
+            self.check_mutable()?;
+        } else {
+            self.check_growable()?;
+        }
         self.check_data_mutable()
     }
 

@@ -97,9 +97,8 @@ fn prose_of_markdown(text: &str) -> String {
 /// Replaces what is in backticks, within a line, by a sign that joins no phrase.
 fn without_code_spans(text: &str) -> String {
     let line = |line: &str| {
-        let mut parts = line.split('`').enumerate();
         let mut kept = String::with_capacity(line.len());
-        while let Some((number, part)) = parts.next() {
+        for (number, part) in line.split('`').enumerate() {
             if number % 2 == 0 {
                 kept.push_str(part);
             } else {

@@ -107,7 +107,7 @@ fn judge(user: &str, used: &str, kind: Kind) -> Option<Finding> {
         "the test kit is for [dev-dependencies]".to_owned()
     } else {
         // Tests may use every lower layer, and turn on a feature of the crate itself.
-        if kind == Kind::Dev && rank(used) <= rank(user) {
+        if kind == Kind::Dev && rank(used).is_some() && rank(used) <= rank(user) {
             return None;
         }
         let below = below(user);
@@ -130,7 +130,8 @@ fn arrows(package: &str) -> Option<&'static [&'static str]> {
 
 /// Place in the table, lowest first.
 fn rank(package: &str) -> Option<usize> {
-    LAYERS.iter().position(|layer| layer.package == package)
+    let products = || LAYERS.iter().filter(|layer| layer.is_product);
+    products().position(|layer| layer.package == package)
 }
 
 /// What the arrows of `package` reach.

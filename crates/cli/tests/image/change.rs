@@ -147,11 +147,12 @@ fn dirty_image_is_repaired_on_request_and_when_it_is_changed() {
         command::run_any_status(qemu.arg(&file)).unwrap();
         let answer = image(&["check"], &[&file], &[]);
         assert_eq!(answer.code, Some(2), "{answer}");
-        match repairs {
-            true => image(&["check", "--repair", "all"], &[&file], &[]),
-            false => image(&["resize"], &[&file], &["6MiB"]),
-        }
-        .success();
+        let repaired = if repairs {
+            image(&["check", "--repair", "all"], &[&file], &[])
+        } else {
+            image(&["resize"], &[&file], &["6MiB"])
+        };
+        repaired.success();
         assert_checks(&file);
         fs::remove_file(&file).unwrap();
     }

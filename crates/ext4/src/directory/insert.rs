@@ -91,10 +91,12 @@ impl<B: DirectoryBlocksMut> Directory<B> {
                 return Err(self.corrupt(path.leaf(), problem));
             }
             let leaf = self.leaf(path.leaf())?;
-            match self.is_scattered(path.leaf(), &leaf, new.name)? {
-                true => self.pack_leaf(path.leaf(), &leaf)?,
-                false if path.lowest().is_full() => self.split_node(&path)?,
-                false => self.split_leaf(&root, &path, &leaf)?,
+            if self.is_scattered(path.leaf(), &leaf, new.name)? {
+                self.pack_leaf(path.leaf(), &leaf)?;
+            } else if path.lowest().is_full() {
+                self.split_node(&path)?;
+            } else {
+                self.split_leaf(&root, &path, &leaf)?;
             }
             changes_left -= 1;
             path = self.descend(&self.root()?, hash.major)?;

@@ -128,7 +128,7 @@ impl L2Entry {
         Self(offset | COPIED)
     }
 
-    /// The bits as they lie in the file.
+    /// The bits in file format.
     pub fn raw(self) -> u64 {
         self.0
     }

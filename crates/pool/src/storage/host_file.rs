@@ -128,10 +128,12 @@ impl VolumeFile for HostFile {
                 // An open by another process breaks the lease and stops the work; usually it is a
                 // short read, such as a list of the pool.
                 Err(error) if error.kind() == ErrorKind::InUse => {
-                    match has_begun.load(Ordering::Relaxed) {
-                        true => refused = 1,
-                        false if (1..REFUSALS_MAX).contains(&refused) => refused += 1,
-                        false => return Err(error),
+                    if has_begun.load(Ordering::Relaxed) {
+                        refused = 1;
+                    } else if (1..REFUSALS_MAX).contains(&refused) {
+                        refused += 1;
+                    } else {
+                        return Err(error);
                     }
                 }
                 done => return done.map(Done::from),

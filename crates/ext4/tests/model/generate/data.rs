@@ -102,9 +102,10 @@ impl Generator {
             FallocateMode::PunchHole if self.dialect == Dialect::Kernel => {
                 let start = start.min(size.saturating_sub(1));
                 // Past the end of the file, the kernel punches up to the end of its page.
-                let end = match block == PAGE {
-                    true if end > size => size.next_multiple_of(PAGE),
-                    _ => end.min(size),
+                let end = if block == PAGE && end > size {
+                    size.next_multiple_of(PAGE)
+                } else {
+                    end.min(size)
                 };
                 ByteRange::new(start, end.max(start + 1))
             }

@@ -76,9 +76,11 @@ pub fn block_kind(block: &[u8], index: LogicalBlock, format: &DirectoryFormat) -
     let (first, _) = RawDirEntry::ref_from_prefix(block).expect("a block");
     let spans_block =
         decode_length(first.rec_len.get(), format.block_bytes) == format.block_bytes as usize;
-    match spans_block && first.inode.get() == 0 && first.name_len == 0 {
-        true if format.tail == Tail::Checksum || has_count_limit(block, format) => BlockKind::Node,
-        _ => BlockKind::Records,
+    let looks_empty = spans_block && first.inode.get() == 0 && first.name_len == 0;
+    if looks_empty && (format.tail == Tail::Checksum || has_count_limit(block, format)) {
+        BlockKind::Node
+    } else {
+        BlockKind::Records
     }
 }
 
