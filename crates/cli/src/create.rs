@@ -1,11 +1,13 @@
 //! `extant create`: a new file or image whose space is really there.
 
+mod in_image;
+
 use std::num::NonZeroU64;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
 use extant_hostfs::{CopyOnWrite, CreateOptions, Existing, MapSource, OnFailure, Plan, Verified};
 use extant_image::hold::hold_replaced;
@@ -16,9 +18,10 @@ use extant_space::{ByteSize, CancelToken, Control, MapSummary, Result};
 use serde::Serialize;
 
 use crate::arguments::{OutputArgs, PaceArgs, parse_mode, parse_size};
-use crate::disk::Place;
-use crate::image_words::{self, Words};
-use crate::inside::{self, InsideArgs};
+use crate::file_location::FileLocation;
+use crate::image_format::{ImageFormat, Mode};
+use crate::image_options::{self, Words};
+use crate::in_image::InImageArgs;
 use crate::progress::Display;
 use crate::{complete, exit, image_format, print};
 
@@ -70,7 +73,7 @@ pub struct CreateArgs {
     /// Options of qcow2, in QEMU's words: cluster_size, refcount_bits, compat, lazy_refcounts,
     /// compression_type, backing_file with backing_fmt, data_file, data_file_raw, preallocation
     #[arg(short = 'o', long = "options", value_name = "NAME=VALUE,...")]
-    #[arg(add = ArgValueCompleter::new(complete::words(image_words::NAMES)))]
+    #[arg(add = ArgValueCompleter::new(complete::words(image_options::NAMES)))]
     pub words: Vec<String>,
 
     /// Make only the first part real; the rest stays sparse
@@ -98,52 +101,10 @@ pub struct CreateArgs {
     pub mode: Option<u32>,
 
     #[command(flatten)]
-    pub inside: InsideArgs,
+    pub inside: InImageArgs,
 
     #[command(flatten)]
     pub output: OutputArgs,
-}
-
-/// Modes of preallocation, by QEMU's names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Mode {
-    /// Nothing: the file is sparse
-    Off,
-    /// Every cluster is mapped, the file is sparse (qcow2)
-    Metadata,
-    /// Space is reserved, unwritten
-    Falloc,
-    /// Space is written with zeros: later writes change no metadata
-    Full,
-}
-
-impl From<Mode> for Preallocation {
-    fn from(mode: Mode) -> Self {
-        match mode {
-            Mode::Off => Self::Off,
-            Mode::Metadata => Self::Metadata,
-            Mode::Falloc => Self::Falloc,
-            Mode::Full => Self::Full,
-        }
-    }
-}
-
-/// Formats of images, by QEMU's names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ImageFormat {
-    /// The guest's bytes, and nothing else
-    Raw,
-    /// QEMU's format
-    Qcow2,
-}
-
-impl From<ImageFormat> for Format {
-    fn from(format: ImageFormat) -> Self {
-        match format {
-            ImageFormat::Raw => Self::Raw,
-            ImageFormat::Qcow2 => Self::Qcow2,
-        }
-    }
 }
 
 impl CreateArgs {
@@ -191,8 +152,8 @@ impl CreateArgs {
 
 /// Creates the file and prints what was done.
 pub fn run(args: &CreateArgs, cancel: &CancelToken) -> ExitCode {
-    if image_words::asks_for_help(&args.words) {
-        return print::text(image_words::HELP_WORD);
+    if image_options::asks_for_help(&args.words) {
+        return print::text(image_options::HELP_WORD);
     }
     let progress = &args.output.progress;
     match progress.show(|display| create(args, display, Control::new(cancel, display))) {
@@ -205,7 +166,7 @@ pub fn run(args: &CreateArgs, cancel: &CancelToken) -> ExitCode {
 pub fn create(args: &CreateArgs, display: &Display, control: Control<'_>) -> Result<String> {
     let image = args.image()?;
     let made = match &args.inside.image {
-        Some(place) => inside::create(args, &image, place, control)?,
+        Some(place) => in_image::create(args, &image, place, control)?,
         None => create_on_host(args, &image, control)?,
     };
     Ok(if args.output.json {
@@ -232,7 +193,7 @@ fn create_on_host(args: &CreateArgs, image: &ImageOptions, control: Control<'_>)
         }
     };
     let mut made = Made {
-        place: Place::new(&report.path, None),
+        place: FileLocation::new(&report.path, None),
         shown: report.path,
         format: image.format,
         size_bytes: image.disk_bytes(),
@@ -278,7 +239,7 @@ const BLOCK_BYTES: u64 = 512;
 #[derive(Serialize)]
 pub struct Made {
     #[serde(flatten)]
-    pub place: Place,
+    pub place: FileLocation,
     /// The place in one line.
     #[serde(skip)]
     pub shown: PathBuf,

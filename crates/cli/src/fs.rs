@@ -32,7 +32,7 @@ use clap::{Args, Subcommand};
 use extant_space::{CancelToken, Result};
 
 use crate::exit::{self, Style};
-use crate::image;
+use crate::fs_image;
 
 /// Inspect an ext4 image or disk, and change it, without root and without a mount.
 ///
@@ -89,7 +89,7 @@ enum FsCommand {
 pub fn run(args: &FsArgs, cancel: &CancelToken) -> ExitCode {
     use FsCommand::*;
     if args.noload {
-        image::pass_over_journals();
+        fs_image::pass_over_journals();
     }
     match &args.command {
         Ls(args) => plain(ls::run(args)),

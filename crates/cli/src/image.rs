@@ -1,270 +1,255 @@
-//! File-system images and disks with ext4: opening and closing them for a command.
+//! `extant image`: disk images, raw and qcow2.
 //!
-//! A reader opens read-only: nothing is written, and the contents of the journal are seen as if it
-//! were replayed. A writer excludes all others: a disk is claimed, a file is locked, and refused
-//! while a loop device or another process may write to it.
+//! One file per command, by the names of qemu-img. What they do is in `extant-image`.
 //!
-//! Errors name the place as `IMAGE:/path`.
+//! Commands that change an image keep others out of it, by the locks of QEMU; a copy is complete
+//! before it has its name.
+//!
+//! An image is a file of the host, or one inside an ext4 image (`--in`). Files that an image names
+//! are opened only with `--chain`.
 
-pub mod names;
-pub mod walk;
+mod change;
+mod check;
+mod convert;
+mod create;
+mod facts;
+mod info;
+mod map;
+mod materialize;
+mod measure;
+mod qemu;
+mod refused;
+mod resize;
 
-use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-use clap::ValueEnum;
-use extant_blockdev::{Device, HostAccess, HostOptions};
-use extant_ext4::{Access, Assign, Filesystem, FollowLast, Node, Options, Replay, Reserve};
-use extant_image::detect::{self, HEAD_BYTES};
-use extant_image::hold;
-use extant_space::{Error, ErrorKind, MapSummary, Result};
-use rustix::process::{getegid, geteuid};
+use clap::{Args, Subcommand};
+use extant_ext4::FollowLast;
+use extant_hostfs::HostFile;
+use extant_image::detect::Purpose;
+use extant_image::{Follow, Format, Layer, open_path};
+use extant_space::{CancelToken, Error, ErrorKind, Result, SpaceFile};
 
-/// Whether new space is given its place on the device below at once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum AssignMode {
-    /// No
-    Off,
-    /// Where the device below takes it
-    #[default]
-    Try,
-    /// Yes, and what the device refuses is an error
-    Require,
-}
+use crate::exit::{self, Style};
+use crate::file_location::FileLocation;
+use crate::fs_image::{At, Image};
+use crate::image_format;
+use crate::image_format::ImageFormat;
 
-impl From<AssignMode> for Assign {
-    fn from(mode: AssignMode) -> Self {
-        match mode {
-            AssignMode::Off => Self::Off,
-            AssignMode::Try => Self::Try,
-            AssignMode::Require => Self::Require,
-        }
-    }
-}
+pub use change::change;
+pub use facts::Facts;
+pub use materialize::Done;
+pub use refused::refusal;
 
-/// Whether journals are passed over.
-static NOLOAD: AtomicBool = AtomicBool::new(false);
-
-/// Has all images of this process opened without their journals (`fs --noload`), which is for
-/// looking alone.
-pub fn pass_over_journals() {
-    NOLOAD.store(true, Ordering::Relaxed);
-}
-
-/// An ext4 file system in a file or on a disk, open.
-pub struct Image {
-    path: PathBuf,
-    filesystem: Filesystem,
-}
-
-impl Image {
-    /// Opens it for looking. A file system that is mounted is read as it is on the disk, and a line
-    /// on stderr says so.
-    pub fn look(path: &Path) -> Result<Self> {
-        let device = Self::look_at_device(path)?;
-        let options = Options {
-            access: Access::ReadOnly,
-            ..Options::default()
-        };
-        Self::open(path, device, options)
-    }
-
-    /// The device alone, for looking.
-    pub fn look_at_device(path: &Path) -> Result<Arc<dyn Device>> {
-        if let Some(place) = hold::mounted_at(path) {
-            eprintln!(
-                "extant: {}: mounted at {}; what is not written to the disk yet is not seen",
-                names::shown_path(path),
-                names::shown_path(Path::new(&place.to_string()))
-            );
-        }
-        let options = host_options(HostAccess::ReadOnly);
-        Ok(Arc::new(hold::open_device(path, &options)?))
-    }
-
-    /// The device alone, for long use: no other process changes it meanwhile, nor reads it if it is
-    /// written here.
-    pub fn hold_device(path: &Path, options: &HostOptions) -> Result<Arc<dyn Device>> {
-        Ok(Arc::new(hold::hold_device(path, options)?))
-    }
-
-    /// Opens it for changes, and excludes all other users.
-    pub fn change(path: &Path, assign: AssignMode) -> Result<Self> {
-        let device = Self::hold_device(path, &host_options(HostAccess::ReadWrite))?;
-        let options = Options {
-            assign: assign.into(),
-            // A process that may change the image has the rights of root in it.
-            reserve: Reserve::Take,
-            ..Options::default()
-        };
-        Self::open(path, device, options)
-    }
-
-    /// Opens it for a long read: no other process changes it meanwhile.
-    pub fn hold_still(path: &Path) -> Result<Self> {
-        let device = Self::hold_device(path, &host_options(HostAccess::ReadOnly))?;
-        let options = Options {
-            access: Access::ReadOnly,
-            ..Options::default()
-        };
-        Self::open(path, device, options)
-    }
-
-    fn open(path: &Path, device: Arc<dyn Device>, options: Options) -> Result<Self> {
-        refuse_without_ext4(&*device).map_err(|error| error.at(path))?;
-        let options = Options {
-            replay: if NOLOAD.load(Ordering::Relaxed) {
-                Replay::Off
-            } else {
-                Replay::On
-            },
-            ..options
-        };
-        let filesystem = Filesystem::open(device, options).map_err(|error| error.at(path))?;
-        Ok(Self {
-            path: path.to_path_buf(),
-            filesystem,
-        })
-    }
-
-    /// The file system.
-    pub fn filesystem(&self) -> &Filesystem {
-        &self.filesystem
-    }
-
-    /// The image itself.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// `IMAGE:/inner`, as errors name it.
-    pub fn place(&self, inner: &[u8]) -> PathBuf {
-        let mut place = self.path.as_os_str().to_owned();
-        place.push(":");
-        if inner.first() != Some(&b'/') {
-            place.push("/");
-        }
-        place.push(OsStr::from_bytes(inner));
-        PathBuf::from(place)
-    }
-
-    /// What a path inside stands for.
-    pub fn resolve(&self, inner: &Path, last: FollowLast) -> Result<Node> {
-        let bytes = inner.as_os_str().as_bytes();
-        self.filesystem
-            .resolve(bytes, last)
-            .map_err(|error| error.at(self.place(bytes)))
-    }
-
-    /// The directory that a path inside is in, and its last name.
-    pub fn resolve_parent<'p>(&self, inner: &'p Path) -> Result<(Node, &'p [u8])> {
-        let bytes = inner.as_os_str().as_bytes();
-        self.filesystem
-            .resolve_parent(bytes)
-            .map_err(|error| error.at(self.place(bytes)))
-    }
-
-    /// User and group of a new file without a given owner: those of the caller if the root
-    /// directory is theirs, as in an image made by a user, otherwise root.
-    pub fn owner_of_new(&self) -> Result<(u32, u32)> {
-        let user = geteuid().as_raw();
-        let root = self
-            .filesystem
-            .root()
-            .map_err(|error| error.at(&self.path))?;
-        Ok(if user != 0 && root.attributes().uid == user {
-            (user, getegid().as_raw())
-        } else {
-            (0, 0)
-        })
-    }
-
-    /// The empty summary that scores files of this file system, by its groups.
-    pub fn summary(&self) -> MapSummary {
-        let superblock = self.filesystem.superblock();
-        let layout = superblock.layout();
-        let groups = u64::from(layout.groups_per_flex());
-        let run_blocks = u64::from(layout.blocks_per_group()).saturating_mul(groups);
-        MapSummary::new(layout.block_bytes().into(), run_blocks)
-    }
-
-    /// Closes it after `result`, whose error comes first. Everything is durable when this succeeds.
-    pub fn finish<T>(self, result: Result<T>) -> Result<T> {
-        let Self { path, filesystem } = self;
-        let closed = filesystem.close().map_err(|error| error.at(path));
-        let value = result?;
-        closed?;
-        Ok(value)
-    }
-}
-
-/// Where the superblock begins, how long it is, and where its magic number is.
-const SUPERBLOCK: (u64, u64, usize) = (1024, 1024, 0x38);
-const MAGIC: [u8; 2] = 0xef53_u16.to_le_bytes();
-
-/// Refuses a device that has nothing of ext4 in it, with what it may be instead.
+/// Inspect and change disk images, raw and qcow2.
 ///
-/// # Errors
-/// `Unsupported`; and those of reading.
-pub fn refuse_without_ext4(device: &dyn Device) -> Result<()> {
-    let none = |what: String| {
-        let error = Error::new(ErrorKind::Unsupported);
-        Err(error.detail(format!("not an ext4 file system: {what}")))
-    };
-    let geometry = device.geometry();
-    let (start, length, magic) = SUPERBLOCK;
-    if geometry.size < start + length {
-        return none("too small".to_owned());
+/// Files that an image names (backing file, data file) are opened only with --chain. The format is
+/// that of --format; without it, name and first bytes decide together, and if they contradict each
+/// other the image is not changed.
+#[derive(Args, Clone, Debug)]
+#[command(
+    arg_required_else_help = true,
+    after_help = "\
+Examples:
+  extant image create -f qcow2 vm.qcow2 40G
+  extant image info vm.qcow2
+  extant image map vm.qcow2
+  extant image check vm.qcow2
+  extant image measure disk.raw
+  extant image resize vm.qcow2 40GiB
+  extant image convert disk.raw vm.qcow2
+  extant image materialize vm.qcow2
+
+Commands, options and JSON are those of qemu-img where the operation exists here; what does not is
+refused by its name. Images whose space is really there are made by extant create.
+Exit status: see extant --help; image check has its own."
+)]
+pub struct ImageArgs {
+    #[command(subcommand)]
+    command: DiskCommand,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+enum DiskCommand {
+    Create(create::ImageCreateArgs),
+    Info(info::InfoArgs),
+    Check(check::CheckArgs),
+    Map(map::MapArgs),
+    Measure(measure::MeasureArgs),
+    Resize(resize::ResizeArgs),
+    Convert(convert::ConvertArgs),
+    Materialize(materialize::MaterializeArgs),
+}
+
+/// Runs one command.
+pub fn run(args: &ImageArgs, cancel: &CancelToken) -> ExitCode {
+    match &args.command {
+        DiskCommand::Create(args) => create::run(args, cancel),
+        DiskCommand::Info(args) => plain(info::run(args, cancel)),
+        DiskCommand::Check(args) => check::run(args, cancel),
+        DiskCommand::Map(args) => plain(map::run(args, cancel)),
+        DiskCommand::Measure(args) => plain(measure::run(args, cancel)),
+        DiskCommand::Resize(args) => resize::run(args, cancel),
+        DiskCommand::Convert(args) => convert::run(args, cancel),
+        DiskCommand::Materialize(args) => materialize::run(args, cancel),
     }
-    let block = u64::from(geometry.logical_block);
-    let head = (HEAD_BYTES as u64)
-        .next_multiple_of(block)
-        .min(geometry.size);
-    let mut head = vec![0; head as usize];
-    device.read_at(&mut head, 0)?;
-    if head[start as usize + magic..].starts_with(&MAGIC) {
-        return Ok(());
-    }
-    match detect::of_contents(&head) {
-        Some(kind) => none(format!("it looks like {}", kind.described())),
-        None => none("no superblock at byte 1024".to_owned()),
+}
+
+fn plain(result: Result<ExitCode>) -> ExitCode {
+    match result {
+        Ok(status) => status,
+        // The reader has closed the output.
+        Err(error) if error.os_errno() == Some(libc::EPIPE) => ExitCode::SUCCESS,
+        Err(error) => exit::report(&error, Style::Line),
     }
 }
 
-fn host_options(access: HostAccess) -> HostOptions {
-    HostOptions {
-        access,
-        ..HostOptions::default()
+/// An image opened for inspection.
+#[derive(Args, Clone, Debug)]
+pub struct LookArgs {
+    /// The image
+    pub file: PathBuf,
+
+    /// Its format [default: by its name and first bytes]
+    #[arg(long, short = 'f', value_name = "FORMAT")]
+    pub format: Option<ImageFormat>,
+
+    /// It is inside this ext4 image or disk
+    #[arg(long = "in", value_name = "IMAGE")]
+    pub image: Option<PathBuf>,
+}
+
+/// An image, open, and what it is inside of.
+struct Looked {
+    layer: Layer,
+    _outer: Option<Image>,
+}
+
+/// A file, and what it is inside of.
+type OpenFile = (Arc<dyn SpaceFile>, Option<Image>);
+
+impl LookArgs {
+    fn format(&self) -> Option<Format> {
+        self.format.map(Format::from)
+    }
+
+    /// Opens the image with its backing chain, if permitted.
+    fn open(&self, follow: Follow, purpose: Purpose, cancel: &CancelToken) -> Result<Looked> {
+        let Some(outer) = &self.image else {
+            let file = HostFile::open_read(&self.file)?;
+            let format = self.format_in(&file, purpose)?;
+            let layer = open_path(&self.file, Some(format), follow)?;
+            return Ok(Looked {
+                layer: layer.with_cancel(cancel),
+                _outer: None,
+            });
+        };
+        if follow == Follow::Named {
+            return Err(not_inside());
+        }
+        let (file, outer) = open_inside(outer, self)?;
+        let layer = self.layer(file, purpose)?;
+        Ok(Looked {
+            layer: layer.with_cancel(cancel),
+            _outer: Some(outer),
+        })
+    }
+
+    fn layer(&self, file: Arc<dyn SpaceFile>, purpose: Purpose) -> Result<Layer> {
+        let format = self.format_in(&*file, purpose)?;
+        Layer::open(file, format).map_err(|error| error.at(&self.file))
+    }
+
+    /// The format of the image in `file`.
+    fn format_in(&self, file: &dyn SpaceFile, purpose: Purpose) -> Result<Format> {
+        image_format::of_existing(&self.file, self.format(), file, purpose)
+            .map_err(|error| error.at(&self.file))
+    }
+
+    /// The place of the image, as results show it.
+    fn place(&self) -> FileLocation {
+        FileLocation::new(&self.file, self.image.as_deref())
+    }
+
+    /// The file alone, kept from others who would write to it unless it is shared with them.
+    fn open_file(&self, share: ShareArgs) -> Result<OpenFile> {
+        match &self.image {
+            Some(outer) => open_inside(outer, self).map(|(file, outer)| (file, Some(outer))),
+            None => {
+                let file = HostFile::open_read(&self.file)?;
+                if !share.force_share {
+                    extant_image::lock(&file, extant_image::Use::Read)
+                        .map_err(|error| error.at(&self.file))?;
+                }
+                Ok((Arc::new(file), None))
+            }
+        }
     }
 }
 
-/// Opens an image for changes, runs `work` on it and closes it, whatever came out.
-pub fn changing<T>(
-    path: &Path,
-    assign: AssignMode,
-    work: impl FnOnce(&Image) -> Result<T>,
-) -> Result<T> {
-    let image = Image::change(path, assign)?;
-    let result = work(&image);
-    image.finish(result)
+/// A path inside an image is no path of the host, which a name would be.
+fn not_inside() -> Error {
+    Error::new(ErrorKind::Unsupported)
+        .detail("--chain is for files of the host, not for those inside an image (--in)")
 }
 
-/// The bytes of a path as one.
-pub fn path_of(bytes: Vec<u8>) -> PathBuf {
-    PathBuf::from(OsString::from_vec(bytes))
+fn open_inside(outer: &std::path::Path, args: &LookArgs) -> Result<(Arc<dyn SpaceFile>, Image)> {
+    let outer = Image::look(outer)?;
+    let node = outer.resolve(&args.file, FollowLast::Yes)?;
+    let inner = args.file.as_os_str().as_encoded_bytes();
+    let file = node.file().at_inner(&outer, inner)?;
+    Ok((Arc::new(file), outer))
 }
 
-/// Passes on errors of a place inside an image.
-pub trait At<T> {
-    /// Names the place, unless a more exact one is known.
-    fn at_inner(self, image: &Image, inner: &[u8]) -> Result<T>;
+/// Whether files that an image names are opened.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct ChainArgs {
+    /// Open the backing and data files that the image names, and those that they name
+    #[arg(long)]
+    pub chain: bool,
 }
 
-impl<T> At<T> for Result<T> {
-    fn at_inner(self, image: &Image, inner: &[u8]) -> Result<T> {
-        self.map_err(|error: Error| error.at(image.place(inner)))
+impl ChainArgs {
+    fn follow(self) -> Follow {
+        if self.chain {
+            Follow::Named
+        } else {
+            Follow::Nothing
+        }
+    }
+}
+
+/// Whether others may write to the image meanwhile.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct ShareArgs {
+    /// Read it also while another process writes to it: the output may mix different moments
+    #[arg(long = "force-share", short = 'U')]
+    pub force_share: bool,
+}
+
+/// Whether a result is text or JSON.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct FormArgs {
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    /// Print text or JSON, as qemu-img --output
+    #[arg(long, value_name = "FORM", conflicts_with = "json", hide = true)]
+    output: Option<Form>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Form {
+    Human,
+    Json,
+}
+
+impl FormArgs {
+    /// It is JSON.
+    pub fn is_json(self) -> bool {
+        self.json || self.output == Some(Form::Json)
     }
 }

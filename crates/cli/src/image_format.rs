@@ -3,11 +3,52 @@
 
 use std::path::Path;
 
-use extant_image::Format;
+use clap::ValueEnum;
 use extant_image::detect::{self, Kind, Purpose};
+use extant_image::{Format, Preallocation};
 use extant_space::{Error, ErrorKind, Result, SpaceFile};
 
-use crate::create::ImageFormat;
+/// Modes of preallocation, by QEMU's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Mode {
+    /// Nothing: the file is sparse
+    Off,
+    /// Every cluster is mapped, the file is sparse (qcow2)
+    Metadata,
+    /// Space is reserved, unwritten
+    Falloc,
+    /// Space is written with zeros: later writes change no metadata
+    Full,
+}
+
+impl From<Mode> for Preallocation {
+    fn from(mode: Mode) -> Self {
+        match mode {
+            Mode::Off => Self::Off,
+            Mode::Metadata => Self::Metadata,
+            Mode::Falloc => Self::Falloc,
+            Mode::Full => Self::Full,
+        }
+    }
+}
+
+/// Formats of images, by QEMU's names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ImageFormat {
+    /// The guest's bytes, and nothing else
+    Raw,
+    /// QEMU's format
+    Qcow2,
+}
+
+impl From<ImageFormat> for Format {
+    fn from(format: ImageFormat) -> Self {
+        match format {
+            ImageFormat::Raw => Self::Raw,
+            ImageFormat::Qcow2 => Self::Qcow2,
+        }
+    }
+}
 
 /// The format of a new image.
 ///

@@ -4,6 +4,18 @@
 //! files inside file-system images, `extant-image` for disk images, `extant-pool` for pools. One
 //! file per subcommand. Results go to stdout, progress and errors to stderr; `exit.rs` defines the
 //! exit status.
+//!
+//! Module layers, lowest first:
+//!
+//! 1. `background`, `complete`, `help`, `print`, `remedy`, `table`, `terminal`, `words`: output
+//! 2. `file_location`, `image_format`, `image_options`: parsing of single values
+//! 3. `exit`, `fs_image`, `log`: exit status, ext4 file systems in files, the log of a server
+//! 4. `in_image`, `man`, `map`, `progress`, `signals`, `umount`: files inside file-system images,
+//!    and commands that need no others
+//! 5. `arguments`, `fallocate`, `generate`, `mount`: arguments of long operations
+//! 6. `create`, `fs`, `pool`: new files, file-system images, pools
+//! 7. `image`, `probe`, `serve`, `vol`: disk images, servers, volumes
+//! 8. `job`, `materialize`: jobs, and commands that use those above
 
 #![forbid(unsafe_code)]
 
@@ -11,16 +23,17 @@ mod arguments;
 mod background;
 mod complete;
 mod create;
-mod disk;
 mod exit;
 mod fallocate;
+mod file_location;
 mod fs;
+mod fs_image;
 mod generate;
 mod help;
 mod image;
 mod image_format;
-mod image_words;
-mod inside;
+mod image_options;
+mod in_image;
 mod job;
 mod log;
 mod man;
@@ -66,7 +79,7 @@ enum Command {
     Fallocate(fallocate::FallocateArgs),
     Materialize(materialize::MaterializeArgs),
     Map(map::MapArgs),
-    Image(disk::DiskArgs),
+    Image(image::ImageArgs),
     Fs(fs::FsArgs),
     Mount(mount::MountArgs),
     Umount(umount::UmountArgs),
@@ -106,7 +119,7 @@ fn main() -> ExitCode {
     let cli = match parse(&arguments) {
         Ok(cli) => cli,
         Err(error) => {
-            return match disk::refusal(&arguments, &error) {
+            return match image::refusal(&arguments, &error) {
                 Some(refusal) => exit::report(&refusal, exit::Style::Line),
                 None => exit::usage(&error),
             };
@@ -119,7 +132,7 @@ fn main() -> ExitCode {
             Ok(code) => code,
             Err(error) => exit::report(&error, exit::Style::Line),
         },
-        Command::Image(args) => disk::run(&args, &cancel),
+        Command::Image(args) => image::run(&args, &cancel),
         Command::Fs(args) => fs::run(&args, &cancel),
         Command::Mount(args) => mount::run(&args, &cancel),
         Command::Umount(args) => umount::run(&args, &cancel),

@@ -48,9 +48,9 @@ use self::source::{HostSource, ImageSource, Source, shown};
 use self::targets::Targets;
 use self::terminal::{Charset, Detail, Paint, Terminal};
 use self::walk::{Boundary, Found, Hidden};
-use crate::create::ImageFormat;
 use crate::exit::{self, Style};
-use crate::image::Image;
+use crate::fs_image::Image;
+use crate::image_format::ImageFormat;
 
 pub use self::names::column;
 

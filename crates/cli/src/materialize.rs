@@ -1,5 +1,7 @@
 //! `extant materialize`: holes and unwritten parts become written zeros.
 
+mod in_image;
+
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -12,10 +14,12 @@ use extant_space::{
 use serde::Serialize;
 
 use crate::arguments::{OutputArgs, PaceArgs, parse_size};
-use crate::create::{ImageFormat, describe_plan};
-use crate::disk::{self, ChainArgs, Facts, LookArgs, Place, change};
+use crate::create::describe_plan;
+use crate::file_location::FileLocation;
+use crate::image::{self, ChainArgs, Facts, LookArgs, change};
+use crate::image_format::ImageFormat;
 use crate::image_format::{self, Meaning};
-use crate::inside::{self, InsideArgs};
+use crate::in_image::InImageArgs;
 use crate::progress::Display;
 use crate::{exit, print};
 
@@ -67,7 +71,7 @@ pub struct MaterializeArgs {
     pub pace: PaceArgs,
 
     #[command(flatten)]
-    pub inside: InsideArgs,
+    pub inside: InImageArgs,
 
     #[command(flatten)]
     pub output: OutputArgs,
@@ -106,7 +110,7 @@ pub fn run(args: &MaterializeArgs, cancel: &CancelToken) -> ExitCode {
         let control = Control::new(cancel, display);
         match &args.inside.image {
             None => on_host(args, &options, control),
-            Some(image) => inside::materialize(args, image, options.range, control),
+            Some(image) => in_image::materialize(args, image, options.range, control),
         }
         .map(|done| match done {
             Done::Disk(done) => done.said(&args.output, display),
@@ -123,7 +127,7 @@ pub fn run(args: &MaterializeArgs, cancel: &CancelToken) -> ExitCode {
 /// What was made real.
 pub enum Done {
     File(Box<Told>),
-    Disk(Box<disk::Done>),
+    Disk(Box<image::Done>),
 }
 
 /// A file that was made real, as JSON has it.
@@ -155,13 +159,15 @@ fn on_host(
             &look,
             ChainArgs { chain: false },
             &args.pace,
-            |target, format| disk::Done::of(target, format, Place::new(&args.file, None), control),
+            |target, format| {
+                image::Done::of(target, format, FileLocation::new(&args.file, None), control)
+            },
         );
         return done.map(Box::new).map(Done::Disk);
     }
     let report = extant_hostfs::materialize(&args.file, options, control)?;
     let layer = open_path(&args.file, Some(Format::Raw), Follow::Nothing)?;
-    let facts = Facts::of(Place::new(&args.file, None), &layer)?;
+    let facts = Facts::of(FileLocation::new(&args.file, None), &layer)?;
     Ok(Done::File(Box::new(Told { facts, report })))
 }
 

@@ -23,7 +23,7 @@ use serde::Serialize;
 
 use crate::background::{self, Place, Started};
 use crate::exit::{self, Style};
-use crate::image::AssignMode;
+use crate::fs_image::AssignMode;
 use crate::print;
 
 pub use helper::{mount_helper, umount_helper};

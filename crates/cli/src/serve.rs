@@ -28,9 +28,9 @@ use extant_space::{ByteSize, CancelToken};
 
 use crate::arguments::parse_size;
 use crate::background::{self, Place, Started};
-use crate::create::ImageFormat;
 use crate::exit::{self, Style};
-use crate::inside::InsideArgs;
+use crate::image_format::ImageFormat;
+use crate::in_image::InImageArgs;
 use crate::pool::ConfigArgs;
 use crate::print;
 
@@ -68,7 +68,7 @@ pub struct ServeArgs {
     pub files: Vec<Served>,
 
     #[command(flatten)]
-    pub inside: InsideArgs,
+    pub inside: InImageArgs,
 
     /// The files are volumes of this pool, with their formats in the pool: its name; with a slash
     /// or dots, a directory or an ext4 image, which no other process may use meanwhile

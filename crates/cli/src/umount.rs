@@ -22,7 +22,7 @@ use extant_sys::mounts::Mount;
 use rustix::fs::FlockOperation;
 
 use crate::exit::{self, Style};
-use crate::image::Image;
+use crate::fs_image::Image;
 
 const FS_TYPE: &str = "fuse.extant";
 /// Poll interval of the server's locks.

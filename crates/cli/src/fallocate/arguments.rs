@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, FromArgMatches};
 
 use super::{Failure, operation};
-use crate::image::AssignMode;
+use crate::fs_image::AssignMode;
 
 /// Allocate, zero or free a range of a file, as fallocate(1) of util-linux does.
 #[derive(Args, Clone, Debug)]

@@ -12,8 +12,8 @@ use extant_space::{
 
 use super::operation::Operation;
 use super::{Failure, FallocateArgs, detail, holes, message, print, tell};
-use crate::image::Image;
-use crate::inside::{self, Opened, Purpose};
+use crate::fs_image::Image;
+use crate::in_image::{self, Opened, Purpose};
 
 /// Does it.
 pub(super) fn execute(
@@ -34,7 +34,7 @@ pub(super) fn execute(
         Some(length) => ByteRange::new(offset, offset + length),
         None => ByteRange::new(offset, u64::MAX),
     };
-    let Opened { image, file } = inside::open(image, path, purpose, args.assign)
+    let Opened { image, file } = in_image::open(image, path, purpose, args.assign)
         .map_err(|error| message(format!("cannot open {error}")))?;
     let place = image.place(path.as_os_str().as_bytes());
     let done = run(args, operation, &image, &file, range, cancel);

@@ -14,7 +14,7 @@ use extant_ext4::FollowLast;
 use extant_space::{ByteRange, CancelToken, ExtentState, Result, SpaceFile};
 
 use super::copy::PIECE;
-use crate::image::{At, Image};
+use crate::fs_image::{At, Image};
 use crate::print;
 
 /// Write files of an image to stdout.

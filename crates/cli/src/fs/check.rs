@@ -11,7 +11,7 @@ use extant_ext4::check::{CheckOptions, Report, Totals, check};
 use extant_space::{CancelToken, Control, ErrorKind, Result};
 
 use crate::exit;
-use crate::image::{Image, refuse_without_ext4};
+use crate::fs_image::{Image, refuse_without_ext4};
 use crate::print;
 use crate::progress::{Display, ProgressArgs};
 

@@ -9,8 +9,8 @@ use extant_space::{CancelToken, Result};
 
 use super::mode::ModeChange;
 use super::owner::Owner;
-use crate::image::walk::{Enter, Stage, walk};
-use crate::image::{AssignMode, At, Image, changing};
+use crate::fs_image::walk::{Enter, Stage, walk};
+use crate::fs_image::{AssignMode, At, Image, changing};
 
 /// Change permissions in an image.
 #[derive(Args, Clone, Debug)]

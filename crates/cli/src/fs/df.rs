@@ -7,8 +7,8 @@ use clap::Args;
 use extant_space::{ByteSize, Result};
 use serde::Serialize;
 
-use crate::image::Image;
-use crate::image::names::escaped;
+use crate::fs_image::Image;
+use crate::fs_image::names::escaped;
 use crate::print;
 
 /// Print how full an image is, as df(1) does for a mounted one.

@@ -14,7 +14,7 @@ use extant_ext4::{FollowLast, InodeNumber, Node};
 use extant_space::{Error, ErrorKind, Result};
 use serde::Serialize;
 
-use crate::image::Image;
+use crate::fs_image::Image;
 use crate::print;
 
 /// Show the structures of a file system: superblock, groups, inodes, extent trees, journal.

@@ -5,7 +5,7 @@ use extant_space::Result;
 use serde::Serialize;
 
 use super::time;
-use crate::image::names;
+use crate::fs_image::names;
 
 /// A file as JSON has it.
 #[derive(Debug, Serialize)]

@@ -17,9 +17,9 @@ use extant_ondisk::ext4::Layout;
 use extant_space::{CancelToken, MapSummary, Result};
 use serde::Serialize;
 
-use crate::image::Image;
-use crate::image::names::escaped;
-use crate::image::walk::scan_names;
+use crate::fs_image::Image;
+use crate::fs_image::names::escaped;
+use crate::fs_image::walk::scan_names;
 use crate::map::column;
 use crate::print;
 

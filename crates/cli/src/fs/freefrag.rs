@@ -10,7 +10,7 @@ use extant_space::{ByteSize, Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::arguments::parse_size;
-use crate::image::Image;
+use crate::fs_image::Image;
 use crate::print;
 
 /// Print how fragmented the free space of an image is.

@@ -23,8 +23,8 @@ use extant_space::{
 use self::host::{HostDirectory, Owners};
 use super::copy::{Meter, PIECE, Tally};
 use crate::arguments::OutputArgs;
-use crate::image::walk::{Enter, Stage, Step, walk};
-use crate::image::{At, Image, names};
+use crate::fs_image::walk::{Enter, Stage, Step, walk};
+use crate::fs_image::{At, Image, names};
 use crate::print;
 use crate::progress::Display;
 

@@ -8,7 +8,7 @@ use extant_ext4::{AttributeChange, FileType, FollowLast, NewKind, NewNode, Node,
 use extant_space::{Error, ErrorKind, Result};
 
 use crate::arguments::parse_mode;
-use crate::image::{AssignMode, At, Image, changing, names};
+use crate::fs_image::{AssignMode, At, Image, changing, names};
 
 /// Make directories in an image.
 #[derive(Args, Clone, Debug)]
@@ -133,7 +133,7 @@ fn make_all(image: &Image, path: &Path, permissions: u16) -> Result<()> {
     let mut so_far = b"/".to_vec();
     for (at, part) in parts.iter().enumerate() {
         so_far = names::join(&so_far, part);
-        let place = crate::image::path_of(so_far.clone());
+        let place = crate::fs_image::path_of(so_far.clone());
         match image.resolve(&place, FollowLast::Yes) {
             Ok(node) if node.file_type() == FileType::Directory => continue,
             Ok(_) => return Err(Error::new(ErrorKind::NotDirectory).at(image.place(&so_far))),

@@ -11,9 +11,9 @@ use serde::Serialize;
 
 use super::entry::{Entry, mode_letters};
 use super::time;
-use crate::image::names::{self, Names};
-use crate::image::walk::{Enter, Stage, names_of, walk};
-use crate::image::{At, Image};
+use crate::fs_image::names::{self, Names};
+use crate::fs_image::walk::{Enter, Stage, names_of, walk};
+use crate::fs_image::{At, Image};
 use crate::print;
 
 /// List names in an image.

@@ -15,7 +15,7 @@ use rustix::process::{Gid, Uid, getegid, geteuid};
 use serde::Serialize;
 
 use crate::arguments::parse_size;
-use crate::image::Image;
+use crate::fs_image::Image;
 use crate::print;
 
 /// Make an ext4 file system, by mke2fs.

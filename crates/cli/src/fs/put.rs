@@ -30,7 +30,7 @@ use super::copy::{Meter, PIECE, Tally};
 use super::links::Target;
 use super::owner::CopyOwner;
 use crate::arguments::{OutputArgs, parse_mode};
-use crate::image::{AssignMode, At, Image, changing, names};
+use crate::fs_image::{AssignMode, At, Image, changing, names};
 use crate::print;
 
 /// Copy files of this machine into an image.

@@ -7,8 +7,8 @@ use clap::Args;
 use extant_ext4::FileType;
 use extant_space::{CancelToken, Error, ErrorKind, Result};
 
-use crate::image::walk::{Enter, Stage, walk};
-use crate::image::{AssignMode, At, Image, changing};
+use crate::fs_image::walk::{Enter, Stage, walk};
+use crate::fs_image::{AssignMode, At, Image, changing};
 
 /// Remove files from an image.
 #[derive(Args, Clone, Debug)]

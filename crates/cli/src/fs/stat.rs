@@ -10,8 +10,8 @@ use serde::Serialize;
 
 use super::entry::{Entry, flag_names, mode_letters, type_name};
 use super::time;
-use crate::image::names::{escaped, hex_unless_text};
-use crate::image::{At, Image};
+use crate::fs_image::names::{escaped, hex_unless_text};
+use crate::fs_image::{At, Image};
 use crate::print;
 
 /// Extents that are shown in words; --json has all.

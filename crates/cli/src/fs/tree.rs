@@ -10,9 +10,9 @@ use extant_space::Result;
 use serde::Serialize;
 
 use super::entry::Entry;
-use crate::image::names::Names;
-use crate::image::walk::{Enter, Stage, walk};
-use crate::image::{At, Image};
+use crate::fs_image::names::Names;
+use crate::fs_image::walk::{Enter, Stage, walk};
+use crate::fs_image::{At, Image};
 use crate::print;
 
 /// Show a tree of an image as a picture of lines.

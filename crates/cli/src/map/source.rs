@@ -13,9 +13,9 @@ use extant_space::{ErrorKind, MapSummary, Result, SpaceFile};
 use super::disk::Disk;
 use super::geometry::Geometry;
 use super::walk::{Boundary, Found, Hidden, Walk};
-use crate::image::names::last;
-use crate::image::walk::{Enter, walk};
-use crate::image::{At, Image, path_of};
+use crate::fs_image::names::last;
+use crate::fs_image::walk::{Enter, walk};
+use crate::fs_image::{At, Image, path_of};
 use crate::image_format::{self, Meaning};
 
 /// Finds and opens files.

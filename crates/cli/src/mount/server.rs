@@ -23,7 +23,7 @@ use signal_hook::iterator::Signals;
 
 use super::{OnReadOnly, Ready, Wish};
 use crate::background::{self, Place};
-use crate::image::{Image, names, refuse_without_ext4};
+use crate::fs_image::{Image, names, refuse_without_ext4};
 use crate::log::Log;
 use crate::print;
 

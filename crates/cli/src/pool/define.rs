@@ -14,7 +14,7 @@ use extant_space::{ByteSize, Error, ErrorKind, Result};
 use super::json::PoolJson;
 use super::{ConfigArgs, xml};
 use crate::arguments::{parse_rate, parse_size};
-use crate::create::Mode;
+use crate::image_format::Mode;
 use crate::print;
 
 /// Give a directory, or an ext4 image, a name and limits.

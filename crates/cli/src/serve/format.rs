@@ -13,7 +13,7 @@ use extant_image::Format;
 use extant_image::detect::{self, HEAD_BYTES};
 use extant_space::{Error, ErrorKind, Result};
 
-use crate::create::ImageFormat;
+use crate::image_format::ImageFormat;
 
 /// What `path` is served as, if anybody has said so: with the option, or by the end of its name.
 pub(super) fn said(option: Option<ImageFormat>, path: &Path) -> Option<Format> {

@@ -24,7 +24,7 @@ use extant_space::{Error, ErrorKind, Result, SpaceFile};
 
 use super::volumes::{Place, Places};
 use super::{ServeArgs, Served, format};
-use crate::image::{At, Image};
+use crate::fs_image::{At, Image};
 
 /// A device that counts what clients do to it.
 pub(super) type Counted = Statistics<Arc<dyn Device>>;

@@ -9,9 +9,9 @@ use extant_space::{ByteSize, Control, Result};
 
 use super::work::{WorkArgs, work};
 use crate::arguments::{parse_mode, parse_size};
-use crate::create::{ImageFormat, Mode};
 use crate::image_format;
-use crate::image_words::Words;
+use crate::image_format::{ImageFormat, Mode};
+use crate::image_options::Words;
 use crate::pool::{PoolArgs, xml};
 
 /// Make a new volume.

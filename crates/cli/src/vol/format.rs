@@ -7,7 +7,7 @@ use extant_image::Format;
 use extant_space::Result;
 
 use super::work::VolumeArgs;
-use crate::create::ImageFormat;
+use crate::image_format::ImageFormat;
 use crate::print;
 
 /// Say what the file of a volume is.

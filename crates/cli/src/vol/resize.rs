@@ -7,7 +7,7 @@ use extant_space::{ByteSize, Control, Result};
 
 use super::work::{VolumeArgs, WorkArgs, work};
 use crate::arguments::parse_size;
-use crate::create::Mode;
+use crate::image_format::Mode;
 
 /// Give a volume another capacity.
 #[derive(Args, Clone, Debug)]

@@ -9,7 +9,7 @@ use extant_space::{Control, Result};
 
 use super::work::{VolumeArgs, WorkArgs, absolute, work};
 use crate::arguments::parse_mode;
-use crate::create::ImageFormat;
+use crate::image_format::ImageFormat;
 
 /// Make a volume of a file.
 ///

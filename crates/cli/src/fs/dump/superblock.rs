@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::line;
 use crate::fs::df::uuid_text;
 use crate::fs::time;
-use crate::image::names::escaped;
+use crate::fs_image::names::escaped;
 
 #[derive(Debug, Serialize)]
 pub(super) struct Fields {

@@ -20,7 +20,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::image::names;
+use crate::fs_image::names;
 
 /// Whose copied files are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,8 @@ use extant_image::{Follow, Layer, Qcow2Info, backing_of, open_path};
 use extant_space::{ByteSize, CancelToken, Result};
 use serde::Serialize;
 
-use super::{ChainArgs, Facts, FormArgs, LookArgs, Place, ShareArgs, not_inside, qemu};
+use super::{ChainArgs, Facts, FormArgs, LookArgs, ShareArgs, not_inside, qemu};
+use crate::file_location::FileLocation;
 use crate::{image_format, print};
 
 /// Print what an image is, and how much of it is allocated.
@@ -51,7 +52,7 @@ pub(super) fn run(args: &InfoArgs, cancel: &CancelToken) -> Result<ExitCode> {
         });
         while let Some((path, format)) = next.take().transpose()?.flatten() {
             let layer = open_path(&path, Some(format), Follow::Nothing)?.with_cancel(cancel);
-            told.push(Told::of(Place::new(&path, None), &layer)?);
+            told.push(Told::of(FileLocation::new(&path, None), &layer)?);
             let depth = told.len() as u32 - 1;
             next = layer
                 .header()
@@ -80,7 +81,7 @@ struct Told {
 }
 
 impl Told {
-    fn of(place: Place, layer: &Layer) -> Result<Self> {
+    fn of(place: FileLocation, layer: &Layer) -> Result<Self> {
         let info = layer.info().map_err(|error| error.at(place.path()))?;
         let notes = image_format::disagreement(place.path(), info.format);
         Ok(Self {

@@ -17,12 +17,13 @@ use extant_image::{
 use extant_space::{ByteRange, ByteSize, CancelToken, Control, Error, ErrorKind, Phase, Result};
 use serde::Serialize;
 
-use super::{ChainArgs, Facts, LookArgs, OpenFile, Place, ShareArgs};
+use super::{ChainArgs, Facts, LookArgs, OpenFile, ShareArgs};
 use crate::arguments::{OutputArgs, parse_mode, parse_rate, parse_size};
-use crate::create::{ImageFormat, Mode};
-use crate::image::{AssignMode, At, Image, changing};
-use crate::image_words::{self, Words};
-use crate::inside::{self, NewFile};
+use crate::file_location::FileLocation;
+use crate::fs_image::{AssignMode, At, Image, changing};
+use crate::image_format::{ImageFormat, Mode};
+use crate::image_options::{self, Words};
+use crate::in_image::{self, NewFile};
 use crate::{exit, image_format, print};
 
 /// Written to standard output at once.
@@ -134,8 +135,8 @@ struct Report {
 
 /// Converts.
 pub(super) fn run(args: &ConvertArgs, cancel: &CancelToken) -> ExitCode {
-    if image_words::asks_for_help(&args.words) {
-        return print::text(image_words::HELP_WORD);
+    if image_options::asks_for_help(&args.words) {
+        return print::text(image_options::HELP_WORD);
     }
     let progress = if args.bar {
         &args.output.progress.with_bar()
@@ -340,7 +341,7 @@ impl Wanted<'_> {
         let layer = open_path(target, Some(self.format), Follow::Nothing)?;
         self.report(
             source,
-            Place::new(target, None),
+            FileLocation::new(target, None),
             &layer,
             done.elapsed_seconds,
         )
@@ -353,9 +354,9 @@ impl Wanted<'_> {
         let make = || {
             let conversion = Conversion::new(source, &image, self.options())?;
             let new = NewFile::begin(outer, &args.target, args.mode, args.force)?;
-            let seconds = inside::convert(&new, outer, &conversion, control)?;
+            let seconds = in_image::convert(&new, outer, &conversion, control)?;
             let layer = Layer::open(Arc::new(new.file()?), self.format)?;
-            let place = Place::new(&args.target, Some(outer.path()));
+            let place = FileLocation::new(&args.target, Some(outer.path()));
             self.report(source, place, &layer, seconds)
         };
         make().at_inner(outer, inner)
@@ -364,7 +365,7 @@ impl Wanted<'_> {
     fn report(
         &self,
         source: &Layer,
-        place: Place,
+        place: FileLocation,
         made: &Layer,
         elapsed_seconds: f64,
     ) -> Result<Report> {

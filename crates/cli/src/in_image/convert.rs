@@ -7,7 +7,7 @@ use extant_space::{ByteRange, Control, ExtentState, Preallocation, Result, Space
 
 use super::check_space;
 use super::new_file::NewFile;
-use crate::image::Image;
+use crate::fs_image::Image;
 
 /// Puts the new image of `conversion` into a file that has no name yet, with its space; durable on
 /// return.

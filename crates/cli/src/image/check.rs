@@ -13,7 +13,8 @@ use extant_image::{
 use extant_space::{ByteSize, CancelToken, Control, Error, ErrorKind, Result};
 use serde::Serialize;
 
-use super::{FormArgs, LookArgs, Place, ShareArgs, qemu};
+use super::{FormArgs, LookArgs, ShareArgs, qemu};
+use crate::file_location::FileLocation;
 use crate::progress::{Display, ProgressArgs};
 use crate::{exit, print};
 
@@ -132,7 +133,7 @@ fn report(
 #[derive(Serialize)]
 struct Told<'a> {
     #[serde(flatten)]
-    place: Place,
+    place: FileLocation,
     format: Format,
     #[serde(flatten)]
     qemu: qemu::Check,

@@ -9,11 +9,10 @@ use extant_hostfs::Verified;
 use extant_image::{Format, ImageOptions, Layer, NewImage, Pieces, verify_state};
 use extant_space::{ByteRange, Control, Error, ErrorKind, Preallocation, Result, SpaceFile};
 
-use super::check_space;
-use super::new_file::NewFile;
-use crate::create::{CreateArgs, Made, preallocated_bytes};
-use crate::disk::Place;
-use crate::image::{At, Image, changing};
+use super::{CreateArgs, Made, preallocated_bytes};
+use crate::file_location::FileLocation;
+use crate::fs_image::{At, Image, changing};
+use crate::in_image::{NewFile, check_space};
 
 /// Makes the file, which has its name when it is complete.
 pub fn create(
@@ -86,7 +85,7 @@ fn make(
     new_file.give_name()?;
     let inner = args.path.as_os_str().as_encoded_bytes();
     Ok(Made {
-        place: Place::new(&args.path, Some(image.path())),
+        place: FileLocation::new(&args.path, Some(image.path())),
         shown: image.place(inner),
         format: disk.format,
         size_bytes: disk.disk_bytes(),

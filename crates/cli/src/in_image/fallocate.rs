@@ -5,7 +5,7 @@ use std::path::Path;
 use extant_ext4::{File, FollowLast, NewKind, NewNode, Node};
 use extant_space::{ErrorKind, Result};
 
-use crate::image::{AssignMode, At, Image};
+use crate::fs_image::{AssignMode, At, Image};
 
 /// A file inside an image, open for a command.
 pub struct Opened {

@@ -9,11 +9,12 @@ use extant_hostfs::{MaterializeReport, Verified};
 use extant_image::{Format, Layer, Missing, Pieces, Target};
 use extant_space::{ByteRange, Control, Error, ErrorKind, Result, SpaceFile};
 
-use super::check_space;
-use crate::disk::{self, Facts, Place};
-use crate::image::{At, Image, changing};
+use super::{Done, MaterializeArgs, Told};
+use crate::file_location::FileLocation;
+use crate::fs_image::{At, Image, changing};
+use crate::image::{self, Facts};
 use crate::image_format::Meaning;
-use crate::materialize::{Done, MaterializeArgs, Told};
+use crate::in_image::check_space;
 
 /// Makes the holes and unwritten parts of the file written.
 pub fn materialize(
@@ -28,7 +29,7 @@ pub fn materialize(
         let inner = args.file.as_os_str().as_encoded_bytes();
         let make = || {
             let file = Arc::new(node.file()?);
-            let place = Place::new(&args.file, Some(image.path()));
+            let place = FileLocation::new(&args.file, Some(image.path()));
             if args.meaning(&*file)? == Meaning::Disk {
                 if args.pace.rate.is_some() {
                     return Err(Error::new(ErrorKind::Unsupported).detail(
@@ -36,7 +37,7 @@ pub fn materialize(
                     ));
                 }
                 let target = Target::held(file);
-                let done = disk::Done::of(&target, Format::Qcow2, place, control)?;
+                let done = image::Done::of(&target, Format::Qcow2, place, control)?;
                 return Ok(Done::Disk(Box::new(done)));
             }
             let rate = || args.pace.rate;

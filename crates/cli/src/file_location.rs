@@ -1,22 +1,20 @@
-//! What an image is, as the JSON of every result has it: docs/formats/json.md, "file / image".
+//! Where a file is: on the host, or inside a file-system image.
 
 use std::path::{Path, PathBuf};
 
-use extant_image::{ImageInfo, Layer};
-use extant_space::Result;
 use serde::{Serialize, Serializer};
 
-/// Where an image is.
+/// A path of the host, or inside a file-system image.
 #[derive(Clone, Debug, Serialize)]
-pub struct Place {
-    /// The ext4 image that it is inside of.
+pub struct FileLocation {
+    /// The file-system image that contains it.
     #[serde(skip_serializing_if = "Option::is_none", serialize_with = "lossy_some")]
     image: Option<PathBuf>,
     #[serde(serialize_with = "lossy")]
     path: PathBuf,
 }
 
-impl Place {
+impl FileLocation {
     /// A path of the host, or inside `image`.
     pub fn new(path: &Path, image: Option<&Path>) -> Self {
         Self {
@@ -58,25 +56,5 @@ fn lossy_some<S: Serializer>(
     match path {
         Some(path) => lossy(path, serializer),
         None => serializer.serialize_none(),
-    }
-}
-
-/// An image and its place.
-#[derive(Clone, Debug, Serialize)]
-pub struct Facts {
-    #[serde(flatten)]
-    pub place: Place,
-    #[serde(flatten)]
-    pub info: ImageInfo,
-}
-
-impl Facts {
-    /// Those of an open image.
-    ///
-    /// # Errors
-    /// Those of [`Layer::info`].
-    pub fn of(place: Place, layer: &Layer) -> Result<Self> {
-        let info = layer.info().map_err(|error| error.at(place.path()))?;
-        Ok(Self { place, info })
     }
 }

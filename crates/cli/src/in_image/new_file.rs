@@ -5,7 +5,7 @@ use std::path::Path;
 use extant_ext4::{File, FileType, NewKind, NewNode, Node, RenameMode};
 use extant_space::{Error, ErrorKind, Result};
 
-use crate::image::Image;
+use crate::fs_image::Image;
 
 /// Permissions of a file for which none were asked.
 const PERMISSIONS: u32 = 0o644;

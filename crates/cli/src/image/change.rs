@@ -9,7 +9,7 @@ use extant_space::{Error, ErrorKind, Result};
 
 use super::{ChainArgs, LookArgs, not_inside};
 use crate::arguments::PaceArgs;
-use crate::image::{AssignMode, At, changing};
+use crate::fs_image::{AssignMode, At, changing};
 
 /// Opens the image, keeps others out of it, and runs `work` on it with its format. What it names,
 /// data file and backing file, is opened if that is allowed.

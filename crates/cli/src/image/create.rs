@@ -8,10 +8,11 @@ use extant_image::{Follow, open_path};
 use extant_space::{ByteSize, CancelToken, Control, Error, ErrorKind, Result};
 
 use crate::arguments::{OutputArgs, PaceArgs, parse_mode, parse_size};
-use crate::create::{self, CreateArgs, ImageFormat, Mode};
-use crate::image_words::HELP_WORD;
-use crate::inside::InsideArgs;
-use crate::{exit, image_words, print};
+use crate::create::{self, CreateArgs};
+use crate::image_format::{ImageFormat, Mode};
+use crate::image_options::HELP_WORD;
+use crate::in_image::InImageArgs;
+use crate::{exit, image_options, print};
 
 /// Make a new image, in the words of qemu-img create.
 ///
@@ -68,7 +69,7 @@ pub struct ImageCreateArgs {
     pub pace: PaceArgs,
 
     #[command(flatten)]
-    pub inside: InsideArgs,
+    pub inside: InImageArgs,
 
     #[command(flatten)]
     pub output: OutputArgs,
@@ -76,7 +77,7 @@ pub struct ImageCreateArgs {
 
 /// Creates it.
 pub(super) fn run(args: &ImageCreateArgs, cancel: &CancelToken) -> ExitCode {
-    if image_words::asks_for_help(&args.words) {
+    if image_options::asks_for_help(&args.words) {
         return print::text(HELP_WORD);
     }
     let progress = &args.output.progress;

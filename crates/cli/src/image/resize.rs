@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::change::change;
 use super::{ChainArgs, Facts, LookArgs};
 use crate::arguments::{OutputArgs, PaceArgs, parse_size};
-use crate::create::Mode;
+use crate::image_format::Mode;
 use crate::{exit, print};
 
 /// Make the disk of an image larger or smaller.

@@ -7,9 +7,7 @@
 //! opening of the image frees files without a name.
 
 mod convert;
-mod create;
 mod fallocate;
-mod materialize;
 mod new_file;
 
 use std::path::PathBuf;
@@ -17,17 +15,15 @@ use std::path::PathBuf;
 use clap::Args;
 use extant_space::{ByteSize, Error, ErrorKind, Result};
 
-use crate::image::{AssignMode, Image};
+use crate::fs_image::{AssignMode, Image};
 
 pub use convert::convert;
-pub use create::create;
 pub use fallocate::{Opened, Purpose, open};
-pub use materialize::materialize;
 pub use new_file::NewFile;
 
 /// Where the file is.
 #[derive(Args, Clone, Debug)]
-pub struct InsideArgs {
+pub struct InImageArgs {
     /// The file is inside this ext4 image or disk, which no other process may use meanwhile
     #[arg(long = "in", value_name = "IMAGE")]
     pub image: Option<PathBuf>,
@@ -38,7 +34,7 @@ pub struct InsideArgs {
 }
 
 /// Refuses what cannot fit, before anything is changed.
-fn check_space(image: &Image, wanted: u64) -> Result<()> {
+pub fn check_space(image: &Image, wanted: u64) -> Result<()> {
     let found = image.filesystem().statistics();
     let available = found.free_blocks * u64::from(found.block_bytes);
     if wanted <= available {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use extant_image::{BitmapInfo, CheckReport, ImageInfo, Qcow2Info, SnapshotInfo};
 use serde::Serialize;
 
-use super::Place;
+use crate::file_location::FileLocation;
 
 const SECTOR_BYTES: u64 = 512;
 const BLOCK_BYTES: u64 = 512;
@@ -91,7 +91,7 @@ struct Snapshot {
 
 impl Info {
     /// Of an image at `place`.
-    pub(super) fn of(place: &Place, info: &ImageInfo) -> Self {
+    pub(super) fn of(place: &FileLocation, info: &ImageInfo) -> Self {
         let stat = std::fs::metadata(place.path());
         let on_host = stat.ok().filter(|_| place.is_on_host());
         let qcow2 = info.qcow2.as_ref();

@@ -8,8 +8,9 @@ use extant_space::{ByteSize, CancelToken, Control, Result};
 use serde::Serialize;
 
 use super::change::change;
-use super::{ChainArgs, Facts, LookArgs, Place};
+use super::{ChainArgs, Facts, LookArgs};
 use crate::arguments::{OutputArgs, PaceArgs};
+use crate::file_location::FileLocation;
 use crate::progress::Display;
 use crate::{exit, print};
 
@@ -74,7 +75,12 @@ pub struct Done {
 
 impl Done {
     /// Makes the image in `target` full.
-    pub fn of(target: &Target, format: Format, place: Place, control: Control<'_>) -> Result<Self> {
+    pub fn of(
+        target: &Target,
+        format: Format,
+        place: FileLocation,
+        control: Control<'_>,
+    ) -> Result<Self> {
         let report = materialize(target, format, control)?;
         Ok(Self {
             facts: Facts::of(place, &target.layer(format)?)?,

@@ -14,8 +14,8 @@ use serde::Serialize;
 
 use super::{ChainArgs, FormArgs, LookArgs, ShareArgs, qemu};
 use crate::arguments::parse_size;
-use crate::create::{ImageFormat, Mode};
-use crate::image_words::{self, Words};
+use crate::image_format::{ImageFormat, Mode};
+use crate::image_options::{self, Words};
 use crate::print;
 
 /// Print how large the file of an image would be.
@@ -62,8 +62,8 @@ pub struct MeasureArgs {
 
 /// Measures.
 pub(super) fn run(args: &MeasureArgs, cancel: &CancelToken) -> Result<ExitCode> {
-    if image_words::asks_for_help(&args.words) {
-        return Ok(print::text(image_words::HELP_WORD));
+    if image_options::asks_for_help(&args.words) {
+        return Ok(print::text(image_options::HELP_WORD));
     }
     let format = Format::from(args.to);
     let words = Words::parse(&args.words, format)?;
