@@ -7,8 +7,7 @@
 //! - `directory`: the names of one directory, linear and hashed, over any store of blocks;
 //! - `file`: data and `fallocate`; `namespace`: names; `xattr`: extended attributes;
 //! - `filesystem`: opening, committing, closing; `node`: what users of the engine see;
-//! - `inspect`: looking at the file system as a whole; `check`: the read-only consistency check,
-//!   beside all that.
+//! - `inspect`: looking at the file system as a whole.
 //!
 //! Definitions: `docs/design.md`, "ext4".
 
@@ -16,7 +15,6 @@
 
 mod block_map;
 mod cache;
-pub mod check;
 mod directory;
 mod fast_commit;
 mod file;

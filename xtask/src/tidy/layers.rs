@@ -47,6 +47,7 @@ pub const LAYERS: &[Layer] = &[
     layer("extant-blockdev", &["extant-sys"]),
     layer("extant-mballoc", &["extant-space"]),
     layer("extant-jbd2", &["extant-blockdev", "extant-ondisk"]),
+    layer("extant-fsck", &["extant-blockdev", "extant-ondisk"]),
     layer("extant-hostfs", &["extant-sys"]),
     layer("extant-ext4", &["extant-mballoc", "extant-jbd2"]),
     layer(
@@ -57,7 +58,15 @@ pub const LAYERS: &[Layer] = &[
     layer("extant-mount", &["extant-ext4"]),
     layer("extant-export", &["extant-blockdev"]),
     layer("extant-capi", &["extant-hostfs"]),
-    layer("extant", &["extant-pool", "extant-mount", "extant-export"]),
+    layer(
+        "extant",
+        &[
+            "extant-pool",
+            "extant-mount",
+            "extant-export",
+            "extant-fsck",
+        ],
+    ),
     tool(TEST_KIT, &["extant-space"]),
     tool(BENCH, &["extant-pool", "extant-mount", TEST_KIT]),
     tool("extant-examples", &["extant-hostfs"]),

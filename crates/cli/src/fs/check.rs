@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use extant_ext4::check::{CheckOptions, Report, Totals, check};
+use extant_fsck::{CheckOptions, Report, Totals, check};
 use extant_space::{CancelToken, Control, ErrorKind, Result};
 
 use crate::exit;

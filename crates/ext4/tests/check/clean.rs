@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::fs::{self, File};
 
 use extant_blockdev::MemoryDevice;
-use extant_ext4::check::{CheckOptions, Counts, Report, check};
+use extant_fsck::{CheckOptions, Counts, Report, check};
 use extant_space::{CancelToken, Control, ErrorKind, Progress, Silent};
 use extant_testkit::command::{run, tool};
 use extant_testkit::{require, requires};

@@ -3,8 +3,8 @@
 //! debugfs recomputes the checksums of what it changes; bytes are changed in images without
 //! checksums.
 
-use extant_ext4::check::FindingKind::{self, *};
-use extant_ext4::check::{self, CheckOptions, Coverage, Report};
+use extant_fsck::FindingKind::{self, *};
+use extant_fsck::{CheckOptions, Coverage, Report, Totals};
 use extant_space::ErrorKind;
 use extant_testkit::command::{run, tool};
 use extant_testkit::{require, requires};
@@ -254,7 +254,7 @@ fn wrong_totals_are_found_unless_they_may_be_old() {
         image.debugfs(&format!("ssv {field} 5\n"));
         judge(&image, Totals, field, Other::Silent).unwrap();
         let options = CheckOptions {
-            totals: check::Totals::Ignore,
+            totals: Totals::Ignore,
             ..CheckOptions::default()
         };
         assert!(image.check_with(&options).unwrap().is_clean());

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 
 use extant_blockdev::{Device, MemoryDevice, Persistence};
-use extant_ext4::check::{CheckOptions, FindingKind, Report};
+use extant_fsck::{CheckOptions, FindingKind, Report};
 use extant_space::Result;
 use extant_testkit::{require, requires};
 

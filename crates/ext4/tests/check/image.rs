@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use extant_blockdev::MemoryDevice;
-use extant_ext4::check::{CheckOptions, Report, check};
+use extant_fsck::{CheckOptions, Report, check};
 use extant_space::{CancelToken, Control, Result, Silent};
 use extant_testkit::command::{run, run_any_status, tool};
 use extant_testkit::scratch::{LoopDevice, Mount};

@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use extant_blockdev::{Device, MemoryDevice};
-use extant_ext4::check::{CheckOptions, check};
 use extant_ext4::{Access, Filesystem, Options};
+use extant_fsck::{CheckOptions, check};
 use extant_space::{CancelToken, Control, Silent};
 use extant_testkit::command::{describe, run_any_status, tool};
 use extant_testkit::oracle::assert_e2fsck_clean;

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use extant_blockdev::MemoryDevice;
-use extant_ext4::check::{CheckOptions, check};
 use extant_ext4::{Filesystem, Options};
+use extant_fsck::{CheckOptions, check};
 use extant_space::{CancelToken, Control, Silent};
 use extant_testkit::mke2fs;
 use extant_testkit::oracle::assert_e2fsck_clean;

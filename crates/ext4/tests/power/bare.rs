@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use extant_blockdev::simulation::{CrashOptions, CrashState};
-use extant_ext4::check::{CheckOptions, check};
 use extant_ext4::{Access, FileType, Filesystem, Options};
+use extant_fsck::{CheckOptions, check};
 use extant_space::{CancelToken, Control, Silent};
 use extant_testkit::{require, requires};
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use extant_blockdev::MemoryDevice;
 use extant_blockdev::simulation::CrashState;
-use extant_ext4::check::{CheckOptions, check};
 use extant_ext4::{Access, Filesystem, FollowLast, Options};
+use extant_fsck::{CheckOptions, check};
 use extant_space::{CancelToken, Control, Result, Silent};
 
 use crate::life::{Actor, Life, options};

@@ -14,8 +14,8 @@ use extant_blockdev::{
     Assigned, Device, LoopDevice, LoopOptions, MemoryDevice, MemoryOptions, Persistence,
     RangeStatus,
 };
-use extant_ext4::check::{CheckOptions, check};
 use extant_ext4::{Assign, File, Filesystem, NewKind, NewNode, Node, Options};
+use extant_fsck::{CheckOptions, check};
 use extant_space::{ByteRange, CancelToken, Control, ExtentState, Silent, SpaceFile};
 use extant_testkit::command::{run, tool};
 use extant_testkit::oracle::assert_e2fsck_clean;

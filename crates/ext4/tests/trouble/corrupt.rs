@@ -16,8 +16,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use extant_blockdev::{Device, MemoryDevice, Persistence};
-use extant_ext4::check::{CheckOptions, check};
 use extant_ext4::{Access, Filesystem, NewKind, OnError, Options, XattrMode};
+use extant_fsck::{CheckOptions, check};
 use extant_ondisk::ext4::Superblock;
 use extant_space::{ByteRange, CancelToken, Control, FallocateMode, Silent, SpaceFile};
 use extant_testkit::{require, requires};

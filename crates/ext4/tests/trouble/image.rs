@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use extant_blockdev::{Device, MemoryDevice};
-use extant_ext4::check::{CheckOptions, check};
 use extant_ext4::{Filesystem, NewKind, NewNode, Options};
+use extant_fsck::{CheckOptions, check};
 use extant_space::{CancelToken, Control, Error, ErrorKind, Result, Silent};
 use extant_testkit::command::{describe, run, run_any_status, tool};
 use extant_testkit::mke2fs;

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use extant_blockdev::simulation::{Fault, FaultRule, FaultyDevice};
 use extant_blockdev::{Device, Geometry, MemoryDevice, Operation, RangeStatus, Request};
-use extant_ext4::check::{CheckOptions, Finding, check};
 use extant_ext4::{Filesystem, OnError, Options};
+use extant_fsck::{CheckOptions, Finding, check};
 use extant_ondisk::ext4::{GroupDescriptor, GroupNumber, Superblock};
 use extant_space::{ByteRange, CancelToken, Control, ErrorKind, Result, Silent};
 use extant_testkit::{require, requires};

@@ -5,13 +5,13 @@ use extant_ondisk::ext4::inode::{FileType, InodeFlags};
 use extant_ondisk::ext4::{Incompat, Inode, InodeNumber};
 use extant_space::Result;
 
-use super::Check;
-use super::findings::{FindingKind, Place};
-use super::mapping::Run;
+use crate::checker::Check;
+use crate::findings::{FindingKind, Place};
+use crate::mapping::Run;
 
 impl Check<'_> {
     /// Checks what needs only the inode.
-    pub(super) fn judge_type(&mut self, number: InodeNumber, inode: &Inode, kind: FileType) {
+    pub(crate) fn check_type(&mut self, number: InodeNumber, inode: &Inode, kind: FileType) {
         let words = match kind {
             FileType::Regular | FileType::Directory => self.lost_flag(inode),
             FileType::SymbolicLink => {
@@ -38,7 +38,7 @@ impl Check<'_> {
     }
 
     /// The target of a link that has a block for it: a text as long as the size says.
-    pub(super) fn check_link_target(
+    pub(crate) fn check_link_target(
         &mut self,
         number: InodeNumber,
         inode: &Inode,

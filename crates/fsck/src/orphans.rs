@@ -8,17 +8,17 @@ use extant_ondisk::ext4::orphan;
 use extant_ondisk::ext4::{Compat, InodeNumber, PhysicalBlock};
 use extant_space::{Error, Result};
 
-use super::Check;
-use super::findings::{FindingKind, Place};
-use super::mapping::{Run, Visit, Visitor, walk};
-use super::states::Use;
+use crate::checker::Check;
+use crate::findings::{FindingKind, Place};
+use crate::mapping::{Run, Visit, Visitor, walk};
+use crate::states::Use;
 
 /// Linux takes no larger orphan file.
 const FILE_BLOCKS_MAX: u64 = 512;
 
 impl Check<'_> {
     /// Reads list and file.
-    pub(super) fn read_orphans(&mut self) -> Result<()> {
+    pub(crate) fn read_orphans(&mut self) -> Result<()> {
         self.read_orphan_list()?;
         let superblock = self.volume.superblock();
         if !superblock.features().compat.contains(Compat::ORPHAN_FILE) {
@@ -102,7 +102,7 @@ impl Check<'_> {
     }
 
     /// After the scan: an orphan must be a file, and the file for them must be there.
-    pub(super) fn check_orphans(&mut self) {
+    pub(crate) fn check_orphans(&mut self) {
         let lost: Vec<_> = self
             .orphans
             .iter()

@@ -3,41 +3,19 @@
 //! A block is read and claimed when the first inode names it; how often it is named is compared
 //! in the end. The same goes for the inodes that hold large values.
 
-use std::collections::BTreeMap;
-
 use extant_ondisk::ext4::inode::{FileType, InodeFlags};
 use extant_ondisk::ext4::xattr::{Attribute, Attributes, NameIndex, XattrBlock, XattrValue};
 use extant_ondisk::ext4::{Compat, Incompat, Inode, InodeNumber, PhysicalBlock};
 use extant_space::Result;
 
-use super::Check;
-use super::findings::{FindingKind, Place};
-use super::states::Use;
-
-/// What several inodes may name.
-#[derive(Default)]
-pub(super) struct Shared {
-    blocks: BTreeMap<PhysicalBlock, SharedBlock>,
-    values: BTreeMap<InodeNumber, References>,
-}
-
-/// A block with attributes.
-struct SharedBlock {
-    /// `None` when the block is wrong.
-    references: Option<References>,
-    /// Blocks of the values that are in inodes, which each owner of the block is charged for.
-    value_blocks: u64,
-}
-
-#[derive(Clone, Copy)]
-struct References {
-    stored: u64,
-    found: u64,
-}
+use crate::checker::Check;
+use crate::findings::{FindingKind, Place};
+use crate::shared_attributes::{References, SharedBlock};
+use crate::states::Use;
 
 impl Check<'_> {
     /// Validates the attributes of an inode. Returns the blocks that `i_blocks` counts for them.
-    pub(super) fn check_attributes(
+    pub(crate) fn check_attributes(
         &mut self,
         number: InodeNumber,
         bytes: &[u8],
@@ -171,7 +149,7 @@ impl Check<'_> {
     }
 
     /// Compares how often attribute blocks and values are named.
-    pub(super) fn check_attribute_references(&mut self) {
+    pub(crate) fn check_attribute_references(&mut self) {
         let wrong = |references: &References| references.stored != references.found;
         for (&block, shared) in &self.shared.blocks {
             if let Some(references) = shared.references.filter(|references| wrong(references)) {

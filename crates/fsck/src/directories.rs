@@ -12,13 +12,14 @@ use extant_ondisk::ext4::{
 };
 use extant_space::Result;
 
-use super::file_blocks::Summary;
-use super::findings::{FindingKind, Place};
-use super::hash_tree::{HashTree, Role};
-use super::mapping::Run;
-use super::names::KnownName;
-use super::states::Use;
-use super::{Check, Step};
+use crate::checker::{Check, Step};
+use crate::directory::Directory;
+use crate::file_blocks::Summary;
+use crate::findings::{FindingKind, Place};
+use crate::hash_tree::{HashTree, Role};
+use crate::mapping::Run;
+use crate::names::KnownName;
+use crate::states::Use;
 
 /// Blocks read at once.
 const CHUNK_BLOCKS: u64 = 64;
@@ -27,22 +28,6 @@ const DOT_DOT_OFFSET: usize = 12;
 
 /// Bytes of `i_block`.
 const INLINE_BYTES: usize = 60;
-
-/// A directory, as the scan of the inodes leaves it.
-pub(super) struct Directory {
-    pub(super) number: InodeNumber,
-    /// The directory that has an entry for it.
-    pub(super) parent: Option<InodeNumber>,
-    /// What its `..` names.
-    pub(super) dot_dot: Option<InodeNumber>,
-    pub(super) seed: Option<InodeSeed>,
-    pub(super) is_indexed: bool,
-    /// Names are hashed as what they are without upper and lower case, which is not known here.
-    pub(super) is_casefolded: bool,
-    /// An orphan without links: what is in it goes with it, and it is not read.
-    pub(super) is_deleted: bool,
-    pub(super) runs: Vec<Run>,
-}
 
 /// A block of a directory.
 struct Block<'a> {
@@ -60,7 +45,7 @@ impl Block<'_> {
 
 impl Check<'_> {
     /// Takes a directory that the scan found.
-    pub(super) fn add_directory(&mut self, number: InodeNumber, inode: &Inode, summary: Summary) {
+    pub(crate) fn add_directory(&mut self, number: InodeNumber, inode: &Inode, summary: Summary) {
         let layout = self.volume.layout();
         let size = inode.size_bytes(layout);
         let blocks = summary.last.map_or(0, |last| last + 1);
@@ -98,7 +83,7 @@ impl Check<'_> {
     }
 
     /// Reads all directories.
-    pub(super) fn check_directories(&mut self) -> Result<()> {
+    pub(crate) fn check_directories(&mut self) -> Result<()> {
         let per_group = self.volume.layout().inodes_per_group();
         for index in 0..self.directories.len() {
             let directory = &mut self.directories[index];
@@ -379,19 +364,4 @@ impl Check<'_> {
             self.findings.add(FindingKind::EntryType, place, words);
         }
     }
-
-    /// The place of a directory among [`Check::directories`], which the scan left sorted.
-    pub(super) fn directory_index(&self, number: InodeNumber) -> Option<usize> {
-        self.directories
-            .binary_search_by_key(&number, |directory| directory.number)
-            .ok()
-    }
-}
-
-/// The block on the device of a block of the directory.
-pub(super) fn find_block(runs: &[Run], logical: u64) -> Option<PhysicalBlock> {
-    let after = runs.partition_point(|run| run.logical <= logical);
-    let run = &runs[after.checked_sub(1)?];
-    let offset = logical - run.logical;
-    (offset < run.blocks).then_some(PhysicalBlock(run.physical.0 + offset))
 }

@@ -13,14 +13,13 @@ use extant_ondisk::ext4::directory::{
 use extant_ondisk::ext4::{Incompat, InodeNumber, InodeSeed};
 use extant_space::Result;
 
-use super::Check;
-use super::directories::find_block;
-use super::findings::{FindingKind, Place};
-use super::mapping::Run;
+use crate::checker::Check;
+use crate::findings::{FindingKind, Place};
+use crate::mapping::{Run, find_block};
 
 /// What a block of a directory is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(crate) enum Role {
     /// `.`, `..` and the root.
     Root,
     /// A node below the root.
@@ -31,7 +30,7 @@ pub(super) enum Role {
 
 /// Hashes, both ends included; empty where `first` is past `last`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct HashRange {
+pub(crate) struct HashRange {
     first: u32,
     last: u32,
 }
@@ -42,24 +41,24 @@ impl HashRange {
         last: u32::MAX,
     };
 
-    pub(super) fn contains(&self, hash: &u32) -> bool {
+    pub(crate) fn contains(&self, hash: &u32) -> bool {
         RangeInclusive::new(self.first, self.last).contains(hash)
     }
 }
 
 /// The roles of all blocks that the tree names.
-pub(super) struct HashTree {
+pub(crate) struct HashTree {
     version: HashVersion,
     seed: HashSeed,
     roles: HashMap<u64, Role>,
 }
 
 impl HashTree {
-    pub(super) fn role(&self, logical: u64) -> Option<Role> {
+    pub(crate) fn role(&self, logical: u64) -> Option<Role> {
         self.roles.get(&logical).copied()
     }
 
-    pub(super) fn hash(&self, name: &[u8]) -> u32 {
+    pub(crate) fn hash(&self, name: &[u8]) -> u32 {
         name_hash(name, self.version, self.seed).major
     }
 }
@@ -73,7 +72,7 @@ struct Walk<'a> {
 
 impl Check<'_> {
     /// Reads the tree of a directory; `None` when its root is wrong.
-    pub(super) fn read_hash_tree(
+    pub(crate) fn read_hash_tree(
         &mut self,
         number: InodeNumber,
         runs: &[Run],

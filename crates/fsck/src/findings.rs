@@ -117,7 +117,7 @@ pub struct Finding {
 
 /// All that is wrong, in the order in which it was found.
 #[derive(Debug)]
-pub(super) struct Findings {
+pub(crate) struct Findings {
     kept: Vec<Finding>,
     kept_max: usize,
     by_kind: BTreeMap<FindingKind, u64>,
@@ -190,7 +190,7 @@ impl Display for Finding {
 
 impl Findings {
     /// None yet; `kept_max` will be kept with words.
-    pub(super) fn new(kept_max: usize) -> Self {
+    pub(crate) fn new(kept_max: usize) -> Self {
         Self {
             kept: Vec::new(),
             kept_max,
@@ -199,7 +199,7 @@ impl Findings {
     }
 
     /// Takes one more.
-    pub(super) fn add(&mut self, kind: FindingKind, place: Place, words: impl Display) {
+    pub(crate) fn add(&mut self, kind: FindingKind, place: Place, words: impl Display) {
         *self.by_kind.entry(kind).or_default() += 1;
         if self.kept.len() < self.kept_max {
             let words = words.to_string();
@@ -212,7 +212,7 @@ impl Findings {
         }
     }
 
-    pub(super) fn into_parts(self) -> (Vec<Finding>, BTreeMap<FindingKind, u64>) {
+    pub(crate) fn into_parts(self) -> (Vec<Finding>, BTreeMap<FindingKind, u64>) {
         (self.kept, self.by_kind)
     }
 }

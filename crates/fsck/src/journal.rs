@@ -6,14 +6,14 @@ use extant_ondisk::ext4::{Incompat, InodeNumber};
 use extant_ondisk::jbd2::JournalSuperblock;
 use extant_space::{Error, ErrorKind, Result};
 
-use super::Check;
-use super::findings::{FindingKind, Place};
-use super::mapping::Run;
-use super::states::Use;
+use crate::checker::Check;
+use crate::findings::{FindingKind, Place};
+use crate::mapping::Run;
+use crate::states::Use;
 
 impl Check<'_> {
     /// The journal's inode, where the journal is in the file system.
-    pub(super) fn journal_inode(&self) -> Option<InodeNumber> {
+    pub(crate) fn journal_inode(&self) -> Option<InodeNumber> {
         match self.volume.superblock().journal()? {
             JournalPlace::Inode(number) => Some(number),
             JournalPlace::Device { .. } => None,
@@ -21,7 +21,7 @@ impl Check<'_> {
     }
 
     /// Refuses a journal that cannot be checked.
-    pub(super) fn refuse_foreign_journal(&self) -> Result<()> {
+    pub(crate) fn refuse_foreign_journal(&self) -> Result<()> {
         match self.volume.superblock().journal() {
             Some(JournalPlace::Device { .. }) => Err(Error::new(ErrorKind::Unsupported)
                 .detail("superblock: the journal is on another device")
@@ -31,7 +31,7 @@ impl Check<'_> {
     }
 
     /// Searches for references to a journal where there must be none.
-    pub(super) fn check_journal_names(&mut self) {
+    pub(crate) fn check_journal_names(&mut self) {
         let superblock = self.volume.superblock();
         let raw = superblock.raw();
         let has_inode = superblock.journal().is_some();
@@ -51,14 +51,8 @@ impl Check<'_> {
         }
     }
 
-    /// Whether there are transactions to replay.
-    pub(super) fn needs_recovery(&self) -> bool {
-        let features = self.volume.superblock().features();
-        features.incompat.contains(Incompat::RECOVER)
-    }
-
     /// Validates the journal in `runs`.
-    pub(super) fn check_journal(&mut self, number: InodeNumber, runs: &[Run]) -> Result<()> {
+    pub(crate) fn check_journal(&mut self, number: InodeNumber, runs: &[Run]) -> Result<()> {
         let place = Place::inode(number);
         let Some(first) = runs.first().filter(|run| run.logical == 0) else {
             let words = "a journal without a first block";
@@ -115,7 +109,7 @@ impl Check<'_> {
     }
 
     /// After the scan: the journal must be there.
-    pub(super) fn check_journal_is_there(&mut self) {
+    pub(crate) fn check_journal_is_there(&mut self) {
         if let Some(number) = self.journal_inode()
             && self.states.usage(number) != Use::Own
         {

@@ -8,7 +8,7 @@ use std::fmt;
 use extant_ondisk::ext4::inode::FileType;
 use serde::Serialize;
 
-use super::{Finding, FindingKind};
+use crate::findings::{Finding, FindingKind};
 
 /// The result of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -93,7 +93,7 @@ impl Report {
 }
 
 impl Counts {
-    pub(super) fn add_file(&mut self, kind: FileType) {
+    pub(crate) fn add_file(&mut self, kind: FileType) {
         *match kind {
             FileType::Regular => &mut self.regular_files,
             FileType::Directory => &mut self.directories,

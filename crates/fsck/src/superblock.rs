@@ -14,9 +14,10 @@ use extant_ondisk::ext4::{
 };
 use extant_space::{ByteRange, Error, ErrorKind, Result};
 
-use super::findings::{FindingKind, Findings, Place};
-use super::volume::{Group, Places, read};
-use super::{Backups, Check};
+use crate::checker::Check;
+use crate::findings::{FindingKind, Findings, Place};
+use crate::options::Backups;
+use crate::volume::{Group, Places, read};
 
 /// What the check knows in full.
 const CHECKED: Features = Features {
@@ -43,7 +44,7 @@ const GROUPS_MAX: u32 = 1 << 24;
 ///
 /// # Errors
 /// `Unsupported` for unknown features, and for too many groups.
-pub(super) fn open(device: &dyn Device, findings: &mut Findings) -> Result<Option<Superblock>> {
+pub(crate) fn open(device: &dyn Device, findings: &mut Findings) -> Result<Option<Superblock>> {
     let size = device.geometry().size;
     let range = ByteRange::new(
         Superblock::OFFSET,
@@ -114,7 +115,7 @@ fn refuse_unknown(features: &Features) -> Result<()> {
 
 impl Check<'_> {
     /// Checks the copies of the superblock and the features.
-    pub(super) fn check_superblock(&mut self, backups: Backups) -> Result<()> {
+    pub(crate) fn check_superblock(&mut self, backups: Backups) -> Result<()> {
         let superblock = self.volume.superblock();
         let features = *superblock.features();
         let raw = superblock.raw();
@@ -190,7 +191,7 @@ impl Check<'_> {
     }
 
     /// Reads all descriptors, and claims what belongs to groups whatever is in them.
-    pub(super) fn read_groups(&mut self) -> Result<()> {
+    pub(crate) fn read_groups(&mut self) -> Result<()> {
         let layout = *self.volume.layout();
         let per_block = layout.descriptors_per_block();
         for index in 0..layout.descriptor_blocks() {

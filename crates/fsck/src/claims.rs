@@ -7,27 +7,27 @@ use std::fmt::Display;
 
 use extant_ondisk::ext4::{GroupNumber, Layout, PhysicalBlock};
 
-use super::findings::{FindingKind, Findings, Place};
+use crate::findings::{FindingKind, Findings, Place};
 
 const BITS: u32 = u64::BITS;
 
 /// The claimed blocks.
-pub(super) struct Claims {
+pub(crate) struct Claims {
     layout: Layout,
     groups: Vec<Option<Box<[u64]>>>,
 }
 
 /// Blocks that had an owner already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(crate) struct Taken {
     /// The first of them.
-    pub(super) first: PhysicalBlock,
+    pub(crate) first: PhysicalBlock,
     /// How many of those claimed.
-    pub(super) blocks: u64,
+    pub(crate) blocks: u64,
 }
 
 impl Claims {
-    pub(super) fn new(layout: &Layout) -> Self {
+    pub(crate) fn new(layout: &Layout) -> Self {
         Self {
             layout: *layout,
             groups: vec![None; layout.groups() as usize],
@@ -36,7 +36,7 @@ impl Claims {
 
     /// Claims `blocks` blocks from `start`, which are in groups. Returns those that were claimed
     /// before.
-    pub(super) fn claim(&mut self, start: PhysicalBlock, blocks: u64) -> Option<Taken> {
+    pub(crate) fn claim(&mut self, start: PhysicalBlock, blocks: u64) -> Option<Taken> {
         let mut taken: Option<Taken> = None;
         let (mut at, end) = (start.0, start.0 + blocks);
         while at < end {
@@ -66,7 +66,7 @@ impl Claims {
 
     /// Claims blocks that belong to `owner`; that others have them too is a finding. Whether
     /// they were all free.
-    pub(super) fn claim_for(
+    pub(crate) fn claim_for(
         &mut self,
         owner: impl Display,
         start: PhysicalBlock,
@@ -89,7 +89,7 @@ impl Claims {
     }
 
     /// Bits of `group`, set for what is claimed; `None` when nothing is. They are forgotten.
-    pub(super) fn take_group(&mut self, group: GroupNumber) -> Option<Box<[u64]>> {
+    pub(crate) fn take_group(&mut self, group: GroupNumber) -> Option<Box<[u64]>> {
         self.groups[group.0 as usize].take()
     }
 }
@@ -104,7 +104,7 @@ mod tests {
 
     /// That of 512 MiB in blocks of 4 KiB.
     fn layout() -> Layout {
-        let superblock = include_bytes!("../../../ondisk/tests/data/superblock.bin");
+        let superblock = include_bytes!("../../ondisk/tests/data/superblock.bin");
         *Superblock::parse(superblock).unwrap().layout()
     }
 

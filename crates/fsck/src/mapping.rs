@@ -11,27 +11,27 @@ use extant_ondisk::ext4::inode::InodeFlags;
 use extant_ondisk::ext4::{Inode, InodeNumber, InodeSeed, PhysicalBlock, block_map, extent};
 use extant_space::{Error, ErrorKind, Result};
 
-use super::volume::Volume;
+use crate::volume::Volume;
 
 /// Direct block numbers in `i_block`.
 const DIRECT: u32 = 12;
 
 /// Consecutive blocks of a file that are consecutive on the device.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Run {
+pub(crate) struct Run {
     /// First block in the file.
-    pub(super) logical: u64,
+    pub(crate) logical: u64,
     /// First block on the device.
-    pub(super) physical: PhysicalBlock,
+    pub(crate) physical: PhysicalBlock,
     /// How many.
-    pub(super) blocks: u64,
+    pub(crate) blocks: u64,
     /// Whether they hold data.
-    pub(super) kind: ExtentKind,
+    pub(crate) kind: ExtentKind,
 }
 
 /// What becomes of a block of the map.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Visit {
+pub(crate) enum Visit {
     /// It is read, and what it names visited.
     Enter,
     /// It is passed over.
@@ -39,7 +39,7 @@ pub(super) enum Visit {
 }
 
 /// Where a walk leads.
-pub(super) trait Visitor {
+pub(crate) trait Visitor {
     /// A node of the tree, or an indirect block.
     fn node(&mut self, block: PhysicalBlock) -> Visit;
     /// Blocks of the file.
@@ -50,7 +50,7 @@ pub(super) trait Visitor {
 
 /// How a file is mapped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Shape {
+pub(crate) enum Shape {
     /// By a tree with this many levels below the root.
     Tree {
         /// 0 where extents are in the inode.
@@ -69,7 +69,7 @@ pub(super) enum Shape {
 ///
 /// # Errors
 /// Only when the device cannot be read.
-pub(super) fn walk(
+pub(crate) fn walk(
     volume: &Volume<'_>,
     number: InodeNumber,
     inode: &Inode,
@@ -204,4 +204,12 @@ fn single(logical: u64, physical: PhysicalBlock) -> Run {
         blocks: 1,
         kind: ExtentKind::Written,
     }
+}
+
+/// The block on the device of block `logical` of a file; `None` in a hole.
+pub(crate) fn find_block(runs: &[Run], logical: u64) -> Option<PhysicalBlock> {
+    let after = runs.partition_point(|run| run.logical <= logical);
+    let run = &runs[after.checked_sub(1)?];
+    let offset = logical - run.logical;
+    (offset < run.blocks).then_some(PhysicalBlock(run.physical.0 + offset))
 }

@@ -9,14 +9,13 @@ use extant_ondisk::ext4::directory::{Entry, RawDirEntry};
 use extant_ondisk::ext4::{InodeNumber, PhysicalBlock};
 use extant_space::Result;
 
-use super::Check;
-use super::directories::find_block;
-use super::findings::{FindingKind, Place};
-use super::mapping::Run;
+use crate::checker::Check;
+use crate::findings::{FindingKind, Place};
+use crate::mapping::{Run, find_block};
 
 /// An abbreviated name, for finding it again: 16 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct KnownName {
+pub(crate) struct KnownName {
     hash: u64,
     block: u32,
     /// Of the record, which begins in the first 64 KiB of its block: all there is.
@@ -26,7 +25,7 @@ pub(super) struct KnownName {
 
 impl KnownName {
     /// That of an entry of block `logical` of its directory.
-    pub(super) fn of(entry: &Entry<'_>, logical: u64) -> Self {
+    pub(crate) fn of(entry: &Entry<'_>, logical: u64) -> Self {
         let mut hasher = DefaultHasher::new();
         hasher.write(entry.name);
         Self {
@@ -40,7 +39,7 @@ impl KnownName {
 
 impl Check<'_> {
     /// Finds names that are there more than once.
-    pub(super) fn check_names(
+    pub(crate) fn check_names(
         &mut self,
         number: InodeNumber,
         runs: &[Run],

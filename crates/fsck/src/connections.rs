@@ -5,16 +5,16 @@ use std::collections::HashSet;
 use extant_ondisk::ext4::InodeNumber;
 use extant_ondisk::ext4::inode::FileType;
 
-use super::Check;
-use super::findings::{FindingKind, Place};
-use super::states::{State, Use};
+use crate::checker::Check;
+use crate::findings::{FindingKind, Place};
+use crate::states::{State, Use};
 
 /// Links of a directory that can be counted.
 const LINKS_MAX: u32 = 65_000;
 
 impl Check<'_> {
     /// Follows every directory up to the root, and compares `..` with the way.
-    pub(super) fn check_connections(&mut self) {
+    pub(crate) fn check_connections(&mut self) {
         let mut reached: HashSet<usize> = HashSet::new();
         for start in 0..self.directories.len() {
             self.check_dot_dot(start);
@@ -68,7 +68,7 @@ impl Check<'_> {
     }
 
     /// Compares links, and counts files with several names.
-    pub(super) fn check_links(&mut self) {
+    pub(crate) fn check_links(&mut self) {
         let mut several = 0;
         for (number, state) in self.states.used() {
             let is_directory = state.kind == Some(FileType::Directory);

@@ -5,7 +5,7 @@ use extant_ondisk::ext4::{GroupNumber, InodeNumber, Layout};
 
 /// What the scan of the inode tables found in a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Use {
+pub(crate) enum Use {
     /// Nothing, or something deleted.
     None,
     /// An inode of the file system itself, which no directory names.
@@ -20,25 +20,25 @@ pub(super) enum Use {
 
 /// One inode.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct State {
-    pub(super) usage: Use,
+pub(crate) struct State {
+    pub(crate) usage: Use,
     /// The type; `None` also where the mode stands for none.
-    pub(super) kind: Option<FileType>,
+    pub(crate) kind: Option<FileType>,
     /// `i_links_count`.
-    pub(super) links_stored: u16,
+    pub(crate) links_stored: u16,
     /// Entries that name it.
-    pub(super) links_found: u32,
+    pub(crate) links_found: u32,
 }
 
 /// All inodes in use.
-pub(super) struct States {
+pub(crate) struct States {
     layout: Layout,
     /// Of each group, with their places in it, in order.
     groups: Vec<Vec<(u32, State)>>,
 }
 
 impl States {
-    pub(super) fn new(layout: &Layout) -> Self {
+    pub(crate) fn new(layout: &Layout) -> Self {
         Self {
             layout: *layout,
             groups: vec![Vec::new(); layout.groups() as usize],
@@ -49,7 +49,7 @@ impl States {
     ///
     /// # Panics
     /// When it does not follow all others of its group.
-    pub(super) fn push(&mut self, number: InodeNumber, state: State) {
+    pub(crate) fn push(&mut self, number: InodeNumber, state: State) {
         let place = self
             .layout
             .locate_inode(number)
@@ -60,18 +60,18 @@ impl States {
     }
 
     /// The inodes of a group that are in use, with their places in it.
-    pub(super) fn of_group(&self, group: GroupNumber) -> &[(u32, State)] {
+    pub(crate) fn of_group(&self, group: GroupNumber) -> &[(u32, State)] {
         &self.groups[group.0 as usize]
     }
 
     /// One inode; `None` where there is none, or it is not in use.
-    pub(super) fn get(&self, number: InodeNumber) -> Option<&State> {
+    pub(crate) fn get(&self, number: InodeNumber) -> Option<&State> {
         let (group, at) = self.find(number)?;
         Some(&self.groups[group][at].1)
     }
 
     /// The same, to be changed.
-    pub(super) fn get_mut(&mut self, number: InodeNumber) -> Option<&mut State> {
+    pub(crate) fn get_mut(&mut self, number: InodeNumber) -> Option<&mut State> {
         let (group, at) = self.find(number)?;
         Some(&mut self.groups[group][at].1)
     }
@@ -84,17 +84,17 @@ impl States {
     }
 
     /// What a number stands for.
-    pub(super) fn usage(&self, number: InodeNumber) -> Use {
+    pub(crate) fn usage(&self, number: InodeNumber) -> Use {
         self.get(number).map_or(Use::None, |state| state.usage)
     }
 
     /// Its type.
-    pub(super) fn kind(&self, number: InodeNumber) -> Option<FileType> {
+    pub(crate) fn kind(&self, number: InodeNumber) -> Option<FileType> {
         self.get(number)?.kind
     }
 
     /// All inodes in use, in order.
-    pub(super) fn used(&self) -> impl Iterator<Item = (InodeNumber, &State)> {
+    pub(crate) fn used(&self) -> impl Iterator<Item = (InodeNumber, &State)> {
         let layout = self.layout;
         self.groups
             .iter()

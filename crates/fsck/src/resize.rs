@@ -9,9 +9,9 @@ use extant_ondisk::ext4::{
 };
 use extant_space::Result;
 
-use super::Check;
-use super::findings::{FindingKind, Place};
-use super::states::Use;
+use crate::checker::Check;
+use crate::findings::{FindingKind, Place};
+use crate::states::Use;
 
 /// The double indirect block's place in `i_block`.
 const DOUBLE: u32 = 13;
@@ -26,14 +26,14 @@ enum Verdict {
 
 impl Check<'_> {
     /// Whether there is one. With `meta_bg`, descriptors have no place to grow to.
-    pub(super) fn has_resize_inode(&self) -> bool {
+    pub(crate) fn has_resize_inode(&self) -> bool {
         let features = self.volume.superblock().features();
         features.compat.contains(Compat::RESIZE_INODE)
             && !features.incompat.contains(Incompat::META_BG)
     }
 
     /// After the scan: the inode must be there.
-    pub(super) fn check_resize_inode_is_there(&mut self) {
+    pub(crate) fn check_resize_inode_is_there(&mut self) {
         if self.has_resize_inode() && self.states.usage(InodeNumber::RESIZE) != Use::Own {
             let place = Place::inode(InodeNumber::RESIZE);
             let words = "the inode is not in use";
@@ -42,7 +42,7 @@ impl Check<'_> {
     }
 
     /// Validates the inode.
-    pub(super) fn check_resize_inode(&mut self, inode: &Inode) -> Result<()> {
+    pub(crate) fn check_resize_inode(&mut self, inode: &Inode) -> Result<()> {
         let layout = *self.volume.layout();
         let place = Place::inode(InodeNumber::RESIZE);
         let numbers = inode.block_area();
@@ -75,7 +75,7 @@ impl Check<'_> {
                 blocks += 1 + self.check_copies(expected, &groups)?;
             }
         }
-        self.judge_block_count(InodeNumber::RESIZE, inode, blocks);
+        self.check_block_count(InodeNumber::RESIZE, inode, blocks);
         Ok(())
     }
 

@@ -6,9 +6,10 @@ use extant_ondisk::ext4::inode::FileType;
 use extant_ondisk::ext4::{GroupDescriptor, GroupNumber, PhysicalBlock};
 use extant_space::Result;
 
-use super::findings::{FindingKind, Place};
-use super::volume::{Group, Places};
-use super::{Check, Step, Totals};
+use crate::checker::{Check, Step};
+use crate::findings::{FindingKind, Place};
+use crate::options::Totals;
+use crate::volume::{Group, Places};
 
 const BITS: u32 = u64::BITS;
 
@@ -21,7 +22,7 @@ struct Expected {
 
 impl Check<'_> {
     /// Compares all groups, and their totals with the superblock.
-    pub(super) fn check_bitmaps(&mut self, totals: Totals) -> Result<()> {
+    pub(crate) fn check_bitmaps(&mut self, totals: Totals) -> Result<()> {
         let (mut free_blocks, mut free_inodes) = (0, 0);
         let nothing = vec![0; self.volume.layout().blocks_per_group().div_ceil(BITS) as usize];
         for group in self.volume.groups() {

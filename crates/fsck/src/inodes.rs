@@ -11,11 +11,11 @@ use extant_ondisk::ext4::{
 };
 use extant_space::Result;
 
-use super::Check;
-use super::file_blocks::{FileBlocks, Keep};
-use super::findings::{FindingKind, Place};
-use super::mapping::{Shape, walk};
-use super::states::{State, Use};
+use crate::checker::{Check, Step};
+use crate::file_blocks::{FileBlocks, Keep};
+use crate::findings::{FindingKind, Place};
+use crate::mapping::{Shape, walk};
+use crate::states::{State, Use};
 
 /// How much of a table is read at once.
 const CHUNK_BYTES: u32 = 256 << 10;
@@ -26,10 +26,10 @@ const LARGE_BYTES: u64 = 1 << 31;
 
 impl Check<'_> {
     /// Validates all inodes.
-    pub(super) fn scan_inodes(&mut self) -> Result<()> {
+    pub(crate) fn scan_inodes(&mut self) -> Result<()> {
         let zeros = vec![0; self.volume.layout().inode_bytes().into()];
         for group in self.volume.groups() {
-            self.advance(super::Step::Inodes, group)?;
+            self.advance(Step::Inodes, group)?;
             let inodes = self.volume.inodes_in_use_max(group);
             self.scan_table(group, inodes, &zeros)?;
         }
@@ -100,7 +100,7 @@ impl Check<'_> {
                 return Ok(());
             };
             self.counts.add_file(kind);
-            self.judge_type(number, &inode, kind);
+            self.check_type(number, &inode, kind);
         }
         self.judge_fields(number, &inode);
         let blocks_of_attributes = self.check_attributes(number, bytes, &inode)?;
@@ -324,13 +324,13 @@ impl Check<'_> {
         }
         // Reserved inodes that are not files are not counted.
         if number != BAD_BLOCKS {
-            self.judge_block_count(number, inode, taken);
+            self.check_block_count(number, inode, taken);
         }
         match kind {
             Some(FileType::Directory) => self.add_directory(number, inode, summary),
             Some(FileType::Regular) if is_inline => {}
             Some(FileType::Regular) => {
-                self.judge_size(number, inode, usage, summary.last_written);
+                self.check_size(number, inode, usage, summary.last_written);
                 if self.journal_inode() == Some(number) {
                     self.check_journal(number, &summary.runs)?;
                 }
@@ -353,20 +353,9 @@ impl Check<'_> {
         }
     }
 
-    pub(super) fn judge_block_count(&mut self, number: InodeNumber, inode: &Inode, blocks: u64) {
-        let layout = self.volume.layout();
-        let expected = blocks << (layout.block_bits() - 9);
-        let stored = inode.sectors(layout);
-        if stored != expected {
-            let words = format_args!("i_blocks is {stored}, not {expected}");
-            self.findings
-                .add(FindingKind::BlockCount, Place::inode(number), words);
-        }
-    }
-
     /// Blocks past the end are allowed if they are not written, and one block more: what follows
     /// the last byte is free to be there before the size is.
-    fn judge_size(
+    fn check_size(
         &mut self,
         number: InodeNumber,
         inode: &Inode,

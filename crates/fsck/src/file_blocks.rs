@@ -6,13 +6,13 @@ use extant_ondisk::ext4::layout::Mapping;
 use extant_ondisk::ext4::{Inode, InodeNumber, PhysicalBlock};
 use extant_space::Error;
 
-use super::claims::Claims;
-use super::findings::{FindingKind, Findings, Place};
-use super::mapping::{Run, Visit, Visitor};
+use crate::claims::Claims;
+use crate::findings::{FindingKind, Findings, Place};
+use crate::mapping::{Run, Visit, Visitor};
 
 /// Whether runs are needed after the walk.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Keep {
+pub(crate) enum Keep {
     /// All of them, joined where they can be.
     Runs,
     /// None.
@@ -20,15 +20,15 @@ pub(super) enum Keep {
 }
 
 /// Claims the blocks of a file.
-pub(super) struct FileBlocks<'c> {
+pub(crate) struct FileBlocks<'c> {
     place: Place,
     mapping: Mapping,
     claims: &'c mut Claims,
     findings: &'c mut Findings,
     reread_left: &'c mut u64,
-    pub(super) keep: Keep,
+    pub(crate) keep: Keep,
     /// Files may have data blocks in common (`shared_blocks`).
-    pub(super) shares_data: bool,
+    pub(crate) shares_data: bool,
     /// The last run, to see whether the next one continues it.
     last: Option<Run>,
     /// The last block on the device, also of the map itself where that is block by block.
@@ -38,23 +38,23 @@ pub(super) struct FileBlocks<'c> {
 
 /// What is known after the walk.
 #[derive(Default)]
-pub(super) struct Summary {
+pub(crate) struct Summary {
     /// Blocks of data and of the map.
-    pub(super) blocks: u64,
+    pub(crate) blocks: u64,
     /// Extents of a tree; else runs of consecutive blocks.
-    pub(super) extents: u64,
+    pub(crate) extents: u64,
     /// Whether a block does not follow the one before it.
-    pub(super) is_scattered: bool,
+    pub(crate) is_scattered: bool,
     /// The last block in the file that there is.
-    pub(super) last: Option<u64>,
+    pub(crate) last: Option<u64>,
     /// The last one that holds data.
-    pub(super) last_written: Option<u64>,
+    pub(crate) last_written: Option<u64>,
     /// The runs, if they are kept.
-    pub(super) runs: Vec<Run>,
+    pub(crate) runs: Vec<Run>,
 }
 
 impl<'c> FileBlocks<'c> {
-    pub(super) fn new(
+    pub(crate) fn new(
         number: InodeNumber,
         inode: &Inode,
         claims: &'c mut Claims,
@@ -79,7 +79,7 @@ impl<'c> FileBlocks<'c> {
         }
     }
 
-    pub(super) fn into_summary(self) -> Summary {
+    pub(crate) fn into_summary(self) -> Summary {
         self.summary
     }
 

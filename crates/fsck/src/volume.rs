@@ -10,12 +10,13 @@ use extant_blockdev::Device;
 use extant_ondisk::ext4::directory::DirectoryFormat;
 use extant_ondisk::ext4::group_descriptor::GroupFlags;
 use extant_ondisk::ext4::{
-    GroupDescriptor, GroupNumber, Inode, InodeNumber, Layout, PhysicalBlock, Seed, Superblock,
+    GroupDescriptor, GroupNumber, Incompat, Inode, InodeNumber, Layout, PhysicalBlock, Seed,
+    Superblock,
 };
 use extant_space::{ByteRange, CancelToken, Result};
 
 /// What the check reads from.
-pub(super) struct Volume<'a> {
+pub(crate) struct Volume<'a> {
     device: &'a dyn Device,
     superblock: Superblock,
     groups: Vec<Group>,
@@ -23,23 +24,23 @@ pub(super) struct Volume<'a> {
 }
 
 /// A group as its descriptor has it.
-pub(super) struct Group {
+pub(crate) struct Group {
     /// The descriptor, which need not be right.
-    pub(super) descriptor: GroupDescriptor,
+    pub(crate) descriptor: GroupDescriptor,
     /// Whether bitmaps and inode table can be found.
-    pub(super) places: Places,
+    pub(crate) places: Places,
 }
 
 /// Whether the target of a descriptor field is inside the file system.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Places {
+pub(crate) enum Places {
     Known,
     Unknown,
 }
 
 impl<'a> Volume<'a> {
     /// A volume whose descriptors are not known yet.
-    pub(super) fn new(
+    pub(crate) fn new(
         device: &'a dyn Device,
         superblock: Superblock,
         cancel: &'a CancelToken,
@@ -53,36 +54,42 @@ impl<'a> Volume<'a> {
     }
 
     /// Adds the next group.
-    pub(super) fn push_group(&mut self, group: Group) {
+    pub(crate) fn push_group(&mut self, group: Group) {
         self.groups.push(group);
     }
 
-    pub(super) fn superblock(&self) -> &Superblock {
+    pub(crate) fn superblock(&self) -> &Superblock {
         &self.superblock
     }
 
-    pub(super) fn layout(&self) -> &Layout {
+    /// Whether the journal holds transactions to replay.
+    pub(crate) fn needs_recovery(&self) -> bool {
+        let features = self.superblock.features();
+        features.incompat.contains(Incompat::RECOVER)
+    }
+
+    pub(crate) fn layout(&self) -> &Layout {
         self.superblock.layout()
     }
 
-    pub(super) fn seed(&self) -> Option<Seed> {
+    pub(crate) fn seed(&self) -> Option<Seed> {
         self.superblock.seed()
     }
 
-    pub(super) fn directory_format(&self) -> DirectoryFormat {
+    pub(crate) fn directory_format(&self) -> DirectoryFormat {
         DirectoryFormat::of(&self.superblock)
     }
 
-    pub(super) fn group(&self, group: GroupNumber) -> &Group {
+    pub(crate) fn group(&self, group: GroupNumber) -> &Group {
         &self.groups[group.0 as usize]
     }
 
-    pub(super) fn groups(&self) -> impl Iterator<Item = GroupNumber> + use<> {
+    pub(crate) fn groups(&self) -> impl Iterator<Item = GroupNumber> + use<> {
         (0..self.layout().groups()).map(GroupNumber)
     }
 
     /// Inodes at the start of the group's table that can have been used.
-    pub(super) fn inodes_in_use_max(&self, group: GroupNumber) -> u32 {
+    pub(crate) fn inodes_in_use_max(&self, group: GroupNumber) -> u32 {
         let layout = self.layout();
         let Group { descriptor, places } = self.group(group);
         let flags = descriptor.flags(layout);
@@ -99,7 +106,7 @@ impl<'a> Volume<'a> {
 
     /// The block of an inode's table that holds the inode, and its first byte there. `None`
     /// where the table ends before it.
-    pub(super) fn inode_place(&self, number: InodeNumber) -> Option<(PhysicalBlock, usize)> {
+    pub(crate) fn inode_place(&self, number: InodeNumber) -> Option<(PhysicalBlock, usize)> {
         let place = self.layout().locate_inode(number).ok()?;
         if place.index >= self.inodes_in_use_max(place.group) {
             return None;
@@ -110,7 +117,7 @@ impl<'a> Volume<'a> {
     }
 
     /// One inode, unvalidated; `None` if there is none.
-    pub(super) fn inode(&self, number: InodeNumber) -> Result<Option<Inode>> {
+    pub(crate) fn inode(&self, number: InodeNumber) -> Result<Option<Inode>> {
         let Some((block, byte)) = self.inode_place(number) else {
             return Ok(None);
         };
@@ -119,12 +126,12 @@ impl<'a> Volume<'a> {
     }
 
     /// The bytes of one block.
-    pub(super) fn block(&self, block: PhysicalBlock) -> Result<Vec<u8>> {
+    pub(crate) fn block(&self, block: PhysicalBlock) -> Result<Vec<u8>> {
         self.blocks(block, 1)
     }
 
     /// Some bytes of one block.
-    pub(super) fn part(&self, block: PhysicalBlock, part: Range<usize>) -> Result<Vec<u8>> {
+    pub(crate) fn part(&self, block: PhysicalBlock, part: Range<usize>) -> Result<Vec<u8>> {
         self.cancel.check()?;
         let start = self.layout().bytes_of(block).start();
         read(
@@ -134,7 +141,7 @@ impl<'a> Volume<'a> {
     }
 
     /// The bytes of consecutive blocks.
-    pub(super) fn blocks(&self, first: PhysicalBlock, blocks: u32) -> Result<Vec<u8>> {
+    pub(crate) fn blocks(&self, first: PhysicalBlock, blocks: u32) -> Result<Vec<u8>> {
         self.cancel.check()?;
         let last = PhysicalBlock(first.0 + u64::from(blocks) - 1);
         let start = self.layout().bytes_of(first).start();
@@ -144,7 +151,7 @@ impl<'a> Volume<'a> {
 }
 
 /// Any bytes of a device, also of one whose logical blocks are larger than the file system's.
-pub(super) fn read(device: &dyn Device, range: ByteRange) -> Result<Vec<u8>> {
+pub(crate) fn read(device: &dyn Device, range: ByteRange) -> Result<Vec<u8>> {
     let unit = u64::from(device.geometry().logical_block);
     let start = range.start() / unit * unit;
     let end = range.end().next_multiple_of(unit);

@@ -1,0 +1,21 @@
+//! A directory as the scan of the inodes leaves it.
+
+use extant_ondisk::ext4::{InodeNumber, InodeSeed};
+
+use crate::mapping::Run;
+
+/// A directory.
+pub(crate) struct Directory {
+    pub(crate) number: InodeNumber,
+    /// The directory that has an entry for it.
+    pub(crate) parent: Option<InodeNumber>,
+    /// What its `..` names.
+    pub(crate) dot_dot: Option<InodeNumber>,
+    pub(crate) seed: Option<InodeSeed>,
+    pub(crate) is_indexed: bool,
+    /// Names are hashed as what they are without upper and lower case, which is not known here.
+    pub(crate) is_casefolded: bool,
+    /// An orphan without links: what is in it goes with it, and it is not read.
+    pub(crate) is_deleted: bool,
+    pub(crate) runs: Vec<Run>,
+}
