@@ -236,11 +236,6 @@ impl<C: Client> Transactions<C> {
         self.shared.last_durable()
     }
 
-    /// Has the transaction committed soon, if it is running, and does not wait.
-    pub fn request_commit(&self, transaction: TransactionId) {
-        self.shared.request(transaction);
-    }
-
     /// The last transaction that is durable; `None` before the first.
     pub fn last_committed(&self) -> Option<TransactionId> {
         self.shared.last_committed()

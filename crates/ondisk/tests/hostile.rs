@@ -249,7 +249,6 @@ proptest! {
         prop_assert!(orphan::orphans(&block, &layout).count() <= orphan::slots(1024));
         if let Ok(mmp) = Mmp::parse(&block, None) {
             mmp.state();
-            mmp.node_name();
         }
     }
 

@@ -253,16 +253,18 @@ fn transactions_dropped_without_an_end_leave_what_a_crash_leaves() {
 fn handle_may_wait_for_the_transaction_before_its_own() {
     let transactions = begin(device(BLOCKS), NEVER);
     let (_, before) = change(&transactions, 1).unwrap();
-    transactions.request_commit(before);
-    let handle = loop {
-        let handle = transactions.start(2).unwrap();
-        if handle.transaction() > before {
-            break handle;
-        }
+    thread::scope(|scope| {
+        scope.spawn(|| transactions.commit(before).unwrap());
+        let handle = loop {
+            let handle = transactions.start(2).unwrap();
+            if handle.transaction() > before {
+                break handle;
+            }
+            drop(handle);
+            thread::yield_now();
+        };
+        transactions.commit(before).unwrap();
         drop(handle);
-        thread::yield_now();
-    };
-    transactions.commit(before).unwrap();
+    });
     assert!(transactions.journal().unwrap().next_sequence().is_some());
-    drop(handle);
 }

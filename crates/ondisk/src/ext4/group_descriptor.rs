@@ -181,7 +181,8 @@ impl GroupDescriptor {
     }
 
     /// Sets the places of the bitmaps and of the inode table.
-    pub fn set_places(
+    #[cfg(test)]
+    fn set_places(
         &mut self,
         block_bitmap: PhysicalBlock,
         inode_bitmap: PhysicalBlock,

@@ -173,16 +173,6 @@ impl Inode {
         self.extra
     }
 
-    /// Makes room for more fields. The caller moves what attributes are in the way.
-    ///
-    /// # Panics
-    /// When `bytes` is no multiple of 4 or less than there are.
-    pub fn grow_extra_isize(&mut self, bytes: u16) {
-        assert!(bytes.is_multiple_of(4) && bytes >= self.extra);
-        self.raw.i_extra_isize.set(bytes);
-        self.extra = bytes;
-    }
-
     /// Type and permissions.
     pub fn mode(&self) -> Mode {
         Mode(self.raw.i_mode.get())

@@ -83,13 +83,6 @@ impl Mmp {
         }
     }
 
-    /// The machine that wrote it last.
-    pub fn node_name(&self) -> &[u8] {
-        let name = &self.raw.mmp_nodename;
-        let end = name.iter().position(|&byte| byte == 0);
-        &name[..end.unwrap_or(name.len())]
-    }
-
     /// The fields as they are.
     pub fn raw(&self) -> &RawMmp {
         &self.raw

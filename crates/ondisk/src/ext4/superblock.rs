@@ -24,7 +24,7 @@ use extant_space::Result;
 use zerocopy::{FromBytes, IntoBytes};
 
 pub use raw::RawSuperblock;
-pub use values::{CreatorOs, ErrorPolicy, JournalPlace, RecordedError, State, SuperblockFlags};
+pub use values::{ErrorPolicy, JournalPlace, RecordedError, State, SuperblockFlags};
 
 use super::directory::{HashKind, HashSeed, HashVersion, unknown_hash};
 use super::{Compat, Features, InodeNumber, Layout, RoCompat, Seed};
@@ -97,15 +97,6 @@ impl Superblock {
         if self.features().has_metadata_checksums() {
             sectors::fit(&mut self.raw, &older.raw);
         }
-    }
-
-    /// The copy that belongs into `group`.
-    pub fn backup_for(&self, group: super::GroupNumber) -> Self {
-        let mut copy = self.clone();
-        // The low 16 bits of a group's number, as in mke2fs.
-        copy.edit(|raw| raw.s_block_group_nr.set(group.0 as u16))
-            .expect("the number of the group is not checked");
-        copy
     }
 
     /// Where things are.
@@ -193,11 +184,6 @@ impl Superblock {
             .expect("fields of errors are not checked");
     }
 
-    /// The system that made it; it decides what some fields of inodes mean.
-    pub fn creator_os(&self) -> CreatorOs {
-        CreatorOs::from_raw(self.raw.s_creator_os.get())
-    }
-
     /// Where the journal is; `None` without one.
     pub fn journal(&self) -> Option<JournalPlace> {
         self.features()
@@ -275,16 +261,6 @@ impl Superblock {
             wanted if wanted > room || wanted % 4 != 0 => usual,
             wanted => wanted,
         }
-    }
-
-    /// Blocks per disk of a striped device, `None` where nothing is known.
-    pub fn stride_blocks(&self) -> Option<u16> {
-        Some(self.raw.s_raid_stride.get()).filter(|&blocks| blocks > 0)
-    }
-
-    /// Blocks of a whole stripe, `None` where nothing is known.
-    pub fn stripe_blocks(&self) -> Option<u32> {
-        Some(self.raw.s_raid_stripe_width.get()).filter(|&blocks| blocks > 0)
     }
 
     fn wide(&self, low: zerocopy::little_endian::U32, high: zerocopy::little_endian::U32) -> u64 {

@@ -55,24 +55,6 @@ impl ErrorPolicy {
     }
 }
 
-/// `s_creator_os`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CreatorOs {
-    /// Linux, which all fields of inodes are read as.
-    Linux,
-    /// Another one, by its number: 1 Hurd, 2 Masix, 3 FreeBSD, 4 Lites.
-    Other(u32),
-}
-
-impl CreatorOs {
-    pub(super) fn from_raw(value: u32) -> Self {
-        match value {
-            0 => Self::Linux,
-            other => Self::Other(other),
-        }
-    }
-}
-
 /// Where the journal of a file system is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalPlace {
@@ -224,8 +206,6 @@ mod tests {
     fn fixture_says_what_mke2fs_was_told() {
         let superblock = fixture();
         assert_eq!(superblock.volume_name(), b"fixture");
-        assert_eq!(superblock.stride_blocks(), Some(16));
-        assert_eq!(superblock.stripe_blocks(), Some(64));
         assert_eq!(
             superblock.journal(),
             Some(JournalPlace::Inode(InodeNumber(8)))
@@ -233,7 +213,6 @@ mod tests {
         assert_eq!(superblock.orphan_file(), Some(InodeNumber(12)));
         assert_eq!(superblock.last_orphan(), None);
         assert_eq!(superblock.error_policy(), ErrorPolicy::Continue);
-        assert_eq!(superblock.creator_os(), CreatorOs::Linux);
         assert_eq!(superblock.extra_isize_for_new_inodes(), 32);
         let (_, journal_bytes) = superblock.journal_backup().unwrap();
         assert_eq!(journal_bytes % 4096, 0);

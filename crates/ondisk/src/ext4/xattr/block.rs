@@ -67,18 +67,6 @@ impl<'a> XattrBlock<'a> {
         let list = self.attributes.list.iter();
         hash::of_block(list.map(|attribute| attribute.hash))
     }
-
-    /// Whether two blocks may be one: the same names and values.
-    pub fn is_same_as(&self, other: &XattrBlock<'_>) -> bool {
-        let list = |block: &XattrBlock<'_>| {
-            let mut list = block.attributes.clone().into_owned().list;
-            list.sort_by(|one, two| one.name.cmp(&two.name));
-            list.into_iter()
-                .map(|attribute| (attribute.name, attribute.value))
-                .collect::<Vec<_>>()
-        };
-        list(self) == list(other)
-    }
 }
 
 impl Attributes<'_> {

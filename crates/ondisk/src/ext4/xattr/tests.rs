@@ -60,21 +60,6 @@ fn block_reads_back_sorted_by_number_length_and_name() {
 }
 
 #[test]
-fn blocks_with_the_same_list_in_another_order_are_the_same() {
-    let one = block();
-    let mut other = list();
-    assert!(other.remove(&name("user.two")));
-    other.set(name("user.two"), &b"22222"[..]);
-    let mut two = vec![0; 1024];
-    other.write_block(&mut two, 1, PLACE, seed()).unwrap();
-    let one = XattrBlock::parse(&one, PLACE, seed()).unwrap();
-    assert!(one.is_same_as(&XattrBlock::parse(&two, PLACE, seed()).unwrap()));
-    other.set(name("user.two"), &b"22223"[..]);
-    other.write_block(&mut two, 1, PLACE, seed()).unwrap();
-    assert!(!one.is_same_as(&XattrBlock::parse(&two, PLACE, seed()).unwrap()));
-}
-
-#[test]
 fn references_are_counted_under_the_seal() {
     let mut block = block();
     set_references(&mut block, 1024, PLACE, seed());
