@@ -39,7 +39,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, Result, bail};
 use clap::{Parser, Subcommand};
-use extant_mount::IoUring;
+use extant_fuse::options::IoUring;
 use extant_space::ByteSize;
 
 use crate::bench::{Bench, Context, Options};

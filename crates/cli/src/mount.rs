@@ -170,12 +170,12 @@ impl Wish {
             options.add(list)?;
         }
         if args.read_only {
-            options.access = Access::ReadOnly;
+            options.set_read_only();
         }
         if args.read_write {
             options.add("rw")?;
         }
-        options.threads = args.threads.or(options.threads);
+        options.fuse.threads = args.threads.or(options.fuse.threads);
         options.assign = args.assign.map_or(options.assign, Into::into);
         Ok(Self {
             image: args.image.clone(),
@@ -196,7 +196,7 @@ impl Wish {
             .map(OsString::from)
             .into();
         arguments.push(self.options.to_string().into());
-        if self.on_read_only == OnReadOnly::Fail && self.options.access == Access::ReadWrite {
+        if self.on_read_only == OnReadOnly::Fail && self.options.access() == Access::ReadWrite {
             arguments.push("--read-write".into());
         }
         if self.style == Style::Json {

@@ -13,8 +13,8 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
+use extant_fuse::Busy;
 use extant_image::hold::mounts_of;
-use extant_mount::Busy;
 use extant_ondisk::ext4::Incompat;
 use extant_space::{CancelToken, Error, ErrorKind, Result};
 use extant_sys::mounted;
@@ -66,7 +66,7 @@ pub fn umount(args: &UmountArgs, cancel: &CancelToken) -> Result<()> {
     } else {
         Busy::Refuse
     };
-    extant_mount::unmount(&mount.point, busy).map_err(|error| match error.kind() {
+    extant_fuse::unmount(&mount.point, busy).map_err(|error| match error.kind() {
         ErrorKind::InUse => error.advice("see who with fuser -vm, or take --lazy"),
         _ => error,
     })?;

@@ -1,4 +1,4 @@
-//! The ext4 engine as a file system that the kernel asks: [`Operations`](crate::Operations) on a
+//! The ext4 engine as a file system that the kernel asks: [`Operations`](extant_fuse::Operations) on a
 //! [`Filesystem`].
 //!
 //! Model: a node number is an inode number, but for the root, which is 1 for the kernel and 2 on
@@ -45,12 +45,13 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicBool;
 
 use extant_ext4::{AccessTime, Filesystem, InodeFlags, Node, Options};
+use extant_fuse::Notifier;
+use extant_fuse::operations::{NodeId, Result};
+use extant_fuse::options::{AccessTimes, WriteCache};
 use extant_space::{Error, SyncMode};
 use rustix::mount::MountFlags;
 
-use crate::Notifier;
-use crate::operations::{NodeId, Result};
-use crate::options::{AccessTimes, MountOptions, WriteCache};
+use crate::options::MountOptions;
 use handles::Directories;
 use nodes::NodeTable;
 
@@ -105,13 +106,13 @@ impl From<&MountOptions> for VolumeOptions {
     fn from(options: &MountOptions) -> Self {
         let at_once = MountFlags::DIRSYNC | MountFlags::SYNCHRONOUS;
         Self {
-            access_times: options.access_times,
+            access_times: options.fuse.access_times,
             owners: Owners {
                 users: IdMap::root_as(options.uid.unwrap_or(0)),
                 groups: IdMap::root_as(options.gid.unwrap_or(0)),
             },
-            write_cache: options.write_cache,
-            names: if options.flags.intersects(at_once) {
+            write_cache: options.fuse.write_cache,
+            names: if options.fuse.flags.intersects(at_once) {
                 NameDurability::AtOnce
             } else {
                 NameDurability::Later
@@ -124,7 +125,7 @@ impl From<&MountOptions> for VolumeOptions {
 pub fn filesystem_options(options: &MountOptions) -> Options {
     let default = Options::default();
     Options {
-        access: options.access,
+        access: options.access(),
         on_error: options.on_error,
         commit_interval: options.commit_interval.unwrap_or(default.commit_interval),
         discard: options.discard,
@@ -135,7 +136,7 @@ pub fn filesystem_options(options: &MountOptions) -> Options {
 }
 
 impl Volume {
-    /// A volume over a file system. [`Operations::destroy`](crate::Operations::destroy) closes it.
+    /// A volume over a file system. [`Operations::destroy`](extant_fuse::Operations::destroy) closes it.
     ///
     /// # Errors
     /// `Corrupt` when there is no root.

@@ -8,11 +8,10 @@
 //! | [`direct`] | direct I/O: its alignment, on and off |
 //! | [`disk`] | the queue of a disk in sysfs |
 //! | [`extents`], [`fiemap`] | the extent map of a file |
-//! | [`fuse_ring`] | requests of FUSE through io_uring |
 //! | [`identity`] | whether two paths lead to the same file or disk |
 //! | [`inherited`] | descriptors that a process was started with |
 //! | [`loop_device`] | which loop device has a file as its backing file |
-//! | [`mounted`] | control calls of a mount of Extant |
+//! | [`mounted`] | ioctls of a mount of Extant |
 //! | [`mounts`] | the kernel's tables of mounts |
 //! | [`range_lock`] | open file description locks (OFD), as QEMU uses them |
 //! | [`ring`] | many calls at a time through io_uring |
@@ -29,7 +28,6 @@ pub mod direct;
 pub mod disk;
 pub mod extents;
 pub mod fiemap;
-pub mod fuse_ring;
 pub mod identity;
 pub mod inherited;
 pub mod loop_device;

@@ -55,7 +55,8 @@ pub const LAYERS: &[Layer] = &[
         &["extant-blockdev", "extant-hostfs", "extant-ondisk"],
     ),
     layer("extant-pool", &["extant-ext4", "extant-image"]),
-    layer("extant-mount", &["extant-ext4"]),
+    layer("extant-fuse", &["extant-sys"]),
+    layer("extant-mount", &["extant-ext4", "extant-fuse"]),
     layer("extant-export", &["extant-blockdev"]),
     layer("extant-capi", &["extant-hostfs"]),
     layer(

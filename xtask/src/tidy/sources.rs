@@ -10,8 +10,9 @@ use super::tree::Tree;
 /// Names that say nothing about what is inside.
 const EMPTY_NAMES: [&str; 4] = ["util", "utils", "misc", "helpers"];
 /// Crates whose files at the border to the system, or to C, may hold `unsafe`.
-const UNSAFE_CRATES: [&str; 4] = [
+const UNSAFE_CRATES: [&str; 5] = [
     "crates/sys/",
+    "crates/fuse/",
     "crates/hostfs/",
     "crates/capi/",
     "crates/bench/",

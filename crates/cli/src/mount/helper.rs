@@ -151,7 +151,8 @@ impl MountHelper {
             if self.fake {
                 Ok(())
             } else {
-                extant_mount::remount(&directory, &MountOptions::for_remount(&list))
+                let options = extant_fuse::MountOptions::for_remount(&list);
+                extant_fuse::remount(&directory, &options)
             }
         };
         Some(remount())

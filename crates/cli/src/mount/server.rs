@@ -15,8 +15,9 @@ use std::thread;
 
 use extant_blockdev::{HostAccess, HostOptions};
 use extant_ext4::{Access, Filesystem};
+use extant_fuse::{Session, Unmounter};
+use extant_mount::MountOptions;
 use extant_mount::volume::{Volume, VolumeOptions, filesystem_options};
-use extant_mount::{MountOptions, Session, Unmounter};
 use extant_space::{CancelToken, Error, ErrorKind, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -82,12 +83,12 @@ fn check_directory(directory: &Path) -> Result<()> {
 fn open(wish: &Wish, options: &mut MountOptions) -> Result<Filesystem> {
     let path = &wish.image;
     let opened = match open_with(path, options) {
-        Err(error) if may_fall_back(wish, options.access, &error) => {
+        Err(error) if may_fall_back(wish, options.access(), &error) => {
             let why = match error.kind() {
                 ErrorKind::Unsupported => error.to_string(),
                 kind => kind.description().to_owned(),
             };
-            options.access = Access::ReadOnly;
+            options.set_read_only();
             let opened = open_with(path, options).map_err(|error| error.at(path))?;
             eprintln!(
                 "extant: {}: cannot be written ({why}), mounted read-only",
@@ -98,10 +99,10 @@ fn open(wish: &Wish, options: &mut MountOptions) -> Result<Filesystem> {
         opened => opened,
     };
     let filesystem = opened.map_err(|error| error.at(path))?;
-    if options.source.is_none() {
+    if options.fuse.source.is_none() {
         // By its full name, so that it is found again: from where it is mounted to what is mounted.
         let full = fs::canonicalize(path).map_err(|error| Error::from(error).at(path))?;
-        options.source = Some(full.to_string_lossy().into_owned());
+        options.fuse.source = Some(full.to_string_lossy().into_owned());
     }
     let owner = filesystem.root().map(|root| root.attributes().uid);
     let (user, group) = (rustix::process::geteuid(), rustix::process::getegid());
@@ -111,7 +112,7 @@ fn open(wish: &Wish, options: &mut MountOptions) -> Result<Filesystem> {
 }
 
 fn open_with(path: &Path, options: &MountOptions) -> Result<Filesystem> {
-    let access = match options.access {
+    let access = match options.access() {
         Access::ReadOnly => HostAccess::ReadOnly,
         Access::ReadWrite => HostAccess::ReadWrite,
     };
@@ -156,12 +157,12 @@ fn begin(
     let signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
         .map_err(|error| Error::from(error).during("catch signals"))?;
     cancel.check()?;
-    let session = Session::mount(Arc::new(volume), &wish.directory, options)?;
+    let session = Session::mount(Arc::new(volume), &wish.directory, &options.fuse)?;
     let ready = Ready {
         event: "mounted",
         mountpoint: session.directory().to_string_lossy().into_owned(),
         image: wish.image.to_string_lossy().into_owned(),
-        access: match options.access {
+        access: match options.access() {
             Access::ReadOnly => "read-only",
             Access::ReadWrite => "read-write",
         },

@@ -171,7 +171,7 @@ impl Stand {
 impl Drop for Stand {
     fn drop(&mut self) {
         while let Some(mount) = self.seen() {
-            if extant_mount::unmount(&mount.point, extant_mount::Busy::Detach).is_err() {
+            if extant_fuse::unmount(&mount.point, extant_fuse::Busy::Detach).is_err() {
                 break;
             }
         }

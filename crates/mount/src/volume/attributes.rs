@@ -8,7 +8,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::Volume;
 use super::nodes::Entry;
-use crate::operations::{
+use extant_fuse::operations::{
     AttributeChange, Attributes, Caller, NodeId, Request, Result, SetTime, Statistics, Timestamp,
 };
 

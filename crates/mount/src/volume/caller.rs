@@ -6,7 +6,7 @@
 
 use std::fs;
 
-use crate::operations::Caller;
+use extant_fuse::operations::Caller;
 
 const UNLIMITED: u64 = u64::MAX;
 

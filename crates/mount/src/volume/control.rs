@@ -31,8 +31,8 @@ use super::shutdown::SHUTDOWN;
 use super::space::range_of;
 use super::trim::{self, TrimRange};
 use crate::ioctl::{self, ExtentsPage, MappedExtent, Probe};
-use crate::operations::{Caller, FileKind, Ioctl, IoctlAnswer, NodeId, Request, Result};
-use crate::options::WriteCache;
+use extant_fuse::operations::{Caller, FileKind, Ioctl, IoctlReply, NodeId, Request, Result};
+use extant_fuse::options::WriteCache;
 
 // The sizes are those of the numbers, which say `long`; the flags themselves have 4 bytes.
 const GET_FLAGS: u32 = opcode::read::<u64>(b'f', 1) as u32;
@@ -64,7 +64,7 @@ impl Volume {
         node: NodeId,
         ioctl: &Ioctl<'_>,
         output: &mut [u8],
-    ) -> Result<IoctlAnswer> {
+    ) -> Result<IoctlReply> {
         let known = self.nodes.get(node)?;
         match ioctl.command {
             GET_FLAGS => {
@@ -287,10 +287,10 @@ fn parse<T: FromBytes>(input: &[u8]) -> Result<T> {
 
 /// Gives out what there is room for: callers say less than a number where it says more than there
 /// is.
-fn answer(bytes: &[u8], output: &mut [u8]) -> Result<IoctlAnswer> {
+fn answer(bytes: &[u8], output: &mut [u8]) -> Result<IoctlReply> {
     let length = bytes.len().min(output.len());
     output[..length].copy_from_slice(&bytes[..length]);
-    Ok(IoctlAnswer {
+    Ok(IoctlReply {
         result: 0,
         output_length: length,
     })

@@ -8,7 +8,7 @@ use rustix::io::Errno;
 use super::Volume;
 use super::handles::FileHandle;
 use super::nodes::Entry;
-use crate::operations::{
+use extant_fuse::operations::{
     Copy, Handle, NodeId, Opened, OpenedFlags, Privileges, Read, ReadOrigin, Request, Result,
     SyncScope, Write, WriteOrigin,
 };

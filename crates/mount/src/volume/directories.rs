@@ -12,7 +12,7 @@ use extant_ext4::{FileType, Node};
 use super::Volume;
 use super::attributes::type_bits;
 use super::handles::{LastName, lock};
-use crate::operations::{DirectorySink, Handle, Listed, NodeId, Opened, OpenedFlags, Result};
+use extant_fuse::operations::{DirectorySink, Handle, Listed, NodeId, Opened, OpenedFlags, Result};
 
 /// Names of a batch: those of a block of names, or a few.
 const BATCH: usize = 512;

@@ -4,7 +4,7 @@ use extant_space::{Error, ErrorKind};
 use rustix::io::Errno;
 
 use super::Volume;
-use crate::operations::Result;
+use extant_fuse::operations::Result;
 
 /// The number that a program gets for an error.
 pub fn errno(error: &Error) -> Errno {

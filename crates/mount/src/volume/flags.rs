@@ -5,7 +5,7 @@ use extant_ext4::InodeFlags;
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-use crate::operations::Result;
+use extant_fuse::operations::Result;
 
 /// The bits of `fsx_xflags` that ext4 knows, and what they stand for.
 const BITS: [(u32, InodeFlags); 6] = [

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bitflags::bitflags;
 use rustix::fs::OFlags;
 
-use crate::operations::Handle;
+use extant_fuse::operations::Handle;
 
 bitflags! {
     /// How a file was opened.

@@ -10,7 +10,9 @@ use rustix::io::Errno;
 use super::Volume;
 use super::data::opened;
 use super::nodes::Entry as Known;
-use crate::operations::{Caller, Entry, NewNode, NodeId, Opened, Privileges, Request, Result};
+use extant_fuse::operations::{
+    Caller, Entry, NewNode, NodeId, Opened, Privileges, Request, Result,
+};
 
 /// Majors and minors that an inode has room for.
 const MAJOR_MAX: u32 = 0xFFF;

@@ -21,7 +21,7 @@ use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use extant_ext4::{File, FileType, Filesystem, InodeNumber, Node};
 use rustix::io::Errno;
 
-use crate::operations::{NodeId, Result};
+use extant_fuse::operations::{NodeId, Result};
 
 const SHARDS: usize = 64;
 /// The first inode that is not reserved.

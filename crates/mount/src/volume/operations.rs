@@ -5,10 +5,10 @@ use rustix::fs::{OFlags, RenameFlags, XattrFlags};
 
 use super::Volume;
 use super::names::kind_of;
-use crate::Notifier;
-use crate::operations::{
+use extant_fuse::Notifier;
+use extant_fuse::operations::{
     AttributeChange, Attributes, Copy, DirectorySink, Entry, Export, Fallocate, Handle, Ioctl,
-    IoctlAnswer, NewNode, NodeId, Opened, Operations, Privileges, Read, Request, Result, Seek,
+    IoctlReply, NewNode, NodeId, Opened, Operations, Privileges, Read, Request, Result, Seek,
     Statistics, SyncScope, Write,
 };
 
@@ -234,7 +234,7 @@ impl Operations for Volume {
         node: NodeId,
         ioctl: &Ioctl<'_>,
         output: &mut [u8],
-    ) -> Result<IoctlAnswer> {
+    ) -> Result<IoctlReply> {
         self.control(request, node, ioctl, output)
     }
 

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::Volume;
 use super::caller::{is_member, is_privileged};
 use super::nodes::{Capability, Entry, number};
-use crate::operations::{Caller, Privileges, Result};
+use extant_fuse::operations::{Caller, Privileges, Result};
 
 const SETUID: u16 = 0o4000;
 const SETGID: u16 = 0o2000;

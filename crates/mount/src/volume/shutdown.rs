@@ -22,7 +22,7 @@ use rustix::ioctl::opcode;
 
 use super::Volume;
 use super::caller::is_privileged;
-use crate::operations::{Caller, Result};
+use extant_fuse::operations::{Caller, Result};
 
 pub(super) const SHUTDOWN: u32 = opcode::read::<u32>(b'X', 125) as u32;
 

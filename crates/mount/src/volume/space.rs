@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use super::Volume;
 use super::nodes::Entry;
 use crate::ioctl;
-use crate::operations::{Caller, Fallocate, NodeId, Request, Result, Seek};
+use extant_fuse::operations::{Caller, Fallocate, NodeId, Request, Result, Seek};
 
 impl Volume {
     pub(super) fn change_space(

@@ -11,7 +11,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use super::Volume;
 use super::caller::is_privileged;
-use crate::operations::{Request, Result};
+use extant_fuse::operations::{Request, Result};
 
 pub(super) const FITRIM: u32 = opcode::read_write::<TrimRange>(b'X', 121) as u32;
 

@@ -11,7 +11,7 @@ use super::Volume;
 use super::caller::is_privileged;
 use super::nodes::Capability;
 use super::privileges::CAPABILITY;
-use crate::operations::{NodeId, Privileges, Request, Result};
+use extant_fuse::operations::{NodeId, Privileges, Request, Result};
 
 const SETGID: u16 = 0o2000;
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";

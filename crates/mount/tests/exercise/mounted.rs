@@ -7,9 +7,10 @@ use std::thread;
 
 use extant_blockdev::MemoryDevice;
 use extant_ext4::Filesystem;
-use extant_fsck::{CheckOptions, check};
+use extant_ext4::check::{CheckOptions, check};
+use extant_fuse::Session;
+use extant_mount::MountOptions;
 use extant_mount::volume::{Volume, VolumeOptions, filesystem_options};
-use extant_mount::{MountOptions, Session};
 use extant_space::{CancelToken, Control, Silent};
 use extant_testkit::busy::try_while_in_use;
 use extant_testkit::command::{run, tool};
@@ -46,7 +47,7 @@ pub fn mounted<T>(
     let filesystem = Filesystem::open(device.clone(), filesystem_options(&options)).unwrap();
     let volume = Volume::new(filesystem, VolumeOptions::from(&options)).unwrap();
     let volume = volume.reporting(|error| eprintln!("the file system: {error}"));
-    let session = Session::mount(Arc::new(volume), place, &options).unwrap();
+    let session = Session::mount(Arc::new(volume), place, &options.fuse).unwrap();
     let unmounter = session.unmounter();
     let watchdog = FuseWatchdog::watch(place);
     let server = thread::spawn(move || session.run());

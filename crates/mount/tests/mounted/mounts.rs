@@ -10,8 +10,9 @@ use std::time::Duration;
 use extant_blockdev::simulation::{Fault, FaultRule, FaultyDevice};
 use extant_blockdev::{MemoryDevice, OperationKind};
 use extant_ext4::Filesystem;
+use extant_fuse::{Session, Unmounter};
+use extant_mount::MountOptions;
 use extant_mount::volume::{Volume, VolumeOptions, filesystem_options};
-use extant_mount::{MountOptions, Session, Unmounter};
 use extant_testkit::busy::try_while_in_use;
 use extant_testkit::command::{run, tool};
 use extant_testkit::fuse_watchdog::FuseWatchdog;
@@ -67,7 +68,7 @@ impl Ours {
         let engine = filesystem_options(&options);
         let filesystem = Filesystem::open(device.clone(), engine).unwrap();
         let volume = Volume::new(filesystem, VolumeOptions::from(&options)).unwrap();
-        let session = Session::mount(Arc::new(volume), &directory, &options).unwrap();
+        let session = Session::mount(Arc::new(volume), &directory, &options.fuse).unwrap();
         let unmounter = session.unmounter();
         let server = std::thread::spawn(move || session.run());
         Self {

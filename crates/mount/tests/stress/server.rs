@@ -13,8 +13,9 @@ use std::thread::{self, JoinHandle};
 
 use extant_blockdev::{HostDevice, HostOptions};
 use extant_ext4::Filesystem;
+use extant_fuse::Session;
+use extant_mount::MountOptions;
 use extant_mount::volume::{Volume, VolumeOptions, filesystem_options};
-use extant_mount::{MountOptions, Session};
 use extant_testkit::command::{run, tool};
 use extant_testkit::fuse_watchdog::FuseWatchdog;
 use extant_testkit::oracle::assert_e2fsck_clean;
@@ -147,7 +148,7 @@ fn serve(image: &Path, place: &Path, options: &str) {
     let filesystem = Filesystem::open(Arc::new(device), filesystem_options(&options)).unwrap();
     let volume = Volume::new(filesystem, VolumeOptions::from(&options)).unwrap();
     let volume = volume.reporting(|error| println!("{TROUBLE}{error}"));
-    let session = Session::mount(Arc::new(volume), place, &options).unwrap();
+    let session = Session::mount(Arc::new(volume), place, &options.fuse).unwrap();
     // The test harness may have begun a line.
     println!("\n{READY}");
     session.run().unwrap();

@@ -1,8 +1,8 @@
 //! Attributes, and whom files belong to.
 
-use extant_mount::AccessTimes;
-use extant_mount::Operations;
-use extant_mount::operations::{AttributeChange, Privileges, SetTime, Timestamp};
+use extant_fuse::Operations;
+use extant_fuse::operations::{AttributeChange, Privileges, SetTime, Timestamp};
+use extant_fuse::options::AccessTimes;
 use extant_mount::volume::{IdMap, Owners, VolumeOptions};
 use extant_testkit::require;
 use rustix::io::Errno;

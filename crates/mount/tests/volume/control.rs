@@ -3,9 +3,9 @@
 use std::io::Read;
 use std::process::{Command, Stdio};
 
-use extant_mount::Operations;
+use extant_fuse::Operations;
+use extant_fuse::operations::{Caller, Handle, NodeId, Result};
 use extant_mount::ioctl::{self, ExtentsPage, Fallocate, Probe};
-use extant_mount::operations::{Caller, Handle, NodeId, Result};
 use extant_space::{Extent, ExtentState, FallocateMode};
 use extant_testkit::require;
 use rustix::fs::OFlags;

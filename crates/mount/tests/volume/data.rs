@@ -1,7 +1,7 @@
 //! Data: reading, writing, privileges that writing takes, copying.
 
-use extant_mount::Operations;
-use extant_mount::operations::{
+use extant_fuse::Operations;
+use extant_fuse::operations::{
     Copy, Handle, OpenedFlags, Place, Privileges, SyncScope, Write, WriteOrigin,
 };
 use extant_mount::volume::{NameDurability, VolumeOptions};
@@ -17,7 +17,7 @@ const APPEND: u32 = 0x20;
 const SET_FLAGS: u32 = 0x4008_6602;
 const EXTENTS: u32 = 0x8_0000;
 
-fn set_flags(kernel: &Kernel, node: extant_mount::operations::NodeId, flags: u32) {
+fn set_flags(kernel: &Kernel, node: extant_fuse::operations::NodeId, flags: u32) {
     let (handle, flags) = (Handle(1), flags | EXTENTS);
     kernel
         .ioctl_on(node, handle, SET_FLAGS, &flags.to_ne_bytes(), 0)

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use extant_mount::Operations;
+use extant_fuse::Operations;
 use extant_testkit::require;
 use rustix::fs::OFlags;
 use rustix::io::Errno;

@@ -4,8 +4,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use extant_blockdev::MemoryDevice;
-use extant_mount::Operations;
-use extant_mount::operations::{
+use extant_fuse::Operations;
+use extant_fuse::operations::{
     AttributeChange, Attributes, Caller, DirectorySink, Entry, FileKind, Handle, Ioctl, Listed,
     NewNode, NodeId, Opened, Privileges, Read, ReadOrigin, Request, Result, Write, WriteOrigin,
 };

@@ -1,7 +1,7 @@
 //! Names, and the life of nodes.
 
-use extant_mount::Operations;
-use extant_mount::operations::{Entry, NewNode, NodeId, Privileges};
+use extant_fuse::Operations;
+use extant_fuse::operations::{Entry, NewNode, NodeId, Privileges};
 use extant_testkit::require;
 use rustix::fs::{OFlags, RenameFlags, makedev};
 use rustix::io::Errno;
@@ -156,7 +156,7 @@ fn new_file_belongs_to_the_caller_and_obeys_umask_and_setgid() {
     let mut kernel = Kernel::new(16);
     let directory = kernel.mkdir(ROOT, "d", 0o777).unwrap();
     assert_eq!(directory.attributes.mode & 0o7777, 0o755);
-    let change = extant_mount::operations::AttributeChange {
+    let change = extant_fuse::operations::AttributeChange {
         permissions: Some(0o2777),
         gid: Some(77),
         ..Default::default()

@@ -1,7 +1,7 @@
 //! `fallocate` and holes, space kept for files that grow, and `fstrim`.
 
-use extant_mount::Operations;
-use extant_mount::operations::{Fallocate, Handle, NodeId, Result, Seek};
+use extant_fuse::Operations;
+use extant_fuse::operations::{Fallocate, Handle, NodeId, Result, Seek};
 use extant_space::{ByteRange, SpaceFile};
 use extant_testkit::require;
 use rustix::fs::{FallocateFlags, OFlags};

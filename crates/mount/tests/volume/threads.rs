@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use extant_mount::Operations;
+use extant_fuse::Operations;
 use extant_testkit::require;
 
 use crate::image::needs;

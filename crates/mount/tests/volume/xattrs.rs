@@ -1,7 +1,7 @@
 //! Extended attributes and access control lists.
 
-use extant_mount::Operations;
-use extant_mount::operations::{NodeId, Privileges, Result};
+use extant_fuse::Operations;
+use extant_fuse::operations::{NodeId, Privileges, Result};
 use extant_mount::volume::{IdMap, Owners, VolumeOptions};
 use extant_testkit::require;
 use rustix::fs::XattrFlags;

@@ -17,11 +17,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use anyhow::Result;
-use extant_mount::operations::{
+use extant_fuse::operations::{
     AttributeChange, Attributes, DirectorySink, Entry, Fallocate, Handle, NewNode, NodeId, Opened,
     OpenedFlags, Privileges, Read, Request, Result as Answer, Statistics, SyncScope, Write,
 };
-use extant_mount::{IoUring, MountOptions, Operations, Session};
+use extant_fuse::options::IoUring;
+use extant_fuse::{MountOptions, Operations, Session};
 use rustix::fs::OFlags;
 use rustix::io::{Errno, pread, pwrite};
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -213,7 +214,7 @@ impl Operations for Floor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use extant_mount::operations::{Caller, ReadOrigin, WriteOrigin};
+    use extant_fuse::operations::{Caller, ReadOrigin, WriteOrigin};
     use extant_space::CancelToken;
 
     const NEW: NewNode = NewNode {

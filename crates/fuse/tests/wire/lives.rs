@@ -1,0 +1,170 @@
+//! How a mount ends: by itself, in use, by a panic, cut; and signals on the way.
+
+use std::fs::{self, File};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use extant_fuse::Session;
+use extant_space::ErrorKind;
+use extant_testkit::workdir::Workdir;
+use extant_testkit::{command, require, requires};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::shelf::{ENDLESS, Shelf};
+use crate::stand::{Stand, can_mount, is_mounted, options, wait_for};
+
+fn kill(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+#[test]
+fn mount_in_use_stays_unless_it_is_detached() {
+    require!(can_mount());
+    let mut stand = Stand::new("");
+    fs::write(stand.path("file"), "data").unwrap();
+    let file = File::open(stand.path("file")).unwrap();
+    let refused = stand.unmounter.unmount().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InUse);
+    stand.unmounter.detach().unwrap();
+    assert!(!stand.path("file").exists());
+    assert_eq!(std::io::read_to_string(&file).unwrap(), "data");
+    assert!(!stand.shelf.was_destroyed.load(Ordering::SeqCst));
+    drop(file);
+    stand.join().unwrap();
+    assert!(stand.shelf.was_destroyed.load(Ordering::SeqCst));
+}
+
+#[test]
+fn umount_of_a_user_ends_the_session() {
+    require!(can_mount(), requires::tool("umount"));
+    let mut stand = Stand::new("threads=3");
+    let status = Command::new("umount").arg(stand.directory()).status();
+    assert!(status.unwrap().success());
+    stand.join().unwrap();
+    stand.unmounter.unmount().unwrap();
+}
+
+#[test]
+fn session_that_is_not_run_leaves_no_mount() {
+    require!(can_mount());
+    let work = Workdir::new();
+    let directory = work.folder("mount");
+    let session = Session::mount(Arc::new(Shelf::default()), &directory, &options("")).unwrap();
+    assert!(is_mounted(&directory));
+    drop(session);
+    assert!(!is_mounted(&directory));
+}
+
+#[test]
+fn panic_is_an_error_for_every_caller_and_for_the_server() {
+    require!(can_mount());
+    let mut stand = Stand::new("threads=2");
+    fs::write(stand.path("file"), "data").unwrap();
+    let file = File::open(stand.path("file")).unwrap();
+    let errno = |error: std::io::Error| Errno::from_io_error(&error).unwrap();
+    let panicked = errno(fs::metadata(stand.path("panic")).unwrap_err());
+    assert_eq!(panicked, Errno::IO);
+    let error = stand.join().unwrap_err();
+    assert!(error.to_string().contains("asked to panic"), "{error}");
+    // The mount is gone, and what was open is an error and no wait.
+    assert!(!is_mounted(stand.directory()));
+    let after = errno(file.sync_all().unwrap_err());
+    assert!(
+        [Errno::IO, Errno::NOTCONN, Errno::CONNABORTED].contains(&after),
+        "{after}"
+    );
+    assert!(!stand.shelf.was_destroyed.load(Ordering::SeqCst));
+}
+
+#[test]
+fn signal_ends_an_operation_that_looks_for_it_and_nobody_waits_meanwhile() {
+    require!(can_mount(), requires::tool("fallocate"));
+    for (threads, signal) in [(1, Signal::INT), (2, Signal::KILL)] {
+        let stand = Stand::new(&format!("threads={threads}"));
+        fs::write(stand.path("file"), "").unwrap();
+        // A shell's background job ignores SIGINT, and so do the tests in it.
+        let mut child = Command::new("env")
+            .args(["--default-signal=INT", "fallocate"])
+            .args(["-l", &ENDLESS.to_string()])
+            .arg(stand.path("file"))
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        wait_for("the child to be in its call", || {
+            stand.shelf.is_waiting.load(Ordering::SeqCst)
+        });
+        fs::write(stand.path("meanwhile"), "data").unwrap();
+        kill(&child, signal);
+        let status = child.wait().unwrap();
+        assert_eq!(status.signal(), Some(signal.as_raw()));
+        wait_for("the server to be notified", || {
+            stand.shelf.was_cancelled.load(Ordering::SeqCst)
+        });
+        // A thread's next request has nothing to do with it.
+        fs::write(stand.path("other"), "data").unwrap();
+        stand.end();
+    }
+}
+
+#[test]
+fn connection_that_is_cut_ends_the_session_and_the_mount() {
+    require!(can_mount(), requires::tool("unshare"));
+    let mut stand = Stand::new("");
+    fs::write(stand.path("file"), "data").unwrap();
+    let file = File::open(stand.path("file")).unwrap();
+    let minor = rustix::fs::minor(rustix::fs::stat(stand.directory()).unwrap().st_dev);
+    // Not every machine has the control files in their place.
+    let mut cut = command::tool("unshare");
+    cut.args(["--mount", "--propagation", "private", "sh", "-euc"])
+        .arg("[ -d $control/$minor ] || mount -t fusectl none $control; echo 1 > $control/$minor/abort")
+        .env("control", "/sys/fs/fuse/connections")
+        .env("minor", minor.to_string());
+    command::run(&mut cut).unwrap();
+    let error = stand.join().unwrap_err();
+    assert!(error.to_string().contains("cut"), "{error}");
+    assert!(stand.shelf.was_destroyed.load(Ordering::SeqCst));
+    assert!(!is_mounted(stand.directory()));
+    drop(file);
+}
+
+#[test]
+fn place_that_is_none_is_refused() {
+    require!(can_mount());
+    let work = Workdir::new();
+    fs::write(work.path().join("file"), "").unwrap();
+    let mount = |name: &str| {
+        let place = work.path().join(name);
+        let shelf = Arc::new(Shelf::default());
+        let error = Session::mount(shelf, &place, &options("")).unwrap_err();
+        assert_eq!(error.path(), Some(&*place));
+        error.kind()
+    };
+    assert_eq!(mount("none"), ErrorKind::NotFound);
+    assert_eq!(mount("file"), ErrorKind::NotDirectory);
+}
+
+#[test]
+fn options_of_the_mount_are_the_kernels() {
+    require!(can_mount());
+    let stand = Stand::new("ro,noexec,noatime,allow_other,fsname=some\\,image,subtype=kind");
+    let table = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let place = stand.directory().to_str().unwrap();
+    let line = table
+        .lines()
+        .find(|line| line.split(' ').nth(4) == Some(place))
+        .unwrap();
+    let (mount, system) = line.split_once(" - ").unwrap();
+    let words: Vec<_> = mount.split(' ').nth(5).unwrap().split(',').collect();
+    assert_eq!(words, ["ro", "nosuid", "nodev", "noexec", "noatime"]);
+    assert!(system.starts_with("fuse.kind some,image "), "{system}");
+    assert!(
+        system.contains("default_permissions,allow_other"),
+        "{system}"
+    );
+    let refused = fs::write(stand.path("file"), "").unwrap_err();
+    assert_eq!(Errno::from_io_error(&refused), Some(Errno::ROFS));
+    stand.end();
+}
