@@ -31,7 +31,7 @@
 #define EXTANT_EXTENT_DELAYED 4
 
 /*
- `physical` of what has no place, or of a map that does not tell it.
+ `physical` of an extent without a location, or of a map without locations.
  */
 #define EXTANT_NO_PLACE UINT64_MAX
 
@@ -68,7 +68,7 @@ typedef enum {
    */
   EXTANT_STATUS_PERMISSION_DENIED,
   /*
-   Somebody else has the file open, or it is an active swap file.
+   Another process has the file open, or it is an active swap file.
    */
   EXTANT_STATUS_IN_USE,
   /*
@@ -134,7 +134,7 @@ typedef enum {
    */
   EXTANT_STEP_SYNC,
   /*
-   The result is being held against what was asked for.
+   The result is being verified.
    */
   EXTANT_STEP_VERIFY,
   /*
@@ -152,7 +152,7 @@ typedef enum {
    */
   EXTANT_PACE_FULL,
   /*
-   Behind everybody else who uses the disk, and as `rate_bytes` allows.
+   Yields to all other users of the disk, within `rate_bytes`.
    */
   EXTANT_PACE_BACKGROUND,
 } extant_pace;
@@ -254,16 +254,18 @@ typedef struct {
    */
   uint32_t mode;
   /*
-   1: an existing regular file is replaced in one step when the new one is complete; 0, the default: refused.
+   1: an existing regular file is replaced in one step when the new one is complete; 0, the
+   default: refused.
    */
   uint32_t replace;
   /*
-   1: on btrfs and its like, copy-on-write is turned off for the file, and with it checksums and compression; 0, the default:
-   refused there.
+   1: on btrfs and its like, copy-on-write is turned off for the file, and with it checksums
+   and compression; 0, the default: refused there.
    */
   uint32_t nocow;
   /*
-   1: after a cancel or an error the partial file stays, and the next call goes on with it; 0, the default: removed.
+   1: after a cancel or an error the partial file stays, and the next call resumes it; 0, the
+   default: removed.
    */
   uint32_t keep_partial;
 } extant_create_options;
@@ -291,8 +293,8 @@ typedef struct {
 } extant_progress;
 
 /*
- Takes the newest state, at least 5 times a second while it moves, on the thread that made the call; it should return at once.
- Anything but 0 cancels the operation.
+ Takes the newest state, at least 5 times a second while it moves, on the thread that made the
+ call; it should return at once. Anything but 0 cancels the operation.
  */
 typedef int (*extant_progress_callback)(const extant_progress *progress, void *user);
 
@@ -301,7 +303,7 @@ typedef int (*extant_progress_callback)(const extant_progress *progress, void *u
  */
 typedef struct {
   /*
-   Told how far it is.
+   Called with the progress.
    */
   extant_progress_callback progress;
   /*
@@ -363,12 +365,14 @@ typedef struct {
 } extant_extent;
 
 /*
- Takes one extent after the other, holes included; anything but 0 ends the visit, which is no error.
+ Takes one extent after the other, holes included; anything but 0 ends the visit, which is no
+ error.
  */
 typedef int (*extant_extent_callback)(const extant_extent *extent, void *user);
 
 /*
- How holes and unwritten parts become written. Fill it with `extant_materialize_options_init` first.
+ How holes and unwritten parts become written. Fill it with `extant_materialize_options_init`
+ first.
  */
 typedef struct {
   /*
@@ -388,8 +392,8 @@ typedef struct {
    */
   uint32_t pace;
   /*
-   1: the caller knows that nobody writes to the range meanwhile, though others have the file open; 0, the default: refused
-   then, and stopped when somebody opens it.
+   1: the caller guarantees that no process writes to the range meanwhile, though others have
+   the file open; 0, the default: refused then, and stopped when another process opens it.
    */
   uint32_t shared_access;
   /*
@@ -464,13 +468,14 @@ extern "C" {
 const char *extant_version(void);
 
 /*
- A request to stop that nobody has made yet. Several operations may share it. Free it with `extant_cancel_free`.
+ A new request to stop. Several operations may share it. Free it with `extant_cancel_free`.
  */
 extant_cancel *extant_cancel_new(void);
 
 /*
- Stops every operation that was given `cancel`, now and later: each returns `EXTANT_STATUS_CANCELLED` within 100 ms. May be called from
- any thread and from a signal handler.
+ Stops every operation that was given `cancel`, now and later: each returns
+ `EXTANT_STATUS_CANCELLED` within 100 ms. May be called from any thread and from a signal
+ handler.
 
  # Safety
  `cancel` is null or from `extant_cancel_new`.
@@ -494,13 +499,15 @@ void extant_cancel_free(extant_cancel *cancel);
 void extant_create_options_init(extant_create_options *options);
 
 /*
- Makes the file `path` of `size_bytes`, whose space is really there when this returns `EXTANT_STATUS_OK`: durable and held against the
- extent map. It appears under its name when it is complete, and not before.
+ Makes the file `path` of `size_bytes`, whose space is allocated when this returns
+ `EXTANT_STATUS_OK`: durable and verified with the extent map. It appears under its name when it
+ is complete, and not before.
 
  `options`, `control`, `report` and `error` may be null.
 
  # Safety
- What is not null is what its type says. `error` gets null, or what `extant_error_free` frees.
+ Every non-null pointer is valid for its type. `error` gets null, or what `extant_error_free`
+ frees.
  */
 extant_status extant_create(const char *path,
                             uint64_t size_bytes,
@@ -510,7 +517,8 @@ extant_status extant_create(const char *path,
                             extant_error **error);
 
 /*
- The line for people: path, what was being done, what went wrong, what can be done about it. Lives as long as the error.
+ The line for people: path, what was being done, what went wrong, what can be done about it.
+ Lives as long as the error.
 
  # Safety
  `error` is from a call of this library, and not freed yet.
@@ -532,12 +540,14 @@ int extant_error_errno(const extant_error *error);
 void extant_error_free(extant_error *error);
 
 /*
- Visits the extents of `length` bytes from `offset` of the file `path`, cut at its end; `UINT64_MAX` are all.
+ Visits the extents of `length` bytes from `offset` of the file `path`, cut at its end;
+ `UINT64_MAX` are all.
 
  `error` may be null.
 
  # Safety
- `visit` takes `user`; what is not null is what its type says. `error` gets null, or what `extant_error_free` frees.
+ `visit` takes `user`; what is not null is what its type says. `error` gets null, or what
+ `extant_error_free` frees.
  */
 extant_status extant_map(const char *path,
                          uint64_t offset,
@@ -568,8 +578,8 @@ extant_status extant_map_fd(int fd,
 void extant_materialize_options_init(extant_materialize_options *options);
 
 /*
- Makes the holes and unwritten parts of the file `path` written zeros; its data stays. Called again after a cancel or a crash it
- writes only what is missing.
+ Makes the holes and unwritten parts of the file `path` written zeros; its data stays. Called
+ again after a cancel or a crash it writes only what is missing.
 
  `options`, `control`, `report` and `error` may be null.
 
@@ -583,7 +593,8 @@ extant_status extant_materialize(const char *path,
                                  extant_error **error);
 
 /*
- The same for a file that is open for reading and writing. With `shared_access` 0 nobody else may have it open.
+ The same for a file that is open for reading and writing. With `shared_access` 0 no other
+ process may have it open.
 
  # Safety
  As of `extant_materialize`; the descriptor stays open during the call.
@@ -595,26 +606,26 @@ extant_status extant_materialize_fd(int fd,
                                     extant_error **error);
 
 /*
- Tries what the file system at `path` can do, on scratch files of which nothing stays. `path` is a directory, or a file in the one
- that is tried.
+ Tries what the file system at `path` can do, on scratch files of which nothing stays. `path` is
+ a directory, or a file in the one that is tried.
 
  `error` may be null.
 
  # Safety
  What is not null is what its type says. `error` gets null, or what `extant_error_free` frees.
  */
-extant_status extant_probe(const char *path,
-                           extant_probe_report *report,
-                           extant_error **error);
+extant_status extant_probe(const char *path, extant_probe_report *report, extant_error **error);
 
 /*
- Zeroes `length` bytes from `offset` of the file `path` and leaves them written, by `FALLOC_FL_WRITE_ZEROES` where the kernel and
- the disk have it, else by hand. The file grows to the end of the range. A cancel leaves a part of it zeroed.
+ Zeroes `length` bytes from `offset` of the file `path` and leaves them written, by
+ `FALLOC_FL_WRITE_ZEROES` if the kernel and the disk support it, else by writing. The file grows
+ to the end of the range. A cancel leaves a part of it zeroed.
 
  `control` and `error` may be null.
 
  # Safety
- What is not null is what its type says. `error` gets null, or what `extant_error_free` frees.
+ Every non-null pointer is valid for its type. `error` gets null, or what `extant_error_free`
+ frees.
  */
 extant_status extant_write_zeroes(const char *path,
                                   uint64_t offset,

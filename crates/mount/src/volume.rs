@@ -1,5 +1,5 @@
-//! The ext4 engine as a file system that the kernel asks: [`Operations`](extant_fuse::Operations) on a
-//! [`Filesystem`].
+//! The ext4 engine as a file system that the kernel asks: [`Operations`](extant_fuse::Operations)
+//! on a [`Filesystem`].
 //!
 //! Model: a node number is an inode number, but for the root, which is 1 for the kernel and 2 on
 //! the disk. A node stays in the table as long as the kernel knows it (`nodes`), and with it the
@@ -136,7 +136,8 @@ pub fn filesystem_options(options: &MountOptions) -> Options {
 }
 
 impl Volume {
-    /// A volume over a file system. [`Operations::destroy`](extant_fuse::Operations::destroy) closes it.
+    /// A volume over a file system. [`Operations::destroy`](extant_fuse::Operations::destroy)
+    /// closes it.
     ///
     /// # Errors
     /// `Corrupt` when there is no root.

@@ -7,7 +7,7 @@ use std::thread;
 
 use extant_blockdev::MemoryDevice;
 use extant_ext4::Filesystem;
-use extant_ext4::check::{CheckOptions, check};
+use extant_fsck::{CheckOptions, check};
 use extant_fuse::Session;
 use extant_mount::MountOptions;
 use extant_mount::volume::{Volume, VolumeOptions, filesystem_options};
