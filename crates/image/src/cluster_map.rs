@@ -38,7 +38,7 @@ impl Placed {
         let bits = geometry.cluster_bits();
         let mut runs: Vec<Run> = Vec::new();
         let mut place = 0;
-        for range in data {
+        for range in data.iter().filter(|range| !range.is_empty()) {
             let known = runs.last().map_or(0, |run| run.guest + run.count);
             let start = (range.start() >> bits).max(known);
             let end = geometry.clusters(range.end());
