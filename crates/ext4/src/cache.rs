@@ -26,7 +26,7 @@ use crate::held::{HeldCache, held_cache};
 use crate::sync::lock;
 use crate::transaction::TransactionId;
 
-/// Finds what is wrong with bytes that come from the device.
+/// Validates bytes that come from the device.
 pub(crate) type Judge<'a> = &'a dyn Fn(&[u8]) -> Result<()>;
 
 pub(crate) struct BlockCache {
@@ -76,10 +76,10 @@ impl BlockCache {
         }
     }
 
-    /// The bytes of a block; `judge` sees them when they come from the device.
+    /// The bytes of a block; `judge` validates them when they come from the device.
     ///
     /// # Errors
-    /// What the device or `judge` says.
+    /// Those of the device and of `judge`.
     pub(crate) fn read(&self, number: PhysicalBlock, judge: Judge<'_>) -> Result<Arc<[u8]>> {
         self.with(number, |_, state| {
             self.fill(number, state, judge)?;
@@ -104,8 +104,7 @@ impl BlockCache {
         })
     }
 
-    /// Changes a block that is held and was read. What is changed in one that was forgotten goes
-    /// nowhere.
+    /// Changes a pinned block that was read. Changes of a forgotten block have no effect.
     pub(crate) fn change_held<T>(
         &self,
         by: &impl Changing,
@@ -146,10 +145,10 @@ impl BlockCache {
         self.blocks.remove(&number);
     }
 
-    /// Has the journal write what is committed of a block home.
+    /// Makes the journal checkpoint a block.
     ///
     /// # Errors
-    /// Those of the device, which stop the journal.
+    /// Errors of the device, which stop the journal.
     pub(crate) fn bring_home(&self, number: PhysicalBlock) -> Result<()> {
         match &self.journal {
             Some(journal) => journal.bring_home(number),

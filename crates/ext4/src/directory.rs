@@ -95,10 +95,10 @@ impl<B: DirectoryBlocks> Directory<B> {
         Ok(Self { context, blocks })
     }
 
-    /// What `name` stands for; `None` when there is no such name. `.` and `..` are names too.
+    /// The entry of `name`; `None` if there is none. `.` and `..` are names too.
     ///
     /// # Errors
-    /// `InvalidArgument` for what cannot be a name; `Corrupt` with the block; what the store says.
+    /// `InvalidArgument` for an invalid name; `Corrupt` with the block; errors of the store.
     pub(crate) fn lookup(&self, name: &[u8]) -> Result<Option<DirectoryEntry>> {
         Ok(self.find(name)?.map(|place| place.entry))
     }
@@ -202,11 +202,11 @@ impl<B: DirectoryBlocksMut> Directory<B> {
     /// Makes the first block of a new directory, with `.` and `..`.
     ///
     /// # Errors
-    /// What the store says; the directory then still has no block, or is in a file system
-    /// that has failed.
+    /// Errors of the store; the directory then still has no block, or is in a file system that has
+    /// failed.
     ///
     /// # Panics
-    /// When there is a block already.
+    /// If there is a block already.
     pub(crate) fn init(&mut self, own: InodeNumber, parent: InodeNumber) -> Result<()> {
         assert_eq!(self.blocks.blocks(), 0, "a new directory has no blocks");
         let index = self.blocks.append()?;

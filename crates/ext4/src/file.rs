@@ -48,7 +48,7 @@ impl Parts {
         }
     }
 
-    /// What the nodes of an inode's tree have to obey.
+    /// The constraints on the nodes of an inode's tree.
     pub(crate) fn tree_format(&self, state: &InodeState) -> TreeFormat<'_> {
         TreeFormat {
             layout: &self.layout,

@@ -49,7 +49,7 @@ pub struct Filesystem {
     pub(crate) core: Arc<Core>,
 }
 
-/// What [`Filesystem::cut`] makes durable before, as the flags of `FS_IOC_SHUTDOWN`.
+/// What [`Filesystem::cut`] makes durable first, as the flags of `FS_IOC_SHUTDOWN`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {
     /// Everything (`FS_SHUTDOWN_FLAGS_DEFAULT`).
@@ -70,7 +70,7 @@ pub(crate) struct Core {
     journal: Option<Transactions<Arc<Parts>>>,
 }
 
-/// What everything works on.
+/// The shared state.
 pub(crate) struct Parts {
     pub(crate) device: Arc<dyn Device>,
     pub(crate) options: Options,
@@ -95,8 +95,8 @@ pub(crate) struct Parts {
     /// Changes are refused: something was wrong, and the file system is set to stop then.
     stopped: AtomicBool,
     closed: AtomicBool,
-    /// It was [cut off](Filesystem::cut): the journal was stopped on purpose, which is no error to
-    /// note.
+    /// It was [shut down](Filesystem::cut): the journal was stopped on purpose, which is not
+    /// recorded as an error.
     cut: AtomicBool,
     /// Blocks that files can never have; counted when first asked for.
     overhead: OnceLock<u64>,

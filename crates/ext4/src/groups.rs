@@ -55,7 +55,7 @@ pub(crate) struct Groups {
 pub(crate) struct Group {
     number: GroupNumber,
     descriptor: GroupDescriptor,
-    /// What was free when it was frozen last.
+    /// Free counts at the last freeze.
     frozen_free: FreeSums,
     block_bitmap: Option<BitmapBytes>,
     inode_bitmap: Option<BitmapBytes>,

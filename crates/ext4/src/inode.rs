@@ -1,19 +1,18 @@
 //! Inodes in memory.
 //!
-//! Model: a cell holds what the inode's slot in the table will hold with the next commit. It is
-//! changed inside a transaction, under the cell's lock, and encoded into its block when the
-//! transaction is frozen.
+//! Model: a cell holds the contents of the inode's slot at the next commit. It is changed inside a
+//! transaction, under the cell's lock, and encoded into its block when the transaction is frozen.
 //!
-//! Two locks, as the kernel has them:
+//! Two locks, as in the kernel:
 //! - `operation` orders operations on the file as a whole: writers of data, truncations, names in a
 //!   directory. It is taken before a transaction is begun, and may be held while one is waited for
 //!   and while data is read or written;
-//! - `state` guards what is in memory. It is taken inside a transaction (for reading also without
-//!   one) and held for memory and metadata alone: a freeze waits for it.
+//! - `state` guards memory. It is taken inside a transaction (for reading also without one) and
+//!   held for memory and metadata only: a freeze waits for it.
 //!
 //! Invariants:
 //! - a changed cell is in the list of the running transaction, once;
-//! - there is one cell for a number as long as anybody holds it.
+//! - there is one cell per number while it has a user.
 //!
 //! Lock order: operation (of a directory before that of its entries, else lower numbers first),
 //! transaction, state, allocator, group, block.
@@ -58,7 +57,7 @@ pub(crate) struct SlotPlace {
     pub(crate) byte: usize,
 }
 
-/// What an inode is now.
+/// The present state of an inode.
 pub(crate) struct InodeState {
     /// As that of its cell.
     pub(crate) number: InodeNumber,
@@ -73,7 +72,7 @@ pub(crate) struct InodeState {
     pub(crate) slot: Box<[u8]>,
     /// The last transaction that changed anything.
     changed_in: Option<TransactionId>,
-    /// What the last change becomes durable with.
+    /// The epoch with which the last change becomes durable.
     changed: Option<Epoch>,
     /// The same of the last change of size or blocks: what a sync of data waits for.
     pub(crate) data_changed_in: Option<Epoch>,
@@ -91,7 +90,7 @@ pub(crate) struct InodeState {
 /// Flags of inodes whose data is not what their blocks hold.
 const FOREIGN_DATA: InodeFlags = InodeFlags::ENCRYPT.union(InodeFlags::INLINE_DATA);
 
-/// What the flags of an inode say that is not offered.
+/// The error for flags of an inode that are not supported.
 pub(crate) fn foreign(what: &str, number: InodeNumber, flags: InodeFlags) -> Error {
     let feature = match () {
         () if flags.contains(InodeFlags::INLINE_DATA) => "inline_data",
@@ -179,7 +178,7 @@ impl InodeCell {
         });
     }
 
-    /// What is in memory, to be changed by `transaction`.
+    /// The state in memory, to be changed by `transaction`.
     pub(crate) fn change<T>(
         self: &Arc<Self>,
         transaction: &Transaction<'_>,
@@ -218,7 +217,7 @@ impl InodeState {
         self.inode.block_area_mut()
     }
 
-    /// What the last change becomes durable with.
+    /// The epoch with which the last change becomes durable.
     pub(crate) fn changed(&self) -> Option<Epoch> {
         self.changed
     }
@@ -228,7 +227,7 @@ impl InodeState {
         self.check_without(InodeFlags::IMMUTABLE | InodeFlags::APPEND)
     }
 
-    /// Refuses what nothing may change. What may only grow can.
+    /// Refuses an immutable file. An append-only one passes.
     pub(crate) fn check_growable(&self) -> Result<()> {
         self.check_without(InodeFlags::IMMUTABLE)
     }

@@ -1,8 +1,8 @@
-//! Bytes of files on a device that may know blocks only.
+//! Byte access to files on a device with blocks.
 //!
-//! What is not in whole blocks of the device is read and written through a buffer. A block of the
-//! device never belongs to two files, as it is no larger than one of the file system; two writers
-//! of one file are kept apart by the inode's lock.
+//! Partial device blocks are read and written through a buffer. A block of the device never belongs
+//! to two files, because it is at most as large as one of the file system; the inode's lock
+//! serialises two writers of one file.
 
 use extant_blockdev::{Device, Persistence};
 use extant_space::Result;

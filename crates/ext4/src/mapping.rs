@@ -66,7 +66,7 @@ impl<'a, N: NodesMut> MapMut<'a, N> {
         }
     }
 
-    /// Puts an extent into a hole. One step.
+    /// Inserts an extent into a hole. One step.
     ///
     /// # Errors
     /// Those of [`TreeMut::insert`] and [`BlockMapMut::insert`]. Nothing has changed then.
@@ -78,7 +78,7 @@ impl<'a, N: NodesMut> MapMut<'a, N> {
     }
 
     /// Makes a hole of the last blocks of `range`, as many as one step can. `freed` gets the
-    /// extents, cut to the range, to which nothing refers any more. Returns what may still hold
+    /// extents, clipped to the range, that lost their references. Returns what may still hold
     /// blocks.
     ///
     /// # Errors

@@ -76,7 +76,7 @@ impl Parts {
             .map_err(|error| in_directory(error, cell.number))
     }
 
-    /// What `name` stands for in a directory whose operation lock is held.
+    /// The entry of `name` in a directory whose operation lock is held.
     pub(crate) fn find_name(
         &self,
         cell: &Arc<InodeCell>,
@@ -151,8 +151,8 @@ impl Parts {
     pub(crate) fn add_subdirectory(&self, transaction: &Transaction<'_>, cell: &Arc<InodeCell>) {
         cell.change(transaction, |state| {
             let links = state.inode.links();
-            // More than can be counted: 1, as the feature has it; `check_room_for_subdirectory`
-            // comes before.
+            // Above the maximum count: 1, as the feature defines; `check_room_for_subdirectory` was
+            // called before.
             let counted = match links {
                 1 => 1,
                 links if links + 1 >= LINKS_MAX => 1,
@@ -210,7 +210,7 @@ fn check_directory(state: &InodeState) -> Result<()> {
     Ok(())
 }
 
-/// Refuses a directory to which no name can be added. One that may only grow takes names.
+/// Refuses a directory to which no name can be added. An append-only one takes names.
 fn check_addable(state: &InodeState) -> Result<()> {
     check_directory(state)?;
     if state.inode.links() == 0 {

@@ -72,7 +72,7 @@ impl Node {
         self.cell.number
     }
 
-    /// What it is.
+    /// The type of the file.
     pub fn file_type(&self) -> FileType {
         let mode = read(&self.cell.state).inode.mode();
         mode.file_type()
@@ -198,7 +198,7 @@ impl Core {
         };
         match changed_in {
             Some(epoch) if !self.is_durable(epoch) => {
-                // One that is on its way may have had its flush before the last data was written.
+                // The flush of a running commit may precede the last written data.
                 let will_flush = self.is_present(epoch);
                 self.wait_durable(epoch)?;
                 if will_flush {

@@ -63,11 +63,11 @@ pub enum Discard {
 pub enum Assign {
     /// Not.
     Off,
-    /// Those of `fallocate`, where the device takes it; a refusal is no error.
+    /// The blocks of `fallocate`, if the device supports it; a refusal is no error.
     Try,
-    /// Those of `fallocate` and all metadata: what the device refuses or has no space for is an
-    /// error of opening, or of the operation that needs the blocks, and nothing that was accepted
-    /// fails later for lack of space below.
+    /// The blocks of `fallocate` and all metadata: a refusal or lack of space on the device is an
+    /// error of opening, or of the operation that needs the blocks, and no accepted operation fails
+    /// later for lack of space below.
     Require,
 }
 

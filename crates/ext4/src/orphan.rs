@@ -62,7 +62,7 @@ struct Inner {
     seed: Option<InodeSeed>,
     /// Where each orphan is noted.
     places: HashMap<InodeNumber, Place>,
-    /// Those of the list, the first of it at the end.
+    /// The inodes of the list, the first of it at the end.
     list: Vec<Arc<InodeCell>>,
 }
 

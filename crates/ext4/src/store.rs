@@ -124,7 +124,7 @@ impl<'a> Store<'a> {
             && start < unmarked.blocks.end
         {
             if start <= unmarked.blocks.start && unmarked.blocks.end <= end {
-                // Given and taken back in one transaction: their bits stay as they are.
+                // Allocated and freed in one transaction: their bits stay as they are.
                 unset = self.unmarked.take().expect("just seen").blocks
             } else {
                 self.mark()?
@@ -136,7 +136,7 @@ impl<'a> Store<'a> {
         Ok(())
     }
 
-    /// The same for blocks of metadata: what the journal has of them must not come home any more.
+    /// The same for metadata blocks: the journal must not checkpoint them any more.
     ///
     /// # Errors
     /// As [`detach`](Self::detach).

@@ -19,8 +19,8 @@ use extant_ondisk::ext4::{
 };
 use extant_space::{Error, ErrorKind, Result};
 
-/// Those of `ext2` to `ext4` whose blocks are the file system's by design: bad blocks, and room for
-/// descriptors.
+/// Inodes of `ext2` to `ext4` whose blocks are the file system's by design: bad blocks, and
+/// reserved descriptor blocks.
 const RESERVED: [InodeNumber; 2] = [InodeNumber(1), InodeNumber(7)];
 
 #[derive(Debug, Default)]

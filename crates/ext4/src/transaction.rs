@@ -1,14 +1,14 @@
-//! What the running transaction has changed, and what becomes of it when it is frozen.
+//! Changes of the running transaction, and their encoding when it is frozen.
 //!
 //! Model: every change runs inside a [`Transaction`], which holds the journal's running transaction
 //! open. Bytes of blocks are changed in the cache at once. Inodes and groups are changed in memory
 //! and written into their blocks when the transaction is frozen: a thousand changes of one inode
 //! cost one encoding and one checksum.
 //!
-//! What was changed is noted once for each transaction, in the slot of the thread, so that threads
-//! do not meet.
+//! A changed object is recorded once per transaction, in the slot of the thread, so that threads do
+//! not contend.
 //!
-//! Lock order: a slot's lock is held alone.
+//! Lock order: a slot's lock is never held with others.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -30,7 +30,7 @@ pub(crate) use extant_jbd2::{Epoch, TransactionId};
 /// Slots for threads; more threads share some.
 const SLOTS: usize = 32;
 
-/// What the running transaction has changed so far.
+/// The changes of the running transaction so far.
 pub(crate) struct Running {
     slots: Box<[CachePadded<Mutex<Changes>>]>,
     /// Blocks of metadata that were freed.
@@ -87,7 +87,7 @@ impl<'a> Transaction<'a> {
         lock(self.slot()).inodes.push(Arc::clone(inode));
     }
 
-    /// What its changes become durable with.
+    /// The epoch with which its changes become durable.
     pub(crate) fn epoch(&self) -> Epoch {
         self.handle.epoch()
     }

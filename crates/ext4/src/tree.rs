@@ -48,10 +48,10 @@ pub(crate) use shift::Direction;
 
 /// Where nodes are read.
 pub(crate) trait Nodes {
-    /// The bytes of a block, as last changed; `judge` sees them when they come from the disk.
+    /// The bytes of a block, as last changed; `judge` validates them when they come from the disk.
     ///
     /// # Errors
-    /// What the device or `judge` says.
+    /// Those of the device and of `judge`.
     fn read(&self, block: PhysicalBlock, judge: Judge<'_>) -> Result<Arc<[u8]>>;
 }
 
@@ -82,10 +82,10 @@ pub(crate) trait NodesMut: Nodes {
     fn remove(&mut self, block: PhysicalBlock);
 }
 
-/// Finds what is wrong with bytes that come from the disk.
+/// Validates bytes that come from the disk.
 pub(crate) type Judge<'a> = &'a dyn Fn(&[u8]) -> Result<()>;
 
-/// What all nodes of a tree have to obey.
+/// The constraints on all nodes of a tree.
 #[derive(Clone, Copy)]
 pub(crate) struct TreeFormat<'a> {
     /// The file system's geometry: blocks outside are refused.

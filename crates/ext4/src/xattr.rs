@@ -96,8 +96,8 @@ impl Parts {
         Ok(all.map(|attribute| attribute.name.full()).collect())
     }
 
-    /// What new permissions make of the list that decides about access: both must say the same.
-    /// `None` without a list. The inode's operation lock is held until the change is made.
+    /// The access list after a change of permissions: both must agree. `None` without a list. The
+    /// inode's operation lock is held until the change is made.
     pub(crate) fn change_access_list(
         &self,
         cell: &InodeCell,
@@ -117,8 +117,8 @@ impl Parts {
         Ok(Some(XattrChange { before, after }))
     }
 
-    /// What is left without the attribute `name`; `None` when it is not there. The inode's
-    /// operation lock is held until the change is made.
+    /// The attributes without `name`; `None` if it does not exist. The inode's operation lock is
+    /// held until the change is made.
     pub(crate) fn without_xattr(
         &self,
         state: &InodeState,

@@ -245,7 +245,7 @@ impl<'a> Check<'a> {
         self.report.image_end_bytes = self.report.image_end_bytes.max(end);
     }
 
-    /// Counts all clusters that `range` touches; one that begins behind the end of the file is a
+    /// Counts all clusters that `range` touches; one that begins past the end of the file is a
     /// corruption.
     fn add_times(&mut self, range: ByteRange, times: u16, place: impl Fn() -> String) {
         if range.is_empty() {

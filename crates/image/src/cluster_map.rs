@@ -1,5 +1,5 @@
-//! Which clusters of the guest have a place in a new image, and where: one behind the other, in the
-//! guest's order.
+//! Cluster map: which guest clusters are allocated in a new image, and where: contiguously, in
+//! guest order.
 
 use std::ops::Range;
 

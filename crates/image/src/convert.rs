@@ -39,7 +39,7 @@ pub struct CopyOptions {
     pub threads: usize,
     /// Bytes of data copied in a second, at most.
     pub rate: Option<NonZeroU64>,
-    /// What becomes of files that the backing file of the new image names.
+    /// Treatment of files that the backing file of the new image names.
     pub follow: Follow,
 }
 
@@ -57,7 +57,7 @@ impl Default for CopyOptions {
 /// A new image with the contents of another.
 pub struct Conversion<'a> {
     source: &'a Layer,
-    /// What shows through where the new image has nothing.
+    /// The backing file of the new image.
     base: Option<&'a Layer>,
     new: NewImage,
     data: Vec<ByteRange>,
@@ -137,11 +137,11 @@ impl<'a> Conversion<'a> {
         self.data.iter().map(|range| range.len()).sum()
     }
 
-    /// Fills `file`, which has the size of the new image and is all zeros; a thin image is cut
-    /// behind its last data. Returns the size of the file. Nothing is synced.
+    /// Fills `file`, which has the size of the new image and is all zeros; a thin image is
+    /// truncated after its last data. Returns the size of the file. Nothing is synced.
     ///
     /// # Errors
-    /// Those of reading and writing, and `Cancelled`. The file is worth nothing then.
+    /// Those of reading and writing, and `Cancelled`. The file is incomplete then.
     pub fn fill(&self, file: &dyn SpaceFile, control: Control<'_>) -> Result<u64> {
         self.fill_by(file, &|bytes, offset| file.write_at(bytes, offset), control)
     }

@@ -1,5 +1,5 @@
-//! Which of the clusters that were kept for data got any. Those that turned out to be zeros need
-//! none; over a backing file they have to say so.
+//! Data bitmap: which of the clusters allocated for data received any. Clusters of zeros need none;
+//! over a backing file they need a zero entry.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -38,7 +38,7 @@ pub enum Kind {
     Compressed(&'static str),
 }
 
-/// What is done with an image.
+/// The use of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// It is only described.
@@ -95,8 +95,8 @@ const ENDINGS: [(&str, Kind); 19] = [
     ("7z", Kind::Compressed("7z")),
 ];
 
-/// What the first bytes of a file stand for; `None` where they stand for nothing, as those of most
-/// raw images.
+/// The kind of the first bytes of a file; `None` if they are not recognised, as for most raw
+/// images.
 pub fn of_contents(head: &[u8]) -> Option<Kind> {
     let is_there =
         |at: usize, bytes: &[u8]| head.get(at..).is_some_and(|rest| rest.starts_with(bytes));
@@ -106,7 +106,7 @@ pub fn of_contents(head: &[u8]) -> Option<Kind> {
     found.map(|(kind, ..)| *kind)
 }
 
-/// What the ending of a name stands for.
+/// The kind of a name's extension.
 pub fn of_name(path: &Path) -> Option<Kind> {
     let ending = path.extension()?;
     let found = ENDINGS
@@ -115,7 +115,7 @@ pub fn of_name(path: &Path) -> Option<Kind> {
     found.map(|(_, kind)| *kind)
 }
 
-/// What the first bytes of `file` stand for.
+/// The kind of the first bytes of `file`.
 ///
 /// # Errors
 /// Those of reading.

@@ -1,4 +1,4 @@
-//! What an image is, and how much of it is really there.
+//! Properties of an image, and how much of it is allocated.
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -21,7 +21,7 @@ const SNAPSHOTS_TOLD: usize = 1000;
 /// Maximum number of listed bitmaps, QEMU's limit.
 const BITMAPS_MAX: u32 = 65_535;
 
-/// What an image is.
+/// Properties of an image.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ImageInfo {
     /// Its format.
@@ -37,7 +37,7 @@ pub struct ImageInfo {
     pub preallocation: Preallocation,
     /// Bytes of the guest's disk by the state of their space.
     pub states: StateBytes,
-    /// What only qcow2 has.
+    /// Properties of qcow2 images only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub qcow2: Option<Qcow2Info>,
 }
@@ -131,7 +131,7 @@ pub struct BitmapInfo {
     pub is_auto: bool,
 }
 
-/// As RFC 3339 has it, in UTC.
+/// In RFC 3339 format, in UTC.
 fn serialize_moment<S: Serializer>(
     (seconds, nanoseconds): &(u32, u32),
     serializer: S,

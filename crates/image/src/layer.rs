@@ -40,10 +40,10 @@ enum Kind {
 }
 
 impl Layer {
-    /// Opens the image in `file`, alone.
+    /// Opens the image in `file` without its backing chain.
     ///
     /// # Errors
-    /// What [`Header::read`] finds; and errors of reading.
+    /// Those of [`Header::read`]; read errors.
     pub fn open(file: Arc<dyn SpaceFile>, format: Format) -> Result<Self> {
         let kind = match format {
             Format::Raw => Kind::Raw(file),
@@ -86,8 +86,7 @@ impl Layer {
         self
     }
 
-    /// Whatever goes through the tables of this layer and of those below stops when `cancel` says
-    /// so.
+    /// Walks through the tables of this layer and of those below stop after `cancel`.
     pub fn with_cancel(mut self, cancel: &CancelToken) -> Self {
         if let Kind::Qcow2(qcow2) = &mut self.kind {
             qcow2.cancel = cancel.clone();
@@ -170,7 +169,7 @@ impl Layer {
     }
 }
 
-/// What the image names was not opened.
+/// A file that the image names was not opened.
 fn missing(what: &str, name: Option<&Path>) -> Error {
     let name = name.map_or("without a name".into(), |name| name.display().to_string());
     Error::new(ErrorKind::InvalidArgument)

@@ -16,7 +16,7 @@ pub(crate) const DATA_ALIGNMENT: u64 = 4096;
 const L1_BYTES_MAX: u64 = 32 << 20;
 const REFCOUNT_TABLE_BYTES_MAX: u64 = 8 << 20;
 
-/// What of the guest's clusters gets a place in the file.
+/// Which of the guest's clusters are allocated in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mapped {
     /// None: there are no L2 tables.
@@ -43,7 +43,7 @@ pub(crate) struct Layout {
     pub(crate) data_clusters: u64,
 }
 
-/// The refcount table is behind the header.
+/// The refcount table follows the header.
 pub(crate) const REFCOUNT_TABLE_START: u64 = 1;
 
 impl Layout {

@@ -25,7 +25,7 @@ const READ: u64 = 0;
 const WRITE: u64 = 1;
 const RESIZE: u64 = 3;
 
-/// What the image is opened for.
+/// The access for which an image is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// Reading; others may read as well.

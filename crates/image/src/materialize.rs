@@ -17,7 +17,7 @@ use crate::image_format::Format;
 use crate::preallocation::Preallocation;
 use crate::target::Target;
 
-/// What [`materialize`] did.
+/// Result of [`materialize`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct MaterializeReport {
     /// Bytes of the guest's disk that were written before.

@@ -25,8 +25,8 @@ pub struct Measurement {
     pub fully_allocated_bytes: u64,
 }
 
-/// Bytes that the bitmaps of `source` would take in an image with clusters of `cluster_bytes`;
-/// `None` where the source can have none.
+/// Bytes of the bitmaps of `source` in an image with clusters of `cluster_bytes`; `None` if the
+/// source cannot have any.
 ///
 /// # Errors
 /// Those of reading.
@@ -49,10 +49,10 @@ pub fn bitmap_bytes(source: &Layer, cluster_bytes: u64) -> Result<Option<u64>> {
     Ok(Some(bytes + directory.next_multiple_of(cluster_bytes)))
 }
 
-/// Measures an image that is to hold `data_bytes`, whole clusters of data, at first.
+/// Measures an image with `data_bytes` of data initially, in whole clusters.
 ///
-/// As with QEMU, the tables are counted in full: an image that grows to its end has them in the
-/// end.
+/// As in QEMU, the tables are counted completely: an image that grows to its virtual size needs
+/// them.
 ///
 /// # Errors
 /// Those of [`NewImage::new`](crate::NewImage::new).
@@ -135,8 +135,8 @@ pub fn resize_bytes_max(
     space.saturating_mul(geometry.cluster_bytes())
 }
 
-/// Size that the file of a qcow2 image has when [`materialize`](crate::materialize) has made it
-/// full. An image whose refcounts are behind (dirty) comes to this at most.
+/// Size of the file of a qcow2 image after [`materialize`](crate::materialize). For an image with
+/// outdated refcounts (dirty) it is an upper bound.
 ///
 /// # Errors
 /// Those of the tables, which are read; nothing is changed.
@@ -144,7 +144,7 @@ pub fn full_file_bytes(file: Arc<dyn SpaceFile>) -> Result<u64> {
     Editor::looking(&Target::held(file))?.full_bytes()
 }
 
-/// Bytes of the clusters of `cluster_bytes` that a copy of `layer` would hold data in.
+/// Bytes of the clusters of `cluster_bytes` in which a copy of `layer` would have data.
 ///
 /// # Errors
 /// Those of the map.

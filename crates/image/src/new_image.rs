@@ -1,8 +1,8 @@
-//! The contents of a new image: how large its file is, and the metadata that goes there.
+//! The contents of a new image: the size of its file, and its metadata.
 //!
-//! Model: the file has its size, all zeros, before anything is written. What would be zeros is not
-//! written, and the rest goes out in large pieces, in the order of the file. The image is complete
-//! when all is written and synced; until then the file must not have its name.
+//! Model: the file has its size, all zeros, before anything is written. Zeros are not written, and
+//! the rest is written in large chunks, in file order. The image is complete when all is written
+//! and synced; until then the file must not have its name.
 
 use extant_space::{ByteRange, Control, Phase, Result, SpaceFile, SyncMode};
 
@@ -96,7 +96,7 @@ impl NewImage {
             Contents::Raw {
                 allocation_bytes, ..
             } => *allocation_bytes,
-            // What has no space has no place in the file.
+            // Unallocated clusters have no offset in the file.
             Contents::Qcow2(_) => None,
         }
     }
@@ -130,7 +130,7 @@ impl NewImage {
     /// synced.
     ///
     /// # Errors
-    /// Those of writing, and `Cancelled`. The file is worth nothing then.
+    /// Those of writing, and `Cancelled`. The file is incomplete then.
     pub fn write_metadata(&self, file: &dyn SpaceFile, control: Control<'_>) -> Result<()> {
         self.write_occupied(file, None, control)
     }

@@ -1,4 +1,4 @@
-//! What an image is asked to be, and what of that can never be.
+//! Options of a new image, and their validation.
 
 use std::path::PathBuf;
 
@@ -63,8 +63,7 @@ impl Default for Qcow2Options {
 }
 
 impl Qcow2Options {
-    /// Those of an image, for a new one of the same shape. That stands alone: it has neither
-    /// backing file nor data file.
+    /// The options of an image, for a new one of the same shape without backing file and data file.
     pub fn of(header: &Header) -> Self {
         Self {
             cluster_bytes: header.geometry.cluster_bytes(),
@@ -101,7 +100,7 @@ impl Qcow2Options {
         Geometry::new(cluster_bits, self.refcount_bits.trailing_zeros())
     }
 
-    /// What cannot be together.
+    /// Refuses contradicting options.
     pub(crate) fn check(&self, preallocation: Preallocation) -> Result<()> {
         let geometry = self.geometry()?;
         if self.version == Version::V2 {
@@ -144,18 +143,18 @@ impl Qcow2Options {
     }
 }
 
-/// What an image is to be.
+/// Options of a new image.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageOptions {
     /// Its format.
     pub format: Format,
     /// Size of the guest's disk, bytes.
     pub virtual_bytes: u64,
-    /// How much of it is made real.
+    /// How much of it is allocated.
     pub preallocation: Preallocation,
     /// Only the first bytes, in this number; `None`: all.
     pub allocation_bytes: Option<u64>,
-    /// Options of qcow2; raw has none.
+    /// Options of qcow2; ignored for raw.
     pub qcow2: Qcow2Options,
 }
 

@@ -5,7 +5,7 @@ use std::fmt;
 use extant_space::{Error, ErrorKind, Preallocation as Space, Result};
 use serde::{Deserialize, Serialize};
 
-/// How much of a new image is made real, by QEMU's names.
+/// How much of a new image is allocated, by QEMU's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Preallocation {
@@ -53,7 +53,7 @@ impl Preallocation {
         }
     }
 
-    /// What it asks of the file that holds the guest's data.
+    /// The required state of the file with the guest's data.
     pub fn space(self) -> Space {
         match self {
             Self::Off | Self::Metadata => Space::Off,

@@ -171,7 +171,7 @@ impl<'a> Pieces<'a> {
     }
 }
 
-/// What of a range is there, and what is not.
+/// Allocated and missing parts of a range.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Missing {
     /// Bytes that are written.

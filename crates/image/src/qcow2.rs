@@ -183,7 +183,7 @@ fn continues(run: &Run, next: &Run) -> bool {
 /// `count` entries of a table of the file.
 pub(crate) fn read_table(file: &dyn SpaceFile, offset: u64, count: u64) -> Result<Vec<u64>> {
     let mut bytes = vec![0; count as usize * 8];
-    // A file that was cut reads as zeros behind its end.
+    // A truncated file reads as zeros past its end.
     file.read_at(&mut bytes, offset)?;
     let (entries, _) = bytes.as_chunks::<8>();
     Ok(entries

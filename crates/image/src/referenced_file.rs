@@ -19,8 +19,8 @@ const CHAIN_MAX: u32 = 64;
 /// The format of the backing file that `header` names, the `depth`th of the chain.
 ///
 /// # Errors
-/// `Unsupported` for formats that are not read here, where none is said, and for chains that do not
-/// end.
+/// `Unsupported` for formats that cannot be read here, for a missing format, and for endless
+/// chains.
 pub(crate) fn backing_format(header: &Header, depth: u32) -> Result<Format> {
     let unsupported = |detail: String| Error::new(ErrorKind::Unsupported).detail(detail);
     if depth >= CHAIN_MAX {
@@ -41,7 +41,7 @@ pub(crate) fn backing_format(header: &Header, depth: u32) -> Result<Format> {
 /// chain.
 ///
 /// # Errors
-/// Those of a format that is not read here, and of a name that is no path.
+/// Those of an unsupported format, and of a name that is no path.
 pub fn backing_of(path: &Path, header: &Header, depth: u32) -> Result<Option<(PathBuf, Format)>> {
     let Some(name) = &header.backing_file else {
         return Ok(None);

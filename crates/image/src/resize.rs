@@ -21,7 +21,7 @@ pub struct ResizeOptions {
     pub may_shrink: bool,
 }
 
-/// What [`resize`] did.
+/// Result of [`resize`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct ResizeReport {
     /// Size of the disk before.

@@ -35,7 +35,7 @@ pub struct Target {
     is_disk: bool,
     /// Where the guest's data is, if in another file.
     data_file: Option<Box<Target>>,
-    /// What the image shows where it has nothing, if that may be read.
+    /// The backing file, if it may be read.
     backing: Option<Layer>,
     /// The caller's own way to make space written.
     writer: Option<SpaceWriter>,
@@ -182,7 +182,7 @@ impl Target {
         }
     }
 
-    /// Cuts a file at `file_bytes`, or makes it longer again; a disk stays as it is.
+    /// Truncates a file to `file_bytes`, or extends it again; a disk stays as it is.
     pub(crate) fn cut(&self, file_bytes: u64) -> Result<()> {
         if self.is_disk {
             Ok(())
@@ -269,7 +269,7 @@ impl Target {
         Ok(())
     }
 
-    /// What would be lost without a word otherwise.
+    /// Refuses a change that would lose data silently.
     pub(crate) fn refuse(detail: impl Into<String>) -> Error {
         Error::new(ErrorKind::Unsupported).detail(detail)
     }

@@ -31,7 +31,7 @@ use crate::pool::Pool;
 use crate::state::{Locked, State};
 use crate::storage::{Storage, WorkFile};
 
-/// So often is counted again at most because of space that comes and goes.
+/// Maximum number of counts when space is freed and allocated meanwhile.
 const COUNTS_MAX: u32 = 8;
 /// A job that is at its last steps is given so long before the next count.
 const NEXT_COUNT: Duration = Duration::from_millis(1);
@@ -41,16 +41,16 @@ const NEXT_COUNT: Duration = Duration::from_millis(1);
 pub struct Space {
     /// Size of the file system, within the pool's limit. Others may have files there.
     pub total_bytes: u64,
-    /// What there is for volumes: taken by them, or free, within the pool's limit.
+    /// Space for volumes: used by them, or free, within the pool's limit.
     #[serde(skip)]
     pub usable_bytes: u64,
-    /// What volumes and unfinished files take.
+    /// Space used by volumes and unfinished files.
     pub allocated_bytes: u64,
     /// Free on the file system, within the pool's limit.
     pub free_bytes: u64,
     /// Capacity of all volumes, and of those being made.
     pub promised_bytes: u64,
-    /// What jobs at work will still take.
+    /// Space that running jobs will still allocate.
     pub reserved_bytes: u64,
     /// Capacity that a new volume may have.
     pub available_bytes: u64,
@@ -120,9 +120,9 @@ impl Space {
         Self::count(pool, storage, &before)
     }
 
-    /// Fails as `check` does for the space as it is. What is refused because a job was counted in
-    /// the middle of a step is counted again: no job is made under the lock, so those at work come
-    /// to the end of their steps.
+    /// Fails as `check` does for the current space. A refusal because a job was counted in the
+    /// middle of a step is counted again: no job is submitted under the lock, so the running ones
+    /// reach the end of their steps.
     pub(crate) fn require(
         pool: &Pool,
         storage: &dyn Storage,
@@ -241,7 +241,7 @@ impl Space {
         Ok(())
     }
 
-    /// Fails with the missing amount when what the jobs at work were promised is not there.
+    /// Fails with the missing amount if the reservations of the running jobs exceed the free space.
     pub(crate) fn check_is_covered(&self, limits: &Limits) -> Result<()> {
         let may_be_promised = limits.overcommit.of(self.usable_bytes);
         if self.promised_bytes > may_be_promised {

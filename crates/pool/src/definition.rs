@@ -26,7 +26,7 @@ const VERSION: u32 = 1;
 const BYTES_MAX: u64 = 1 << 20;
 const SUFFIX: &str = ".json";
 
-/// What holds the volumes.
+/// The kind of a pool's storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -52,7 +52,7 @@ impl PoolKind {
 pub struct InImage<'a> {
     /// The directory of the volumes; `None`: the root.
     pub directory: Option<&'a Path>,
-    /// Where the pool keeps what is its own; `None`: beside the image.
+    /// The state directory; `None`: beside the image.
     pub state: Option<&'a Path>,
 }
 
@@ -65,7 +65,7 @@ pub struct Definition {
     name: Option<PoolName>,
     kind: PoolKind,
     path: PathBuf,
-    /// In an image; none is its root.
+    /// The directory in an image; `None` is its root.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     directory: Option<PathBuf>,
     /// The state directory, if it is not the default one.
@@ -142,7 +142,7 @@ impl Definition {
         self.name.as_ref()
     }
 
-    /// What holds the volumes.
+    /// The kind of its storage.
     pub fn kind(&self) -> PoolKind {
         self.kind
     }
@@ -157,7 +157,7 @@ impl Definition {
         self.directory.as_deref().unwrap_or(Path::new("/"))
     }
 
-    /// What the pool keeps for itself.
+    /// The state directory.
     pub(crate) fn state(&self) -> PathBuf {
         match (&self.state, self.kind) {
             (Some(state), _) => state.clone(),
@@ -170,7 +170,7 @@ impl Definition {
         }
     }
 
-    /// What it may promise.
+    /// Its limits.
     pub fn limits(&self) -> &Limits {
         &self.limits
     }
@@ -204,7 +204,7 @@ pub struct Definitions {
 }
 
 impl Definitions {
-    /// Those in `path`, which need not exist.
+    /// The definitions in `path`, which need not exist.
     pub fn in_folder(path: &Path) -> Self {
         Self {
             path: path.to_path_buf(),
@@ -212,10 +212,10 @@ impl Definitions {
         }
     }
 
-    /// Those of the user who runs this process, before those of the system.
+    /// The definitions of the user who runs this process, followed by those of the system.
     ///
     /// # Errors
-    /// `NotFound` where the environment names no home.
+    /// `NotFound` if the environment names no home.
     pub fn of_user() -> Result<Self> {
         if rustix::process::geteuid().is_root() {
             return Ok(Self::in_folder(Path::new(OF_SYSTEM)));
@@ -287,7 +287,7 @@ impl Definitions {
         parse(path, name, &bytes)
     }
 
-    /// All of them, by name. What is not readable is an error in its place.
+    /// All definitions, by name. An unreadable one is listed with its error.
     pub fn list(&self) -> Result<Vec<(PoolName, Result<Definition>)>> {
         let mut names: Vec<PoolName> = Vec::new();
         for (_, folder) in self.opened()? {

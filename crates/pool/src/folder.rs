@@ -125,7 +125,7 @@ impl Folder {
         self.file(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
     }
 
-    /// What is under `name`; `None`: nothing. Links are not followed.
+    /// The file under `name`; `None`: none. Links are not followed.
     pub(crate) fn stat(&self, name: &str) -> Result<Option<Stat>> {
         match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),

@@ -29,14 +29,14 @@ use crate::volume::lock_alone;
 /// Where a file has its format.
 const ATTRIBUTE: &str = "user.extant.format";
 
-/// What is known of a volume without opening it as an image.
+/// Properties of a volume that are known without opening it as an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Facts {
     /// `None`: it is not known.
     pub(crate) format: Option<Format>,
     /// Size of the guest's disk, bytes.
     pub(crate) capacity_bytes: u64,
-    /// What the file takes when the guest has written all of its disk.
+    /// Size of the file when the guest has written its whole disk.
     pub(crate) promised_bytes: u64,
 }
 
@@ -60,7 +60,7 @@ impl Said {
 }
 
 impl Facts {
-    /// Those of an open volume.
+    /// The properties of an open volume.
     pub(crate) fn of(file: &dyn VolumeFile, name: &VolumeName) -> Result<Self> {
         let said = Said::of(file.attribute(ATTRIBUTE)?);
         let mut first = [0; Glance::BYTES];
@@ -68,14 +68,14 @@ impl Facts {
         Ok(Self::judge(said, name, file.size()?, || &first[..got]))
     }
 
-    /// Those of content that is known to be of `format`.
+    /// The properties of content of a known `format`.
     pub(crate) fn of_content(file: &dyn SpaceFile, format: Format) -> Result<Self> {
         let mut first = [0; Glance::BYTES];
         let got = file.read_at(&mut first, 0)?;
         Ok(Self::of_known(format, file.size()?, || &first[..got]))
     }
 
-    /// Those of a volume in a list. One that may not be read is what its name says.
+    /// The properties of a listed volume. The name decides for an unreadable one.
     pub(crate) fn listed(storage: &dyn Storage, name: &VolumeName, stat: &FileStat) -> Self {
         let peek = storage.peek(name);
         let said = Said::of(peek.as_ref().and_then(|peek| peek.attribute(ATTRIBUTE)));
@@ -124,7 +124,7 @@ impl Facts {
     }
 }
 
-/// What the file of a volume takes when the guest has written all of its disk.
+/// Size of a volume's file when the guest has written its whole disk.
 pub(crate) fn promised_bytes(storage: &dyn Storage, name: &VolumeName, stat: &FileStat) -> u64 {
     let peek = storage.peek(name);
     let format = match Said::of(peek.as_ref().and_then(|peek| peek.attribute(ATTRIBUTE))) {
@@ -186,7 +186,7 @@ fn check_name_says(name: &VolumeName, format: Format) -> Result<()> {
         .advice("end the names of qcow2 volumes, and of no others, with .qcow2"))
 }
 
-/// What is asked of content that comes from outside.
+/// The checks of imported content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Trust {
     /// The image may name a backing file.

@@ -19,9 +19,9 @@ pub struct Limits {
     /// Bytes a second that all jobs in the background write together.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub rate: Option<NonZeroU64>,
-    /// How many jobs run at a time; the others wait for their turn.
+    /// Maximum number of running jobs; the others wait.
     pub jobs_max: NonZeroU32,
-    /// What is done about the space of new volumes where nothing is said.
+    /// Default preallocation of new volumes.
     pub preallocation: Preallocation,
 }
 
@@ -45,7 +45,7 @@ pub struct Overcommit {
 }
 
 impl Overcommit {
-    /// What is promised exists.
+    /// No overcommit.
     pub const NONE: Self = Self { percent: 100 };
     const PERCENT_MAX: f64 = 100_000.0;
 

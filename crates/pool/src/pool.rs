@@ -34,7 +34,7 @@ pub struct Pool {
     on_wait: Option<fn(&Error)>,
 }
 
-/// What holds the volumes.
+/// The storage of the volumes.
 #[derive(Debug)]
 enum Place {
     Directory(Folder),
@@ -51,19 +51,19 @@ enum Place {
 pub struct PoolInfo {
     /// Its name; `None` for a directory without definition.
     pub name: Option<PoolName>,
-    /// What holds the volumes.
+    /// The kind of its storage.
     pub kind: PoolKind,
     /// Where they are.
     pub path: String,
     /// In which directory inside of that, where it is an image.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub directory: Option<String>,
-    /// What it may promise.
+    /// Its limits.
     pub limits: Limits,
-    /// What it has and has promised.
+    /// Its space and promises.
     #[serde(flatten)]
     pub space: Space,
-    /// Jobs that wait or are at work.
+    /// Number of waiting and running jobs.
     pub jobs: usize,
 }
 
@@ -196,12 +196,12 @@ impl Pool {
         self
     }
 
-    /// What it was opened by.
+    /// The definition that it was opened with.
     pub fn definition(&self) -> &Definition {
         &self.definition
     }
 
-    /// What it has and has promised.
+    /// Its space and promises.
     pub fn info(&self) -> Result<PoolInfo> {
         let state = match self.state() {
             Ok(state) => state,
@@ -228,11 +228,11 @@ impl Pool {
         })
     }
 
-    /// What holds the volumes, for one operation that is short. To be opened before the pool's lock
-    /// is taken.
+    /// The storage of the volumes, for a short operation. To be opened before the pool's lock is
+    /// taken.
     ///
     /// # Errors
-    /// `InUse` with the job that has an image open, after a while.
+    /// `InUse` with the job that has an image open, after a timeout.
     pub(crate) fn storage(&self, purpose: Purpose) -> Result<Box<dyn Storage + '_>> {
         match &self.place {
             Place::Directory(folder) => Ok(Box::new(DirectoryStorage::new(folder))),
@@ -244,9 +244,8 @@ impl Pool {
         }
     }
 
-    /// The same for a job, which lets others have their turn, without waiting for it; `None` while
-    /// others have it, and then `comer` is to ask again soon. The pool's lock is not to be held in
-    /// its calls.
+    /// The same for a job, which yields to others, without waiting for it; `None` while others have
+    /// it, and then `comer` is to try again soon. The pool's lock must not be held in its calls.
     pub(crate) fn storage_of_job(
         &self,
         purpose: Purpose,
@@ -291,8 +290,8 @@ impl Pool {
         self.wait_for(patience, &mut || image.try_open(purpose, own, comer))
     }
 
-    /// Tries until it is open, or `patience` is over. Those who are not of this pool are waited for
-    /// as well.
+    /// Tries until it is open, or `patience` is over. Programs outside the pool are awaited as
+    /// well.
     fn wait_for(
         &self,
         patience: Duration,

@@ -11,7 +11,7 @@ use crate::pool::Pool;
 use crate::state::State;
 use crate::storage::{Purpose, Storage};
 
-/// What is done about interrupted jobs.
+/// Treatment of interrupted jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Leftovers {
     /// They are reported and kept.
@@ -21,7 +21,7 @@ pub enum Leftovers {
     Remove,
 }
 
-/// What [`Pool::refresh`] found.
+/// Result of [`Pool::refresh`].
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Refreshed {
     /// Jobs that can be resumed.
@@ -32,7 +32,7 @@ pub struct Refreshed {
     pub completed: Vec<JobId>,
     /// Files that belonged to no job, and are removed.
     pub removed_files: u64,
-    /// What they took, bytes.
+    /// Their space in bytes.
     pub removed_bytes: u64,
     /// Names in the directory that are no volumes: links, hidden files, names that are not UTF-8.
     pub other_names: u64,
@@ -44,7 +44,7 @@ pub struct Interrupted {
     /// The job.
     #[serde(flatten)]
     pub job: JobStatus,
-    /// What its unfinished file takes, bytes.
+    /// Space of its unfinished file in bytes.
     pub allocated_bytes: u64,
 }
 
@@ -98,7 +98,7 @@ impl Pool {
         }
     }
 
-    /// What no record of an unfinished job speaks of.
+    /// Removes files without an unfinished job.
     fn remove_strays(
         &self,
         storage: &dyn Storage,

@@ -139,7 +139,7 @@ impl Drop for Locked {
 }
 
 impl State {
-    /// Opens it; `None` where the pool has none yet.
+    /// Opens it; `None` if the pool has no state.
     pub(crate) fn open(above: &Folder, name: &str) -> Result<Option<Self>> {
         match above.child(name).and_then(check_owner) {
             Ok(folder) => Self::of(folder).map(Some),
@@ -148,7 +148,7 @@ impl State {
         }
     }
 
-    /// Opens it, made where the pool has none.
+    /// Opens it, creating it if the pool has no state.
     pub(crate) fn make(above: &Folder, name: &str) -> Result<Self> {
         Self::of(make_own_folder(above, name)?)
     }
@@ -172,7 +172,7 @@ impl State {
         let lock = self.folder.file(LOCK, OFlags::RDWR | OFlags::CREATE)?;
         let door = match self.folder.file(DOOR, OFlags::RDWR | OFlags::CREATE) {
             Ok(door) => Some(door),
-            // A pool that has none yet is freed of something on a full disk as well.
+            // A full disk does not prevent removals from a pool without state.
             Err(error) if error.kind() == ErrorKind::NoSpace => None,
             Err(error) => return Err(error),
         };
@@ -202,7 +202,7 @@ impl State {
                 shut = Some(Unlock(door));
             }
             std::thread::sleep(pause);
-            // Many who wait would leave the one who has it no processor.
+            // Many waiters polling fast would take the processor from the owner.
             pause = match shut {
                 Some(_) => LOOK,
                 None => (2 * pause).min(LOOK_MAX),
@@ -275,7 +275,7 @@ fn check_owner(folder: Folder) -> Result<Folder> {
             stat.st_uid
         )
     } else if stat.st_mode & OTHERS_WRITE != 0 {
-        // What others put there would be taken for the pool's own.
+        // Files of other users there would be taken for the pool's own.
         "other users may write to the state directory of the pool".to_owned()
     } else {
         return Ok(folder);

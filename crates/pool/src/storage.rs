@@ -63,14 +63,14 @@ pub(crate) struct WorkFile {
 #[derive(Clone, Debug)]
 pub(crate) struct NewFile {
     pub(crate) size_bytes: u64,
-    /// The first bytes that are made real.
+    /// The number of first bytes to allocate.
     pub(crate) allocation_bytes: u64,
     /// In which way.
     pub(crate) preallocation: Preallocation,
     pub(crate) mode: u32,
     /// Copy-on-write is turned off, where there is any.
     pub(crate) nocow: bool,
-    /// What is written there when the space is; `None`: it is all zeros.
+    /// The contents to write once the space exists; `None`: zeros.
     pub(crate) contents: Option<NewImage>,
 }
 
@@ -95,7 +95,7 @@ pub(crate) enum LockMode {
     Alone,
 }
 
-/// What holds the volumes of a pool.
+/// The storage of a pool's volumes.
 pub(crate) trait Storage: Send + Sync {
     /// Visits the volumes, in no order; returns how many names are none.
     fn for_each_volume(&self, visit: &mut dyn FnMut(&VolumeName, &FileStat)) -> Result<u64>;
@@ -109,8 +109,7 @@ pub(crate) trait Storage: Send + Sync {
     /// Opens a volume for the attributes of a list; `None` if it may not be read.
     fn peek(&self, name: &VolumeName) -> Option<Box<dyn Peek>>;
 
-    /// Takes a volume's name away. Its space comes back when the last one who has it open closes
-    /// it.
+    /// Removes a volume's name. Its space is freed when its last user closes it.
     fn remove(&self, name: &VolumeName) -> Result<()>;
 
     /// Makes durable what was removed; its space is counted as free on return.
@@ -134,8 +133,8 @@ pub(crate) trait Storage: Send + Sync {
     /// Makes an empty one, for its owner alone.
     fn new_work(&self, name: &str) -> Result<Box<dyn VolumeFile>>;
 
-    /// Makes one that has its name when it is complete and its content durable. What an earlier try
-    /// has done is not done again.
+    /// Makes a file that gets its name when it is complete and its content durable. Work of an
+    /// earlier run is not repeated.
     fn create_work(
         &self,
         name: &str,
@@ -144,7 +143,7 @@ pub(crate) trait Storage: Send + Sync {
         control: Control<'_>,
     ) -> Result<Done>;
 
-    /// Removes one. Its space comes back soon.
+    /// Removes an unfinished file. Its space is freed soon.
     fn remove_work(&self, name: &str) -> Result<()>;
 
     /// Gives one the name of a volume, in one step and durably.
@@ -185,8 +184,7 @@ pub(crate) trait VolumeFile: SpaceFile {
     /// `None` if its resolution is too coarse.
     fn changed_ns(&self) -> Result<Option<u64>>;
 
-    /// So long after the last change that a process saw its own writes may still come when it is
-    /// killed.
+    /// Maximum delay of a killed process's own writes after the last ctime that it saw.
     fn last_writes(&self) -> Duration;
 
     /// Takes a lock; false if another process holds a conflicting one.

@@ -25,7 +25,7 @@ use crate::xml::Kept;
 /// How long a volume may seem locked, or open, after its last job has ended.
 const LAST_WRITES: Duration = Duration::from_secs(1);
 
-/// Where a volume has what libvirt's description of it said beside what is known.
+/// The attribute with the unknown elements of a volume's libvirt description.
 const KEPT_ATTRIBUTE: &str = "user.extant.libvirt";
 
 /// A volume in a list.
@@ -37,7 +37,7 @@ pub struct ListedVolume {
     pub format: Option<Format>,
     /// Its logical size, bytes.
     pub capacity_bytes: u64,
-    /// What it takes on the file system, bytes.
+    /// Its space on the file system in bytes.
     pub allocation_bytes: u64,
 }
 
@@ -55,7 +55,7 @@ pub struct VolumeInfo {
     pub capacity_bytes: u64,
     /// Size of its file, bytes.
     pub file_bytes: u64,
-    /// What it takes on the file system, bytes.
+    /// Its space on the file system in bytes.
     pub allocation_bytes: u64,
     /// Bytes of the disk whose overwrite changes no metadata, of the file system or of the image.
     pub written_bytes: u64,
@@ -65,7 +65,7 @@ pub struct VolumeInfo {
     pub may_run_out_of_space: bool,
     /// Figures of the file's extent map.
     pub map: MapSummary,
-    /// What only an image has.
+    /// Properties of qcow2 images only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image: Option<ImageFacts>,
     /// Permissions of the file.
@@ -213,8 +213,8 @@ impl Pool {
         })
     }
 
-    /// What is done about the space of a volume's new part where nothing is said: what the pool
-    /// says, but nothing in an image with a backing file, which would be hidden.
+    /// Default preallocation of a volume's new part: that of the pool, but `off` in an image with a
+    /// backing file, which would be hidden.
     pub fn preallocation_of(&self, name: &VolumeName) -> Result<Preallocation> {
         let storage = self.storage(Purpose::Look)?;
         let file = storage.open(name, Access::Read)?;
@@ -225,8 +225,8 @@ impl Pool {
         Ok(self.definition().limits().preallocation.into())
     }
 
-    /// Removes a volume. One that another process has open is refused, unless `force` is given: its
-    /// data would be lost when that process ends.
+    /// Removes a volume. One that another process has open is refused without `force`: its data
+    /// would be lost when that process ends.
     pub fn delete(&self, name: &VolumeName, force: bool) -> Result<()> {
         let storage = self.storage(Purpose::Change)?;
         let file = storage.open(name, Access::Read)?;
@@ -305,7 +305,7 @@ pub(crate) fn keep(file: &dyn VolumeFile, kept: &Kept) -> Result<()> {
         .map_err(|error| error.during("keep unknown XML elements"))
 }
 
-/// What is kept with a file. Anybody who may write to the file can have written it.
+/// The elements stored with a file. Every process that may write to the file can set them.
 pub(crate) fn kept_of(file: &dyn VolumeFile) -> Result<Option<Kept>> {
     let Some(bytes) = file.attribute(KEPT_ATTRIBUTE)? else {
         return Ok(None);

@@ -1,8 +1,8 @@
 //! libvirt's XML for pools and volumes, in and out.
 //!
-//! What is known is taken; what is not is kept and comes out again where it was. Input is bounded
-//! before it is read: size, number of nodes, depth; documents with a DTD are refused, so there are
-//! no entities but XML's own.
+//! Unknown elements are kept and written back in place. Input is bounded before it is read: size,
+//! number of nodes, depth; documents with a DTD are refused, so there are no entities but XML's
+//! own.
 //!
 //! The elements: libvirt.org, "Storage pool and volume XML format".
 

@@ -1,11 +1,10 @@
-//! Changing a block map: filling holes and making them.
+//! Changing a block map: filling and making holes.
 //!
-//! A step changes the numbers of one leaf, and creates or removes the indirect blocks above it. It
-//! reads and creates all that it needs before its first change: it fails with nothing done, or is
-//! done whole.
+//! A step changes the entries of one leaf, and creates or removes the indirect blocks above it. It
+//! reads and creates all it needs before its first change: it fails without effect, or completes.
 //!
-//! Invariant: no step leaves an indirect block without numbers. One that others have left behind is
-//! a hole, and goes with the blocks around it.
+//! Invariant: no step leaves an empty indirect block. An empty one of another implementation is a
+//! hole, and is freed with the blocks around it.
 
 use std::ops::Range;
 

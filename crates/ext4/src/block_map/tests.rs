@@ -377,7 +377,7 @@ fn indirect_block_that_names_itself_ends_after_three_levels() {
     (0..1024).for_each(|index| block_map::set_entry(&mut bytes, index, Some(itself)));
     file.store.blocks.insert(itself, bytes);
     assert_eq!(file.find(TRIPLE + 5), extent(TRIPLE + 5, 5000, 1));
-    // What is changed must not be on the way twice.
+    // A block being changed must not be on the path twice.
     let error = file
         .edit(|map| map.remove_last(TRIPLE..REACH, &mut |_| ()))
         .unwrap_err();

@@ -1,11 +1,11 @@
-//! The blocks of a directory: what the store must do, and how blocks are read and changed here.
+//! The blocks of a directory: the interface of the store, and how blocks are read and changed.
 //!
 //! Invariants:
-//! - a block's sum is checked when it comes from the disk; its structure whenever it is used,
+//! - a block's checksum is verified when it comes from the disk; its structure whenever it is used,
 //!   since a damaged tree may lead to a node as if it were a leaf;
 //! - every change ends with the block sealed;
-//! - a block that is changed is taken as it is then: where a damaged file system has it as a part
-//!   of something else too, it may not be what was read.
+//! - a block that is changed is read again: in a damaged file system it may be a part of another
+//!   structure too, and differ from what was read.
 
 use std::fmt::Display;
 use std::sync::Arc;

@@ -1,4 +1,4 @@
-//! What must be known of file system and inode to work on a directory.
+//! The properties of file system and inode that directory operations need.
 
 use extant_ondisk::ext4::directory::{
     DirectoryFormat, HashSeed, HashVersion, IndexNode, IndexNodeMut, IndexShape, Tail,
@@ -23,7 +23,7 @@ pub(crate) enum Shape {
 pub(crate) struct TreeRules {
     /// The function of new trees; its sign is that of all trees.
     pub(crate) hash: HashVersion,
-    /// What hashes begin with.
+    /// The seed of hashes.
     pub(crate) seed: HashSeed,
     /// Maximum levels of nodes below a root: 1, or 2 with `large_dir`.
     pub(crate) levels_max: u8,
@@ -38,7 +38,7 @@ pub(crate) struct DirectoryContext {
     pub(crate) seed: Option<InodeSeed>,
     /// `None` without `dir_index`.
     pub(crate) tree: Option<TreeRules>,
-    /// What the inode's flags say.
+    /// The shape by the inode's flags.
     pub(crate) flagged: Shape,
     /// Blocks that a directory may have: without `large_dir` its size has 32 bits.
     pub(crate) blocks_max: u32,
@@ -118,7 +118,7 @@ impl DirectoryContext {
         }
     }
 
-    /// Those of the file system; there is a tree.
+    /// The rules of the file system; there is a tree.
     pub(super) fn rules(&self) -> TreeRules {
         self.tree
             .expect("a directory has a tree only with dir_index")

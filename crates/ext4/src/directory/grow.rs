@@ -53,7 +53,7 @@ impl<B: DirectoryBlocksMut> Directory<B> {
         self.replace(index, BlockKind::Records, &packed)
     }
 
-    /// Moves the upper half of a leaf's names to a new one, behind it in the lowest node, which has
+    /// Moves the upper half of a leaf's names to a new one, after it in the lowest node, which has
     /// room. Both have room for any name then.
     pub(super) fn split_leaf(&mut self, root: &Root, path: &Path, leaf: &[u8]) -> Result<()> {
         let entries = self.entries_of(path.leaf(), leaf)?;
@@ -138,7 +138,7 @@ impl<B: DirectoryBlocksMut> Directory<B> {
         self.replace(FIRST, BlockKind::Root, &above)
     }
 
-    /// Inserts an entry behind the one that the path took.
+    /// Inserts an entry after the selected one of the path.
     fn insert_behind(&mut self, frame: &Frame, entry: DxEntry) -> Result<()> {
         let (context, shape) = (self.context, frame.shape);
         let kind = match shape {

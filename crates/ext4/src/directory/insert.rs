@@ -9,14 +9,13 @@ use super::blocks::changed_meanwhile;
 use super::{Directory, DirectoryBlocksMut, Shape};
 
 impl<B: DirectoryBlocksMut> Directory<B> {
-    /// Inserts `name`. Changes no more than
-    /// [`insert_bound`](super::DirectoryContext::insert_bound) says.
+    /// Inserts `name`. Changes at most [`insert_bound`](super::DirectoryContext::insert_bound)
+    /// blocks.
     ///
     /// # Errors
-    /// `AlreadyExists`; `NoSpace` from the store, or because the tree is full, as the kernel
-    /// has it; `InvalidArgument` for `.`, `..` and what cannot be a name; `Corrupt` with the
-    /// block; what the store says. The name is not there then; the tree may have been split for
-    /// it.
+    /// `AlreadyExists`; `NoSpace` from the store, or because the tree is full, as in the kernel;
+    /// `InvalidArgument` for `.`, `..` and invalid names; `Corrupt` with the block; errors of the
+    /// store. The name is not inserted then; the tree may have been split for it.
     pub(crate) fn insert(
         &mut self,
         name: &[u8],

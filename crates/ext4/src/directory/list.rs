@@ -48,7 +48,7 @@ pub(crate) struct After<'a> {
 pub(crate) struct Listed<'a> {
     /// The name, `.` and `..` among them.
     pub(crate) name: &'a [u8],
-    /// What it stands for.
+    /// Its entry.
     pub(crate) entry: DirectoryEntry,
     /// Position for continuing after it.
     pub(crate) cookie: u64,
@@ -222,7 +222,7 @@ struct Kept<'s> {
     fullness: Fullness,
 }
 
-/// A name that was kept, to be given out when it is its turn.
+/// A kept name, to be returned later.
 struct Name {
     cookie: u64,
     name: Box<[u8]>,

@@ -293,7 +293,7 @@ impl<B: DirectoryBlocks> Directory<B> {
         node.map(|_| ())
     }
 
-    /// Those of the file system; there is a tree.
+    /// The rules of the file system; there is a tree.
     pub(super) fn rules(&self) -> TreeRules {
         self.context.rules()
     }

@@ -402,7 +402,7 @@ pub(super) fn with_tree<'a, T, U>(
     Ok(done)
 }
 
-/// The inode with its fields as a record has them, and its slot.
+/// The inode with the fields of a record, and its slot.
 fn overlaid(
     state: &InodeState,
     number: InodeNumber,

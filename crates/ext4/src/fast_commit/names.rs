@@ -1,8 +1,8 @@
-//! What records do to names.
+//! The effect of records on names.
 //!
-//! Names decide how many links an inode has. What is as a record wants it already is left as it is;
-//! a record that takes away a name that is not there, or is another inode's, says nothing: the
-//! kernel leaves such of files that came and went.
+//! Names determine the link count of an inode. A state that a record requires already is left as it
+//! is; a record that removes a missing name, or one of another inode, has no effect: the kernel
+//! leaves such records of short-lived files.
 
 use std::sync::Arc;
 
@@ -295,7 +295,7 @@ impl DirectoryBlocksMut for Blocks<'_, '_> {
             self.space,
             self.cell,
             |tree| tree.insert(extent),
-            // The space has it in its books already.
+            // The space has counted it already.
             |(), store| store.count(1),
         )?;
         parts.cache.create(transaction, physical, |_| ());

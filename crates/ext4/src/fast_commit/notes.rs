@@ -57,7 +57,7 @@ pub(super) struct NameNote {
     pub(super) name: Box<[u8]>,
 }
 
-/// What has changed since the last commit.
+/// The changes since the last commit.
 pub(super) struct Noted {
     pub(super) names: Vec<NameNote>,
     /// Each once.

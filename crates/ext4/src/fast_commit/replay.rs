@@ -13,9 +13,9 @@ use super::space::Space;
 use crate::filesystem::Parts;
 use crate::transaction::Transaction;
 
-/// Credits count every inode and bitmap, of which many share a block or come back: so there are
-/// more of them than blocks in a transaction. They bound the memory; what fits the log is seen at
-/// the commit.
+/// Credits count every inode and bitmap, many of which share a block or repeat: so there are more
+/// of them than blocks in a transaction. They bound the memory; the commit checks whether the
+/// blocks fit the log.
 const CREDITS_PER_BLOCK: u32 = 32;
 
 /// Applies `commits` to a file system without other users; `journal` continues with their

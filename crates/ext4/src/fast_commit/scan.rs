@@ -76,8 +76,7 @@ impl Commits {
     }
 }
 
-/// Blocks of the device that a record gives to a file. What is wrong with it is found when it is
-/// carried out.
+/// Blocks of the device that a record gives to a file. The replay validates it.
 fn given_by(record: &Record<'_>, layout: &Layout) -> Option<Range<u64>> {
     match record.change(layout) {
         Ok(Some(Change::AddRange { extent, .. })) => {

@@ -1,12 +1,11 @@
-//! The blocks of the device while records are carried out.
+//! The blocks of the device during a replay.
 //!
-//! Model: records come in an order in which a block may belong to two files for a while: it is
-//! given to one before it is taken from the other. So bitmaps stay as they are until the end, and
-//! what was given and taken is kept as a balance; at the end it must come out even, one block to
-//! one file ([`Space::settle`]).
+//! Model: the order of records may give a block to one file before it is taken from another. So
+//! bitmaps stay as they are until the end, and changes are kept as a balance, which must be
+//! consistent at the end, one block for one file ([`Space::settle`]).
 //!
-//! Nodes of trees and blocks of directories that replaying needs for itself are taken from what is
-//! free now and what no record gives to a file, whatever the order.
+//! Tree nodes and directory blocks that the replay itself needs are allocated from blocks that are
+//! free now and not given to a file by any record, whatever the order.
 
 use std::cell::RefCell;
 use std::collections::BTreeSet;

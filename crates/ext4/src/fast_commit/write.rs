@@ -39,8 +39,8 @@ use crate::tree::Mapping;
 const RECORD_BYTES: usize = 16;
 
 impl Parts {
-    /// What has changed since the last commit, as blocks for the journal. `None` when records
-    /// cannot say it, or not in that space. No transaction is open.
+    /// The changes since the last commit, as blocks for the journal. `None` if the transaction is
+    /// ineligible, or the records do not fit. No transaction is open.
     pub(crate) fn fast_commit(&self, space: &FastCommitSpace) -> Option<Vec<u8>> {
         let notes = &self.running.notes;
         if notes.is_forbidden() {
@@ -115,7 +115,7 @@ struct Commit<'a> {
     space: &'a FastCommitSpace,
     writer: CommitWriter,
     is_empty: bool,
-    /// The block of the journal's inode, where another one in it is said.
+    /// The block of the journal's inode, if another inode in it is recorded.
     beside_journal: Option<PhysicalBlock>,
 }
 

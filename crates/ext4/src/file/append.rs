@@ -22,7 +22,7 @@ pub(crate) struct End {
 }
 
 impl InodeState {
-    /// [`Spot`] behind the last extent.
+    /// [`Spot`] after the last extent.
     pub(super) fn spot_at_end(&self, logical: LogicalBlock) -> Option<Spot> {
         let last = self.end?.extent;
         let end = last.logical_end();

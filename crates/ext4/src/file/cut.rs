@@ -81,7 +81,7 @@ impl Core {
         if rest.is_some() {
             parts.add_orphan(&transaction, cell);
         }
-        // The last block is zeroed before the size can commit: what is behind it must not come back
+        // The last block is zeroed before the size can commit: bytes past it must not reappear
         // later.
         parts.zero_after_end(cell, size)?;
         if rest.is_none() {
@@ -121,7 +121,7 @@ impl Core {
         Ok(())
     }
 
-    /// What one step of giving blocks back touches at most, with noting an orphan.
+    /// Upper bound of the blocks modified by one freeing step, including the orphan record.
     pub(crate) fn cut_credits(&self, cell: &InodeCell) -> Result<u32> {
         let groups = group_credits(2 * EXTENTS_MAX as u32);
         let forgotten = if holds_metadata(&read(&cell.state)) {

@@ -35,10 +35,10 @@ pub(crate) const INODE_CREDITS: u32 = 1;
 /// Blocks of a chunk in which out-of-order writes are gathered.
 const PIECE: u64 = 512;
 
-/// Files of this size and more are said in the superblock.
+/// Files of this size and more are flagged in the superblock.
 const LARGE_BYTES: u64 = 1 << 31;
 
-/// What else a change of data does to the inode.
+/// Further effects of a data change on the inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
     /// The size is at least this.
@@ -51,7 +51,7 @@ pub(crate) struct Spot {
     pub(crate) mapping: Mapping,
     /// The goal for blocks of a hole that begins there, from its neighbours in the file.
     pub(crate) goal: Goal,
-    /// What is left free around them.
+    /// Free blocks to leave around them.
     pub(crate) room: Option<Room>,
     /// Where they have to end.
     pub(crate) limit: Option<AllocatorBlock>,
@@ -297,7 +297,7 @@ impl Parts {
         if !state.inode.flags().contains(InodeFlags::EXTENTS) {
             limit = Some(AllocatorBlock(block_map::PHYSICAL_END.0));
             if let Mapping::Hole(hole) = &mut mapping {
-                // What is filled in one step.
+                // The part filled in one step.
                 hole.end = hole.end.min(block_map::leaf(logical, &self.layout).end);
             }
         }
@@ -405,7 +405,7 @@ impl Parts {
         let mut state = write(&cell.state);
         state.join(cell, transaction);
         let mut store = Store::new(self, transaction, cell, &mut state);
-        // Refused when the bitmap has them in use; the tree must not refer to them then.
+        // Refused if they are in use by the bitmap; the tree must not refer to them then.
         let range = store.attach_data(allocation)?;
         if !state.extend_last(&extent) {
             let format = self.tree_format(&state);
@@ -468,7 +468,7 @@ impl Parts {
         Ok(self.tree_credits_at(self.depth(&read(&cell.state))? + 1))
     }
 
-    /// What block `logical` belongs to.
+    /// Maps block `logical`.
     pub(crate) fn find(&self, cell: &InodeCell, logical: LogicalBlock) -> Result<Mapping> {
         let state = read(&cell.state);
         let format = self.tree_format(&state);

@@ -40,8 +40,8 @@ impl Parts {
             Ok(Assigned::Done) => self.assigned.note(&blocks),
             Ok(Assigned::Refused) => {}
             Err(_) => {
-                // What it did get before it failed is space that others below need. Nothing refers
-                // to these blocks yet.
+                // Space assigned before the failure is needed by others below. Nothing refers to
+                // these blocks yet.
                 self.assigned.forget(&blocks);
                 let _ = self.device.discard(range);
             }

@@ -1,4 +1,4 @@
-//! What the journal asks for: everything that a transaction has changed.
+//! Freezing for the journal: all changes of a transaction.
 
 use std::cell::RefCell;
 use std::ops::Range;

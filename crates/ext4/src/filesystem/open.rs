@@ -390,7 +390,7 @@ fn orphans(
     }
 }
 
-/// What all descriptors say together.
+/// Totals of all descriptors.
 struct Table {
     /// Free blocks of every group.
     free: Vec<u32>,

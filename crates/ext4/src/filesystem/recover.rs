@@ -1,7 +1,7 @@
-//! What a crash left in the journal, before the file system is opened.
+//! Recovery of the journal before the file system is opened.
 //!
-//! Order: transactions come home; fast commits are carried out and come home; the journal is empty.
-//! A crash at any moment of that means to do it again.
+//! Order: transactions are replayed in place; fast commits are replayed and written in place; the
+//! journal is emptied. A crash at any moment of that repeats it.
 
 use std::sync::Arc;
 

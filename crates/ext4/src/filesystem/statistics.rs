@@ -29,7 +29,7 @@ pub struct Statistics {
     pub uuid: [u8; 16],
     /// Its label, without zeros.
     pub label: [u8; 16],
-    /// What the allocator did since it was opened.
+    /// Counters of the allocator since it was opened.
     pub allocator: mballoc::Statistics,
 }
 

@@ -47,8 +47,8 @@ impl Parts {
         });
     }
 
-    /// Says that the journal must be replayed from now on, or that the file system must be checked
-    /// where it has none, before the first transaction.
+    /// Marks, before the first transaction, that the journal must be replayed, or that the file
+    /// system must be checked if it has none.
     pub(super) fn mark_open(&self) -> Result<()> {
         let now = time::now();
         lock(&self.superblock).edit(|raw| {
@@ -110,7 +110,7 @@ impl Parts {
         set.expect("a superblock is as good with this feature");
     }
 
-    /// What to do when metadata is wrong.
+    /// Reaction to corrupt metadata.
     pub(crate) fn on_error(&self) -> OnError {
         let stored = self.groups.superblock().error_policy();
         self.options.on_error.unwrap_or(match stored {
@@ -139,7 +139,7 @@ impl Parts {
         }
     }
 
-    /// The superblock, if it is not as it was last given away; from now on it is.
+    /// The superblock, if it has changed since the last call.
     fn changed_superblock(&self) -> Option<Superblock> {
         let mut superblock = lock(&self.superblock);
         superblock.fit_sectors(self.groups.superblock());
@@ -180,7 +180,7 @@ fn recorded(error: &Error) -> RecordedError {
 
 fn write_superblock(device: &dyn Device, superblock: &Superblock) -> Result<()> {
     let unit = u64::from(device.geometry().logical_block).max(Superblock::BYTES as u64);
-    // What shares the smallest unit of the device is read and written with it.
+    // The rest of the device's smallest unit is read and written with it.
     let start = Superblock::OFFSET / unit * unit;
     let byte = (Superblock::OFFSET - start) as usize;
     let mut bytes = vec![0; (byte + Superblock::BYTES).next_multiple_of(unit as usize)];

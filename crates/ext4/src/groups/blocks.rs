@@ -11,7 +11,7 @@ use extant_space::{Error, ErrorKind, Result};
 use super::{BitmapBytes, Group, Groups};
 use crate::transaction::Transaction;
 
-/// What becomes of blocks.
+/// What happens to freed blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Use {
     Used,
@@ -199,7 +199,7 @@ impl Groups {
         Ok(bitmap)
     }
 
-    /// Refuses a bitmap by which metadata of the file system itself would be given away.
+    /// Refuses a bitmap that marks the file system's own metadata as free.
     fn check_zone(&self, number: GroupNumber, bitmap: &BitmapBytes) -> Result<()> {
         let layout = self.layout();
         let first = layout.first_block(number).0;

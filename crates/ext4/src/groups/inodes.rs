@@ -19,7 +19,7 @@ use crate::transaction::Transaction;
 /// Groups that are compared for a directory of the root.
 const SPREAD_TRIES: u32 = 64;
 
-/// What an inode number is for.
+/// The purpose of an inode number.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NewInode {
     /// The directory that will name it.

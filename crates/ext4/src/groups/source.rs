@@ -9,7 +9,7 @@ use extant_space::Result;
 use super::Groups;
 use crate::sync::lock;
 
-/// What the allocator reads.
+/// The allocator's source of bitmaps.
 pub(crate) struct Source {
     groups: Arc<Groups>,
     /// Free blocks of every group as read at the start, until the allocator is open: asked for one

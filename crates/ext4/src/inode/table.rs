@@ -46,7 +46,7 @@ impl InodeTable {
         self.cells.get_or_insert_with(&number, || self.read(number))
     }
 
-    /// The cell of a number that was just taken, for an inode of which only `inode` is.
+    /// The cell of a number that was just allocated, for a new inode.
     ///
     /// # Errors
     /// Those of reading the block of its table.

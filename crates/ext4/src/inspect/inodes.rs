@@ -18,7 +18,7 @@ const TABLE_WINDOW: u32 = 1 << 20;
 pub struct FoundInode<'a> {
     /// Its number.
     pub number: InodeNumber,
-    /// What is stored.
+    /// The stored inode.
     pub inode: Inode,
     parts: &'a Parts,
 }

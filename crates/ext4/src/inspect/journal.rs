@@ -8,7 +8,7 @@ use extant_space::{ByteRange, Error, ErrorKind, Result, SpaceFile};
 
 use crate::filesystem::Filesystem;
 
-/// What is there of a journal.
+/// Properties of a journal.
 #[derive(Clone, Debug)]
 pub struct JournalLook {
     /// The journal's inode.

@@ -24,7 +24,7 @@ pub(crate) struct Blocks<'a> {
     count: u32,
     /// `None` where nothing is changed.
     transaction: Option<&'a Transaction<'a>>,
-    /// Those that were read in order to be changed: that cannot fail then.
+    /// Blocks read for a change, which cannot fail then.
     held: RefCell<SmallVec<[Held; 4]>>,
 }
 

@@ -21,7 +21,7 @@ use crate::transaction::Transaction;
 use crate::tree;
 use crate::xattr::{self, InheritedAccess};
 
-/// Bytes of a target that fit into the inode itself, without the zero behind it.
+/// Bytes of a target that fit into the inode itself, without the terminating zero.
 const SHORT_TARGET_MAX: usize = 59;
 const SETGID: u16 = 0o2000;
 
@@ -47,7 +47,7 @@ pub enum NewKind<'a> {
 /// A new inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NewNode<'a> {
-    /// What it is.
+    /// The kind of the node.
     pub kind: NewKind<'a>,
     /// Permissions: the lowest 12 bits of the mode. In a directory with the setgid bit, directories
     /// get that bit as well. In a directory with a default access control list they limit what that
@@ -57,9 +57,8 @@ pub struct NewNode<'a> {
     pub uid: u32,
     /// The group it belongs to; in a directory with the setgid bit that of the directory instead.
     pub gid: u32,
-    /// Permissions that are taken away: of the lowest 9 bits those that are set here. It says
-    /// nothing about symbolic links, nor in a directory with a default access control list, which
-    /// decides instead.
+    /// Permissions to remove: of the lowest 9 bits those that are set here. It has no effect on
+    /// symbolic links, nor in a directory with a default access control list.
     pub umask: u16,
 }
 
@@ -279,7 +278,7 @@ impl Parts {
         inode
     }
 
-    /// How a new inode keeps its blocks: in extents where the file system has them, else in a block
+    /// How a new inode maps its blocks: by extents if the file system has them, else by a block
     /// map.
     fn map_flag(&self) -> InodeFlags {
         if self.layout.features().incompat.contains(Incompat::EXTENTS) {

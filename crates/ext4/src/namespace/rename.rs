@@ -17,7 +17,7 @@ use crate::sync::{lock, read, write};
 use crate::time;
 use crate::transaction::Transaction;
 
-/// What to do when the new name is taken.
+/// Treatment of an existing new name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenameMode {
     /// Replace what it stood for, as `rename(2)` does.
@@ -195,7 +195,7 @@ impl Core {
     }
 }
 
-/// What became of a rename that failed.
+/// The cause of a failed rename.
 enum NotMoved {
     Untouched(Error),
     Halfway(Error),
@@ -289,7 +289,7 @@ impl Move<'_> {
         transaction.note_name(NameChange::Unlink, from.directory.number, source, from.name);
     }
 
-    /// What takes the place of the old name.
+    /// The replacement of the old name.
     fn whiteout(&self) -> Option<NewNode<'static>> {
         let RenameMode::Whiteout { uid, gid } = self.mode else {
             return None;
@@ -366,7 +366,7 @@ impl Parts {
     ) -> Result<(), NotMoved> {
         let (from, to) = (moved.from, moved.to);
         let source = moved.source.number;
-        // What can fail for want of space comes first, and leaves all as it was.
+        // Steps that can fail for lack of space come first, and have no effect then.
         let first = match &moved.target {
             None => self
                 .names(transaction, to)?

@@ -73,7 +73,7 @@ impl Core {
         done
     }
 
-    /// What a name that is to be taken away stands for, with a handle.
+    /// The inode of a name to be removed, with a handle.
     pub(super) fn victim(&self, parent: &Arc<InodeCell>, name: &[u8]) -> Result<Arc<InodeCell>> {
         let entry = self.parts.find_name(parent, name)?;
         let entry = entry.ok_or_else(|| Error::new(ErrorKind::NotFound))?;

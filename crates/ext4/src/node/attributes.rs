@@ -1,4 +1,4 @@
-//! What an inode says about its file: `stat` and its changes.
+//! Attributes of an inode: `stat` and its changes.
 
 use extant_ondisk::ext4::InodeNumber;
 use extant_ondisk::ext4::inode::{DeviceNumber, FileType, InodeFlags, Mode, TimeField, Timestamp};
@@ -9,12 +9,12 @@ use crate::file::INODE_CREDITS;
 use crate::sync::{read, write};
 use crate::{time, xattr};
 
-/// What an inode says about its file.
+/// Attributes of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// The inode's number.
     pub inode: InodeNumber,
-    /// What it is.
+    /// The type of the file.
     pub file_type: FileType,
     /// The lowest 12 bits of the mode.
     pub permissions: u16,
@@ -38,7 +38,7 @@ pub struct Attributes {
     pub changed: Timestamp,
     /// When it was made, where the inode has room for that.
     pub created: Option<Timestamp>,
-    /// What is special about it.
+    /// Its flags.
     pub flags: InodeFlags,
     /// Distinguishes files that had the same number.
     pub generation: u32,
@@ -57,11 +57,11 @@ pub struct AttributeChange {
     pub accessed: Option<Timestamp>,
     /// When data was last changed.
     pub modified: Option<Timestamp>,
-    /// Where these two come from.
+    /// The origin of these two.
     pub times: Times,
     /// When data or attributes were last changed; without it, that is now.
     pub changed: Option<Timestamp>,
-    /// Those of `chattr`: NODUMP, NOATIME; of regular files and directories SYNC, IMMUTABLE,
+    /// The flags of `chattr`: NODUMP, NOATIME; of regular files and directories SYNC, IMMUTABLE,
     /// APPEND; of directories DIRSYNC, TOPDIR, PROJINHERIT. The others stay.
     pub flags: Option<InodeFlags>,
 }
@@ -72,7 +72,7 @@ pub enum Times {
     /// Given by the caller.
     #[default]
     Chosen,
-    /// They are the present, as `touch` without a time has it.
+    /// The present time, as by `touch` without a time.
     Present,
 }
 
@@ -86,7 +86,7 @@ const USER_FLAGS: InodeFlags = InodeFlags::SYNC
     .union(InodeFlags::TOPDIR)
     .union(InodeFlags::PROJINHERIT);
 
-/// Those of them that a file of a type can have, as in the kernel.
+/// The flags that a file of a type can have, as in the kernel.
 fn settable_flags(file_type: FileType) -> InodeFlags {
     let of_directories = InodeFlags::DIRSYNC | InodeFlags::TOPDIR | InodeFlags::PROJINHERIT;
     match file_type {
@@ -97,10 +97,10 @@ fn settable_flags(file_type: FileType) -> InodeFlags {
 }
 
 impl AttributeChange {
-    /// Whether an inode with `flags` takes it, by the rules of the kernel (`may_setattr`,
-    /// `ext4_ioctl_check_immutable`): of what is immutable nothing is changed, also no other flag
-    /// while this one stays; of what is append-only times are set to the present, and flags. Flags
-    /// that are taken away in the same change do not count.
+    /// Whether an inode with `flags` permits it, by the rules of the kernel (`may_setattr`,
+    /// `ext4_ioctl_check_immutable`): nothing of an immutable inode is changed, also no other flag
+    /// while this one stays; of an append-only one the times may be set to the present, and flags.
+    /// Flags removed by the same change do not count.
     fn is_allowed(&self, flags: InodeFlags) -> bool {
         let flags = flags & USER_FLAGS;
         let after = self.flags.map_or(flags, |flags| flags & USER_FLAGS);
@@ -119,7 +119,7 @@ impl AttributeChange {
 }
 
 impl Node {
-    /// What the inode says about its file.
+    /// The inode's attributes.
     pub fn attributes(&self) -> Attributes {
         let layout = &self.core.parts.layout;
         let state = read(&self.cell.state);
@@ -147,13 +147,13 @@ impl Node {
         }
     }
 
-    /// Changes attributes, and with them the time of the last change. New permissions change an
-    /// access control list as well.
+    /// Changes attributes, and with them ctime. New permissions change an access control list as
+    /// well.
     ///
     /// # Errors
     /// `Unsupported` for flags that a file of this type cannot have; `Immutable` by the rules of
-    /// the kernel, unless the flag that says so is taken away at the same time; `ReadOnly`;
-    /// `NoSpace` for a list that was shared.
+    /// the kernel, unless the flag is removed at the same time; `ReadOnly`; `NoSpace` for a list
+    /// that was shared.
     pub fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
         let core = &self.core;
         core.judged(core.with_space(|| self.set_attributes_now(change)))

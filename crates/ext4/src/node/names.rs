@@ -10,10 +10,10 @@ use crate::namespace::{ListedName, Name, NewNode, RenameMode};
 use crate::sync::read;
 
 impl Node {
-    /// What `name` stands for in this directory; `.` and `..` are names too.
+    /// The node `name` in this directory; `.` and `..` are names too.
     ///
     /// # Errors
-    /// `NotFound`; `NotDirectory`; `InvalidArgument` for what cannot be a name; `Corrupt`.
+    /// `NotFound`; `NotDirectory`; `InvalidArgument` for an invalid name; `Corrupt`.
     pub fn lookup(&self, name: &[u8]) -> Result<Node> {
         let core = &self.core;
         let found = (|| {

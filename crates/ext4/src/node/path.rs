@@ -9,7 +9,7 @@ use crate::filesystem::Filesystem;
 /// Symbolic links that are followed in one path, as in the kernel.
 const FOLLOWED_MAX: u32 = 40;
 
-/// What to do with a symbolic link at the end of a path. Those on the way are always followed.
+/// Treatment of a symbolic link at the end of a path. Links inside the path are always followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FollowLast {
     /// Follow it to its target.

@@ -1,5 +1,5 @@
-//! What extents and references have in common: they are entries of nodes, sorted by their first
-//! logical block.
+//! The interface common to extents and references: entries of nodes, sorted by their first logical
+//! block.
 
 use std::ops::Range;
 

@@ -100,7 +100,7 @@ impl<'a, N: Nodes> Tree<'a, N> {
 /// Where a block is in a leaf.
 pub(super) struct Beside {
     logical: LogicalBlock,
-    /// The index of an extent that begins behind the block, or would.
+    /// The index of the first extent after the block.
     pub(super) at: usize,
     /// The extent that begins at the block or before; it may hold it.
     pub(super) before: Option<LeafEntry>,
@@ -124,7 +124,7 @@ impl Beside {
         })
     }
 
-    /// The extent that begins behind the block.
+    /// The first extent after the block.
     #[inline]
     pub(super) fn after(
         &self,

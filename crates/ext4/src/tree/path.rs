@@ -144,8 +144,7 @@ impl<'r> Level<'r> {
         })
     }
 
-    /// Those extents of a leaf, of which the first and the last may reach out, that have blocks in
-    /// `range`.
+    /// The extents of a leaf with blocks in `range`; the first and the last may extend outside.
     pub(super) fn extents_in(
         &self,
         range: &Range<u64>,

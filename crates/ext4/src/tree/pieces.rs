@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 
 use super::corrupt;
 
-/// What is to stand in a leaf.
+/// The new entries of a leaf.
 #[derive(Default)]
 pub(super) struct Pieces(SmallVec<[LeafEntry; 6]>);
 

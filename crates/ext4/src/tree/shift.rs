@@ -1,9 +1,8 @@
 //! Moving extents to other logical blocks: collapse and insert range.
 //!
 //! Model: all extents from a block on move left into the hole before it, or right, which leaves a
-//! hole. Those that move left go in order from the first leaf on, those that move right from the
-//! last one back, so that the tree is valid after every step; what is still to move is a range of
-//! the old numbers.
+//! hole. Moves to the left go in order from the first leaf on, moves to the right from the last one
+//! back, so that the tree is valid after every step; the rest is a range of the old numbers.
 
 use std::ops::{ControlFlow, Range};
 
@@ -25,7 +24,7 @@ pub(crate) enum Direction {
     Right,
 }
 
-/// What is still to be moved.
+/// The rest to be moved.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shift {
     rest: Range<u64>,
@@ -104,7 +103,7 @@ impl<N: NodesMut> TreeMut<'_, N> {
         shift: &Shift,
     ) -> Result<()> {
         let leaf = path.last().expect("a path has a root");
-        // What moves left may continue what is there.
+        // Extents moved left may become contiguous with existing ones.
         let first = affected.start.saturating_sub(1);
         let mut old: SmallVec<[LeafEntry; 4]> = SmallVec::new();
         let mut pieces = Pieces::default();

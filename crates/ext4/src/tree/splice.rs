@@ -29,7 +29,7 @@ pub(super) const GROWTH_MAX: usize = 2;
 /// Entries that fit the root.
 pub(super) const ROOT_ENTRIES: usize = ROOT_BYTES / ENTRY_BYTES - 1;
 
-/// What became of a node, for its parent.
+/// The result for a node, for its parent.
 enum Outcome {
     /// Nothing that it would see.
     Same,

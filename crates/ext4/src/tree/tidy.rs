@@ -23,7 +23,7 @@ impl<N: NodesMut> TreeMut<'_, N> {
     pub(super) fn tidy(&mut self, near: LogicalBlock) -> Result<()> {
         let features = self.format.layout.features();
         if !features.compat.contains(Compat::HAS_JOURNAL) {
-            // What is cut off might have written the shorter index without the longer leaf.
+            // An interruption could otherwise write the shorter index without the longer leaf.
             while self.pull_up() {}
             return Ok(());
         }

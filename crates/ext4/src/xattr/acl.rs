@@ -13,7 +13,7 @@ const PROGRAM_VERSION: u32 = 2;
 const DISK_VERSION: u32 = 1;
 const ACCESS: u8 = 2;
 const DEFAULT: u8 = 3;
-/// What programs see in place of a user or group.
+/// The id that programs see in place of a user or group.
 const NOBODY: u32 = u32::MAX;
 
 const USER_OBJ: u16 = 0x01;
@@ -118,7 +118,7 @@ fn makes_sense(entries: &[Entry]) -> bool {
     are_known && singles && mask && entries.is_sorted_by_key(|entry| entry.tag)
 }
 
-/// What is stored, as programs see it.
+/// The stored list in the form that programs see.
 pub(super) fn from_disk(stored: &[u8]) -> Result<Vec<u8>> {
     if stored.is_empty() {
         return Ok(PROGRAM_VERSION.to_le_bytes().to_vec());

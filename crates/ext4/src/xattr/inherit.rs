@@ -25,7 +25,7 @@ pub(crate) struct InheritedAccess {
 }
 
 impl Parts {
-    /// What `new` has of the directory that `parent` is.
+    /// The attributes that `new` inherits from the directory `parent`.
     pub(crate) fn inherited_access(
         &self,
         parent: &InodeState,

@@ -1,9 +1,9 @@
-//! Brings refcounts and copied flags to what the tables say.
+//! Rebuilds refcounts and copied flags from the tables.
 //!
-//! For images with lazy refcounts whose user was killed (marked as dirty), as QEMU does when it
-//! opens one, and for those whose counts are wrong for another reason. The mark is there until
-//! everything is right: who is cut off begins again. Images with entries that cannot be, or with
-//! metadata that something else uses as well, are left as they are.
+//! For images with lazy refcounts whose user was killed (marked as dirty), as QEMU does on opening,
+//! and for other wrong refcounts. The mark stays until everything is right, so an interrupted
+//! rebuild starts again. Images with impossible entries, or with metadata that has another use, are
+//! not changed.
 
 use std::mem::offset_of;
 use std::ops::Range;

@@ -19,7 +19,7 @@ pub enum FindingKind {
 pub struct Finding {
     /// How bad it is.
     pub kind: FindingKind,
-    /// What and where.
+    /// Description and location.
     pub detail: String,
 }
 
@@ -32,9 +32,9 @@ pub struct CheckReport {
     pub leaks: u64,
     /// Clusters of the guest's disk.
     pub total_clusters: u64,
-    /// Those with space.
+    /// Allocated clusters.
     pub allocated_clusters: u64,
-    /// Those that are compressed.
+    /// Compressed clusters.
     pub compressed_clusters: u64,
     /// Clusters not contiguous with the one before in the same L2 table, and all compressed ones.
     pub fragmented_clusters: u64,

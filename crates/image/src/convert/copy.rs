@@ -30,7 +30,7 @@ struct Piece {
     stride: Arc<Stride>,
 }
 
-/// A copy at work.
+/// A running copy.
 pub(super) struct Copy<'c> {
     pub(super) conversion: &'c Conversion<'c>,
     /// The new file.
@@ -196,7 +196,7 @@ impl Copy<'_> {
 /// Memory of a thread, aligned for direct I/O.
 struct Buffers {
     source: AlignedBuffer,
-    /// What the backing file of the new image has.
+    /// Data of the new image's backing file.
     base: Option<AlignedBuffer>,
 }
 

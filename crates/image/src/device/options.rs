@@ -21,7 +21,7 @@ pub struct DeviceOptions {
     /// The format; `None`: by the first bytes. A guest can write those of a raw image, which is
     /// then taken for another format when it is opened again: give the format wherever it is known.
     pub format: Option<Format>,
-    /// What becomes of files that the image names.
+    /// Treatment of files that the image names.
     pub companions: Companions,
     /// Whether the kernel's page cache is used, for files of the host.
     pub cache: HostCache,
@@ -29,7 +29,7 @@ pub struct DeviceOptions {
     pub cache_bytes: u64,
 }
 
-/// What may be done with an image.
+/// Permitted access to an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageAccess {
     /// Everything.
@@ -48,7 +48,7 @@ pub enum Companions {
     Followed,
     /// These files; names in the image are ignored.
     Given {
-        /// What is read where the image has nothing.
+        /// The source of unallocated clusters.
         backing: Option<Arc<dyn Device>>,
         /// Where the guest's data is.
         data: Option<Arc<dyn Store>>,

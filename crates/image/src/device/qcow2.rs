@@ -166,9 +166,9 @@ impl Qcow2 {
         metadata
     }
 
-    /// What failed in the files of the image, as an error of the disk.
+    /// An error in the files of the image, as an error of the disk.
     fn of_disk(&self, error: Error, operation: &Operation<'_>) -> Error {
-        // What is not admitted may have no range.
+        // A refused request may have no range.
         let is_admitted = self.disk_geometry.admit(operation).is_ok();
         match is_admitted.then(|| operation.range()).flatten() {
             Some(range) => error.in_range_above(range),
@@ -190,8 +190,8 @@ impl Qcow2 {
         if !self.is_writable() {
             return Ok(());
         }
-        // What the first one retires is freed in the second; what that changes is written by the
-        // third.
+        // The second commit frees what the first one retires; the third writes the resulting
+        // changes.
         for _ in 0..3 {
             if !self.metadata().is_clean() {
                 self.commit()?;
@@ -342,7 +342,7 @@ fn clear_unknown_features(file: &MetadataFile, header: &Header) -> Result<()> {
     file.flush()
 }
 
-/// What the image is like as a device.
+/// Geometry of the image as a device.
 fn device_geometry(
     header: &Header,
     file: &Arc<dyn Store>,

@@ -39,7 +39,7 @@ impl<'a> Editor<'a> {
         Ok(full_bytes.max(file_bytes) + repair_bytes)
     }
 
-    /// What [`rebuild_refcounts`](crate::rebuild_refcounts) adds to the file at most: blocks, and a
+    /// Maximum growth of the file by [`rebuild_refcounts`](crate::rebuild_refcounts): blocks, and a
     /// table.
     fn recount_bytes_max(&self, file_bytes: u64) -> u64 {
         let geometry = self.geometry();

@@ -89,8 +89,7 @@ impl Editor<'_> {
         self.set_size(virtual_bytes)
     }
 
-    /// The L1 table gets an entry for all of a larger disk, and none that names a table behind the
-    /// end of the present one.
+    /// Extends the L1 table for a larger disk, and clears entries past the end of the present one.
     fn lengthen_l1(&mut self, virtual_bytes: u64) -> Result<()> {
         let geometry = self.geometry();
         let bits = geometry.cluster_bits();
@@ -121,7 +120,7 @@ impl Editor<'_> {
         Ok(())
     }
 
-    /// What the last cluster and its L2 table hold behind the end of the disk.
+    /// Clears the rest of the last cluster and of its L2 table past the end of the disk.
     pub(super) fn clear_behind(&mut self, end: u64, control: Control<'_>) -> Result<()> {
         let geometry = self.geometry();
         self.zero_tail(end, control)?;
@@ -236,7 +235,7 @@ impl Editor<'_> {
     }
 }
 
-/// What the rest of the cluster has in which the disk ends.
+/// State of the rest of the cluster in which the disk ends.
 enum Tail {
     Nothing,
     /// Bytes of the image alone, here in the file of the guest's data.

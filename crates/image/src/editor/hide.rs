@@ -1,12 +1,12 @@
-//! Hides what a backing file has behind the end of a disk that becomes larger.
+//! Hides the data of a backing file past the end of a disk that grows.
 //!
-//! A cluster without a place shows the backing file. Where that is longer than the disk was, the
-//! new part would show data that the disk never had. Clusters of zeros go there, before the header
-//! has the new size: a crash leaves the old disk, and tables behind its end that the next growth
-//! clears. Version 2 knows no such clusters, and gets ones with a place.
+//! An unallocated cluster shows the backing file. If that is longer than the disk was, the new part
+//! would show data that the disk never had. Zero clusters are mapped there before the header gets
+//! the new size: a crash leaves the old disk, and table entries past its end that the next growth
+//! clears. Version 2 has no zero clusters, and gets allocated ones.
 //!
-//! How long the backing file is shows only where it may be opened. Where it may not, all of the new
-//! part is hidden.
+//! The length of the backing file is known only if it may be opened. Otherwise the whole new part
+//! is hidden.
 
 use extant_space::{ByteRange, Control, Result};
 
@@ -26,11 +26,11 @@ impl Editor<'_> {
         }
     }
 
-    /// Whole clusters behind the disk that a growth to `virtual_bytes` has to hide.
+    /// Whole clusters past the end of the disk that a growth to `virtual_bytes` has to hide.
     ///
     /// # Errors
-    /// `Unsupported` where part of a cluster would have to be hidden, and the backing file may not
-    /// be read.
+    /// `Unsupported` if part of a cluster would have to be hidden, and the backing file may not be
+    /// read.
     pub(super) fn hidden_range(&self, virtual_bytes: u64) -> Result<ByteRange> {
         let geometry = self.geometry();
         let old_bytes = self.image.header.virtual_bytes;
@@ -87,7 +87,7 @@ impl Editor<'_> {
         done
     }
 
-    /// Makes the clusters of `hidden`, behind the end of the disk, read as zeros. The L1 table has
+    /// Makes the clusters of `hidden`, past the end of the disk, read as zeros. The L1 table has
     /// room for them.
     pub(super) fn hide(
         &mut self,

@@ -1,7 +1,7 @@
-//! Gives every cluster of a range of the guest a place that is the image's alone.
+//! Gives every cluster of a guest range a cluster of the image with a refcount of 1.
 //!
-//! What snapshots hold as well is copied, clusters and L2 tables; they keep what they had, and the
-//! counts of that go down last. So do those of compressed clusters, which are expanded into theirs.
+//! Clusters and L2 tables shared with snapshots are copied; the snapshots keep theirs, and those
+//! refcounts are lowered last. The same holds for compressed clusters, which are expanded.
 
 use std::ops::{ControlFlow, Range};
 

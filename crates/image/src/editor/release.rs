@@ -52,7 +52,7 @@ impl Editor<'_> {
         }
     }
 
-    /// The clusters of the file that hold whole clusters behind the new end.
+    /// The clusters of the file that hold whole clusters past the new end.
     fn places_behind(&self, virtual_bytes: u64) -> Result<Vec<Range<u64>>> {
         let old_bytes = self.image.header.virtual_bytes;
         let geometry = self.geometry();
@@ -79,7 +79,7 @@ impl Editor<'_> {
         Some(start >> geometry.cluster_bits()..geometry.clusters(start + bytes))
     }
 
-    /// Cuts the file behind the last cluster that is in use.
+    /// Truncates the file after the last used cluster.
     pub(crate) fn cut_end(&self) -> Result<()> {
         let table = self.refcount_table()?;
         let end = self.counted_end(&table)? << self.geometry().cluster_bits();

@@ -43,6 +43,6 @@ bitflags! {
 }
 
 impl Incompatible {
-    /// What this code knows; extended L2 entries are known to be refused.
+    /// Known features; extended L2 entries are known and refused.
     pub(crate) const KNOWN: Self = Self::from_bits_retain(0x1f);
 }

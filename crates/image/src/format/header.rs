@@ -40,7 +40,7 @@ on_disk! {
         0x40 snapshots_offset: U64,
     }
 
-    /// What version 3 adds.
+    /// The additions of version 3.
     pub struct RawHeaderV3: 32 {
         0x00 incompatible_features: U64,
         0x08 compatible_features: U64,
@@ -112,7 +112,7 @@ pub struct SnapshotTable {
     pub offset: u64,
 }
 
-/// What the header says.
+/// The meaning of the header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Header {
     /// Version of the format.
@@ -141,9 +141,9 @@ pub struct Header {
     pub compression: Compression,
     /// The name of the backing file.
     pub backing_file: Option<PathBuf>,
-    /// What follows the fields.
+    /// The extensions after the fields.
     pub extensions: Extensions,
-    /// Bytes of the header behind the compression type, from a later version.
+    /// Bytes of the header after the compression type, from a later version.
     pub(super) later: Vec<u8>,
 }
 

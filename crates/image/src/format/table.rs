@@ -96,10 +96,10 @@ pub struct CompressedPlace {
     pub length_bytes: u64,
 }
 
-/// What an L2 entry says of a cluster of the guest.
+/// The mapping of a guest cluster by its L2 entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapping {
-    /// It is not in this image: the backing file has it, or it reads as zeros.
+    /// It is not in this image: it reads as the backing file, or as zeros.
     Unallocated,
     /// It reads as zeros; the space that it has nevertheless.
     Zero(Option<u64>),

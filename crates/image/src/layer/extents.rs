@@ -32,7 +32,7 @@ pub struct ImageExtent {
     pub offset: Option<u64>,
     /// State of their space.
     pub state: ExtentState,
-    /// `SHARED`: an overwrite allocates, as a snapshot has them too; `ENCODED`: they are
+    /// `SHARED`: an overwrite allocates, because a snapshot shares them; `ENCODED`: they are
     /// compressed.
     pub flags: ExtentFlags,
 }
@@ -190,7 +190,7 @@ impl Layer {
         }
     }
 
-    /// What this layer does not have.
+    /// Walks the unallocated parts of this layer.
     fn walk_below(
         &self,
         range: ByteRange,
@@ -228,7 +228,7 @@ impl Layer {
     }
 }
 
-/// The states of `range` of a file; what is behind its end is a hole.
+/// The states of `range` of a file; past its end there is a hole.
 pub(crate) fn states(
     file: &dyn SpaceFile,
     range: ByteRange,

@@ -10,7 +10,7 @@ use super::Layer;
 use crate::image_format::Format;
 use crate::referenced_file::{backing_format, beside};
 
-/// What becomes of files that an image names: backing file and data file.
+/// Treatment of files that an image names: backing file and data file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Follow {
     /// They are not opened.

@@ -196,7 +196,7 @@ impl Growth {
         let after = disk_bytes(self.after_bytes);
         match Header::read(file) {
             Ok(header) => Ok(self.before_bytes < after && header.virtual_bytes == after),
-            // What is no image shows nothing.
+            // A file that is not an image has no properties of one.
             Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Unsupported) => {
                 Ok(false)
             }
@@ -205,8 +205,8 @@ impl Growth {
     }
 }
 
-/// Undoes a change that was cut off. What stands in the way counts only where the image shows what
-/// it must not: else space in it is lost at worst.
+/// Undoes an interrupted change. An error counts only if the image shows data that it must not:
+/// otherwise it leaks clusters.
 pub(crate) fn undo(file: &Arc<dyn VolumeFile>, growth: Option<Growth>) -> Result<()> {
     let shows_new_size = match growth {
         Some(growth) => growth.is_done_in(&**file)?,
@@ -258,7 +258,7 @@ pub(crate) fn end_wipe(file: &dyn VolumeFile, shape: &ImageOptions) -> Result<()
     file.sync(SyncMode::All)
 }
 
-/// What an image is, and how much of its disk is really there.
+/// Properties of an image, and how much of its disk is allocated.
 pub(crate) struct Look {
     pub(crate) facts: Qcow2Info,
     pub(crate) preallocation: Preallocation,

@@ -1,4 +1,4 @@
-//! What others do with a job: look, wait, cancel.
+//! Operations of other processes on a job: list, wait, cancel.
 
 use std::time::{Duration, Instant};
 
@@ -68,12 +68,11 @@ impl Pool {
         }
     }
 
-    /// Cancels a job, wherever it runs, and returns when the pool is as it was before the job. What
-    /// is done already of a wipe stays done.
+    /// Cancels a job in any process, and returns when the pool is in its state before the job. A
+    /// partial wipe stays.
     ///
     /// # Errors
-    /// `NotFound`, `AlreadyExists` when it has ended before; `InUse` when its process does not
-    /// answer.
+    /// `NotFound`, `AlreadyExists` if it has ended before; `InUse` if its process does not answer.
     pub fn cancel(&self, id: JobId) -> Result<JobStatus> {
         let state = self.make_state()?;
         let record = self.unfinished(&state, id)?;

@@ -43,13 +43,13 @@ pub struct CreateVolume {
     pub qcow2: Option<Qcow2Options>,
     /// Its logical size, bytes.
     pub capacity_bytes: u64,
-    /// The first bytes that are made real at once; not more than the capacity.
+    /// The number of first bytes to allocate; at most the capacity.
     pub allocation_bytes: u64,
-    /// In which way they are made real.
+    /// Their preallocation mode.
     pub preallocation: Preallocation,
     /// Permissions of the file.
     pub mode: u32,
-    /// Copy-on-write is turned off for the file, where the file system has it (btrfs).
+    /// Turn copy-on-write off for the file, if supported (btrfs).
     pub nocow: bool,
     /// Elements of libvirt's description that mean nothing here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -57,8 +57,7 @@ pub struct CreateVolume {
 }
 
 impl CreateVolume {
-    /// A raw volume, all of whose space is made real in the way of `preallocation`, for its owner
-    /// alone.
+    /// A raw volume with its whole space in the mode `preallocation`, accessible to its owner only.
     pub fn new(
         volume: VolumeName,
         capacity_bytes: u64,
@@ -81,12 +80,11 @@ impl CreateVolume {
         }
     }
 
-    /// Decides on the space of the volume, by what was said of the way and of the amount, and
-    /// otherwise by what its pool says. An image with a backing file has none of its own unless
-    /// that was said.
+    /// Sets the space of the volume by the given mode and amount, otherwise by the defaults of its
+    /// pool. An image with a backing file has no space by default.
     ///
     /// # Errors
-    /// `InvalidArgument` for an amount of a qcow2 volume without a way: that is never guessed.
+    /// `InvalidArgument` for an amount of a qcow2 volume without a mode: that is ambiguous.
     pub fn set_space(
         &mut self,
         said: Option<Preallocation>,
@@ -135,7 +133,7 @@ impl CreateVolume {
 /// A new volume with the content of another.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CloneVolume {
-    /// What is copied.
+    /// The source.
     pub source: VolumeName,
     /// The name of the new volume.
     pub volume: VolumeName,
@@ -165,9 +163,9 @@ pub struct Resize {
     pub volume: VolumeName,
     /// Its capacity afterwards, bytes.
     pub capacity_bytes: u64,
-    /// What is done about the space of the new part.
+    /// The preallocation of the new part.
     pub preallocation: Preallocation,
-    /// What is past a smaller capacity is lost; without this it is refused.
+    /// Permits a smaller capacity, which loses the data past it.
     pub shrink: bool,
 }
 
@@ -186,7 +184,7 @@ pub struct Wipe {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WipeMethod {
-    /// What is written is overwritten with zeros, in place; holes stay holes.
+    /// Overwrites written parts with zeros, in place; holes stay holes.
     #[default]
     Zero,
     /// All space is freed; the data may remain on the disk.
@@ -207,10 +205,10 @@ pub struct Materialize {
 pub struct Upload {
     /// The volume, which is made.
     pub volume: VolumeName,
-    /// Where the content comes from; an absolute path.
+    /// The source; an absolute path.
     pub source: PathBuf,
-    /// What the content is, which is checked; `None`: as the volume's name says, if it does not
-    /// look otherwise.
+    /// The format of the content, which is checked; `None`: that of the volume's name, unless the
+    /// content contradicts it.
     #[serde(default)]
     pub format: Option<Format>,
     /// An image may name a backing file, which every user of the volume reads.
@@ -260,7 +258,7 @@ impl Operation {
         }
     }
 
-    /// What it does to the volumes.
+    /// Whether it changes the volumes.
     pub(crate) fn purpose(&self) -> Purpose {
         match self {
             Self::Download(_) => Purpose::Look,

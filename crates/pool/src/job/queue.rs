@@ -44,7 +44,7 @@ pub(super) fn wait_turn<'p>(
                 teller.set(Line {
                     stage: Stage::Running,
                     progress: None,
-                    // What an earlier process has done.
+                    // The progress of an earlier process.
                     ..teller.newest()
                 })?;
                 return Ok(storage);

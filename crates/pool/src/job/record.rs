@@ -51,11 +51,11 @@ pub(crate) struct Record {
 pub(crate) struct Reservation {
     /// Space that the job will take, bytes.
     pub(crate) space_bytes: u64,
-    /// What the volume may come to take when the job is done, bytes: of a raw one its capacity.
+    /// Maximum space of the volume after the job, in bytes: of a raw one its capacity.
     pub(crate) capacity_bytes: u64,
-    /// What the volume took on the disk when the job was made, where it existed.
+    /// Space of an existing volume when the job was made.
     pub(crate) allocated_before_bytes: u64,
-    /// What it might come to take then.
+    /// Its maximum space then.
     pub(crate) capacity_before_bytes: u64,
     /// Size of its disk then, bytes.
     #[serde(default)]

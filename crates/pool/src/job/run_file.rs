@@ -56,8 +56,7 @@ pub(crate) struct Line {
     pub(crate) made: Option<MadeFile>,
 }
 
-/// A file that a job has made outside of the pool. Whatever else is found under its name is not the
-/// job's.
+/// A file that a job has made outside the pool. Any other file under its name is not the job's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct MadeFile {
     device: u64,
@@ -97,13 +96,13 @@ impl From<Statx> for MadeFile {
     }
 }
 
-/// What of a volume is destroyed already.
+/// Progress of a wipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Wiped {
     /// All before this byte is, durably.
     pub(crate) end_byte: u64,
-    /// When the volume was changed for the last time before that: nanoseconds since 1970, by the
-    /// clock of its file system. What comes after it may be lost with the process.
+    /// Time of the volume's last change before that: nanoseconds since 1970, by the clock of its
+    /// file system. Later changes may be lost with the process.
     pub(crate) durable_ns: u64,
     /// The last change of the volume that the job saw, which was its own.
     pub(crate) changed_ns: u64,
@@ -224,7 +223,7 @@ impl Drop for RunFile {
     }
 }
 
-/// What can be seen of a job's worker from outside.
+/// A job's worker as seen by other processes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Look {
     pub(crate) is_alive: bool,

@@ -47,9 +47,9 @@ impl JobState {
 /// Why a job ended otherwise than well.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct JobFailure {
-    /// What programs decide on.
+    /// For programs.
     pub kind: ErrorKind,
-    /// What people read.
+    /// For users.
     pub message: String,
 }
 
@@ -102,7 +102,7 @@ pub struct JobStatus {
     pub id: JobId,
     /// Where it is in its life.
     pub state: JobState,
-    /// What it does.
+    /// Its operation.
     #[serde(flatten)]
     pub operation: Operation,
     /// How it runs beside others.

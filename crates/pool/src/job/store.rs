@@ -89,13 +89,13 @@ impl Jobs {
         Ok(records)
     }
 
-    /// The jobs that a process works on, or waits with for their turn.
+    /// Jobs of live processes, running or waiting.
     pub(crate) fn alive(&self) -> Result<Vec<Alive>> {
         let mut alive = Vec::new();
         for record in self.unfinished()? {
             let look = run_file::look(&self.folder, record.id)?;
             if look.is_alive {
-                // A line that is just being changed is one of a job at work.
+                // A status that is just being written belongs to a running job.
                 let stage = look.line.map_or(Stage::Running, |line| line.stage);
                 alive.push(Alive { record, stage });
             }

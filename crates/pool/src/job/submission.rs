@@ -153,7 +153,7 @@ impl Pool {
             record = renewed;
             record.rewrite(state.jobs.folder())?;
         }
-        // With the lock taken the job counts as being at work, with what it has not taken yet.
+        // While the lock is held the job counts as running, with its remaining reservation.
         if record.reservation.takes_anything() {
             let limits = self.definition().limits();
             accounting::Space::require(self, storage, &state, &locked, |space| {
@@ -197,7 +197,7 @@ impl Pool {
         Ok(None)
     }
 
-    /// What an operation needs; refuses one that cannot be done.
+    /// The needs of an operation; refuses an impossible one.
     fn assess(&self, storage: &dyn Storage, operation: &Operation) -> Result<Reservation> {
         match operation {
             Operation::Create(create) => {
@@ -291,8 +291,8 @@ impl Pool {
         }
     }
 
-    /// What an interrupted job still needs, where that is not seen by what its volume takes: space
-    /// that was shared counted before.
+    /// The remaining needs of an interrupted job, if its volume's space does not show them: shared
+    /// space was counted before.
     fn assess_anew(&self, storage: &dyn Storage, record: &Record) -> Result<Option<Reservation>> {
         match &record.operation {
             Operation::Materialize(materialize) if materialize.unshare => {
@@ -341,7 +341,7 @@ pub(crate) fn no_such_job(id: JobId) -> Error {
 }
 
 impl Operation {
-    /// Both cannot be at work at a time.
+    /// Whether both cannot run at the same time.
     fn conflicts_with(&self, other: &Self) -> bool {
         let touch = |one: &Self, other: &Self| {
             let changed = one.changed();

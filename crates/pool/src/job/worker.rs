@@ -1,9 +1,9 @@
-//! A job at work, in this process.
+//! A running job of this process.
 //!
-//! The thread that runs the job does the operation. One more keeps the line of the run file, shares
-//! the pool's rate, and lets others have their turn in an image, for which it may wait for the
-//! disk; one that never does hands requests to stop on to the token. However the job ends, its
-//! record says so before its run file goes.
+//! The job's thread executes the operation. A second thread writes the status, shares the pool's
+//! rate, and releases a file-system image to waiters, for which it may wait for the disk; a third
+//! one, which never waits for the disk, forwards stop requests to the token. The record is written
+//! before the heartbeat file is removed, however the job ends.
 
 use std::fs::File;
 use std::num::NonZeroU64;
@@ -63,7 +63,7 @@ impl<'p> Job<'p> {
         self.record.id
     }
 
-    /// What it does.
+    /// Its operation.
     pub fn operation(&self) -> &super::Operation {
         &self.record.operation
     }
@@ -107,7 +107,7 @@ impl<'p> Job<'p> {
         let undone = if has_begun || storage.is_some() {
             self.roll_back()
         } else {
-            // What holds the volumes may be in use for long by others.
+            // Other processes may use the storage for long.
             Ok(())
         };
         drop(storage);
@@ -118,8 +118,8 @@ impl<'p> Job<'p> {
         }
     }
 
-    /// Not with what the job had opened: its calls end when the job is cancelled while others have
-    /// their turn.
+    /// Not with the job's own files: their calls fail when the job is cancelled while others have
+    /// the image.
     fn roll_back(&self) -> Result<()> {
         let storage = self.pool.storage(self.record.operation.purpose())?;
         operation::roll_back(self.pool, &*storage, &self.record)
@@ -206,8 +206,7 @@ impl<'p> Job<'p> {
             .record
             .end(jobs.folder(), Outcome::of(&result, progress))
             .and_then(|()| jobs.remove_run_file(self.record.id));
-        // What cannot be remembered is forgotten: the work is done or undone, whatever became of
-        // its record.
+        // Without a record the job is forgotten: its work is done or undone either way.
         let ended = ended.or_else(|_| jobs.forget(self.record.id));
         result.and(ended)
     }
@@ -303,14 +302,14 @@ impl<'a> Teller<'a> {
     }
 }
 
-/// What an operation works with.
+/// The environment of an operation.
 pub(crate) struct Work<'a> {
     pub(crate) pool: &'a Pool,
     pub(crate) storage: &'a dyn Storage,
     pub(crate) record: &'a Record,
     teller: &'a Teller<'a>,
     rate: &'a JobRate,
-    /// A process that died has been at work before.
+    /// An earlier process has worked on it.
     pub(crate) is_resumed: bool,
 }
 

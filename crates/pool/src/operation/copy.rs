@@ -15,8 +15,8 @@ use extant_space::{
 
 /// Read and written at once.
 const PIECE: u64 = 1 << 20;
-/// What is written is handed to the disk after so much, so that the sync at the end has little to
-/// do and a cancel is not held up by it.
+/// Written data is flushed in units of this size, so that the final sync is short and does not
+/// delay a cancel.
 const SYNC_EVERY: u64 = 64 << 20;
 /// Allocated in one call.
 const ALLOCATE: u64 = 16 << 30;

@@ -96,8 +96,8 @@ pub(super) fn make_real(
     }
 }
 
-/// Cuts the new part off. What a smaller capacity has cut off does not come back: that is one call,
-/// and the end of its job.
+/// Removes the new part. Data past a smaller capacity is lost: shrinking is one call, at the end of
+/// its job.
 pub(super) fn roll_back(storage: &dyn Storage, record: &Record, resize: &Resize) -> Result<()> {
     let Some(file) = open_to_undo(storage, &resize.volume)? else {
         return Ok(());

@@ -64,7 +64,7 @@ fn make_empty(
     image.write_metadata(file, control)
 }
 
-/// What was written over is gone. What is left of an image becomes an empty one.
+/// Overwritten data is lost. The rest of an image becomes an empty one.
 pub(super) fn roll_back(storage: &dyn Storage, record: &Record, wipe: &Wipe) -> Result<()> {
     match (&record.shape, open_to_undo(storage, &wipe.volume)?) {
         (Some(shape), Some(file)) => qcow2::end_wipe(&*file, shape),

@@ -20,7 +20,7 @@ const BYTES_MAX: usize = 3 << 10;
 #[serde(transparent)]
 pub(crate) struct Kept(String);
 
-/// What goes out again.
+/// Elements to be written.
 #[derive(Default)]
 pub(super) struct Out {
     /// Attributes for the root: ` xmlns:a='b'`.
@@ -32,7 +32,7 @@ pub(super) struct Out {
 }
 
 impl Kept {
-    /// What of a document is none of the known elements; `None`: nothing.
+    /// The unknown elements of a document; `None`: none.
     pub(super) fn of(
         text: &str,
         root: Node<'_, '_>,

@@ -59,8 +59,8 @@ impl VolumeXml {
     /// Reads a description.
     ///
     /// # Errors
-    /// `InvalidArgument` with what is wrong; also for encryption, for a backing store that a raw
-    /// volume cannot have, and for one whose format is not said.
+    /// `InvalidArgument` with the reason; also for encryption, for a backing store that a raw
+    /// volume cannot have, and for one without a format.
     pub fn read(source: &str) -> Result<Self> {
         let document = parse(source, "volume")?;
         let root = document.root_element();
@@ -125,7 +125,7 @@ impl VolumeXml {
         let allocation = match (told, self.format, self.allocation_bytes) {
             // The way of a described image is that of all of it.
             (Some(_), Format::Qcow2, _) => None,
-            // So is what was said; off has no first part.
+            // As given; off has no first part.
             (Some(Preallocation::Off), ..) => None,
             (Some(_), Format::Raw, _) if said.is_some() => None,
             // Not more than there is: libvirt counts metadata there.
@@ -160,7 +160,7 @@ fn instruction_of(root: Node<'_, '_>) -> Option<Preallocation> {
         .find(|mode| mode.name() == word)
 }
 
-/// The way in which the space of a volume is real: of a raw one, that of the parts that have any.
+/// The preallocation mode of a volume: of a raw one, that of its allocated parts.
 fn preallocation_of(info: &VolumeInfo) -> Preallocation {
     let bytes = |state| info.map.bytes(state);
     match &info.image {

@@ -55,7 +55,7 @@ fn no_space_at_any_append_leaves_a_valid_directory_without_the_name() {
             assert_eq!(error.kind(), ErrorKind::NoSpace);
             failures[space as usize] += 1;
             assert_eq!(verified(&directory).names, names);
-            // Space comes back.
+            // Space is freed.
             directory.blocks.space = u32::MAX;
             insert_new(&mut directory, &new).unwrap();
             assert!(directory.lookup(&new).unwrap().is_some());

@@ -202,7 +202,7 @@ fn trees_of_the_kernel_are_read_and_changed_so_that_it_goes_on_with_them() {
         let mut image = Image::open(disk.device(), disk.folder);
         let mut directory = image.directory(blocks);
 
-        // What the kernel wrote.
+        // Written by the kernel.
         let mut order = Vec::new();
         let visit = &mut |listed: super::super::Listed<'_>| {
             order.push(listed.name.to_vec());
@@ -221,7 +221,7 @@ fn trees_of_the_kernel_are_read_and_changed_so_that_it_goes_on_with_them() {
             assert_eq!(entry.inode, disk.file);
         }
 
-        // What we make of it.
+        // Changed by us.
         for number in (0..count).step_by(3) {
             directory.remove(&mixed_name(number)).unwrap();
         }
@@ -229,7 +229,7 @@ fn trees_of_the_kernel_are_read_and_changed_so_that_it_goes_on_with_them() {
         fill(&mut directory, disk.file, (count..).map(mixed_name));
         let mut names = disk.put_back(&mut image, &directory);
 
-        // What the kernel makes of that.
+        // Changed by the kernel again.
         for name in names.iter().step_by(5).cloned().collect::<Vec<_>>() {
             disk.unlink(&name);
             names.remove(&name);

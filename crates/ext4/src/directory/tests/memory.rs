@@ -9,7 +9,7 @@ use extant_space::{Error, ErrorKind, Result};
 
 use super::super::{DirectoryBlocks, DirectoryBlocksMut, DirectoryContext, Shape};
 
-/// Where reads come from.
+/// The source of reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Source {
     /// The bytes are validated.

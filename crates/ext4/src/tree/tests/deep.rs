@@ -41,7 +41,7 @@ fn full_tree_of_depth_5_refuses_another_extent() {
         .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge);
     assert_eq!(file.memory.blocks.len(), blocks);
-    // One that joins another needs no room.
+    // An extent that is merged needs no room.
     file.raw().insert(written(1, 1)).unwrap();
     assert_eq!(file.check().depth, 5);
 }

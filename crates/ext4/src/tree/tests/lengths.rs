@@ -119,7 +119,7 @@ fn block_written_inside_an_unwritten_extent_makes_three_of_it() {
     file.insert(unwritten(0, 32_767)).unwrap();
     file.convert(100..101, ExtentKind::Written).unwrap();
     assert_eq!(file.lengths(), [(0, 100), (100, 1), (101, 32_666)]);
-    // What is written next to it joins it.
+    // Contiguous written extents are merged.
     file.convert(101..200, ExtentKind::Written).unwrap();
     file.convert(0..100, ExtentKind::Written).unwrap();
     assert_eq!(file.lengths(), [(0, 200), (200, 32_567)]);

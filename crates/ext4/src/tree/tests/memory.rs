@@ -69,7 +69,7 @@ impl Memory {
         }
     }
 
-    /// Changes a block behind the tree's back.
+    /// Changes a block without the tree.
     pub(super) fn spoil(&mut self, block: PhysicalBlock, change: impl FnOnce(&mut [u8])) {
         change(Arc::get_mut(self.blocks.get_mut(&block).expect("a node")).expect("it has no user"));
     }

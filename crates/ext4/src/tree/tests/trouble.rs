@@ -39,7 +39,7 @@ const OTHERS: [(&str, Step); 5] = [
     }),
 ];
 
-/// Full nodes of three levels; every extent has an inside, and a hole behind it.
+/// Full nodes of three levels; every extent has more than two blocks, and a hole after it.
 fn full() -> File {
     let mut file = File::new(TINY);
     for index in 0..4 * 36 {
@@ -67,7 +67,7 @@ fn fail_everywhere(step: Step, fail_at: impl Fn(&mut Memory, usize)) -> usize {
         if !failed {
             return chance;
         }
-        // What failed can be done again.
+        // A failed step can be repeated.
         step(&mut file).unwrap();
     }
     unreachable!("a step takes a finite number of blocks");

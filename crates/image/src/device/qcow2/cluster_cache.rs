@@ -100,7 +100,7 @@ impl ClusterCache {
         self.dirty.len() as u64 * self.piece_bytes
     }
 
-    /// What more may become dirty before the owner has to commit.
+    /// Whether the owner must commit before more becomes dirty.
     pub(super) fn is_too_dirty(&self) -> bool {
         self.dirty_bytes() > self.capacity as u64 * self.cluster_bytes / 2
     }
@@ -130,7 +130,7 @@ impl ClusterCache {
         pieces
     }
 
-    /// What was taken is written; or is not, and dirty again.
+    /// Marks taken pieces as written, or as dirty again.
     pub(super) fn settle(&mut self, pieces: &[Piece], is_written: bool) {
         for piece in pieces {
             let cluster = piece.offset & !(self.cluster_bytes - 1);

@@ -69,7 +69,7 @@ impl Qcow2 {
             self.flush_data()?;
             return match &self.data {
                 None => Ok(()),
-                // What the file of the metadata has in its cache.
+                // The metadata file's own cache.
                 Some(_) => self.file.flush(),
             };
         }
@@ -194,7 +194,8 @@ impl Qcow2 {
             };
             let bits = self.geometry.cluster_bits();
             let range = ByteRange::new(run.first << bits, (run.first + run.clusters) << bits);
-            // What could not be punched is free as well, and zeroed when a later opening finds it.
+            // A cluster that could not be punched is free as well, and is zeroed when a later
+            // opening finds it.
             let is_zero = self.file.0.write_zeroes(range, Zeroing::ANY).is_ok();
             self.metadata().free(run, is_zero)?;
         }

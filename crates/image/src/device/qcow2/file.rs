@@ -32,7 +32,7 @@ impl MetadataFile {
         requests.into_iter().try_for_each(Request::into_result)
     }
 
-    /// What the file is written in.
+    /// Alignment of writes to the file.
     pub(super) fn block_bytes(&self) -> u32 {
         self.0.geometry().logical_block.max(512)
     }

@@ -68,7 +68,7 @@ impl L1Table {
             .collect()
     }
 
-    /// What was taken is not written.
+    /// Marks taken pieces as not written.
     pub(super) fn put_back(&mut self, pieces: &[Piece]) {
         let numbers = pieces
             .iter()

@@ -134,7 +134,7 @@ impl Metadata {
         (cluster / entries, (cluster % entries) as usize)
     }
 
-    /// What the image says of a guest cluster.
+    /// The mapping of a guest cluster.
     pub(super) fn mapping(&mut self, cluster: u64) -> Result<(Mapping, L2Entry)> {
         self.check_sound()?;
         let (index, at) = self.split(cluster);

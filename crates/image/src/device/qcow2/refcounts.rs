@@ -128,7 +128,7 @@ impl Refcounts {
         Ok((start, stop.unwrap_or(end)))
     }
 
-    /// Makes the block of a region that has none, in the region's first cluster.
+    /// Makes the missing block of a region, in the region's first cluster.
     pub(super) fn make_block(&mut self, file: &MetadataFile, region: u64) -> Result<()> {
         assert!(!self.has_block(region));
         self.check_doubt()?;

@@ -42,9 +42,9 @@ impl Drop for Occupied<'_> {
 struct Place {
     cluster: u64,
     offset: u64,
-    /// What the image says of it so far; `None` when it stays where it is.
+    /// Its present mapping; `None` if it is kept.
     old: Option<Mapping>,
-    /// What its other bytes are.
+    /// The source of its other bytes.
     rest: Rest,
 }
 
@@ -174,7 +174,7 @@ impl Qcow2 {
         result
     }
 
-    /// What is to be written to a part of a cluster that is not the request's.
+    /// The contents of a part of a cluster outside the request.
     fn rest(&self, place: &Place, part: ByteRange) -> Result<Fill> {
         if part.is_empty() {
             return Ok(Fill::Nothing);

@@ -40,12 +40,12 @@ pub(super) struct Space {
     pool: BTreeMap<u64, u64>,
     /// All before it was scanned.
     scanned: u64,
-    /// What the file had when it was opened; free clusters before it are not known before the scan
-    /// gets there.
+    /// Size of the file when it was opened; free clusters before it are unknown until the scan
+    /// reaches them.
     opened_end: u64,
     /// The first cluster that was never used since.
     end: u64,
-    /// What the file has now.
+    /// Present size of the file.
     file_end: u64,
     is_fixed: bool,
     /// Where refcount tables were that have moved; for the owner to release.
@@ -118,8 +118,8 @@ impl Space {
         }
     }
 
-    /// Takes back clusters that read as zeros and are counted as free. Those that the scan will
-    /// find are left to it.
+    /// Returns clusters that read as zeros and are counted as free, except for those that the scan
+    /// will find.
     pub(super) fn put(&mut self, run: Run) {
         for cluster in run.first..run.first + run.clusters {
             if cluster < self.scanned || cluster >= self.opened_end {

@@ -65,7 +65,7 @@ struct Mapped<'s> {
     flights: Vec<Option<Flight>>,
 }
 
-/// What is remembered of a transfer that is in flight.
+/// State of a transfer in flight.
 struct Flight {
     guest_offset: u64,
     _epoch: Epoch,

@@ -1,7 +1,7 @@
 //! Reads and writes of a batch.
 //!
-//! What is mapped, and what gets its place at once, goes to the file as one batch. A cluster that
-//! has to be made from what it held before is written on its own (`rewrite.rs`), after that.
+//! Mapped clusters, and those that are mapped at once, go to the file as one batch. A cluster that
+//! must be built from earlier contents is written separately (`rewrite.rs`), after that.
 
 use extant_blockdev::{Device, Operation, Persistence, ReadBuffers, Request, WriteBuffers};
 use extant_space::{ByteRange, Result};
@@ -196,7 +196,8 @@ impl Qcow2 {
         )
     }
 
-    /// The file was cut inside a cluster. One that is written was made longer when it was opened.
+    /// Whether the file was truncated inside a cluster. A file open for writing was extended on
+    /// opening.
     pub(super) fn ends_before(&self, end: u64) -> bool {
         !self.is_writable() && end > self.data_device().geometry().size
     }
@@ -220,7 +221,7 @@ impl Qcow2 {
     }
 }
 
-/// Reads what there is, and zeros behind it.
+/// Reads existing bytes, and zeros past the end.
 fn read_parts(device: &(impl Device + ?Sized), offset: u64, into: ReadBuffers<'_>) -> Result<()> {
     let mut at = offset;
     for part in into {

@@ -22,7 +22,7 @@ use crate::format::{L2Entry, Mapping, Version};
 const CLUSTERS_AT_ONCE: u64 = 4096;
 const ZEROES: &[u8] = &[0; 64 << 10];
 
-/// What becomes of a cluster.
+/// The new state of an unmapped cluster.
 enum Unmapped {
     Done,
     /// It has to be zeroed where it is.
@@ -153,8 +153,7 @@ impl Qcow2 {
         Ok(())
     }
 
-    /// Takes the space of whole clusters away. `in_place` is called for ranges where that cannot be
-    /// said.
+    /// Unmaps whole clusters. `in_place` is called for ranges where that is impossible.
     fn unmap(
         &self,
         range: ByteRange,

@@ -160,7 +160,7 @@ fn names_that_do_not_fit_are_refused_in_writing() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
-    /// Whatever is read is written the same; nothing panics.
+    /// Everything that can be read is written back unchanged; nothing panics.
     #[test]
     fn noise_over_a_header_is_refused_or_kept(
         changes in prop::collection::vec((0usize..160, any::<u8>()), 1..8),

@@ -23,7 +23,7 @@ const ZEROS: u64 = 1 << 20;
 /// Maximum interval between checks for a cancel.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// An open file of an image. While others have their turn in that, it is closed.
+/// An open file of an image. It is closed while others have the image.
 pub(super) struct ImageFile {
     hold: Hold,
     key: FileKey,
@@ -111,7 +111,7 @@ impl VolumeFile for ImageFile {
     }
 
     fn last_writes(&self) -> Duration {
-        // What was not committed is lost with the process.
+        // Uncommitted changes are lost with the process.
         Duration::ZERO
     }
 
@@ -207,8 +207,7 @@ impl VolumeFile for ImageFile {
     }
 }
 
-/// Bytes a second of a pace, as they are now. What others do on the disk below is not seen from
-/// here.
+/// The current rate of a pace. Other users of the disk below are not seen here.
 pub(super) fn rate_of(pace: &Pace) -> Option<NonZeroU64> {
     match pace {
         Pace::Full | Pace::Background(None) => None,

@@ -3,7 +3,7 @@
 use extant_ext4::{FileType, NewKind, NewNode, Node};
 use extant_space::{Error, ErrorKind, Result};
 
-/// What is called `name`; `None`: nothing.
+/// The node `name`; `None`: none.
 pub(super) fn find(directory: &Node, name: &str) -> Result<Option<Node>> {
     match directory.lookup(name.as_bytes()) {
         Ok(node) => Ok(Some(node)),

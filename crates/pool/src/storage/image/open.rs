@@ -34,7 +34,7 @@ const KEEP_MIN: Duration = Duration::from_millis(50);
 /// And no longer than this when others wait: several jobs and those who come for the first time all
 /// get on.
 const KEEP_MAX: Duration = Duration::from_millis(250);
-/// How long a job that comes back lets others go first.
+/// How long a resuming job lets new waiters pass.
 const YIELD_MAX: Duration = Duration::from_secs(1);
 /// Timeout for users that are not processes of this pool.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -57,7 +57,7 @@ enum Phase {
     Away,
 }
 
-/// An image that this process has open, or has given away for a while. Closed when dropped.
+/// An image that this process has open, or has released for a while. Closed on drop.
 pub(crate) struct OpenImage {
     spot: Arc<Spot>,
     purpose: Purpose,
@@ -184,7 +184,7 @@ impl OpenImage {
         }
     }
 
-    /// Locks a volume against threads and other processes, also while the image is given away.
+    /// Locks a volume against threads and other processes, also while the image is released.
     pub(super) fn try_lock(&self, inode: InodeNumber, mode: LockMode) -> Result<bool> {
         let locked = self.locks.try_lock(inode, mode);
         locked.map_err(|error| error.at(self.path()))
@@ -194,7 +194,7 @@ impl OpenImage {
         self.locks.unlock(inode);
     }
 
-    /// Has the image for an operation as a whole, where this process has it, or can have it now.
+    /// Pins the image for a whole operation, if this process has it open or can open it now.
     pub(super) fn pin(self: &Arc<Self>, purpose: Purpose, comer: &mut Comer) -> Result<Found> {
         let mut gate = self.gate();
         if gate.lost.is_some() || (gate.phase == Phase::Away && !self.serves(purpose)) {
@@ -218,7 +218,7 @@ impl OpenImage {
         }))
     }
 
-    /// Begins a call. Waits while others have their turn.
+    /// Begins a call. Waits while others have the image.
     fn call(&self, cancel: &CancelToken) -> Result<Call<'_>> {
         let is_inner = CALLS.get() > 0;
         let mut coming = Return::default();
@@ -393,10 +393,10 @@ impl Drop for Call<'_> {
 }
 
 impl Hold {
-    /// The engine for a call, or for several that belong together.
+    /// The engine for a call, or for several related ones.
     ///
     /// # Errors
-    /// `Cancelled` while others have their turn; those of opening the image again.
+    /// `Cancelled` while others have the image; those of opening the image again.
     pub(super) fn enter(&self) -> Result<Inside<'_>> {
         Ok(Inside(match self {
             Self::Throughout(pin) => Held::Pinned(pin.engine()),

@@ -54,7 +54,7 @@ pub(crate) struct ImagePlace {
     open: Mutex<Vec<Weak<OpenImage>>>,
 }
 
-/// What came of an attempt to open an image.
+/// Result of an attempt to open an image.
 pub(crate) enum Opening {
     Open(Pin),
     /// Others of the same pool have it.
@@ -120,7 +120,7 @@ impl ImagePlace {
         Ok(Opening::Open(pin))
     }
 
-    /// Lets others have their turn who wait for it, when the image is between two calls of a job.
+    /// Releases the image to waiters between two calls of a job.
     pub(crate) fn give_way(&self) {
         let open: Vec<_> = self.open().iter().filter_map(Weak::upgrade).collect();
         open.iter().for_each(|image| image.give_way());

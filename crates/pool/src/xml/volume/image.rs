@@ -1,5 +1,5 @@
-//! What libvirt's `<volume>` says of a qcow2 image: `<compat>`, `<clusterSize>`, `<features>`,
-//! `<backingStore>`.
+//! The elements of libvirt's `<volume>` for a qcow2 image: `<compat>`, `<clusterSize>`,
+//! `<features>`, `<backingStore>`.
 
 use std::path::Path;
 
@@ -45,7 +45,7 @@ pub(super) fn read(root: Node<'_, '_>, target: Option<Node<'_, '_>>) -> Result<Q
     options.version = match compat.flatten() {
         Some("1.1") => Version::V3,
         Some("0.10") => Version::V2,
-        // As libvirt has it.
+        // As in libvirt.
         None if features.is_some() => Version::V3,
         None => Version::V2,
         Some(other) => {
@@ -91,7 +91,7 @@ fn backing(root: Node<'_, '_>) -> Result<Option<BackingFile>> {
     }
 }
 
-/// What goes below `<target>`.
+/// The elements below `<target>`.
 pub(super) fn write_target(xml: &mut Writer, image: &Qcow2Info) {
     xml.value("compat", image.compat);
     xml.bytes("clusterSize", image.cluster_bytes);

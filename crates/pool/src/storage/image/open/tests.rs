@@ -112,7 +112,7 @@ fn file_of_a_job_goes_on_when_others_had_their_turn() {
     stand.give_way();
     {
         let others = stand.storage_of_others();
-        // What was done is there for them, without a sync.
+        // Earlier changes are visible to them without a sync.
         let seen = others.open_work("1.copy").unwrap().unwrap();
         assert_eq!(bytes(&*seen), b"before");
         volume(&others, "theirs");
