@@ -1,7 +1,7 @@
-//! `/dev/fuse`: where requests come from and answers go.
+//! The queue of `/dev/fuse`.
 //!
-//! One read gives one request, one write takes one answer; both may be done by several threads at
-//! once.
+//! A read returns one request and a write sends one reply or notification. Several threads may do
+//! both concurrently.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -19,20 +19,20 @@ use crate::protocol::reply::{HEADER_LENGTH, Reply};
 use crate::queue::{End, Endpoint, Received};
 
 const DEVICE: &str = "/dev/fuse";
-/// What data in a request and in an answer is aligned to, in bytes.
+/// Alignment of the data in requests and replies, in bytes.
 const ALIGNMENT: usize = 4096;
-/// Behind the data of an ioctl or a list there may be a structure more.
+/// The data of an ioctl or a listing may be followed by a structure.
 pub(crate) const REPLY_LENGTH_MAX: usize = DATA_LENGTH_MAX as usize + ALIGNMENT;
-/// Where an answer with its header begins, so that its data is aligned.
+/// Offset of a reply's header in its buffer, so that the data is aligned.
 const REPLY_START: usize = ALIGNMENT - HEADER_LENGTH;
-/// Where a request begins, so that the data of a write is aligned.
+/// Offset of a request in its buffer, so that the data of a write is aligned.
 const REQUEST_START: usize = ALIGNMENT - WRITE_PREFIX;
 
-/// A connection to the kernel. Clones are the same one.
+/// A connection to the kernel. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct Channel(Arc<OwnedFd>);
 
-/// A thread's way to it, with the thread's memory.
+/// A worker's endpoint of `/dev/fuse`.
 pub(crate) struct DeviceEndpoint {
     channel: Channel,
     request: AlignedBuffer,
@@ -41,17 +41,17 @@ pub(crate) struct DeviceEndpoint {
 }
 
 impl Channel {
-    /// One that belongs to a mount.
+    /// The connection of a mount.
     pub fn new(device: OwnedFd) -> Self {
         Self(Arc::new(device))
     }
 
-    /// What it goes through.
+    /// The open device.
     pub fn device(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.0)
     }
 
-    /// Waits for a request and puts it into `buffer`, which has room for the largest one. Returns
+    /// Waits for a request and reads it into `buffer`, which must hold the largest request. Returns
     /// its length, or how the connection ended.
     pub fn receive(&self, buffer: &mut [u8]) -> Result<std::result::Result<usize, End>> {
         let mut was_aborted = false;
@@ -63,7 +63,7 @@ impl Channel {
                 // An unmount returns this as well, once, to a thread that was about to receive one
                 // of the last requests.
                 Err(Errno::CONNABORTED) => was_aborted = true,
-                // The request that woke us was taken back, or a signal came.
+                // The request was withdrawn, or a signal arrived.
                 Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
                 Err(errno) => return Err(failed("read a request", errno)),
             }
@@ -76,14 +76,14 @@ impl Channel {
             match write(&self.0, reply) {
                 Ok(_) | Err(Errno::NOENT | Errno::NODEV | Errno::CONNABORTED) => return Ok(()),
                 Err(Errno::INTR) => {}
-                Err(errno) => return Err(failed("send an reply", errno)),
+                Err(errno) => return Err(failed("send an answer", errno)),
             }
         }
     }
 
-    /// Sends a notice; the errors are the kernel's own.
-    pub fn notify(&self, notice: &[u8]) -> rustix::io::Result<()> {
-        rustix::io::retry_on_intr(|| write(&self.0, notice)).map(drop)
+    /// Sends a notification. The errors are the kernel's own.
+    pub fn notify(&self, notification: &[u8]) -> rustix::io::Result<()> {
+        rustix::io::retry_on_intr(|| write(&self.0, notification)).map(drop)
     }
 }
 
@@ -127,7 +127,7 @@ impl Endpoint for DeviceEndpoint {
     }
 }
 
-/// Opens the device; it is no connection before it is mounted.
+/// Opens the device. It becomes a connection when it is mounted.
 ///
 /// # Errors
 /// `Unsupported` where the kernel has no FUSE; `PermissionDenied`.

@@ -29,40 +29,40 @@ use crate::channel::open_device;
 use crate::options::{AccessTimes, AllowOther, AutoUnmount, MountOptions};
 use watcher::Watcher;
 
-/// A place at which something was mounted.
+/// A mount point and the mount that was attached to it.
 #[derive(Debug)]
 pub(crate) struct Mounted {
     directory: PathBuf,
     device: u64,
-    /// The number of the device may be another's by now.
+    /// The connection has ended, and the device number may be reused.
     is_over: AtomicBool,
     watcher: Mutex<Option<Watcher>>,
 }
 
-/// What may be in the way of an unmount.
+/// How an unmount treats files in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum UnmountMode {
     /// It fails while a file is in use.
-    WhenUnused,
-    /// The place is free at once; files that are open stay usable.
+    Refuse,
+    /// The mount point is detached at once; open files stay usable.
     Detach,
     /// As above, and every waiter for a reply gets an error.
-    Cut,
+    Abort,
 }
 
 /// Mounts at `directory`.
 ///
 /// # Errors
 /// `NotFound`, `NotDirectory`; `PermissionDenied`; `Unsupported` without FUSE or `fusermount3`;
-/// what either of them says.
+/// those of mount(2) and `fusermount3`.
 pub(crate) fn mount(directory: &Path, options: &MountOptions) -> Result<(OwnedFd, Mounted)> {
-    let directory = place(directory)?;
+    let directory = mount_point(directory)?;
     let watcher = match options.auto_unmount {
         AutoUnmount::On => Some(Watcher::start(&directory)?),
         AutoUnmount::Off => None,
     };
     let connection = match mount_directly(&directory, options) {
-        Err(error) if is_refused(&error) => helper::mount(&directory, options),
+        Err(error) if is_permission_error(&error) => helper::mount(&directory, options),
         mounted => mounted,
     };
     let connection = connection.map_err(|error| error.at(&directory).during("mount"))?;
@@ -78,7 +78,7 @@ pub(crate) fn mount(directory: &Path, options: &MountOptions) -> Result<(OwnedFd
         }
         Err(error) => {
             drop(connection);
-            let _ = unmount(&directory, Manner::Detach);
+            let _ = unmount(&directory, UnmountMode::Detach);
             Err(error.during("mount"))
         }
     }
@@ -97,29 +97,29 @@ fn device_at(directory: &Path) -> Result<u64> {
     Ok(seen.device)
 }
 
-/// Unmounts the mount at `directory`, given by its full name, whichever process serves it.
-pub(crate) fn unmount(directory: &Path, manner: Manner) -> Result<()> {
-    let flags = match manner {
-        Manner::WhenUnused => UnmountFlags::empty(),
-        Manner::Detach => UnmountFlags::DETACH,
-        Manner::Cut => UnmountFlags::DETACH | UnmountFlags::FORCE,
+/// Unmounts the mount at `directory`, an absolute path, whichever process serves it.
+pub(crate) fn unmount(directory: &Path, mode: UnmountMode) -> Result<()> {
+    let flags = match mode {
+        UnmountMode::Refuse => UnmountFlags::empty(),
+        UnmountMode::Detach => UnmountFlags::DETACH,
+        UnmountMode::Abort => UnmountFlags::DETACH | UnmountFlags::FORCE,
     };
     match rustix::mount::unmount(directory, flags | UnmountFlags::NOFOLLOW) {
         // It is no longer a mount: another process was faster.
         Ok(()) | Err(Errno::INVAL) => Ok(()),
-        Err(Errno::PERM) => helper::unmount(directory, manner),
+        Err(Errno::PERM) => helper::unmount(directory, mode),
         Err(errno) => Err(failed("unmount", errno, directory)),
     }
 }
 
-/// Changes the options of every mount at `directory`, by its full name.
+/// Changes the options of every file system of the mount at `directory`, an absolute path.
 pub(crate) fn remount(directory: &Path, options: &MountOptions) -> Result<()> {
     rustix::mount::mount_remount(directory, kernel_flags(options), c"")
         .map_err(|errno| failed("remount", errno, directory))
 }
 
 impl Mounted {
-    /// Where it is or was.
+    /// The mount point.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -128,52 +128,52 @@ impl Mounted {
     ///
     /// # Errors
     /// `InUse` while a file is in use; `PermissionDenied`.
-    pub fn unmount(&self, manner: Manner) -> Result<()> {
+    pub fn unmount(&self, mode: UnmountMode) -> Result<()> {
         let directory = &self.directory;
-        if self.is_over.load(Ordering::Acquire) || !self.is_there()? {
+        if self.is_over.load(Ordering::Acquire) || !self.is_mounted()? {
             return Ok(());
         }
-        if manner == Manner::Cut {
-            self.cut();
+        if mode == UnmountMode::Abort {
+            self.abort();
         }
-        unmount(directory, manner)
+        unmount(directory, mode)
     }
 
     /// The connection has ended: removes the rest of the mount, which answers every request with an
     /// error, and ends the watcher.
     pub fn end(&self) {
-        let is_dead = || statfs(&self.directory).is_err_and(is_of_the_dead);
-        if self.is_there().is_ok_and(|is_there| is_there) && is_dead() {
-            let _ = self.unmount(Manner::Detach);
+        let is_dead = || statfs(&self.directory).is_err_and(is_disconnected);
+        if self.is_mounted().is_ok_and(|is_mounted| is_mounted) && is_dead() {
+            let _ = self.unmount(UnmountMode::Detach);
         }
         self.is_over.store(true, Ordering::Release);
         let watcher = self.watcher.lock();
         drop(watcher.unwrap_or_else(PoisonError::into_inner).take());
     }
 
-    fn is_there(&self) -> Result<bool> {
+    fn is_mounted(&self) -> Result<bool> {
         let seen = seen_at(&self.directory)?;
         Ok(seen.is_some_and(|mount| mount.device == self.device))
     }
 
-    /// Ends the connection for all who wait. The owner of a mount may, where the control files of
-    /// FUSE are.
-    fn cut(&self) {
+    /// Aborts the connection, which ends all waits for replies. The owner of the mount may do that
+    /// if the control file system of FUSE is mounted.
+    fn abort(&self) {
         let minor = rustix::fs::minor(self.device);
         let abort = format!("/sys/fs/fuse/connections/{minor}/abort");
         let _ = fs::write(abort, "1");
     }
 }
 
-/// The directory by the name that the list of mounts has for it.
-fn place(directory: &Path) -> Result<PathBuf> {
-    let look = || -> io::Result<_> {
+/// The path of the directory in the list of mounts.
+fn mount_point(directory: &Path) -> Result<PathBuf> {
+    let resolve = || -> io::Result<_> {
         let path = fs::canonicalize(directory)?;
         let metadata = fs::metadata(&path)?;
         Ok((path, metadata))
     };
-    let (path, metadata) = look().map_err(|error| {
-        let is_dead = Errno::from_io_error(&error).is_some_and(is_of_the_dead);
+    let (path, metadata) = resolve().map_err(|error| {
+        let is_dead = Errno::from_io_error(&error).is_some_and(is_disconnected);
         let error = Error::from(error).at(directory).during("mount");
         if is_dead {
             error.advice("the server of a mount there is gone; unmount it first")
@@ -190,13 +190,13 @@ fn place(directory: &Path) -> Result<PathBuf> {
     }
 }
 
-/// The errors that a user of a mount gets when its server has ended, or is ending.
-fn is_of_the_dead(errno: Errno) -> bool {
+/// Whether a user of a mount gets this error because its server has ended, or is ending.
+fn is_disconnected(errno: Errno) -> bool {
     [Errno::NOTCONN, Errno::CONNABORTED].contains(&errno)
 }
 
-/// Whether another user may be permitted to do it.
-fn is_refused(error: &Error) -> bool {
+/// Whether the error is one of missing privileges, which `fusermount3` has.
+fn is_permission_error(error: &Error) -> bool {
     let refusals = [Errno::PERM, Errno::ACCESS].map(Errno::raw_os_error);
     error
         .os_errno()

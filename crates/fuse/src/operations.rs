@@ -1,24 +1,18 @@
-//! What a file system answers: the line between the kernel's protocol and the file system behind
-//! it.
+//! The interface between the FUSE server and a file system.
 //!
-//! Model: the kernel knows files by [`NodeId`]. Every [`Entry`] that is given out counts as one use
-//! of its node, and [`Operations::forget`] takes uses back; the root is always in use. A [`Handle`]
-//! is the server's own number for an open file or directory; nothing but the server interprets it.
+//! Model: the kernel identifies files by [`NodeId`]. Every [`Entry`] that is returned counts as one
+//! reference to its node, and [`Operations::forget`] returns references; the root always has one. A
+//! [`Handle`] is the file system's own number for an open file or directory.
 //!
-//! - Methods are called from several threads at once; the kernel holds its locks where POSIX wants
-//!   them (one rename of a directory at a time, one change of a directory at a time, `setattr` and
-//!   `write` of a file one at a time), but not more.
-//! - Permissions are the kernel's business (`default_permissions`), with what it cannot know left
-//!   to the server: append-only and immutable files, privileges to drop ([`Privileges`]), who
-//!   inherits what from a directory.
-//! - Locks (`fcntl`, `flock`) never get here: the kernel keeps them, as for any local file system.
-//! - An error is the number that the program gets. `NOSYS` has a meaning of its own: for many
-//!   operations the kernel then does without and never asks again. It is what every method answers
-//!   by default, so a server writes down what it has.
+//! - Methods are called from several threads concurrently. The kernel serialises renames of
+//!   directories, changes of one directory, and `setattr` and `write` of one file; nothing else.
+//! - The kernel checks permissions (`default_permissions`). The file system checks append-only and
+//!   immutable files, drops privileges ([`Privileges`]), and applies inheritance from directories.
+//! - Locks (`fcntl`, `flock`) do not arrive: the kernel keeps them, as for any local file system.
+//! - An error is the errno that the program gets. After `NOSYS`, the default of every method, the
+//!   kernel does not send many of the operations again.
 //! - A panic in a method ends the session: that request and all later ones are answered with `IO`,
 //!   and [`Operations::destroy`] is not called.
-//!
-//! Nothing of the protocol's own layout is visible here.
 
 mod attributes;
 mod directories;
@@ -33,16 +27,16 @@ use extant_space::CancelToken;
 pub use attributes::{AttributeChange, Attributes, Entry, SetTime, Statistics, Timestamp};
 pub use directories::{DirectorySink, Listed};
 pub use files::{
-    Copy, Fallocate, FileKind, Ioctl, IoctlReply, Opened, OpenedFlags, Place, Read, ReadOrigin,
-    Seek, SyncScope, Write, WriteOrigin,
+    Copy, Fallocate, FileKind, FilePosition, Ioctl, IoctlReply, Opened, OpenedFlags, Read,
+    ReadOrigin, Seek, SyncScope, Write, WriteOrigin,
 };
 pub(crate) use notifier::KernelCache;
 pub use notifier::Notifier;
 
-/// What a method answers; the error is what the program gets.
+/// The result of a method; the error is the errno that the program gets.
 pub type Result<T> = std::result::Result<T, Errno>;
 
-/// The number by which the kernel knows a file.
+/// The kernel's number for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u64);
 
@@ -51,22 +45,22 @@ impl NodeId {
     pub const ROOT: Self = Self(1);
 }
 
-/// The server's number for an open file or directory.
+/// The file system's number for an open file or directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Handle(pub u64);
 
 /// The caller of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Caller {
-    /// The user that new files belong to (the file system user of the thread).
+    /// The owner of new files (the file-system user of the thread).
     pub uid: u32,
-    /// The group that new files belong to, unless the directory says otherwise.
+    /// The group of new files, unless they inherit that of the directory.
     pub gid: u32,
-    /// The process; 0 when the kernel asks for itself, as it does for data that it wrote back.
+    /// The process; 0 for requests of the kernel itself, such as write-back.
     pub pid: u32,
 }
 
-/// What is known of a request whatever it asks for.
+/// Properties of every request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
     /// The caller.
@@ -76,23 +70,23 @@ pub struct Request<'a> {
     pub cancel: &'a CancelToken,
 }
 
-/// Whether a change takes the set-user-ID and set-group-ID bits (that one only with the group's
-/// permission to execute) and the capabilities from a file.
+/// Whether a change clears the set-user-ID bit, the set-group-ID bit (only if the group may execute
+/// the file) and the capabilities of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Privileges {
-    /// They stay.
+    /// It keeps them.
     Keep,
-    /// They go, as the caller has no `CAP_FSETID`.
+    /// It clears them, because the caller has no `CAP_FSETID`.
     Drop,
 }
 
-/// Whether files can be found by their number alone.
+/// Whether files can be opened by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Export {
     /// They cannot.
     No,
-    /// `lookup` understands the names `.` and `..`, also of nodes that were forgotten, and entries
-    /// carry generations; then `open_by_handle_at(2)` and NFS work.
+    /// `lookup` accepts the names `.` and `..`, also in forgotten nodes, and entries have
+    /// generations; `open_by_handle_at(2)` and NFS need this.
     ByNumber,
 }
 
@@ -101,18 +95,14 @@ pub enum Export {
 pub struct NewNode {
     /// Type and permissions, before the umask.
     pub mode: u32,
-    /// What the caller does not want to permit; a default access list of the directory is used in
-    /// its place.
+    /// The caller's umask, which a default access list of the directory replaces.
     pub umask: u32,
-    /// Of a device: the number as in `stat` (major and minor by `rustix::fs::major` and `minor`).
+    /// Number of a device file, as in `stat` (`rustix::fs::makedev`).
     pub device: u64,
 }
 
-/// A file system, as the kernel sees it.
-#[expect(
-    unused_variables,
-    reason = "the defaults reply NOSYS, whatever they are asked for"
-)]
+/// A file system. Names and rules are those of the system calls.
+#[expect(unused_variables, reason = "the defaults return NOSYS")]
 pub trait Operations: Send + Sync + 'static {
     /// Called once, before anything else. The notifier informs the kernel of changes that bypassed
     /// it.
@@ -123,22 +113,22 @@ pub trait Operations: Send + Sync + 'static {
     /// that.
     fn destroy(&self) {}
 
-    /// Whether files can be found by their number alone.
+    /// Whether files can be opened by number.
     fn export(&self) -> Export {
         Export::No
     }
 
     // Names.
 
-    /// What `name` stands for. `NOENT` may be remembered by the kernel.
+    /// Looks up a name. The kernel may cache `NOENT`.
     fn lookup(&self, request: &Request<'_>, parent: NodeId, name: &[u8]) -> Result<Entry> {
         Err(Errno::NOSYS)
     }
 
-    /// Takes back `uses` of a node.
-    fn forget(&self, node: NodeId, uses: u64) {}
+    /// Returns `count` references to a node.
+    fn forget(&self, node: NodeId, count: u64) {}
 
-    /// Makes a file of any type but a directory or symbolic link.
+    /// Creates a file of any type but a directory or symbolic link.
     fn make_node(
         &self,
         request: &Request<'_>,
@@ -149,7 +139,7 @@ pub trait Operations: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// Makes a directory.
+    /// Creates a directory.
     fn make_directory(
         &self,
         request: &Request<'_>,
@@ -160,7 +150,7 @@ pub trait Operations: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// Makes a symbolic link.
+    /// Creates a symbolic link.
     fn make_symlink(
         &self,
         request: &Request<'_>,
@@ -171,8 +161,8 @@ pub trait Operations: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// Makes a regular file and opens it. The kernel has looked up the name before; it may exist
-    /// all the same, and is then opened unless `flags` contain `EXCL`.
+    /// Creates a regular file and opens it. The kernel has looked up the name before. If it exists
+    /// nevertheless, it is opened, unless `flags` contain `EXCL`.
     fn create(
         &self,
         request: &Request<'_>,
@@ -185,7 +175,7 @@ pub trait Operations: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// Makes a regular file without a name, near `parent`, and opens it.
+    /// Creates a regular file without a name, near `parent`, and opens it.
     fn create_unnamed(
         &self,
         request: &Request<'_>,
@@ -196,7 +186,7 @@ pub trait Operations: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// Gives a file one more name.
+    /// Adds a name to a file.
     fn link(
         &self,
         request: &Request<'_>,
@@ -207,17 +197,17 @@ pub trait Operations: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// Takes a name away, of anything but a directory.
+    /// Removes a name of anything but a directory.
     fn unlink(&self, request: &Request<'_>, parent: NodeId, name: &[u8]) -> Result<()> {
         Err(Errno::NOSYS)
     }
 
-    /// Takes an empty directory away.
+    /// Removes an empty directory.
     fn remove_directory(&self, request: &Request<'_>, parent: NodeId, name: &[u8]) -> Result<()> {
         Err(Errno::NOSYS)
     }
 
-    /// Gives a file another name; `flags` are those of `renameat2(2)`.
+    /// Renames a file; `flags` are those of `renameat2(2)`.
     fn rename(
         &self,
         request: &Request<'_>,
@@ -235,7 +225,7 @@ pub trait Operations: Send + Sync + 'static {
 
     // Attributes.
 
-    /// What `stat` and `statx` show. `handle` is there when an open file was asked about.
+    /// The attributes for `stat` and `statx`; of an open file with its `handle`.
     fn attributes(
         &self,
         request: &Request<'_>,
@@ -255,13 +245,13 @@ pub trait Operations: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// What `statvfs` shows.
+    /// The statistics for `statvfs`.
     fn statistics(&self, request: &Request<'_>, node: NodeId) -> Result<Statistics> {
         Err(Errno::NOSYS)
     }
 
     /// Puts the value of an extended attribute, at most 64 KiB, into `value`, which is empty.
-    /// `NODATA` when there is none.
+    /// `NODATA` if there is none.
     fn xattr(
         &self,
         request: &Request<'_>,
@@ -272,7 +262,7 @@ pub trait Operations: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// Gives every name of an extended attribute to `visit`.
+    /// Passes the name of every extended attribute to `visit`.
     fn list_xattrs(
         &self,
         request: &Request<'_>,
@@ -282,8 +272,8 @@ pub trait Operations: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// Sets an extended attribute. `privileges` says whether a new access list takes the
-    /// set-group-ID bit away.
+    /// Sets an extended attribute. `privileges` says whether a new access list clears the
+    /// set-group-ID bit.
     fn set_xattr(
         &self,
         request: &Request<'_>,
@@ -315,7 +305,7 @@ pub trait Operations: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// The last user of a handle is gone.
+    /// Releases a handle, which no process uses any more.
     fn release(&self, request: &Request<'_>, node: NodeId, handle: Handle, flags: OFlags) {}
 
     /// A descriptor of a file was closed; there may be others. Returns errors that were not
@@ -383,8 +373,9 @@ pub trait Operations: Send + Sync + 'static {
     /// commands.
     ///
     /// The kernel may hold written data that has not reached the server; and with a writeback cache
-    /// it keeps its own file size, whatever is answered later. A command that moves data or changes
-    /// the size uses the [`Notifier`], and its caller ends with `ftruncate(2)` to the known size.
+    /// it keeps its own file size, whatever later replies contain. A command that moves data or
+    /// changes the size uses the [`Notifier`], and its caller ends with `ftruncate(2)` to the known
+    /// size.
     fn ioctl(
         &self,
         request: &Request<'_>,
@@ -402,10 +393,10 @@ pub trait Operations: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// The last user of a handle is gone.
+    /// Releases a handle, which no process uses any more.
     fn release_directory(&self, request: &Request<'_>, node: NodeId, handle: Handle) {}
 
-    /// Gives the names behind `cookie` (0: from the start, with `.` and `..`) to `sink` until it is
+    /// Passes the names after `cookie` (0: from the start, with `.` and `..`) to `sink` until it is
     /// full.
     fn list(
         &self,
@@ -429,7 +420,7 @@ pub trait Operations: Send + Sync + 'static {
         Err(Errno::NOSYS)
     }
 
-    /// Makes everything durable (`syncfs(2)`). Linux passes it on for some kinds of mounts only.
+    /// Makes everything durable (`syncfs(2)`). Linux sends this for some kinds of mounts only.
     fn sync_all(&self, request: &Request<'_>) -> Result<()> {
         Err(Errno::NOSYS)
     }

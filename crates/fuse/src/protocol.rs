@@ -1,14 +1,13 @@
 //! The kernel's FUSE protocol: numbers, structures, decoding of requests, encoding of answers.
 //!
-//! Model: a request is a header, the operation's structure, then names or data without padding; an
-//! answer is a header, then a structure, then data. Everything is in the byte order of the machine.
+//! Format: a request is a header, the operation's structure, then names or data without padding; a
+//! reply is a header, then a structure, then data. Integers have the byte order of the machine.
 //! Fields keep the kernel's names.
 //!
-//! What comes from the kernel is not trusted to be long enough or to end its names: whatever does
-//! not fit is [`Malformed`]. Structures from protocol 7.31 (Linux 5.4) on are known; older ones are
-//! refused when the mount begins.
+//! Requests are untrusted: one that is too short, or has a name without end, is [`Malformed`].
+//! Protocol 7.31 (Linux 5.4) is the oldest that is supported.
 //!
-//! Format: `include/uapi/linux/fuse.h` of Linux, which is also under a BSD licence.
+//! Reference: `include/uapi/linux/fuse.h` of Linux, which is also under a BSD licence.
 
 pub(crate) mod attributes;
 pub(crate) mod connection;
@@ -23,7 +22,7 @@ pub(crate) mod xattrs;
 use rustix::io::Errno;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
-/// What every request begins with.
+/// The header of every request.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct RequestHeader {
@@ -39,22 +38,21 @@ pub(crate) struct RequestHeader {
     pub padding: u16,
 }
 
-/// What every answer begins with.
+/// The header of every reply and notification.
 #[derive(Clone, Copy, Debug, Default, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub(crate) struct ReplyHeader {
     pub len: u32,
-    /// 0, or an error number made negative; of a notice its code.
+    /// 0 or the negative errno; of a notification its code.
     pub error: i32,
-    /// That of the request; of a notice 0.
+    /// That of the request; 0 in a notification.
     pub unique: u64,
 }
 
-/// Data follows the header and the structure of a write: room in front of it, so that it can be
-/// aligned.
+/// Length of header and structure in front of the data of a write, which is aligned.
 pub(crate) const WRITE_PREFIX: usize = size_of::<RequestHeader>() + size_of::<files::WriteIn>();
 
-/// A request that is shorter than it should be, or wrong in itself.
+/// A request that is too short, or inconsistent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
@@ -64,7 +62,7 @@ impl From<Malformed> for Errno {
     }
 }
 
-/// A request's bytes behind its header, taken from front to end.
+/// The body of a request, consumed from the front.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Body<'a>(&'a [u8]);
 
@@ -73,14 +71,14 @@ impl<'a> Body<'a> {
         Self(bytes)
     }
 
-    /// A structure.
+    /// Consumes a structure.
     pub fn take<T: FromBytes>(&mut self) -> Result<T, Malformed> {
         let (value, rest) = T::read_from_prefix(self.0).map_err(|_| Malformed)?;
         self.0 = rest;
         Ok(value)
     }
 
-    /// A name or target: what comes before a zero byte, and is not empty.
+    /// Consumes a name or target: at least one byte before a zero byte.
     pub fn take_name(&mut self) -> Result<&'a [u8], Malformed> {
         let end = self.0.iter().position(|&byte| byte == 0);
         match end.ok_or(Malformed)? {
@@ -93,7 +91,7 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// `len` bytes of data.
+    /// Consumes `len` bytes of data.
     pub fn take_bytes(&mut self, len: u32) -> Result<&'a [u8], Malformed> {
         let (bytes, rest) = self.0.split_at_checked(len as usize).ok_or(Malformed)?;
         self.0 = rest;
@@ -101,7 +99,7 @@ impl<'a> Body<'a> {
     }
 }
 
-/// Splits a request. Extensions after it are ignored.
+/// Splits a request into header and body, without the extensions at its end.
 pub(crate) fn split(request: &[u8]) -> Result<(RequestHeader, Body<'_>), Malformed> {
     let (header, rest) = RequestHeader::read_from_prefix(request).map_err(|_| Malformed)?;
     let extensions = usize::from(header.total_extlen) * 8;
@@ -150,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn header_that_lies_about_its_length_is_malformed() {
+    fn header_with_wrong_length_is_malformed() {
         let mut header = RequestHeader {
             len: 48,
             ..Default::default()

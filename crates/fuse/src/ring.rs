@@ -1,9 +1,10 @@
-//! One thread's endpoint of a queue of FUSE over io_uring.
+//! A worker's endpoint of a queue of FUSE over io_uring.
 //!
 //! A reply is submitted together with the wait for the next request: one system call where
-//! `/dev/fuse` needs two. Of two buffers the kernel knows one, which saves copies: a request with
-//! much data is answered in the other buffer, and its short reply is copied; a small request is
-//! copied itself, and its reply is built where the kernel takes it.
+//! `/dev/fuse` needs two. An endpoint has two buffers, the ring's, which is shared with the kernel,
+//! and a private one. This saves copies of data: a request with much data stays in the ring's
+//! buffer, and its short reply is copied there from the private one; a small request is copied to
+//! the private buffer, and its reply is built in the ring's.
 //!
 //! The kernel passes waiting requests to an endpoint that returns with a reply, not to a new one.
 //! So when an endpoint is added to a stalled queue, a thread on the queue's CPU sends a request (a
@@ -17,7 +18,6 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-use crate::sys::{FuseRing, IN_OUT, OPERATION, PAYLOAD_START, SPARE};
 use extant_space::{Error, Result};
 use extant_sys::buffer::AlignedBuffer;
 use rustix::fs::statfs;
@@ -29,66 +29,66 @@ use crate::channel::{Channel, REPLY_LENGTH_MAX};
 use crate::protocol::reply::{HEADER_LENGTH, Reply};
 use crate::protocol::{ReplyHeader, RequestHeader};
 use crate::queue::{Endpoint, Received, StartReason};
+use crate::sys::{FuseRing, IN_OUT, OPERATION, PAYLOAD_START, SPARE};
 
-/// From so much data on a request stays where it is.
-const MUCH: usize = 4096;
-/// Where an answer with its header begins.
+/// Minimum payload of a request that stays in the ring's buffer, in bytes.
+const IN_PLACE_PAYLOAD_MIN: usize = 4096;
+/// Offset of a reply's header in both buffers.
 const REPLY_START: usize = PAYLOAD_START - HEADER_LENGTH;
 
-/// One entry of a queue.
+/// One entry of a ring's queue.
 pub(crate) struct RingEndpoint {
     ring: FuseRing,
     channel: Channel,
     queue: u16,
-    /// Where the mount is.
-    place: Arc<Path>,
-    /// Until it is registered.
-    beginning: Option<StartReason>,
-    /// As long as the ring's memory, and laid out in the same way.
-    beside: AlignedBuffer,
-    request: Request,
-    /// What goes back with the next wait, in the payload.
+    mount_point: Arc<Path>,
+    /// Until the entry is registered.
+    start_reason: Option<StartReason>,
+    /// The private buffer: length and layout are those of the ring's.
+    private: AlignedBuffer,
+    request: RequestRange,
+    /// Payload of the reply that the next wait submits.
     reply_len: usize,
 }
 
-/// Where the request is.
+/// The location of the request.
 #[derive(Clone, Copy, Debug)]
-struct Request {
-    place: Place,
+struct RequestRange {
+    buffer: Buffer,
     start: usize,
     end: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Place {
+enum Buffer {
     Ring,
-    Beside,
+    Private,
 }
 
-/// Whether this system has what a ring needs.
+/// Checks that this system supports the rings.
 pub(crate) fn is_available() -> io::Result<()> {
     let nothing = std::fs::File::open("/dev/null")?;
-    FuseRing::new(Arc::new(nothing.into()), 0, MUCH).map(drop)
+    FuseRing::new(Arc::new(nothing.into()), 0, IN_PLACE_PAYLOAD_MIN).map(drop)
 }
 
 impl RingEndpoint {
     pub fn new(
         channel: &Channel,
         queue: u16,
-        place: &Arc<Path>,
+        mount_point: &Arc<Path>,
         reason: StartReason,
     ) -> io::Result<Self> {
         let ring = FuseRing::new(channel.device(), queue, REPLY_LENGTH_MAX)?;
-        let beside_len = PAYLOAD_START + REPLY_LENGTH_MAX;
+        let private_len = PAYLOAD_START + REPLY_LENGTH_MAX;
         Ok(Self {
             ring,
             channel: channel.clone(),
             queue,
-            place: Arc::clone(place),
-            beginning: Some(reason),
-            beside: AlignedBuffer::new(beside_len.next_power_of_two())?,
-            request: Request {
-                place: Place::Ring,
+            mount_point: Arc::clone(mount_point),
+            start_reason: Some(reason),
+            private: AlignedBuffer::new(private_len.next_power_of_two())?,
+            request: RequestRange {
+                buffer: Buffer::Ring,
                 start: 0,
                 end: 0,
             },
@@ -96,7 +96,7 @@ impl RingEndpoint {
         })
     }
 
-    /// Puts the pieces of a request together.
+    /// Joins header, operation and payload of a request in one of the buffers.
     fn assemble(&mut self) -> Result<RequestHeader> {
         let payload_len = self.ring.payload_len();
         let memory = self.ring.memory();
@@ -108,52 +108,53 @@ impl RingEndpoint {
         };
         let start = PAYLOAD_START - operation_len - size_of::<RequestHeader>();
         let end = PAYLOAD_START + payload_len;
-        let place = if payload_len < MUCH {
-            let beside = self.beside.as_mut_slice();
-            beside[PAYLOAD_START..end].copy_from_slice(&memory[PAYLOAD_START..end]);
-            beside[start..][..size_of::<RequestHeader>()].copy_from_slice(header.as_bytes());
+        let buffer = if payload_len < IN_PLACE_PAYLOAD_MIN {
+            let private = self.private.as_mut_slice();
+            private[PAYLOAD_START..end].copy_from_slice(&memory[PAYLOAD_START..end]);
+            private[start..][..size_of::<RequestHeader>()].copy_from_slice(header.as_bytes());
             let operation = &memory[OPERATION][..operation_len];
-            beside[PAYLOAD_START - operation_len..PAYLOAD_START].copy_from_slice(operation);
-            Place::Beside
+            private[PAYLOAD_START - operation_len..PAYLOAD_START].copy_from_slice(operation);
+            Buffer::Private
         } else {
             let operation = OPERATION.start..OPERATION.start + operation_len;
             memory.copy_within(operation, PAYLOAD_START - operation_len);
             memory[start..][..size_of::<RequestHeader>()].copy_from_slice(header.as_bytes());
-            Place::Ring
+            Buffer::Ring
         };
         debug_assert!(start >= SPARE);
-        self.request = Request { place, start, end };
+        self.request = RequestRange { buffer, start, end };
         Ok(header)
     }
 
-    /// Notes the answer, which goes with the next wait.
-    fn put_answer(&mut self, header: &ReplyHeader) {
+    /// Stores a reply, which the next wait submits.
+    fn store_reply(&mut self, header: &ReplyHeader) {
         self.ring.memory()[IN_OUT][..HEADER_LENGTH].copy_from_slice(header.as_bytes());
         self.reply_len = (header.len as usize).saturating_sub(HEADER_LENGTH);
     }
 
     /// Completes a request that has no reply.
-    fn put_nothing(&mut self, unique: u64) {
-        self.put_answer(&ReplyHeader {
+    fn store_no_reply(&mut self, unique: u64) {
+        self.store_reply(&ReplyHeader {
             len: HEADER_LENGTH as u32,
             error: 0,
             unique,
         });
     }
 
-    /// Causes a request. If that fails, the next request of the queue has the same effect.
+    /// Sends a request to this queue. If that fails, the next request of a program has the same
+    /// effect.
     fn kick(&self) {
-        let (queue, place) = (self.queue, Arc::clone(&self.place));
-        let ask = move || on_cpu(queue.into(), || statfs(&*place).map(drop));
+        let (queue, mount_point) = (self.queue, Arc::clone(&self.mount_point));
+        let request = move || on_cpu(queue.into(), || statfs(&*mount_point).map(drop));
         // It is not joined: it ends with its reply, or with the connection.
         let _ = thread::Builder::new()
             .name("extant-fuse-kick".to_owned())
-            .spawn(ask);
+            .spawn(request);
     }
 
-    /// The connection is over: `/dev/fuse` says how.
+    /// The connection has ended; `/dev/fuse` returns how.
     fn end(&mut self) -> Result<Received> {
-        match self.channel.receive(self.beside.as_mut_slice())? {
+        match self.channel.receive(self.private.as_mut_slice())? {
             Ok(_) => Err(failed(Errno::PROTO.into())),
             Err(end) => Ok(Received::End(end)),
         }
@@ -162,7 +163,7 @@ impl RingEndpoint {
 
 impl Endpoint for RingEndpoint {
     fn receive(&mut self) -> Result<Received> {
-        if let Some(reason) = self.beginning.take() {
+        if let Some(reason) = self.start_reason.take() {
             self.ring.register().map_err(failed)?;
             if reason == StartReason::Stall {
                 self.kick();
@@ -175,16 +176,16 @@ impl Endpoint for RingEndpoint {
             };
         }
         let header = self.assemble()?;
-        self.put_nothing(header.unique);
+        self.store_no_reply(header.unique);
         Ok(Received::Request)
     }
 
     fn request(&mut self) -> (&[u8], Reply<'_>) {
-        let Request { place, start, end } = self.request;
-        let (ring, beside) = (self.ring.memory(), self.beside.as_mut_slice());
-        let (request, reply) = match place {
-            Place::Ring => (ring, &mut beside[..PAYLOAD_START + REPLY_LENGTH_MAX]),
-            Place::Beside => (beside, ring),
+        let RequestRange { buffer, start, end } = self.request;
+        let (ring, private) = (self.ring.memory(), self.private.as_mut_slice());
+        let (request, reply) = match buffer {
+            Buffer::Ring => (ring, &mut private[..PAYLOAD_START + REPLY_LENGTH_MAX]),
+            Buffer::Private => (private, ring),
         };
         (&request[start..end], Reply::new(&mut reply[REPLY_START..]))
     }
@@ -192,18 +193,18 @@ impl Endpoint for RingEndpoint {
     fn send(&mut self, len: usize) -> Result<()> {
         let end = REPLY_START + len;
         let ring = self.ring.memory();
-        if self.request.place == Place::Ring {
-            let reply = &self.beside.as_slice()[REPLY_START..end];
+        if self.request.buffer == Buffer::Ring {
+            let reply = &self.private.as_slice()[REPLY_START..end];
             ring[REPLY_START..end].copy_from_slice(reply);
         }
         let (header, _) =
             ReplyHeader::read_from_prefix(&ring[REPLY_START..]).expect("room for a header");
-        self.put_answer(&header);
+        self.store_reply(&header);
         Ok(())
     }
 
     fn flush(&mut self) -> Result<()> {
-        self.ring.answer(self.reply_len).map_err(failed)
+        self.ring.reply(self.reply_len).map_err(failed)
     }
 }
 

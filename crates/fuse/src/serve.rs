@@ -8,11 +8,11 @@
 //! every request is answered with `IO` and the file system is not called again; callers get errors
 //! and do not hang.
 //!
-//! - `attributes`, `directories`, `files`, `names`, `xattrs`: the operations;
-//! - `crew`: the worker pool; `placement`: CPU affinity; `interrupts`: which request a signal is
-//!   for;
-//! - `deferred`: which requests may wait in notifications to the kernel;
-//! - `writers`: for which files the kernel may hold written data.
+//! - `attributes`, `directories`, `files`, `names`, `xattrs`: the operations
+//! - `worker_pool`: the threads and their watchdog
+//! - `interrupts`: matching of signals to requests
+//! - `deferred`: limit of the requests that wait in notifications
+//! - `writers`: the files of which the kernel's cache may hold dirty data
 
 mod attributes;
 mod deferred;
@@ -44,37 +44,37 @@ use crate::protocol::{Body, RequestHeader, split};
 pub(crate) use interrupts::{Slot, Slots};
 use writers::Writers;
 
-/// How long the kernel may cache an answer: indefinitely, because no other program changes the file
+/// How long the kernel may cache a reply: indefinitely, because no other program changes the file
 /// system.
 const VALIDITY: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// A file system that answers.
+/// A file system with its connection state.
 pub(crate) struct Server {
     operations: Arc<dyn Operations>,
     agreed: Capabilities,
     slots: Slots,
     writers: Writers,
     notifier: OnceLock<Notifier>,
-    /// What the first panic said.
+    /// Message of the first panic.
     panic: OnceLock<String>,
 }
 
-/// What becomes of a request.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// It has a reply: this number of bytes after the header, or an error.
     Reply(Result<usize, Errno>),
-    /// It has none.
+    /// The protocol has none for this request.
     NoReply,
 }
 
-/// A request that is being answered.
+/// A request in progress.
 struct Call<'a> {
     request: Request<'a>,
     node: NodeId,
     body: Body<'a>,
     reply: Reply<'a>,
-    /// For values of a length that is not known before.
+    /// Memory for values of unknown length.
     scratch: &'a mut Vec<u8>,
 }
 
@@ -90,23 +90,23 @@ impl Server {
         }
     }
 
-    /// Begins: from now on the kernel can be notified.
+    /// Starts the file system, which may notify the kernel from now on.
     pub fn start(&self, notifier: Notifier) {
         self.operations.start(notifier.clone());
         let _ = self.notifier.set(notifier);
     }
 
-    /// A place for the request that a thread of a lane is at. One for each thread.
-    pub fn slot(&self, lane: usize) -> Slot {
-        self.slots.add(lane)
+    /// A slot for a worker of a queue.
+    pub fn slot(&self, queue: usize) -> Slot {
+        self.slots.add(queue)
     }
 
-    /// The requests that the threads of a lane are at; 0 for one that waits.
-    pub fn current(&self, lane: usize) -> Vec<u64> {
-        self.slots.current(lane)
+    /// The current requests of a queue's workers; 0 for an idle worker.
+    pub fn current(&self, queue: usize) -> Vec<u64> {
+        self.slots.current(queue)
     }
 
-    /// What the first panic said, if there was one.
+    /// Message of the first panic, if any.
     pub fn panic_message(&self) -> Option<&str> {
         self.panic.get().map(String::as_str)
     }
@@ -118,7 +118,7 @@ impl Server {
         }
     }
 
-    /// Answers a request. `scratch` is memory to work with, and means nothing between two calls.
+    /// Answers a request. `None` if it has no reply. `scratch` has no content between calls.
     pub fn answer<'a>(
         &self,
         request: &[u8],
@@ -163,7 +163,7 @@ impl Server {
 
     /// Calls the file system; `None` when it panics.
     fn guarded<T>(&self, call: impl FnOnce() -> T) -> Option<T> {
-        // What a panic leaves behind is never used again.
+        // After a panic the file system is not called again.
         match catch_unwind(AssertUnwindSafe(call)) {
             Ok(value) => Some(value),
             Err(panic) => {
@@ -222,7 +222,7 @@ impl Server {
             Opcode::Statx => self.statx(call),
             // The channel detects the end; the file system is informed when every thread has ended.
             Opcode::Destroy => Ok(0),
-            // The session has had the first one, and a second one makes no sense.
+            // The session has answered it; a second one is invalid.
             Opcode::Init => Err(Errno::INVAL),
             Opcode::Interrupt => unreachable!("it is no call of the file system"),
         };
@@ -253,7 +253,7 @@ impl<'a> Call<'a> {
     }
 }
 
-/// What a flag of a request says.
+/// Decodes the flag `kill` of a request.
 fn privileges(flags: u32, kill: u32) -> Privileges {
     match flags & kill {
         0 => Privileges::Keep,
@@ -261,7 +261,7 @@ fn privileges(flags: u32, kill: u32) -> Privileges {
     }
 }
 
-/// The flags of an open file, as they come from the kernel.
+/// The flags of an open file, unchecked.
 fn open_flags(flags: u32) -> OFlags {
     OFlags::from_bits_retain(flags)
 }

@@ -20,10 +20,10 @@ use extant_space::{Error, ErrorKind, Result};
 use extant_sys::buffer::AlignedBuffer;
 
 use crate::channel::Channel;
-use crate::mounting::{self, Manner, Mounted};
+use crate::mounting::{self, Mounted, UnmountMode};
 use crate::operations::Operations;
 use crate::options::MountOptions;
-use crate::protocol::connection::{Agreement, InitOut, Offer, Wish};
+use crate::protocol::connection::{Agreement, InitOut, Offer, Preferences};
 use crate::protocol::opcode::Opcode;
 use crate::protocol::reply::{HEADER_LENGTH, Reply};
 use crate::protocol::split;
@@ -32,54 +32,54 @@ use crate::serve::Server;
 use crate::serve::worker_pool::WorkerPool;
 use crate::transport::{Transport, is_offered, not_offered};
 
-/// Room for the first request.
-const FIRST_REQUEST_LENGTH: usize = 8192;
-/// How long a failed session waits for threads that may hang.
-const PATIENCE: Duration = Duration::from_secs(2);
-/// A file that was closed counts as one in use until the kernel has let go of it, which it does
-/// later.
-const PATIENCE_WITH_CLOSES: Duration = Duration::from_secs(1);
+/// Buffer of the first request, in bytes.
+const INIT_BUFFER_LENGTH: usize = 8192;
+/// How long a failed session waits for workers that may hang.
+const WORKERS_END_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long an unmount retries while files are in use: the kernel releases closed files
+/// asynchronously.
+const IN_USE_TIMEOUT: Duration = Duration::from_secs(1);
+const IN_USE_RETRY_INTERVAL: Duration = Duration::from_millis(20);
 
-/// A mount and those who answer for it.
+/// A mount and its server.
 pub struct Session {
     pool: Arc<WorkerPool>,
     threads: Option<NonZero<usize>>,
     mounted: Arc<Mounted>,
 }
 
-/// Takes a mount away, from any thread.
+/// Unmounts a running session, from any thread.
 #[derive(Clone, Debug)]
 pub struct Unmounter(Arc<Mounted>);
 
-/// What is done about files in use.
+/// How an unmount treats files in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Busy {
-    /// The files stay mounted.
+    /// It fails.
     Refuse,
     /// The mount point is detached; open files stay usable.
     Detach,
 }
 
-/// Unmounts what a process, another one as a rule, has mounted at `directory`, given by its full
-/// name.
+/// Unmounts the mount at `directory`, an absolute path, whichever process serves it.
 ///
 /// # Errors
-/// `InUse`; `PermissionDenied`; `Unsupported` without `fusermount3` where that is needed.
+/// `InUse`; `PermissionDenied`; `Unsupported` if `fusermount3` is needed and missing.
 pub fn unmount(directory: &Path, busy: Busy) -> Result<()> {
-    let manner = match busy {
-        Busy::Refuse => Manner::WhenUnused,
-        Busy::Detach => Manner::Detach,
+    let mode = match busy {
+        Busy::Refuse => UnmountMode::Refuse,
+        Busy::Detach => UnmountMode::Detach,
     };
-    retry_in_use(|| mounting::unmount(directory, manner))
+    retry_in_use(|| mounting::unmount(directory, mode))
 }
 
-/// Changes what every mount has (`ro`, `rw`, `nodev`, `noexec` and the like) of the one at
-/// `directory`, given by its full name. Whatever was written is durable before nothing can be
-/// written any more.
+/// Changes the options of every file system (`ro`, `rw`, `nodev`, `noexec` and the like) of the
+/// mount at `directory`, an absolute path. Before a mount becomes read-only, all written data is
+/// made durable.
 ///
 /// # Errors
-/// `InUse` when a file is open for writing that may not be written any more; `PermissionDenied`;
-/// `InvalidArgument` when it is no mount.
+/// `InUse` if the mount is to be read-only and a file is open for writing; `PermissionDenied`;
+/// `InvalidArgument` if it is no mount.
 pub fn remount(directory: &Path, options: &MountOptions) -> Result<()> {
     let synced = if options.is_read_only() {
         File::open(directory).and_then(|directory| directory.sync_all())
@@ -90,13 +90,13 @@ pub fn remount(directory: &Path, options: &MountOptions) -> Result<()> {
     retry_in_use(|| mounting::remount(directory, options))
 }
 
-/// Tries again while files are in use, until those that were closed a moment ago are not.
+/// Retries while files are in use.
 fn retry_in_use(mut attempt: impl FnMut() -> Result<()>) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE_WITH_CLOSES;
+    let deadline = Instant::now() + IN_USE_TIMEOUT;
     loop {
         match attempt() {
             Err(error) if error.kind() == ErrorKind::InUse && Instant::now() < deadline => {
-                thread::sleep(PATIENCE_WITH_CLOSES / 50);
+                thread::sleep(IN_USE_RETRY_INTERVAL);
             }
             done => return done,
         }
@@ -114,14 +114,14 @@ impl Session {
         directory: &Path,
         options: &MountOptions,
     ) -> Result<Self> {
-        let wish = Wish {
+        let preferences = Preferences {
             write_cache: options.write_cache,
             export: operations.export(),
             over_io_uring: is_offered(options.io_uring)?,
         };
         let (connection, mounted) = mounting::mount(directory, options)?;
         let channel = Channel::new(connection);
-        let agreed = agree(&channel, wish).and_then(|agreement| {
+        let agreed = agree(&channel, preferences).and_then(|agreement| {
             let transport = if agreement.is_over_io_uring() {
                 Transport::by_rings(channel, mounted.directory())?
             } else {
@@ -132,7 +132,7 @@ impl Session {
         let (agreement, transport) = match agreed {
             Ok(agreed) => agreed,
             Err(error) => {
-                let _ = mounted.unmount(Manner::Cut);
+                let _ = mounted.unmount(UnmountMode::Abort);
                 return Err(error.at(directory).during("mount"));
             }
         };
@@ -144,21 +144,22 @@ impl Session {
         })
     }
 
-    /// Where it is, by its full name.
+    /// The absolute path of the mount point.
     pub fn directory(&self) -> &Path {
         self.mounted.directory()
     }
 
-    /// Takes the mount away while it runs.
+    /// A handle that unmounts the session while it runs.
     pub fn unmounter(&self) -> Unmounter {
         Unmounter(Arc::clone(&self.mounted))
     }
 
-    /// Answers until it is unmounted and the last file is closed, then ends the file system.
+    /// Serves requests until the file system is unmounted and the last file is closed, then ends
+    /// the file system.
     ///
     /// # Errors
-    /// `Io` when the file system panicked or the connection was cut; those of starting threads. The
-    /// mount is gone then as well. After a panic a thread that hangs may still hold the file
+    /// `Io` if the file system panicked or the connection was aborted; those of starting threads.
+    /// The mount is removed then as well. After a panic a worker that hangs may still own the file
     /// system.
     pub fn run(self) -> Result<()> {
         let ended = match self.pool.start(self.threads) {
@@ -168,15 +169,15 @@ impl Session {
         let end = match ended {
             Ok(end) => end,
             Err(error) => {
-                let _ = self.mounted.unmount(Manner::Cut);
-                self.pool.wait_for_last(PATIENCE);
+                let _ = self.mounted.unmount(UnmountMode::Abort);
+                self.pool.wait_for_last(WORKERS_END_TIMEOUT);
                 self.mounted.end();
                 return Err(error);
             }
         };
         self.mounted.end();
         self.pool.finish();
-        // A panic of the end.
+        // `finish` may have panicked.
         self.pool.wait()?;
         match end {
             End::Unmounted => Ok(()),
@@ -188,27 +189,27 @@ impl Session {
 }
 
 impl Unmounter {
-    /// Unmounts when no file is in use.
+    /// Unmounts if no file is in use.
     ///
     /// # Errors
-    /// `InUse`; `PermissionDenied`; `Unsupported` without `fusermount3` if it is needed.
+    /// `InUse`; `PermissionDenied`; `Unsupported` if `fusermount3` is needed and missing.
     pub fn unmount(&self) -> Result<()> {
-        self.0.unmount(Manner::WhenUnused)
+        self.0.unmount(UnmountMode::Refuse)
     }
 
-    /// Frees the place at once. Files that are open stay usable, and the session ends with the last
+    /// Detaches the mount point at once. Open files stay usable, and the session ends with the last
     /// of them.
     ///
     /// # Errors
-    /// As [`unmount`](Self::unmount), but for `InUse`.
+    /// As [`unmount`](Self::unmount), without `InUse`.
     pub fn detach(&self) -> Result<()> {
-        self.0.unmount(Manner::Detach)
+        self.0.unmount(UnmountMode::Detach)
     }
 }
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let _ = self.mounted.unmount(Manner::Cut);
+        let _ = self.mounted.unmount(UnmountMode::Abort);
     }
 }
 
@@ -218,9 +219,9 @@ impl fmt::Debug for Session {
     }
 }
 
-/// Answers the first request, in which the kernel offers what it can do.
-fn agree(channel: &Channel, wish: Wish) -> Result<Agreement> {
-    let mut buffer = AlignedBuffer::new(FIRST_REQUEST_LENGTH)?;
+/// Answers INIT, in which the kernel offers its capabilities.
+fn agree(channel: &Channel, preferences: Preferences) -> Result<Agreement> {
+    let mut buffer = AlignedBuffer::new(INIT_BUFFER_LENGTH)?;
     let unexpected =
         || Error::new(ErrorKind::Unsupported).detail("the kernel does not begin with INIT");
     let len = match channel.receive(buffer.as_mut_slice())? {
@@ -234,8 +235,8 @@ fn agree(channel: &Channel, wish: Wish) -> Result<Agreement> {
         return Err(unexpected());
     }
     let offer = Offer::read(body).map_err(|_| unexpected())?;
-    let agreement = wish.agree(&offer)?;
-    if wish.over_io_uring && !agreement.is_over_io_uring() {
+    let agreement = preferences.agree(&offer)?;
+    if preferences.over_io_uring && !agreement.is_over_io_uring() {
         return Err(not_offered("the kernel does not offer FUSE over it"));
     }
     let mut memory = [0; HEADER_LENGTH + size_of::<InitOut>()];

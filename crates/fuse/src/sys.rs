@@ -32,10 +32,10 @@ use io_uring::{IoUring, opcode, squeue};
 
 use extant_sys::buffer::AlignedBuffer;
 
-/// Where a request's header is in the memory, and where that of its answer is put.
+/// The header of a request, later that of its reply.
 pub const IN_OUT: Range<usize> = 0..128;
-/// Where the structure of a request's operation is; as long as what the header's length leaves for
-/// it.
+/// The structure of a request's operation. Its length is the header's `len` less header and
+/// payload.
 pub const OPERATION: Range<usize> = 128..256;
 /// Offset of the rest of a request, and of the reply without its header. The kernel does not use
 /// the part between this and [`SPARE`].
@@ -71,7 +71,7 @@ fn count_cpus(list: &str) -> Option<u16> {
     })
 }
 
-/// One entry of a queue, and the memory that goes to and fro.
+/// One entry of a queue, and the memory that it exchanges with the kernel.
 pub struct FuseRing {
     ring: IoUring<squeue::Entry128>,
     device: Arc<OwnedFd>,
@@ -84,8 +84,8 @@ pub struct FuseRing {
 /// The owner of the memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Holder {
-    /// The caller; the kernel does not know the entry yet.
-    Maker,
+    /// The caller, before the entry is registered.
+    Creator,
     /// The caller, with a request.
     Caller,
     /// The kernel, perhaps.
@@ -103,7 +103,7 @@ impl FuseRing {
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
-            // The thread that uses it first is the one that it belongs to.
+            // The ring belongs to the thread that enables it.
             .setup_r_disabled()
             .dontfork()
             .build(1)?;
@@ -114,7 +114,7 @@ impl FuseRing {
             memory: ManuallyDrop::new(memory),
             payload_len,
             queue,
-            holder: Holder::Maker,
+            holder: Holder::Creator,
         })
     }
 
@@ -128,39 +128,39 @@ impl FuseRing {
     /// # Panics
     /// If it is registered already.
     pub fn register(&mut self) -> io::Result<()> {
-        assert_eq!(self.holder, Holder::Maker, "registered twice");
+        assert_eq!(self.holder, Holder::Creator, "registered twice");
         self.ring.submitter().register_enable_rings()?;
         self.write_parts();
-        self.give(self.command(REGISTER, 0));
+        self.submit(self.command(REGISTER, 0));
         self.ring.submit().map(drop)
     }
 
-    /// Gives the memory back to the kernel, with an answer of `reply_len` bytes behind the header.
+    /// Submits a reply of `reply_len` bytes after the header, and returns the memory to the kernel.
     ///
     /// # Errors
     /// Those of io_uring.
     ///
     /// # Panics
-    /// When the caller does not have it.
-    pub fn answer(&mut self, reply_len: usize) -> io::Result<()> {
-        assert_eq!(self.holder, Holder::Caller, "nothing to reply");
-        self.give_answer(reply_len);
+    /// If the kernel holds the memory.
+    pub fn reply(&mut self, reply_len: usize) -> io::Result<()> {
+        assert_eq!(self.holder, Holder::Caller, "nothing to answer");
+        self.submit_reply(reply_len);
         self.ring.submit().map(drop)
     }
 
-    /// Does what [`answer`](Self::answer) does, if the caller has the memory, and waits for the
-    /// next request.
+    /// Submits a reply as [`reply`](Self::reply) does, if the caller holds the memory, and waits
+    /// for the next request.
     ///
     /// # Errors
     /// `ENOTCONN` and `ECONNABORTED` when the connection is over; `EOPNOTSUPP`, `EINVAL` when the
     /// kernel does not take the entry; those of io_uring.
     ///
     /// # Panics
-    /// When it is not registered.
+    /// If the entry is not registered.
     pub fn exchange(&mut self, reply_len: usize) -> io::Result<()> {
         match self.holder {
-            Holder::Maker => panic!("not registered"),
-            Holder::Caller => self.give_answer(reply_len),
+            Holder::Creator => panic!("not registered"),
+            Holder::Caller => self.submit_reply(reply_len),
             Holder::Kernel => {}
         }
         let result = self.wait()?;
@@ -171,16 +171,16 @@ impl FuseRing {
         }
     }
 
-    fn give_answer(&mut self, reply_len: usize) {
+    fn submit_reply(&mut self, reply_len: usize) {
         let reply_len =
             u32::try_from(reply_len.min(self.payload_len)).expect("payloads have less than 4 GiB");
         let memory = self.memory.as_mut_slice();
         memory[PAYLOAD_SIZE].copy_from_slice(&reply_len.to_ne_bytes());
         let id = memory[COMMIT_ID].try_into().map(u64::from_ne_bytes);
-        self.give(self.command(COMMIT_AND_FETCH, id.expect("8 bytes")));
+        self.submit(self.command(COMMIT_AND_FETCH, id.expect("8 bytes")));
     }
 
-    fn give(&mut self, entry: squeue::Entry128) {
+    fn submit(&mut self, entry: squeue::Entry128) {
         self.holder = Holder::Kernel;
         // SAFETY: the entry names memory of `self.memory`, which is neither used nor freed while
         // the holder is the kernel, and the device, of which `self` has a reference.
@@ -199,7 +199,7 @@ impl FuseRing {
         }
     }
 
-    /// How many bytes of the payload belong to the request.
+    /// Length of the request's payload.
     pub fn payload_len(&self) -> usize {
         let len = self.memory.as_slice()[PAYLOAD_SIZE].try_into();
         let len = u32::from_ne_bytes(len.expect("4 bytes")) as usize;
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_is_no_connection_takes_no_entry_and_memory_is_given_back() {
+    fn file_that_is_no_connection_rejects_the_entry_and_memory_is_returned() {
         // `/dev/null` takes every command.
         let file = File::open("/dev/zero").unwrap();
         let mut ring = FuseRing::new(Arc::new(file.into()), 0, 1 << 20).unwrap();
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn length_is_where_the_kernel_looks_for_it() {
+    fn length_is_at_the_offset_that_the_kernel_reads() {
         let file = File::open("/dev/null").unwrap();
         let ring = FuseRing::new(Arc::new(file.into()), 5, 8192).unwrap();
         let entry = ring.command(COMMIT_AND_FETCH, 0x1234);

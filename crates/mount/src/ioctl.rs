@@ -1,6 +1,6 @@
-//! Control calls of a mount: what the kernel lets no FUSE file system answer otherwise.
+//! Ioctls of a mount, for operations that the kernel does not forward to FUSE file systems.
 //!
-//! Numbers and structures are those that callers use; `volume` answers.
+//! Numbers and structures are those of the client side in `extant-sys`; `volume` implements them.
 //!
 //! Format and rules for callers: docs/formats/ioctl.md.
 

@@ -1,26 +1,25 @@
-//! The ext4 engine as a file system that the kernel asks: [`Operations`](extant_fuse::Operations)
-//! on a [`Filesystem`].
+//! The ext4 engine as a FUSE file system: [`Operations`](extant_fuse::Operations) on a
+//! [`Filesystem`].
 //!
-//! Model: a node number is an inode number, but for the root, which is 1 for the kernel and 2 on
-//! the disk. A node stays in the table as long as the kernel knows it (`nodes`), and with it the
-//! inode, also without a name. The handle of a file says how it was opened and leads to nothing
-//! (`handles`); that of a directory remembers a place between two names.
+//! Model: a node id is an inode number, except for the root, which is 1 in FUSE and 2 in ext4. A
+//! node is in the table while the kernel has references to it (`nodes`), which also keeps an inode
+//! without a name. The handle of a file encodes its open flags; that of a directory identifies the
+//! position of its last listing (`handles`).
 //!
-//! What the kernel does itself is not done again here: permissions, sticky directories, limits of
-//! processes, locks.
+//! The kernel checks permissions, sticky directories and limits of processes, and keeps locks.
 //!
-//! | file | answers |
+//! | module | operations |
 //! |---|---|
-//! | `names` | looking up, making, linking, renaming, removing |
+//! | `names` | lookup, create, link, rename, unlink |
 //! | `attributes` | `stat`, `chmod` and the like, `statvfs` |
-//! | `data` | opening, reading, writing, syncing, copying |
+//! | `data` | open, read, write, sync, copy |
 //! | `space` | `fallocate`, holes |
 //! | `directories` | listing |
 //! | `xattrs` | extended attributes, access control lists |
 //! | `control`, `trim`, `shutdown` | `ioctl` |
 //!
-//! No lock is held while the engine is called, but that of a directory handle. `docs/semantics.md`
-//! says what programs may expect.
+//! No lock is held while the engine is called, except that of a directory handle.
+//! `docs/semantics.md` lists the semantics for programs.
 
 mod attributes;
 mod caller;
@@ -58,7 +57,7 @@ use nodes::NodeTable;
 pub use error::errno;
 pub use owners::{IdMap, Owners};
 
-/// A file system of the engine, as the kernel sees it.
+/// A mounted ext4 file system.
 pub struct Volume {
     filesystem: Filesystem,
     options: VolumeOptions,
@@ -72,11 +71,11 @@ pub struct Volume {
 /// How a volume behaves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeOptions {
-    /// When reading changes the time of access.
+    /// When a read updates the access time.
     pub access_times: AccessTimes,
-    /// Whom files belong to, for programs and in the image.
+    /// Mapping of owners between programs and the image.
     pub owners: Owners,
-    /// The kernel's write cache mode: it may hold data that is not known here.
+    /// Where written data is cached; the kernel's cache may hold dirty data.
     pub write_cache: WriteCache,
     /// When changes of names are durable.
     pub names: NameDurability,
@@ -121,7 +120,7 @@ impl From<&MountOptions> for VolumeOptions {
     }
 }
 
-/// What mount options say about opening the file system.
+/// The engine's options for mount options.
 pub fn filesystem_options(options: &MountOptions) -> Options {
     let default = Options::default();
     Options {
@@ -136,11 +135,11 @@ pub fn filesystem_options(options: &MountOptions) -> Options {
 }
 
 impl Volume {
-    /// A volume over a file system. [`Operations::destroy`](extant_fuse::Operations::destroy)
-    /// closes it.
+    /// A volume over a file system, which
+    /// [`Operations::destroy`](extant_fuse::Operations::destroy) closes.
     ///
     /// # Errors
-    /// `Corrupt` when there is no root.
+    /// `Corrupt` if there is no root.
     pub fn new(filesystem: Filesystem, options: VolumeOptions) -> extant_space::Result<Self> {
         let root = filesystem.root()?;
         Ok(Self {
@@ -154,8 +153,8 @@ impl Volume {
         })
     }
 
-    /// Has `report` called with every error of the device or the structures, of which programs only
-    /// see a number.
+    /// Calls `report` with every error of the device or the on-disk structures, of which programs
+    /// only get an errno.
     #[must_use]
     pub fn reporting(mut self, report: impl Fn(&Error) + Send + Sync + 'static) -> Self {
         self.report = Box::new(report);
@@ -167,14 +166,14 @@ impl Volume {
         &self.filesystem
     }
 
-    /// Nodes that the kernel knows, besides the root.
+    /// Number of nodes with references of the kernel, without the root.
     pub fn known_nodes(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Has the kernel write back what it holds of a file, and forget the rest, from `offset` on for
-    /// `length` bytes (`None`: to the end). Other threads answer what it asks meanwhile.
-    fn empty_cache(&self, node: NodeId, offset: u64, length: Option<u64>) -> Result<()> {
+    /// Makes the kernel write back and drop its cache of a file, from `offset` on for `length`
+    /// bytes (`None`: to the end). Other workers answer the WRITEs meanwhile.
+    fn flush_cache(&self, node: NodeId, offset: u64, length: Option<u64>) -> Result<()> {
         match self.notifier.get() {
             Some(notifier) => notifier.data_changed(node, offset, length),
             None => Ok(()),
@@ -189,8 +188,8 @@ impl Volume {
         }
     }
 
-    /// Notes that something was read.
-    fn touch(&self, node: &Node) {
+    /// Updates the access time after a read.
+    fn update_atime(&self, node: &Node) {
         let is_directory = node.file_type() == extant_ext4::FileType::Directory;
         node.touch_accessed(match self.options.access_times {
             AccessTimes::FilesOnly if is_directory => AccessTime::Never,
@@ -200,13 +199,13 @@ impl Volume {
         });
     }
 
-    /// Makes changes of the names in a directory durable, where that is wanted.
+    /// Makes changes of a directory durable if the mount or the directory requires that.
     fn names_changed(&self, directory: &Node) -> Result<()> {
         let wants = InodeFlags::SYNC | InodeFlags::DIRSYNC;
         let at_once = self.options.names == NameDurability::AtOnce
             || directory.attributes().flags.intersects(wants);
         if at_once {
-            self.told(directory.sync(SyncMode::All))
+            self.reply_errno(directory.sync(SyncMode::All))
         } else {
             Ok(())
         }

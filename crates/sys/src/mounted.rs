@@ -1,10 +1,11 @@
-//! Control calls of a mount of Extant: what the kernel lets no FUSE file system answer otherwise.
+//! Ioctls of a mount of Extant, for operations that the kernel does not forward to FUSE file
+//! systems.
 //!
 //! Numbers and structures are stable, and the same on every architecture; integers are in the
-//! machine's order, as in every control call. A tool asks [`PROBE`] first, and knows by [`MAGIC`]
-//! that it is talking to a mount of Extant.
+//! machine's byte order, as in every ioctl. A tool sends [`PROBE`] first, and identifies a mount of
+//! Extant by [`MAGIC`].
 //!
-//! The server of a mount answers these calls; [`probe`], [`fallocate`] and [`extents`] make them.
+//! `extant-mount` implements them; [`probe`], [`fallocate`] and [`extents`] are the client side.
 //!
 //! Format and rules for callers: docs/formats/ioctl.md.
 
@@ -16,13 +17,13 @@ use extant_space::{ByteRange, Extent, ExtentFlags, ExtentState, FallocateMode};
 use rustix::ioctl::opcode;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// The letter of our numbers: `_IOC_TYPE`.
+/// `_IOC_TYPE` of the numbers.
 pub const TYPE: u8 = 0xE4;
 
-/// What [`Probe::magic`] holds: `EXTANT` and two zeros, as bytes in memory.
+/// The value of [`Probe::magic`]: `EXTANT` and two zeros, as bytes in memory.
 pub const MAGIC: [u8; 8] = *b"EXTANT\0\0";
 
-/// Of these calls. A higher one keeps what a lower one has.
+/// Version of the ioctls. Higher versions are compatible with lower ones.
 pub const VERSION: u32 = 1;
 
 /// `_IOR(0xE4, 0, struct extant_probe)`: identifies a mount of Extant.
@@ -35,10 +36,10 @@ pub const FALLOCATE: u32 = opcode::read_write::<Fallocate>(TYPE, 1) as u32;
 /// `_IOWR(0xE4, 2, struct extant_extents)`: a page of the extent map.
 pub const EXTENTS: u32 = opcode::read_write::<ExtentsPage>(TYPE, 2) as u32;
 
-/// Extents on a page: it takes 8 KiB then.
+/// Maximum number of extents of a page, which makes it 8 KiB long.
 pub const EXTENTS_MAX: usize = 255;
 
-/// The answer of [`PROBE`].
+/// The output of [`PROBE`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Probe {
@@ -46,7 +47,7 @@ pub struct Probe {
     pub magic: [u8; 8],
     /// [`VERSION`] of the mount.
     pub version: u32,
-    /// Bytes of a block of the file system.
+    /// Block size of the file system, in bytes.
     pub block_bytes: u32,
     /// Bits of [`probe_flags`].
     pub flags: u64,
@@ -56,7 +57,7 @@ pub struct Probe {
 
 /// Bits of [`Probe::flags`].
 pub mod probe_flags {
-    /// The kernel keeps written data back, and its own idea of the size of a file.
+    /// The kernel has a writeback cache, and keeps its own size of a file.
     pub const WRITEBACK: u64 = 1 << 0;
     /// The file system is mounted read-only.
     pub const READ_ONLY: u64 = 1 << 1;

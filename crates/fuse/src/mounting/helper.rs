@@ -1,6 +1,6 @@
-//! `fusermount3`, which may mount for users.
+//! `fusermount3`, the setuid helper that mounts for unprivileged users.
 //!
-//! It is given one end of a socket and sends the opened device back over it.
+//! It gets one end of a socket, and sends the open device over it.
 
 use std::io::{IoSliceMut, Read};
 use std::mem::MaybeUninit;
@@ -13,14 +13,14 @@ use extant_space::{Error, ErrorKind, Result};
 use rustix::mount::MountFlags;
 use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, recvmsg};
 
-use super::Manner;
+use super::UnmountMode;
 use crate::options::{AccessTimes, AllowOther, MountOptions, list};
 
 const PROGRAM: &str = "fusermount3";
-/// Passes it the descriptor of its end of the socket.
+/// Holds the number of its descriptor of the socket.
 const SOCKET_VARIABLE: &str = "_FUSE_COMMFD";
 
-/// Mounts at `directory`, by its full name.
+/// Mounts at `directory`, an absolute path.
 pub(super) fn mount(directory: &Path, options: &MountOptions) -> Result<OwnedFd> {
     if !options
         .flags
@@ -36,7 +36,7 @@ pub(super) fn mount(directory: &Path, options: &MountOptions) -> Result<OwnedFd>
         .arg(list::join(&words(options)))
         .arg("--")
         .arg(directory)
-        // Its end of the socket is its input, so that no other process we start gets it as well.
+        // Its end of the socket is its standard input, so that no other child process inherits it.
         .env(SOCKET_VARIABLE, "0")
         .env("LC_ALL", "C")
         .stdin(OwnedFd::from(theirs))
@@ -45,19 +45,19 @@ pub(super) fn mount(directory: &Path, options: &MountOptions) -> Result<OwnedFd>
         .spawn()
         .map_err(missing)?;
     let received = receive(&mine);
-    let mut said = Vec::new();
+    let mut message = Vec::new();
     if let Some(mut messages) = process.stderr.take() {
-        let _ = messages.read_to_end(&mut said);
+        let _ = messages.read_to_end(&mut message);
     }
     let _ = process.wait();
-    received?.ok_or_else(|| refused(&said))
+    received?.ok_or_else(|| refused(&message))
 }
 
-/// Unmounts what a user has mounted.
-pub(super) fn unmount(directory: &Path, manner: Manner) -> Result<()> {
-    let how: &[&str] = match manner {
-        Manner::WhenUnused => &["-u"],
-        Manner::Detach | Manner::Cut => &["-u", "-z"],
+/// Unmounts the mount of an unprivileged user.
+pub(super) fn unmount(directory: &Path, mode: UnmountMode) -> Result<()> {
+    let how: &[&str] = match mode {
+        UnmountMode::Refuse => &["-u"],
+        UnmountMode::Detach | UnmountMode::Abort => &["-u", "-z"],
     };
     let output = Command::new(PROGRAM)
         .args(how)
@@ -73,7 +73,7 @@ pub(super) fn unmount(directory: &Path, manner: Manner) -> Result<()> {
     }
 }
 
-/// The options that it knows.
+/// The options that `fusermount3` accepts.
 fn words(options: &MountOptions) -> Vec<String> {
     let mut words = options.words_of_every_mount();
     words.retain(|word| word != "strictatime");
@@ -93,7 +93,7 @@ fn words(options: &MountOptions) -> Vec<String> {
     words
 }
 
-/// The device that comes over the socket; `None` when it is closed without one.
+/// Receives the device over the socket; `None` if that is closed without one.
 fn receive(socket: &UnixStream) -> Result<Option<OwnedFd>> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -120,16 +120,17 @@ fn missing(error: std::io::Error) -> Error {
     }
 }
 
-/// What the program says is the reason.
-fn refused(said: &[u8]) -> Error {
-    let said = String::from_utf8_lossy(said);
-    let kind = match &*said {
-        said if said.contains("busy") => ErrorKind::InUse,
-        _ => ErrorKind::PermissionDenied,
+/// The error that `message` of the program describes.
+fn refused(message: &[u8]) -> Error {
+    let message = String::from_utf8_lossy(message);
+    let kind = if message.contains("busy") {
+        ErrorKind::InUse
+    } else {
+        ErrorKind::PermissionDenied
     };
     let error = Error::new(kind);
-    match said.trim() {
+    match message.trim() {
         "" => error.detail(format!("{PROGRAM} failed without a message")),
-        said => error.detail(said.lines().collect::<Vec<_>>().join("; ")),
+        message => error.detail(message.lines().collect::<Vec<_>>().join("; ")),
     }
 }

@@ -15,7 +15,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 
 use extant_space::{Error, Result};
 
-/// Its argument is the directory. A `statfs` always reaches the server. While io_uring queues are
+/// Its argument is the mount point. A `statfs` always reaches the server. While io_uring queues are
 /// torn down, it may return any error for a moment.
 const SCRIPT: &str = r#"
 read -r word && exit
@@ -36,14 +36,14 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// Starts one for what will be mounted at `directory`.
+    /// Starts a watcher for the mount to come at `directory`.
     pub fn start(directory: &Path) -> Result<Self> {
         let mut process = Command::new("sh")
             .args(["-c", SCRIPT, "extant-auto-unmount"])
             .arg(directory)
             .env("LC_ALL", "C")
             .current_dir("/")
-            // A signal from the terminal is not for it.
+            // Signals of the terminal must not end it.
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -56,10 +56,10 @@ impl Watcher {
 }
 
 impl Drop for Watcher {
-    /// There is nothing left to unmount.
+    /// Ends the process: nothing is left to unmount.
     fn drop(&mut self) {
         if let Some(mut pipe) = self.pipe.take() {
-            // One that is gone already has nothing to do either.
+            // The process may have ended already.
             let _ = pipe.write_all(b"done\n");
         }
         let _ = self.process.wait();

@@ -1,20 +1,20 @@
-//! What a file system says about a file and about itself.
+//! Attributes of files, and statistics of the file system.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{Handle, NodeId, Privileges};
 
-/// A moment, in seconds since 1970 and nanoseconds after that; seconds may be negative.
+/// A timestamp: seconds since 1970, which may be negative, and nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Timestamp {
     /// Seconds since 1970.
     pub seconds: i64,
-    /// Nanoseconds after that, less than a thousand million.
+    /// Nanoseconds after that, less than 1,000,000,000.
     pub nanoseconds: u32,
 }
 
 impl Timestamp {
-    /// The clock's time.
+    /// The current time.
     pub fn now() -> Self {
         match SystemTime::now().duration_since(UNIX_EPOCH) {
             Ok(since) => Self {
@@ -33,59 +33,58 @@ impl Timestamp {
     }
 }
 
-/// What a file system says about a file.
+/// Attributes of a file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Attributes {
-    /// The inode's number as programs see it; it may differ from the node's.
+    /// The inode number that programs see; it may differ from the node's.
     pub inode: u64,
     /// Type and permissions, as in `stat`.
     pub mode: u32,
-    /// Names.
+    /// Number of names.
     pub links: u32,
     /// User.
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Of a device: the number as in `stat`.
+    /// Number of a device file, as in `stat`.
     pub device: u64,
-    /// Bytes of data.
+    /// Length of the data, in bytes.
     pub size: u64,
-    /// Units of 512 bytes that it takes.
+    /// Allocated space, in units of 512 bytes.
     pub sectors: u64,
-    /// What is read and written best, in bytes.
+    /// Preferred length of reads and writes, in bytes.
     pub block_size: u32,
-    /// When data was last read.
+    /// Access time.
     pub accessed: Timestamp,
-    /// When data was last changed.
+    /// Modification time.
     pub modified: Timestamp,
-    /// When data or attributes were last changed.
+    /// Change time.
     pub changed: Timestamp,
-    /// When it was made.
+    /// Creation time.
     pub created: Option<Timestamp>,
 }
 
-/// A file by its name, with what the kernel remembers of it. Given out, it is one use of the node.
+/// The result of a lookup. Each that is returned counts as a reference to the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The node.
     pub node: NodeId,
     /// Distinguishes files that had the same node number.
     pub generation: u64,
-    /// What there is to say about it.
+    /// Its attributes.
     pub attributes: Attributes,
 }
 
 /// A time to set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SetTime {
-    /// The clock's.
+    /// The current time.
     Now,
-    /// This one.
+    /// This time.
     To(Timestamp),
 }
 
-/// Attributes to change; `None` leaves one as it is. What changes sets the time of the last change
-/// as well.
+/// Attributes to change; `None` keeps one. A change updates the change time as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttributeChange {
     /// The lowest 12 bits of the mode.
@@ -94,18 +93,17 @@ pub struct AttributeChange {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// Bytes of data: cut off, or followed by a hole.
+    /// Length of the data, in bytes: truncated, or extended by a hole.
     pub size: Option<u64>,
-    /// When data was last read.
+    /// Access time.
     pub accessed: Option<SetTime>,
-    /// When data was last changed.
+    /// Modification time.
     pub modified: Option<SetTime>,
-    /// When data or attributes were last changed: by a kernel that keeps the times of what it has
-    /// not written back yet.
+    /// Change time, from a kernel that keeps the times of dirty data.
     pub changed: Option<Timestamp>,
-    /// The open file through which this is done.
+    /// The open file of the call, if any.
     pub handle: Option<Handle>,
-    /// Of a change of the size or owner.
+    /// Whether a change of size or owner drops privileges.
     pub privileges: Privileges,
 }
 
@@ -125,21 +123,21 @@ impl Default for AttributeChange {
     }
 }
 
-/// What `statvfs` shows.
+/// The result of `statvfs`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Blocks of the file system, of `block_size` each.
+    /// Number of blocks, of `block_size` each.
     pub blocks: u64,
-    /// Not in use.
+    /// Free blocks.
     pub blocks_free: u64,
-    /// Not in use and not kept for root.
+    /// Free blocks that are not reserved for root.
     pub blocks_available: u64,
-    /// Inodes.
+    /// Number of inodes.
     pub files: u64,
-    /// Not in use.
+    /// Free inodes.
     pub files_free: u64,
-    /// Bytes of a block.
+    /// Block size, in bytes.
     pub block_size: u32,
-    /// Longest name, in bytes.
+    /// Maximum length of a name, in bytes.
     pub name_length_max: u32,
 }

@@ -1,4 +1,4 @@
-//! The encoding of directory listings.
+//! Directory listings.
 
 use std::ops::ControlFlow;
 
@@ -11,19 +11,19 @@ pub struct Listed<'a> {
     pub name: &'a [u8],
     /// The inode's number as programs see it.
     pub inode: u64,
-    /// The type, as the upper bits of a mode; 0 when it is not known.
+    /// The type, as the upper bits of a mode; 0 if unknown.
     pub file_type: u32,
     /// Position from which a later call continues. Never 0.
     pub cookie: u64,
 }
 
-/// Where names go.
+/// The receiver of a listing.
 pub trait DirectorySink {
-    /// Takes a name, or breaks without taking it when there is no room.
+    /// Takes a name, or breaks without taking it if there is no room.
     ///
-    /// `look_up` is called at most once, and only when the name was taken and more than the name is
-    /// wanted; its entry is then a use of the node. It is never called for `.` and `..`. When it
-    /// fails, the name is listed without the rest.
+    /// `look_up` is called at most once, and only if the name was taken and attributes are wanted;
+    /// the entry that it returns counts as a reference to the node. It is never called for `.` and
+    /// `..`. If it fails, the name is listed without attributes.
     fn take(
         &mut self,
         listed: &Listed<'_>,

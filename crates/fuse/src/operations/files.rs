@@ -1,4 +1,4 @@
-//! What is done to open files.
+//! Types of operations on open files.
 
 use bitflags::bitflags;
 use rustix::fs::FallocateFlags;
@@ -9,20 +9,20 @@ bitflags! {
     /// How the kernel treats an open file or directory.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
     pub struct OpenedFlags: u32 {
-        /// Nothing of its data is cached.
+        /// The kernel does not cache its data.
         const DIRECT_IO = 1 << 0;
-        /// What is cached of its data since the last time it was open is still right.
+        /// Data cached while it was last open is still valid.
         const KEEP_CACHE = 1 << 1;
-        /// It has no positions that could be sought.
+        /// It cannot seek.
         const NONSEEKABLE = 1 << 2;
         /// The names of a directory may be cached.
         const CACHE_DIRECTORY = 1 << 3;
-        /// It has no position at all.
+        /// It has no file position.
         const STREAM = 1 << 4;
         /// [`Operations::flush`](super::Operations::flush) need not be called, unless there is a
         /// writeback cache.
         const NO_FLUSH = 1 << 5;
-        /// Direct writes may come from several threads at once.
+        /// Direct writes may be concurrent.
         const PARALLEL_DIRECT_WRITES = 1 << 6;
     }
 }
@@ -30,7 +30,7 @@ bitflags! {
 /// An open file or directory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Opened {
-    /// What it is called from now on.
+    /// The server's number for it.
     pub handle: Handle,
     /// How the kernel treats it.
     pub flags: OpenedFlags,
@@ -39,9 +39,9 @@ pub struct Opened {
 /// Data to read.
 #[derive(Clone, Copy, Debug)]
 pub struct Read {
-    /// Through which open file.
+    /// The open file.
     pub handle: Handle,
-    /// First byte in the file.
+    /// Offset in bytes.
     pub offset: u64,
     /// What the data is for.
     pub origin: ReadOrigin,
@@ -50,59 +50,59 @@ pub struct Read {
 /// What the data of a read is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadOrigin {
-    /// For a caller who reads past the kernel's cache.
+    /// For a caller who bypasses the kernel's cache.
     Direct,
-    /// For pages of the kernel's cache, which are locked until the answer: no answer may wait for a
-    /// notice about the file's data.
+    /// For pages of the kernel's cache, which are locked until the reply: the reply must not wait
+    /// for a notification about the file's data.
     Cache,
 }
 
 /// Data to write.
 #[derive(Clone, Copy, Debug)]
 pub struct Write<'a> {
-    /// Through which open file; of a write from the cache any that was open for writing.
+    /// The open file; for a write from the cache any handle open for writing.
     pub handle: Handle,
     /// First byte in the file.
     pub offset: u64,
-    /// What is written; aligned to 4096 bytes in memory.
+    /// The data, aligned to 4096 bytes in memory.
     pub data: &'a [u8],
-    /// Whose write it is.
+    /// The origin of the write.
     pub origin: WriteOrigin,
-    /// Whether it takes privileges away.
+    /// Whether it drops privileges.
     pub privileges: Privileges,
 }
 
-/// Whose write it is.
+/// The origin of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteOrigin {
-    /// That of a caller who writes past the kernel's cache.
+    /// A caller who bypasses the kernel's cache.
     Direct,
-    /// That of a caller who writes to the cache and waits for the server. The pages are locked
-    /// until the answer.
+    /// A caller who writes to the cache and waits for the server. The pages are locked until the
+    /// reply.
     Caller,
-    /// The kernel's, of what was written to its cache before. The caller means nothing.
+    /// The kernel writes back its cache. The caller of the request has no meaning.
     Cache,
 }
 
 /// How much is made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncScope {
-    /// Data and what is needed to read it (`fdatasync`).
+    /// Data and the metadata needed to read it (`fdatasync`).
     Data,
-    /// Everything.
+    /// Data and all metadata (`fsync`).
     All,
 }
 
 /// A change of the space of a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fallocate {
-    /// Through which open file.
+    /// The open file.
     pub handle: Handle,
-    /// What is done.
+    /// The mode.
     pub mode: FallocateFlags,
-    /// First byte in the file.
+    /// Offset in bytes.
     pub offset: u64,
-    /// Bytes, more than 0.
+    /// Length in bytes, more than 0.
     pub length: u64,
 }
 
@@ -115,29 +115,29 @@ pub enum Seek {
     Hole,
 }
 
-/// A place in an open file.
+/// A position in an open file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// Which file.
+pub struct FilePosition {
+    /// The node.
     pub node: NodeId,
-    /// Through which open file.
+    /// The handle.
     pub handle: Handle,
-    /// First byte.
+    /// Offset in bytes.
     pub offset: u64,
 }
 
 /// A copy between two files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Copy {
-    /// What is read.
-    pub from: Place,
-    /// What is written.
-    pub to: Place,
-    /// Bytes.
+    /// The source.
+    pub from: FilePosition,
+    /// The destination.
+    pub to: FilePosition,
+    /// Length in bytes.
     pub length: u64,
 }
 
-/// What a handle stands for.
+/// The kind of a handle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
     /// From [`Operations::open`](super::Operations::open) or `create`.
@@ -149,23 +149,23 @@ pub enum FileKind {
 /// A command on an open file.
 #[derive(Clone, Copy, Debug)]
 pub struct Ioctl<'a> {
-    /// Through which open file.
+    /// The open file.
     pub handle: Handle,
-    /// What the handle stands for.
+    /// The kind of the handle.
     pub kind: FileKind,
-    /// The number of the command.
+    /// The command number.
     pub command: u32,
-    /// The caller's argument as it is: an address in the caller for commands with data.
+    /// The caller's argument: for commands with data an address in its memory.
     pub argument: u64,
-    /// What goes in.
+    /// The input.
     pub input: &'a [u8],
 }
 
-/// What came of a command.
+/// The result of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoctlReply {
     /// What `ioctl(2)` returns: 0, or what the command defines. Not negative.
     pub result: i32,
-    /// How many bytes of the output count.
+    /// Number of valid bytes of the output.
     pub output_length: usize,
 }

@@ -26,7 +26,7 @@ use rustix::io::Errno;
 
 use super::NodeId;
 
-/// How long a direct read waits for its turn to have the kernel write back.
+/// How long a direct read waits for a permit to make the kernel write back.
 const DIRECT_READ_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The kernel's caches of a connection.
@@ -90,20 +90,18 @@ impl Notifier {
         self.notify(|cache| cache.invalidate_attributes(node))
     }
 
-    /// A range was written past the kernel's cache, by a request that is not answered yet: what the
-    /// cache holds of it is old. The kernel itself sees to that for writes that a caller waits for,
-    /// not for asynchronous ones.
+    /// Invalidates a range that a direct write has changed, before the reply. The kernel does that
+    /// itself for synchronous direct writes, but not for asynchronous ones.
     pub fn written_directly(&self, node: NodeId, range: Range<u64>) {
         if let Some(cache) = self.cache() {
             cache.invalidate_written(node, range);
         }
     }
 
-    /// Has the kernel write back what it holds of a file, for a read past its cache that is not
-    /// answered yet.
+    /// Makes the kernel write back dirty data of a file, before the reply to a direct read.
     ///
     /// # Errors
-    /// `AGAIN` when too many requests wait for the kernel; those of the kernel.
+    /// `AGAIN` if too many requests wait for the kernel; those of the kernel.
     pub fn write_back_for_direct_read(&self, node: NodeId) -> Result<(), Errno> {
         self.notify(|cache| {
             let sent = cache.write_back_from_background(node, DIRECT_READ_TIMEOUT);

@@ -1,4 +1,5 @@
-//! Structures of attributes, entries and statistics, and what they are in our own types.
+//! Structures of attributes, entries and statistics, and their conversion from
+//! [`operations`](crate::operations).
 
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ pub(crate) struct Attr {
     pub flags: u32,
 }
 
-/// The answer to `GETATTR` and `SETATTR`.
+/// The reply to `GETATTR` and `SETATTR`.
 #[derive(Clone, Copy, Debug, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct AttrOut {
@@ -41,11 +42,11 @@ pub(crate) struct AttrOut {
     pub attr: Attr,
 }
 
-/// The answer to `LOOKUP` and to all that make a name.
+/// The reply to `LOOKUP` and to the operations that create a name.
 #[derive(Clone, Copy, Debug, Default, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct EntryOut {
-    /// 0: there is no such name, and that may be remembered.
+    /// 0: there is no such name, which the kernel may cache.
     pub nodeid: u64,
     pub generation: u64,
     pub entry_valid: u64,
@@ -55,7 +56,7 @@ pub(crate) struct EntryOut {
     pub attr: Attr,
 }
 
-/// Of `GETATTR`.
+/// The body of `GETATTR`.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct GetattrIn {
@@ -67,7 +68,7 @@ pub(crate) struct GetattrIn {
 /// In `getattr_flags`: the handle is valid.
 const GETATTR_FH: u32 = 1 << 0;
 
-/// Of `STATX`.
+/// The body of `STATX`.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct StatxIn {
@@ -78,7 +79,7 @@ pub(crate) struct StatxIn {
     pub sx_mask: u32,
 }
 
-/// A moment in [`StatxOut`].
+/// A timestamp in [`StatxOut`].
 #[derive(Clone, Copy, Debug, Default, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct StatxTime {
@@ -87,7 +88,7 @@ pub(crate) struct StatxTime {
     pub reserved: i32,
 }
 
-/// The answer to `STATX`.
+/// The reply to `STATX`.
 #[derive(Clone, Copy, Debug, Default, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct StatxOut {
@@ -95,7 +96,7 @@ pub(crate) struct StatxOut {
     pub attr_valid_nsec: u32,
     pub flags: u32,
     pub spare: [u64; 2],
-    // From here on the kernel's `struct fuse_statx`.
+    // The kernel's `struct fuse_statx`.
     pub mask: u32,
     pub blksize: u32,
     pub attributes: u64,
@@ -124,7 +125,7 @@ const STATX_BASIC_STATS: u32 = 0x7ff;
 /// In `mask`: the time of creation.
 const STATX_BTIME: u32 = 0x800;
 
-/// Of `SETATTR`.
+/// The body of `SETATTR`.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct SetattrIn {
@@ -161,7 +162,7 @@ mod valid {
     pub const KILL_SUIDGID: u32 = 1 << 11;
 }
 
-/// The answer to `STATFS`.
+/// The reply to `STATFS`.
 #[derive(Clone, Copy, Debug, Default, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct StatfsOut {
@@ -195,7 +196,7 @@ impl Attr {
             ino: from.inode,
             size: from.size,
             blocks: from.sectors,
-            // Signed all the same: the kernel takes the bits as they are.
+            // Negative seconds keep their bits: the kernel reads them as signed.
             atime: from.accessed.seconds as u64,
             mtime: from.modified.seconds as u64,
             ctime: from.changed.seconds as u64,
@@ -236,7 +237,7 @@ impl EntryOut {
         }
     }
 
-    /// There is no such name.
+    /// No such name.
     pub fn absent(validity: Duration) -> Self {
         Self {
             entry_valid: validity.as_secs(),

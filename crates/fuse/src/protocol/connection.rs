@@ -1,7 +1,6 @@
-//! How a connection begins: what the kernel offers, what is agreed.
+//! INIT: the kernel offers capabilities, the server chooses.
 //!
-//! Every capability that is asked for changes who does what; the table in [`Capabilities`] says why
-//! each is wanted. What the kernel does not offer is done without.
+//! [`Capabilities`] lists those that the server wants. None of them is required.
 
 use bitflags::bitflags;
 use extant_space::{Error, ErrorKind, Result};
@@ -11,24 +10,23 @@ use super::Body;
 use crate::operations::Export;
 use crate::options::WriteCache;
 
-/// The protocol that is spoken.
+/// The protocol version, and the newest minor version that is implemented.
 const MAJOR: u32 = 7;
-/// The newest minor version that is spoken.
 const MINOR: u32 = 45;
-/// The oldest one whose structures are known: Linux 5.4.
+/// The oldest minor version whose structures are implemented: Linux 5.4.
 const MINOR_MIN: u32 = 31;
 
-/// Data of one write, and of one answer.
+/// Maximum data of a write and of a reply, in bytes.
 pub(crate) const DATA_LENGTH_MAX: u32 = 1 << 20;
-/// Requests that the kernel makes for itself (read-ahead, write-back, direct I/O of many parts) and
-/// that are under way at a time.
+/// Maximum number of background requests in flight: read-ahead, write-back, asynchronous direct
+/// I/O.
 pub(crate) const BACKGROUND_MAX: u16 = 64;
-/// From this number of background requests on the kernel throttles writers.
+/// The kernel throttles writers from this number of background requests on.
 const CONGESTION_THRESHOLD: u16 = 48;
-/// Pages of the largest request of a kernel without negotiation.
+/// Maximum pages of a request if the kernel does not negotiate them.
 const DEFAULT_PAGES: u32 = 32;
 
-/// Of `INIT`.
+/// The body of `INIT`.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct InitIn {
@@ -38,7 +36,7 @@ pub(crate) struct InitIn {
     pub flags: u32,
 }
 
-/// Follows [`InitIn`] where the flags say `INIT_EXT`.
+/// Follows [`InitIn`] if the flags contain `INIT_EXT`.
 #[derive(Clone, Copy, Debug, Default, FromBytes)]
 #[repr(C)]
 pub(crate) struct InitExtension {
@@ -46,7 +44,7 @@ pub(crate) struct InitExtension {
     pub unused: [u32; 11],
 }
 
-/// The answer to `INIT`.
+/// The reply to `INIT`.
 #[derive(Clone, Copy, Debug, Default, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct InitOut {
@@ -66,30 +64,30 @@ pub(crate) struct InitOut {
 }
 
 bitflags! {
-    /// What the two sides can agree on. The upper half travels in `flags2`.
+    /// Capabilities of kernel and server. The upper half is in `flags2`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(crate) struct Capabilities: u64 {
-        /// Several reads of a file at a time.
+        /// Concurrent reads of a file.
         const ASYNC_READ = 1 << 0;
-        /// `open` truncates: one request, and no moment between the two.
+        /// `open` truncates, atomically.
         const ATOMIC_O_TRUNC = 1 << 3;
-        /// `.` and `..` can be looked up, also of forgotten nodes.
+        /// `.` and `..` can be looked up, also in forgotten nodes.
         const EXPORT_SUPPORT = 1 << 4;
         /// Writes of more than a page.
         const BIG_WRITES = 1 << 5;
-        /// The umask comes with the request, as a default access list takes its place.
+        /// The server applies the umask, because a default access list replaces it.
         const DONT_MASK = 1 << 6;
         /// ioctl on directories.
         const HAS_IOCTL_DIR = 1 << 11;
-        /// Listing a directory brings the attributes.
+        /// Directory listings return attributes.
         const DO_READDIRPLUS = 1 << 13;
-        /// Only when the attributes are used.
+        /// They do so only if the attributes are used.
         const READDIRPLUS_AUTO = 1 << 14;
-        /// Direct I/O of several parts is under way as a whole.
+        /// The requests of one direct I/O are sent concurrently.
         const ASYNC_DIO = 1 << 15;
         /// Writes end in the cache.
         const WRITEBACK_CACHE = 1 << 16;
-        /// Lookups and lists of one directory at the same time.
+        /// Concurrent lookups and listings of a directory.
         const PARALLEL_DIROPS = 1 << 18;
         /// The kernel checks access control lists and caches them.
         const POSIX_ACL = 1 << 20;
@@ -104,23 +102,23 @@ bitflags! {
         const EXPLICIT_INVAL_DATA = 1 << 25;
         /// Privileges are dropped by the server, and only when the request says so.
         const HANDLE_KILLPRIV_V2 = 1 << 28;
-        /// A new access list says whether it drops the set-group-ID bit.
+        /// SETXATTR carries whether a new access list drops the set-group-ID bit.
         const SETXATTR_EXT = 1 << 29;
-        /// There is an upper half.
+        /// `flags2` is valid.
         const INIT_EXT = 1 << 30;
-        /// Files that are open without a cache can be mapped.
+        /// Files opened with `DIRECT_IO` can be mapped.
         const DIRECT_IO_ALLOW_MMAP = 1 << 36;
-        /// Requests come through io_uring.
+        /// Requests arrive through io_uring.
         const OVER_IO_URING = 1 << 41;
     }
 }
 
-/// What the server wants.
+/// The server's preferences.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct Preferences {
     pub write_cache: WriteCache,
     pub export: Export,
-    /// The server can take requests through io_uring.
+    /// The server offers queues of io_uring.
     pub over_io_uring: bool,
 }
 
@@ -131,7 +129,7 @@ pub(crate) struct Offer {
     pub capabilities: Capabilities,
 }
 
-/// What was agreed.
+/// The negotiated connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Agreement {
     pub capabilities: Capabilities,
@@ -139,7 +137,7 @@ pub(crate) struct Agreement {
 }
 
 impl Agreement {
-    /// Requests come through io_uring, and wait until every queue has an entry.
+    /// Requests arrive through io_uring, and wait until every queue has an entry.
     pub fn is_over_io_uring(&self) -> bool {
         self.capabilities.contains(Capabilities::OVER_IO_URING)
     }
@@ -161,11 +159,11 @@ impl Offer {
     }
 }
 
-impl Wish {
-    /// What of the wish the kernel can fulfil.
+impl Preferences {
+    /// The preferences that the kernel offers.
     ///
     /// # Errors
-    /// `Unsupported` for a kernel that is too old, or of another kind.
+    /// `Unsupported` if the kernel's protocol is too old, or has another major version.
     pub fn agree(self, offer: &Offer) -> Result<Agreement> {
         let InitIn { major, minor, .. } = offer.init;
         if major != MAJOR || minor < MINOR_MIN {
@@ -206,8 +204,8 @@ impl Wish {
         let mut wanted = Capabilities::all();
         if self.write_cache == WriteCache::Through {
             wanted -= Capabilities::WRITEBACK_CACHE;
-            // The kernel does not wait for data of mappings that is on its way, which then makes
-            // the file long again.
+            // The kernel does not wait for the write-back of mappings, which would extend the file
+            // again.
             wanted -= Capabilities::ATOMIC_O_TRUNC;
         }
         if self.export == Export::No {
@@ -232,7 +230,7 @@ mod tests {
         Offer::read(Body::new(words.as_bytes())).unwrap()
     }
 
-    const WISH: Wish = Wish {
+    const PREFERENCES: Preferences = Preferences {
         write_cache: WriteCache::Back,
         export: Export::ByNumber,
         over_io_uring: true,
@@ -241,19 +239,22 @@ mod tests {
     #[test]
     fn agreement_has_what_both_want_and_nothing_else() {
         let mine = Capabilities::all().bits();
-        let agreed = WISH.agree(&offer(7, 45, u64::MAX)).unwrap();
+        let agreed = PREFERENCES.agree(&offer(7, 45, u64::MAX)).unwrap();
         assert_eq!(agreed.capabilities.bits(), mine);
         assert_eq!(agreed.reply.flags, mine as u32);
         assert_eq!(agreed.reply.flags2, (mine >> 32) as u32);
         assert_eq!(agreed.reply.max_write, 1 << 20);
         assert_eq!(agreed.reply.max_pages, 256);
 
-        let wish = Wish {
+        let preferences = Preferences {
             write_cache: WriteCache::Through,
             export: Export::No,
             over_io_uring: false,
         };
-        let agreed = wish.agree(&offer(7, 45, u64::MAX)).unwrap().capabilities;
+        let agreed = preferences
+            .agree(&offer(7, 45, u64::MAX))
+            .unwrap()
+            .capabilities;
         let without = Capabilities::WRITEBACK_CACHE
             | Capabilities::ATOMIC_O_TRUNC
             | Capabilities::EXPORT_SUPPORT
@@ -265,7 +266,7 @@ mod tests {
     fn old_kernel_without_upper_half_gets_small_requests() {
         let words: [u32; 4] = [7, 31, 131_072, 1];
         let offer = Offer::read(Body::new(words.as_bytes())).unwrap();
-        let agreed = WISH.agree(&offer).unwrap();
+        let agreed = PREFERENCES.agree(&offer).unwrap();
         assert_eq!(agreed.capabilities, Capabilities::ASYNC_READ);
         assert_eq!(agreed.reply.minor, 31);
         assert_eq!(agreed.reply.max_write, 128 << 10);
@@ -274,7 +275,9 @@ mod tests {
     #[test]
     fn unknown_protocol_is_refused_with_its_version() {
         for (major, minor) in [(7, 30), (8, 0), (6, 99)] {
-            let error = WISH.agree(&offer(major, minor, u64::MAX)).unwrap_err();
+            let error = PREFERENCES
+                .agree(&offer(major, minor, u64::MAX))
+                .unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Unsupported);
             assert!(error.to_string().contains(&format!("{major}.{minor}")));
         }

@@ -1,4 +1,4 @@
-//! The list of a directory: records of names, with or without what there is to say about the files.
+//! Directory listings: records of names, with or without attributes.
 
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use zerocopy::{Immutable, IntoBytes};
 use super::attributes::EntryOut;
 use crate::operations::{DirectorySink, Entry, Listed, Result};
 
-/// A name; followed by its bytes, and zeros up to a multiple of [`RECORD_ALIGNMENT`].
+/// A record; the name follows, with zeros up to a multiple of [`RECORD_ALIGNMENT`].
 #[derive(Clone, Copy, Debug, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct Dirent {
@@ -20,16 +20,16 @@ pub(crate) struct Dirent {
 
 const RECORD_ALIGNMENT: usize = 8;
 
-/// What a record says.
+/// The content of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Detail {
     /// The name.
     Names,
-    /// The file's attributes as well, valid for that long; each record is a lookup.
+    /// The name and the attributes, valid for this duration; each record counts as a lookup.
     Entries(Duration),
 }
 
-/// Memory that fills with records.
+/// A buffer of records.
 #[derive(Debug)]
 pub(crate) struct Records<'a> {
     memory: &'a mut [u8],
@@ -46,7 +46,7 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// How many bytes have records in them.
+    /// Length of the records, in bytes.
     pub fn used(&self) -> usize {
         self.used
     }

@@ -2,7 +2,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Of `OPEN` and `OPENDIR`.
+/// The body of `OPEN` and `OPENDIR`.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct OpenIn {
@@ -10,10 +10,10 @@ pub(crate) struct OpenIn {
     pub open_flags: u32,
 }
 
-/// In `open_flags`: truncating takes privileges away.
+/// In `open_flags`: truncation drops privileges.
 pub(crate) const OPEN_KILL_SUIDGID: u32 = 1 << 0;
 
-/// The answer to `OPEN` and `OPENDIR`, and the second half of that to `CREATE` and `TMPFILE`.
+/// The reply to `OPEN` and `OPENDIR`, and the second half of that to `CREATE` and `TMPFILE`.
 #[derive(Clone, Copy, Debug, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct OpenOut {
@@ -22,7 +22,7 @@ pub(crate) struct OpenOut {
     pub padding: u32,
 }
 
-/// Of `RELEASE` and `RELEASEDIR`.
+/// The body of `RELEASE` and `RELEASEDIR`.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct ReleaseIn {
@@ -32,7 +32,7 @@ pub(crate) struct ReleaseIn {
     pub lock_owner: u64,
 }
 
-/// Of `FLUSH`.
+/// The body of `FLUSH`.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct FlushIn {
@@ -42,7 +42,7 @@ pub(crate) struct FlushIn {
     pub lock_owner: u64,
 }
 
-/// Of `READ`, `READDIR` and `READDIRPLUS`.
+/// The body of `READ`, `READDIR` and `READDIRPLUS`.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct ReadIn {
@@ -55,10 +55,10 @@ pub(crate) struct ReadIn {
     pub padding: u32,
 }
 
-/// In `read_flags`: the lock owner is given, as only reads past the kernel's cache do.
+/// In `read_flags`: the lock owner is valid, which is so for direct reads only.
 pub(crate) const READ_LOCKOWNER: u32 = 1 << 1;
 
-/// Of `WRITE`, followed by the data.
+/// The body of `WRITE`, followed by the data.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct WriteIn {
@@ -71,15 +71,14 @@ pub(crate) struct WriteIn {
     pub padding: u32,
 }
 
-/// In `write_flags`: data from the kernel's cache; the handle is one of those that could have
-/// written it.
+/// In `write_flags`: data from the kernel's cache; the handle is any one open for writing.
 pub(crate) const WRITE_CACHE: u32 = 1 << 0;
-/// In `write_flags`: the lock owner is given, as only writes past the kernel's cache do.
+/// In `write_flags`: the lock owner is valid, which is so for direct writes only.
 pub(crate) const WRITE_LOCKOWNER: u32 = 1 << 1;
-/// In `write_flags`: the write takes privileges away.
+/// In `write_flags`: the write drops privileges.
 pub(crate) const WRITE_KILL_SUIDGID: u32 = 1 << 2;
 
-/// The answer to `WRITE`, and to `COPY_FILE_RANGE`.
+/// The reply to `WRITE`, and to `COPY_FILE_RANGE`.
 #[derive(Clone, Copy, Debug, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct WriteOut {
@@ -87,7 +86,7 @@ pub(crate) struct WriteOut {
     pub padding: u32,
 }
 
-/// Of `FSYNC` and `FSYNCDIR`.
+/// The body of `FSYNC` and `FSYNCDIR`.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct FsyncIn {
@@ -96,10 +95,10 @@ pub(crate) struct FsyncIn {
     pub padding: u32,
 }
 
-/// In `fsync_flags`: data, and what is needed to read it.
+/// In `fsync_flags`: data and the metadata needed to read it.
 pub(crate) const FSYNC_FDATASYNC: u32 = 1 << 0;
 
-/// Of `FALLOCATE`.
+/// The body of `FALLOCATE`.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct FallocateIn {
@@ -110,7 +109,7 @@ pub(crate) struct FallocateIn {
     pub padding: u32,
 }
 
-/// Of `LSEEK`.
+/// The body of `LSEEK`.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct LseekIn {
@@ -125,14 +124,14 @@ pub(crate) const SEEK_DATA: u32 = 3;
 /// In `whence`: the next hole.
 pub(crate) const SEEK_HOLE: u32 = 4;
 
-/// The answer to `LSEEK`.
+/// The reply to `LSEEK`.
 #[derive(Clone, Copy, Debug, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct LseekOut {
     pub offset: u64,
 }
 
-/// Of `COPY_FILE_RANGE` and `COPY_FILE_RANGE_64`; what is read is the header's node.
+/// The body of `COPY_FILE_RANGE` and `COPY_FILE_RANGE_64`; the source is the header's node.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct CopyIn {
@@ -145,14 +144,14 @@ pub(crate) struct CopyIn {
     pub flags: u64,
 }
 
-/// The answer to `COPY_FILE_RANGE_64`.
+/// The reply to `COPY_FILE_RANGE_64`.
 #[derive(Clone, Copy, Debug, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct CopyOut {
     pub bytes_copied: u64,
 }
 
-/// Of `IOCTL`, followed by what goes in.
+/// The body of `IOCTL`, followed by the input.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct IoctlIn {
@@ -164,12 +163,12 @@ pub(crate) struct IoctlIn {
     pub out_size: u32,
 }
 
-/// In `flags` of [`IoctlIn`]: addresses instead of data, as only character devices get them.
+/// In `flags` of [`IoctlIn`]: addresses instead of data; only character devices get them.
 pub(crate) const IOCTL_UNRESTRICTED: u32 = 1 << 1;
 /// In `flags` of [`IoctlIn`]: the handle is a directory's.
 pub(crate) const IOCTL_DIR: u32 = 1 << 4;
 
-/// The answer to `IOCTL`, followed by what comes out.
+/// The reply to `IOCTL`, followed by the output.
 #[derive(Clone, Copy, Debug, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct IoctlOut {

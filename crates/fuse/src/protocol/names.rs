@@ -2,14 +2,14 @@
 
 use zerocopy::FromBytes;
 
-/// Of `FORGET`.
+/// The body of `FORGET`.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct ForgetIn {
     pub nlookup: u64,
 }
 
-/// Of `BATCH_FORGET`, followed by [`ForgetOne`]s.
+/// The body of `BATCH_FORGET`, followed by [`ForgetOne`]s.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct BatchForgetIn {
@@ -25,7 +25,7 @@ pub(crate) struct ForgetOne {
     pub nlookup: u64,
 }
 
-/// Of `MKNOD`, followed by the name.
+/// The body of `MKNOD`, followed by the name.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct MknodIn {
@@ -35,7 +35,7 @@ pub(crate) struct MknodIn {
     pub padding: u32,
 }
 
-/// Of `MKDIR`, followed by the name.
+/// The body of `MKDIR`, followed by the name.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct MkdirIn {
@@ -43,14 +43,14 @@ pub(crate) struct MkdirIn {
     pub umask: u32,
 }
 
-/// Of `RENAME`, followed by the old and the new name.
+/// The body of `RENAME`, followed by the old and the new name.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct RenameIn {
     pub newdir: u64,
 }
 
-/// Of `RENAME2`, followed by the old and the new name.
+/// The body of `RENAME2`, followed by the old and the new name.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct Rename2In {
@@ -59,14 +59,14 @@ pub(crate) struct Rename2In {
     pub padding: u32,
 }
 
-/// Of `LINK`, followed by the new name.
+/// The body of `LINK`, followed by the new name.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct LinkIn {
     pub oldnodeid: u64,
 }
 
-/// Of `CREATE` and `TMPFILE`, followed by the name.
+/// The body of `CREATE` and `TMPFILE`, followed by the name.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct CreateIn {

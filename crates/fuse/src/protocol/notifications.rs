@@ -7,7 +7,7 @@ use super::ReplyHeader;
 /// The code of [`InvalidateInode`].
 const NOTIFY_INVAL_INODE: i32 = 2;
 
-/// Data and attributes of a file are no longer what the kernel knows.
+/// The kernel's attributes of a file, and perhaps its data, are stale.
 #[derive(Clone, Copy, Debug, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct InvalidateInode {
@@ -18,18 +18,18 @@ pub(crate) struct InvalidateInode {
 }
 
 impl InvalidateInode {
-    /// Attributes alone.
+    /// Invalidates attributes.
     pub fn attributes(node: u64) -> Self {
         Self::new(node, -1, 0)
     }
 
-    /// Attributes, and data from `offset` on: `length` bytes, or all when it is `None`.
+    /// Invalidates attributes, and `length` bytes of data from `offset` on; `None`: to the end.
     pub fn data(node: u64, offset: u64, length: Option<u64>) -> Self {
         let offset = i64::try_from(offset).unwrap_or(i64::MAX);
-        // The kernel adds the two without looking whether the sum fits.
+        // The kernel adds the two without a check for overflow.
         let length = length.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
         match length.map(|bytes| bytes.min(i64::MAX - offset)) {
-            // In the structure 0 means all that follows.
+            // In the structure 0 means to the end.
             Some(0) => Self::attributes(node),
             length => Self::new(node, offset, length.unwrap_or(0)),
         }
@@ -55,7 +55,7 @@ mod tests {
 
     #[test]
     fn invalidation_of_nothing_keeps_the_data_and_of_the_rest_has_length_0() {
-        let parts = |notice: InvalidateInode| (notice.off, notice.len);
+        let parts = |notification: InvalidateInode| (notification.off, notification.len);
         assert_eq!(parts(InvalidateInode::data(7, 4096, Some(0))), (-1, 0));
         assert_eq!(parts(InvalidateInode::data(7, 4096, Some(1))), (4096, 1));
         assert_eq!(parts(InvalidateInode::data(7, 4096, None)), (4096, 0));

@@ -1,19 +1,19 @@
-//! The numbers of operations.
+//! Operation codes.
 
 macro_rules! opcodes {
     ($($name:ident = $number:literal,)+) => {
-        /// What a request asks for.
+        /// The operation of a request.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum Opcode {
             $($name = $number,)+
         }
 
         impl Opcode {
-            /// Every one that is known.
+            /// All implemented operations.
             #[cfg(test)]
             pub const ALL: &[Self] = &[$(Self::$name,)+];
 
-            /// The operation with this number, if it is known.
+            /// The operation with this number, if implemented.
             pub fn new(number: u32) -> Option<Self> {
                 match number {
                     $($number => Some(Self::$name),)+

@@ -8,52 +8,50 @@ use zerocopy::{Immutable, IntoBytes};
 
 use super::ReplyHeader;
 
-/// How long the header is, in bytes.
+/// Length of the header, in bytes.
 pub(crate) const HEADER_LENGTH: usize = size_of::<ReplyHeader>();
 
-/// The memory of an answer.
+/// The memory of a reply.
 #[derive(Debug)]
 pub(crate) struct Reply<'m>(&'m mut [u8]);
 
 impl<'m> Reply<'m> {
-    /// In memory whose part behind the header is aligned.
+    /// A reply in `memory`, whose part after the header is aligned.
     pub fn new(memory: &'m mut [u8]) -> Self {
         Self(memory)
     }
 
-    /// The same memory, lent.
+    /// Reborrows the memory.
     pub fn reborrow(&mut self) -> Reply<'_> {
         Reply(self.0)
     }
 
-    /// All that may stand behind the header; what is there is left from earlier answers.
+    /// The memory after the header, with content of earlier replies.
     pub fn payload(&mut self) -> &mut [u8] {
         &mut self.0[HEADER_LENGTH..]
     }
 
-    /// The first `len` bytes behind the header. `INVAL` when more is asked for than ever was
-    /// agreed.
+    /// The first `len` bytes after the header. `INVAL` if that is more than was negotiated.
     pub fn data(&mut self, len: u32) -> Result<&mut [u8], Errno> {
         self.payload().get_mut(..len as usize).ok_or(Errno::INVAL)
     }
 
-    /// Puts a structure behind the header. Returns its length.
+    /// Puts a structure after the header. Returns its length.
     pub fn put<T: IntoBytes + Immutable>(&mut self, value: &T) -> usize {
         self.put_at(0, value)
     }
 
-    /// Puts a structure `offset` bytes behind the header. Returns where it ends.
+    /// Puts a structure `offset` bytes after the header. Returns the offset of its end.
     pub fn put_at<T: IntoBytes + Immutable>(&mut self, offset: usize, value: &T) -> usize {
         let end = offset + size_of::<T>();
         self.payload()[offset..end].copy_from_slice(value.as_bytes());
         end
     }
 
-    /// Puts bytes behind the header, where there is room for `room_len` of them. Returns how many
-    /// there are.
+    /// Puts bytes after the header, for a caller with room for `room_len`. Returns their number.
     ///
     /// # Errors
-    /// `RANGE` when that is not enough.
+    /// `RANGE` if the room is too small.
     pub fn put_bytes(&mut self, bytes: &[u8], room_len: u32) -> Result<usize, Errno> {
         let room = self.payload();
         if bytes.len() > room_len as usize || bytes.len() > room.len() {
@@ -85,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn data_stands_right_behind_the_header() {
+    fn data_follows_the_header() {
         let mut memory = [0xee; 64];
         let mut reply = Reply::new(&mut memory);
         reply.data(3).unwrap().copy_from_slice(b"abc");
@@ -100,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_was_agreed_is_refused() {
+    fn more_than_was_negotiated_is_rejected() {
         let mut memory = [0; HEADER_LENGTH + 8192];
         let mut reply = Reply::new(&mut memory);
         assert_eq!(reply.data(8192).unwrap().len(), 8192);

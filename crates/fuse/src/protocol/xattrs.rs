@@ -2,7 +2,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Of `SETXATTR`, followed by the name and the value.
+/// The body of `SETXATTR`, followed by the name and the value.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct SetxattrIn {
@@ -10,7 +10,7 @@ pub(crate) struct SetxattrIn {
     pub flags: u32,
 }
 
-/// Follows [`SetxattrIn`] where that was agreed (`SETXATTR_EXT`).
+/// Follows [`SetxattrIn`] if `SETXATTR_EXT` was negotiated.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct SetxattrExtension {
@@ -18,10 +18,11 @@ pub(crate) struct SetxattrExtension {
     pub padding: u32,
 }
 
-/// In `setxattr_flags`: a new access list takes the set-group-ID bit away.
+/// In `setxattr_flags`: a new access list clears the set-group-ID bit.
 pub(crate) const SETXATTR_ACL_KILL_SGID: u32 = 1 << 0;
 
-/// Of `GETXATTR`, followed by the name, and of `LISTXATTR`. A size of 0 asks for the size alone.
+/// The body of `GETXATTR`, followed by the name, and of `LISTXATTR`. A size of 0 requests the size
+/// alone.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 pub(crate) struct GetxattrIn {
@@ -29,7 +30,7 @@ pub(crate) struct GetxattrIn {
     pub padding: u32,
 }
 
-/// The answer that is a size alone.
+/// The reply with the size alone.
 #[derive(Clone, Copy, Debug, IntoBytes, Immutable)]
 #[repr(C)]
 pub(crate) struct GetxattrOut {

@@ -1,17 +1,18 @@
-//! Notices about data that requests of the kernel's background would wait in.
+//! Limit of background requests that wait in notifications, and the queue of deferred
+//! notifications.
 //!
-//! Model: a notice that invalidates data waits for locked pages, and each lock goes with the answer
-//! to a READ or WRITE. Asynchronous direct I/O, read-ahead and write-back share the kernel's
-//! background, which has `BACKGROUND_MAX` requests under way at a time. If all of those waited in
-//! notices, the READ that they wait for would never be sent. So a request may wait in a notice only
-//! with one of [`PERMITS`], fewer than there are requests in the background. A direct write that
-//! gets none is answered at once; its notice is queued here and sent by a thread that serves no
-//! requests (`Crew::invalidate_written`).
+//! Model: a notification that invalidates data waits for locked pages, which the reply to a READ or
+//! WRITE unlocks. Asynchronous direct I/O, read-ahead and write-back are the kernel's background,
+//! of which at most `BACKGROUND_MAX` requests are in flight. If all of those waited in
+//! notifications, the READ that they wait for would never be sent. So a request waits in a
+//! notification only with one of [`PERMITS`], which are fewer. A direct write without a permit is
+//! answered at once; its notification is queued here and sent by a thread that serves no requests
+//! (`WorkerPool::invalidate_written`).
 //!
 //! Invariant: queued ranges of a file are merged into one, so the queue is no longer than the list
 //! of files.
 //!
-//! Lock: `state` is held for moments and alone.
+//! Lock: `state` is held briefly, and no other lock with it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -21,24 +22,24 @@ use std::time::Duration;
 use crate::operations::NodeId;
 use crate::protocol::connection::BACKGROUND_MAX;
 
-/// Requests that may wait in notices at a time: half of the background.
+/// Number of requests that may wait in notifications: half of the background.
 const PERMITS: usize = BACKGROUND_MAX as usize / 2;
 
-/// Permits and the queue of notices that were put off.
+/// Permits, and the queue of deferred notifications.
 #[derive(Debug)]
 pub(crate) struct Deferred {
-    state: Mutex<State>,
+    state: Mutex<DeferredState>,
     freed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct DeferredState {
     permits: usize,
     queue: BTreeMap<NodeId, Range<u64>>,
     has_sender: bool,
 }
 
-/// Allows a request to wait in a notice until it is dropped.
+/// Permits a request to wait in a notification until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Permit<'a>(&'a Deferred);
 
@@ -54,7 +55,7 @@ pub(crate) enum Sender {
 impl Default for Deferred {
     fn default() -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(DeferredState {
                 permits: PERMITS,
                 queue: BTreeMap::new(),
                 has_sender: false,
@@ -65,7 +66,7 @@ impl Default for Deferred {
 }
 
 impl Deferred {
-    /// A permit, if there is one within `timeout`.
+    /// A permit, if one is available within `timeout`.
     pub fn permit(&self, timeout: Duration) -> Option<Permit<'_>> {
         let waited = self
             .freed
@@ -75,7 +76,7 @@ impl Deferred {
         Some(Permit(self))
     }
 
-    /// Queues a notice about a range of bytes.
+    /// Queues a notification about a range of bytes.
     pub fn queue(&self, node: NodeId, range: Range<u64>) -> Sender {
         let mut state = self.state();
         state
@@ -92,7 +93,7 @@ impl Deferred {
         }
     }
 
-    /// The next notice for the sender. `None` ends the sender.
+    /// The next notification for the sender. `None` ends the sender.
     pub fn next(&self) -> Option<(NodeId, Range<u64>)> {
         let mut state = self.state();
         let next = state.queue.pop_first();
@@ -100,13 +101,13 @@ impl Deferred {
         next
     }
 
-    /// The sender could not be started: the next notice that is queued starts one.
+    /// The sender could not be started: the next queued notification starts one.
     pub fn no_sender(&self) {
         self.state().has_sender = false;
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing is left half done under this lock.
+    fn state(&self) -> MutexGuard<'_, DeferredState> {
+        // No code panics between related changes under this lock.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -123,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn permits_are_fewer_than_the_background_and_come_back() {
+    fn permits_are_fewer_than_the_background_and_are_returned() {
         let deferred = Deferred::default();
         let permit = || deferred.permit(Duration::ZERO);
         let permits: Vec<_> = std::iter::from_fn(permit).collect();

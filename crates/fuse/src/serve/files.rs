@@ -5,8 +5,8 @@ use rustix::io::Errno;
 
 use super::{Call, Server, open_flags, privileges};
 use crate::operations::{
-    Copy, Fallocate, FileKind, Handle, Ioctl, NodeId, Opened, Place, Read, ReadOrigin, Result,
-    Seek, SyncScope, Write, WriteOrigin,
+    Copy, Fallocate, FileKind, FilePosition, Handle, Ioctl, NodeId, Opened, Read, ReadOrigin,
+    Result, Seek, SyncScope, Write, WriteOrigin,
 };
 use crate::protocol::connection::Capabilities;
 use crate::protocol::files::{
@@ -122,7 +122,7 @@ impl Server {
         Ok(call.reply.put(&LseekOut { offset }))
     }
 
-    /// Has the kernel write back what it may hold of a file from `offset` on; see
+    /// Makes the kernel write back dirty data of a file from `offset` on; see
     /// [`writers`](super::writers).
     fn write_back(&self, node: NodeId, offset: u64) {
         let may_hold = self.agreed.contains(Capabilities::WRITEBACK_CACHE);
@@ -130,13 +130,13 @@ impl Server {
             && self.writers.may_have_written(node)
             && let Some(notifier) = self.notifier.get()
         {
-            // An error leaves it as it was: what it does not give us is not here yet.
+            // On an error the data that the kernel still holds counts as a hole, as before.
             let _ = notifier.data_changed(node, offset, None);
         }
     }
 
     pub(super) fn copy_file_range(&self, call: &mut Call<'_>) -> Result<usize> {
-        // The answer has 32 bits.
+        // The reply has 32 bits.
         let done = self.copy(call, u64::from(u32::MAX) & !4095)?;
         Ok(call.reply.put(&WriteOut::new(done as usize)))
     }
@@ -152,12 +152,12 @@ impl Server {
             return Err(Errno::INVAL);
         }
         let copy = Copy {
-            from: Place {
+            from: FilePosition {
                 node: call.node,
                 handle: Handle(header.fh_in),
                 offset: header.off_in,
             },
-            to: Place {
+            to: FilePosition {
                 node: NodeId(header.nodeid_out),
                 handle: Handle(header.fh_out),
                 offset: header.off_out,

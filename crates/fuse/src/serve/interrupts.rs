@@ -20,32 +20,32 @@ use zerocopy::FromBytes;
 use super::{Outcome, Server};
 use crate::protocol::Body;
 
-/// What a thread is at.
+/// The current request of a worker.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slot(Arc<Mutex<Current>>);
 
 #[derive(Debug, Default)]
 struct Current {
-    /// The request's number; 0 between two of them.
+    /// The request's id; 0 between requests.
     unique: u64,
     cancel: CancelToken,
 }
 
-/// How many signals are kept whose requests are not known. Most of them have been answered.
+/// Maximum number of signals kept for requests in no slot. Most of those have been answered.
 const EARLY_MAX: usize = 256;
 
-/// What all threads are at.
+/// The slots of all workers.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    /// Each with its lane.
+    /// Each with the index of its queue.
     slots: Mutex<Vec<(usize, Weak<Mutex<Current>>)>>,
     /// Signalled requests that no worker has recorded yet.
     early: Mutex<VecDeque<u64>>,
-    /// How many these are, for a look without the lock.
+    /// Length of `early`, to be checked without its lock.
     early_count: AtomicUsize,
 }
 
-/// Of `INTERRUPT`.
+/// The body of `INTERRUPT`.
 #[derive(Clone, Copy, Debug, FromBytes)]
 #[repr(C)]
 struct InterruptIn {
@@ -53,7 +53,7 @@ struct InterruptIn {
 }
 
 impl Slot {
-    /// It is done with it.
+    /// Ends the request that [`Slots::begin`] returned `cancel` for.
     pub fn end(&self, cancel: CancelToken) {
         let mut current = lock(&self.0);
         current.unique = 0;
@@ -64,39 +64,39 @@ impl Slot {
 }
 
 impl Slots {
-    /// One more thread of a lane; its place goes with the slot.
-    pub fn add(&self, lane: usize) -> Slot {
+    /// Adds a worker of a queue until its slot is dropped.
+    pub fn add(&self, queue: usize) -> Slot {
         let slot = Slot::default();
         let mut slots = lock(&self.slots);
         slots.retain(|(_, slot)| slot.strong_count() > 0);
-        slots.push((lane, Arc::downgrade(&slot.0)));
+        slots.push((queue, Arc::downgrade(&slot.0)));
         slot
     }
 
-    /// The requests of all threads of a lane; 0 for one that waits.
-    pub fn current(&self, lane: usize) -> Vec<u64> {
+    /// The current requests of a queue's workers; 0 for an idle worker.
+    pub fn current(&self, queue: usize) -> Vec<u64> {
         let slots = lock(&self.slots);
-        let slots = slots.iter().filter(|(its_lane, _)| *its_lane == lane);
+        let slots = slots.iter().filter(|(index, _)| *index == queue);
         let slots = slots.filter_map(|(_, slot)| slot.upgrade());
         slots.map(|slot| lock(&slot).unique).collect()
     }
 
-    /// A thread turns to a request.
+    /// Records the current request of a worker.
     pub fn begin(&self, slot: &Slot, unique: u64) -> CancelToken {
         let cancel = {
             let mut current = lock(&slot.0);
             current.unique = unique;
             current.cancel.clone()
         };
-        // A signal that did not find the number in the slot was noted before: the slot's lock is
-        // between the two.
+        // A signal that did not find the id in the slot is in `early` already: the slot's lock
+        // orders the two.
         if self.early_count.load(Ordering::Relaxed) > 0 && self.take_early(unique) {
             cancel.cancel();
         }
         cancel
     }
 
-    /// Cancels a request, also one that is only about to be noted.
+    /// Cancels a request, also one that is recorded later.
     fn cancel(&self, unique: u64) {
         let mut early = lock(&self.early);
         if early.len() == EARLY_MAX {
@@ -122,17 +122,17 @@ impl Slots {
 
     fn take_early(&self, unique: u64) -> bool {
         let mut early = lock(&self.early);
-        let place = early.iter().position(|&number| number == unique);
-        if let Some(place) = place {
-            early.remove(place);
+        let index = early.iter().position(|&number| number == unique);
+        if let Some(index) = index {
+            early.remove(index);
             self.early_count.store(early.len(), Ordering::Relaxed);
         }
-        place.is_some()
+        index.is_some()
     }
 }
 
 impl Server {
-    /// A caller was sent a signal.
+    /// The kernel reports that a caller got a signal.
     pub(super) fn interrupt(&self, mut body: Body<'_>) -> Outcome {
         match body.take::<InterruptIn>() {
             Err(malformed) => Outcome::Reply(Err(malformed.into())),
@@ -144,7 +144,7 @@ impl Server {
     }
 }
 
-/// Nothing is left half done under these locks.
+/// No code panics between related changes under these locks.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -154,7 +154,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signal_meets_its_request_and_not_the_next_one_of_the_thread() {
+    fn signal_cancels_its_request_and_not_the_next_one_of_the_worker() {
         let slots = Slots::default();
         let (mine, other) = (slots.add(0), slots.add(1));
         let first = slots.begin(&mine, 4);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn signal_that_is_faster_than_its_request_meets_it_once() {
+    fn signal_before_its_request_is_recorded_cancels_it_once() {
         let slots = Slots::default();
         let slot = slots.add(0);
         for late in 0..2 * EARLY_MAX as u64 {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn slot_of_a_thread_that_ended_is_given_up() {
+    fn slot_of_a_worker_that_ended_is_removed() {
         let slots = Slots::default();
         for _ in 0..3 {
             drop(slots.add(0));

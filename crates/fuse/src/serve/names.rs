@@ -161,7 +161,7 @@ impl Server {
         call.scratch.clear();
         let operations = &self.operations;
         operations.read_link(&call.request, call.node, call.scratch)?;
-        // The kernel puts the end of the string into the same page.
+        // The kernel terminates the string in the same page.
         call.reply
             .put_bytes(call.scratch, 4095)
             .map_err(|_| Errno::NAMETOOLONG)

@@ -1,5 +1,4 @@
-//! Requests in bytes, calls and answers out: each operation once in every detail, then whatever
-//! bytes there are.
+//! Requests as bytes: each operation with all fields of its call and reply, then random bytes.
 
 mod recorder;
 
@@ -12,29 +11,29 @@ use zerocopy::IntoBytes;
 use super::*;
 use crate::operations::Export;
 use crate::options::WriteCache;
-use crate::protocol::connection::{Offer, Wish};
+use crate::protocol::connection::{Offer, Preferences};
 use recorder::Recorder;
 
-/// A server and all that a thread has.
-struct Bench {
+/// A server, and the memory of a worker.
+struct Fixture {
     server: Server,
     recorder: Arc<Recorder>,
     slot: Slot,
     reply: Vec<u8>,
 }
 
-impl Bench {
+impl Fixture {
     fn new() -> Self {
         let recorder = Arc::new(Recorder::default());
         let mut words = vec![7, 45, 0, u32::MAX, u32::MAX];
         words.extend([0; 11]);
         let offer = Offer::read(Body::new(words.as_bytes())).unwrap();
-        let wish = Wish {
+        let preferences = Preferences {
             write_cache: WriteCache::Back,
             export: Export::No,
             over_io_uring: false,
         };
-        let server = Server::new(recorder.clone(), &wish.agree(&offer).unwrap());
+        let server = Server::new(recorder.clone(), &preferences.agree(&offer).unwrap());
         Self {
             slot: server.slot(0),
             server,
@@ -43,7 +42,7 @@ impl Bench {
         }
     }
 
-    /// The answer without its header, or the error.
+    /// The reply without its header, or the error.
     fn ask(&mut self, opcode: u32, body: &[u8]) -> Option<Result<Vec<u8>, Errno>> {
         let request = request(opcode, body);
         self.ask_raw(&request)
@@ -243,7 +242,7 @@ fn calls() -> Vec<(u32, Vec<u8>, &'static str)> {
 
 #[test]
 fn every_operation_arrives_with_all_it_was_asked() {
-    let mut bench = Bench::new();
+    let mut bench = Fixture::new();
     for (opcode, body, expected) in calls() {
         let reply = bench.ask(opcode, &body);
         assert_eq!(bench.recorder.taken(), expected, "opcode {opcode}");
@@ -263,7 +262,7 @@ fn every_operation_arrives_with_all_it_was_asked() {
 
 #[test]
 fn every_operation_cut_short_is_refused_and_not_called() {
-    let mut bench = Bench::new();
+    let mut bench = Fixture::new();
     for (opcode, body, call) in calls() {
         // One byte less is less than the structure, a name without an end, or data that is missing.
         let Some(short) = body.len().checked_sub(1) else {
@@ -284,7 +283,7 @@ fn every_operation_cut_short_is_refused_and_not_called() {
 
 #[test]
 fn answers_carry_what_the_file_system_says() {
-    let mut bench = Bench::new();
+    let mut bench = Fixture::new();
     let mut ask = |opcode: u32, body: &[u8]| bench.ask(opcode, body).unwrap();
     let u32_at =
         |bytes: &[u8], at: usize| u32::from_ne_bytes(bytes[at..at + 4].try_into().unwrap());
@@ -353,8 +352,8 @@ fn answers_carry_what_the_file_system_says() {
 }
 
 #[test]
-fn unknown_and_broken_requests_have_an_answer() {
-    let mut bench = Bench::new();
+fn unknown_and_malformed_requests_have_a_reply() {
+    let mut bench = Fixture::new();
     for unknown in [0, 7, 31, 34, 37, 40, 48, 54, 4096, u32::MAX] {
         assert_eq!(bench.ask(unknown, b""), Some(Err(Errno::NOSYS)));
     }
@@ -368,7 +367,7 @@ fn unknown_and_broken_requests_have_an_answer() {
 
 #[test]
 fn after_a_panic_everything_is_an_error_and_nothing_is_called() {
-    let mut bench = Bench::new();
+    let mut bench = Fixture::new();
     assert_eq!(bench.ask(1, b"panic\0"), Some(Err(Errno::IO)));
     assert_eq!(bench.server.panic_message(), Some("asked to panic"));
     bench.recorder.taken();
@@ -380,14 +379,14 @@ fn after_a_panic_everything_is_an_error_and_nothing_is_called() {
 
 #[test]
 fn end_is_told_once_when_all_is_well() {
-    let bench = Bench::new();
+    let bench = Fixture::new();
     bench.server.finish();
     assert_eq!(bench.recorder.taken(), "destroy");
 }
 
 #[test]
 fn signal_reaches_the_request_it_is_for() {
-    let mut bench = Bench::new();
+    let mut bench = Fixture::new();
     let other = bench.server.slot(0);
     let token: CancelToken = bench.server.slots.begin(&other, 0x99);
     assert_eq!(bench.ask(36, &body64(&[0x98], b"")), None);
@@ -411,8 +410,8 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(4096))]
 
     #[test]
-    fn any_body_of_any_operation_has_at_most_one_answer(opcode in 0..60_u32, body in any_body()) {
-        let mut bench = Bench::new();
+    fn any_body_of_any_operation_has_at_most_one_reply(opcode in 0..60_u32, body in any_body()) {
+        let mut bench = Fixture::new();
         let reply = bench.ask(opcode, &body);
         let may_be_silent = [2, 36, 42].contains(&opcode);
         prop_assert!(reply.is_some() || may_be_silent);
@@ -422,8 +421,8 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_have_at_most_one_answer(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-        let mut bench = Bench::new();
+    fn any_bytes_have_at_most_one_reply(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+        let mut bench = Fixture::new();
         let reply = bench.ask_raw(&bytes);
         prop_assert_eq!(reply.is_some(), bytes.len() >= 16);
     }

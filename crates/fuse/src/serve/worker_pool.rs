@@ -13,7 +13,7 @@
 //! notification do not count, because they wait for the reply of another worker.
 //!
 //! A failure is a panic of the file system or an error of the device. The workers then continue to
-//! answer, with errors, so that no caller hangs; the thread in `wait` gets the failure and
+//! answer, with errors, so that no caller hangs; `wait` returns the failure, and the session
 //! unmounts.
 //!
 //! Lock: `state` is held briefly, and no other lock with it.

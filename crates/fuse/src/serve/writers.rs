@@ -16,7 +16,7 @@ use crate::operations::NodeId;
 
 const SHARDS: usize = 16;
 
-/// Nodes and how often each is open for writing.
+/// Number of handles open for writing, by node.
 #[derive(Debug, Default)]
 pub(super) struct Writers {
     shards: [Mutex<HashMap<NodeId, u64>>; SHARDS],
@@ -32,7 +32,7 @@ impl Writers {
         }
     }
 
-    /// A handle is gone.
+    /// A handle was released.
     pub fn released(&self, node: NodeId, flags: OFlags) {
         let mut shard = self.shard(node);
         if may_write(flags)
@@ -45,7 +45,7 @@ impl Writers {
         }
     }
 
-    /// From now on files are used without handles.
+    /// The server works without handles from now on.
     pub fn are_unknown(&self) {
         self.are_unknown.store(true, Ordering::Relaxed);
     }
@@ -57,7 +57,7 @@ impl Writers {
 
     fn shard(&self, node: NodeId) -> MutexGuard<'_, HashMap<NodeId, u64>> {
         let shard = &self.shards[node.0 as usize % SHARDS];
-        // Nothing is left half done under this lock.
+        // No code panics between related changes under this lock.
         shard.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

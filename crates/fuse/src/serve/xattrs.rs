@@ -56,7 +56,7 @@ impl Server {
     }
 }
 
-/// Answers with what is in the scratch memory, or with its size when there is no room for anything.
+/// Replies with the content of the scratch memory, or with its length if the caller has no room.
 fn put_value(call: &mut Call<'_>, room_len: u32) -> Result<usize> {
     match room_len {
         0 => {

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::Volume;
-use super::nodes::Entry;
+use super::nodes::NodeEntry;
 use extant_fuse::operations::{
     AttributeChange, Attributes, Caller, NodeId, Request, Result, SetTime, Statistics, Timestamp,
 };
@@ -76,7 +76,7 @@ impl Volume {
         };
         let wants_nothing = engine == ext4::AttributeChange::default();
         if !wants_nothing || change.size.is_none() {
-            match self.told(known.node().set_attributes(&engine)) {
+            match self.reply_errno(known.node().set_attributes(&engine)) {
                 // The times of writes from before the file got the flag `a` or `i`: the close would
                 // fail otherwise.
                 Err(Errno::PERM) if is_flush_of_times(change) => {}
@@ -90,14 +90,14 @@ impl Volume {
     fn resize(
         &self,
         caller: Caller,
-        known: &Entry,
+        known: &NodeEntry,
         size: u64,
         change: &AttributeChange,
     ) -> Result<()> {
         let file = known.file()?;
         // Setting the same size again would free blocks past the end.
-        if !known.take_untold_size(size) || self.told(file.size())? != size {
-            self.told(file.resize(size))?;
+        if !known.take_unreported_size(size) || self.reply_errno(file.size())? != size {
+            self.reply_errno(file.resize(size))?;
         }
         self.before_change(known, caller, change.privileges)
     }

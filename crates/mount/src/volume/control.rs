@@ -1,10 +1,10 @@
 //! `ioctl` on open files: Extant's own (`ioctl`), and those of the kernel's file systems that FUSE
 //! passes.
 //!
-//! | call | answer |
+//! | ioctl | effect |
 //! |---|---|
 //! | `FS_IOC_GETFLAGS`, `FS_IOC_SETFLAGS` | what `lsattr` shows and `chattr` changes; for the owner and root, `i` and `a` for root only |
-//! | `FS_IOC_FSGETXATTR`, `FS_IOC_FSSETXATTR` | the same in another encoding (`flags`); the kernel gets before it sets |
+//! | `FS_IOC_FSGETXATTR`, `FS_IOC_FSSETXATTR` | the same in another encoding (`flags`); the kernel reads before it sets |
 //! | `FS_IOC_GETVERSION` | the generation of the inode |
 //! | `FS_IOC_GETFSLABEL` | the label of the file system |
 //! | `FITRIM` | discards free space; for root, and for the user who serves the mount (`trim`) |
@@ -26,7 +26,7 @@ use super::Volume;
 use super::caller::{file_size_limit, is_privileged};
 use super::flags::ExtendedFlags;
 use super::handles::FileHandle;
-use super::nodes::Entry;
+use super::nodes::NodeEntry;
 use super::shutdown::SHUTDOWN;
 use super::space::range_of;
 use super::trim::{self, TrimRange};
@@ -34,7 +34,7 @@ use crate::ioctl::{self, ExtentsPage, MappedExtent, Probe};
 use extant_fuse::operations::{Caller, FileKind, Ioctl, IoctlReply, NodeId, Request, Result};
 use extant_fuse::options::WriteCache;
 
-// The sizes are those of the numbers, which say `long`; the flags themselves have 4 bytes.
+// The numbers encode the size of `long`; the flags have 4 bytes.
 const GET_FLAGS: u32 = opcode::read::<u64>(b'f', 1) as u32;
 const SET_FLAGS: u32 = opcode::write::<u64>(b'f', 2) as u32;
 const GET_VERSION: u32 = opcode::read::<u64>(b'v', 1) as u32;
@@ -44,7 +44,7 @@ const LABEL_BYTES: usize = 256;
 const GET_EXTENDED: u32 = opcode::read::<ExtendedFlags>(b'X', 31) as u32;
 const SET_EXTENDED: u32 = opcode::write::<ExtendedFlags>(b'X', 32) as u32;
 
-/// Flags that `chattr` may change and the engine knows to obey.
+/// Flags that `chattr` may change, and that the engine implements.
 const CHANGEABLE: InodeFlags = InodeFlags::SYNC
     .union(InodeFlags::IMMUTABLE)
     .union(InodeFlags::APPEND)
@@ -54,7 +54,7 @@ const CHANGEABLE: InodeFlags = InodeFlags::SYNC
     .union(InodeFlags::TOPDIR)
     .union(InodeFlags::PROJINHERIT);
 
-/// Flags with which a file takes less than before.
+/// Flags that restrict writes to a file.
 const TAKES_LESS: InodeFlags = InodeFlags::IMMUTABLE.union(InodeFlags::APPEND);
 
 impl Volume {
@@ -142,13 +142,13 @@ impl Volume {
         &self,
         caller: Caller,
         node: NodeId,
-        known: &Entry,
+        known: &NodeEntry,
         flags: InodeFlags,
     ) -> Result<()> {
         let attributes = known.node().attributes();
         let now = attributes.flags & InodeFlags::USER_VISIBLE;
         let changed = flags ^ now;
-        // Before Linux 5.13 the kernel passes the call on without a check.
+        // Before Linux 5.13 the kernel does not check the caller.
         let is_owner = caller.uid == self.options.owners.users.other(attributes.uid);
         let may_change = is_owner && !changed.intersects(TAKES_LESS);
         if !may_change && !is_privileged(caller) {
@@ -158,17 +158,17 @@ impl Volume {
             return Err(Errno::OPNOTSUPP);
         }
         let flags = flags & !InodeFlags::EXTENTS | now & InodeFlags::EXTENTS;
-        // What was written before must not meet a file that takes no more.
-        if flags.intersects(TAKES_LESS) && known.may_be_ahead() {
-            self.empty_cache(node, 0, None)?;
+        // Dirty data must be written back before the file rejects writes.
+        if flags.intersects(TAKES_LESS) && known.may_be_dirty() {
+            self.flush_cache(node, 0, None)?;
         }
-        self.told(known.node().set_attributes(&AttributeChange {
+        self.reply_errno(known.node().set_attributes(&AttributeChange {
             flags: Some(flags),
             ..AttributeChange::default()
         }))?;
-        // The time of change is another.
+        // The change time has changed.
         self.attributes_changed(node)?;
-        // As in ext4, the others have changed by then: who sets all to nothing may remove the file.
+        // As in ext4, the other flags have changed by then, so that clearing all permits a removal.
         if changed.contains(InodeFlags::EXTENTS) {
             Err(Errno::OPNOTSUPP)
         } else {
@@ -176,12 +176,12 @@ impl Volume {
         }
     }
 
-    /// Checks what the kernel checks before `fallocate(2)`, in its order.
+    /// Does the kernel's checks of `fallocate(2)`, in the same order.
     fn fallocate_call(
         &self,
         request: &Request<'_>,
         node: NodeId,
-        known: &Entry,
+        known: &NodeEntry,
         ioctl: &Ioctl<'_>,
         call: &mut ioctl::Fallocate,
     ) -> Result<()> {
@@ -195,32 +195,32 @@ impl Volume {
         if !may_write {
             return Err(Errno::BADF);
         }
-        // Data on its way must not land where other data has moved to.
-        if known.may_be_ahead() {
-            self.empty_cache(node, 0, None)?;
+        // Dirty data must be written back before other data moves to its offset.
+        if known.may_be_dirty() {
+            self.flush_cache(node, 0, None)?;
         }
-        let before = self.told(known.file()?.size())?;
+        let before = self.reply_errno(known.file()?.size())?;
         let after = size_after(mode, range, before)?;
         if after > before && after > file_size_limit(request.caller) {
             return Err(Errno::FBIG);
         }
         self.fallocate_range(request.caller, known, mode, range)?;
-        call.size = self.told(known.file()?.size())?;
-        // Without a writeback cache the kernel asks by itself.
+        call.size = self.reply_errno(known.file()?.size())?;
+        // Without a writeback cache the kernel requests the size itself.
         if call.size != before && self.options.write_cache == WriteCache::Back {
-            known.note_untold_size(call.size);
+            known.note_unreported_size(call.size);
         }
         match Changed::by(mode) {
             Changed::Nothing => self.attributes_changed(node),
-            Changed::Range => self.empty_cache(node, range.start(), Some(range.len())),
-            Changed::AllBehind => self.empty_cache(node, range.start(), None),
+            Changed::Range => self.flush_cache(node, range.start(), Some(range.len())),
+            Changed::AllBehind => self.flush_cache(node, range.start(), None),
         }
     }
 
-    fn fill_page(&self, node: NodeId, known: &Entry, page: &mut ExtentsPage) -> Result<()> {
+    fn fill_page(&self, node: NodeId, known: &NodeEntry, page: &mut ExtentsPage) -> Result<()> {
         let file = known.file()?;
-        if known.may_be_ahead() {
-            self.empty_cache(node, 0, None)?;
+        if known.may_be_dirty() {
+            self.flush_cache(node, 0, None)?;
         }
         if page.offset > i64::MAX as u64 {
             return Err(Errno::INVAL);
@@ -228,7 +228,7 @@ impl Volume {
         let end = page.offset.saturating_add(page.length).min(i64::MAX as u64);
         let range = ByteRange::new(page.offset, end);
         let mut filled = ExtentsPage::new(end, 0);
-        filled.size = self.told(file.size())?;
+        filled.size = self.reply_errno(file.size())?;
         let mut visit = |extent: Extent| {
             let Some(mapped) = MappedExtent::of(&extent) else {
                 return ControlFlow::Continue(());
@@ -243,14 +243,14 @@ impl Volume {
             ControlFlow::Continue(())
         };
         if !range.is_empty() {
-            self.told(file.for_each_extent(range, &mut visit))?;
+            self.reply_errno(file.for_each_extent(range, &mut visit))?;
         }
         *page = filled;
         Ok(())
     }
 }
 
-/// Which of the data that programs see is another afterwards.
+/// The data that the mode changes for programs.
 enum Changed {
     Nothing,
     Range,
@@ -269,7 +269,7 @@ impl Changed {
     }
 }
 
-/// Bytes of the file afterwards.
+/// Length of the file afterwards, in bytes.
 fn size_after(mode: FallocateMode, range: ByteRange, before: u64) -> Result<u64> {
     Ok(match mode {
         FallocateMode::Allocate
@@ -285,8 +285,8 @@ fn parse<T: FromBytes>(input: &[u8]) -> Result<T> {
     T::read_from_bytes(input).map_err(|_| Errno::INVAL)
 }
 
-/// Gives out what there is room for: callers say less than a number where it says more than there
-/// is.
+/// Copies as much as there is room for: some callers pass a shorter buffer than the command number
+/// encodes.
 fn answer(bytes: &[u8], output: &mut [u8]) -> Result<IoctlReply> {
     let length = bytes.len().min(output.len());
     output[..length].copy_from_slice(&bytes[..length]);

@@ -1,4 +1,4 @@
-//! Data of files: opening, reading, writing, syncing, copying.
+//! Data of files: open, read, write, sync, copy.
 
 use extant_ext4::{InodeFlags, Node};
 use extant_space::{ErrorKind, SpaceFile, SyncMode};
@@ -7,15 +7,15 @@ use rustix::io::Errno;
 
 use super::Volume;
 use super::handles::FileHandle;
-use super::nodes::Entry;
+use super::nodes::NodeEntry;
 use extant_fuse::operations::{
     Copy, Handle, NodeId, Opened, OpenedFlags, Privileges, Read, ReadOrigin, Request, Result,
     SyncScope, Write, WriteOrigin,
 };
 
-/// Bytes that are copied at a time.
+/// Length of the copy buffer, in bytes.
 const COPIED_BYTES: usize = 1 << 20;
-/// Bytes of one request to copy: the caller asks again for the rest.
+/// Maximum length of one copy, in bytes: the caller continues with another request.
 const COPIED_BYTES_MAX: u64 = 128 << 20;
 
 impl Volume {
@@ -33,7 +33,7 @@ impl Volume {
     pub(super) fn open_known(
         &self,
         request: &Request<'_>,
-        known: &Entry,
+        known: &NodeEntry,
         flags: OFlags,
         privileges: Privileges,
     ) -> Result<Opened> {
@@ -50,7 +50,7 @@ impl Volume {
             return Err(Errno::PERM);
         }
         if cuts {
-            self.told(file.resize(0))?;
+            self.reply_errno(file.resize(0))?;
             self.before_change(known, request.caller, privileges)?;
         }
         Ok(opened(known, flags, inode_flags))
@@ -70,18 +70,18 @@ impl Volume {
         if read.origin == ReadOrigin::Cache {
             known.note_cached();
         }
-        let mut done = self.told(file.read_at(data, read.offset))?;
-        // A short answer is the end of the file for a read past the cache; for the cache it is a
-        // hole, and its pages are locked: the handle may be the same, as files that are open past
-        // the cache can be mapped.
+        let mut done = self.reply_errno(file.read_at(data, read.offset))?;
+        // A short reply means the end of the file to a direct read, and a hole to a read for the
+        // cache, whose pages are locked. Both may have the same handle, because files opened with
+        // `DIRECT_IO` can be mapped.
         let is_direct = read.origin == ReadOrigin::Direct;
-        if done < data.len() && is_direct && known.may_be_ahead() {
+        if done < data.len() && is_direct && known.may_be_dirty() {
             if let Some(notifier) = self.notifier.get() {
                 notifier.write_back_for_direct_read(node)?;
             }
-            done = self.told(file.read_at(data, read.offset))?;
+            done = self.reply_errno(file.read_at(data, read.offset))?;
         }
-        self.touch(known.node());
+        self.update_atime(known.node());
         Ok(done)
     }
 
@@ -99,25 +99,25 @@ impl Volume {
         if write.origin != WriteOrigin::Direct {
             known.note_cached();
         }
-        let before = self.told(file.size())?;
+        let before = self.reply_errno(file.size())?;
         let done = file.write_at(write.data, write.offset);
         if write.origin == WriteOrigin::Direct
             && known.is_cached()
             && let Some(notifier) = self.notifier.get()
         {
-            // Also when it failed: a part may have been written.
+            // Also after a failure: a part may have been written.
             let end = write.offset.saturating_add(write.data.len() as u64);
             notifier.written_directly(node, write.offset..end);
         }
         let written = match done {
             Ok(()) => write.data.len(),
             Err(error) => {
-                // What was appended until the space ran out counts.
+                // The part that was written before the space ran out counts.
                 let grown = file.size().unwrap_or(before).saturating_sub(write.offset);
                 let appended = before <= write.offset && grown > 0;
                 match error.kind() {
                     ErrorKind::NoSpace if appended => grown.min(write.data.len() as u64) as usize,
-                    _ => return self.told(Err(error)),
+                    _ => return self.reply_errno(Err(error)),
                 }
             }
         };
@@ -125,13 +125,13 @@ impl Volume {
         Ok(written)
     }
 
-    /// Makes a write durable where the kernel does not.
+    /// Makes a write durable if the handle requires that and the kernel does not do it.
     fn sync_written(&self, node: &Node, handle: FileHandle) -> Result<()> {
         if handle.contains(FileHandle::SYNC_ALL) {
-            return self.told(node.sync(SyncMode::All));
+            return self.reply_errno(node.sync(SyncMode::All));
         }
         if handle.contains(FileHandle::SYNC_DATA) {
-            return self.told(node.sync(SyncMode::Data));
+            return self.reply_errno(node.sync(SyncMode::Data));
         }
         Ok(())
     }
@@ -142,7 +142,7 @@ impl Volume {
             SyncScope::Data => SyncMode::Data,
             SyncScope::All => SyncMode::All,
         };
-        self.told(known.node().sync(mode))
+        self.reply_errno(known.node().sync(mode))
     }
 
     pub(super) fn copy_data(&self, request: &Request<'_>, copy: &Copy) -> Result<u64> {
@@ -151,10 +151,10 @@ impl Volume {
             self.nodes.get(copy.to.node)?,
         );
         let (source, target) = (from.file()?, to.file()?);
-        // The kernel has written back what is to be copied, but nothing behind it: a hole there may
-        // seem to be the end.
-        if from.may_be_ahead() {
-            self.empty_cache(copy.from.node, 0, None)?;
+        // The kernel has written back the source range, but nothing after it: a hole in the range
+        // may seem to be the end of the file.
+        if from.may_be_dirty() {
+            self.flush_cache(copy.from.node, 0, None)?;
         }
         self.before_change_by(&to, request.caller)?;
         let wanted = copy.length.min(COPIED_BYTES_MAX);
@@ -174,24 +174,24 @@ impl Volume {
                 Ok(read) => done += read as u64,
                 // The copied part counts; the next request returns the error.
                 Err(_) if done > 0 => break,
-                Err(error) => return self.told(Err(error)),
+                Err(error) => return self.reply_errno(Err(error)),
             }
             if request.cancel.is_cancelled() {
                 break;
             }
         }
-        self.touch(from.node());
+        self.update_atime(from.node());
         Ok(done)
     }
 }
 
 /// How the kernel treats a file that was opened with `flags`.
-pub(super) fn opened(known: &Entry, flags: OFlags, inode_flags: InodeFlags) -> Opened {
-    // Only the kernel changes files, and changes by `control` are notified.
+pub(super) fn opened(known: &NodeEntry, flags: OFlags, inode_flags: InodeFlags) -> Opened {
+    // Only the kernel changes files; the ioctls that do notify it.
     let mut treated = OpenedFlags::KEEP_CACHE;
     let mut handle = FileHandle::of(flags);
     let syncs = inode_flags.contains(InodeFlags::SYNC);
-    // A cache would write whole pages, also before the end, and later.
+    // A cache would write whole pages, also before the end of the file, and later.
     let past_cache = inode_flags.contains(InodeFlags::APPEND) || syncs;
     if flags.contains(OFlags::DIRECT) || past_cache {
         treated |= OpenedFlags::DIRECT_IO | OpenedFlags::PARALLEL_DIRECT_WRITES;

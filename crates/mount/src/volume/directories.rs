@@ -1,7 +1,7 @@
 //! Listing directories.
 //!
-//! Names are read from the engine in batches, because for callers that need attributes a name can
-//! only be looked up when the engine's lock on the directory is free again. A caller that continues
+//! Names are read from the engine in batches, because a name can be looked up for its attributes
+//! only after the engine has released its lock on the directory. A caller that continues
 //! the last listing of the same handle misses none of several names with one cookie.
 
 use std::ops::ControlFlow;
@@ -14,10 +14,10 @@ use super::attributes::type_bits;
 use super::handles::{LastName, lock};
 use extant_fuse::operations::{DirectorySink, Handle, Listed, NodeId, Opened, OpenedFlags, Result};
 
-/// Names of a batch: those of a block of names, or a few.
+/// Names of a batch: about a directory block, or a few.
 const BATCH: usize = 512;
 
-/// Names on their way.
+/// A batch of names.
 #[derive(Default)]
 struct Batch {
     bytes: Vec<u8>,
@@ -62,7 +62,7 @@ impl Volume {
         }
         let mut batch = Batch::default();
         loop {
-            self.told(batch.fill(directory, &at))?;
+            self.reply_errno(batch.fill(directory, &at))?;
             let is_full = self.give_out(directory, &batch, sink, &mut at);
             if is_full || batch.names.len() < BATCH {
                 break;
@@ -71,11 +71,11 @@ impl Volume {
         if let Some(open) = open {
             *lock(&open.last) = at;
         }
-        self.touch(directory);
+        self.update_atime(directory);
         Ok(())
     }
 
-    /// Gives out a batch; true when the sink took no more.
+    /// Passes the batch to the sink; true when the sink is full.
     fn give_out(
         &self,
         directory: &Node,
@@ -91,9 +91,9 @@ impl Volume {
                 file_type: name.file_type.map_or(0, type_bits),
                 cookie: name.cookie,
             };
-            // By its name, not its number: that may have been given to another file meanwhile.
+            // By name, not by number: the inode may have been reused since.
             let mut look_up = || {
-                let found = self.told(directory.lookup(bytes))?;
+                let found = self.reply_errno(directory.lookup(bytes))?;
                 self.enter(found)
             };
             if sink.take(&listed, &mut look_up).is_break() {
@@ -108,7 +108,7 @@ impl Volume {
 }
 
 impl Batch {
-    /// The names behind `at`.
+    /// Reads the names after `at`.
     fn fill(&mut self, directory: &Node, at: &LastName) -> extant_space::Result<()> {
         self.bytes.clear();
         self.names.clear();

@@ -1,4 +1,4 @@
-//! From the engine's errors to the numbers that programs get: the one place where that is decided.
+//! The errno of each of the engine's errors.
 
 use extant_space::{Error, ErrorKind};
 use rustix::io::Errno;
@@ -6,15 +6,15 @@ use rustix::io::Errno;
 use super::Volume;
 use extant_fuse::operations::Result;
 
-/// The number that a program gets for an error.
+/// The errno of an error.
 pub fn errno(error: &Error) -> Errno {
     Errno::from_raw_os_error(error.kind().errno())
 }
 
 impl Volume {
-    /// Returns a result of the engine; errors from below are logged, because an errno does not name
-    /// the place.
-    pub(super) fn told<T>(&self, result: extant_space::Result<T>) -> Result<T> {
+    /// Converts the engine's error to an errno. Errors of the device and of the on-disk structures
+    /// are logged, because an errno has no location.
+    pub(super) fn reply_errno<T>(&self, result: extant_space::Result<T>) -> Result<T> {
         result.map_err(|error| {
             if matches!(
                 error.kind(),
@@ -23,7 +23,7 @@ impl Volume {
                 (self.report)(&error);
             }
             match error.kind() {
-                // What ext4 says then.
+                // As ext4 does.
                 ErrorKind::ReadOnly if self.is_shut_down() => Errno::IO,
                 _ => errno(&error),
             }

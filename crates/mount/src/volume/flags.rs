@@ -1,5 +1,4 @@
-//! Flags of inodes in the words of `struct fsxattr`, which XFS has brought and all file systems
-//! share.
+//! Inode flags as `struct fsxattr`, which comes from XFS and is common to all file systems.
 
 use extant_ext4::InodeFlags;
 use rustix::io::Errno;
@@ -7,7 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use extant_fuse::operations::Result;
 
-/// The bits of `fsx_xflags` that ext4 knows, and what they stand for.
+/// The bits of `fsx_xflags` that ext4 supports, and its inode flags.
 const BITS: [(u32, InodeFlags); 6] = [
     (0x08, InodeFlags::IMMUTABLE),
     (0x10, InodeFlags::APPEND),
@@ -38,10 +37,10 @@ impl ExtendedFlags {
         }
     }
 
-    /// What becomes of an inode's flags.
+    /// The new flags of an inode.
     ///
     /// # Errors
-    /// `OPNOTSUPP` for what ext4 does not have, and for projects.
+    /// `OPNOTSUPP` for flags that ext4 does not have, and for projects.
     pub(super) fn applied_to(self, mut flags: InodeFlags) -> Result<InodeFlags> {
         let known = BITS.iter().fold(0, |all, (bit, _)| all | bit);
         let hints = self.extent_bytes | self.copy_extent_bytes | self.project;

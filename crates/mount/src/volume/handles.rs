@@ -18,12 +18,12 @@ bitflags! {
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub(super) struct FileHandle: u64 {
         const WRITE = 1 << 0;
-        /// Each write becomes durable, data and what is needed to read it; the kernel does not see
-        /// to that.
+        /// Each write is made durable, with the metadata needed to read it; the kernel does not do
+        /// that.
         const SYNC_DATA = 1 << 1;
-        /// The same, with everything.
+        /// As above, with all metadata.
         const SYNC_ALL = 1 << 2;
-        /// Reads and writes go past the kernel's cache.
+        /// Reads and writes bypass the kernel's cache.
         const DIRECT = 1 << 3;
     }
 }
@@ -61,7 +61,7 @@ pub(super) struct Directories {
 /// An open directory.
 #[derive(Default)]
 pub(super) struct OpenDirectory {
-    /// The last name that was given out.
+    /// The last name that was listed.
     pub(super) last: Mutex<LastName>,
 }
 

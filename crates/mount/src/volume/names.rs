@@ -1,4 +1,4 @@
-//! Names: looking up, making, linking, renaming, removing.
+//! Names: lookup, create, link, rename, unlink.
 
 use std::sync::Arc;
 
@@ -9,19 +9,19 @@ use rustix::io::Errno;
 
 use super::Volume;
 use super::data::opened;
-use super::nodes::Entry as Known;
+use super::nodes::NodeEntry;
 use extant_fuse::operations::{
     Caller, Entry, NewNode, NodeId, Opened, Privileges, Request, Result,
 };
 
-/// Majors and minors that an inode has room for.
+/// Maximum major and minor that an inode can store.
 const MAJOR_MAX: u32 = 0xFFF;
 const MINOR_MAX: u32 = 0xF_FFFF;
 
 impl Volume {
     pub(super) fn lookup_name(&self, parent: NodeId, name: &[u8]) -> Result<Entry> {
-        // The kernel finds files by number this way, also those that it has forgotten, or is about
-        // to.
+        // The kernel opens files by number this way, also nodes that it has forgotten, or is about
+        // to forget.
         if name == b"." {
             let known = self.nodes.get_or_open(parent, &self.filesystem)?;
             if known.node().attributes().links == 0 {
@@ -33,18 +33,18 @@ impl Volume {
             b".." => self.nodes.get_or_open(parent, &self.filesystem)?,
             _ => self.nodes.get(parent)?,
         };
-        let found = self.told(directory.node().lookup(name))?;
+        let found = self.reply_errno(directory.node().lookup(name))?;
         self.enter(found)
     }
 
-    /// Gives out a use of a node.
+    /// Returns an entry, which is a reference to the node.
     pub(super) fn enter(&self, node: Node) -> Result<Entry> {
         self.enter_known(node).map(|(entry, _)| entry)
     }
 
-    fn enter_known(&self, node: Node) -> Result<(Entry, Arc<Known>)> {
+    fn enter_known(&self, node: Node) -> Result<(Entry, Arc<NodeEntry>)> {
         let attributes = node.attributes();
-        let (id, known) = self.told(self.nodes.enter(node))?;
+        let (id, known) = self.reply_errno(self.nodes.add_reference(node))?;
         let entry = Entry {
             node: id,
             generation: attributes.generation.into(),
@@ -63,7 +63,7 @@ impl Volume {
     ) -> Result<Entry> {
         let directory = self.nodes.get(parent)?;
         let new = self.new_node(request.caller, kind, new);
-        let made = self.told(directory.node().create(name, &new))?;
+        let made = self.reply_errno(directory.node().create(name, &new))?;
         self.names_changed(directory.node())?;
         self.enter(made)
     }
@@ -87,12 +87,13 @@ impl Volume {
                 if flags.contains(OFlags::EXCL) {
                     return Err(Errno::EXIST);
                 }
-                let (entry, known) = self.enter_known(self.told(directory.node().lookup(name))?)?;
+                let (entry, known) =
+                    self.enter_known(self.reply_errno(directory.node().lookup(name))?)?;
                 let opened = self.open_known(request, &known, flags, privileges);
                 let opened = opened.inspect_err(|_| self.nodes.forget(entry.node, 1))?;
                 return Ok((entry, opened));
             }
-            made => self.told(made)?,
+            made => self.reply_errno(made)?,
         };
         self.names_changed(directory.node())?;
         self.enter_opened(node, flags)
@@ -107,7 +108,7 @@ impl Volume {
     ) -> Result<(Entry, Opened)> {
         let directory = self.nodes.get(parent)?;
         let new = self.new_node(request.caller, NewKind::Regular, new);
-        let node = self.told(directory.node().create_unnamed(&new))?;
+        let node = self.reply_errno(directory.node().create_unnamed(&new))?;
         self.enter_opened(node, flags)
     }
 
@@ -137,7 +138,7 @@ impl Volume {
     pub(super) fn link_name(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry> {
         let known = self.nodes.get(node)?;
         let directory = self.nodes.get(parent)?;
-        self.told(directory.node().link(name, known.node()))?;
+        self.reply_errno(directory.node().link(name, known.node()))?;
         self.names_changed(directory.node())?;
         self.enter(known.node().clone())
     }
@@ -154,7 +155,7 @@ impl Volume {
         let renamed = from_directory
             .node()
             .rename(from.1, to_directory.node(), to.1, mode);
-        self.told(renamed)?;
+        self.reply_errno(renamed)?;
         if from.0 != to.0 {
             self.names_changed(to_directory.node())?;
         }
@@ -179,7 +180,7 @@ impl Volume {
     }
 }
 
-/// What a mode says about a new file that is no directory and no link.
+/// The kind of a new file that is no directory or link, by its mode.
 pub(super) fn kind_of(new: &NewNode) -> Result<NewKind<'static>> {
     let device = || {
         let (major, minor) = (major(new.device), minor(new.device));

@@ -30,25 +30,25 @@ const FIRST_INODE: u32 = 11;
 /// Nodes by number.
 pub(super) struct NodeTable {
     shards: Box<[Shard]>,
-    root: Arc<Entry>,
+    root: Arc<NodeEntry>,
 }
 
-/// On lines of memory of its own.
+/// Aligned, so that shards do not share cache lines.
 #[derive(Default)]
 #[repr(align(128))]
-struct Shard(RwLock<HashMap<u64, Arc<Entry>, BuildHasherDefault<NumberHasher>>>);
+struct Shard(RwLock<HashMap<u64, Arc<NodeEntry>, BuildHasherDefault<NumberHasher>>>);
 
-/// A node that the kernel knows.
-pub(super) struct Entry {
+/// A node to which the kernel has references.
+pub(super) struct NodeEntry {
     content: Content,
-    uses: AtomicU64,
-    /// Open handles that data can be written through.
+    references: AtomicU64,
+    /// Number of handles open for writing.
     writers: AtomicU32,
-    /// The kernel's cache has had data of it.
+    /// The kernel's cache may hold data of the file.
     is_cached: AtomicBool,
     capability: AtomicU8,
-    /// The size that the kernel does not know yet, or [`NO_SIZE`].
-    untold_size: AtomicU64,
+    /// A size that was set by an ioctl and not reported to the kernel yet, or [`NO_SIZE`].
+    unreported_size: AtomicU64,
 }
 
 /// No file is that long.
@@ -72,15 +72,15 @@ impl NodeTable {
     pub(super) fn new(root: Node) -> extant_space::Result<Self> {
         Ok(Self {
             shards: (0..SHARDS).map(|_| Shard::default()).collect(),
-            root: Arc::new(Entry::new(root)?),
+            root: Arc::new(NodeEntry::new(root)?),
         })
     }
 
-    /// The node of a number that the kernel uses.
+    /// The node with this id.
     ///
     /// # Errors
     /// `STALE` if it has no references.
-    pub(super) fn get(&self, id: NodeId) -> Result<Arc<Entry>> {
+    pub(super) fn get(&self, id: NodeId) -> Result<Arc<NodeEntry>> {
         if id == NodeId::ROOT {
             return Ok(Arc::clone(&self.root));
         }
@@ -88,49 +88,56 @@ impl NodeTable {
         shard.get(&id.0).cloned().ok_or(Errno::STALE)
     }
 
-    /// The same, also for a forgotten number that the kernel knows from elsewhere, such as a file
+    /// As [`get`](Self::get), also for a forgotten node, which the kernel may know from a file
     /// handle.
     ///
     /// # Errors
-    /// `STALE` if it is not in use.
-    pub(super) fn get_or_open(&self, id: NodeId, filesystem: &Filesystem) -> Result<Arc<Entry>> {
+    /// `STALE` if the inode is free or reserved.
+    pub(super) fn get_or_open(
+        &self,
+        id: NodeId,
+        filesystem: &Filesystem,
+    ) -> Result<Arc<NodeEntry>> {
         if let Ok(entry) = self.get(id) {
             return Ok(entry);
         }
         let number = u32::try_from(id.0).map_err(|_| Errno::STALE)?;
-        // The journal and others, which are no files.
+        // Reserved inodes, such as the journal's, are no files.
         if number < FIRST_INODE {
             return Err(Errno::STALE);
         }
         let node = filesystem.node(InodeNumber(number));
-        let entry = node.and_then(Entry::new).map_err(|_| Errno::STALE)?;
+        let entry = node.and_then(NodeEntry::new).map_err(|_| Errno::STALE)?;
         Ok(Arc::new(entry))
     }
 
-    /// Adds a use of `node`.
-    pub(super) fn enter(&self, node: Node) -> extant_space::Result<(NodeId, Arc<Entry>)> {
+    /// Adds a reference to `node`.
+    pub(super) fn add_reference(
+        &self,
+        node: Node,
+    ) -> extant_space::Result<(NodeId, Arc<NodeEntry>)> {
         let id = number(&node);
         if id == NodeId::ROOT {
             return Ok((id, Arc::clone(&self.root)));
         }
         if let Some(entry) = read(self.shard(id)).get(&id.0) {
-            entry.uses.fetch_add(1, Ordering::Relaxed);
+            entry.references.fetch_add(1, Ordering::Relaxed);
             let entry = Arc::clone(entry);
             return Ok((id, entry));
         }
-        let new = Arc::new(Entry::new(node)?);
+        let new = Arc::new(NodeEntry::new(node)?);
         let mut shard = write(self.shard(id));
         let entry = match shard.entry(id.0) {
             hash_map::Entry::Occupied(there) => Arc::clone(there.get()),
             hash_map::Entry::Vacant(place) => Arc::clone(place.insert(Arc::clone(&new))),
         };
-        entry.uses.fetch_add(1, Ordering::Relaxed);
+        entry.references.fetch_add(1, Ordering::Relaxed);
         drop(shard);
         Ok((id, entry))
     }
 
-    /// Takes back `uses` of a node.
-    pub(super) fn forget(&self, id: NodeId, uses: u64) {
+    /// Removes `count` references to a node.
+    pub(super) fn forget(&self, id: NodeId, count: u64) {
         if id == NodeId::ROOT {
             return;
         }
@@ -139,9 +146,9 @@ impl NodeTable {
             let Some(entry) = shard.get(&id.0) else {
                 return;
             };
-            let before = entry.uses.load(Ordering::Relaxed);
-            let left = before.saturating_sub(uses);
-            entry.uses.store(left, Ordering::Relaxed);
+            let before = entry.references.load(Ordering::Relaxed);
+            let left = before.saturating_sub(count);
+            entry.references.store(left, Ordering::Relaxed);
             match left {
                 0 => shard.remove(&id.0),
                 _ => None,
@@ -150,7 +157,7 @@ impl NodeTable {
         drop(gone);
     }
 
-    /// Takes back everything.
+    /// Removes all references.
     pub(super) fn clear(&self) {
         for shard in &self.shards {
             let gone = std::mem::take(&mut *write(shard));
@@ -158,17 +165,17 @@ impl NodeTable {
         }
     }
 
-    /// Files of which the kernel may hold data that was not written back.
+    /// Files of which the kernel may hold dirty data.
     pub(super) fn with_writers(&self) -> Vec<NodeId> {
         let of_shard = |shard| {
             let nodes = read(shard);
-            let ahead = nodes.iter().filter(|(_, entry)| entry.may_be_ahead());
-            ahead.map(|(&id, _)| NodeId(id)).collect::<Vec<_>>()
+            let dirty = nodes.iter().filter(|(_, entry)| entry.may_be_dirty());
+            dirty.map(|(&id, _)| NodeId(id)).collect::<Vec<_>>()
         };
         self.shards.iter().flat_map(of_shard).collect()
     }
 
-    /// How many nodes the kernel knows, besides the root.
+    /// Number of nodes, without the root.
     pub(super) fn len(&self) -> usize {
         self.shards.iter().map(|shard| read(shard).len()).sum()
     }
@@ -178,7 +185,7 @@ impl NodeTable {
     }
 }
 
-impl Entry {
+impl NodeEntry {
     fn new(node: Node) -> extant_space::Result<Self> {
         let content = match node.file_type() {
             FileType::Regular => Content::File(node.file()?),
@@ -186,11 +193,11 @@ impl Entry {
         };
         Ok(Self {
             content,
-            uses: AtomicU64::new(0),
+            references: AtomicU64::new(0),
             writers: AtomicU32::new(0),
             is_cached: AtomicBool::new(false),
             capability: AtomicU8::new(Capability::Unknown as u8),
-            untold_size: AtomicU64::new(NO_SIZE),
+            unreported_size: AtomicU64::new(NO_SIZE),
         })
     }
 
@@ -217,7 +224,7 @@ impl Entry {
         self.writers.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// After the last one, space that was kept for the file to grow is free for others.
+    /// After the last one, the file's allocation windows are released.
     pub(super) fn remove_writer(&self) {
         let counted_down = |writers: u32| writers.checked_sub(1);
         // An unmatched close is ignored.
@@ -229,35 +236,34 @@ impl Entry {
         }
     }
 
-    /// Whether the kernel may hold data that was not written back, in its writeback cache or a
-    /// shared mapping: it does until the last of those who could write has let go of the file.
-    pub(super) fn may_be_ahead(&self) -> bool {
+    /// Whether the kernel may hold dirty data, in its writeback cache or a shared mapping, which
+    /// it may until the last handle open for writing is released.
+    pub(super) fn may_be_dirty(&self) -> bool {
         self.writers.load(Ordering::Relaxed) > 0
     }
 
-    /// The kernel's cache gets data of it, or has some: before the data is read or written. Of a
-    /// direct write and a read for the cache at the same time, either this one sees the new data,
-    /// or the write sees that there is a cache.
+    /// Records that the kernel's cache gets data, before the data is read or written. Of a
+    /// concurrent direct write and read for the cache, either the read returns the new data, or the
+    /// write sees that data is cached.
     pub(super) fn note_cached(&self) {
         if !self.is_cached.load(Ordering::Relaxed) {
             self.is_cached.store(true, Ordering::SeqCst);
         }
     }
 
-    /// Whether the kernel's cache may hold data of it. It does until the kernel forgets the node.
+    /// Whether the kernel's cache may hold data, which it may until the kernel forgets the node.
     pub(super) fn is_cached(&self) -> bool {
         self.is_cached.load(Ordering::SeqCst)
     }
 
     /// Records the size set by an ioctl, which the caller is to pass to the kernel.
-    pub(super) fn note_untold_size(&self, size: u64) {
-        self.untold_size.store(size, Ordering::Relaxed);
+    pub(super) fn note_unreported_size(&self, size: u64) {
+        self.unreported_size.store(size, Ordering::Relaxed);
     }
 
-    /// Whether a change to this size only synchronises the kernel with the recorded one, which is
-    /// cleared.
-    pub(super) fn take_untold_size(&self, size: u64) -> bool {
-        self.untold_size.swap(NO_SIZE, Ordering::Relaxed) == size
+    /// Whether a change to this size only reports the recorded one to the kernel. Clears it.
+    pub(super) fn take_unreported_size(&self, size: u64) -> bool {
+        self.unreported_size.swap(NO_SIZE, Ordering::Relaxed) == size
     }
 
     pub(super) fn capability(&self) -> Capability {
@@ -281,7 +287,7 @@ pub(super) fn number(node: &Node) -> NodeId {
     }
 }
 
-/// Numbers of inodes are handed out one after the other: they need to be spread, not hidden.
+/// Spreads inode numbers, which are allocated in sequence.
 #[derive(Default)]
 struct NumberHasher(u64);
 
@@ -302,9 +308,9 @@ impl Hasher for NumberHasher {
     }
 }
 
-type Nodes = HashMap<u64, Arc<Entry>, BuildHasherDefault<NumberHasher>>;
+type Nodes = HashMap<u64, Arc<NodeEntry>, BuildHasherDefault<NumberHasher>>;
 
-// Nothing that can panic is done under these locks.
+// No code panics under these locks.
 fn read(shard: &Shard) -> RwLockReadGuard<'_, Nodes> {
     shard.0.read().unwrap_or_else(PoisonError::into_inner)
 }

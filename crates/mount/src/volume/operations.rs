@@ -1,4 +1,4 @@
-//! [`Operations`] of a volume: what is asked, handed to where it is answered.
+//! [`Operations`] of a volume; the other modules implement them.
 
 use extant_ext4::NewKind;
 use rustix::fs::{OFlags, RenameFlags, XattrFlags};
@@ -19,7 +19,7 @@ impl Operations for Volume {
     }
 
     fn destroy(&self) {
-        // First the files without a name: they go with their nodes.
+        // First the files without a name, which are freed with their nodes.
         self.nodes.clear();
         if let Err(error) = self.filesystem.clone().close() {
             (self.report)(&error);
@@ -102,13 +102,13 @@ impl Operations for Volume {
 
     fn unlink(&self, _: &Request<'_>, parent: NodeId, name: &[u8]) -> Result<()> {
         let directory = self.nodes.get(parent)?;
-        self.told(directory.node().unlink(name))?;
+        self.reply_errno(directory.node().unlink(name))?;
         self.names_changed(directory.node())
     }
 
     fn remove_directory(&self, _: &Request<'_>, parent: NodeId, name: &[u8]) -> Result<()> {
         let directory = self.nodes.get(parent)?;
-        self.told(directory.node().remove_directory(name))?;
+        self.reply_errno(directory.node().remove_directory(name))?;
         self.names_changed(directory.node())
     }
 
@@ -124,8 +124,8 @@ impl Operations for Volume {
 
     fn read_link(&self, _: &Request<'_>, node: NodeId, target: &mut Vec<u8>) -> Result<()> {
         let known = self.nodes.get(node)?;
-        *target = self.told(known.node().read_link())?;
-        self.touch(known.node());
+        *target = self.reply_errno(known.node().read_link())?;
+        self.update_atime(known.node());
         Ok(())
     }
 
@@ -194,8 +194,8 @@ impl Operations for Volume {
         self.close_file(node, handle);
     }
 
-    // `flush` is not answered: no error waits here for a descriptor to be closed, as data goes to
-    // the device with each write.
+    // `flush` is not implemented: each write reaches the device, so no error is pending when a
+    // descriptor is closed.
 
     fn read(&self, _: &Request<'_>, node: NodeId, read: &Read, data: &mut [u8]) -> Result<usize> {
         self.read_data(node, read, data)
@@ -268,6 +268,6 @@ impl Operations for Volume {
     }
 
     fn sync_all(&self, _: &Request<'_>) -> Result<()> {
-        self.told(self.filesystem.sync())
+        self.reply_errno(self.filesystem.sync())
     }
 }

@@ -1,12 +1,12 @@
 //! Mapping of owners between programs and the image.
 //!
-//! A user who builds an image without being root sees and makes files as their own, and has them
-//! owned by root in the image. The map exchanges two ids, so it is a bijection and loses nothing.
+//! A user who builds an image without being root owns the files outside, and root owns them in the
+//! image. The map exchanges two ids, so it is a bijection and loses nothing.
 
 /// An exchange of two numbers; the others stay as they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IdMap {
-    /// What the other side calls 0.
+    /// The other side's number for 0.
     root: u32,
 }
 
@@ -20,7 +20,7 @@ pub struct Owners {
 }
 
 impl IdMap {
-    /// Root in the image is `id` for programs, and the reverse. 0 changes nothing.
+    /// Exchanges root in the image and `id` for programs. 0 changes nothing.
     pub fn root_as(id: u32) -> Self {
         Self { root: id }
     }

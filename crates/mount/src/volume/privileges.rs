@@ -12,7 +12,7 @@ use rustix::io::Errno;
 
 use super::Volume;
 use super::caller::{is_member, is_privileged};
-use super::nodes::{Capability, Entry, number};
+use super::nodes::{Capability, NodeEntry, number};
 use extant_fuse::operations::{Caller, Privileges, Result};
 
 const SETUID: u16 = 0o4000;
@@ -23,7 +23,7 @@ impl Volume {
     /// Before data changes.
     pub(super) fn before_change(
         &self,
-        entry: &Entry,
+        entry: &NodeEntry,
         caller: Caller,
         privileges: Privileges,
     ) -> Result<()> {
@@ -33,8 +33,8 @@ impl Volume {
         }
     }
 
-    /// Before data changes, where the kernel does not say what the caller may.
-    pub(super) fn before_change_by(&self, entry: &Entry, caller: Caller) -> Result<()> {
+    /// Before data changes by an operation for which the kernel does not report privileges.
+    pub(super) fn before_change_by(&self, entry: &NodeEntry, caller: Caller) -> Result<()> {
         let privileges = if is_privileged(caller) {
             Privileges::Keep
         } else {
@@ -43,37 +43,37 @@ impl Volume {
         self.before_change(entry, caller, privileges)
     }
 
-    /// Takes all of them away.
-    pub(super) fn drop_privileges(&self, entry: &Entry, caller: Caller) -> Result<()> {
+    /// Drops all of them.
+    pub(super) fn drop_privileges(&self, entry: &NodeEntry, caller: Caller) -> Result<()> {
         let node = entry.node();
         let before = node.attributes().permissions;
         // As for every write of an unprivileged user.
         if before & (SETUID | SETGID) == 0 {
             return self.drop_capability(entry);
         }
-        self.told(node.drop_privileges())?;
+        self.reply_errno(node.drop_privileges())?;
         entry.note_capability(Capability::None);
         let now = node.attributes();
-        // Left where the group may not execute the file; but it goes if the caller is not of the
+        // The bit remains if the group may not execute the file, unless the caller is not in the
         // group.
         let has_setgid = now.permissions & SETGID != 0 && now.file_type == FileType::Regular;
         if has_setgid
             && !is_privileged(caller)
             && !is_member(caller, self.options.owners.groups.other(now.gid))
         {
-            self.told(node.set_attributes(&AttributeChange {
+            self.reply_errno(node.set_attributes(&AttributeChange {
                 permissions: Some(now.permissions & !SETGID),
                 ..AttributeChange::default()
             }))?;
         }
         if node.attributes().permissions != before {
-            // It believes the old mode otherwise: answers to most requests do not carry a new one.
+            // Most replies carry no mode, so the kernel must be notified.
             self.attributes_changed(number(node))?;
         }
         Ok(())
     }
 
-    fn drop_capability(&self, entry: &Entry) -> Result<()> {
+    fn drop_capability(&self, entry: &NodeEntry) -> Result<()> {
         let known = match entry.capability() {
             Capability::Unknown => match entry.node().xattr(CAPABILITY) {
                 Ok(_) => Capability::Some,
@@ -82,7 +82,7 @@ impl Volume {
             known => known,
         };
         if known == Capability::Some {
-            match self.told(entry.node().remove_xattr(CAPABILITY)) {
+            match self.reply_errno(entry.node().remove_xattr(CAPABILITY)) {
                 Ok(()) | Err(Errno::NODATA) => {}
                 Err(error) => return Err(error),
             }

@@ -44,10 +44,10 @@ impl Volume {
         }
         if shutdown == Shutdown::Default {
             for node in self.nodes.with_writers() {
-                self.empty_cache(node, 0, None)?;
+                self.flush_cache(node, 0, None)?;
             }
         }
-        self.told(self.filesystem.cut(shutdown))?;
+        self.reply_errno(self.filesystem.cut(shutdown))?;
         self.shut_down.store(true, Ordering::Release);
         Ok(flags)
     }

@@ -1,8 +1,7 @@
 //! The space of files: `fallocate`, data and holes.
 //!
 //! Unwritten extents count as holes. Data that the kernel has not written back yet is unknown here,
-//! and a copy must not skip it as a hole: so the kernel is made to write it back before it gets an
-//! answer.
+//! and a copy must not skip it as a hole: so the kernel is made to write it back before the reply.
 
 use std::ops::ControlFlow;
 
@@ -10,7 +9,7 @@ use extant_space::{ByteRange, Extent, ExtentState, FallocateMode, SpaceFile};
 use rustix::io::Errno;
 
 use super::Volume;
-use super::nodes::Entry;
+use super::nodes::NodeEntry;
 use crate::ioctl;
 use extant_fuse::operations::{Caller, Fallocate, NodeId, Request, Result, Seek};
 
@@ -25,8 +24,8 @@ impl Volume {
         let mode = ioctl::fallocate_mode(fallocate.mode.bits()).ok_or(Errno::OPNOTSUPP)?;
         let range = range_of(fallocate.offset, fallocate.length)?;
         // The kernel has written back the range, but the file may be longer than is known here.
-        if mode == FallocateMode::PunchHole && known.may_be_ahead() {
-            self.empty_cache(node, 0, None)?;
+        if mode == FallocateMode::PunchHole && known.may_be_dirty() {
+            self.flush_cache(node, 0, None)?;
         }
         self.fallocate_range(request.caller, &known, mode, range)
     }
@@ -34,7 +33,7 @@ impl Volume {
     pub(super) fn fallocate_range(
         &self,
         caller: Caller,
-        known: &Entry,
+        known: &NodeEntry,
         mode: FallocateMode,
         range: ByteRange,
     ) -> Result<()> {
@@ -43,18 +42,18 @@ impl Volume {
         if mode == FallocateMode::PunchHole {
             return self.punch(known, range);
         }
-        self.told(file.fallocate(mode, range))
+        self.reply_errno(file.fallocate(mode, range))
     }
 
-    /// As in the kernel's ext4, space that was kept behind the end of a file stays: a cut gives it
-    /// back.
-    fn punch(&self, known: &Entry, range: ByteRange) -> Result<()> {
+    /// As in the kernel's ext4, space allocated after the end of a file remains; a truncation frees
+    /// it.
+    fn punch(&self, known: &NodeEntry, range: ByteRange) -> Result<()> {
         let file = known.file()?;
-        let size = self.told(file.size())?;
+        let size = self.reply_errno(file.size())?;
         let block = u64::from(self.filesystem.block_bytes());
         let inside = ByteRange::new(0, size.next_multiple_of(block));
         match range.intersection(inside) {
-            Some(range) => self.told(file.fallocate(FallocateMode::PunchHole, range)),
+            Some(range) => self.reply_errno(file.fallocate(FallocateMode::PunchHole, range)),
             None => Ok(()),
         }
     }
@@ -62,10 +61,10 @@ impl Volume {
     pub(super) fn seek_from(&self, node: NodeId, offset: u64, what: Seek) -> Result<u64> {
         let known = self.nodes.get(node)?;
         let file = known.file()?;
-        if known.may_be_ahead() {
-            self.empty_cache(node, 0, None)?;
+        if known.may_be_dirty() {
+            self.flush_cache(node, 0, None)?;
         }
-        let size = self.told(file.size())?;
+        let size = self.reply_errno(file.size())?;
         if offset >= size {
             return Err(Errno::NXIO);
         }
@@ -80,7 +79,7 @@ impl Volume {
             }
         };
         let range = ByteRange::new(offset, size);
-        self.told(file.for_each_extent(range, &mut visit))?;
+        self.reply_errno(file.for_each_extent(range, &mut visit))?;
         match (found, what) {
             (Some(at), _) => Ok(at),
             (None, Seek::Hole) => Ok(size),
@@ -89,7 +88,7 @@ impl Volume {
     }
 }
 
-/// A range that comes from outside.
+/// An untrusted range.
 pub(super) fn range_of(offset: u64, length: u64) -> Result<ByteRange> {
     if length == 0 || offset > i64::MAX as u64 || length > i64::MAX as u64 {
         return Err(Errno::INVAL);

@@ -32,7 +32,7 @@ impl Volume {
         }
         let wanted = ByteRange::new(range.start, range.start.saturating_add(range.length));
         let least = range.run_length_min;
-        range.length = self.told(self.filesystem.trim(wanted, least, request.cancel))?;
+        range.length = self.reply_errno(self.filesystem.trim(wanted, least, request.cancel))?;
         Ok(())
     }
 }

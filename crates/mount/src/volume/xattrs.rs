@@ -1,7 +1,7 @@
 //! Extended attributes.
 //!
-//! The kernel checks who may see and change which; here are the names that ext4 has, and what only
-//! it can know: that a list of names shows `trusted.` to root alone.
+//! The kernel checks permissions. This module checks the names that ext4 supports, and lists
+//! `trusted.` for root alone.
 
 use extant_ext4::{AttributeChange, FileType, XattrMode};
 use rustix::fs::XattrFlags;
@@ -22,7 +22,7 @@ impl Volume {
     pub(super) fn xattr_value(&self, node: NodeId, name: &[u8], value: &mut Vec<u8>) -> Result<()> {
         check_name(name)?;
         let known = self.nodes.get(node)?;
-        *value = self.told(known.node().xattr(name))?;
+        *value = self.reply_errno(known.node().xattr(name))?;
         if is_list(name) {
             self.options.owners.exchange_in_list(value);
         }
@@ -36,7 +36,7 @@ impl Volume {
         visit: &mut dyn FnMut(&[u8]),
     ) -> Result<()> {
         let known = self.nodes.get(node)?;
-        let names = self.told(known.node().xattr_names())?;
+        let names = self.reply_errno(known.node().xattr_names())?;
         let is_shown = |name: &[u8]| {
             check_name(name).is_ok()
                 && (is_privileged(request.caller) || !name.starts_with(b"trusted."))
@@ -78,11 +78,11 @@ impl Volume {
         if name == CAPABILITY {
             known.note_capability(Capability::Some);
         }
-        self.told(known.node().set_xattr(name, given, mode))?;
+        self.reply_errno(known.node().set_xattr(name, given, mode))?;
         if name == ACCESS_LIST && privileges == Privileges::Drop {
             let permissions = known.node().attributes().permissions;
             if permissions & SETGID != 0 {
-                self.told(known.node().set_attributes(&AttributeChange {
+                self.reply_errno(known.node().set_attributes(&AttributeChange {
                     permissions: Some(permissions & !SETGID),
                     ..AttributeChange::default()
                 }))?;
@@ -94,8 +94,8 @@ impl Volume {
     pub(super) fn remove_xattr_value(&self, node: NodeId, name: &[u8]) -> Result<()> {
         check_name(name)?;
         let known = self.nodes.get(node)?;
-        match self.told(known.node().remove_xattr(name)) {
-            // As with chmod, what counts is that there is none.
+        match self.reply_errno(known.node().remove_xattr(name)) {
+            // As for chmod, the absence of the list is a success.
             Err(Errno::NODATA) if is_list(name) => Ok(()),
             removed => removed,
         }
@@ -106,7 +106,7 @@ fn is_list(name: &[u8]) -> bool {
     name == ACCESS_LIST || name == DEFAULT_LIST
 }
 
-/// Refuses names that ext4 has no place for.
+/// Rejects names that ext4 does not support.
 fn check_name(name: &[u8]) -> Result<()> {
     if is_list(name) {
         return Ok(());

@@ -2,7 +2,7 @@
 
 use extant_fuse::Operations;
 use extant_fuse::operations::{
-    Copy, Handle, OpenedFlags, Place, Privileges, SyncScope, Write, WriteOrigin,
+    Copy, FilePosition, Handle, OpenedFlags, Privileges, SyncScope, Write, WriteOrigin,
 };
 use extant_mount::volume::{NameDurability, VolumeOptions};
 use extant_testkit::require;
@@ -188,7 +188,7 @@ fn copy_stops_at_the_end_of_the_source() {
     let (to, _) = kernel.create(ROOT, "to", 0o644).unwrap();
     let data: Vec<u8> = (0..3 << 20).map(|at| (at / 7) as u8).collect();
     kernel.write(from.node, 0, &data).unwrap();
-    let place = |node, offset| Place {
+    let place = |node, offset| FilePosition {
         node,
         handle: Handle(1),
         offset,

@@ -1,4 +1,4 @@
-//! A file system that writes down what it is asked, and has one answer for everything.
+//! A file system that records its calls, and returns the same result for all.
 
 use std::sync::Mutex;
 
