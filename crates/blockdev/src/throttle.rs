@@ -8,17 +8,14 @@
 //! Bytes are charged for reads and writes, operations for everything but flushes, which are free:
 //! they carry no data of their own, and delaying one delays all who wait for it.
 
-mod bucket;
-
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use extant_space::{ByteRange, Extent, Result};
+use extant_space::{ByteRange, Extent, Result, TokenBucket};
 
 use crate::{Device, Geometry, Operation, RangeStatus, Request};
-use bucket::Bucket;
 
 /// The limits of a throttled device.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,11 +42,17 @@ impl Default for ThrottleOptions {
     }
 }
 
+/// Tokens that arrive at a rate.
+struct Limit {
+    rate: NonZeroU64,
+    bucket: TokenBucket,
+}
+
 /// A device that passes requests on at a limited rate.
 pub struct Throttle<D> {
     inner: D,
-    bytes: Option<Bucket>,
-    operations: Option<Bucket>,
+    bytes: Option<Limit>,
+    operations: Option<Limit>,
     latency: Duration,
     started: Instant,
 }
@@ -57,7 +60,12 @@ pub struct Throttle<D> {
 impl<D: Device> Throttle<D> {
     /// Limits what passes to `inner`. The buckets are full at first.
     pub fn new(inner: D, options: &ThrottleOptions) -> Self {
-        let bucket = |rate: Option<NonZeroU64>| rate.map(|rate| Bucket::new(rate, options.burst));
+        let bucket = |rate: Option<NonZeroU64>| {
+            rate.map(|rate| Limit {
+                rate,
+                bucket: TokenBucket::full(options.burst),
+            })
+        };
         Self {
             inner,
             bytes: bucket(options.bytes_per_second),
@@ -83,8 +91,8 @@ impl<D: Device> Throttle<D> {
                 bytes += length.map_or(0, |(_, length)| length);
             }
         }
-        let wait = |bucket: &Option<Bucket>, tokens| match bucket {
-            Some(bucket) => bucket.take(tokens, now),
+        let wait = |limit: &Option<Limit>, tokens| match limit {
+            Some(limit) => limit.bucket.take(tokens, limit.rate, now),
             None => Duration::ZERO,
         };
         let wait = wait(&self.bytes, bytes).max(wait(&self.operations, operations));

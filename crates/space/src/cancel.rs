@@ -7,8 +7,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::{Error, ErrorKind, Result};
+
+/// Longest time between two looks at the flag in [`CancelToken::sleep`].
+const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A request to stop, shared between the waiting and the working thread.
 ///
@@ -43,6 +48,22 @@ impl CancelToken {
             Err(Error::new(ErrorKind::Cancelled))
         } else {
             Ok(())
+        }
+    }
+
+    /// Sleeps for `duration`, or until it is cancelled.
+    ///
+    /// # Errors
+    /// As [`check`](Self::check).
+    pub fn sleep(&self, duration: Duration) -> Result<()> {
+        let started = Instant::now();
+        loop {
+            self.check()?;
+            let rest = duration.saturating_sub(started.elapsed());
+            if rest.is_zero() {
+                return Ok(());
+            }
+            thread::sleep(rest.min(CHECK_INTERVAL));
         }
     }
 }

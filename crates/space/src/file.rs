@@ -1,8 +1,12 @@
 //! The trait that joins host files and files inside images.
 
+use std::fs::File;
 use std::ops::ControlFlow;
 
-use crate::{ByteRange, Extent, FallocateMode, Result};
+use crate::{ByteRange, Extent, ExtentState, FallocateMode, Result};
+
+/// Extents that [`SpaceFile::walk_extents`] reads before it visits them.
+const WALK_EXTENTS: usize = 1024;
 
 /// What must be durable after a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -13,9 +17,33 @@ pub enum SyncMode {
     All,
 }
 
+/// What the extent map of a file shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MapDetail {
+    /// Holes, unwritten and written space.
+    States,
+    /// Holes and data: unwritten space may appear as data.
+    HolesAndData,
+    /// Pages in memory: those written are data, all others are holes.
+    Pages,
+}
+
+/// The kernel's view of a file of the host, for I/O that bypasses [`SpaceFile`].
+#[derive(Clone, Copy, Debug)]
+pub struct HostIo<'f> {
+    /// The open file.
+    pub file: &'f File,
+    /// Size of a block of the file system, bytes.
+    pub block_bytes: u64,
+    /// Number (`st_dev`) of the block device below, where there is one.
+    pub device: Option<u64>,
+}
+
 /// A file whose space can be seen and managed.
 ///
-/// All methods take `&self` and may be called from several threads.
+/// All methods take `&self` and may be called from several threads. The provided methods describe
+/// a file inside a file system of this process, whose map is exact and whose written space stays
+/// in place; files of the host override them.
 pub trait SpaceFile: Send + Sync {
     /// Size in bytes.
     fn size(&self) -> Result<u64>;
@@ -53,5 +81,79 @@ pub trait SpaceFile: Send + Sync {
             ControlFlow::Continue(())
         })?;
         Ok(extents)
+    }
+
+    /// Visits the extents of `range` in order, holes included, until `visit` breaks. Unlike in
+    /// [`for_each_extent`](Self::for_each_extent), `visit` may use the file: the map is read in
+    /// parts, so it shows changes that were made meanwhile.
+    fn walk_extents(
+        &self,
+        range: ByteRange,
+        visit: &mut dyn FnMut(Extent) -> Result<ControlFlow<()>>,
+    ) -> Result<()> {
+        let mut at = range.start();
+        loop {
+            let mut part: Vec<Extent> = Vec::new();
+            self.for_each_extent(ByteRange::new(at, range.end()), &mut |extent| {
+                part.push(extent);
+                if part.len() < WALK_EXTENTS {
+                    ControlFlow::Continue(())
+                } else {
+                    ControlFlow::Break(())
+                }
+            })?;
+            let is_last = part.len() < WALK_EXTENTS;
+            for extent in part {
+                at = extent.logical.end();
+                if let Some(extent) = extent.clip(range)
+                    && visit(extent)?.is_break()
+                {
+                    return Ok(());
+                }
+            }
+            if is_last || at >= range.end() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// What the extent map shows.
+    fn map_detail(&self) -> Result<MapDetail> {
+        Ok(MapDetail::States)
+    }
+
+    /// Bytes of space that the file has.
+    fn allocated_bytes(&self) -> Result<u64> {
+        let mut bytes = 0;
+        self.for_each_extent(ByteRange::new(0, self.size()?), &mut |extent| {
+            if extent.state != ExtentState::Hole {
+                bytes += extent.logical.len();
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(bytes)
+    }
+
+    /// Bytes that the file system has free for this user; `None` where it does not count them.
+    fn available_bytes(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
+    /// Fails with [`ErrorKind::CopyOnWrite`](crate::ErrorKind::CopyOnWrite) where an overwrite of
+    /// written space allocates.
+    fn check_written_stays(&self) -> Result<()> {
+        Ok(())
+    }
+
+    /// Makes written data durable, as [`sync`](Self::sync). While it waits for the device, `check`
+    /// is called every 20 ms, and its error ends the wait.
+    fn sync_checked(&self, check: &dyn Fn() -> Result<()>) -> Result<()> {
+        check()?;
+        self.sync(SyncMode::All)
+    }
+
+    /// The kernel's view; `None` for a file that is not the kernel's.
+    fn host_io(&self) -> Option<HostIo<'_>> {
+        None
     }
 }

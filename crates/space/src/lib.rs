@@ -12,7 +12,7 @@
 //! 1. `fallocate`, `range`, `remedy`, `size`: values without errors of their own
 //! 2. `error`, `extent`: values that name ranges and sizes
 //! 3. `cancel`, `file`, `preallocation`, `summary`: what fails, and what is made of extents
-//! 4. `progress`: reports and cancellation of long work
+//! 4. `progress`, `rate`: reports, cancellation and pacing of long work
 
 #![forbid(unsafe_code)]
 
@@ -24,6 +24,7 @@ mod file;
 mod preallocation;
 mod progress;
 mod range;
+mod rate;
 mod remedy;
 mod size;
 mod summary;
@@ -32,10 +33,11 @@ pub use cancel::CancelToken;
 pub use error::{Error, ErrorKind, Result};
 pub use extent::{Extent, ExtentFlags, ExtentState};
 pub use fallocate::FallocateMode;
-pub use file::{SpaceFile, SyncMode};
+pub use file::{HostIo, MapDetail, SpaceFile, SyncMode};
 pub use preallocation::Preallocation;
 pub use progress::{Control, Phase, Progress, ProgressSink, Silent};
 pub use range::ByteRange;
+pub use rate::{RateLimiter, SharedRate, TokenBucket};
 pub use remedy::Remedy;
 pub use size::{ByteSize, ParseSizeError};
 pub use summary::MapSummary;

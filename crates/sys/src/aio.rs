@@ -22,7 +22,7 @@ use rustix::io::retry_on_intr;
 use smallvec::SmallVec;
 
 use crate::call::{Call, Memory, PARTS_MAX};
-use crate::ring::CallQueue;
+use crate::queue::CallQueue;
 
 // IOCB_CMD_PREAD, _PWRITE, _PREADV and _PWRITEV of linux/aio_abi.h.
 const READ: u16 = 0;

@@ -3,7 +3,7 @@
 use std::io::{self, IoSlice, IoSliceMut};
 
 use crate::call::{Call, Durability, Memory};
-use crate::ring::CallQueue;
+use crate::queue::CallQueue;
 
 pub fn read(into: &mut [u8], offset: u64) -> Call<'_> {
     let parts = [IoSliceMut::new(into)].into_iter().collect();

@@ -13,8 +13,10 @@
 //! | [`loop_device`] | which loop device has a file as its backing file |
 //! | [`mounted`] | ioctls of a mount of Extant |
 //! | [`mounts`] | the kernel's tables of mounts |
+//! | [`queue`] | queues of calls, and threads that make them |
 //! | [`range_lock`] | open file description locks (OFD), as QEMU uses them |
 //! | [`ring`] | many calls at a time through io_uring |
+//! | [`write_out`] | write-out of cached data |
 //!
 //! There is no policy here: the crates above decide which call is made, and handle its errors.
 //! Errors are those of the kernel, as [`std::io::Error`].
@@ -33,5 +35,7 @@ pub mod inherited;
 pub mod loop_device;
 pub mod mounted;
 pub mod mounts;
+pub mod queue;
 pub mod range_lock;
 pub mod ring;
+pub mod write_out;

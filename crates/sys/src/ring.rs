@@ -1,6 +1,6 @@
 //! Many calls at a time through io_uring.
 //!
-//! Model: a [`Ring`] runs a [`CallQueue`] to its end. It holds each [`Call`] in a fixed slot, with
+//! Model: a [`Ring`] runs a [`CallQueue`](crate::queue::CallQueue) to its end. It holds each [`Call`] in a fixed slot, with
 //! all the memory that the kernel uses, and gives it back with its result.
 //!
 //! Safety invariants:
@@ -12,12 +12,14 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
 
-use io_uring::types::{Fd, FsyncFlags};
+use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, Probe, opcode, squeue};
 
 use crate::call::{Call, Memory, PARTS_MAX};
+use crate::queue::{CallQueue, run_plain};
 
 // IORING_ENTER_GETEVENTS of linux/io_uring.h.
 const ENTER_GETEVENTS: u32 = 1;
@@ -25,30 +27,6 @@ const ENTER_GETEVENTS: u32 = 1;
 const BLOCK_URING_CMD_DISCARD: u32 = 0x1200;
 /// The most that the kernel reads or writes in one call.
 const BYTES_MAX: usize = 0x7fff_f000;
-
-/// Calls to be made, and what becomes of them.
-pub trait CallQueue<'a> {
-    /// The next call, with a tag to know it again; `None` while there is none to be started.
-    fn next(&mut self) -> Option<(usize, Call<'a>)>;
-
-    /// A call has ended. Afterwards there may be a next one again.
-    fn ended(&mut self, tag: usize, call: Call<'a>, result: io::Result<usize>);
-
-    /// Becomes readable when there may be a next call though none has ended. `None`: only the end
-    /// of a call brings more. [`Aio`](crate::aio::Aio) waits for it as well while calls are in
-    /// flight; others ask again when a call has ended.
-    fn input(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-}
-
-/// Runs `queue` by plain calls, one after the other.
-pub fn run_plain<'a>(file: &File, queue: &mut (impl CallQueue<'a> + ?Sized)) {
-    while let Some((tag, mut call)) = queue.next() {
-        let result = call.execute(file);
-        queue.ended(tag, call, result);
-    }
-}
 
 /// An io_uring for a number of calls at a time.
 pub struct Ring {
@@ -97,6 +75,12 @@ impl Ring {
         })
     }
 
+    /// Whether the kernel can wait with a timeout (since 5.11), which
+    /// [`CallQueue::recheck_interval`] needs.
+    pub fn has_timeouts(&self) -> bool {
+        self.ring.params().is_feature_ext_arg()
+    }
+
     /// Runs `queue` until nothing is in flight and there is no next call. Returns the ring, unless
     /// it failed.
     pub fn run<'a>(mut self, file: &File, queue: &mut dyn CallQueue<'a>) -> Option<Self> {
@@ -116,7 +100,7 @@ impl Ring {
             if flights.in_flight == 0 {
                 break;
             }
-            if flights.submit_and_wait().is_err() {
+            if flights.submit_and_wait(queue.recheck_interval()).is_err() {
                 flights.abandon(queue);
                 run_plain(file, queue);
                 return None;
@@ -189,13 +173,23 @@ impl<'r, 'a> Flights<'r, 'a> {
         self.in_flight += 1;
     }
 
-    /// Submits, and waits for at least one call to end.
-    fn submit_and_wait(&mut self) -> io::Result<()> {
+    /// Submits, and waits until a call has ended, or until `timeout`.
+    fn submit_and_wait(&mut self, timeout: Option<Duration>) -> io::Result<()> {
+        let timeout = timeout.filter(|_| self.ring.params().is_feature_ext_arg());
+        let timeout = timeout.map(Timespec::from);
         loop {
-            let Err(error) = self.ring.submit_and_wait(1) else {
+            let submitted = match &timeout {
+                None => self.ring.submit_and_wait(1),
+                Some(timeout) => {
+                    let args = SubmitArgs::new().timespec(timeout);
+                    self.ring.submitter().submit_with_args(1, &args)
+                }
+            };
+            let Err(error) = submitted else {
                 return Ok(());
             };
             match error.raw_os_error() {
+                Some(libc::ETIME) => return Ok(()),
                 Some(libc::EINTR) => {}
                 // Out of memory for requests, or too many results: better once one has ended.
                 Some(libc::EAGAIN | libc::EBUSY) if self.in_kernel() > 0 => return self.wait(),

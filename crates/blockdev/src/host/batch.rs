@@ -17,7 +17,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 
 use extant_space::{ByteRange, Error, Result};
 use extant_sys::call::{Call, ReadParts, WriteParts};
-use extant_sys::ring::CallQueue;
+use extant_sys::queue::CallQueue;
 
 use super::HostDevice;
 use super::limits::TRANSFER;

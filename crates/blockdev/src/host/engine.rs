@@ -10,13 +10,12 @@
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
-use std::thread;
+use std::sync::{Mutex, PoisonError};
 
 use extant_space::{Error, ErrorKind, Result};
 use extant_sys::aio::Aio;
-use extant_sys::call::Call;
-use extant_sys::ring::{CallQueue, Ring, run_plain};
+use extant_sys::queue::{CallQueue, run_plain, run_threads};
+use extant_sys::ring::Ring;
 
 use super::batch::Batch;
 use super::options::HostEngine;
@@ -25,7 +24,7 @@ use super::options::HostEngine;
 const MADE_MAX: usize = 16;
 /// Transfers of a stream in flight.
 const STREAM_DEPTH: u32 = 128;
-/// Threads that make the plain calls of one batch, the caller's among them.
+/// Threads that make the plain calls of one batch.
 const THREADS_MAX: usize = 8;
 
 pub(super) enum Engine {
@@ -65,8 +64,10 @@ impl Engine {
         if batch.is_single_call() {
             return run_plain(file, batch);
         }
+        let calls = batch.calls_at_most();
+        let threads = |depth: u32| THREADS_MAX.min(depth as usize).min(calls);
         match self {
-            Self::Plain { depth } => run_threads(file, batch, *depth),
+            Self::Plain { depth } => run_threads(file, batch, threads(*depth)),
             Self::Uring {
                 rings,
                 contexts,
@@ -81,7 +82,7 @@ impl Engine {
                 } else if let Some(ring) = rings.take(|| Ring::new(*depth)) {
                     rings.put(ring.run(file, batch));
                 } else {
-                    run_threads(file, batch, *depth);
+                    run_threads(file, batch, threads(*depth));
                 }
             }
         }
@@ -142,65 +143,6 @@ impl<T> Pool<T> {
             None => {
                 self.made.fetch_sub(1, Ordering::Relaxed);
             }
-        }
-    }
-}
-
-/// Runs `batch` by plain calls from up to `depth` threads.
-fn run_threads(file: &File, batch: &mut Batch<'_>, depth: u32) {
-    let threads = THREADS_MAX.min(depth as usize).min(batch.calls_at_most());
-    if threads <= 1 {
-        return run_plain(file, batch);
-    }
-    let shared = Shared {
-        batch: Mutex::new((batch, 0)),
-        changed: Condvar::new(),
-    };
-    thread::scope(|scope| {
-        for _ in 1..threads {
-            // Without another thread the work takes longer, and is done all the same.
-            let _ = thread::Builder::new().spawn_scoped(scope, || shared.help(file));
-        }
-        shared.help(file);
-    });
-}
-
-/// A batch that several threads work on, and how many calls they make just now.
-struct Shared<'b, 's> {
-    batch: Mutex<(&'b mut Batch<'s>, usize)>,
-    /// A call has ended: there may be a next one, or the batch is done.
-    changed: Condvar,
-}
-
-impl<'s> Shared<'_, 's> {
-    fn help(&self, file: &File) {
-        while let Some((tag, mut call)) = self.next() {
-            let result = call.execute(file);
-            let mut guard = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
-            let (batch, running) = &mut *guard;
-            *running -= 1;
-            // First, so that no thread waits for ever for one that panics.
-            self.changed.notify_all();
-            batch.ended(tag, call, result);
-        }
-    }
-
-    /// Waits for a call to make; `None` when the batch is done.
-    fn next(&self) -> Option<(usize, Call<'s>)> {
-        let mut guard = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            let (batch, running) = &mut *guard;
-            if let Some(next) = batch.next() {
-                *running += 1;
-                return Some(next);
-            }
-            if *running == 0 {
-                return None;
-            }
-            guard = self
-                .changed
-                .wait(guard)
-                .unwrap_or_else(PoisonError::into_inner);
         }
     }
 }

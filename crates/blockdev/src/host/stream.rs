@@ -5,7 +5,7 @@ use std::os::fd::BorrowedFd;
 
 use extant_space::{ByteRange, Result};
 use extant_sys::call::{Call, Durability, Memory};
-use extant_sys::ring::CallQueue;
+use extant_sys::queue::CallQueue;
 
 use super::HostDevice;
 use super::batch::is_interrupted;

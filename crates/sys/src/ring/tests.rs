@@ -39,6 +39,47 @@ fn calls_are_in_flight_together() {
     assert_eq!(&byte, b"x");
 }
 
+/// A read, and the write that it waits for, which the queue has when it is asked for the fourth time.
+struct LateWrite<'a> {
+    read: Option<Call<'a>>,
+    asked: u32,
+    ended: u32,
+}
+
+impl<'a> CallQueue<'a> for LateWrite<'a> {
+    fn next(&mut self) -> Option<(usize, Call<'a>)> {
+        self.asked += 1;
+        match self.asked {
+            1 => self.read.take().map(|call| (0, call)),
+            4 => Some((1, write(b"x", 0))),
+            _ => None,
+        }
+    }
+
+    fn ended(&mut self, _: usize, _: Call<'a>, result: io::Result<usize>) {
+        assert_eq!(result.unwrap(), 1);
+        self.ended += 1;
+    }
+
+    fn recheck_interval(&self) -> Option<Duration> {
+        Some(Duration::from_millis(1))
+    }
+}
+
+#[test]
+fn queue_is_asked_again_while_a_call_is_in_flight() {
+    let has_timeouts = Ring::new(1).is_ok_and(|ring| ring.has_timeouts());
+    require!(Requirement::new("io_uring of Linux 5.11", has_timeouts));
+    let mut byte = [0];
+    let mut queue = LateWrite {
+        read: Some(read(&mut byte, 0)),
+        asked: 0,
+        ended: 0,
+    };
+    Ring::new(2).unwrap().run(&fifo(), &mut queue).unwrap();
+    assert_eq!(queue.ended, 2);
+}
+
 #[test]
 fn ring_is_filled_and_never_holds_more_than_its_depth() {
     require!(uring());
@@ -111,7 +152,7 @@ fn calls_that_the_kernel_never_took_are_made_when_a_ring_is_abandoned() {
     let mut ring = Ring::new(4).unwrap();
     let mut flights = Flights::new(&mut ring, &file);
     flights.start(0, write(b"a", 0));
-    flights.submit_and_wait().unwrap();
+    flights.submit_and_wait(None).unwrap();
     flights.start(1, write(b"b", 1));
     flights.start(2, write(b"c", 2));
     assert_eq!(flights.in_kernel(), 1);
