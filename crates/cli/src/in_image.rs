@@ -1,23 +1,18 @@
 //! Allocation commands for a file inside a file-system image (`--in IMAGE`): create, materialize,
 //! fallocate, and copies of disk images (`--into IMAGE`).
 //!
-//! Space is made by `extant_image::Pieces`.
-//!
 //! A new file has no name until it is complete. A failure before that leaves nothing: the next
 //! opening of the image frees files without a name.
 
-mod convert;
 mod fallocate;
 mod new_file;
 
 use std::path::PathBuf;
 
 use clap::Args;
-use extant_space::{ByteSize, Error, ErrorKind, Result};
 
-use crate::fs_image::{AssignMode, Image};
+use crate::fs_image::AssignMode;
 
-pub use convert::convert;
 pub use fallocate::{Opened, Purpose, open};
 pub use new_file::NewFile;
 
@@ -31,19 +26,4 @@ pub struct InImageArgs {
     /// With --in: whether new space gets its place on the device below at once
     #[arg(long, value_name = "WHEN", default_value = "try", requires = "image")]
     pub assign: AssignMode,
-}
-
-/// Refuses what cannot fit, before anything is changed.
-pub fn check_space(image: &Image, wanted: u64) -> Result<()> {
-    let found = image.filesystem().statistics();
-    let available = found.free_blocks * u64::from(found.block_bytes);
-    if wanted <= available {
-        return Ok(());
-    }
-    Err(Error::new(ErrorKind::NoSpace).detail(format!(
-        "no space: {} wanted, {} available, {} missing",
-        ByteSize(wanted),
-        ByteSize(available),
-        ByteSize(wanted - available)
-    )))
 }

@@ -4,16 +4,15 @@
 //! record of progress: a run after a crash or a kill writes only the missing ranges. The file gets
 //! its name when it is complete, synced and verified.
 
-mod content;
-mod content_writer;
 mod replaced;
 
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant, SystemTime};
 
+use extant_provision::{ContentWriter, NewFile, Pace, Plan, Provisioner, Verified};
 use extant_space::{
-    ByteRange, ByteSize, Control, Error, ErrorKind, MapSummary, Preallocation, Remedy, Result,
-    SpaceFile,
+    ByteRange, ByteSize, Control, Error, ErrorKind, MapDetail, MapSummary, Preallocation, Remedy,
+    Result, SpaceFile,
 };
 use extant_sys::extents::MapSource;
 use rustix::fs::{IFlags, Mode};
@@ -22,15 +21,8 @@ use serde::Serialize;
 use crate::destination::{Destination, Durable, Existing};
 use crate::file::HostFile;
 use crate::filesystem::{FileSystem, FileSystemKind};
-use crate::pace::Pace;
 use crate::partial::Partial;
-use crate::plan::Plan;
-use crate::target::RangeTarget;
-use crate::verify::{self, Contents, Verified};
-use content::Content;
 use replaced::Replaced;
-
-pub use content_writer::{ContentOrder, ContentWriter};
 
 /// What is done on file systems that overwrite elsewhere.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -234,7 +226,7 @@ fn describe(partial: &Partial, options: &CreateOptions) -> Result<Vec<String>> {
     }
 }
 
-/// Makes the partial file what the options ask for, and holds it against them.
+/// Gives the partial file what the options ask for.
 fn make(
     partial: &Partial,
     filesystem: &FileSystem,
@@ -246,70 +238,59 @@ fn make(
     let file = partial.file();
     let mut notes = Vec::new();
     prepare_copy_on_write(file, filesystem, options, &mut notes)?;
-    let range = ByteRange::new(0, allocation_bytes);
-    let content = Content {
-        target: RangeTarget {
-            file,
-            filesystem,
-            range,
-            pace: &options.pace,
-            control,
-            lease: None,
-        },
+    let new = NewFile {
         size_bytes: options.size_bytes,
         preallocation: options.preallocation,
+        contents: filling,
+        before_contents: &|| partial.begin_filling(),
+        resumed_bytes: resumed_bytes(file)?,
     };
-    let early = filling.filter(|filling| filling.order == ContentOrder::BeforeZeros);
-    if early.is_some() {
-        partial.begin_filling()?;
-    }
-    let made = content.make(early)?;
-    let contents = match early {
-        None => Contents::Zeros,
-        Some(_) => Contents::Any,
-    };
-    let verify = || match options.preallocation {
-        Preallocation::Full => verify::written(&content.target, contents),
-        _ => verify::at_least(&content.target, options.preallocation.state()),
-    };
-    let mut verified = verify()?;
-    if let Some(filling) = filling.filter(|filling| filling.order == ContentOrder::AfterSpace) {
-        partial.begin_filling()?;
-        (filling.fill)(file, control)?;
-        verified = verify::at_least(&content.target, options.preallocation.state())?;
-    }
-    let size_bytes = file.size()?;
-    // A filling may need less than there was to be; space that was made stays.
-    let is_cut = early.is_some()
-        && options.preallocation == Preallocation::Off
-        && size_bytes < options.size_bytes;
-    if size_bytes != options.size_bytes && !is_cut {
-        return Err(Error::new(ErrorKind::NotKept).detail(format!(
-            "the file system shows {size_bytes} bytes instead of {}",
-            options.size_bytes
-        )));
-    }
+    let range = ByteRange::new(0, allocation_bytes);
+    let made = Provisioner::new(file, range, control)
+        .at_pace(&options.pace)
+        .provision_new(&new)?;
     if filesystem.kind == FileSystemKind::Network && allocation_bytes > 0 {
         notes.push(format!(
             "{}: the server decides where space is located and whether it stays",
             filesystem.name
         ));
     }
-    control.cancel.check()?;
     Ok(CreateReport {
         path: PathBuf::new(),
-        size_bytes,
+        size_bytes: made.size_bytes,
         allocation_bytes,
         preallocation: options.preallocation,
-        written_bytes: made.zeroed_bytes,
-        resumed_bytes: made.already_written_bytes,
-        plan: made.plan,
-        verified,
+        written_bytes: made.provisioned.zeroed_bytes,
+        resumed_bytes: made.provisioned.already_written_bytes,
+        plan: made.provisioned.plan,
+        verified: made.verified,
         map: summarize(file, filesystem)?,
         map_source: file.map_source(),
         notes,
         elapsed_seconds: 0.0,
     })
+}
+
+/// How many of the first bytes an earlier run has written, where the map does not show it. The size
+/// shows it until the machine restarts.
+fn resumed_bytes(file: &HostFile) -> Result<u64> {
+    if file.map_detail()? == MapDetail::HolesAndData && is_from_this_boot(file)? {
+        file.size()
+    } else {
+        Ok(0)
+    }
+}
+
+fn is_from_this_boot(file: &HostFile) -> Result<bool> {
+    let modified = file
+        .metadata()?
+        .modified()
+        .map_err(|source| file.error(source))?;
+    let up = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let up = Duration::new(up.tv_sec as u64, up.tv_nsec as u32);
+    Ok(SystemTime::now()
+        .checked_sub(up)
+        .is_some_and(|booted| modified > booted))
 }
 
 fn check_size(path: &Path, size_bytes: u64) -> Result<()> {

@@ -84,3 +84,33 @@ pub(crate) fn check_lease(file: &HostFile, lease: Option<&WriteLease<'_>>) -> Re
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+
+    use super::*;
+    use crate::file::Access;
+
+    #[test]
+    fn process_that_waits_to_open_the_file_ends_the_work() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("file");
+        File::create(&path).unwrap().set_len(8 << 20).unwrap();
+        let file = HostFile::open(&path, Access::ReadWrite).unwrap();
+        let filesystem = FileSystem::under(&file).unwrap();
+        let lease = take_lease(&file, &filesystem).unwrap();
+        check_lease(&file, Some(&lease)).unwrap();
+        // Waits in the kernel until the lease is released.
+        let opener = std::thread::spawn(move || File::open(path));
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !lease.is_contended() {
+            assert!(Instant::now() < deadline, "no process opened the file");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let error = check_lease(&file, Some(&lease)).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InUse);
+        drop(lease);
+        opener.join().unwrap().unwrap();
+    }
+}

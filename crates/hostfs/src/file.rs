@@ -2,21 +2,15 @@
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::ops::ControlFlow;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use extant_space::{
-    ByteRange, Error, ErrorKind, Extent, ExtentFlags, ExtentState, FallocateMode, Result,
-    SpaceFile, SyncMode,
-};
+use extant_space::{ByteRange, Error, ErrorKind, Result};
 use extant_sys::direct;
-use extant_sys::extents::{self, MapSource};
+use extant_sys::extents::MapSource;
 use extant_sys::mounted;
-use rustix::fs::{
-    AtFlags, CWD, FallocateFlags, IFlags, OFlags, SeekFrom, StatxAttributes, StatxFlags,
-};
+use rustix::fs::{AtFlags, CWD, FallocateFlags, IFlags, OFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
 /// What a file is opened for.
@@ -105,13 +99,8 @@ impl HostFile {
         self.map_source
     }
 
-    /// Bytes that the file system says the file takes on the device.
-    pub fn allocated_bytes(&self) -> Result<u64> {
-        Ok(self.metadata()?.blocks() * 512)
-    }
-
     /// Runs `fallocate(2)`. On our own mounts, modes that the kernel does not carry go another way.
-    fn fallocate_bits(&self, bits: u32, range: ByteRange) -> io::Result<()> {
+    pub(crate) fn fallocate_bits(&self, bits: u32, range: ByteRange) -> io::Result<()> {
         let flags = FallocateFlags::from_bits_retain(bits);
         match rustix::fs::fallocate(&self.file, flags, range.start(), range.len()) {
             Err(Errno::OPNOTSUPP) if self.map_source == MapSource::ExtantMount => {
@@ -127,9 +116,9 @@ impl HostFile {
             .map_err(|source| self.error(source).during("fallocate").in_range(range))
     }
 
-    /// Turns direct I/O on or off; `EINVAL` where the file system has none.
-    pub(crate) fn set_direct(&self, on: bool) -> rustix::io::Result<()> {
-        direct::set(&self.file, on)
+    /// It is a block device.
+    pub(crate) fn is_disk(&self) -> bool {
+        self.is_disk
     }
 
     /// The open file.
@@ -163,85 +152,6 @@ impl HostFile {
 impl AsFd for HostFile {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
-    }
-}
-
-impl SpaceFile for HostFile {
-    fn size(&self) -> Result<u64> {
-        if self.is_disk {
-            // `stat` reports no size for a block device. No code uses the offset of the descriptor.
-            return rustix::fs::seek(&self.file, SeekFrom::End(0))
-                .map_err(|errno| self.error(errno).during("size"));
-        }
-        Ok(self.metadata()?.len())
-    }
-
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        let mut filled = 0;
-        while filled < buffer.len() {
-            match self
-                .file
-                .read_at(&mut buffer[filled..], offset + filled as u64)
-            {
-                Ok(0) => break,
-                Ok(count) => filled += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    let range = ByteRange::at(offset, buffer.len() as u64).unwrap_or_default();
-                    return Err(self.error(error).during("read").in_range(range));
-                }
-            }
-        }
-        Ok(filled)
-    }
-
-    fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
-        self.file.write_all_at(buffer, offset).map_err(|source| {
-            let range = ByteRange::at(offset, buffer.len() as u64).unwrap_or_default();
-            self.error(source).during("write").in_range(range)
-        })
-    }
-
-    fn resize(&self, size_bytes: u64) -> Result<()> {
-        self.file
-            .set_len(size_bytes)
-            .map_err(|source| self.error(source).during("resize"))
-    }
-
-    fn fallocate(&self, mode: FallocateMode, range: ByteRange) -> Result<()> {
-        let bits =
-            mounted::fallocate_bits(mode).ok_or_else(|| Error::new(ErrorKind::Unsupported))?;
-        self.fallocate_bits(bits, range)
-            .map_err(|source| self.error(source).during(mode.name()).in_range(range))
-    }
-
-    fn for_each_extent(
-        &self,
-        range: ByteRange,
-        visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
-    ) -> Result<()> {
-        if self.is_disk {
-            // There is nothing that it would have to allocate.
-            if let Some(logical) = range.intersection(ByteRange::new(0, self.size()?)) {
-                let _ = visit(Extent {
-                    logical,
-                    physical: None,
-                    state: ExtentState::Written,
-                    flags: ExtentFlags::empty(),
-                });
-            }
-            return Ok(());
-        }
-        extents::for_each(&self.file, self.map_source, range, visit)
-            .map_err(|source| self.error(source).during("map").in_range(range))
-    }
-
-    fn sync(&self, mode: SyncMode) -> Result<()> {
-        match mode {
-            SyncMode::Data => self.file.sync_data(),
-            SyncMode::All => self.file.sync_all(),
-        }
-        .map_err(|source| self.error(source).during("sync"))
     }
 }
 

@@ -1,7 +1,7 @@
 //! Holes and unwritten parts of an existing file become written; its data stays.
 //!
-//! Order: exclude other writers, refuse what cannot stay in place, make the range
-//! written (`written.rs`), verify the result by the map.
+//! Order: exclude other writers, refuse what cannot stay in place, then the work of
+//! [`Provisioner::materialize`].
 //!
 //! What keeps data safe:
 //! - zeros go only where the map, read after a flush, says hole or unwritten;
@@ -11,36 +11,15 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::time::Instant;
 
-use extant_space::{
-    ByteRange, Control, Error, ErrorKind, FallocateMode, Remedy, Result, SpaceFile,
-};
+use extant_provision::{MaterializeReport, Pace, Provisioner, Shared};
+use extant_space::{ByteRange, Control, Error, ErrorKind, Remedy, Result, SpaceFile};
 use rustix::fs::IFlags;
-use serde::Serialize;
 
-use crate::exclusion::{Exclusion, take_lease};
+use crate::exclusion::{Exclusion, check_lease, take_lease};
 use crate::file::{Access, HostFile};
 use crate::filesystem::FileSystem;
-use crate::pace::Pace;
-use crate::plan::Plan;
-use crate::survey;
 use crate::swap;
-use crate::target::RangeTarget;
-use crate::verify::{self, Contents, Verified};
-
-/// Unshared in one request, which copies the data.
-const UNSHARE_BYTES: u64 = 64 << 20;
-
-/// What is done about parts shared with other files (reflinks).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Shared {
-    /// The file is refused: its next overwrite would allocate.
-    #[default]
-    Refuse,
-    /// The parts get space of their own (`FALLOC_FL_UNSHARE_RANGE`), data preserved.
-    Unshare,
-}
 
 /// Options of [`materialize`].
 #[derive(Clone, Debug, Default)]
@@ -53,25 +32,6 @@ pub struct MaterializeOptions {
     pub shared: Shared,
     /// How the disk is used.
     pub pace: Pace,
-}
-
-/// What [`materialize`] did.
-#[derive(Clone, Debug, Serialize)]
-pub struct MaterializeReport {
-    /// The bytes that are extant now.
-    pub range: ByteRange,
-    /// Bytes of it that were written before.
-    pub already_written_bytes: u64,
-    /// Bytes of zeros written, by the kernel or by us.
-    pub zeroed_bytes: u64,
-    /// Bytes that got space of their own.
-    pub unshared_bytes: u64,
-    /// The way taken; `None` when nothing was missing.
-    pub plan: Option<Plan>,
-    /// How the result was verified.
-    pub verified: Verified,
-    /// Time taken, seconds.
-    pub elapsed_seconds: f64,
 }
 
 /// Makes the holes and unwritten parts of `path` written.
@@ -97,7 +57,6 @@ pub fn materialize_file(
     options: &MaterializeOptions,
     control: Control<'_>,
 ) -> Result<MaterializeReport> {
-    let started = Instant::now();
     let path = file.path();
     let metadata = file.metadata()?;
     if !metadata.file_type().is_file() {
@@ -115,67 +74,15 @@ pub fn materialize_file(
         Exclusion::Lease => Some(take_lease(file, &filesystem)?),
         Exclusion::Shared => None,
     };
-    let size = file.size()?;
-    let whole = ByteRange::new(0, size);
-    let range = match options.range {
-        None => whole,
-        Some(range) => range.intersection(whole).unwrap_or_default(),
-    };
-    filesystem.check_written_stays(file).map_err(|error| {
+    file.check_written_stays().map_err(|error| {
         error
             .advice("NOCOW can be set on an empty file only")
             .remedy(Remedy::CreateWithoutCopyOnWrite)
     })?;
-    let target = RangeTarget {
-        file,
-        filesystem: &filesystem,
-        range,
-        pace: &options.pace,
-        control,
-        lease: lease.as_ref(),
-    };
-    let before = survey::survey(&target)?;
-    let unshared_bytes = match (before.shared_bytes, options.shared) {
-        (0, _) => 0,
-        (bytes, Shared::Unshare) => {
-            unshare(&target)?;
-            bytes
-        }
-        (bytes, Shared::Refuse) => {
-            return Err(Error::new(ErrorKind::CopyOnWrite)
-                .at(path)
-                .detail(format!(
-                    "{bytes} bytes are shared with other files (reflinks): their next overwrite would allocate"
-                ))
-                .remedy(Remedy::Unshare));
-        }
-    };
-    target.check_space(before.hole_bytes)?;
-    let made = target.make_written()?;
-    let verified = verify::written(&target, Contents::Any)?;
-    Ok(MaterializeReport {
-        range,
-        already_written_bytes: made.already_written_bytes,
-        zeroed_bytes: made.zeroed_bytes,
-        unshared_bytes,
-        plan: made.plan,
-        verified,
-        elapsed_seconds: started.elapsed().as_secs_f64(),
-    })
-}
-
-fn unshare(target: &RangeTarget<'_>) -> Result<()> {
-    for piece in target.range.chunks(UNSHARE_BYTES) {
-        target.check_stop()?;
-        target
-            .file
-            .fallocate(FallocateMode::UnshareRange, piece)
-            .map_err(|error| match error.kind() {
-                ErrorKind::Unsupported => error
-                    .with_kind(ErrorKind::CopyOnWrite)
-                    .detail("this file system cannot unshare; copy the file instead"),
-                _ => error,
-            })?;
-    }
-    Ok(())
+    let whole = ByteRange::new(0, u64::MAX);
+    Provisioner::new(file, options.range.unwrap_or(whole), control)
+        .at_pace(&options.pace)
+        .guarded(&|| check_lease(file, lease.as_ref()))
+        .materialize(options.shared)
+        .map_err(|error| error.at(path))
 }

@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
+use extant_provision::{Plan, refusal};
 use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, Result, SpaceFile};
 use extant_sys::direct::DirectIo;
 use extant_sys::extents::MapSource;
@@ -14,7 +15,6 @@ use serde::Serialize;
 use crate::disk::DiskLimits;
 use crate::file::HostFile;
 use crate::filesystem::{FileSystem, parent_of};
-use crate::plan::{Plan, refusal};
 use crate::scratch::Scratch;
 
 const SCRATCH: u64 = 4 << 20;
@@ -90,7 +90,7 @@ fn try_out(scratch: &Scratch<'_>, report: &mut ProbeReport) -> Result<()> {
     report.has_nocow = scratch.file()?.accepts_nocow();
     report.modes = modes_on(scratch, &report.filesystem)?;
     report.has_reflink = has_reflink(scratch)?;
-    report.plan = Some(plan_on(&scratch.file()?, &report.filesystem)?);
+    report.plan = Some(plan_on(&scratch.file()?)?);
     Ok(())
 }
 
@@ -118,12 +118,12 @@ fn modes_on(scratch: &Scratch<'_>, filesystem: &FileSystem) -> Result<Vec<ModeRe
         .collect()
 }
 
-fn plan_on(file: &HostFile, filesystem: &FileSystem) -> Result<Plan> {
+fn plan_on(file: &HostFile) -> Result<Plan> {
     let range = ByteRange::new(0, SCRATCH);
     match file.fallocate(FallocateMode::Allocate, range) {
-        Ok(()) => Plan::of(file, filesystem, Some(range)),
+        Ok(()) => Plan::of(file, Some(range)),
         Err(error) if error.kind() == ErrorKind::Unsupported => {
-            let mut plan = Plan::of(file, filesystem, None)?;
+            let mut plan = Plan::of(file, None)?;
             plan.fall_back_to_write_in_order(&refusal(&error));
             Ok(plan)
         }

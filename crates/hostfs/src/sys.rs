@@ -1,8 +1,7 @@
 //! System calls that need `unsafe`, each behind a safe function.
 //!
-//! Everything else of the crate forbids `unsafe`. The files follow the kernel
-//! interfaces: leases, io_uring. What other crates use as well is in `extant-sys`.
+//! Everything else of the crate forbids `unsafe`. System calls that other crates use as well are in
+//! `extant-sys`.
 
 pub(crate) mod calls;
 pub(crate) mod lease;
-pub(crate) mod uring;

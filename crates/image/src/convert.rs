@@ -20,8 +20,13 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::thread;
 
-use extant_hostfs::{ContentOrder, ContentWriter, CreateReport, DataWriter, HostFile, Pace};
-use extant_space::{ByteRange, ByteSize, Control, Error, ErrorKind, Result, SpaceFile};
+use extant_hostfs::{CreateReport, HostFile};
+use extant_provision::{
+    ContentOrder, ContentWriter, DataWriter, NewFile, NewFileReport, Provisioner, no_guard,
+};
+use extant_space::{
+    ByteRange, ByteSize, Control, Error, ErrorKind, Preallocation, Result, SpaceFile,
+};
 
 use crate::create::hold_existing;
 use crate::image_format::Format;
@@ -137,13 +142,41 @@ impl<'a> Conversion<'a> {
         self.data.iter().map(|range| range.len()).sum()
     }
 
-    /// Fills `file`, which has the size of the new image and is all zeros; a thin image is
-    /// truncated after its last data. Returns the size of the file. Nothing is synced.
+    /// Gives `file`, which is empty and which no other process uses, the size, the space and the
+    /// contents of the new image; durable and verified on return.
     ///
     /// # Errors
-    /// Those of reading and writing, and `Cancelled`. The file is incomplete then.
-    pub fn fill(&self, file: &dyn SpaceFile, control: Control<'_>) -> Result<u64> {
-        self.fill_by(file, &|bytes, offset| file.write_at(bytes, offset), control)
+    /// Those of reading the source and of [`Provisioner::provision_new`]. The file is incomplete
+    /// then.
+    pub fn provision(&self, file: &dyn SpaceFile, control: Control<'_>) -> Result<NewFileReport> {
+        let fill = |file: &dyn SpaceFile, control: Control<'_>| {
+            let write = |bytes: &[u8], offset| file.write_at(bytes, offset);
+            self.fill_by(file, &write, control).map(drop)
+        };
+        let contents = ContentWriter {
+            order: ContentOrder::BeforeZeros,
+            fill: &fill,
+        };
+        let preallocation = self.new.preallocation().space();
+        let new = NewFile {
+            size_bytes: self.new.file_bytes(),
+            preallocation,
+            contents: Some(&contents),
+            before_contents: &no_guard,
+            resumed_bytes: 0,
+        };
+        let whole = ByteRange::new(0, new.size_bytes);
+        match preallocation {
+            Preallocation::Off => {
+                let provisioner = Provisioner::new(file, ByteRange::default(), control);
+                // A thin image takes what it has data for.
+                provisioner.check_space(self.data_bytes())?;
+                provisioner.provision_new(&new)
+            }
+            Preallocation::Falloc | Preallocation::Full => {
+                Provisioner::new(file, whole, control).provision_new(&new)
+            }
+        }
     }
 
     fn fill_by(&self, file: &dyn SpaceFile, write: Write<'_>, control: Control<'_>) -> Result<u64> {
@@ -222,7 +255,7 @@ fn merged(
 /// copies.
 ///
 /// # Errors
-/// Those of [`Conversion::new`], [`Conversion::fill`] and [`extant_hostfs::create`]; `InUse` if the
+/// Those of [`Conversion::new`], [`Conversion::provision`] and [`extant_hostfs::create`]; `InUse` if the
 /// replaced file is in use. After an error no file is left.
 pub fn convert(
     source: &Layer,
@@ -233,7 +266,7 @@ pub fn convert(
     control: Control<'_>,
 ) -> Result<CreateReport> {
     let mut options = options;
-    if let Pace::Background(_) | Pace::BackgroundShared(_) = file.pace {
+    if file.pace.is_background() {
         // One request at a time, at the pace of the file, which has the rate as well.
         options = CopyOptions {
             threads: 1,
@@ -254,8 +287,8 @@ pub fn convert(
     file.allocation_bytes = None;
     file.preallocation = conversion.image().preallocation().space();
     let pace = file.pace.clone();
-    let fill = |file: &HostFile, control: Control<'_>| {
-        let writer = DataWriter::new(file, &pace)?;
+    let fill = |file: &dyn SpaceFile, control: Control<'_>| {
+        let writer = DataWriter::new(file, &pace);
         let write = |bytes: &[u8], offset| writer.write(bytes, offset, control.cancel);
         conversion.fill_by(file, &write, control).map(drop)
     };

@@ -9,8 +9,9 @@
 
 use std::path::Path;
 
-use extant_hostfs::{ContentOrder, ContentWriter, CreateReport, Existing, HostFile};
-use extant_space::{Control, ErrorKind, Result};
+use extant_hostfs::{CreateReport, Existing};
+use extant_provision::{ContentOrder, ContentWriter};
+use extant_space::{Control, ErrorKind, Result, SpaceFile};
 
 use crate::hold::{Replaced, hold_replaced};
 use crate::image_format::Format;
@@ -82,7 +83,7 @@ fn create_file(
     let mut file = file.clone();
     file.size_bytes = new.file_bytes();
     file.allocation_bytes = new.allocation_bytes();
-    let fill = |file: &HostFile, control: Control<'_>| new.write_metadata(file, control);
+    let fill = |file: &dyn SpaceFile, control: Control<'_>| new.write_metadata(file, control);
     let filling = ContentWriter {
         order: ContentOrder::AfterSpace,
         fill: &fill,

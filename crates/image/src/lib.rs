@@ -8,7 +8,7 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `data_bitmap`, `format`, `image_format`, `lock`, `preallocation`, `provision`: values, locks
+//! 1. `data_bitmap`, `format`, `image_format`, `lock`, `preallocation`: values, locks
 //! 2. `cluster_map`, `compressed`, `detect`, `hold`, `layout`, `options`: detection and options
 //! 3. `header_probe`, `new_image`, `qcow2`, `referenced_file`: headers, and files they name
 //! 4. `check`, `layer`: metadata checks; an image and its backing chain
@@ -43,7 +43,6 @@ mod new_image;
 mod on_disk;
 mod options;
 mod preallocation;
-mod provision;
 mod qcow2;
 mod reclaim;
 mod referenced_file;
@@ -65,8 +64,7 @@ pub use measure::{
 pub use new_image::NewImage;
 pub use options::{BackingFile, DataFile, ImageOptions, Qcow2Options};
 pub use preallocation::Preallocation;
-pub use provision::{Missing, Pieces, verify_state};
 pub use reclaim::reclaim;
 pub use referenced_file::{backing_of, check_backing};
 pub use resize::{ResizeOptions, ResizeReport, resize};
-pub use target::{SpaceWriter, Target};
+pub use target::Target;

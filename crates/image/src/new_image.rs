@@ -4,7 +4,12 @@
 //! the rest is written in large chunks, in file order. The image is complete when all is written
 //! and synced; until then the file must not have its name.
 
-use extant_space::{ByteRange, Control, Phase, Result, SpaceFile, SyncMode};
+use extant_provision::{
+    ContentOrder, ContentWriter, NewFile, NewFileReport, Pace, Provisioner, no_guard,
+};
+use extant_space::{
+    ByteRange, Control, Phase, Preallocation as Space, Result, SpaceFile, SyncMode,
+};
 
 use crate::cluster_map::Placed;
 use crate::data_bitmap::Occupied;
@@ -82,6 +87,11 @@ impl NewImage {
         self.preallocation
     }
 
+    /// Whether the file of the new image holds more than zeros.
+    pub fn has_metadata(&self) -> bool {
+        matches!(self.contents, Contents::Qcow2(_))
+    }
+
     /// Size of the image's file, bytes.
     pub fn file_bytes(&self) -> u64 {
         match &self.contents {
@@ -124,6 +134,39 @@ impl NewImage {
             Contents::Raw { virtual_bytes, .. } => (guest_offset, virtual_bytes - guest_offset),
             Contents::Qcow2(qcow2) => qcow2.place(guest_offset),
         }
+    }
+
+    /// Gives `file`, which no other process uses, the size, the space and the contents of the
+    /// image; durable and verified on return. A file of an interrupted run is resumed.
+    ///
+    /// # Errors
+    /// Those of [`Provisioner::provision_new`].
+    pub fn provision(
+        &self,
+        file: &dyn SpaceFile,
+        pace: &Pace,
+        control: Control<'_>,
+    ) -> Result<NewFileReport> {
+        let fill = |file: &dyn SpaceFile, control: Control<'_>| self.write_metadata(file, control);
+        let contents = ContentWriter {
+            order: ContentOrder::AfterSpace,
+            fill: &fill,
+        };
+        let preallocation = self.preallocation.space();
+        let new = NewFile {
+            size_bytes: self.file_bytes(),
+            preallocation,
+            contents: self.has_metadata().then_some(&contents),
+            before_contents: &no_guard,
+            resumed_bytes: 0,
+        };
+        let range = match preallocation {
+            Space::Off => ByteRange::default(),
+            Space::Falloc | Space::Full => ByteRange::new(0, self.space_bytes()),
+        };
+        Provisioner::new(file, range, control)
+            .at_pace(pace)
+            .provision_new(&new)
     }
 
     /// Writes everything but zeros into `file`, which has its size and is all zeros. Nothing is

@@ -1,12 +1,12 @@
-//! A file that an image is changed in, and how its space is made.
+//! A file that an image is changed in, and how it gets space.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use extant_hostfs::{Access, Exclusion, HostFile, MaterializeOptions, Pace};
+use extant_hostfs::{Access, HostFile};
+use extant_provision::{Pace, Provisioner, Shared};
 use extant_space::{
-    ByteRange, Control, Error, ErrorKind, ExtentState, FallocateMode, Phase, Preallocation, Result,
-    SpaceFile,
+    ByteRange, Control, Error, ErrorKind, FallocateMode, Preallocation, Result, SpaceFile,
 };
 
 use crate::device::{Store, StoreFile};
@@ -17,28 +17,21 @@ use crate::lock::{Use, lock};
 use crate::on_disk::{check_fits, is_disk, open_disk};
 use crate::referenced_file::{backing_format, beside};
 
-/// Allocated in one request, so that the allocator sees as much as can be.
-const ALLOCATE: u64 = 16 << 30;
-/// Bytes zeroed in one request inside a file-system image, between two checks for a cancel.
-const ZERO: u64 = 64 << 20;
 /// Zeros that are sent at once to what takes no other.
 const SENT: u64 = 1 << 20;
-
-/// Makes holes and unwritten parts of a range of the file written, and keeps data.
-pub type SpaceWriter = Box<dyn Fn(ByteRange, Control<'_>) -> Result<()> + Send + Sync>;
 
 /// An image file, open for changes.
 pub struct Target {
     file: Arc<dyn SpaceFile>,
-    /// Of a file of the host: space is made by the plan of `extant-hostfs`.
-    host: Option<(PathBuf, Pace)>,
+    /// Of a file of the host.
+    path: Option<PathBuf>,
+    pace: Pace,
+    shared: Shared,
     is_disk: bool,
     /// Where the guest's data is, if in another file.
     data_file: Option<Box<Target>>,
     /// The backing file, if it may be read.
     backing: Option<Layer>,
-    /// The caller's own way to make space written.
-    writer: Option<SpaceWriter>,
 }
 
 impl Target {
@@ -47,19 +40,18 @@ impl Target {
     /// # Errors
     /// `InUse` if the image is in use; errors of opening.
     pub fn host(path: &Path, pace: Pace) -> Result<Self> {
-        let host = Some((path.to_path_buf(), pace));
-        if is_disk(path) {
+        let target = if is_disk(path) {
             let disk: Arc<dyn Store> = Arc::new(open_disk(path)?);
-            return Ok(Self {
-                host,
-                ..Self::on_disk(Arc::new(StoreFile(disk)))
-            });
-        }
-        let file = HostFile::open(path, Access::ReadWrite)?;
-        lock(&file, Use::Write).map_err(|error| error.at(path))?;
+            Self::on_disk(Arc::new(StoreFile(disk)))
+        } else {
+            let file = HostFile::open(path, Access::ReadWrite)?;
+            lock(&file, Use::Write).map_err(|error| error.at(path))?;
+            Self::held(Arc::new(file))
+        };
         Ok(Self {
-            host,
-            ..Self::held(Arc::new(file))
+            path: Some(path.to_path_buf()),
+            pace,
+            ..target
         })
     }
 
@@ -67,11 +59,12 @@ impl Target {
     pub fn held(file: Arc<dyn SpaceFile>) -> Self {
         Self {
             file,
-            host: None,
+            path: None,
+            pace: Pace::Full,
+            shared: Shared::Refuse,
             is_disk: false,
             data_file: None,
             backing: None,
-            writer: None,
         }
     }
 
@@ -104,10 +97,11 @@ impl Target {
     /// Those of [`Header::read`], [`host`](Self::host) and [`open_path`].
     pub fn with_named_files(mut self) -> Result<Self> {
         let header = Header::read(&*self.file)?;
-        let Some((path, pace)) = self.host.clone() else {
+        let Some(path) = self.path.clone() else {
             return Ok(self);
         };
         if let Some(name) = header.data_file() {
+            let pace = self.pace.clone();
             self = self.with_data_file(Self::host(&beside(&path, name)?, pace)?);
         }
         if let Some(name) = &header.backing_file {
@@ -118,10 +112,9 @@ impl Target {
         Ok(self)
     }
 
-    /// Space is made written by `writer`: it has a file open that must not be opened again by its
-    /// name, or knows a better way.
-    pub fn with_writer(mut self, writer: SpaceWriter) -> Self {
-        self.writer = Some(writer);
+    /// How new space is written, and what is done about parts shared with other files.
+    pub fn with_pace(mut self, pace: Pace, shared: Shared) -> Self {
+        (self.pace, self.shared) = (pace, shared);
         self
     }
 
@@ -219,54 +212,19 @@ impl Target {
         preallocation: Preallocation,
         control: Control<'_>,
     ) -> Result<()> {
+        if range.is_empty() || self.is_disk {
+            return Ok(());
+        }
+        let provisioner = Provisioner::new(&*self.file, range, control).at_pace(&self.pace);
         match preallocation {
-            _ if range.is_empty() || self.is_disk => Ok(()),
             Preallocation::Off => Ok(()),
-            Preallocation::Falloc => self.allocate(range, control),
-            Preallocation::Full => match (&self.writer, &self.host) {
-                (Some(write), _) => write(range, control),
-                (None, Some((path, pace))) => {
-                    let options = MaterializeOptions {
-                        range: Some(range),
-                        // Our own descriptor is open, and the lock keeps others out.
-                        exclusion: Exclusion::Shared,
-                        pace: pace.clone(),
-                        ..MaterializeOptions::default()
-                    };
-                    extant_hostfs::materialize(path, &options, control).map(drop)
-                }
-                (None, None) => self.write(range, control),
+            Preallocation::Falloc => match provisioner.allocate()? {
+                None => Ok(()),
+                Some(refused) => Err(Error::new(ErrorKind::Unsupported)
+                    .detail(format!("this file system cannot reserve space ({refused})"))),
             },
+            Preallocation::Full => provisioner.materialize(self.shared).map(drop),
         }
-    }
-
-    fn allocate(&self, range: ByteRange, control: Control<'_>) -> Result<()> {
-        for piece in range.chunks(ALLOCATE) {
-            control.cancel.check()?;
-            self.file
-                .fallocate(FallocateMode::AllocateKeepSize, piece)?;
-            let done = piece.end() - range.start();
-            control.report(Phase::Allocate, done, range.len());
-        }
-        Ok(())
-    }
-
-    fn write(&self, range: ByteRange, control: Control<'_>) -> Result<()> {
-        self.allocate(range, control)?;
-        for piece in range.chunks(ZERO) {
-            control.cancel.check()?;
-            for extent in self.file.extents(piece)? {
-                if extent.state == ExtentState::Written {
-                    continue;
-                }
-                if let Some(part) = extent.logical.intersection(piece) {
-                    self.file.fallocate(FallocateMode::WriteZeroes, part)?;
-                }
-            }
-            let done = piece.end() - range.start();
-            control.report(Phase::Write, done, range.len());
-        }
-        Ok(())
     }
 
     /// Refuses a change that would lose data silently.

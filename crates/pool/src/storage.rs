@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use extant_hostfs::{Access, HostFile, Pace};
 use extant_image::NewImage;
-use extant_space::{ByteRange, Control, Preallocation, Result, SpaceFile};
+use extant_space::{ByteRange, Control, Result, SpaceFile};
 
 use crate::folder::OnExisting;
 use crate::job::{Done, JobId};
@@ -62,16 +62,10 @@ pub(crate) struct WorkFile {
 /// A file that is to be made.
 #[derive(Clone, Debug)]
 pub(crate) struct NewFile {
-    pub(crate) size_bytes: u64,
-    /// The number of first bytes to allocate.
-    pub(crate) allocation_bytes: u64,
-    /// In which way.
-    pub(crate) preallocation: Preallocation,
+    pub(crate) image: NewImage,
     pub(crate) mode: u32,
     /// Copy-on-write is turned off, where there is any.
     pub(crate) nocow: bool,
-    /// The contents to write once the space exists; `None`: zeros.
-    pub(crate) contents: Option<NewImage>,
 }
 
 /// How an existing file is made written.

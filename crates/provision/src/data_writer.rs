@@ -9,25 +9,25 @@
 //! before the next one.
 
 use std::fs::{File, OpenOptions};
-use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::sync::{Mutex, PoisonError};
 
-use extant_space::{ByteRange, CancelToken, Error, ErrorKind, Result, Silent, SpaceFile};
+use extant_space::{
+    ByteRange, CancelToken, Control, Error, ErrorKind, HostIo, Result, Silent, SpaceFile,
+};
 use extant_sys::direct::DirectIo;
+use extant_sys::write_out::{WriteOut, write_out};
 
-use crate::file::HostFile;
-use crate::filesystem::FileSystem;
 use crate::pace::{Pace, Pacer};
-use crate::sys::calls::{WriteOut, sync_file_range};
 
 /// Granularity of paced requests, bytes: a multiple of any block.
 const PACED_UNIT: u32 = 64 << 10;
 
 /// Writes to one file, whose space or size is there already.
 pub struct DataWriter<'f> {
-    file: &'f HostFile,
+    file: &'f dyn SpaceFile,
+    host: Option<HostIo<'f>>,
     direct: Option<Direct>,
     /// In the background.
     pacer: Option<Mutex<Pacer>>,
@@ -42,18 +42,15 @@ struct Direct {
 
 impl<'f> DataWriter<'f> {
     /// A writer at `pace`, of which a limit alone is left to the caller.
-    pub fn new(file: &'f HostFile, pace: &Pace) -> Result<Self> {
-        let filesystem = FileSystem::of(file.as_file())?;
-        let pacer = if pace.is_background() {
-            Some(Mutex::new(Pacer::of_file(file, pace)?))
-        } else {
-            None
-        };
-        Ok(Self {
+    pub fn new(file: &'f dyn SpaceFile, pace: &Pace) -> Self {
+        let host = file.host_io();
+        let is_paced = pace.is_background();
+        Self {
             file,
-            direct: Direct::of(file, filesystem.block_bytes),
-            pacer,
-        })
+            host,
+            direct: host.and_then(Direct::of),
+            pacer: is_paced.then(|| Mutex::new(Pacer::of_file(file, pace))),
+        }
     }
 
     /// Writes all of `bytes` at `offset`; durable after a sync of the file.
@@ -67,14 +64,15 @@ impl<'f> DataWriter<'f> {
             return self.write_now(bytes, range, WriteOut::Start);
         };
         let mut pacer = pacer.lock().unwrap_or_else(PoisonError::into_inner);
-        pacer.one_at_a_time(range, PACED_UNIT, cancel, &Silent, &mut |piece| {
-            let start = (piece.start() - offset) as usize;
-            let bytes = &bytes[start..start + piece.len() as usize];
-            self.write_now(bytes, piece, WriteOut::Finish)
+        let control = Control::new(cancel, &Silent);
+        pacer.one_at_a_time(range, PACED_UNIT, control, &mut |chunk| {
+            let start = (chunk.start() - offset) as usize;
+            let bytes = &bytes[start..start + chunk.len() as usize];
+            self.write_now(bytes, chunk, WriteOut::Finish)
         })
     }
 
-    fn write_now(&self, bytes: &[u8], range: ByteRange, write_out: WriteOut) -> Result<()> {
+    fn write_now(&self, bytes: &[u8], range: ByteRange, wait: WriteOut) -> Result<()> {
         let blocks = match &self.direct {
             Some(direct) => direct.blocks(bytes, range),
             None => ByteRange::new(range.start(), range.start()),
@@ -94,35 +92,25 @@ impl<'f> DataWriter<'f> {
                 }
                 // Not this way, then: some file systems say so only when it is tried.
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {}
-                Err(error) => return Err(self.file.error(error).during("write").in_range(blocks)),
+                Err(error) => return Err(Error::from(error).during("write").in_range(blocks)),
             }
         }
         for piece in cached.into_iter().filter(|piece| !piece.is_empty()) {
             self.file.write_at(part(piece), piece.start())?;
-            match sync_file_range(self.file.as_file(), piece.start(), piece.len(), write_out) {
-                Err(error) if !has_no_write_out(&error) => {
-                    return Err(self.file.error(error).during("write").in_range(piece));
-                }
-                _ => {}
+            if let Some(host) = self.host {
+                write_out(host.file, piece, wait)
+                    .map_err(|source| Error::from(source).during("write").in_range(piece))?;
             }
         }
         Ok(())
     }
 }
 
-/// Nothing to write out to (tmpfs), or no such call (some FUSE): the sync at the end does it all.
-fn has_no_write_out(error: &io::Error) -> bool {
-    matches!(
-        error.raw_os_error(),
-        Some(libc::ESPIPE | libc::EINVAL | libc::ENOSYS)
-    )
-}
-
 impl Direct {
     /// `None`: there is no direct I/O, or no second way to the file.
-    fn of(file: &HostFile, block_bytes: u64) -> Option<Self> {
-        let alignment = DirectIo::of(file.as_file())?;
-        let path = format!("/proc/self/fd/{}", file.as_file().as_raw_fd());
+    fn of(host: HostIo<'_>) -> Option<Self> {
+        let alignment = DirectIo::of(host.file)?;
+        let path = format!("/proc/self/fd/{}", host.file.as_raw_fd());
         let direct = OpenOptions::new()
             .write(true)
             .custom_flags(libc::O_DIRECT)
@@ -130,7 +118,7 @@ impl Direct {
             .ok()?;
         Some(Self {
             file: direct,
-            block_bytes: block_bytes.max(alignment.offset_bytes.into()),
+            block_bytes: host.block_bytes.max(alignment.offset_bytes.into()),
             memory_bytes: alignment.memory_bytes as usize,
         })
     }
@@ -154,19 +142,17 @@ impl Direct {
 
 #[cfg(test)]
 mod tests {
-    use extant_space::SyncMode;
-
     use super::*;
-    use crate::file::Access;
+    use crate::test_file::TestFile;
 
     #[test]
-    fn what_is_written_at_any_place_is_there_at_every_pace() {
+    fn data_written_at_any_offset_is_read_back_at_every_pace() {
         let directory = tempfile::tempdir().unwrap();
         for pace in [Pace::Full, Pace::Background(None)] {
             let path = directory.path().join("a");
-            let file = HostFile::open(&path, Access::ReadWriteCreate).unwrap();
-            file.resize(1 << 20).unwrap();
-            let writer = DataWriter::new(&file, &pace).unwrap();
+            std::fs::write(&path, vec![0; 1 << 20]).unwrap();
+            let file = TestFile::open(&path);
+            let writer = DataWriter::new(&file, &pace);
             let mut model = vec![0; 1 << 20];
             let data: Vec<u8> = (0..300_000_u32).map(|at| (at % 251) as u8 + 1).collect();
             let cancel = CancelToken::new();
@@ -176,7 +162,6 @@ mod tests {
                     .unwrap();
                 model[start..start + length].copy_from_slice(&data[..length]);
             }
-            file.sync(SyncMode::All).unwrap();
             assert!(std::fs::read(&path).unwrap() == model, "{pace:?}");
             cancel.cancel();
             let stopped = writer.write(&data[..4096], 0, &cancel);

@@ -3,34 +3,28 @@
 //! Three rules, each a small type of its own:
 //! - [`Window`] keeps no more in flight than the disk does in 40 ms, so that a
 //!   cancel is answered while the last requests end, on any disk;
-//! - [`Bucket`] holds a rate;
+//! - [`RateLimiter`] holds a rate;
 //! - [`ContentionMonitor`] yields to other users of the disk.
 //!
 //! [`Pacer`] joins them and is asked before every request.
 
-mod bucket;
 mod contention;
-mod rate;
 mod window;
 
 use std::num::NonZeroU64;
 use std::time::{Duration, Instant};
 
-use extant_space::{ByteRange, CancelToken, ProgressSink, Result};
+use extant_space::{ByteRange, Control, ProgressSink, RateLimiter, Result, SharedRate, SpaceFile};
 
-use bucket::Bucket;
-use contention::ContentionMonitor;
-pub(crate) use contention::DiskUse;
-use rate::Rate;
-pub use rate::SharedRate;
+use contention::{ContentionMonitor, DiskUse};
 pub(crate) use window::REQUEST_MAX;
 use window::Window;
 
-use crate::file::HostFile;
-use crate::filesystem::FileSystem;
+/// A request is at most this part of a second's bytes.
+const REQUESTS_PER_SECOND_MIN: u64 = 20;
 
-/// Longest sleep between two checks for a cancel.
-const CANCEL_CHECK_INTERVAL: Duration = Duration::from_millis(20);
+/// Shortest wait for a rate.
+const LATER_MIN: Duration = Duration::from_micros(100);
 
 /// How a long operation uses the disk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -48,15 +42,17 @@ pub enum Pace {
 }
 
 impl Pace {
-    fn limit(&self) -> Option<Rate> {
+    /// The limit at this moment, bytes per second; `None`: no limit.
+    pub fn rate(&self) -> Option<NonZeroU64> {
         match self {
             Self::Full | Self::Background(None) => None,
-            Self::Limit(rate) | Self::Background(Some(rate)) => Some(Rate::Fixed(*rate)),
-            Self::BackgroundShared(rate) => Some(Rate::Shared(rate.clone())),
+            Self::Limit(rate) | Self::Background(Some(rate)) => Some(*rate),
+            Self::BackgroundShared(shared) => Some(shared.get()),
         }
     }
 
-    pub(crate) fn is_background(&self) -> bool {
+    /// Whether the operation yields to other users of the disk.
+    pub fn is_background(&self) -> bool {
         matches!(self, Self::Background(_) | Self::BackgroundShared(_))
     }
 }
@@ -71,9 +67,10 @@ pub(crate) enum Admission {
 }
 
 /// Decides about every request of one operation.
-pub(crate) struct Pacer {
+pub struct Pacer {
+    pace: Pace,
     window: Window,
-    bucket: Option<Bucket>,
+    limiter: RateLimiter,
     monitor: Option<ContentionMonitor>,
     /// Since when requests are held back because others use the disk.
     giving_way: Option<Instant>,
@@ -81,47 +78,48 @@ pub(crate) struct Pacer {
 }
 
 impl Pacer {
-    /// `disk`: where the use that others make of the disk can be seen.
-    pub(crate) fn new(pace: &Pace, disk: Option<DiskUse>, now: Instant) -> Self {
+    /// A pacer for requests to the disk under `file`. The use of a disk by others is seen for files
+    /// of the host alone.
+    pub fn of_file(file: &dyn SpaceFile, pace: &Pace) -> Self {
+        let host = file.host_io().filter(|_| pace.is_background());
+        let now = Instant::now();
+        let monitor = host.map(|host| {
+            let disk = host.device.and_then(DiskUse::of_device);
+            ContentionMonitor::new(disk, now)
+        });
+        Self::new(pace, monitor, now)
+    }
+
+    fn new(pace: &Pace, monitor: Option<ContentionMonitor>, now: Instant) -> Self {
         Self {
+            pace: pace.clone(),
             window: Window::new(now),
-            bucket: pace.limit().map(|rate| Bucket::new(rate, now)),
-            monitor: pace
-                .is_background()
-                .then(|| ContentionMonitor::new(disk, now)),
+            limiter: RateLimiter::default(),
+            monitor,
             giving_way: None,
             gave_way: Duration::ZERO,
         }
     }
 
-    /// A pacer for requests to the disk under `file`.
-    pub(crate) fn of_file(file: &HostFile, pace: &Pace) -> Result<Self> {
-        let disk = if pace.is_background() {
-            FileSystem::of(file.as_file())?
-                .device
-                .and_then(DiskUse::of_device)
-        } else {
-            None
-        };
-        Ok(Self::new(pace, disk, Instant::now()))
-    }
-
-    /// Calls `request` on consecutive pieces of `range`, one at a time, at the pace.
-    pub(crate) fn one_at_a_time(
+    /// Calls `request` on consecutive chunks of `range`, one at a time, at the pace. Chunks are
+    /// multiples of `unit` bytes.
+    ///
+    /// # Errors
+    /// `Cancelled`; those of the request.
+    pub fn one_at_a_time(
         &mut self,
         range: ByteRange,
         unit: u32,
-        cancel: &CancelToken,
-        progress: &dyn ProgressSink,
+        control: Control<'_>,
         request: &mut dyn FnMut(ByteRange) -> Result<()>,
     ) -> Result<()> {
         let mut at = range.start();
         while at < range.end() {
-            cancel.check()?;
+            control.cancel.check()?;
             let admission = self.admit(Instant::now(), 0, 0, unit);
-            self.report(progress);
+            self.report(control.progress);
             match admission {
-                Admission::Later(wait) => std::thread::sleep(wait.min(CANCEL_CHECK_INTERVAL)),
+                Admission::Later(wait) => control.cancel.sleep(wait)?,
                 Admission::Now(bytes) => {
                     let end = range.end().min(at + u64::from(bytes));
                     let started = Instant::now();
@@ -161,13 +159,16 @@ impl Pacer {
         let Admission::Now(mut bytes) = admission else {
             return admission;
         };
-        if let Some(bucket) = &mut self.bucket {
-            bytes = bytes.min(bucket.request_max());
+        let rate = self.pace.rate();
+        if let Some(rate) = rate {
+            let request_max = rate.get() / REQUESTS_PER_SECOND_MIN;
+            bytes = bytes.min(u32::try_from(request_max).unwrap_or(u32::MAX));
         }
         let bytes = (bytes - bytes % unit).max(unit);
-        match &mut self.bucket {
-            Some(bucket) => bucket.take(now, bytes),
-            None => Admission::Now(bytes),
+        let admitted = rate.map(|rate| self.limiter.try_admit(bytes.into(), rate, now));
+        match admitted {
+            Some(Err(wait)) => Admission::Later(wait.max(LATER_MIN)),
+            Some(Ok(())) | None => Admission::Now(bytes),
         }
     }
 
@@ -229,7 +230,9 @@ mod tests {
         let rate = |mib: u64| NonZeroU64::new(mib * MIB).unwrap();
         let shared = SharedRate::new(rate(10));
         let start = Instant::now();
-        let mut pacer = Pacer::new(&Pace::BackgroundShared(shared.clone()), None, start);
+        let monitor = ContentionMonitor::new(None, start);
+        let pace = Pace::BackgroundShared(shared.clone());
+        let mut pacer = Pacer::new(&pace, Some(monitor), start);
         let first = simulate(&mut pacer, start, 2000 * MIB, 10);
         assert!((90 * MIB..=102 * MIB).contains(&first), "{first}");
         shared.set(rate(40));

@@ -12,12 +12,9 @@
 //!
 //! Copy-on-write targets have no strategy: written space does not stay in place there.
 
-use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, Result, SpaceFile};
+use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, HostIo, Result, SpaceFile};
 use extant_sys::direct::DirectIo;
 use serde::Serialize;
-
-use crate::file::HostFile;
-use crate::filesystem::FileSystem;
 
 /// A way to make space written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -71,42 +68,36 @@ impl Plan {
     /// Finds the way for `file`, whose bytes in `trial` must be inside the file and not yet
     /// written: they are used to try the kernel's write zeroes.
     ///
-    /// Fails with [`ErrorKind::CopyOnWrite`] where no way leads to written space.
-    pub(crate) fn of(
-        file: &HostFile,
-        filesystem: &FileSystem,
-        trial: Option<ByteRange>,
-    ) -> Result<Self> {
-        filesystem.check_written_stays(file)?;
+    /// # Errors
+    /// [`ErrorKind::CopyOnWrite`] where no way leads to written space; those of the trial.
+    pub fn of(file: &dyn SpaceFile, trial: Option<ByteRange>) -> Result<Self> {
+        file.check_written_stays()?;
         let Some(trial) = trial else {
-            return Ok(Self::by_writing(
-                file,
-                filesystem,
-                "there is nothing to try it on",
-            ));
+            return Ok(Self::by_writing(file, "there is nothing to try it on"));
         };
         match file.fallocate(FallocateMode::WriteZeroes, trial) {
-            Ok(()) => Ok(Self::by_kernel(file, filesystem)),
+            Ok(()) => Ok(Self::by_kernel(file)),
             Err(error) if error.kind() == ErrorKind::Unsupported => {
-                Ok(Self::by_writing(file, filesystem, &refusal(&error)))
+                Ok(Self::by_writing(file, &refusal(&error)))
             }
             Err(error) => Err(error),
         }
     }
 
-    fn by_kernel(file: &HostFile, filesystem: &FileSystem) -> Self {
+    fn by_kernel(file: &dyn SpaceFile) -> Self {
+        let host = file.host_io();
         Self {
             strategy: Strategy::WriteZeroes,
             reason: "the kernel and the disk write zeroes".to_owned(),
             rejected: Vec::new(),
-            direct_io: DirectIo::of(file.as_file()),
-            block_bytes: block_bytes(filesystem),
+            direct_io: host.and_then(|host| DirectIo::of(host.file)),
+            block_bytes: block_bytes(host),
         }
     }
 
     /// The way without the kernel's write zeroes, which was `refused`.
-    pub(crate) fn by_writing(file: &HostFile, filesystem: &FileSystem, refused: &str) -> Self {
-        let mut plan = Self::by_kernel(file, filesystem);
+    pub(crate) fn by_writing(file: &dyn SpaceFile, refused: &str) -> Self {
+        let mut plan = Self::by_kernel(file);
         plan.fall_back_to_overwrite(refused);
         plan
     }
@@ -121,7 +112,7 @@ impl Plan {
     }
 
     /// The file system has no fallocate.
-    pub(crate) fn fall_back_to_write_in_order(&mut self, why: &str) {
+    pub fn fall_back_to_write_in_order(&mut self, why: &str) {
         self.reject(why);
         self.strategy = Strategy::WriteInOrder;
         self.reason = "write zeros from the start to the end".to_owned();
@@ -136,7 +127,7 @@ impl Plan {
 }
 
 /// What a target answered, in a word: `EOPNOTSUPP`.
-pub(crate) fn refusal(error: &Error) -> String {
+pub fn refusal(error: &Error) -> String {
     match error.os_errno() {
         Some(libc::EOPNOTSUPP) => "EOPNOTSUPP".to_owned(),
         Some(libc::EINVAL) => "EINVAL".to_owned(),
@@ -146,8 +137,8 @@ pub(crate) fn refusal(error: &Error) -> String {
 }
 
 /// Blocks of the file system, where it names a plausible size.
-fn block_bytes(filesystem: &FileSystem) -> u32 {
-    match u32::try_from(filesystem.block_bytes) {
+fn block_bytes(host: Option<HostIo<'_>>) -> u32 {
+    match u32::try_from(host.map_or(0, |host| host.block_bytes)) {
         Ok(bytes) if bytes.is_power_of_two() && (512..=65_536).contains(&bytes) => bytes,
         _ => 4096,
     }

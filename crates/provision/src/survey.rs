@@ -2,44 +2,69 @@
 
 use std::ops::ControlFlow;
 
-use extant_space::{ByteRange, ExtentFlags, ExtentState, Result, SpaceFile};
+use extant_space::{
+    ByteRange, CancelToken, Control, ExtentFlags, ExtentState, MapDetail, Result, Silent, SpaceFile,
+};
 
-use crate::file::HostFile;
-use crate::filesystem::{FileSystem, FileSystemKind};
-use crate::target::RangeTarget;
+use crate::provisioner::Provisioner;
 
 /// Read at a time if the map does not distinguish holes from data.
 const READ_BYTES: u64 = 1 << 20;
 /// Bytes on which the kernel's write zeroes is tried.
 const TRIAL_BYTES: u64 = 1 << 20;
 
-/// Bytes of a range by what is to be done about them.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Survey {
-    pub(crate) hole_bytes: u64,
-    pub(crate) written_bytes: u64,
-    pub(crate) shared_bytes: u64,
+/// Bytes of a range by the state of their space.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Survey {
+    /// Bytes without space.
+    pub hole_bytes: u64,
+    /// Bytes that are written.
+    pub written_bytes: u64,
+    /// Bytes whose space other files have as well.
+    pub shared_bytes: u64,
 }
 
-pub(crate) fn survey(target: &RangeTarget<'_>) -> Result<Survey> {
-    let mut survey = Survey::default();
-    target.for_each_extent(&mut |extent| {
-        let bytes = extent.logical.len();
-        match extent.state {
-            ExtentState::Hole => survey.hole_bytes += bytes,
-            ExtentState::Unwritten => {}
-            ExtentState::Written => survey.written_bytes += bytes,
-        }
-        if extent.flags.contains(ExtentFlags::SHARED) {
-            survey.shared_bytes += bytes;
-        }
-        Ok(ControlFlow::Continue(()))
-    })?;
-    Ok(survey)
+impl Survey {
+    /// Reads the extent map of `range`.
+    ///
+    /// # Errors
+    /// Those of the map.
+    pub fn of(file: &dyn SpaceFile, range: ByteRange) -> Result<Self> {
+        let cancel = CancelToken::new();
+        Provisioner::new(file, range, Control::new(&cancel, &Silent)).survey()
+    }
 }
 
-/// The piece to try the kernel's write zeroes on.
-pub(crate) fn first_unwritten(target: &RangeTarget<'_>) -> Result<Option<ByteRange>> {
+impl Provisioner<'_> {
+    /// Reads the extent map of the range.
+    ///
+    /// # Errors
+    /// Those of the map; `Cancelled`.
+    pub fn survey(&self) -> Result<Survey> {
+        let mut survey = Survey::default();
+        self.for_each_extent(&mut |extent| {
+            let bytes = extent.logical.len();
+            match extent.state {
+                ExtentState::Hole => survey.hole_bytes += bytes,
+                ExtentState::Unwritten => {}
+                ExtentState::Written => survey.written_bytes += bytes,
+            }
+            if extent.flags.contains(ExtentFlags::SHARED) {
+                survey.shared_bytes += bytes;
+            }
+            Ok(ControlFlow::Continue(()))
+        })?;
+        Ok(survey)
+    }
+
+    /// Whether the map hides unwritten space.
+    pub(crate) fn map_hides_unwritten(&self) -> Result<bool> {
+        Ok(self.file.map_detail()? == MapDetail::HolesAndData)
+    }
+}
+
+/// The chunk to try the kernel's write zeroes on.
+pub(crate) fn first_unwritten(target: &Provisioner<'_>) -> Result<Option<ByteRange>> {
     let mut found = None;
     target.for_each_extent(&mut |extent| {
         if extent.state == ExtentState::Unwritten {
@@ -55,16 +80,10 @@ pub(crate) fn first_unwritten(target: &RangeTarget<'_>) -> Result<Option<ByteRan
     Ok(found)
 }
 
-/// Whether the map shows only holes and data, so that unwritten space may appear as data. Not in
-/// memory, where pages that were never written are holes.
-pub(crate) fn map_hides_unwritten(file: &HostFile, filesystem: &FileSystem) -> bool {
-    !file.map_source().distinguishes_unwritten() && filesystem.kind != FileSystemKind::Memory
-}
-
 /// Visits the parts that are not written. If the map hides unwritten space, a part that reads as
 /// zeros counts as missing: zeros written over zeros change no data.
 pub(crate) fn for_each(
-    target: &RangeTarget<'_>,
+    target: &Provisioner<'_>,
     hides_unwritten: bool,
     visit: &mut dyn FnMut(ByteRange) -> Result<()>,
 ) -> Result<()> {

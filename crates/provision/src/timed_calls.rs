@@ -5,10 +5,9 @@
 
 use std::time::{Duration, Instant};
 
-use extant_space::{ByteRange, FallocateMode, Phase, Result, SpaceFile};
+use extant_space::{ByteRange, FallocateMode, MapDetail, Phase, Result};
 
-use crate::filesystem::FileSystemKind;
-use crate::target::RangeTarget;
+use crate::provisioner::Provisioner;
 
 /// The wanted duration of a request, which bounds the latency of a cancel.
 const CALL_DURATION_TARGET: Duration = Duration::from_millis(40);
@@ -25,10 +24,10 @@ const WRITE_ZEROES_BYTES_MAX: u64 = 16 << 30;
 const CHUNK_ALIGN_BYTES: u64 = 1 << 20;
 
 /// Allocates the target's range in requests as large as a cancel allows.
-pub(crate) fn allocate(target: &RangeTarget<'_>, mode: FallocateMode) -> Result<()> {
+pub(crate) fn allocate(target: &Provisioner<'_>, mode: FallocateMode) -> Result<()> {
     let range = target.range;
-    let (start, most) = match target.filesystem.kind {
-        FileSystemKind::Memory => (ALLOCATE_BYTES_MEMORY, ALLOCATE_BYTES_MEMORY),
+    let (start, most) = match target.file.map_detail()? {
+        MapDetail::Pages => (ALLOCATE_BYTES_MEMORY, ALLOCATE_BYTES_MEMORY),
         _ => (ALLOCATE_BYTES_INITIAL, ALLOCATE_BYTES_MAX),
     };
     in_timed_calls(range, start, most, |piece| {

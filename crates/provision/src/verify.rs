@@ -8,12 +8,11 @@
 use std::ops::ControlFlow;
 
 use extant_space::{
-    ByteRange, Error, ErrorKind, ExtentFlags, ExtentState, Phase, Result, SpaceFile,
+    ByteRange, Error, ErrorKind, ExtentFlags, ExtentState, MapDetail, Phase, Result,
 };
 use serde::Serialize;
 
-use crate::filesystem::FileSystemKind;
-use crate::target::RangeTarget;
+use crate::provisioner::Provisioner;
 
 /// Places of the file that are read back.
 const SAMPLES: u64 = 64;
@@ -31,45 +30,58 @@ pub enum Verified {
 
 /// What the range is known to hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Contents {
+pub enum Contents {
+    /// Any data.
     Any,
+    /// Zeros.
     Zeros,
 }
 
-/// Every byte of the target's range is written and stays where it is.
-pub(crate) fn written(target: &RangeTarget<'_>, contents: Contents) -> Result<Verified> {
-    let verified = at_least(target, ExtentState::Written)?;
-    if contents == Contents::Zeros {
-        sample_zeros(target)?;
+impl Provisioner<'_> {
+    /// Verifies that every byte of the range is written and stays where it is.
+    ///
+    /// # Errors
+    /// `NotKept` where a byte is not; those of the map; `Cancelled`.
+    pub fn verify_written(&self, contents: Contents) -> Result<Verified> {
+        let verified = self.verify_state(ExtentState::Written)?;
+        if contents == Contents::Zeros {
+            sample_zeros(self)?;
+        }
+        Ok(verified)
     }
-    Ok(verified)
+
+    /// Verifies that every byte of the range is in `state` or a better one.
+    ///
+    /// # Errors
+    /// As [`verify_written`](Self::verify_written).
+    pub fn verify_state(&self, state: ExtentState) -> Result<Verified> {
+        if state == ExtentState::Hole || self.range.is_empty() {
+            return Ok(Verified::ExtentMap);
+        }
+        let by_map = match self.file.map_detail()? {
+            MapDetail::States => true,
+            // Allocated pages that were never written look like holes.
+            MapDetail::Pages => state == ExtentState::Written,
+            MapDetail::HolesAndData => false,
+        };
+        if by_map {
+            by_extent_map(self, state)?;
+            return Ok(Verified::ExtentMap);
+        }
+        let allocated = self.file.allocated_bytes()?;
+        if allocated < self.range.len() {
+            return Err(Error::new(ErrorKind::NotKept).detail(format!(
+                "the file system reported success and shows {allocated} bytes allocated instead of {}",
+                self.range.len()
+            )));
+        }
+        Ok(Verified::AllocatedSize)
+    }
 }
 
-/// Every byte of the target's range is in `state` or a better one.
-pub(crate) fn at_least(target: &RangeTarget<'_>, state: ExtentState) -> Result<Verified> {
-    let (file, range) = (target.file, target.range);
-    if state == ExtentState::Hole || range.is_empty() {
-        return Ok(Verified::ExtentMap);
-    }
-    // In memory, allocated pages that were never written look like holes.
-    let by_map = file.map_source().distinguishes_unwritten()
-        || (target.filesystem.kind == FileSystemKind::Memory && state == ExtentState::Written);
-    if by_map {
-        by_extent_map(target, state)?;
-        return Ok(Verified::ExtentMap);
-    }
-    let allocated = file.allocated_bytes()?;
-    if allocated < range.len() {
-        return Err(Error::new(ErrorKind::NotKept).at(file.path()).detail(format!(
-            "the file system reported success and shows {allocated} bytes allocated instead of {}",
-            range.len()
-        )));
-    }
-    Ok(Verified::AllocatedSize)
-}
-
-fn by_extent_map(target: &RangeTarget<'_>, state: ExtentState) -> Result<()> {
+fn by_extent_map(target: &Provisioner<'_>, state: ExtentState) -> Result<()> {
     let mut wrong = None;
+    let mut verified_to = target.range.start();
     target.for_each_extent(&mut |extent| {
         let moves = extent
             .flags
@@ -78,14 +90,23 @@ fn by_extent_map(target: &RangeTarget<'_>, state: ExtentState) -> Result<()> {
             wrong = Some(extent);
             return Ok(ControlFlow::Break(()));
         }
+        verified_to = extent.logical.end();
         Ok(ControlFlow::Continue(()))
     })?;
     let Some(extent) = wrong else {
-        return Ok(());
+        let rest = ByteRange::new(verified_to.min(target.range.end()), target.range.end());
+        if rest.is_empty() {
+            return Ok(());
+        }
+        return Err(Error::new(ErrorKind::NotKept)
+            .during("verify")
+            .in_range(rest)
+            .detail(format!(
+                "reported as {state}, but the extent map ends before"
+            )));
     };
     let flags: Vec<&str> = extent.flags.names().collect();
     Err(Error::new(ErrorKind::NotKept)
-        .at(target.file.path())
         .during("verify")
         .in_range(extent.logical)
         .detail(
@@ -100,7 +121,7 @@ fn by_extent_map(target: &RangeTarget<'_>, state: ExtentState) -> Result<()> {
 }
 
 /// Reads places all over the range: its ends and an even spread.
-fn sample_zeros(target: &RangeTarget<'_>) -> Result<()> {
+fn sample_zeros(target: &Provisioner<'_>) -> Result<()> {
     let (file, range) = (target.file, target.range);
     let mut buffer = [0; SAMPLE_BYTES as usize];
     let last = range.len().saturating_sub(SAMPLE_BYTES);
@@ -116,7 +137,6 @@ fn sample_zeros(target: &RangeTarget<'_>) -> Result<()> {
         let read = file.read_at(buffer, piece.start())?;
         if read < buffer.len() || buffer.iter().any(|&byte| byte != 0) {
             return Err(Error::new(ErrorKind::NotKept)
-                .at(file.path())
                 .during("verify")
                 .in_range(piece)
                 .detail("zeros were written, but something else is read back"));

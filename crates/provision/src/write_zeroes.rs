@@ -11,14 +11,11 @@
 use extant_space::{ByteRange, Control, ErrorKind, FallocateMode, Phase, Result, SpaceFile};
 use serde::Serialize;
 
-use crate::file::HostFile;
-use crate::filesystem::FileSystem;
 use crate::pace::Pace;
 use crate::plan::{Plan, refusal};
-use crate::target::RangeTarget;
+use crate::provisioner::Provisioner;
 use crate::timed_calls;
-use crate::verify::{self, Contents, Verified};
-use crate::zero_writer::ZeroWriter;
+use crate::verify::{Contents, Verified};
 
 /// What is done when the kernel refuses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,7 +43,7 @@ pub struct WriteZeroesReport {
 /// Errors are the kernel's, and with [`Fallback::Write`] [`ErrorKind::CopyOnWrite`] where
 /// written space would not stay. A cancel leaves a part of the range zeroed.
 pub fn write_zeroes(
-    file: &HostFile,
+    file: &dyn SpaceFile,
     range: ByteRange,
     fallback: Fallback,
     pace: &Pace,
@@ -61,21 +58,13 @@ pub fn write_zeroes(
         Err(error) if error.kind() == ErrorKind::Unsupported => Some(refusal(&error)),
         Err(error) => return Err(error),
     };
-    let filesystem = FileSystem::under(file)?;
-    let target = RangeTarget {
-        file,
-        filesystem: &filesystem,
-        range,
-        pace,
-        control,
-        lease: None,
-    };
+    let target = Provisioner::new(file, range, control).at_pace(pace);
     let Some(refused) = refused else {
-        target.write_rest(&Plan::by_writing(file, &filesystem, "only the rest"))?;
+        target.write_rest(&Plan::by_writing(file, "only the rest"))?;
         return Ok(WriteZeroesReport::by_kernel(range));
     };
-    filesystem.check_written_stays(file)?;
-    let mut plan = Plan::by_writing(file, &filesystem, &refused);
+    file.check_written_stays()?;
+    let mut plan = Plan::by_writing(file, &refused);
     let allocated = timed_calls::allocate(&target, FallocateMode::Allocate);
     match allocated {
         Ok(()) => {}
@@ -87,11 +76,9 @@ pub fn write_zeroes(
         }
         Err(error) => return Err(error),
     }
-    let mut writer = ZeroWriter::new(&target, &plan, 0)?;
-    writer.zero(range)?;
-    writer.finish()?;
+    target.write(&plan, range, 0)?;
     target.sync()?;
-    let verified = verify::written(&target, Contents::Zeros)?;
+    let verified = target.verify_written(Contents::Zeros)?;
     Ok(WriteZeroesReport {
         range,
         fallback: Some(plan),
@@ -99,11 +86,11 @@ pub fn write_zeroes(
     })
 }
 
-fn by_kernel(file: &HostFile, range: ByteRange, control: Control<'_>) -> Result<()> {
-    timed_calls::zero(range, |piece| {
+fn by_kernel(file: &dyn SpaceFile, range: ByteRange, control: Control<'_>) -> Result<()> {
+    timed_calls::zero(range, |chunk| {
         control.cancel.check()?;
-        file.fallocate(FallocateMode::WriteZeroes, piece)?;
-        control.report(Phase::Write, piece.end() - range.start(), range.len());
+        file.fallocate(FallocateMode::WriteZeroes, chunk)?;
+        control.report(Phase::Write, chunk.end() - range.start(), range.len());
         Ok(())
     })
 }

@@ -48,7 +48,8 @@ pub const LAYERS: &[Layer] = &[
     layer("extant-mballoc", &["extant-space"]),
     layer("extant-jbd2", &["extant-blockdev", "extant-ondisk"]),
     layer("extant-fsck", &["extant-blockdev", "extant-ondisk"]),
-    layer("extant-hostfs", &["extant-sys"]),
+    layer("extant-provision", &["extant-sys"]),
+    layer("extant-hostfs", &["extant-provision"]),
     layer("extant-ext4", &["extant-mballoc", "extant-jbd2"]),
     layer(
         "extant-image",

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use extant_ext4::File;
-use extant_image::Pieces;
+use extant_provision::{Fallback, Pace, write_zeroes};
 use extant_space::{
     ByteRange, CancelToken, Control, Error, ErrorKind, FallocateMode, Silent, SpaceFile, SyncMode,
 };
@@ -77,7 +77,7 @@ fn run(
         }
         Operation::WriteZeroes => {
             let control = Control::new(cancel, &Silent);
-            Pieces::new(file, &|| None, control).write_zeroes(range)?;
+            write_zeroes(file, range, Fallback::Write, &Pace::Full, control)?;
             Said::Range("written as zeroes")
         }
         Operation::Dig => Said::Dug(holes::dig_inside(file, block_bytes, Some(range), cancel)?),

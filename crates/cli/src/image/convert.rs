@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Instant;
 
 use clap::Args;
 use extant_ext4::FollowLast;
@@ -23,7 +24,7 @@ use crate::file_location::FileLocation;
 use crate::fs_image::{AssignMode, At, Image, changing};
 use crate::image_format::{ImageFormat, Mode};
 use crate::image_options::{self, Words};
-use crate::in_image::{self, NewFile};
+use crate::in_image::NewFile;
 use crate::{exit, image_format, print};
 
 /// Written to standard output at once.
@@ -214,7 +215,6 @@ fn copy(args: &ConvertArgs, control: Control<'_>) -> Result<Option<Report>> {
         let is_same = |outer: &PathBuf| is_same_file(outer, into);
         if args.look.image.as_ref().is_some_and(is_same) {
             // It is open already, for changes.
-
             let node = image.resolve(&args.look.file, FollowLast::Yes)?;
             let layer = args.look.layer(Arc::new(node.file()?), Purpose::Use)?;
             wanted.inside(&layer.with_cancel(control.cancel), image, control)
@@ -354,7 +354,10 @@ impl Wanted<'_> {
         let make = || {
             let conversion = Conversion::new(source, &image, self.options())?;
             let new = NewFile::begin(outer, &args.target, args.mode, args.force)?;
-            let seconds = in_image::convert(&new, outer, &conversion, control)?;
+            let started = Instant::now();
+            conversion.provision(&new.file()?, control)?;
+            new.give_name()?;
+            let seconds = started.elapsed().as_secs_f64();
             let layer = Layer::open(Arc::new(new.file()?), self.format)?;
             let place = FileLocation::new(&args.target, Some(outer.path()));
             self.report(source, place, &layer, seconds)

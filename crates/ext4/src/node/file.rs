@@ -76,6 +76,15 @@ impl SpaceFile for File {
     fn sync(&self, mode: SyncMode) -> Result<()> {
         self.node.sync(mode)
     }
+
+    fn allocated_bytes(&self) -> Result<u64> {
+        Ok(self.node.attributes().allocated_bytes)
+    }
+
+    fn available_bytes(&self) -> Result<Option<u64>> {
+        let found = self.node.core.parts.statistics();
+        Ok(Some(found.free_blocks * u64::from(found.block_bytes)))
+    }
 }
 
 impl fmt::Debug for File {

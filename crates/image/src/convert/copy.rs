@@ -1,13 +1,13 @@
 //! The threads of a copy: each takes the next piece of the source, reads it, and writes what is not
 //! zeros.
 
-use std::num::NonZeroU64;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use extant_space::{ByteRange, Control, Error, Phase, Preallocation, Result, SpaceFile};
+use extant_space::{
+    ByteRange, CancelToken, Control, Error, Phase, Preallocation, RateLimiter, Result, SpaceFile,
+};
 use extant_sys::buffer::AlignedBuffer;
 
 use super::Conversion;
@@ -45,7 +45,8 @@ impl Copy<'_> {
         let conversion = self.conversion;
         let total = conversion.data_bytes();
         let pieces = Mutex::new(self.pieces());
-        let is_over = AtomicBool::new(false);
+        let stop = CancelToken::new();
+        let limiter = RateLimiter::default();
         thread::scope(|scope| {
             let (sender, copied) = mpsc::channel();
             for _ in 0..conversion.options.threads.max(1) {
@@ -56,18 +57,20 @@ impl Copy<'_> {
                         Ok(buffers) => buffers,
                         Err(error) => return drop(sender.send(Err(error))),
                     };
-                    while !is_over.load(Ordering::Relaxed) {
+                    loop {
                         let next = pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
                         let Some(piece) = next else { return };
-                        let started = Instant::now();
-                        let done = self.copy_piece(&piece, &mut buffers);
-                        let is_failed = done.is_err();
                         let bytes = piece.guest.len();
-                        if sender.send(done.map(|()| bytes)).is_err() || is_failed {
+                        if limiter
+                            .admit(bytes, conversion.options.rate, &stop)
+                            .is_err()
+                        {
                             return;
                         }
-                        if let Some(rate) = conversion.options.rate {
-                            self.hold_rate(rate, started, &is_over, bytes);
+                        let done = self.copy_piece(&piece, &mut buffers);
+                        let is_failed = done.is_err();
+                        if sender.send(done.map(|()| bytes)).is_err() || is_failed {
+                            return;
                         }
                     }
                 });
@@ -88,7 +91,7 @@ impl Copy<'_> {
                     Err(mpsc::RecvTimeoutError::Disconnected) => break Ok(()),
                 }
             };
-            is_over.store(true, Ordering::Relaxed);
+            stop.cancel();
             result
         })
     }
@@ -177,18 +180,6 @@ impl Copy<'_> {
         } else {
             // Its place is zeros already.
             occupied.set(place)
-        }
-    }
-
-    /// Each thread keeps its share of the rate.
-    fn hold_rate(&self, rate: NonZeroU64, started: Instant, is_over: &AtomicBool, bytes: u64) {
-        let share = rate.get() as f64 / self.conversion.options.threads.max(1) as f64;
-        let until = started + Duration::from_secs_f64(bytes as f64 / share);
-        while let Some(left) = until.checked_duration_since(Instant::now()) {
-            if is_over.load(Ordering::Relaxed) {
-                return;
-            }
-            thread::sleep(left.min(LOOK));
         }
     }
 }

@@ -7,19 +7,19 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use extant_hostfs::Pace;
 use extant_image::format::Header;
 use extant_image::{
     Format, ImageOptions, Layer, NewImage, Preallocation, Qcow2Info, Qcow2Options, ResizeOptions,
     Target, Use, full_file_bytes, reclaim, resize_bytes_max,
 };
+use extant_provision::{Pace, Shared};
 use extant_space::{
     ByteRange, CancelToken, Control, Error, ErrorKind, ExtentFlags, ExtentState, Result, Silent,
     SpaceFile, SyncMode,
 };
 
 use super::Trust;
-use crate::storage::{MakeWritten, VolumeFile};
+use crate::storage::VolumeFile;
 
 /// Bytes of the header that are gone before anything else of an image is.
 const HEADER_BYTES: usize = 512;
@@ -84,21 +84,13 @@ impl<'a> Change<'a> {
     /// own where it is made written.
     pub(crate) fn new(file: &'a Arc<dyn VolumeFile>, pace: Pace, unshare: bool) -> Result<Self> {
         let held = hold(&**file, Use::Write)?;
-        let writer = {
-            let file = Arc::clone(file);
-            move |range: ByteRange, control: Control<'_>| {
-                let wanted = MakeWritten {
-                    range: Some(range),
-                    unshare,
-                    // QEMU is kept out by its locks, and we have it open ourselves.
-                    is_unknown_to_others: true,
-                    pace: pace.clone(),
-                };
-                file.make_written(&wanted, control).map(drop)
-            }
+        let shared = if unshare {
+            Shared::Unshare
+        } else {
+            Shared::Refuse
         };
         let file: Arc<dyn SpaceFile> = Arc::<dyn VolumeFile>::clone(file);
-        let target = Target::held(file).with_writer(Box::new(writer));
+        let target = Target::held(file).with_pace(pace, shared);
         Ok(Self {
             target,
             _held: held,

@@ -7,7 +7,8 @@ use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use extant_hostfs::{Access, HostFile};
-use extant_image::{ImageOptions, Missing, NewImage, measure as measure_image};
+use extant_image::{ImageOptions, NewImage, measure as measure_image};
+use extant_provision::Survey;
 use extant_space::{ByteRange, ByteSize, Error, ErrorKind, Preallocation as Space, Result};
 
 use super::{
@@ -397,7 +398,7 @@ fn assess_materialize(file: Arc<dyn VolumeFile>, materialize: &Materialize) -> R
         Format::Raw => file_bytes,
         Format::Qcow2 => qcow2::full_bytes(&file).map_err(|error| error.at(file.path()))?,
     };
-    let missing = Missing::of(&*file, ByteRange::new(0, file_bytes))?;
+    let missing = Survey::of(&*file, ByteRange::new(0, file_bytes))?;
     // Without holes in the map, the block count is used.
     let not_allocated = file_bytes.saturating_sub(found.allocated_bytes);
     let mut space_bytes = missing.hole_bytes.max(not_allocated) + (full_bytes - file_bytes);

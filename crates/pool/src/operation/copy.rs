@@ -6,11 +6,11 @@
 
 use std::num::NonZeroU64;
 use std::ops::ControlFlow;
-use std::time::{Duration, Instant};
 
+use extant_provision::Provisioner;
 use extant_space::{
-    ByteRange, Control, Error, ErrorKind, Extent, ExtentState, FallocateMode, Phase, Result,
-    SpaceFile, SyncMode,
+    ByteRange, Control, Error, ErrorKind, Extent, ExtentState, FallocateMode, Phase, RateLimiter,
+    Result, Silent, SpaceFile, SyncMode,
 };
 
 /// Read and written at once.
@@ -18,10 +18,6 @@ const PIECE: u64 = 1 << 20;
 /// Written data is flushed in units of this size, so that the final sync is short and does not
 /// delay a cancel.
 const SYNC_EVERY: u64 = 64 << 20;
-/// Allocated in one call.
-const ALLOCATE: u64 = 16 << 30;
-/// Extents of a map that are kept in memory.
-const PART: usize = 1024;
 
 /// Whether the target has a part of the content already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,12 +42,15 @@ pub(super) fn copy(
         Target::Empty => Target::Empty,
     };
     let mut total = 0;
+    let quiet = Control::new(control.cancel, &Silent);
     for_each_allocated(source, whole, &mut |extent| {
         control.cancel.check()?;
         if extent.state == ExtentState::Written {
             total += extent.logical.len();
         }
-        allocate(target, extent.logical)
+        // Where the file system cannot, the data gets space as it is written.
+        let provisioner = Provisioner::new(target, extent.logical, quiet);
+        provisioner.allocate().map(drop)
     })?;
     let mut copier = Copier {
         source,
@@ -62,7 +61,7 @@ pub(super) fn copy(
         unsynced: 0,
         total,
         rate,
-        due: Instant::now(),
+        limiter: RateLimiter::default(),
         control,
     };
     for_each_allocated(source, whole, &mut |extent| match extent.state {
@@ -114,46 +113,15 @@ fn for_each_allocated(
     })
 }
 
-/// Visits the extents in `range` while other threads read and write the file: its map is read in
-/// parts.
 fn for_each_extent(
     file: &dyn SpaceFile,
     range: ByteRange,
     visit: &mut dyn FnMut(Extent) -> Result<()>,
 ) -> Result<()> {
-    let mut at = range.start();
-    loop {
-        let mut part: Vec<Extent> = Vec::new();
-        file.for_each_extent(ByteRange::new(at, range.end()), &mut |extent| {
-            part.push(extent);
-            if part.len() < PART {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
-        })?;
-        let is_last = part.len() < PART;
-        for extent in part {
-            at = extent.logical.end();
-            if let Some(extent) = extent.clip(range) {
-                visit(extent)?;
-            }
-        }
-        if is_last || at >= range.end() {
-            return Ok(());
-        }
-    }
-}
-
-/// Where the file system cannot, the data makes the space.
-fn allocate(target: &dyn SpaceFile, range: ByteRange) -> Result<()> {
-    for piece in range.chunks(ALLOCATE) {
-        match target.fallocate(FallocateMode::AllocateKeepSize, piece) {
-            Err(error) if error.kind() == ErrorKind::Unsupported => return Ok(()),
-            done => done?,
-        }
-    }
-    Ok(())
+    file.walk_extents(range, &mut |extent| {
+        visit(extent)?;
+        Ok(ControlFlow::Continue(()))
+    })
 }
 
 struct Copier<'a> {
@@ -165,14 +133,14 @@ struct Copier<'a> {
     unsynced: u64,
     total: u64,
     rate: &'a dyn Fn() -> Option<NonZeroU64>,
-    /// When the next piece may be copied.
-    due: Instant,
+    limiter: RateLimiter,
     control: Control<'a>,
 }
 
 impl Copier<'_> {
     fn copy(&mut self, piece: ByteRange) -> Result<()> {
-        self.control.cancel.check()?;
+        let cancel = self.control.cancel;
+        self.limiter.admit(piece.len(), (self.rate)(), cancel)?;
         let [ours, theirs] = &mut self.buffers;
         let ours = &mut ours[..piece.len() as usize];
         if self.source.read_at(ours, piece.start())? < ours.len() {
@@ -195,23 +163,6 @@ impl Copier<'_> {
             self.unsynced = 0;
         }
         self.control.report(Phase::Copy, self.done, self.total);
-        self.hold_rate(piece.len())
-    }
-
-    fn hold_rate(&mut self, copied: u64) -> Result<()> {
-        let Some(rate) = (self.rate)() else {
-            return Ok(());
-        };
-        // Time that was lost is not made up for.
-        let took = Duration::from_secs_f64(copied as f64 / rate.get() as f64);
-        self.due = (self.due + took).max(Instant::now());
-        while let Some(left) = self.due.checked_duration_since(Instant::now()) {
-            if left.is_zero() {
-                break;
-            }
-            self.control.cancel.check()?;
-            std::thread::sleep(left.min(Duration::from_millis(20)));
-        }
         Ok(())
     }
 }

@@ -20,12 +20,9 @@ pub(super) fn perform(
     let name = complete_name(work.record.id);
     let image = NewImage::new(&create.image())?;
     let new = NewFile {
-        size_bytes: image.file_bytes(),
-        allocation_bytes: image.allocation_bytes().unwrap_or(image.file_bytes()),
-        preallocation: image.preallocation().space(),
+        image,
         mode: create.mode,
         nocow: create.nocow,
-        contents: (create.format != Format::Raw).then_some(image),
     };
     let done = work
         .storage

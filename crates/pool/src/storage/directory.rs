@@ -145,11 +145,12 @@ impl Storage for DirectoryStorage<'_> {
         if work.stat(name)?.is_some() {
             return Ok(Done::default());
         }
-        let mut options = CreateOptions::new(new.size_bytes);
-        options.preallocation = new.preallocation;
-        options.allocation_bytes = match new.preallocation {
+        let image = &new.image;
+        let mut options = CreateOptions::new(image.file_bytes());
+        options.preallocation = image.preallocation().space();
+        options.allocation_bytes = match options.preallocation {
             Preallocation::Off => None,
-            Preallocation::Falloc | Preallocation::Full => Some(new.allocation_bytes),
+            Preallocation::Falloc | Preallocation::Full => image.allocation_bytes(),
         };
         options.pace = pace;
         options.mode = Some(new.mode);
@@ -161,15 +162,14 @@ impl Storage for DirectoryStorage<'_> {
         // Removed by the roll-back, or kept for a later resumption.
         options.on_failure = OnFailure::KeepPartial;
         let path = work.path_to(name);
-        let made = match &new.contents {
-            None => extant_hostfs::create(&path, &options, control),
-            Some(image) => {
-                let filling = ContentWriter {
-                    order: ContentOrder::AfterSpace,
-                    fill: &|file, control| image.write_metadata(file, control),
-                };
-                extant_hostfs::create_filled(&path, &options, &filling, control)
-            }
+        let contents = ContentWriter {
+            order: ContentOrder::AfterSpace,
+            fill: &|file, control| image.write_metadata(file, control),
+        };
+        let made = if image.has_metadata() {
+            extant_hostfs::create_filled(&path, &options, &contents, control)
+        } else {
+            extant_hostfs::create(&path, &options, control)
         };
         made.map(Done::from)
             .map_err(|error| error.about(work.path().join(name)))

@@ -22,9 +22,9 @@ use std::sync::Arc;
 
 use extant_ext4::{FileType, InodeNumber, NewKind, Node, RenameMode};
 use extant_hostfs::{Access, Pace};
-use extant_image::{Pieces, verify_state};
+use extant_provision::Provisioner;
 use extant_space::{
-    ByteRange, CancelToken, Control, Error, ErrorKind, ExtentState, Preallocation, Result, SyncMode,
+    ByteRange, CancelToken, Control, Error, ErrorKind, Preallocation, Result, SyncMode,
 };
 
 use super::{FileStat, NewFile, OnExisting, Peek, Storage, VolumeFile, WorkFile, is_own, job_of};
@@ -32,7 +32,7 @@ use crate::job::Done;
 use crate::name::VolumeName;
 use crate::state;
 use engine::Engine;
-use file::{ImageFile, rate_of};
+use file::ImageFile;
 use inner::{child_directory, find, make_directory, new_node};
 use open::Hold;
 
@@ -238,28 +238,18 @@ impl Storage for ImageStorage {
             Some(file) => file,
             None => self.new_work(&partial)?,
         };
-        file.resize(new.size_bytes)?;
-        let rate = || rate_of(&pace);
-        let range = match new.preallocation {
-            Preallocation::Off => ByteRange::default(),
-            Preallocation::Falloc | Preallocation::Full => ByteRange::new(0, new.allocation_bytes),
-        };
-        let there = file.stat()?.allocated_bytes;
-        let wanted = range.len().saturating_sub(there);
-        // Before anything is changed where it cannot succeed.
-        self.hold.enter()?.check_room(wanted)?;
-        let mut pieces = Pieces::new(&*file, &rate, control);
-        pieces.allocate(range)?;
-        // A process that is killed loses what was not committed: not the space, then.
-        file.sync(SyncMode::All)?;
-        match new.preallocation {
-            Preallocation::Off => {}
-            Preallocation::Falloc => verify_state(&*file, range, ExtentState::Unwritten)?,
-            Preallocation::Full => pieces.make_written(range)?,
+        if new.image.preallocation().space() != Preallocation::Off {
+            // A process that is killed loses uncommitted changes. The space is committed first, so
+            // that the next run has only to write it.
+            file.resize(new.image.file_bytes())?;
+            let range = ByteRange::new(0, new.image.space_bytes());
+            let provisioner = Provisioner::new(&*file, range, control);
+            let missing = range.len().saturating_sub(file.allocated_bytes()?);
+            provisioner.check_space(missing)?;
+            provisioner.allocate()?;
+            file.sync(SyncMode::All)?;
         }
-        if let Some(image) = &new.contents {
-            image.write_metadata(&*file, control)?;
-        }
+        new.image.provision(&*file, &pace, control)?;
         control.cancel.check()?;
         file.set_mode(new.mode)?;
         let inside = self.hold.enter()?;

@@ -41,13 +41,13 @@ const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// The counters of a disk.
 #[derive(Clone, Debug)]
-pub(crate) struct DiskUse {
+pub(super) struct DiskUse {
     stat: PathBuf,
 }
 
 impl DiskUse {
     /// The counters of the disk with number `device`; `None` when it has none.
-    pub(crate) fn of_device(device: u64) -> Option<Self> {
+    pub(super) fn of_device(device: u64) -> Option<Self> {
         let stat = disk::directory(device)?.join("stat");
         let disk = Self { stat };
         disk.read()?;

@@ -13,7 +13,7 @@ use extant_ext4::{
     Access, File, FileType, Filesystem, FollowLast, InodeNumber, Node, Options, Reserve,
 };
 use extant_image::hold;
-use extant_space::{ByteSize, Error, ErrorKind, Result, SpaceFile};
+use extant_space::{Error, ErrorKind, Result, SpaceFile};
 use extant_sys::identity::Identity;
 
 use super::inner::{child_directory, find};
@@ -177,22 +177,6 @@ impl Engine {
     pub(super) fn free_bytes(&self) -> u64 {
         let found = self.filesystem.statistics();
         found.free_blocks * u64::from(found.block_bytes)
-    }
-
-    /// Fails before anything is changed where it cannot succeed.
-    pub(super) fn check_room(&self, wanted: u64) -> Result<()> {
-        let available = self.free_bytes();
-        if wanted <= available {
-            return Ok(());
-        }
-        Err(Error::new(ErrorKind::NoSpace)
-            .at(&self.spot.path)
-            .detail(format!(
-                "no space: {} wanted, {} available, {} missing",
-                ByteSize(wanted),
-                ByteSize(available),
-                ByteSize(wanted - available)
-            )))
     }
 
     pub(super) fn stat(&self, node: &Node) -> FileStat {

@@ -1,27 +1,20 @@
 //! A file inside an image as the file of a volume.
 
-use std::num::NonZeroU64;
 use std::ops::ControlFlow;
 use std::path::{Path, PathBuf};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use extant_ext4::{AttributeChange, File, Node, XattrMode};
-use extant_hostfs::{HostFile, Pace};
-use extant_image::{Missing, Pieces};
+use extant_hostfs::HostFile;
+use extant_provision::{Pace, Provisioner, Shared};
 use extant_space::{
-    ByteRange, Control, ErrorKind, Extent, FallocateMode, Phase, Result, SpaceFile, SyncMode,
+    ByteRange, Control, ErrorKind, Extent, FallocateMode, Result, SpaceFile, SyncMode,
 };
 
 use super::engine::{Engine, FileKey};
 use super::open::Hold;
 use crate::job::Done;
 use crate::storage::{FileStat, LockMode, MakeWritten, VolumeFile, nanoseconds};
-
-/// Zeros written at once.
-const ZEROS: u64 = 1 << 20;
-/// Maximum interval between checks for a cancel.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// An open file of an image. It is closed while others have the image.
 pub(super) struct ImageFile {
@@ -89,6 +82,14 @@ impl SpaceFile for ImageFile {
 
     fn sync(&self, mode: SyncMode) -> Result<()> {
         self.call(|_, file| file.sync(mode))
+    }
+
+    fn allocated_bytes(&self) -> Result<u64> {
+        self.call(|_, file| file.allocated_bytes())
+    }
+
+    fn available_bytes(&self) -> Result<Option<u64>> {
+        self.call(|inside, _| Ok(Some(inside.free_bytes())))
     }
 }
 
@@ -161,40 +162,19 @@ impl VolumeFile for ImageFile {
     }
 
     fn make_written(&self, wanted: &MakeWritten, control: Control<'_>) -> Result<Done> {
-        let whole = ByteRange::new(0, self.size()?);
-        let range = match wanted.range {
-            None => whole,
-            Some(range) => range.intersection(whole).unwrap_or_default(),
-        };
-        let missing = Missing::of(self, range)?.hole_bytes;
-        self.hold.enter()?.check_room(missing)?;
-        let rate = || rate_of(&wanted.pace);
-        Pieces::new(self, &rate, control)
-            .make_written(range)
-            .map(|()| Done::default())
+        let whole = ByteRange::new(0, u64::MAX);
+        Provisioner::new(self, wanted.range.unwrap_or(whole), control)
+            .at_pace(&wanted.pace)
+            .materialize(Shared::Refuse)
+            .map(|_| Done::default())
             .map_err(|error| error.at(&self.path))
     }
 
     fn write_zeroes(&self, range: ByteRange, pace: &Pace, control: Control<'_>) -> Result<()> {
-        // As data: what the device makes of a request for zeros may leave the old ones on the disk
-        // below.
-        let zeros = vec![0; range.len().min(ZEROS) as usize];
-        let mut due = Instant::now();
-        for piece in range.chunks(ZEROS) {
-            control.cancel.check()?;
-            self.write_at(&zeros[..piece.len() as usize], piece.start())?;
-            control.report(Phase::Write, piece.end() - range.start(), range.len());
-            let Some(rate) = rate_of(pace) else { continue };
-            let took = Duration::from_secs_f64(piece.len() as f64 / rate.get() as f64);
-            due = (due + took).max(Instant::now());
-            while let Some(left) = due.checked_duration_since(Instant::now()) {
-                control.cancel.check()?;
-                thread::sleep(left.min(LOOK));
-            }
-        }
-        control.report(Phase::Sync, range.len(), range.len());
-        // With the ctime, which others compare with the recorded one.
-        self.sync(SyncMode::All)
+        let provisioner = Provisioner::new(self, range, control).at_pace(pace);
+        provisioner
+            .overwrite()
+            .map_err(|error| error.at(&self.path))
     }
 
     fn overwrites_in_place(&self) -> Result<bool> {
@@ -204,14 +184,5 @@ impl VolumeFile for ImageFile {
 
     fn as_host(&self) -> Option<&HostFile> {
         None
-    }
-}
-
-/// The current rate of a pace. Other users of the disk below are not seen here.
-pub(super) fn rate_of(pace: &Pace) -> Option<NonZeroU64> {
-    match pace {
-        Pace::Full | Pace::Background(None) => None,
-        Pace::Limit(rate) | Pace::Background(Some(rate)) => Some(*rate),
-        Pace::BackgroundShared(shared) => Some(shared.get()),
     }
 }

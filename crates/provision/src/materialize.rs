@@ -1,0 +1,101 @@
+//! Holes and unwritten parts of an existing file become written; its data stays.
+
+use std::time::Instant;
+
+use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, Remedy, Result};
+use serde::Serialize;
+
+use crate::plan::Plan;
+use crate::provisioner::Provisioner;
+use crate::verify::{Contents, Verified};
+
+/// Unshared in one request, which copies the data.
+const UNSHARE_BYTES: u64 = 64 << 20;
+
+/// What is done about parts shared with other files (reflinks).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Shared {
+    /// The file is refused: its next overwrite would allocate.
+    #[default]
+    Refuse,
+    /// The parts get space of their own (`FALLOC_FL_UNSHARE_RANGE`), data preserved.
+    Unshare,
+}
+
+/// Result of [`Provisioner::materialize`].
+#[derive(Clone, Debug, Serialize)]
+pub struct MaterializeReport {
+    /// The bytes that are extant now.
+    pub range: ByteRange,
+    /// Bytes of it that were written before.
+    pub already_written_bytes: u64,
+    /// Bytes of zeros written, by the file system or by us.
+    pub zeroed_bytes: u64,
+    /// Bytes that got space of their own.
+    pub unshared_bytes: u64,
+    /// The way taken; `None` when nothing was missing.
+    pub plan: Option<Plan>,
+    /// How the result was verified.
+    pub verified: Verified,
+    /// Time taken, seconds.
+    pub elapsed_seconds: f64,
+}
+
+impl Provisioner<'_> {
+    /// Makes the holes and unwritten parts of the range written, which is cut at the end of the
+    /// file; data stays. Durable and verified on return.
+    ///
+    /// # Errors
+    /// `CopyOnWrite` when written space would not stay or is shared with other files, `NoSpace`
+    /// with what is missing, before anything is changed. After `Cancelled` or an error of the
+    /// device the data is as before, and running again does what is left.
+    pub fn materialize(&self, shared: Shared) -> Result<MaterializeReport> {
+        let started = Instant::now();
+        let whole = ByteRange::new(0, self.file.size()?);
+        let range = self.range.intersection(whole).unwrap_or_default();
+        let target = Provisioner { range, ..*self };
+        target.file.check_written_stays()?;
+        let before = target.survey()?;
+        let unshared_bytes = match (before.shared_bytes, shared) {
+            (0, _) => 0,
+            (bytes, Shared::Unshare) => {
+                target.unshare()?;
+                bytes
+            }
+            (bytes, Shared::Refuse) => {
+                return Err(Error::new(ErrorKind::CopyOnWrite)
+                    .detail(format!(
+                        "{bytes} bytes are shared with other files (reflinks): their next overwrite would allocate"
+                    ))
+                    .remedy(Remedy::Unshare));
+            }
+        };
+        target.check_space(before.hole_bytes)?;
+        let made = target.make_written()?;
+        let verified = target.verify_written(Contents::Any)?;
+        Ok(MaterializeReport {
+            range,
+            already_written_bytes: made.already_written_bytes,
+            zeroed_bytes: made.zeroed_bytes,
+            unshared_bytes,
+            plan: made.plan,
+            verified,
+            elapsed_seconds: started.elapsed().as_secs_f64(),
+        })
+    }
+
+    fn unshare(&self) -> Result<()> {
+        for chunk in self.range.chunks(UNSHARE_BYTES) {
+            self.check_stop()?;
+            self.file
+                .fallocate(FallocateMode::UnshareRange, chunk)
+                .map_err(|error| match error.kind() {
+                    ErrorKind::Unsupported => error
+                        .with_kind(ErrorKind::CopyOnWrite)
+                        .detail("this file system cannot unshare; copy the file instead"),
+                    _ => error,
+                })?;
+        }
+        Ok(())
+    }
+}
