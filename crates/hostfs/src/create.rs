@@ -18,7 +18,8 @@ use extant_sys::extents::MapSource;
 use rustix::fs::{IFlags, Mode};
 use serde::Serialize;
 
-use crate::destination::{Destination, Durable, Existing};
+use crate::destination::{Destination, Durable};
+use crate::directory::Existing;
 use crate::file::HostFile;
 use crate::filesystem::{FileSystem, FileSystemKind};
 use crate::partial::Partial;
@@ -248,7 +249,13 @@ fn make(
     let range = ByteRange::new(0, allocation_bytes);
     let made = Provisioner::new(file, range, control)
         .at_pace(&options.pace)
-        .provision_new(&new)?;
+        .provision_new(&new)
+        .map_err(|error| match error.kind() {
+            ErrorKind::Unsupported if options.preallocation == Preallocation::Falloc => {
+                error.detail(format!("{} cannot reserve space", filesystem.name))
+            }
+            _ => error,
+        })?;
     if filesystem.kind == FileSystemKind::Network && allocation_bytes > 0 {
         notes.push(format!(
             "{}: the server decides where space is located and whether it stays",

@@ -10,6 +10,7 @@ use extant_space::{Error, ErrorKind, Remedy, Result};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
+use crate::directory::Existing;
 use crate::file;
 use crate::filesystem::parent_of;
 use crate::swap;
@@ -19,16 +20,6 @@ const PARTIAL: &str = ".extant-partial";
 const FILLING: &str = ".extant-filling";
 /// Longest name of a file on every file system of Linux that matters, bytes.
 const NAME_MAX: usize = 255;
-
-/// What is done when the name exists already.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Existing {
-    /// Refuse with [`ErrorKind::AlreadyExists`].
-    #[default]
-    Refuse,
-    /// Replace it, in one step, when the new file is complete; it must be a regular file.
-    Replace,
-}
 
 /// What of a new file is on the disk on return.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

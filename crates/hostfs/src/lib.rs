@@ -12,14 +12,15 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `detached`, `disk`, `holders`, `mark`, `swap`, `sys`: system calls and facts of the host
+//! 1. `detached`, `directory`, `disk`, `holders`, `mark`, `swap`, `sys`: system
+//!    calls and facts of the host
 //! 2. `file`, `removal`: an open file
-//! 3. `scratch`: unnamed files
+//! 3. `dig`, `scratch`: holes of a file, and unnamed files
 //! 4. `filesystem`: the file system of a file
-//! 5. `space_file`: an open file as a `SpaceFile`
-//! 6. `destination`, `dig`, `exclusion`, `probe`: names, holes, leases, and what a place can do
-//! 7. `partial`: partial files
-//! 8. `create`, `materialize`: operations
+//! 5. `destination`, `exclusion`, `probe`, `space_file`: names, leases, what a place can do, and
+//!    an open file as a `SpaceFile`
+//! 6. `materialize`, `partial`: existing files, and partial ones
+//! 7. `create`: creation of files
 
 #![deny(unsafe_code)]
 
@@ -27,6 +28,7 @@ mod create;
 mod destination;
 mod detached;
 mod dig;
+mod directory;
 mod disk;
 mod exclusion;
 mod file;
@@ -44,9 +46,10 @@ mod swap;
 mod sys;
 
 pub use create::{CopyOnWrite, CreateOptions, CreateReport, OnFailure, create, create_filled};
-pub use destination::{Durable, Existing};
+pub use destination::Durable;
 pub use detached::{HELPER, help, use_helper};
 pub use dig::{HoleReport, Span, SpanKind, dig_holes, dig_holes_in, report_holes, report_holes_in};
+pub use directory::{Directory, Existing, path_of_open};
 pub use disk::DiskLimits;
 pub use exclusion::Exclusion;
 pub use extant_provision::{

@@ -26,8 +26,9 @@ use extant_space::{
 use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
 use rustix::io::Errno;
 
-use crate::destination::{Destination, Durable, Existing};
+use crate::destination::{Destination, Durable};
 use crate::detached;
+use crate::directory::Existing;
 use crate::file::{self, HostFile};
 use crate::filesystem::FileSystem;
 use crate::mark;

@@ -255,8 +255,8 @@ fn merged(
 /// copies.
 ///
 /// # Errors
-/// Those of [`Conversion::new`], [`Conversion::provision`] and [`extant_hostfs::create`]; `InUse` if the
-/// replaced file is in use. After an error no file is left.
+/// Those of [`Conversion::new`], [`Conversion::provision`] and [`extant_hostfs::create`]; `InUse`
+/// if the replaced file is in use. After an error no file is left.
 pub fn convert(
     source: &Layer,
     path: &Path,

@@ -25,9 +25,8 @@ use extant_space::{ByteSize, Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::format;
-use crate::job::{Alive, JobId, Operation, Stage};
+use crate::job::{Alive, JobId, Operation, Stage, job_of};
 use crate::limits::Limits;
-use crate::pool::Pool;
 use crate::state::{Locked, State};
 use crate::storage::{Storage, WorkFile};
 
@@ -106,10 +105,14 @@ impl Moment {
 
 impl Space {
     /// The current state, for information only.
-    pub(crate) fn of(pool: &Pool, storage: &dyn Storage, state: Option<&State>) -> Result<Self> {
+    pub(crate) fn of(
+        limits: &Limits,
+        storage: &dyn Storage,
+        state: Option<&State>,
+    ) -> Result<Self> {
         let mut before = Moment::now(storage, state)?;
         for _ in 1..COUNTS_MAX {
-            let space = Self::count(pool, storage, &before)?;
+            let space = Self::count(limits, storage, &before)?;
             let after = Moment::now(storage, state)?;
             if after.has_same_steps(&before) {
                 return Ok(space);
@@ -117,14 +120,14 @@ impl Space {
             before = after;
         }
         // Jobs come and go all the time.
-        Self::count(pool, storage, &before)
+        Self::count(limits, storage, &before)
     }
 
     /// Fails as `check` does for the current space. A refusal because a job was counted in the
     /// middle of a step is counted again: no job is submitted under the lock, so the running ones
     /// reach the end of their steps.
     pub(crate) fn require(
-        pool: &Pool,
+        limits: &Limits,
         storage: &dyn Storage,
         state: &State,
         _: &Locked,
@@ -133,7 +136,7 @@ impl Space {
         let mut before = Moment::now(storage, Some(state))?;
         let mut counts = 0;
         loop {
-            let Err(refused) = check(&Self::count(pool, storage, &before)?) else {
+            let Err(refused) = check(&Self::count(limits, storage, &before)?) else {
                 return Ok(());
             };
             counts += 1;
@@ -147,7 +150,7 @@ impl Space {
     }
 
     /// Counts what was there at `before`, and the volumes of now.
-    fn count(pool: &Pool, storage: &dyn Storage, before: &Moment) -> Result<Self> {
+    fn count(limits: &Limits, storage: &dyn Storage, before: &Moment) -> Result<Self> {
         let mut space = Self::default();
         let (makers, changers): (Vec<&Alive>, Vec<&Alive>) = before
             .jobs
@@ -176,7 +179,7 @@ impl Space {
         })?;
         for job in makers {
             let files = before.files.iter();
-            let files = files.filter(|file| file.job == Some(job.record.id));
+            let files = files.filter(|file| job_of(&file.name) == Some(job.record.id));
             let taken: Vec<u64> = files.map(|file| file.allocated_bytes).collect();
             if job.stage == Stage::Publishing && taken.is_empty() {
                 // Among the volumes already.
@@ -190,17 +193,13 @@ impl Space {
         // What interrupted jobs have allocated stays in use until they are resumed or cancelled.
         let is_left = |file: &&WorkFile| {
             let mut jobs = before.jobs.iter();
-            !jobs.any(|job| file.job == Some(job.record.id))
+            !jobs.any(|job| job_of(&file.name) == Some(job.record.id))
         };
         let left = before.files.iter().filter(is_left);
         left.for_each(|file| space.add(file.allocated_bytes, 0));
         // Space that was freed meanwhile is among what files take, and what was taken may not be.
         let free_bytes = before.free_bytes.min(storage.free_bytes()?);
-        space.close(
-            free_bytes,
-            storage.total_bytes()?,
-            pool.definition().limits(),
-        );
+        space.close(free_bytes, storage.total_bytes()?, limits);
         Ok(space)
     }
 

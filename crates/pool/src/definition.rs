@@ -12,14 +12,14 @@ use std::env;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use extant_hostfs::Directory;
 use extant_space::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
-use crate::folder::Folder;
+use crate::foreign::ForeignElements;
 use crate::limits::Limits;
 use crate::name::PoolName;
-use crate::state;
-use crate::xml::Kept;
+use crate::state_directory::STATE_DIRECTORY;
 
 const VERSION: u32 = 1;
 /// Far more than any definition has.
@@ -75,8 +75,8 @@ pub struct Definition {
     #[serde(default)]
     limits: Limits,
     /// Elements of libvirt's description that mean nothing here.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) kept: Option<Kept>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "kept")]
+    foreign: Option<ForeignElements>,
 }
 
 impl Definition {
@@ -91,7 +91,7 @@ impl Definition {
             state: None,
             identifier: None,
             limits: Limits::default(),
-            kept: None,
+            foreign: None,
         }
     }
 
@@ -161,10 +161,10 @@ impl Definition {
     pub(crate) fn state(&self) -> PathBuf {
         match (&self.state, self.kind) {
             (Some(state), _) => state.clone(),
-            (None, PoolKind::Dir) => self.path.join(state::FOLDER),
+            (None, PoolKind::Dir) => self.path.join(STATE_DIRECTORY),
             (None, PoolKind::Ext4) => {
                 let mut beside = self.path.as_os_str().to_owned();
-                beside.push(state::FOLDER);
+                beside.push(STATE_DIRECTORY);
                 beside.into()
             }
         }
@@ -175,12 +175,23 @@ impl Definition {
         &self.limits
     }
 
-    /// 32 hexadecimal digits.
-    pub(crate) fn set_identifier(&mut self, identifier: &str) {
+    /// Elements of the description that the definition was made from.
+    pub fn foreign(&self) -> Option<&ForeignElements> {
+        self.foreign.as_ref()
+    }
+
+    /// Stores elements with the definition.
+    pub fn set_foreign(&mut self, foreign: Option<ForeignElements>) {
+        self.foreign = foreign;
+    }
+
+    /// Sets the identifier, 32 hexadecimal digits.
+    pub fn set_identifier(&mut self, identifier: &str) {
         self.identifier = Some(identifier.to_owned());
     }
 
-    pub(crate) fn identifier(&self) -> Option<&str> {
+    /// The identifier: 32 hexadecimal digits; `None` for a directory without definition.
+    pub fn identifier(&self) -> Option<&str> {
         self.identifier.as_deref()
     }
 }
@@ -205,7 +216,7 @@ pub struct Definitions {
 
 impl Definitions {
     /// The definitions in `path`, which need not exist.
-    pub fn in_folder(path: &Path) -> Self {
+    pub fn in_directory(path: &Path) -> Self {
         Self {
             path: path.to_path_buf(),
             behind: None,
@@ -218,7 +229,7 @@ impl Definitions {
     /// `NotFound` if the environment names no home.
     pub fn of_user() -> Result<Self> {
         if rustix::process::geteuid().is_root() {
-            return Ok(Self::in_folder(Path::new(OF_SYSTEM)));
+            return Ok(Self::in_directory(Path::new(OF_SYSTEM)));
         }
         let absolute = |name: &str| {
             let value = PathBuf::from(env::var_os(name)?);
@@ -243,7 +254,7 @@ impl Definitions {
     }
 
     /// All directories, the user's own first.
-    fn folders(&self) -> impl Iterator<Item = &Path> {
+    fn dirs(&self) -> impl Iterator<Item = &Path> {
         [Some(&self.path), self.behind.as_ref()]
             .into_iter()
             .flatten()
@@ -251,11 +262,11 @@ impl Definitions {
     }
 
     /// The existing directories, open. Directories that the user may not read are left out.
-    fn opened(&self) -> Result<Vec<(&Path, Folder)>> {
+    fn opened(&self) -> Result<Vec<(&Path, Directory)>> {
         let mut opened = Vec::new();
-        for path in self.folders() {
+        for path in self.dirs() {
             match open(path) {
-                Ok(folder) => opened.extend(folder.map(|folder| (path, folder))),
+                Ok(dir) => opened.extend(dir.map(|dir| (path, dir))),
                 Err(error) if error.kind() == ErrorKind::PermissionDenied && path != self.path => {}
                 Err(error) => return Err(error),
             }
@@ -266,17 +277,14 @@ impl Definitions {
     /// The pool called `name`.
     pub fn get(&self, name: &PoolName) -> Result<Definition> {
         let mut found = None;
-        for (path, folder) in self.opened()? {
-            if let Some(bytes) = folder.read(&file_name(name), BYTES_MAX)? {
+        for (path, dir) in self.opened()? {
+            if let Some(bytes) = dir.read(&file_name(name), BYTES_MAX)? {
                 found = Some((path, bytes));
                 break;
             }
         }
         let Some((path, bytes)) = found else {
-            let looked: Vec<String> = self
-                .folders()
-                .map(|path| path.display().to_string())
-                .collect();
+            let looked: Vec<String> = self.dirs().map(|path| path.display().to_string()).collect();
             return Err(Error::new(ErrorKind::NotFound)
                 .detail(format!(
                     "no pool '{name}' is defined in {}",
@@ -290,8 +298,8 @@ impl Definitions {
     /// All definitions, by name. An unreadable one is listed with its error.
     pub fn list(&self) -> Result<Vec<(PoolName, Result<Definition>)>> {
         let mut names: Vec<PoolName> = Vec::new();
-        for (_, folder) in self.opened()? {
-            folder.for_each_name(|name| {
+        for (_, dir) in self.opened()? {
+            dir.for_each_name(|name| {
                 let name = name
                     .to_str()
                     .ok()
@@ -327,12 +335,12 @@ impl Definitions {
         let name = definition.name().expect("a definition to keep has a name");
         std::fs::create_dir_all(&self.path).map_err(|source| Error::from(source).at(&self.path))?;
         self.check_is_free(name)?;
-        let folder = Folder::open(&self.path)?;
+        let dir = Directory::open(&self.path)?;
         let mut bytes = serde_json::to_vec_pretty(definition).expect("plain data");
         bytes.push(b'\n');
-        folder.write(&file_name(name), &bytes)?;
+        dir.write(&file_name(name), &bytes)?;
         // Other users see the pools of the system. There is nothing secret in a definition.
-        folder.set_mode(&file_name(name), 0o644)
+        dir.set_mode(&file_name(name), 0o644)
     }
 
     /// Forgets the pool called `name`; its directory stays.
@@ -346,23 +354,23 @@ impl Definitions {
                 .at(behind.join(file_name(name)))
                 .detail("the pool is defined by root"));
         }
-        let folder = Folder::open(&self.path)?;
-        folder.remove(&file_name(name))?;
-        folder.sync()
+        let dir = Directory::open(&self.path)?;
+        dir.remove(&file_name(name))?;
+        dir.sync()
     }
 
     /// There is a definition of that name that this user may change.
     fn has_own(&self, name: &PoolName) -> Result<bool> {
         match open(&self.path)? {
-            Some(folder) => Ok(folder.stat(&file_name(name))?.is_some()),
+            Some(dir) => Ok(dir.stat(&file_name(name))?.is_some()),
             None => Ok(false),
         }
     }
 }
 
-fn open(path: &Path) -> Result<Option<Folder>> {
-    match Folder::open(path) {
-        Ok(folder) => Ok(Some(folder)),
+fn open(path: &Path) -> Result<Option<Directory>> {
+    match Directory::open(path) {
+        Ok(dir) => Ok(Some(dir)),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
@@ -396,7 +404,7 @@ mod tests {
 
     fn definitions() -> (tempfile::TempDir, Definitions) {
         let place = tempfile::tempdir().unwrap();
-        let definitions = Definitions::in_folder(&place.path().join("extant/pools"));
+        let definitions = Definitions::in_directory(&place.path().join("extant/pools"));
         (place, definitions)
     }
 
@@ -431,7 +439,7 @@ mod tests {
             let made = Definition::named(name, Path::new(path), Limits::default()).unwrap();
             definitions.add(&made).unwrap();
         };
-        let root = Definitions::in_folder(&system);
+        let root = Definitions::in_directory(&system);
         define(&root, "both", "/theirs");
         define(&root, "theirs", "/theirs");
         define(&user, "both", "/own");

@@ -15,16 +15,13 @@ pub(crate) mod qcow2;
 
 use std::path::Path;
 
-use extant_hostfs::Access;
 pub use extant_image::Format;
 use extant_image::Glance;
 use extant_image::detect::{self, Kind};
-use extant_space::{Error, ErrorKind, Result, SpaceFile, SyncMode};
+use extant_space::{Error, ErrorKind, Result, SpaceFile};
 
 use crate::name::VolumeName;
-use crate::pool::Pool;
-use crate::storage::{FileStat, Purpose, Storage, VolumeFile};
-use crate::volume::lock_alone;
+use crate::storage::{FileStat, Storage, VolumeFile};
 
 /// Where a file has its format.
 const ATTRIBUTE: &str = "user.extant.format";
@@ -40,17 +37,18 @@ pub(crate) struct Facts {
     pub(crate) promised_bytes: u64,
 }
 
-/// What a file says of itself.
-enum Said {
-    Nothing,
-    Word(Option<Format>),
+/// The format stored with a file.
+enum StoredFormat {
+    None,
+    /// `None`: an unknown word.
+    Value(Option<Format>),
 }
 
-impl Said {
+impl StoredFormat {
     fn of(attribute: Option<Vec<u8>>) -> Self {
         match attribute {
-            None => Self::Nothing,
-            Some(word) => Self::Word(
+            None => Self::None,
+            Some(word) => Self::Value(
                 str::from_utf8(&word)
                     .ok()
                     .and_then(|word| word.parse().ok()),
@@ -62,10 +60,12 @@ impl Said {
 impl Facts {
     /// The properties of an open volume.
     pub(crate) fn of(file: &dyn VolumeFile, name: &VolumeName) -> Result<Self> {
-        let said = Said::of(file.attribute(ATTRIBUTE)?);
+        let stored = StoredFormat::of(file.attribute(ATTRIBUTE)?);
         let mut first = [0; Glance::BYTES];
         let got = file.read_at(&mut first, 0)?;
-        Ok(Self::judge(said, name, file.size()?, || &first[..got]))
+        Ok(Self::from_parts(stored, name, file.size()?, || {
+            &first[..got]
+        }))
     }
 
     /// The properties of content of a known `format`.
@@ -78,17 +78,17 @@ impl Facts {
     /// The properties of a listed volume. The name decides for an unreadable one.
     pub(crate) fn listed(storage: &dyn Storage, name: &VolumeName, stat: &FileStat) -> Self {
         let peek = storage.peek(name);
-        let said = Said::of(peek.as_ref().and_then(|peek| peek.attribute(ATTRIBUTE)));
+        let stored = StoredFormat::of(peek.as_ref().and_then(|peek| peek.attribute(ATTRIBUTE)));
         let first = &mut [0; Glance::BYTES];
-        Self::judge(said, name, stat.size_bytes, move || {
+        Self::from_parts(stored, name, stat.size_bytes, move || {
             let got = peek.map_or(0, |peek| peek.read(first));
             &first[..got]
         })
     }
 
     /// The content is asked for where it counts.
-    fn judge<'a>(
-        said: Said,
+    fn from_parts<'a>(
+        stored: StoredFormat,
         name: &VolumeName,
         size_bytes: u64,
         first: impl FnOnce() -> &'a [u8],
@@ -98,12 +98,13 @@ impl Facts {
             capacity_bytes: size_bytes,
             promised_bytes: size_bytes,
         };
-        match (said, format_of_name(name)) {
-            (Said::Word(None), _) => plain(None),
-            (Said::Word(Some(format)), _) | (Said::Nothing, format @ Format::Qcow2) => {
+        match (stored, format_of_name(name)) {
+            (StoredFormat::Value(None), _) => plain(None),
+            (StoredFormat::Value(Some(format)), _)
+            | (StoredFormat::None, format @ Format::Qcow2) => {
                 Self::of_known(format, size_bytes, first)
             }
-            (Said::Nothing, Format::Raw) => match detect::of_contents(first()) {
+            (StoredFormat::None, Format::Raw) => match detect::of_contents(first()) {
                 Some(Kind::Qcow2 | Kind::Foreign(_)) => plain(None),
                 Some(Kind::Compressed(_)) | None => plain(Some(Format::Raw)),
             },
@@ -127,9 +128,9 @@ impl Facts {
 /// Size of a volume's file when the guest has written its whole disk.
 pub(crate) fn promised_bytes(storage: &dyn Storage, name: &VolumeName, stat: &FileStat) -> u64 {
     let peek = storage.peek(name);
-    let format = match Said::of(peek.as_ref().and_then(|peek| peek.attribute(ATTRIBUTE))) {
-        Said::Word(format) => format,
-        Said::Nothing => Some(format_of_name(name)),
+    let format = match StoredFormat::of(peek.as_ref().and_then(|peek| peek.attribute(ATTRIBUTE))) {
+        StoredFormat::Value(format) => format,
+        StoredFormat::None => Some(format_of_name(name)),
     };
     match (format, peek) {
         (Some(Format::Qcow2), Some(peek)) => {
@@ -163,19 +164,19 @@ pub(crate) fn format_of_name(name: &VolumeName) -> Format {
     Format::of_name(Path::new(name.as_str()))
 }
 
-/// Says what the file of the volume `name` is; to be synced.
+/// Stores the format of the volume `name` with its file; to be synced.
 ///
 /// # Errors
 /// `Unsupported` where the file system has no attributes and the name says something else.
-pub(crate) fn say(file: &dyn VolumeFile, name: &VolumeName, format: Format) -> Result<()> {
+pub(crate) fn store_format(file: &dyn VolumeFile, name: &VolumeName, format: Format) -> Result<()> {
     match file.set_attribute(ATTRIBUTE, format.name().as_bytes()) {
-        Err(error) if error.kind() == ErrorKind::Unsupported => check_name_says(name, format),
+        Err(error) if error.kind() == ErrorKind::Unsupported => check_name_implies(name, format),
         done => done,
     }
 }
 
 /// Where nothing can be kept with a file, its name has to say what it is.
-fn check_name_says(name: &VolumeName, format: Format) -> Result<()> {
+fn check_name_implies(name: &VolumeName, format: Format) -> Result<()> {
     if format_of_name(name) == format {
         return Ok(());
     }
@@ -210,11 +211,11 @@ pub(crate) fn check_content(file: &dyn SpaceFile, format: Format, trust: Trust) 
 /// `InvalidArgument` if the content does not look raw and no format was given.
 pub(crate) fn of_content(
     file: &dyn SpaceFile,
-    said: Option<Format>,
+    given: Option<Format>,
     name: &VolumeName,
 ) -> Result<Format> {
-    let format = said.unwrap_or_else(|| format_of_name(name));
-    if said.is_some() || format == Format::Qcow2 {
+    let format = given.unwrap_or_else(|| format_of_name(name));
+    if given.is_some() || format == Format::Qcow2 {
         return Ok(format);
     }
     match detect::of_file(file)? {
@@ -225,26 +226,6 @@ pub(crate) fn of_content(
                 kind.described()
             ))
             .advice("--format qcow2 if you know who made it, else --format raw")),
-    }
-}
-
-impl Pool {
-    /// Says what the format of a volume is, for a file that was not made here.
-    ///
-    /// # Errors
-    /// `NotFound`; `InvalidArgument` for qcow2 that names a backing file, unless `allow_backing` is
-    /// given, or a data file; `Corrupt` for a file that is no image.
-    pub fn set_format(&self, name: &VolumeName, format: Format, allow_backing: bool) -> Result<()> {
-        let storage = self.storage(Purpose::Change)?;
-        let file = storage.open(name, Access::ReadWrite)?;
-        let _locked = lock_alone(&*file)?;
-        let trust = Trust {
-            backing: allow_backing,
-        };
-        check_content(&*file, format, trust)
-            .and_then(|()| say(&*file, name, format))
-            .map_err(|error| error.at(file.path()))?;
-        file.sync(SyncMode::All)
     }
 }
 
@@ -261,15 +242,15 @@ mod tests {
         header.encode().unwrap()
     }
 
-    fn judged(said: Option<&str>, name: &str, content: &[u8]) -> Facts {
-        let said = Said::of(said.map(|word| word.as_bytes().to_vec()));
-        Facts::judge(said, &name.parse().unwrap(), 4096, || content)
+    fn judged(stored: Option<&str>, name: &str, content: &[u8]) -> Facts {
+        let stored = StoredFormat::of(stored.map(|word| word.as_bytes().to_vec()));
+        Facts::from_parts(stored, &name.parse().unwrap(), 4096, || content)
     }
 
     #[test]
     fn what_was_said_counts_before_the_name_and_the_content_never_does() {
         let image = header(1 << 30);
-        for (said, name, content, format) in [
+        for (stored, name, content, format) in [
             (Some("raw"), "a", &image[..], Some(Format::Raw)),
             (Some("raw"), "a.qcow2", &image, Some(Format::Raw)),
             (Some("qcow2"), "a", b"zeros", Some(Format::Qcow2)),
@@ -280,9 +261,9 @@ mod tests {
             (None, "a", b"", Some(Format::Raw)),
             (None, "a", &image, None),
         ] {
-            let facts = judged(said, name, content);
-            assert_eq!(facts.format, format, "{said:?} {name}");
-            assert_eq!(facts.capacity_bytes, 4096, "{said:?} {name}");
+            let facts = judged(stored, name, content);
+            assert_eq!(facts.format, format, "{stored:?} {name}");
+            assert_eq!(facts.capacity_bytes, 4096, "{stored:?} {name}");
         }
     }
 
@@ -294,7 +275,7 @@ mod tests {
             ("a.qcow2", Format::Raw, false),
             ("a", Format::Qcow2, false),
         ] {
-            let checked = check_name_says(&name.parse().unwrap(), format);
+            let checked = check_name_implies(&name.parse().unwrap(), format);
             assert_eq!(checked.is_ok(), is_said, "{name} {format}");
         }
     }

@@ -7,16 +7,12 @@
 //! heartbeat file is unlocked is interrupted: its process has ended. A process that resumes the job
 //! takes the lock.
 
-mod control;
 mod operation;
-mod queue;
-mod rate;
 mod record;
 mod run_file;
 mod status;
 mod store;
-mod submission;
-mod worker;
+mod work_file;
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -30,11 +26,10 @@ pub use operation::{
     WipeMethod,
 };
 pub(crate) use record::{Outcome, Record, Reservation};
-pub(crate) use run_file::{Line, MadeFile, RunFile, Stage, Wiped};
-pub use status::{Done, JobFailure, JobState, JobStatus};
+pub(crate) use run_file::{MadeFile, RunFile, RunStatus, Stage, Wiped, ask_to_stop};
+pub use status::{JobFailure, JobState, JobStatus};
 pub(crate) use store::{Alive, Jobs};
-pub(crate) use worker::Work;
-pub use worker::{Job, OnStop};
+pub(crate) use work_file::{complete_name, copy_name, job_of, remove_work_of};
 
 /// Number of a job in its pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]

@@ -10,35 +10,50 @@
 //! never has the name of a volume.
 //!
 //! Definitions: `docs/internals/pool.md`.
+//!
+//! Module layers, lowest first:
+//!
+//! 1. `fair_lock`, `limits`, `name`, `state_directory`: locks between processes, values, own names
+//! 2. `storage`: the place of the volumes, on the host or in an ext4 file system
+//! 3. `foreign`, `format`, `volume_lock`: what is stored with a volume, and its lock
+//! 4. `definition`, `job`: definitions of pools, records of jobs
+//! 5. `state`: the state directory and the pool's lock
+//! 6. `accounting`, `job_rate`: space and rate, shared by the jobs
+//! 7. `work`: the environment of an operation
+//! 8. `operation`: what jobs do
+//! 9. `pool`: the pool, and the jobs of this process
 
 #![forbid(unsafe_code)]
 
 mod accounting;
 mod definition;
-mod folder;
+mod fair_lock;
+mod foreign;
 mod format;
 mod job;
+mod job_rate;
 mod limits;
 mod name;
 mod operation;
 mod pool;
-mod refresh;
 mod state;
+mod state_directory;
 mod storage;
-mod volume;
-mod xml;
+mod volume_lock;
+mod work;
 
 pub use accounting::Space;
 pub use definition::{Definition, Definitions, InImage, PoolKind};
+pub use foreign::ForeignElements;
 pub use format::Format;
 pub use job::{
-    CloneMethod, CloneVolume, CreateVolume, Done, Download, Job, JobFailure, JobId, JobOptions,
-    JobState, JobStatus, Materialize, OnStop, Operation, Priority, Resize, Upload, Wipe,
-    WipeMethod,
+    CloneMethod, CloneVolume, CreateVolume, Download, JobFailure, JobId, JobOptions, JobState,
+    JobStatus, Materialize, Operation, Priority, Resize, Upload, Wipe, WipeMethod,
 };
 pub use limits::{Limits, Overcommit};
 pub use name::{PoolName, VolumeName};
-pub use pool::{Pool, PoolInfo};
-pub use refresh::{Interrupted, Leftovers, Refreshed};
-pub use volume::{ImageFacts, ListedVolume, VolumeInfo, VolumePlace};
-pub use xml::VolumeXml;
+pub use pool::{
+    ImageFacts, Interrupted, Job, Leftovers, ListedVolume, OnStop, Pool, PoolInfo, Refreshed,
+    VolumeInfo, VolumePlace,
+};
+pub use storage::Done;

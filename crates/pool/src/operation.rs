@@ -16,14 +16,13 @@ mod wipe;
 
 use std::sync::Arc;
 
-use extant_hostfs::Access;
+use extant_hostfs::{Access, Existing};
 use extant_space::{Control, Error, ErrorKind, Result};
 
-use crate::folder::OnExisting;
-use crate::job::{Done, Operation, Record, RunFile, Stage, Work};
+use crate::job::{Operation, Record, RunFile, Stage, job_of, remove_work_of};
 use crate::name::VolumeName;
-use crate::pool::Pool;
-use crate::storage::{Storage, VolumeFile};
+use crate::storage::{Done, Storage, VolumeFile};
+use crate::work::Work;
 
 pub(crate) use upload::content_format;
 
@@ -47,7 +46,7 @@ fn explain(work: &Work<'_>, error: Error) -> Error {
     let is_inner = error
         .path()
         .is_some_and(|path| path.starts_with(work.storage.work_path()));
-    let volume = work.pool.path_of(work.record.operation.volume());
+    let volume = work.storage.path_of(work.record.operation.volume());
     if is_inner {
         error.about(volume)
     } else {
@@ -56,13 +55,17 @@ fn explain(work: &Work<'_>, error: Error) -> Error {
 }
 
 /// Makes the pool what it was before a job that has not ended.
-pub(crate) fn roll_back(pool: &Pool, storage: &dyn Storage, record: &Record) -> Result<()> {
+pub(crate) fn roll_back(
+    storage: &dyn Storage,
+    record: &Record,
+    pool_identity: (u64, u64),
+) -> Result<()> {
     match &record.operation {
         Operation::Create(_) | Operation::Clone(_) | Operation::Upload(_) => {
-            storage.remove_work_of(record.id)
+            remove_work_of(storage, record.id)
         }
         Operation::Resize(resize) => resize::roll_back(storage, record, resize),
-        Operation::Download(download) => download::roll_back(pool, record.id, download),
+        Operation::Download(download) => download::roll_back(pool_identity, record.id, download),
         Operation::Wipe(wipe) => wipe::roll_back(storage, record, wipe),
         Operation::Materialize(materialize) => materialize::roll_back(storage, materialize),
     }
@@ -70,20 +73,22 @@ pub(crate) fn roll_back(pool: &Pool, storage: &dyn Storage, record: &Record) -> 
 
 /// The job had done all of its work when its process ended.
 pub(crate) fn was_published(
-    pool: &Pool,
     storage: &dyn Storage,
     record: &Record,
     run: &RunFile,
+    pool_identity: (u64, u64),
 ) -> Result<bool> {
-    let line = match run.line() {
-        Some(line) if line.stage == Stage::Publishing => line,
+    let status = match run.status() {
+        Some(status) if status.stage == Stage::Publishing => status,
         _ => return Ok(false),
     };
     if let Operation::Download(download) = &record.operation {
-        return download::was_published(pool, record.id, download, line.made);
+        return download::was_published(pool_identity, record.id, download, status.made);
     }
     let work = storage.work_files()?;
-    Ok(work.iter().all(|file| file.job != Some(record.id))
+    Ok(work
+        .iter()
+        .all(|file| job_of(&file.name) != Some(record.id))
         && storage.has_name(record.operation.volume())?)
 }
 
@@ -97,7 +102,7 @@ fn open_to_undo(storage: &dyn Storage, name: &VolumeName) -> Result<Option<Arc<d
 }
 
 /// Gives the unfinished file `name` the name of the volume.
-fn publish(work: &Work<'_>, name: &str, existing: OnExisting) -> Result<()> {
+fn publish(work: &Work<'_>, name: &str, existing: Existing) -> Result<()> {
     work.begin_publication()?;
     let volume = work.record.operation.volume();
     work.storage.publish(name, volume, existing)

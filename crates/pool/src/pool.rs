@@ -1,47 +1,67 @@
-//! A pool, open.
+//! A pool, open, and its operations.
+//!
+//! | module | operations |
+//! |---|---|
+//! | `volume` | on volumes, in the caller's thread |
+//! | `submission` | new and resumed jobs |
+//! | `queue`, `worker` | running a job |
+//! | `control` | jobs of other processes |
+//! | `refresh` | what dead processes have left |
+
+mod control;
+mod queue;
+mod refresh;
+mod submission;
+mod volume;
+mod worker;
 
 use std::fmt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use extant_hostfs::Directory;
 use extant_space::{CancelToken, Error, ErrorKind, Result};
 use serde::Serialize;
 
 use crate::accounting::Space;
 use crate::definition::{Definition, PoolKind};
-use crate::folder::Folder;
 use crate::job::Stage;
 use crate::limits::Limits;
 use crate::name::{PoolName, VolumeName};
-use crate::state::{self, State};
+use crate::state::State;
+use crate::state_directory::STATE_DIRECTORY;
 use crate::storage::{
-    Comer, DirectoryStorage, ImagePlace, ImageStorage, Opening, Pin, Purpose, Storage,
+    DirectoryStorage, Ext4Image, Ext4Storage, ImageWaiter, Opening, Pin, Purpose, Storage,
 };
 
+pub use refresh::{Interrupted, Leftovers, Refreshed};
+pub use volume::{ImageFacts, ListedVolume, VolumeInfo, VolumePlace};
+pub use worker::{Job, OnStop};
+
 /// How long the jobs of other processes are waited for, in what only one process can have open.
-const PATIENCE: Duration = Duration::from_secs(10);
+const OPEN_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval of the checks whether they have ended.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// A longer wait is reported.
-const TOLD_AFTER: Duration = Duration::from_secs(1);
+const REPORT_WAIT_AFTER: Duration = Duration::from_secs(1);
 
 /// A pool whose directory is open, or whose image is there.
 #[derive(Debug)]
 pub struct Pool {
     definition: Definition,
-    place: Place,
+    location: PoolLocation,
     on_wait: Option<fn(&Error)>,
 }
 
 /// The storage of the volumes.
 #[derive(Debug)]
-enum Place {
-    Directory(Folder),
+enum PoolLocation {
+    Directory(Directory),
     Image {
-        image: ImagePlace,
+        image: Ext4Image,
         /// The parent of the state directory, and its name there.
-        above: Folder,
+        above: Directory,
         own_name: String,
     },
 }
@@ -74,7 +94,7 @@ impl Pool {
     /// `NotFound` also when the directory is there and the pool's own state is not: its file system
     /// is not mounted.
     pub fn open(definition: Definition) -> Result<Self> {
-        let pool = Self::at_place(definition)?;
+        let pool = Self::at_location(definition)?;
         if let Some(identifier) = pool.definition.identifier() {
             match pool.state() {
                 Ok(state) => pool.check_identity(state.as_ref(), identifier)?,
@@ -99,21 +119,21 @@ impl Pool {
         match definition.kind() {
             PoolKind::Dir => make(definition.path())?,
             PoolKind::Ext4 => {
-                image_place(&definition).check()?;
+                image_of(&definition).check()?;
                 if let Some(above) = definition.state().parent() {
                     make(above)?;
                 }
             }
         }
-        let pool = Self::at_place(definition)?;
+        let pool = Self::at_location(definition)?;
         if let Some(identifier) = pool.definition.identifier() {
             let (above, name) = pool.own();
             let state = State::make(above, name)?;
-            if let Place::Image { image, .. } = &pool.place {
+            if let PoolLocation::Image { image, .. } = &pool.location {
                 state.set_directory(pool.definition.directory())?;
-                let mut comer = Comer::default();
-                pool.wait_for(PATIENCE, &mut || {
-                    image.build(state.folder(), identifier, &mut comer)
+                let mut waiter = ImageWaiter::default();
+                pool.wait_for(OPEN_TIMEOUT, &mut || {
+                    image.build(state.dir(), identifier, &mut waiter)
                 })?
                 .ok_or_else(|| pool.busy())?;
             }
@@ -122,19 +142,19 @@ impl Pool {
         Ok(pool)
     }
 
-    fn at_place(definition: Definition) -> Result<Self> {
-        let place = match definition.kind() {
-            PoolKind::Dir => Place::Directory(Folder::open(definition.path())?),
+    fn at_location(definition: Definition) -> Result<Self> {
+        let location = match definition.kind() {
+            PoolKind::Dir => PoolLocation::Directory(Directory::open(definition.path())?),
             PoolKind::Ext4 => Self::at_image(&definition)?,
         };
         Ok(Self {
             definition,
-            place,
+            location,
             on_wait: None,
         })
     }
 
-    fn at_image(definition: &Definition) -> Result<Place> {
+    fn at_image(definition: &Definition) -> Result<PoolLocation> {
         let path = definition.path();
         let found = std::fs::metadata(path).map_err(|source| Error::from(source).at(path))?;
         let own = definition.state();
@@ -155,9 +175,9 @@ impl Pool {
         } else {
             above
         };
-        Ok(Place::Image {
-            image: image_place(definition),
-            above: Folder::open(above)?,
+        Ok(PoolLocation::Image {
+            image: image_of(definition),
+            above: Directory::open(above)?,
             own_name: name.to_owned(),
         })
     }
@@ -167,23 +187,25 @@ impl Pool {
             Some(state) => state.identifier()?,
             None => None,
         };
-        let detail = match (found, &self.place) {
+        let detail = match (found, &self.location) {
             (Some(found), _) if found == identifier => return Ok(()),
-            (Some(_), Place::Directory(_)) => {
+            (Some(_), PoolLocation::Directory(_)) => {
                 "the directory belongs to another definition of a pool"
             }
-            (None, Place::Directory(_)) => {
+            (None, PoolLocation::Directory(_)) => {
                 "the directory is not the one that the pool was defined with"
             }
-            (Some(_), Place::Image { .. }) => "the image belongs to another definition of a pool",
-            (None, Place::Image { .. }) => "what the pool kept for itself is not there",
+            (Some(_), PoolLocation::Image { .. }) => {
+                "the image belongs to another definition of a pool"
+            }
+            (None, PoolLocation::Image { .. }) => "what the pool kept for itself is not there",
         };
         let error = Error::new(ErrorKind::NotFound).detail(detail);
-        Err(match &self.place {
-            Place::Directory(folder) => error.at(folder.path()).advice(
+        Err(match &self.location {
+            PoolLocation::Directory(dir) => error.at(dir.path()).advice(
                 "mount its file system, or delete the definition and define the pool again",
             ),
-            Place::Image { .. } => error
+            PoolLocation::Image { .. } => error
                 .at(self.definition.state())
                 .advice("bring it back, or delete the definition and define the pool again"),
         })
@@ -218,12 +240,14 @@ impl Pool {
             name: self.definition.name().cloned(),
             kind: self.definition.kind(),
             path: self.definition.path().display().to_string(),
-            directory: match &self.place {
-                Place::Directory(_) => None,
-                Place::Image { .. } => Some(self.definition.directory().display().to_string()),
+            directory: match &self.location {
+                PoolLocation::Directory(_) => None,
+                PoolLocation::Image { .. } => {
+                    Some(self.definition.directory().display().to_string())
+                }
             },
             limits: self.definition.limits().clone(),
-            space: Space::of(self, &*storage, state.as_ref())?,
+            space: Space::of(self.definition.limits(), &*storage, state.as_ref())?,
             jobs: jobs.iter().filter(|job| !job.state.has_ended()).count(),
         })
     }
@@ -234,31 +258,30 @@ impl Pool {
     /// # Errors
     /// `InUse` with the job that has an image open, after a timeout.
     pub(crate) fn storage(&self, purpose: Purpose) -> Result<Box<dyn Storage + '_>> {
-        match &self.place {
-            Place::Directory(folder) => Ok(Box::new(DirectoryStorage::new(folder))),
-            Place::Image { image, .. } => {
-                let pin = self.pin(image, purpose, PATIENCE, &mut Comer::default())?;
+        match &self.location {
+            PoolLocation::Directory(dir) => Ok(Box::new(DirectoryStorage::new(dir))),
+            PoolLocation::Image { image, .. } => {
+                let pin = self.pin(image, purpose, OPEN_TIMEOUT, &mut ImageWaiter::default())?;
                 let pin = pin.ok_or_else(|| self.busy())?;
-                Ok(Box::new(ImageStorage::new(pin)))
+                Ok(Box::new(Ext4Storage::new(pin)))
             }
         }
     }
 
     /// The same for a job, which yields to others, without waiting for it; `None` while others have
-    /// it, and then `comer` is to try again soon. The pool's lock must not be held in its calls.
+    /// it, and then `waiter` is to try again soon. The pool's lock must not be held in its calls.
     pub(crate) fn storage_of_job(
         &self,
         purpose: Purpose,
         cancel: &CancelToken,
-        comer: &mut Comer,
+        waiter: &mut ImageWaiter,
     ) -> Result<Option<Box<dyn Storage + '_>>> {
-        match &self.place {
-            Place::Directory(folder) => Ok(Some(Box::new(DirectoryStorage::new(folder)))),
-            Place::Image { image, .. } => {
-                let pin = self.pin(image, purpose, Duration::ZERO, comer)?;
-                Ok(pin.map(|pin| -> Box<dyn Storage> {
-                    Box::new(ImageStorage::of_job(&pin, cancel))
-                }))
+        match &self.location {
+            PoolLocation::Directory(dir) => Ok(Some(Box::new(DirectoryStorage::new(dir)))),
+            PoolLocation::Image { image, .. } => {
+                let pin = self.pin(image, purpose, Duration::ZERO, waiter)?;
+                Ok(pin
+                    .map(|pin| -> Box<dyn Storage> { Box::new(Ext4Storage::of_job(&pin, cancel)) }))
             }
         }
     }
@@ -266,17 +289,17 @@ impl Pool {
     /// Releases the file-system image if another process waits for it. To be called periodically
     /// while a job runs.
     pub(crate) fn give_way(&self) {
-        if let Place::Image { image, .. } = &self.place {
+        if let PoolLocation::Image { image, .. } = &self.location {
             image.give_way();
         }
     }
 
     fn pin(
         &self,
-        image: &ImagePlace,
+        image: &Ext4Image,
         purpose: Purpose,
         patience: Duration,
-        comer: &mut Comer,
+        waiter: &mut ImageWaiter,
     ) -> Result<Option<Pin>> {
         let state = match purpose {
             Purpose::Change => Some(self.make_state()?),
@@ -286,8 +309,8 @@ impl Pool {
                 state => state?,
             },
         };
-        let own = state.as_ref().map(State::folder);
-        self.wait_for(patience, &mut || image.try_open(purpose, own, comer))
+        let own = state.as_ref().map(State::dir);
+        self.wait_for(patience, &mut || image.try_open(purpose, own, waiter))
     }
 
     /// Tries until it is open, or `patience` is over. Programs outside the pool are awaited as
@@ -312,14 +335,14 @@ impl Pool {
                 None if is_over => return Ok(None),
                 Some(error) if is_over && patience.is_zero() => return Err(error),
                 Some(error) if is_over => return Err(after_a_wait(&error, waited)),
-                stranger if waited >= TOLD_AFTER => {
+                stranger if waited >= REPORT_WAIT_AFTER => {
                     if let Some(tell) = tell.take() {
                         tell(&stranger.unwrap_or_else(|| self.busy()));
                     }
                 }
                 _ => {}
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -342,8 +365,8 @@ impl Pool {
                 ))
                 .advice("wait for it, or cancel it");
         }
-        match (&self.place, &state) {
-            (Place::Image { image, .. }, Some(state)) => match image.holder(state.folder()) {
+        match (&self.location, &state) {
+            (PoolLocation::Image { image, .. }, Some(state)) => match image.holder(state.dir()) {
                 Some(pid) => error.detail(format!(
                     "another process of the pool has the image open (pid {pid})"
                 )),
@@ -355,17 +378,17 @@ impl Pool {
 
     /// Where a volume is, for messages.
     pub fn path_of(&self, name: &VolumeName) -> PathBuf {
-        match &self.place {
-            Place::Directory(folder) => folder.path().join(name.as_str()),
-            Place::Image { image, .. } => image.path().join(name.as_str()),
+        match &self.location {
+            PoolLocation::Directory(dir) => dir.path().join(name.as_str()),
+            PoolLocation::Image { image, .. } => image.path().join(name.as_str()),
         }
     }
 
     /// Numbers that no other pool of this host has.
     pub(crate) fn identity(&self) -> Result<(u64, u64)> {
-        match &self.place {
-            Place::Directory(folder) => folder.identity(),
-            Place::Image { .. } => self.make_state()?.folder().identity(),
+        match &self.location {
+            PoolLocation::Directory(dir) => dir.identity(),
+            PoolLocation::Image { .. } => self.make_state()?.dir().identity(),
         }
     }
 
@@ -379,25 +402,25 @@ impl Pool {
     pub(crate) fn make_state(&self) -> Result<State> {
         let (above, name) = self.own();
         let state = State::make(above, name)?;
-        if let Place::Image { .. } = &self.place {
+        if let PoolLocation::Image { .. } = &self.location {
             state.check_directory(self.definition.directory())?;
         }
         Ok(state)
     }
 
     /// The parent of the state directory, and its name there.
-    fn own(&self) -> (&Folder, &str) {
-        match &self.place {
-            Place::Directory(folder) => (folder, state::FOLDER),
-            Place::Image {
+    fn own(&self) -> (&Directory, &str) {
+        match &self.location {
+            PoolLocation::Directory(dir) => (dir, STATE_DIRECTORY),
+            PoolLocation::Image {
                 above, own_name, ..
             } => (above, own_name),
         }
     }
 }
 
-fn image_place(definition: &Definition) -> ImagePlace {
-    ImagePlace::new(
+fn image_of(definition: &Definition) -> Ext4Image {
+    Ext4Image::new(
         definition.path(),
         definition.directory(),
         definition.identifier(),

@@ -15,58 +15,51 @@
 //! its locks or redirect paths below it.
 
 use std::fs::File;
-use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use extant_hostfs::Directory;
 use extant_space::{Error, ErrorKind, Result};
-use rustix::fs::{FlockOperation, OFlags, flock};
-use rustix::io::Errno;
+use rustix::fs::OFlags;
 
-use crate::folder::Folder;
+use crate::fair_lock::{FairLock, FairWaiter, HeldLock, LockMode, Lockable};
 use crate::job::Jobs;
+use crate::state_directory::{IDENTIFIER, make_state_directory, open_state_directory};
 
-/// Its name in the directory of a pool.
-pub(crate) const FOLDER: &str = ".extant";
 const LOCK: &str = "lock";
-const DOOR: &str = "door";
-/// Holds the identifier of the definition.
-pub(crate) const IDENTIFIER: &str = "identifier";
+const TURNSTILE: &str = "door";
 const DIRECTORY: &str = "directory";
-/// Write permission of the group and of others.
-const OTHERS_WRITE: u32 = 0o022;
 /// Longer paths are none that anything takes.
 const PATH_MAX: u64 = 4096;
-/// Steps under the lock take milliseconds, and many may come before.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-/// Poll interval of the lock, initially and later.
-const LOOK: Duration = Duration::from_millis(1);
-const LOOK_MAX: Duration = Duration::from_millis(16);
+/// Longest time in which no process acquires the lock: steps under it take milliseconds.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(30);
 /// A waiter that waits longer has starved.
-const LUCK: Duration = Duration::from_millis(500);
+const STARVED_AFTER: Duration = Duration::from_millis(500);
+/// Poll interval of the lock, initially and later.
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+const POLL_INTERVAL_MAX: Duration = Duration::from_millis(16);
 
 /// The state directory, open.
 #[derive(Debug)]
 pub(crate) struct State {
-    folder: Folder,
+    dir: Directory,
     pub(crate) jobs: Jobs,
 }
 
-/// A waiter for the lock.
-struct Wait {
-    patience: Duration,
+/// Detects a lock that does not change owners.
+struct StallTimer {
+    timeout: Duration,
     /// The acquisition count at the last poll.
     taken: u64,
     since: Instant,
 }
 
-impl Wait {
-    fn new(lock: &File, patience: Duration) -> Self {
+impl StallTimer {
+    fn new(lock: &File, timeout: Duration) -> Self {
         Self {
-            patience,
+            timeout,
             taken: times_taken(lock),
             since: Instant::now(),
         }
@@ -79,7 +72,7 @@ impl Wait {
             self.taken = taken;
             self.since = Instant::now();
         }
-        self.since.elapsed() >= self.patience
+        self.since.elapsed() >= self.timeout
     }
 }
 
@@ -89,78 +82,42 @@ fn times_taken(lock: &File) -> u64 {
     read.map_or(0, |()| u64::from_le_bytes(count))
 }
 
-/// For who has taken it.
+/// Counts an acquisition, by the owner of the lock.
 fn count_up(lock: &File) {
     let count = times_taken(lock).wrapping_add(1);
     // If the disk is full, the count stays, and waiters give up as if the lock were not acquired.
     let _ = lock.write_all_at(&count.to_le_bytes(), 0);
 }
 
-fn try_lock(file: &File) -> Result<bool> {
-    try_flock(file, FlockOperation::NonBlockingLockExclusive)
-}
-
-/// Whether the turnstile is open.
-fn is_open(door: &File) -> Result<bool> {
-    let is_open = try_flock(door, FlockOperation::NonBlockingLockShared)?;
-    if is_open {
-        drop(Unlock(door));
-    }
-    Ok(is_open)
-}
-
-fn try_flock(file: &File, operation: FlockOperation) -> Result<bool> {
-    match flock(file, operation) {
-        Ok(()) => Ok(true),
-        Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(false),
-        Err(errno) => Err(Error::from(io::Error::from(errno)).during("lock")),
-    }
-}
-
-/// Not left to the close: a process just forked by another thread has the file open for a moment.
-struct Unlock<'a>(&'a File);
-
-impl Drop for Unlock<'_> {
-    fn drop(&mut self) {
-        let _ = flock(self.0, FlockOperation::Unlock);
-    }
-}
-
 /// Keeps other processes, and other threads, from accounting at the same time.
 #[derive(Debug)]
 pub(crate) struct Locked {
-    file: File,
-}
-
-impl Drop for Locked {
-    fn drop(&mut self) {
-        drop(Unlock(&self.file));
-    }
+    _held: HeldLock,
 }
 
 impl State {
     /// Opens it; `None` if the pool has no state.
-    pub(crate) fn open(above: &Folder, name: &str) -> Result<Option<Self>> {
-        match above.child(name).and_then(check_owner) {
-            Ok(folder) => Self::of(folder).map(Some),
+    pub(crate) fn open(above: &Directory, name: &str) -> Result<Option<Self>> {
+        match open_state_directory(above, name) {
+            Ok(dir) => Self::of(dir).map(Some),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }
 
     /// Opens it, creating it if the pool has no state.
-    pub(crate) fn make(above: &Folder, name: &str) -> Result<Self> {
-        Self::of(make_own_folder(above, name)?)
+    pub(crate) fn make(above: &Directory, name: &str) -> Result<Self> {
+        Self::of(make_state_directory(above, name)?)
     }
 
-    pub(crate) fn folder(&self) -> &Folder {
-        &self.folder
+    pub(crate) fn dir(&self) -> &Directory {
+        &self.dir
     }
 
-    fn of(folder: Folder) -> Result<Self> {
+    fn of(dir: Directory) -> Result<Self> {
         Ok(Self {
-            jobs: Jobs::in_folder(folder.make_child("jobs")?),
-            folder,
+            jobs: Jobs::in_directory(dir.make_child("jobs")?),
+            dir,
         })
     }
 
@@ -169,66 +126,64 @@ impl State {
     /// Acquisition is opportunistic. A waiter that has starved closes the turnstile, which stops
     /// new attempts until it owns the lock.
     pub(crate) fn lock(&self) -> Result<Locked> {
-        let lock = self.folder.file(LOCK, OFlags::RDWR | OFlags::CREATE)?;
-        let door = match self.folder.file(DOOR, OFlags::RDWR | OFlags::CREATE) {
-            Ok(door) => Some(door),
+        let open = |name| self.dir.file(name, OFlags::RDWR | OFlags::CREATE);
+        let lock = open(LOCK)?;
+        let count = lock
+            .try_clone()
+            .map_err(|source| Error::from(source).at(self.dir.path()))?;
+        let turnstile = match open(TURNSTILE) {
+            Ok(turnstile) => Some(Lockable::file(turnstile)),
             // A full disk does not prevent removals from a pool without state.
             Err(error) if error.kind() == ErrorKind::NoSpace => None,
             Err(error) => return Err(error),
         };
-        let came = Instant::now();
-        let mut wait = Wait::new(&lock, PATIENCE);
-        let mut shut = None;
-        let mut pause = LOOK;
+        let fair = FairLock {
+            lock: Lockable::file(lock),
+            turnstile,
+            starved_after: STARVED_AFTER,
+        };
+        let mut waiter = FairWaiter::default();
+        let mut stall = StallTimer::new(&count, LOCK_TIMEOUT);
+        let mut pause = POLL_INTERVAL;
         loop {
-            let may_try = match &door {
-                Some(door) if shut.is_none() => is_open(door)?,
-                _ => true,
-            };
-            if may_try && try_lock(&lock)? {
-                count_up(&lock);
-                return Ok(Locked { file: lock });
+            if let Some(held) = waiter.try_acquire(&fair, LockMode::Exclusive)? {
+                count_up(&count);
+                return Ok(Locked { _held: held });
             }
-            if wait.is_over(&lock) {
+            if stall.is_over(&count) {
                 return Err(Error::new(ErrorKind::InUse)
-                    .at(self.folder.path())
+                    .at(self.dir.path())
                     .detail("another process holds the pool's lock"));
-            }
-            if let Some(door) = &door
-                && shut.is_none()
-                && came.elapsed() >= LUCK
-                && try_lock(door)?
-            {
-                shut = Some(Unlock(door));
             }
             std::thread::sleep(pause);
             // Many waiters polling fast would take the processor from the owner.
-            pause = match shut {
-                Some(_) => LOOK,
-                None => (2 * pause).min(LOOK_MAX),
+            pause = if waiter.has_turnstile() {
+                POLL_INTERVAL
+            } else {
+                (2 * pause).min(POLL_INTERVAL_MAX)
             };
         }
     }
 
     /// The identifier of the definition that the pool was made for.
     pub(crate) fn identifier(&self) -> Result<Option<String>> {
-        let bytes = self.folder.read(IDENTIFIER, 256)?;
+        let bytes = self.dir.read(IDENTIFIER, 256)?;
         Ok(bytes.map(|bytes| String::from_utf8_lossy(&bytes).trim().to_owned()))
     }
 
     pub(crate) fn set_identifier(&self, identifier: &str) -> Result<()> {
-        self.folder
+        self.dir
             .write(IDENTIFIER, format!("{identifier}\n").as_bytes())
     }
 
     /// Refuses another directory of an image than the one that its jobs are about; the first that
     /// is named is kept.
     pub(crate) fn check_directory(&self, wanted: &Path) -> Result<()> {
-        let found = match self.folder.read(DIRECTORY, PATH_MAX)? {
+        let found = match self.dir.read(DIRECTORY, PATH_MAX)? {
             Some(found) => found,
             None => {
                 let _locked = self.lock()?;
-                match self.folder.read(DIRECTORY, PATH_MAX)? {
+                match self.dir.read(DIRECTORY, PATH_MAX)? {
                     // Another process was first.
                     Some(found) => found,
                     None => return self.write_directory(wanted),
@@ -239,7 +194,7 @@ impl State {
             return Ok(());
         }
         Err(Error::new(ErrorKind::InUse)
-            .at(self.folder.path())
+            .at(self.dir.path())
             .detail(format!(
                 "the pool of this image is in its directory {}, and one image is one pool",
                 String::from_utf8_lossy(&found)
@@ -257,32 +212,8 @@ impl State {
     }
 
     fn write_directory(&self, directory: &Path) -> Result<()> {
-        self.folder
-            .write(DIRECTORY, directory.as_os_str().as_bytes())
+        self.dir.write(DIRECTORY, directory.as_os_str().as_bytes())
     }
-}
-
-/// Opens the directory `name` of a pool, creating it if necessary.
-pub(crate) fn make_own_folder(pool: &Folder, name: &str) -> Result<Folder> {
-    pool.make_child(name).and_then(check_owner)
-}
-
-fn check_owner(folder: Folder) -> Result<Folder> {
-    let stat = folder.own_stat()?;
-    let detail = if stat.st_uid != rustix::process::geteuid().as_raw() {
-        format!(
-            "the pool is managed by the user with number {}",
-            stat.st_uid
-        )
-    } else if stat.st_mode & OTHERS_WRITE != 0 {
-        // Files of other users there would be taken for the pool's own.
-        "other users may write to the state directory of the pool".to_owned()
-    } else {
-        return Ok(folder);
-    };
-    Err(Error::new(ErrorKind::PermissionDenied)
-        .at(folder.path())
-        .detail(detail))
 }
 
 #[cfg(test)]
@@ -290,34 +221,37 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
     use super::*;
+    use crate::state_directory::STATE_DIRECTORY;
 
     #[test]
     fn state_is_made_once_and_its_lock_is_exclusive() {
         let place = tempfile::tempdir().unwrap();
-        let pool = Folder::open(place.path()).unwrap();
-        assert!(State::open(&pool, FOLDER).unwrap().is_none());
-        let state = State::make(&pool, FOLDER).unwrap();
+        let pool = Directory::open(place.path()).unwrap();
+        assert!(State::open(&pool, STATE_DIRECTORY).unwrap().is_none());
+        let state = State::make(&pool, STATE_DIRECTORY).unwrap();
         let locked = state.lock().unwrap();
-        let again = State::make(&pool, FOLDER).unwrap();
-        let other = again.folder.file(LOCK, OFlags::RDWR).unwrap();
-        let refused = flock(&other, FlockOperation::NonBlockingLockExclusive);
-        assert_eq!(refused, Err(Errno::WOULDBLOCK));
+        let again = State::make(&pool, STATE_DIRECTORY).unwrap();
+        let other = again.dir.file(LOCK, OFlags::RDWR).unwrap();
+        assert!(matches!(
+            other.try_lock(),
+            Err(std::fs::TryLockError::WouldBlock)
+        ));
         drop(locked);
         again.lock().unwrap();
     }
 
     #[test]
-    fn who_takes_the_lock_again_and_again_lets_others_have_it() {
+    fn process_that_takes_the_lock_again_and_again_starves_no_other() {
         let place = tempfile::tempdir().unwrap();
-        let pool = Folder::open(place.path()).unwrap();
-        let state = State::make(&pool, FOLDER).unwrap();
+        let pool = Directory::open(place.path()).unwrap();
+        let state = State::make(&pool, STATE_DIRECTORY).unwrap();
         let (taken, has_other) = (AtomicU32::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !has_other.load(Ordering::Relaxed) {
                     let _locked = state.lock().unwrap();
                     taken.fetch_add(1, Ordering::Relaxed);
-                    std::thread::sleep(LUCK / 5);
+                    std::thread::sleep(STARVED_AFTER / 5);
                 }
             });
             while taken.load(Ordering::Relaxed) == 0 {
@@ -332,30 +266,30 @@ mod tests {
     }
 
     #[test]
-    fn patience_lasts_as_long_as_the_lock_goes_around() {
+    fn lock_is_not_stalled_while_it_changes_owners() {
         let lock = tempfile::tempfile().unwrap();
-        assert!(Wait::new(&lock, Duration::ZERO).is_over(&lock));
-        let mut patient = Wait::new(&lock, Duration::from_millis(100));
+        assert!(StallTimer::new(&lock, Duration::ZERO).is_over(&lock));
+        let mut stall = StallTimer::new(&lock, Duration::from_millis(100));
         for _ in 0..5 {
             std::thread::sleep(Duration::from_millis(50));
             count_up(&lock);
-            assert!(!patient.is_over(&lock));
+            assert!(!stall.is_over(&lock));
         }
         std::thread::sleep(Duration::from_millis(120));
-        assert!(patient.is_over(&lock));
+        assert!(stall.is_over(&lock));
     }
 
     #[test]
-    fn folder_that_others_may_write_to_is_not_the_pools_own() {
+    fn directory_that_others_may_write_to_is_refused() {
         let place = tempfile::tempdir().unwrap();
-        let pool = Folder::open(place.path()).unwrap();
-        State::make(&pool, FOLDER).unwrap();
+        let pool = Directory::open(place.path()).unwrap();
+        State::make(&pool, STATE_DIRECTORY).unwrap();
         for mode in [0o770, 0o702] {
             let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
-            std::fs::set_permissions(place.path().join(FOLDER), mode).unwrap();
+            std::fs::set_permissions(place.path().join(STATE_DIRECTORY), mode).unwrap();
             for opened in [
-                State::make(&pool, FOLDER).map(Some),
-                State::open(&pool, FOLDER),
+                State::make(&pool, STATE_DIRECTORY).map(Some),
+                State::open(&pool, STATE_DIRECTORY),
             ] {
                 assert_eq!(opened.unwrap_err().kind(), ErrorKind::PermissionDenied);
             }
@@ -366,9 +300,9 @@ mod tests {
     fn link_in_place_of_the_state_is_refused() {
         let place = tempfile::tempdir().unwrap();
         let elsewhere = tempfile::tempdir().unwrap();
-        std::os::unix::fs::symlink(elsewhere.path(), place.path().join(FOLDER)).unwrap();
-        let pool = Folder::open(place.path()).unwrap();
-        assert!(State::make(&pool, FOLDER).is_err());
+        std::os::unix::fs::symlink(elsewhere.path(), place.path().join(STATE_DIRECTORY)).unwrap();
+        let pool = Directory::open(place.path()).unwrap();
+        assert!(State::make(&pool, STATE_DIRECTORY).is_err());
         assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0);
     }
 }

@@ -10,22 +10,23 @@
 //! needs a host file calls [`as_host`](VolumeFile::as_host).
 
 mod directory;
+mod ext4;
 mod host_file;
-mod image;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use extant_hostfs::{Access, HostFile, Pace};
+use extant_hostfs::{
+    Access, CreateReport, Existing, HostFile, MaterializeReport, Pace, Plan, Verified,
+};
 use extant_image::NewImage;
 use extant_space::{ByteRange, Control, Result, SpaceFile};
 
-use crate::folder::OnExisting;
-use crate::job::{Done, JobId};
+use crate::fair_lock::LockMode;
 use crate::name::VolumeName;
 
 pub(crate) use directory::DirectoryStorage;
-pub(crate) use image::{Comer, ImagePlace, ImageStorage, Opening, Pin};
+pub(crate) use ext4::{Ext4Image, Ext4Storage, ImageWaiter, Opening, Pin};
 
 /// What a storage is opened for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,8 +55,6 @@ pub(crate) struct FileStat {
 #[derive(Debug, PartialEq)]
 pub(crate) struct WorkFile {
     pub(crate) name: String,
-    /// The job that it is of; `None` for a name that no job gives.
-    pub(crate) job: Option<JobId>,
     pub(crate) allocated_bytes: u64,
 }
 
@@ -80,13 +79,40 @@ pub(crate) struct MakeWritten {
     pub(crate) pace: Pace,
 }
 
-/// How a volume is locked against other operations.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LockMode {
-    /// With others who read.
-    Shared,
-    /// By no other process.
-    Alone,
+/// How space was made, with the details that the operation and the storage provide.
+#[derive(Clone, Debug, Default)]
+pub struct Done {
+    /// Zeros written in this run, bytes.
+    pub zeroed_bytes: Option<u64>,
+    /// How they were written.
+    pub plan: Option<Plan>,
+    /// The reference that verified the result.
+    pub verified: Option<Verified>,
+    /// Things the user should know, one line each.
+    pub notes: Vec<String>,
+}
+
+impl From<CreateReport> for Done {
+    fn from(report: CreateReport) -> Self {
+        Self {
+            zeroed_bytes: Some(report.written_bytes),
+            plan: report.plan,
+            // Without space there is nothing to verify.
+            verified: Some(report.verified).filter(|_| report.allocation_bytes > 0),
+            notes: report.notes,
+        }
+    }
+}
+
+impl From<MaterializeReport> for Done {
+    fn from(report: MaterializeReport) -> Self {
+        Self {
+            zeroed_bytes: Some(report.zeroed_bytes),
+            plan: report.plan,
+            verified: Some(report.verified),
+            notes: Vec::new(),
+        }
+    }
 }
 
 /// The storage of a pool's volumes.
@@ -141,21 +167,13 @@ pub(crate) trait Storage: Send + Sync {
     fn remove_work(&self, name: &str) -> Result<()>;
 
     /// Gives one the name of a volume, in one step and durably.
-    fn publish(&self, work: &str, volume: &VolumeName, existing: OnExisting) -> Result<()>;
+    fn publish(&self, work: &str, volume: &VolumeName, existing: Existing) -> Result<()>;
+
+    /// Where a volume is, for messages.
+    fn path_of(&self, name: &VolumeName) -> PathBuf;
 
     /// New files can share the space of `source`.
     fn can_share(&self, source: &dyn VolumeFile) -> Result<bool>;
-}
-
-impl dyn Storage + '_ {
-    /// Removes what a job has made so far.
-    pub(crate) fn remove_work_of(&self, job: JobId) -> Result<()> {
-        let files = self.work_files()?.into_iter();
-        for file in files.filter(|file| file.job == Some(job)) {
-            self.remove_work(&file.name)?;
-        }
-        Ok(())
-    }
 }
 
 /// A volume in a list.
@@ -223,35 +241,7 @@ pub(crate) fn nanoseconds(seconds: i64, and_nanoseconds: u64) -> Option<u64> {
         .checked_add(and_nanoseconds)
 }
 
-/// The file of a job that is complete, but for its name.
-pub(crate) fn complete_name(job: JobId) -> String {
-    format!("{job}.complete")
-}
-
-/// The file that a job copies to.
-pub(crate) fn copy_name(job: JobId) -> String {
-    format!("{job}.copy")
-}
-
 /// Names that are there in every pool.
 fn is_own(name: &[u8]) -> bool {
     matches!(name, b".extant" | b"lost+found")
-}
-
-/// `12.complete`, and `.12.complete.extant-partial` while it is made.
-fn job_of(name: &str) -> Option<JobId> {
-    let (number, _) = name.strip_prefix('.').unwrap_or(name).split_once('.')?;
-    number.parse().ok()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn work_files_are_told_by_their_job() {
-        assert_eq!(job_of(".12.complete.extant-partial"), Some(JobId(12)));
-        assert_eq!(job_of(&copy_name(JobId(3))), Some(JobId(3)));
-        assert_eq!(job_of("noise"), None);
-    }
 }

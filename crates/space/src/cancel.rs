@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Error, ErrorKind, Result};
 
-/// Longest time between two looks at the flag in [`CancelToken::sleep`].
+/// Longest time between two checks of the flag in [`CancelToken::sleep`].
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// A request to stop, shared between the waiting and the working thread.

@@ -1,6 +1,6 @@
 //! Many calls at a time through io_uring.
 //!
-//! Model: a [`Ring`] runs a [`CallQueue`](crate::queue::CallQueue) to its end. It holds each [`Call`] in a fixed slot, with
+//! Model: a [`Ring`] runs a [`CallQueue`] to its end. It holds each [`Call`] in a fixed slot, with
 //! all the memory that the kernel uses, and gives it back with its result.
 //!
 //! Safety invariants:

@@ -56,6 +56,7 @@ pub const LAYERS: &[Layer] = &[
         &["extant-blockdev", "extant-hostfs", "extant-ondisk"],
     ),
     layer("extant-pool", &["extant-ext4", "extant-image"]),
+    layer("extant-libvirt", &["extant-pool"]),
     layer("extant-fuse", &["extant-sys"]),
     layer("extant-mount", &["extant-ext4", "extant-fuse"]),
     layer("extant-export", &["extant-blockdev"]),
@@ -63,7 +64,7 @@ pub const LAYERS: &[Layer] = &[
     layer(
         "extant",
         &[
-            "extant-pool",
+            "extant-libvirt",
             "extant-mount",
             "extant-export",
             "extant-fsck",

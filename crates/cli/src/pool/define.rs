@@ -132,7 +132,7 @@ pub(super) fn run(args: &DefineArgs) -> Result<ExitCode> {
     let definition = match (&args.name, place, &args.xml) {
         (Some(name), Some(place), _) => define(args, name, place, limits)?,
         (_, _, Some(path)) => {
-            let read = Definition::from_xml(&xml::read(path)?, limits);
+            let read = extant_libvirt::definition_from_xml(&xml::read(path)?, limits);
             read.map_err(|error| error.at(path))?
         }
         _ => unreachable!("clap wants one or the other"),

@@ -37,7 +37,7 @@ pub struct InfoArgs {
 pub(super) fn run(args: &InfoArgs) -> Result<ExitCode> {
     let pool = args.pool.open()?;
     if args.xml {
-        return Ok(print::text(pool.xml()?.trim_end()));
+        return Ok(print::text(extant_libvirt::pool_xml(&pool)?.trim_end()));
     }
     let info = pool.info()?;
     Ok(if args.json {

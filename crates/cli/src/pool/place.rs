@@ -26,7 +26,7 @@ impl ConfigArgs {
     /// The definitions.
     pub fn definitions(&self) -> Result<Definitions> {
         match &self.config_dir {
-            Some(folder) => Ok(Definitions::in_folder(folder)),
+            Some(folder) => Ok(Definitions::in_directory(folder)),
             None => Definitions::of_user(),
         }
     }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use extant_image::{Format, Preallocation};
-use extant_pool::{CreateVolume, Operation, VolumeName, VolumeXml};
+use extant_pool::{CreateVolume, Operation, VolumeName};
 use extant_space::{ByteSize, Control, Result};
 
 use super::work::{WorkArgs, work};
@@ -98,7 +98,7 @@ pub(super) fn run(args: &CreateArgs, control: Control<'_>) -> Result<String> {
             Operation::Create(create)
         }
         (_, _, Some(path)) => {
-            let read = VolumeXml::read(&xml::read(path)?);
+            let read = extant_libvirt::VolumeXml::read(&xml::read(path)?);
             read.and_then(|volume| volume.operation(said, of_pool))
                 .map_err(|error| error.at(path))?
         }

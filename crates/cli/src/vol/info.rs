@@ -35,7 +35,7 @@ pub struct InfoArgs {
 pub(super) fn run(args: &InfoArgs) -> Result<ExitCode> {
     let pool = args.volume.pool.open()?;
     if args.xml {
-        let xml = pool.volume_xml(&args.volume.volume)?;
+        let xml = extant_libvirt::volume_xml(&pool, &args.volume.volume)?;
         return Ok(print::text(xml.trim_end()));
     }
     let info = pool.volume(&args.volume.volume)?;

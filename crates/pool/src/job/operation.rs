@@ -6,9 +6,9 @@ use extant_image::{Format, ImageOptions, Preallocation, Qcow2Options};
 use extant_space::{Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
+use crate::foreign::ForeignElements;
 use crate::name::VolumeName;
 use crate::storage::Purpose;
-use crate::xml::Kept;
 
 /// A long operation on a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -52,8 +52,8 @@ pub struct CreateVolume {
     /// Turn copy-on-write off for the file, if supported (btrfs).
     pub nocow: bool,
     /// Elements of libvirt's description that mean nothing here.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) kept: Option<Kept>,
+    #[serde(default, skip_serializing_if = "Option::is_none", rename = "kept")]
+    pub foreign: Option<ForeignElements>,
 }
 
 impl CreateVolume {
@@ -76,7 +76,7 @@ impl CreateVolume {
             preallocation,
             mode: 0o600,
             nocow: false,
-            kept: None,
+            foreign: None,
         }
     }
 

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 
 use super::status::JobFailure;
 use super::{JobId, JobOptions, Operation};
-use crate::folder::{Folder, OnExisting};
+use extant_hostfs::{Directory, Existing};
 
 pub(super) const SUFFIX: &str = ".json";
 const VERSION: u32 = 1;
@@ -119,7 +119,7 @@ impl Record {
     }
 
     /// Reads the record of a job; `None` where there is none.
-    pub(crate) fn read(jobs: &Folder, id: JobId) -> Result<Option<Self>> {
+    pub(crate) fn read(jobs: &Directory, id: JobId) -> Result<Option<Self>> {
         let Some(bytes) = jobs.read(&name(id), BYTES_MAX)? else {
             return Ok(None);
         };
@@ -138,7 +138,7 @@ impl Record {
     }
 
     /// Writes the record of a new job, and room for its outcome.
-    pub(crate) fn write_new(&self, jobs: &Folder) -> Result<()> {
+    pub(crate) fn write_new(&self, jobs: &Directory) -> Result<()> {
         let bytes = self.to_bytes();
         let spare = spare_name(self.id);
         // Written, so that it has its blocks.
@@ -163,12 +163,12 @@ impl Record {
     }
 
     /// Rewrites the record of an unfinished job.
-    pub(crate) fn rewrite(&self, jobs: &Folder) -> Result<()> {
+    pub(crate) fn rewrite(&self, jobs: &Directory) -> Result<()> {
         jobs.write(&name(self.id), &self.to_bytes())
     }
 
     /// Writes the record with its outcome.
-    pub(crate) fn end(&mut self, jobs: &Folder, outcome: Outcome) -> Result<()> {
+    pub(crate) fn end(&mut self, jobs: &Directory, outcome: Outcome) -> Result<()> {
         let is_told_by_the_run_file = self.operation.makes_volume() && outcome.failure.is_none();
         self.outcome = Some(outcome);
         let mut bytes = self.to_bytes();
@@ -184,7 +184,7 @@ impl Record {
         file.write_all_at(&bytes, 0).map_err(fail)?;
         // In its place: no journal is waited for, which may have much to write.
         file.sync_data().map_err(fail)?;
-        jobs.rename(&spare, jobs, &name(self.id), OnExisting::Replace)?;
+        jobs.rename(&spare, jobs, &name(self.id), Existing::Replace)?;
         if is_told_by_the_run_file {
             Ok(())
         } else {
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn record_comes_back_with_and_without_outcome() {
         let place = tempfile::tempdir().unwrap();
-        let jobs = Folder::open(place.path()).unwrap();
+        let jobs = Directory::open(place.path()).unwrap();
         let mut record = record();
         record.write_new(&jobs).unwrap();
         assert_eq!(Record::read(&jobs, JobId(7)).unwrap().unwrap(), record);
@@ -245,7 +245,7 @@ mod tests {
     #[test]
     fn hostile_record_is_an_error_with_its_place() {
         let place = tempfile::tempdir().unwrap();
-        let jobs = Folder::open(place.path()).unwrap();
+        let jobs = Directory::open(place.path()).unwrap();
         let good = String::from_utf8(record().to_bytes()).unwrap();
         for text in [
             "".to_owned(),

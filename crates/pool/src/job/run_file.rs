@@ -6,19 +6,19 @@
 //! for the stage before a publication: it identifies the owner of the file that has the volume's
 //! name.
 
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::time::{Duration, Instant};
 
 use extant_space::{Error, ErrorKind, Progress, Result};
-use rustix::fs::{AtFlags, FlockOperation, OFlags, Statx, StatxFlags, flock, makedev, statx};
+use rustix::fs::{AtFlags, OFlags, Statx, StatxFlags, makedev, statx};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::JobId;
-use crate::folder::Folder;
 use crate::storage::nanoseconds;
+use extant_hostfs::Directory;
 
 pub(super) const SUFFIX: &str = ".run";
 const SIZE: usize = 512;
@@ -26,10 +26,12 @@ const SIZE: usize = 512;
 const REQUEST_SIZE: usize = 8;
 const GO_ON: &[u8; REQUEST_SIZE] = b"go\x20on  \n";
 const STOP: &[u8; REQUEST_SIZE] = b"stop   \n";
-/// A line is written in one call of a few hundred bytes.
+/// A status is written in one call of a few hundred bytes.
 const READS_MAX: u32 = 8;
 /// A process that probes the lock holds it for a moment, and so does a process just killed.
-const PATIENCE: Duration = Duration::from_millis(500);
+const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
+
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Where the worker of a job is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,9 +45,9 @@ pub(crate) enum Stage {
     Publishing,
 }
 
-/// The worker's line.
+/// The worker's status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Line {
+pub(crate) struct RunStatus {
     pub(crate) stage: Stage,
     pub(crate) progress: Option<Progress>,
     /// Progress of a wipe. The file cannot show it: wiped bytes are written, as before.
@@ -74,11 +76,11 @@ impl MadeFile {
     }
 
     /// That of what is under `name`; `None`: nothing. Links are not followed.
-    pub(crate) fn at(folder: &Folder, name: &str) -> Result<Option<Self>> {
-        match statx(folder, name, AtFlags::SYMLINK_NOFOLLOW, Self::WANTED) {
+    pub(crate) fn at(dir: &Directory, name: &str) -> Result<Option<Self>> {
+        match statx(dir, name, AtFlags::SYMLINK_NOFOLLOW, Self::WANTED) {
             Ok(stat) => Ok(Some(Self::from(stat))),
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(Error::from(io::Error::from(errno)).at(folder.path().join(name))),
+            Err(errno) => Err(Error::from(io::Error::from(errno)).at(dir.path().join(name))),
         }
     }
 
@@ -108,7 +110,7 @@ pub(crate) struct Wiped {
     pub(crate) changed_ns: u64,
 }
 
-impl Line {
+impl RunStatus {
     /// Of a job that has done nothing yet.
     pub(crate) fn new(stage: Stage) -> Self {
         Self {
@@ -129,44 +131,45 @@ pub(crate) struct RunFile {
 
 impl RunFile {
     /// Makes the file of a new job, locked.
-    pub(crate) fn create(jobs: &Folder, id: JobId) -> Result<Self> {
+    pub(crate) fn create(jobs: &Directory, id: JobId) -> Result<Self> {
         let name = name(id);
         let file = jobs.new_file(&name)?;
-        let made = flock(&file, FlockOperation::NonBlockingLockExclusive)
+        let made = file
+            .try_lock()
             .map_err(io::Error::from)
             .and_then(|()| file.write_all_at(&[b' '; SIZE], 0))
             .and_then(|()| file.write_all_at(GO_ON, 0));
         made.map_err(|source| Error::from(source).at(jobs.path().join(name)))?;
         let run = Self { file: Some(file) };
-        run.tell(Line::new(Stage::Waiting))?;
+        run.write(RunStatus::new(Stage::Waiting))?;
         Ok(run)
     }
 
     /// Takes over a job whose worker has ended; `None` if the worker is alive. A missing file is
     /// created again.
-    pub(crate) fn take(jobs: &Folder, id: JobId) -> Result<Option<Self>> {
+    pub(crate) fn take(jobs: &Directory, id: JobId) -> Result<Option<Self>> {
         let file = jobs.file(&name(id), OFlags::RDWR | OFlags::CREATE)?;
         let started = Instant::now();
         loop {
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            match file.try_lock() {
                 Ok(()) => return Ok(Some(Self { file: Some(file) })),
-                Err(Errno::WOULDBLOCK) if started.elapsed() < PATIENCE => {
-                    std::thread::sleep(Duration::from_millis(5));
+                Err(TryLockError::WouldBlock) if started.elapsed() < LOCK_TIMEOUT => {
+                    std::thread::sleep(LOCK_POLL_INTERVAL);
                 }
-                Err(Errno::WOULDBLOCK) => return Ok(None),
-                Err(errno) => return Err(io::Error::from(errno).into()),
+                Err(TryLockError::WouldBlock) => return Ok(None),
+                Err(TryLockError::Error(source)) => return Err(source.into()),
             }
         }
     }
 
     /// The file of a job that another process has locked for this one, and has handed over open.
-    pub(crate) fn handed_over(file: File, jobs: &Folder, id: JobId) -> Result<Self> {
+    pub(crate) fn handed_over(file: File, jobs: &Directory, id: JobId) -> Result<Self> {
         let same = jobs.stat(&name(id))?.is_some_and(|named| {
             rustix::fs::fstat(&file)
                 .is_ok_and(|own| (own.st_dev, own.st_ino) == (named.st_dev, named.st_ino))
         });
         // Has no effect on this process's own lock; acquires a free one.
-        if same && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        if same && file.try_lock().is_ok() {
             return Ok(Self { file: Some(file) });
         }
         Err(Error::new(ErrorKind::InvalidArgument)
@@ -193,21 +196,21 @@ impl RunFile {
         self.file().read_exact_at(&mut request, 0).is_ok() && &request == STOP
     }
 
-    /// Leaves the newest line for others.
-    pub(crate) fn tell(&self, line: Line) -> Result<()> {
-        let mut bytes = serde_json::to_vec(&line).expect("plain data");
+    /// Publishes the newest status.
+    pub(crate) fn write(&self, status: RunStatus) -> Result<()> {
+        let mut bytes = serde_json::to_vec(&status).expect("plain data");
         debug_assert!(bytes.len() < SIZE - REQUEST_SIZE);
         bytes.resize(SIZE - REQUEST_SIZE - 1, b' ');
         bytes.push(b'\n');
         Ok(self.file().write_all_at(&bytes, REQUEST_SIZE as u64)?)
     }
 
-    /// The line as it is now.
-    pub(crate) fn line(&self) -> Option<Line> {
-        line_of(self.file())
+    /// The status as it is now.
+    pub(crate) fn status(&self) -> Option<RunStatus> {
+        status_of(self.file())
     }
 
-    /// Makes the line durable.
+    /// Makes the status durable.
     pub(crate) fn sync(&self) -> Result<()> {
         Ok(self.file().sync_data()?)
     }
@@ -218,41 +221,41 @@ impl Drop for RunFile {
     /// the file open for a moment.
     fn drop(&mut self) {
         if let Some(file) = &self.file {
-            let _ = flock(file, FlockOperation::Unlock);
+            let _ = file.unlock();
         }
     }
 }
 
 /// A job's worker as seen by other processes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Look {
+pub(crate) struct Observed {
     pub(crate) is_alive: bool,
-    pub(crate) line: Option<Line>,
+    pub(crate) status: Option<RunStatus>,
 }
 
 /// Reads the state of a job from another process. The file may be missing if the job has just
 /// ended.
-pub(crate) fn look(jobs: &Folder, id: JobId) -> Result<Look> {
+pub(crate) fn observe(jobs: &Directory, id: JobId) -> Result<Observed> {
     let file = match jobs.file(&name(id), OFlags::RDONLY) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => {
-            return Ok(Look {
+            return Ok(Observed {
                 is_alive: false,
-                line: None,
+                status: None,
             });
         }
         Err(error) => return Err(error),
     };
     // Acquired for a moment if it is free, and released by the close.
-    let is_alive = flock(&file, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK);
-    Ok(Look {
+    let is_alive = matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock));
+    Ok(Observed {
         is_alive,
-        line: line_of(&file),
+        status: status_of(&file),
     })
 }
 
 /// Asks the worker of a job to stop.
-pub(crate) fn ask_to_stop(jobs: &Folder, id: JobId) -> Result<()> {
+pub(crate) fn ask_to_stop(jobs: &Directory, id: JobId) -> Result<()> {
     let file = jobs.file(&name(id), OFlags::RDWR)?;
     Ok(file.write_all_at(STOP, 0)?)
 }
@@ -261,8 +264,8 @@ pub(crate) fn name(id: JobId) -> String {
     format!("{id}{SUFFIX}")
 }
 
-/// A line that is being changed is read again; `None` where there is none.
-fn line_of(file: &File) -> Option<Line> {
+/// A status that is being changed is read again; `None` where there is none.
+fn status_of(file: &File) -> Option<RunStatus> {
     (0..READS_MAX).find_map(|_| {
         let mut bytes = [0; SIZE - REQUEST_SIZE];
         file.read_exact_at(&mut bytes, REQUEST_SIZE as u64).ok()?;
@@ -277,23 +280,23 @@ mod tests {
     #[test]
     fn life_of_a_job_is_its_lock() {
         let place = tempfile::tempdir().unwrap();
-        let jobs = Folder::open(place.path()).unwrap();
+        let jobs = Directory::open(place.path()).unwrap();
         let run = RunFile::create(&jobs, JobId(1)).unwrap();
-        assert!(look(&jobs, JobId(1)).unwrap().is_alive);
+        assert!(observe(&jobs, JobId(1)).unwrap().is_alive);
         assert!(RunFile::take(&jobs, JobId(1)).unwrap().is_none());
         drop(run);
-        assert!(!look(&jobs, JobId(1)).unwrap().is_alive);
+        assert!(!observe(&jobs, JobId(1)).unwrap().is_alive);
         assert!(RunFile::take(&jobs, JobId(1)).unwrap().is_some());
     }
 
     #[test]
     fn request_and_line_do_not_touch_each_other() {
         let place = tempfile::tempdir().unwrap();
-        let jobs = Folder::open(place.path()).unwrap();
+        let jobs = Directory::open(place.path()).unwrap();
         let run = RunFile::create(&jobs, JobId(1)).unwrap();
         assert!(!run.must_stop());
         ask_to_stop(&jobs, JobId(1)).unwrap();
-        let line = Line {
+        let line = RunStatus {
             stage: Stage::Running,
             progress: Some(Progress {
                 phase: extant_space::Phase::Write,
@@ -311,9 +314,9 @@ mod tests {
                 born_ns: u64::MAX,
             }),
         };
-        run.tell(line).unwrap();
+        run.write(line).unwrap();
         assert!(run.must_stop());
-        assert_eq!(look(&jobs, JobId(1)).unwrap().line, Some(line));
+        assert_eq!(observe(&jobs, JobId(1)).unwrap().status, Some(line));
         run.clear_request().unwrap();
         assert!(!run.must_stop());
     }
@@ -321,7 +324,7 @@ mod tests {
     #[test]
     fn lock_of_another_job_is_not_taken_for_ones_own() {
         let place = tempfile::tempdir().unwrap();
-        let jobs = Folder::open(place.path()).unwrap();
+        let jobs = Directory::open(place.path()).unwrap();
         let one = RunFile::create(&jobs, JobId(1)).unwrap().into_file();
         let _two = RunFile::create(&jobs, JobId(2)).unwrap();
         assert!(RunFile::handed_over(one.try_clone().unwrap(), &jobs, JobId(2)).is_err());

@@ -1,10 +1,9 @@
 //! The status of a job as reported.
 
-use extant_hostfs::{CreateReport, MaterializeReport, Plan, Verified};
 use extant_space::{Error, ErrorKind, Progress};
 use serde::{Deserialize, Serialize};
 
-use super::run_file::{Look, Stage};
+use super::run_file::{Observed, Stage};
 use super::{JobId, JobOptions, Operation, Record};
 
 /// Where a job is in its life.
@@ -59,42 +58,6 @@ impl From<&JobFailure> for Error {
     }
 }
 
-/// How a job made its space, with the details that its operation and storage provide.
-#[derive(Clone, Debug, Default)]
-pub struct Done {
-    /// Zeros written in this run, bytes.
-    pub zeroed_bytes: Option<u64>,
-    /// How they were written.
-    pub plan: Option<Plan>,
-    /// The reference that verified the result.
-    pub verified: Option<Verified>,
-    /// Things the user should know, one line each.
-    pub notes: Vec<String>,
-}
-
-impl From<CreateReport> for Done {
-    fn from(report: CreateReport) -> Self {
-        Self {
-            zeroed_bytes: Some(report.written_bytes),
-            plan: report.plan,
-            // Without space there is nothing to verify.
-            verified: Some(report.verified).filter(|_| report.allocation_bytes > 0),
-            notes: report.notes,
-        }
-    }
-}
-
-impl From<MaterializeReport> for Done {
-    fn from(report: MaterializeReport) -> Self {
-        Self {
-            zeroed_bytes: Some(report.zeroed_bytes),
-            plan: report.plan,
-            verified: Some(report.verified),
-            notes: Vec::new(),
-        }
-    }
-}
-
 /// A job as it is at a moment.
 #[derive(Clone, Debug, Serialize)]
 pub struct JobStatus {
@@ -118,14 +81,14 @@ pub struct JobStatus {
 }
 
 impl JobStatus {
-    pub(crate) fn new(record: &Record, look: Look) -> Self {
+    pub(crate) fn new(record: &Record, observed: Observed) -> Self {
         let outcome = record.outcome.as_ref();
         let failure = outcome.and_then(|outcome| outcome.failure.clone());
-        let state = match (&record.outcome, &failure, look.line) {
+        let state = match (&record.outcome, &failure, observed.status) {
             (Some(_), None, _) => JobState::Done,
             (_, Some(failure), _) if failure.kind == ErrorKind::Cancelled => JobState::Cancelled,
             (_, Some(_), _) => JobState::Failed,
-            (None, ..) if !look.is_alive => JobState::Interrupted,
+            (None, ..) if !observed.is_alive => JobState::Interrupted,
             (None, _, Some(line)) if line.stage == Stage::Waiting => JobState::Waiting,
             (None, ..) => JobState::Running,
         };
@@ -136,7 +99,7 @@ impl JobStatus {
             options: record.options,
             progress: match outcome {
                 Some(outcome) => outcome.progress,
-                None => look.line.and_then(|line| line.progress),
+                None => observed.status.and_then(|status| status.progress),
             },
             created: record.created,
             ended: outcome.map(|outcome| outcome.ended),

@@ -8,9 +8,9 @@ use std::collections::BTreeSet;
 use extant_space::Result;
 
 use super::record::{self, Record};
-use super::run_file::{self, Look, Stage};
+use super::run_file::{self, Observed, Stage};
 use super::{JobId, JobStatus};
-use crate::folder::Folder;
+use extant_hostfs::Directory;
 
 /// Number of ended jobs that are remembered.
 const ENDED_MAX: usize = 64;
@@ -25,16 +25,16 @@ pub(crate) struct Alive {
 /// The directory of jobs.
 #[derive(Debug)]
 pub(crate) struct Jobs {
-    folder: Folder,
+    dir: Directory,
 }
 
 impl Jobs {
-    pub(crate) fn in_folder(folder: Folder) -> Self {
-        Self { folder }
+    pub(crate) fn in_directory(dir: Directory) -> Self {
+        Self { dir }
     }
 
-    pub(crate) fn folder(&self) -> &Folder {
-        &self.folder
+    pub(crate) fn dir(&self) -> &Directory {
+        &self.dir
     }
 
     /// Numbers that any file is of.
@@ -45,7 +45,7 @@ impl Jobs {
     /// Numbers that a file with this at its end is of.
     fn numbers_of(&self, suffix: &str) -> Result<BTreeSet<JobId>> {
         let mut numbers = BTreeSet::new();
-        self.folder.for_each_name(|name| {
+        self.dir.for_each_name(|name| {
             let name = name.to_str().ok().filter(|name| name.ends_with(suffix));
             let number = name.and_then(|name| name.split_once('.'));
             numbers.extend(number.and_then(|(number, _)| number.parse::<JobId>().ok()));
@@ -62,7 +62,7 @@ impl Jobs {
     /// All records, oldest first. Files without a record are not jobs.
     pub(crate) fn records(&self) -> Result<Vec<Record>> {
         let numbers = self.numbers()?.into_iter();
-        let records = numbers.filter_map(|id| Record::read(&self.folder, id).transpose());
+        let records = numbers.filter_map(|id| Record::read(&self.dir, id).transpose());
         records.collect()
     }
 
@@ -74,7 +74,7 @@ impl Jobs {
 
     /// A job as it is now; `None` where there is none.
     pub(crate) fn status(&self, id: JobId) -> Result<Option<JobStatus>> {
-        let record = Record::read(&self.folder, id)?;
+        let record = Record::read(&self.dir, id)?;
         record.map(|record| self.status_of(&record)).transpose()
     }
 
@@ -83,7 +83,7 @@ impl Jobs {
         let mut records = Vec::new();
         for id in self.numbers_of(run_file::SUFFIX)? {
             // Without a record: half made, or half forgotten.
-            let record = Record::read(&self.folder, id)?;
+            let record = Record::read(&self.dir, id)?;
             records.extend(record.filter(|record| record.outcome.is_none()));
         }
         Ok(records)
@@ -93,10 +93,10 @@ impl Jobs {
     pub(crate) fn alive(&self) -> Result<Vec<Alive>> {
         let mut alive = Vec::new();
         for record in self.unfinished()? {
-            let look = run_file::look(&self.folder, record.id)?;
-            if look.is_alive {
+            let observed = run_file::observe(&self.dir, record.id)?;
+            if observed.is_alive {
                 // A status that is just being written belongs to a running job.
-                let stage = look.line.map_or(Stage::Running, |line| line.stage);
+                let stage = observed.status.map_or(Stage::Running, |line| line.stage);
                 alive.push(Alive { record, stage });
             }
         }
@@ -104,27 +104,27 @@ impl Jobs {
     }
 
     fn status_of(&self, record: &Record) -> Result<JobStatus> {
-        let nothing = Look {
+        let nothing = Observed {
             is_alive: false,
-            line: None,
+            status: None,
         };
         if record.outcome.is_some() {
             return Ok(JobStatus::new(record, nothing));
         }
-        let look = run_file::look(&self.folder, record.id)?;
-        if look.is_alive {
-            return Ok(JobStatus::new(record, look));
+        let observed = run_file::observe(&self.dir, record.id)?;
+        if observed.is_alive {
+            return Ok(JobStatus::new(record, observed));
         }
         // It may have ended between the two reads.
-        match Record::read(&self.folder, record.id)? {
-            Some(newest) => Ok(JobStatus::new(&newest, look)),
-            None => Ok(JobStatus::new(record, look)),
+        match Record::read(&self.dir, record.id)? {
+            Some(newest) => Ok(JobStatus::new(&newest, observed)),
+            None => Ok(JobStatus::new(record, observed)),
         }
     }
 
     /// Removes what is left of a job's life beside its record.
     pub(crate) fn remove_run_file(&self, id: JobId) -> Result<()> {
-        self.folder.remove(&run_file::name(id))?;
+        self.dir.remove(&run_file::name(id))?;
         Ok(())
     }
 
@@ -137,7 +137,7 @@ impl Jobs {
             // The last: without it the others are found by their number.
             record::name(id),
         ] {
-            self.folder.remove(&name)?;
+            self.dir.remove(&name)?;
         }
         Ok(())
     }

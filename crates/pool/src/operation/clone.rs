@@ -1,16 +1,16 @@
 //! A new volume with the content of another.
 
-use extant_hostfs::Access;
+use extant_hostfs::{Access, Existing};
 use extant_image::{Format, Use};
 use extant_space::{Control, Error, ErrorKind, Result, SyncMode};
 
 use super::copy::{Target, copy};
 use super::publish;
-use crate::folder::OnExisting;
 use crate::format;
-use crate::job::{CloneMethod, CloneVolume, Work};
-use crate::storage::{VolumeFile, copy_name};
-use crate::volume::lock_for_reading;
+use crate::job::{CloneMethod, CloneVolume, copy_name};
+use crate::storage::VolumeFile;
+use crate::volume_lock::lock_for_reading;
+use crate::work::Work;
 
 pub(super) fn perform(work: &Work<'_>, clone: &CloneVolume, control: Control<'_>) -> Result<()> {
     let name = copy_name(work.record.id);
@@ -40,9 +40,9 @@ pub(super) fn perform(work: &Work<'_>, clone: &CloneVolume, control: Control<'_>
         copy(&*source, &*target, state, &|| work.rate(), control)
             .map_err(|error| error.at(source.path()))?
     }
-    format::say(&*target, &clone.volume, format)?;
+    format::store_format(&*target, &clone.volume, format)?;
     target.set_mode(clone.mode)?;
-    publish(work, &name, OnExisting::Refuse)
+    publish(work, &name, Existing::Refuse)
 }
 
 /// The file that a job copies to, made or found.

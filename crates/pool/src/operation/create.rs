@@ -6,11 +6,12 @@ use extant_image::{Format, NewImage};
 use extant_space::{Control, Error, ErrorKind, Result, SyncMode};
 
 use super::publish;
-use crate::folder::OnExisting;
-use crate::format::say;
-use crate::job::{CreateVolume, Done, Work};
-use crate::storage::{NewFile, complete_name};
-use crate::volume::keep;
+use crate::foreign::store_foreign;
+use crate::format::store_format;
+use crate::job::{CreateVolume, complete_name};
+use crate::storage::{Done, NewFile};
+use crate::work::Work;
+use extant_hostfs::Existing;
 
 pub(super) fn perform(
     work: &Work<'_>,
@@ -29,14 +30,14 @@ pub(super) fn perform(
         .create_work(&name, &new, work.pace(), control)?;
     let file = work.storage.open_work(&name)?;
     let file = file.ok_or_else(|| Error::new(ErrorKind::NotFound))?;
-    say(&*file, &create.volume, create.format)?;
-    if let Some(kept) = &create.kept {
-        keep(&*file, kept)?;
+    store_format(&*file, &create.volume, create.format)?;
+    if let Some(foreign) = &create.foreign {
+        store_foreign(&*file, foreign)?;
     }
     // A raw volume that has lost the word in a crash is raw nevertheless.
-    if create.kept.is_some() || create.format != Format::Raw {
+    if create.foreign.is_some() || create.format != Format::Raw {
         file.sync(SyncMode::All)?;
     }
-    publish(work, &name, OnExisting::Refuse)?;
+    publish(work, &name, Existing::Refuse)?;
     Ok(done)
 }

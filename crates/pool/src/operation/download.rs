@@ -3,17 +3,16 @@
 use std::fs::File;
 use std::path::Path;
 
-use extant_hostfs::{Access, HostFile, remove_soon};
+use extant_hostfs::{Access, Directory, Existing, HostFile, remove_soon};
 use extant_image::{Format, Use};
 use extant_space::{Control, Error, ErrorKind, Result};
 use rustix::fs::OFlags;
 
 use super::copy::{Target, copy};
-use crate::folder::{Folder, OnExisting};
 use crate::format::{Facts, qcow2};
-use crate::job::{Download, JobId, MadeFile, Work};
-use crate::pool::Pool;
-use crate::volume::lock_for_reading;
+use crate::job::{Download, JobId, MadeFile};
+use crate::volume_lock::lock_for_reading;
+use crate::work::Work;
 
 pub(super) fn perform(work: &Work<'_>, download: &Download, control: Control<'_>) -> Result<()> {
     let source = work.storage.open(&download.volume, Access::Read)?;
@@ -22,53 +21,53 @@ pub(super) fn perform(work: &Work<'_>, download: &Download, control: Control<'_>
         Some(Format::Qcow2) => Some(qcow2::hold(&*source, Use::Read)?),
         Some(Format::Raw) | None => None,
     };
-    let (folder, name) = place_of(&download.target)?;
-    if !download.replace && folder.stat(name)?.is_some() {
+    let (dir, name) = place_of(&download.target)?;
+    if !download.replace && dir.stat(name)?.is_some() {
         return Err(Error::new(ErrorKind::AlreadyExists)
             .at(&download.target)
             .advice("--force replaces it"));
     }
-    let partial = partial_name(work.pool, work.record.id)?;
-    let (file, state) = open_partial(work, &folder, &partial)?;
+    let partial = partial_name(work.pool_identity, work.record.id);
+    let (file, state) = open_partial(work, &dir, &partial)?;
     let target = HostFile::from_file(file, &download.target)?;
     copy(&*source, &target, state, &|| work.rate(), control)
         .map_err(|error| error.at(source.path()))?;
     work.begin_publication()?;
     let existing = if download.replace {
-        OnExisting::Replace
+        Existing::Replace
     } else {
-        OnExisting::Refuse
+        Existing::Refuse
     };
-    folder.rename(&partial, &folder, name, existing)?;
-    folder.sync()
+    dir.rename(&partial, &dir, name, existing)?;
+    dir.sync()
 }
 
 /// The unfinished file, new or existing. A user who can write to the directory may have placed
 /// another file under its name, also one that belongs to this user. Only the file that this job has
 /// made is adopted; any other is removed unread.
-fn open_partial(work: &Work<'_>, folder: &Folder, name: &str) -> Result<(File, Target)> {
+fn open_partial(work: &Work<'_>, dir: &Directory, name: &str) -> Result<(File, Target)> {
     if let Some(made) = work.made()
-        && MadeFile::at(folder, name)? == Some(made)
+        && MadeFile::at(dir, name)? == Some(made)
     {
-        let file = folder.file(name, OFlags::RDWR)?;
+        let file = dir.file(name, OFlags::RDWR)?;
         if MadeFile::of(&file)? == made {
             return Ok((file, Target::Begun));
         }
     }
-    folder.remove(name)?;
-    let file = folder.new_file(name)?;
+    dir.remove(name)?;
+    let file = dir.new_file(name)?;
     work.set_made(MadeFile::of(&file)?)?;
     Ok((file, Target::Empty))
 }
 
-pub(super) fn roll_back(pool: &Pool, id: JobId, download: &Download) -> Result<()> {
-    let (folder, _) = match place_of(&download.target) {
+pub(super) fn roll_back(pool_identity: (u64, u64), id: JobId, download: &Download) -> Result<()> {
+    let (dir, _) = match place_of(&download.target) {
         Ok(place) => place,
         // Then nothing of it is there.
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(error),
     };
-    match remove_soon(&folder, partial_name(pool, id)?.as_ref()) {
+    match remove_soon(&dir, partial_name(pool_identity, id).as_ref()) {
         Err(error) if error.kind() != ErrorKind::NotFound => Err(error.about(&download.target)),
         _ => Ok(()),
     }
@@ -76,26 +75,28 @@ pub(super) fn roll_back(pool: &Pool, id: JobId, download: &Download) -> Result<(
 
 /// The file that the job has `made` has its name.
 pub(super) fn was_published(
-    pool: &Pool,
+    pool_identity: (u64, u64),
     id: JobId,
     download: &Download,
     made: Option<MadeFile>,
 ) -> Result<bool> {
-    let (folder, name) = place_of(&download.target)?;
-    let found = MadeFile::at(&folder, name)?;
-    Ok(folder.stat(&partial_name(pool, id)?)?.is_none() && found.is_some() && found == made)
+    let (dir, name) = place_of(&download.target)?;
+    let found = MadeFile::at(&dir, name)?;
+    Ok(dir.stat(&partial_name(pool_identity, id))?.is_none() && found.is_some() && found == made)
 }
 
 /// Of this pool's job alone: jobs of several pools may download to one place.
-fn partial_name(pool: &Pool, id: JobId) -> Result<String> {
-    let pool = pool.identity()?;
-    Ok(format!(".extant-download-{:x}-{:x}-{id}", pool.0, pool.1))
+fn partial_name(pool_identity: (u64, u64), id: JobId) -> String {
+    format!(
+        ".extant-download-{:x}-{:x}-{id}",
+        pool_identity.0, pool_identity.1
+    )
 }
 
-fn place_of(target: &Path) -> Result<(Folder, &str)> {
+fn place_of(target: &Path) -> Result<(Directory, &str)> {
     let name = target.file_name().and_then(|name| name.to_str());
     match (target.parent(), name) {
-        (Some(parent), Some(name)) => Ok((Folder::open(parent)?, name)),
+        (Some(parent), Some(name)) => Ok((Directory::open(parent)?, name)),
         _ => Err(Error::new(ErrorKind::InvalidArgument)
             .at(target)
             .detail("not the name of a file, in UTF-8")),

@@ -8,9 +8,10 @@ use extant_space::{Control, Result};
 
 use super::open_to_undo;
 use crate::format::{Facts, known, qcow2};
-use crate::job::{Done, Materialize, Work};
-use crate::storage::{MakeWritten, Storage, VolumeFile};
-use crate::volume::lock_alone;
+use crate::job::Materialize;
+use crate::storage::{Done, MakeWritten, Storage, VolumeFile};
+use crate::volume_lock::lock_alone;
+use crate::work::Work;
 
 pub(super) fn perform(
     work: &Work<'_>,

@@ -11,9 +11,10 @@ use extant_space::{ByteRange, Control, FallocateMode, Phase, Preallocation, Resu
 
 use super::open_to_undo;
 use crate::format::{Facts, known, qcow2};
-use crate::job::{Record, Resize, Work};
+use crate::job::{Record, Resize};
 use crate::storage::{MakeWritten, Storage, VolumeFile};
-use crate::volume::{check_nobody_has_it_open, lock_alone};
+use crate::volume_lock::{check_not_open, lock_alone};
+use crate::work::Work;
 
 /// Allocated in one call.
 const ALLOCATE: u64 = 16 << 30;
@@ -31,7 +32,7 @@ pub(super) fn perform(work: &Work<'_>, resize: &Resize, control: Control<'_>) ->
         resize.capacity_bytes,
     );
     if after < before {
-        check_nobody_has_it_open(&*file)?;
+        check_not_open(&*file)?;
     }
     control.cancel.check()?;
     file.resize(after)?;

@@ -1,17 +1,16 @@
 //! A volume gets the content of a file.
 
-use extant_hostfs::{Access, HostFile};
+use extant_hostfs::{Access, Existing, HostFile};
 use extant_image::{Format, Use};
 use extant_space::{Control, Result, SpaceFile};
 
 use super::clone::open_target;
 use super::copy::copy;
 use super::publish;
-use crate::folder::OnExisting;
-use crate::format::{Trust, check_content, of_content, qcow2, say};
-use crate::job::{Upload, Work};
-use crate::storage::copy_name;
-use crate::volume::{check_nobody_has_it_open, lock_alone};
+use crate::format::{Trust, check_content, of_content, qcow2, store_format};
+use crate::job::{Upload, copy_name};
+use crate::volume_lock::{check_not_open, lock_alone};
+use crate::work::Work;
 
 /// Checks the format of an upload.
 ///
@@ -41,18 +40,18 @@ pub(super) fn perform(work: &Work<'_>, upload: &Upload, control: Control<'_>) ->
     };
     let _locked = replaced.as_deref().map(lock_alone).transpose()?;
     if let Some(file) = replaced.as_deref() {
-        check_nobody_has_it_open(file)?;
+        check_not_open(file)?;
     }
     let (target, state) = open_target(work)?;
     copy(&source, &*target, state, &|| work.rate(), control)
         .map_err(|error| error.at(source.path()))?;
     // The copy is checked: the source may have changed since the job was made.
     let format = content_format(upload, &*target).map_err(|error| error.about(source.path()))?;
-    say(&*target, &upload.volume, format)?;
+    store_format(&*target, &upload.volume, format)?;
     target.set_mode(upload.mode)?;
     let existing = match replaced {
-        Some(_) => OnExisting::Replace,
-        None => OnExisting::Refuse,
+        Some(_) => Existing::Replace,
+        None => Existing::Refuse,
     };
     publish(work, &copy_name(work.record.id), existing)
 }

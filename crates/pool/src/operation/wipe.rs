@@ -16,9 +16,10 @@ use extant_space::{
 use super::open_to_undo;
 use super::resize::make_real;
 use crate::format::qcow2;
-use crate::job::{Record, Wipe, WipeMethod, Wiped, Work};
+use crate::job::{Record, Wipe, WipeMethod, Wiped};
 use crate::storage::{Storage, VolumeFile};
-use crate::volume::{check_nobody_has_it_open, lock_alone};
+use crate::volume_lock::{check_not_open, lock_alone};
+use crate::work::Work;
 
 /// Wiped, and durable, at once: what is lost by a kill at most. A piece costs a sync.
 const PIECE: u64 = 256 << 20;
@@ -31,7 +32,7 @@ pub(super) fn perform(work: &Work<'_>, wipe: &Wipe, control: Control<'_>) -> Res
     let file = work.storage.open(&wipe.volume, Access::ReadWrite)?;
     let _locked = lock_alone(&*file)?;
     if !wipe.force {
-        check_nobody_has_it_open(&*file)?;
+        check_not_open(&*file)?;
     }
     let _held = match &work.record.shape {
         Some(_) if !wipe.force => Some(qcow2::hold(&*file, Use::Write)?),
@@ -80,7 +81,7 @@ fn zero(file: &dyn VolumeFile, work: &Work<'_>, control: Control<'_>) -> Result<
         None => wiped_before(file, work)?,
     };
     let mut durable_ns = file.changed_ns()?;
-    keep(file, work, end_byte, durable_ns);
+    record_progress(file, work, end_byte, durable_ns);
     let written = written_runs(file)?;
     let total: u64 = written.iter().map(|run| run.len()).sum();
     let pace = work.pace();
@@ -97,14 +98,14 @@ fn zero(file: &dyn VolumeFile, work: &Work<'_>, control: Control<'_>) -> Result<
                 Phase::Allocate => 0,
                 _ => piece.len(),
             };
-            keep(file, work, end_byte, durable_ns);
+            record_progress(file, work, end_byte, durable_ns);
             control.report(Phase::Write, done + within, total);
         };
         let inner = Control::new(control.cancel, &progress);
         file.write_zeroes(piece, &pace, inner)?;
         end_byte = piece.end();
         durable_ns = file.changed_ns()?;
-        keep(file, work, end_byte, durable_ns);
+        record_progress(file, work, end_byte, durable_ns);
         done += piece.len();
         control.report(Phase::Write, done, total);
     }
@@ -127,7 +128,7 @@ fn wiped_before(file: &dyn VolumeFile, work: &Work<'_>) -> Result<u64> {
 }
 
 /// For who resumes the job.
-fn keep(file: &dyn VolumeFile, work: &Work<'_>, end_byte: u64, durable_ns: Option<u64>) {
+fn record_progress(file: &dyn VolumeFile, work: &Work<'_>, end_byte: u64, durable_ns: Option<u64>) {
     // Without ctimes the position could not be trusted.
     if let (Some(durable_ns), Ok(Some(changed_ns))) = (durable_ns, file.changed_ns()) {
         work.set_wiped(Wiped {

@@ -6,17 +6,15 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 
 use extant_hostfs::{
-    Access, ContentOrder, ContentWriter, CopyOnWrite, CreateOptions, Durable, FileSystem, HostFile,
-    OnFailure, Pace, remove_soon,
+    Access, ContentOrder, ContentWriter, CopyOnWrite, CreateOptions, Directory, Durable, Existing,
+    FileSystem, HostFile, OnFailure, Pace, remove_soon,
 };
 use extant_space::{Control, Error, ErrorKind, Preallocation, Result};
 use rustix::fs::{FileType, OFlags, Stat};
 
-use super::{FileStat, NewFile, Peek, Storage, VolumeFile, WorkFile, is_own, job_of};
-use crate::folder::{Folder, OnExisting};
-use crate::job::Done;
+use super::{Done, FileStat, NewFile, Peek, Storage, VolumeFile, WorkFile, is_own};
 use crate::name::VolumeName;
-use crate::state;
+use crate::state_directory::{STATE_DIRECTORY, make_state_directory};
 
 const WORK: &str = "work";
 /// A file without a name for the time of a look.
@@ -24,34 +22,31 @@ const PROBE: &str = "probe";
 
 /// A directory whose regular files are volumes.
 pub(crate) struct DirectoryStorage<'p> {
-    folder: &'p Folder,
+    dir: &'p Directory,
 }
 
 impl<'p> DirectoryStorage<'p> {
-    pub(crate) fn new(folder: &'p Folder) -> Self {
-        Self { folder }
+    pub(crate) fn new(dir: &'p Directory) -> Self {
+        Self { dir }
     }
 
     /// Opened for each call, because a reader has none.
-    fn work(&self) -> Result<Folder> {
-        state::make_own_folder(self.folder, state::FOLDER)?.make_child(WORK)
+    fn work(&self) -> Result<Directory> {
+        make_state_directory(self.dir, STATE_DIRECTORY)?.make_child(WORK)
     }
 
-    fn host_file(folder: &Folder, name: &str, access: OFlags) -> Result<Box<dyn VolumeFile>> {
-        let file = folder.file(name, access)?;
-        Ok(Box::new(HostFile::from_file(
-            file,
-            &folder.path().join(name),
-        )?))
+    fn host_file(dir: &Directory, name: &str, access: OFlags) -> Result<Box<dyn VolumeFile>> {
+        let file = dir.file(name, access)?;
+        Ok(Box::new(HostFile::from_file(file, &dir.path().join(name))?))
     }
 }
 
 impl Storage for DirectoryStorage<'_> {
     fn for_each_volume(&self, visit: &mut dyn FnMut(&VolumeName, &FileStat)) -> Result<u64> {
         let mut others = 0;
-        self.folder.for_each_name(|listed: &CStr| {
+        self.dir.for_each_name(|listed: &CStr| {
             let name = listed.to_str().ok().and_then(|name| name.parse().ok());
-            let stat = self.folder.stat_listed(listed);
+            let stat = self.dir.stat_listed(listed);
             match (name, stat) {
                 (Some(name), Some(stat)) if is_regular(&stat) => visit(&name, &stat.into()),
                 _ => others += u64::from(!is_own(listed.to_bytes())),
@@ -61,7 +56,7 @@ impl Storage for DirectoryStorage<'_> {
     }
 
     fn has_name(&self, name: &VolumeName) -> Result<bool> {
-        Ok(self.folder.stat(name.as_str())?.is_some())
+        Ok(self.dir.stat(name.as_str())?.is_some())
     }
 
     fn open(&self, name: &VolumeName, access: Access) -> Result<Box<dyn VolumeFile>> {
@@ -70,39 +65,39 @@ impl Storage for DirectoryStorage<'_> {
             Access::ReadWrite => OFlags::RDWR,
             Access::ReadWriteCreate => OFlags::RDWR | OFlags::CREATE,
         };
-        Self::host_file(self.folder, name.as_str(), access)
+        Self::host_file(self.dir, name.as_str(), access)
     }
 
     fn peek(&self, name: &VolumeName) -> Option<Box<dyn Peek>> {
-        let fd = self.folder.peek(name.as_str())?;
+        let fd = self.dir.peek(name.as_str())?;
         Some(Box::new(fd))
     }
 
     fn remove(&self, name: &VolumeName) -> Result<()> {
-        if self.folder.remove(name.as_str())? {
+        if self.dir.remove(name.as_str())? {
             Ok(())
         } else {
-            Err(Error::new(ErrorKind::NotFound).at(self.folder.path().join(name.as_str())))
+            Err(Error::new(ErrorKind::NotFound).at(self.dir.path().join(name.as_str())))
         }
     }
 
     fn sync(&self) -> Result<()> {
-        self.folder.sync()
+        self.dir.sync()
     }
 
     fn free_bytes(&self) -> Result<u64> {
-        FileSystem::available_bytes(self.folder).map_err(|error| error.at(self.folder.path()))
+        FileSystem::available_bytes(self.dir).map_err(|error| error.at(self.dir.path()))
     }
 
     fn total_bytes(&self) -> Result<u64> {
-        match rustix::fs::fstatvfs(self.folder) {
+        match rustix::fs::fstatvfs(self.dir) {
             Ok(found) => Ok(found.f_blocks.saturating_mul(found.f_frsize)),
-            Err(errno) => Err(Error::from(io::Error::from(errno)).at(self.folder.path())),
+            Err(errno) => Err(Error::from(io::Error::from(errno)).at(self.dir.path())),
         }
     }
 
     fn work_path(&self) -> PathBuf {
-        self.folder.path().join(state::FOLDER).join(WORK)
+        self.dir.path().join(STATE_DIRECTORY).join(WORK)
     }
 
     fn work_files(&self) -> Result<Vec<WorkFile>> {
@@ -114,7 +109,6 @@ impl Storage for DirectoryStorage<'_> {
             };
             files.push(WorkFile {
                 name: text.to_owned(),
-                job: job_of(text),
                 allocated_bytes: stat.st_blocks as u64 * 512,
             });
         })?;
@@ -180,10 +174,14 @@ impl Storage for DirectoryStorage<'_> {
         remove_soon(&work, name.as_ref()).map_err(|error| error.about(work.path().join(name)))
     }
 
-    fn publish(&self, work: &str, volume: &VolumeName, existing: OnExisting) -> Result<()> {
+    fn publish(&self, work: &str, volume: &VolumeName, existing: Existing) -> Result<()> {
         self.work()?
-            .rename(work, self.folder, volume.as_str(), existing)?;
-        self.folder.sync()
+            .rename(work, self.dir, volume.as_str(), existing)?;
+        self.dir.sync()
+    }
+
+    fn path_of(&self, name: &VolumeName) -> PathBuf {
+        self.dir.path().join(name.as_str())
     }
 
     fn can_share(&self, source: &dyn VolumeFile) -> Result<bool> {

@@ -1,5 +1,6 @@
 //! A file of the host as the file of a volume.
 
+use std::fs::TryLockError;
 use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,12 +11,12 @@ use extant_hostfs::{
     materialize_file, write_zeroes,
 };
 use extant_space::{ByteRange, Control, Error, ErrorKind, Progress, Result};
-use rustix::fs::{FlockOperation, Mode, XattrFlags, flock};
+use rustix::fs::{Mode, XattrFlags};
 use rustix::io::Errno;
 
-use super::{FileStat, LockMode, MakeWritten, VolumeFile, nanoseconds};
-use crate::folder::path_of_open;
-use crate::job::Done;
+use super::{Done, FileStat, MakeWritten, VolumeFile, nanoseconds};
+use crate::fair_lock::LockMode;
+use extant_hostfs::path_of_open;
 
 /// Longer values are none of ours.
 const ATTRIBUTE_MAX: usize = 4 << 10;
@@ -45,20 +46,23 @@ impl VolumeFile for HostFile {
     }
 
     fn try_lock(&self, mode: LockMode) -> Result<bool> {
-        let operation = match mode {
-            LockMode::Shared => FlockOperation::NonBlockingLockShared,
-            LockMode::Alone => FlockOperation::NonBlockingLockExclusive,
+        let locked = match mode {
+            LockMode::Shared => self.as_file().try_lock_shared(),
+            LockMode::Exclusive => self.as_file().try_lock(),
         };
-        match flock(self.as_file(), operation) {
-            // Some file systems have no locks.
-            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(true),
-            Err(Errno::WOULDBLOCK) => Ok(false),
-            Err(errno) => Err(error(self, errno).during("lock")),
+        match locked {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(source)) => match Errno::from_io_error(&source) {
+                // Some file systems have no locks.
+                Some(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(true),
+                _ => Err(Error::from(source).at(self.path()).during("lock")),
+            },
         }
     }
 
     fn unlock(&self) {
-        let _ = flock(self.as_file(), FlockOperation::Unlock);
+        let _ = self.as_file().unlock();
     }
 
     fn holders(&self) -> Option<String> {

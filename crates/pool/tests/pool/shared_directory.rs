@@ -82,9 +82,9 @@ fn volume_to_be_served_is_the_file_that_was_judged() {
     assert_eq!(&first, b"judged");
 }
 
-/// The unfinished file of a download in `folder`.
-fn unfinished_in(folder: &Path) -> std::path::PathBuf {
-    let mut found = fs::read_dir(folder).unwrap();
+/// The unfinished file of a download in `dir`.
+fn unfinished_in(dir: &Path) -> std::path::PathBuf {
+    let mut found = fs::read_dir(dir).unwrap();
     found.next().unwrap().unwrap().path()
 }
 

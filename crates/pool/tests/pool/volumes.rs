@@ -63,15 +63,15 @@ fn host_file(path: &Path) -> HostFile {
 fn copies_keep_content_holes_and_unwritten_parts() {
     require!(Filesystem::Ext4.requirement());
     let scratch = in_memory(Filesystem::Ext4, 128 * MIB);
-    let folder = scratch.folder_beside("outside");
+    let dir = scratch.folder_beside("outside");
     let pool = pool_at(scratch.path());
-    let content = mixed(&host_file(&folder.join("source")));
-    let upload = upload("up", &folder.join("source"));
+    let content = mixed(&host_file(&dir.join("source")));
+    let upload = upload("up", &dir.join("source"));
     perform(&pool, Operation::Upload(upload.clone())).unwrap();
     perform(&pool, clone("up", "copy", CloneMethod::Copy)).unwrap();
-    let download = download("copy", &folder.join("target"));
+    let download = download("copy", &dir.join("target"));
     perform(&pool, Operation::Download(download.clone())).unwrap();
-    for path in [scratch.path().join("copy"), folder.join("target")] {
+    for path in [scratch.path().join("copy"), dir.join("target")] {
         assert!(fs::read(&path).unwrap() == content, "{}", path.display());
         assert_mixed(&HostFile::open_read(&path).unwrap());
     }
@@ -79,7 +79,7 @@ fn copies_keep_content_holes_and_unwritten_parts() {
     assert_eq!(taken.kind(), ErrorKind::AlreadyExists);
     let taken = perform(&pool, Operation::Download(download)).unwrap_err();
     assert_eq!(taken.kind(), ErrorKind::AlreadyExists);
-    fs::write(folder.join("source"), "new").unwrap();
+    fs::write(dir.join("source"), "new").unwrap();
     let replace = true;
     perform(&pool, Operation::Upload(Upload { replace, ..upload })).unwrap();
     assert_eq!(fs::read(scratch.path().join("up")).unwrap(), b"new");
@@ -207,18 +207,18 @@ fn what_is_no_volume_is_neither_listed_nor_followed() {
     let scratch = in_memory(Filesystem::Ext4, 64 * MIB);
     let outside = scratch.folder_beside("outside");
     fs::write(outside.join("secret"), "secret").unwrap();
-    let folder = scratch.path();
-    symlink(outside.join("secret"), folder.join("link")).unwrap();
-    symlink(&outside, folder.join("out")).unwrap();
-    fs::create_dir(folder.join("folder")).unwrap();
-    fs::write(folder.join(".hidden"), "").unwrap();
-    fs::write(folder.join("new\nline"), "").unwrap();
-    fs::write(folder.join(std::ffi::OsStr::from_bytes(b"\xff")), "").unwrap();
-    fs::write(folder.join("good"), "good").unwrap();
-    let pool = pool_at(folder);
+    let dir = scratch.path();
+    symlink(outside.join("secret"), dir.join("link")).unwrap();
+    symlink(&outside, dir.join("out")).unwrap();
+    fs::create_dir(dir.join("dir")).unwrap();
+    fs::write(dir.join(".hidden"), "").unwrap();
+    fs::write(dir.join("new\nline"), "").unwrap();
+    fs::write(dir.join(std::ffi::OsStr::from_bytes(b"\xff")), "").unwrap();
+    fs::write(dir.join("good"), "good").unwrap();
+    let pool = pool_at(dir);
     assert_eq!(names(&pool), ["good"]);
     assert_eq!(pool.refresh(Default::default()).unwrap().other_names, 6);
-    for volume in ["link", "folder", "out"] {
+    for volume in ["link", "dir", "out"] {
         let error = pool.volume(&name(volume)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WrongType, "{error}");
         for operation in [

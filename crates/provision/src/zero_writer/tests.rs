@@ -1,3 +1,5 @@
+//! Every way of writing zeros, compared with a vector.
+
 use extant_space::{CancelToken, Control, Silent};
 use extant_testkit::require;
 use extant_testkit::requires::Requirement;

@@ -39,7 +39,7 @@ fn calls_are_in_flight_together() {
     assert_eq!(&byte, b"x");
 }
 
-/// A read, and the write that it waits for, which the queue has when it is asked for the fourth time.
+/// A read, and the write that it waits for, which the queue returns to the fourth request.
 struct LateWrite<'a> {
     read: Option<Call<'a>>,
     asked: u32,

@@ -5,16 +5,16 @@
 //! a crash replays it. Every reported change is committed first.
 //!
 //! A short operation keeps the image open from start to end. A job holds it per call and releases
-//! it between calls if other processes wait (`open.rs`). Steps that belong together, such as
+//! it between calls if other processes wait (`open_image.rs`). Steps that belong together, such as
 //! finding a directory and making a name in it, are one call.
 
 mod engine;
-mod file;
-mod inner;
-mod locks;
-mod open;
-mod place;
-mod turn;
+mod ext4_file;
+mod image_lock;
+mod location;
+mod names;
+mod open_image;
+mod volume_locks;
 
 use std::ops::ControlFlow;
 use std::path::PathBuf;
@@ -27,31 +27,30 @@ use extant_space::{
     ByteRange, CancelToken, Control, Error, ErrorKind, Preallocation, Result, SyncMode,
 };
 
-use super::{FileStat, NewFile, OnExisting, Peek, Storage, VolumeFile, WorkFile, is_own, job_of};
-use crate::job::Done;
+use super::{Done, Existing, FileStat, NewFile, Peek, Storage, VolumeFile, WorkFile, is_own};
 use crate::name::VolumeName;
-use crate::state;
+use crate::state_directory::STATE_DIRECTORY;
 use engine::Engine;
-use file::ImageFile;
-use inner::{child_directory, find, make_directory, new_node};
-use open::Hold;
+use ext4_file::Ext4File;
+use names::{child_directory, find, make_directory, new_node};
+use open_image::ImageAccess;
 
-pub(crate) use open::Pin;
-pub(crate) use place::{ImagePlace, Opening};
-pub(crate) use turn::Comer;
+pub(crate) use image_lock::ImageWaiter;
+pub(crate) use location::{Ext4Image, Opening};
+pub(crate) use open_image::Pin;
 
 const WORK: &str = "work";
 
 /// An image, for one operation.
-pub(crate) struct ImageStorage {
-    hold: Hold,
+pub(crate) struct Ext4Storage {
+    hold: ImageAccess,
 }
 
-impl ImageStorage {
+impl Ext4Storage {
     /// Has the image until it is dropped.
     pub(crate) fn new(pin: Pin) -> Self {
         Self {
-            hold: Hold::Throughout(Arc::new(pin)),
+            hold: ImageAccess::Exclusive(Arc::new(pin)),
         }
     }
 
@@ -59,7 +58,7 @@ impl ImageStorage {
     /// the image ends when the token is cancelled.
     pub(crate) fn of_job(pin: &Pin, cancel: &CancelToken) -> Self {
         Self {
-            hold: Hold::ByCall(Arc::clone(pin.image()), cancel.clone()),
+            hold: ImageAccess::PerCall(Arc::clone(pin.image()), cancel.clone()),
         }
     }
 
@@ -73,7 +72,7 @@ impl ImageStorage {
 
     /// The directory of unfinished files; `None` if it does not exist.
     fn find_work(&self, inside: &Engine) -> Result<Option<Node>> {
-        let own = child_directory(inside.directory(), state::FOLDER);
+        let own = child_directory(inside.directory(), STATE_DIRECTORY);
         let found = own.and_then(|own| match own {
             Some(own) => child_directory(&own, WORK),
             None => Ok(None),
@@ -82,13 +81,13 @@ impl ImageStorage {
     }
 
     fn make_work(&self, inside: &Engine) -> Result<Node> {
-        make_directory(inside.directory(), state::FOLDER)
+        make_directory(inside.directory(), STATE_DIRECTORY)
             .and_then(|own| make_directory(&own, WORK))
             .map_err(|error| error.at(self.work_path()))
     }
 
     fn file(&self, inside: &Engine, node: &Node, path: PathBuf) -> Result<Box<dyn VolumeFile>> {
-        let file = ImageFile::open(&self.hold, inside, node, path)?;
+        let file = Ext4File::open(&self.hold, inside, node, path)?;
         Ok(Box::new(file))
     }
 
@@ -116,7 +115,7 @@ impl Peek for Box<dyn VolumeFile> {
     }
 }
 
-impl Storage for ImageStorage {
+impl Storage for Ext4Storage {
     fn for_each_volume(&self, visit: &mut dyn FnMut(&VolumeName, &FileStat)) -> Result<u64> {
         let inside = self.hold.enter()?;
         let mut others = 0;
@@ -181,7 +180,7 @@ impl Storage for ImageStorage {
     }
 
     fn work_path(&self) -> PathBuf {
-        self.place(state::FOLDER).join(WORK)
+        self.place(STATE_DIRECTORY).join(WORK)
     }
 
     fn work_files(&self) -> Result<Vec<WorkFile>> {
@@ -194,7 +193,6 @@ impl Storage for ImageStorage {
             let name = String::from_utf8(bytes).ok()?;
             let node = inside.filesystem().node(inode).ok()?;
             Some(WorkFile {
-                job: job_of(&name),
                 name,
                 allocated_bytes: node.attributes().allocated_bytes,
             })
@@ -274,10 +272,10 @@ impl Storage for ImageStorage {
         inside.sync()
     }
 
-    fn publish(&self, work: &str, volume: &VolumeName, existing: OnExisting) -> Result<()> {
+    fn publish(&self, work: &str, volume: &VolumeName, existing: Existing) -> Result<()> {
         let mode = match existing {
-            OnExisting::Refuse => RenameMode::NoReplace,
-            OnExisting::Replace => RenameMode::Replace,
+            Existing::Refuse => RenameMode::NoReplace,
+            Existing::Replace => RenameMode::Replace,
         };
         let inside = self.hold.enter()?;
         let target = inside.directory();
@@ -285,6 +283,10 @@ impl Storage for ImageStorage {
             .rename(work.as_bytes(), target, volume.as_str().as_bytes(), mode)
             .map_err(|error| error.at(self.place(volume.as_str())))?;
         inside.sync()
+    }
+
+    fn path_of(&self, name: &VolumeName) -> PathBuf {
+        self.place(name.as_str())
     }
 
     fn can_share(&self, _: &dyn VolumeFile) -> Result<bool> {

@@ -16,23 +16,23 @@ use extant_ext4::{Filesystem, FollowLast, NewKind, RenameMode};
 use extant_space::{Error, ErrorKind, Result, SpaceFile, SyncMode};
 
 use super::engine::{check_directory, open_filesystem};
-use super::inner::{find, make_directory, new_node};
-use super::open::{Found, OpenImage, Pin};
-use super::turn::{Comer, Turn};
-use crate::folder::Folder;
-use crate::state;
+use super::image_lock::{ImageLock, ImageWaiter};
+use super::names::{find, make_directory, new_node};
+use super::open_image::{Found, OpenImage, Pin};
+use crate::state_directory::{IDENTIFIER, STATE_DIRECTORY};
 use crate::storage::Purpose;
+use extant_hostfs::Directory;
 
 /// An image or disk, and a directory in it.
 #[derive(Debug)]
-pub(super) struct Spot {
+pub(super) struct Ext4Location {
     pub(super) path: PathBuf,
     pub(super) directory: PathBuf,
     /// An image that has another one is refused.
     pub(super) identifier: Option<String>,
 }
 
-impl Spot {
+impl Ext4Location {
     /// Where the directory is, for messages: `IMAGE:/directory`.
     pub(super) fn inner_path(&self) -> PathBuf {
         let mut place: OsString = self.path.as_os_str().to_owned();
@@ -47,8 +47,8 @@ impl Spot {
 
 /// An image, and what of it this process has open.
 #[derive(Debug)]
-pub(crate) struct ImagePlace {
-    spot: Arc<Spot>,
+pub(crate) struct Ext4Image {
+    location: Arc<Ext4Location>,
     /// Usually one: another may be opened for changes while a job that only reads has released its
     /// own.
     open: Mutex<Vec<Weak<OpenImage>>>,
@@ -61,23 +61,23 @@ pub(crate) enum Opening {
     Busy,
 }
 
-impl ImagePlace {
+impl Ext4Image {
     /// With `identifier`, an image that has another one is refused.
     pub(crate) fn new(path: &Path, directory: &Path, identifier: Option<&str>) -> Self {
-        let spot = Spot {
+        let location = Ext4Location {
             path: path.to_path_buf(),
             directory: directory.to_path_buf(),
             identifier: identifier.map(str::to_owned),
         };
         Self {
-            spot: Arc::new(spot),
+            location: Arc::new(location),
             open: Mutex::default(),
         }
     }
 
     /// Where the directory is, for messages: `IMAGE:/directory`.
     pub(crate) fn path(&self) -> PathBuf {
-        self.spot.inner_path()
+        self.location.inner_path()
     }
 
     /// Opens the image, or shares the open one. `own` is the state directory with the image lock. A
@@ -85,34 +85,34 @@ impl ImagePlace {
     pub(crate) fn try_open(
         &self,
         purpose: Purpose,
-        own: Option<&Folder>,
-        comer: &mut Comer,
+        own: Option<&Directory>,
+        waiter: &mut ImageWaiter,
     ) -> Result<Opening> {
         let mut open = self.open();
         let mut is_busy = false;
         for image in open.iter().filter_map(Weak::upgrade) {
-            match image.pin(purpose, comer)? {
+            match image.pin(purpose, waiter)? {
                 Found::Open(pin) => return Ok(Opening::Open(pin)),
                 Found::Busy => is_busy = true,
                 Found::Nothing => {}
             }
         }
-        let turn = match own {
+        let lock = match own {
             None if is_busy => return Ok(Opening::Busy),
             None => None,
             Some(own) if is_busy => {
-                comer.show(own);
+                waiter.show(own);
                 return Ok(Opening::Busy);
             }
-            Some(own) => match comer.take(own, purpose)? {
-                Some(turn) => Some(turn),
+            Some(own) => match waiter.take(own, purpose)? {
+                Some(lock) => Some(lock),
                 None => return Ok(Opening::Busy),
             },
         };
-        let opened = OpenImage::open(&self.spot, purpose, own, turn);
+        let opened = OpenImage::open(&self.location, purpose, own, lock);
         let pin = opened.inspect_err(|error| match own {
             // A reader without the image lock, because no process had changed anything.
-            Some(own) if error.kind() == ErrorKind::InUse => comer.show(own),
+            Some(own) if error.kind() == ErrorKind::InUse => waiter.show(own),
             _ => {}
         })?;
         open.retain(|image| image.strong_count() > 0);
@@ -131,14 +131,14 @@ impl ImagePlace {
     }
 
     /// The process that has the image open, if known.
-    pub(crate) fn holder(&self, own: &Folder) -> Option<u32> {
-        Turn::holder(own)
+    pub(crate) fn holder(&self, own: &Directory) -> Option<u32> {
+        ImageLock::holder(own)
     }
 
     /// Checks that a file system exists in which a pool can be.
     pub(crate) fn check(&self) -> Result<()> {
-        let filesystem = open_filesystem(&self.spot, Purpose::Look)?;
-        let directory = self.spot.directory.as_os_str().as_bytes();
+        let filesystem = open_filesystem(&self.location, Purpose::Look)?;
+        let directory = self.location.directory.as_os_str().as_bytes();
         match filesystem.resolve(directory, FollowLast::Yes) {
             Ok(node) => check_directory(&node).map_err(|error| error.at(self.path())),
             // It is made.
@@ -151,24 +151,24 @@ impl ImagePlace {
     /// [`try_open`](Self::try_open).
     pub(crate) fn build(
         &self,
-        own: &Folder,
+        own: &Directory,
         identifier: &str,
-        comer: &mut Comer,
+        waiter: &mut ImageWaiter,
     ) -> Result<Opening> {
-        let Some(turn) = comer.take(own, Purpose::Change)? else {
+        let Some(lock) = waiter.take(own, Purpose::Change)? else {
             return Ok(Opening::Busy);
         };
-        let filesystem = open_filesystem(&self.spot, Purpose::Change)?;
+        let filesystem = open_filesystem(&self.location, Purpose::Change)?;
         let built = self.build_in(&filesystem, identifier);
         let closed = filesystem.close();
         built.and(closed).map_err(|error| error.at(self.path()))?;
-        drop(turn);
-        self.try_open(Purpose::Look, Some(own), comer)
+        drop(lock);
+        self.try_open(Purpose::Look, Some(own), waiter)
     }
 
     fn build_in(&self, filesystem: &Filesystem, identifier: &str) -> Result<()> {
         let mut directory = filesystem.root()?;
-        for part in self.spot.directory.components() {
+        for part in self.location.directory.components() {
             if let std::path::Component::Normal(name) = part {
                 let name = name.to_str().ok_or_else(|| {
                     Error::new(ErrorKind::InvalidArgument).detail("the directory is not UTF-8")
@@ -176,8 +176,8 @@ impl ImagePlace {
                 directory = make_directory(&directory, name)?;
             }
         }
-        let own = make_directory(&directory, state::FOLDER)?;
-        let temporary = format!("{}.new", state::IDENTIFIER);
+        let own = make_directory(&directory, STATE_DIRECTORY)?;
+        let temporary = format!("{}.new", IDENTIFIER);
         if find(&own, &temporary)?.is_some() {
             own.unlink(temporary.as_bytes())?;
         }
@@ -186,7 +186,7 @@ impl ImagePlace {
             .file()?;
         file.write_at(format!("{identifier}\n").as_bytes(), 0)?;
         file.sync(SyncMode::All)?;
-        let name = state::IDENTIFIER.as_bytes();
+        let name = IDENTIFIER.as_bytes();
         own.rename(temporary.as_bytes(), &own, name, RenameMode::Replace)
     }
 }

@@ -1,8 +1,11 @@
 //! An open directory in which names are single components.
 //!
-//! A pool opens everything below a directory that it holds open, one component at a time, without
-//! following symbolic links. A user who can write to the pool's directory cannot redirect the pool
-//! outside it.
+//! Everything below it is opened one component at a time, relative to the descriptor, without
+//! following symbolic links. A user who can write to the directory cannot redirect its user outside
+//! it.
+//!
+//! cap-std offers the same containment, but no rename without replacement, no unnamed files, no
+//! `O_NONBLOCK` open, and no sync of a directory, which are most of what is needed here.
 
 use std::ffi::{CStr, OsStr};
 use std::fs::File;
@@ -18,21 +21,24 @@ const OWNER_ONLY: Mode = Mode::RUSR.union(Mode::WUSR);
 
 /// An open directory and its path, which is for messages and for listing what is in it.
 #[derive(Debug)]
-pub(crate) struct Folder {
+pub struct Directory {
     fd: OwnedFd,
     path: PathBuf,
 }
 
-/// What a rename does when the new name exists.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OnExisting {
+/// What is done when the name exists already.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Existing {
+    /// Refuse with [`ErrorKind::AlreadyExists`].
+    #[default]
     Refuse,
+    /// Replace it, in one step, when the new file is complete; it must be a regular file.
     Replace,
 }
 
-impl Folder {
+impl Directory {
     /// Opens a directory that the user named: links in its path are followed.
-    pub(crate) fn open(path: &Path) -> Result<Self> {
+    pub fn open(path: &Path) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|errno| {
             let error = Error::from(io::Error::from(errno)).at(path);
@@ -50,7 +56,7 @@ impl Folder {
     }
 
     /// Opens the directory `name` in it.
-    pub(crate) fn child(&self, name: &str) -> Result<Self> {
+    pub fn child(&self, name: &str) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let fd = rustix::fs::openat(&self.fd, name, flags, Mode::empty())
             .map_err(|errno| self.explain_open(errno, name))?;
@@ -61,25 +67,26 @@ impl Folder {
     }
 
     /// Opens the directory `name` in it, made for its owner alone where there is none.
-    pub(crate) fn make_child(&self, name: &str) -> Result<Self> {
+    pub fn make_child(&self, name: &str) -> Result<Self> {
         match rustix::fs::mkdirat(&self.fd, name, Mode::RWXU) {
             Ok(()) | Err(Errno::EXIST) => self.child(name),
             Err(errno) => Err(self.error(errno, name).during("make directory")),
         }
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Its path, for messages.
+    pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// A path to `name` in this directory, for calls that take no descriptor. It is valid while the
     /// directory is open, also after the directory was moved. Not for messages.
-    pub(crate) fn path_to(&self, name: &str) -> PathBuf {
+    pub fn path_to(&self, name: &str) -> PathBuf {
         path_of_open(&self.fd).join(name)
     }
 
     /// A second descriptor of the same directory.
-    pub(crate) fn again(&self) -> Result<Self> {
+    pub fn again(&self) -> Result<Self> {
         let fd = self.fd.try_clone();
         Ok(Self {
             fd: fd.map_err(|source| Error::from(source).at(&self.path))?,
@@ -88,7 +95,7 @@ impl Folder {
     }
 
     /// Opens the regular file `name`.
-    pub(crate) fn file(&self, name: &str, access: OFlags) -> Result<File> {
+    pub fn file(&self, name: &str, access: OFlags) -> Result<File> {
         let fd = self
             .open_name(name, access)
             .map_err(|errno| self.explain_open(errno, name))?;
@@ -105,7 +112,7 @@ impl Folder {
 
     /// Opens the file `name` for a short look, with no more calls than that; `None` where it may
     /// not be read.
-    pub(crate) fn peek(&self, name: &str) -> Option<OwnedFd> {
+    pub fn peek(&self, name: &str) -> Option<OwnedFd> {
         self.open_name(name, OFlags::RDONLY).ok()
     }
 
@@ -121,12 +128,12 @@ impl Folder {
     }
 
     /// Makes the file `name`, for its owner alone; it must not exist.
-    pub(crate) fn new_file(&self, name: &str) -> Result<File> {
+    pub fn new_file(&self, name: &str) -> Result<File> {
         self.file(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
     }
 
     /// The file under `name`; `None`: none. Links are not followed.
-    pub(crate) fn stat(&self, name: &str) -> Result<Option<Stat>> {
+    pub fn stat(&self, name: &str) -> Result<Option<Stat>> {
         match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
             Err(Errno::NOENT) => Ok(None),
@@ -135,12 +142,12 @@ impl Folder {
     }
 
     /// As [`stat`](Self::stat), for names as the directory lists them.
-    pub(crate) fn stat_listed(&self, name: &CStr) -> Option<Stat> {
+    pub fn stat_listed(&self, name: &CStr) -> Option<Stat> {
         rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok()
     }
 
     /// Visits the names in it, in no order.
-    pub(crate) fn for_each_name(&self, mut visit: impl FnMut(&CStr)) -> Result<()> {
+    pub fn for_each_name(&self, mut visit: impl FnMut(&CStr)) -> Result<()> {
         let fail = |errno: Errno| {
             Error::from(io::Error::from(errno))
                 .at(&self.path)
@@ -156,7 +163,7 @@ impl Folder {
     }
 
     /// Removes the file `name`; whether there was one.
-    pub(crate) fn remove(&self, name: &str) -> Result<bool> {
+    pub fn remove(&self, name: &str) -> Result<bool> {
         match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
             Ok(()) => Ok(true),
             Err(Errno::NOENT) => Ok(false),
@@ -165,16 +172,10 @@ impl Folder {
     }
 
     /// Gives the file `from` the name `to` in `target`, in one step.
-    pub(crate) fn rename(
-        &self,
-        from: &str,
-        target: &Self,
-        to: &str,
-        existing: OnExisting,
-    ) -> Result<()> {
+    pub fn rename(&self, from: &str, target: &Self, to: &str, existing: Existing) -> Result<()> {
         let renamed = match existing {
-            OnExisting::Replace => rustix::fs::renameat(&self.fd, from, &target.fd, to),
-            OnExisting::Refuse => {
+            Existing::Replace => rustix::fs::renameat(&self.fd, from, &target.fd, to),
+            Existing::Refuse => {
                 match rustix::fs::renameat_with(
                     &self.fd,
                     from,
@@ -195,13 +196,13 @@ impl Folder {
     }
 
     /// Sets the permissions of the file `name`, which no other user can replace.
-    pub(crate) fn set_mode(&self, name: &str, mode: u32) -> Result<()> {
+    pub fn set_mode(&self, name: &str, mode: u32) -> Result<()> {
         rustix::fs::chmodat(&self.fd, name, Mode::from_raw_mode(mode), AtFlags::empty())
             .map_err(|errno| self.error(errno, name).during("set mode"))
     }
 
     /// Makes the names in it durable.
-    pub(crate) fn sync(&self) -> Result<()> {
+    pub fn sync(&self) -> Result<()> {
         match rustix::fs::fsync(&self.fd) {
             // Some FUSE and network file systems cannot sync directories.
             Ok(()) | Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(()),
@@ -212,14 +213,14 @@ impl Folder {
     }
 
     /// Writes a small file whole or not at all, durable on return.
-    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
+    pub fn write(&self, name: &str, bytes: &[u8]) -> Result<()> {
         self.write_content(name, bytes)?;
         self.sync()
     }
 
     /// The same, but after a crash the file may be as it was before, or have no name but that of an
     /// unfinished one, `NAME.new`.
-    pub(crate) fn write_content(&self, name: &str, bytes: &[u8]) -> Result<()> {
+    pub fn write_content(&self, name: &str, bytes: &[u8]) -> Result<()> {
         let temporary = format!("{name}.new");
         self.remove(&temporary)?;
         let written = self.new_file(&temporary).and_then(|mut file| {
@@ -227,7 +228,7 @@ impl Folder {
                 .and_then(|()| file.sync_all())
                 .map_err(|source| Error::from(source).at(self.path.join(name)).during("write"))
         });
-        let done = written.and_then(|()| self.rename(&temporary, self, name, OnExisting::Replace));
+        let done = written.and_then(|()| self.rename(&temporary, self, name, Existing::Replace));
         if done.is_err() {
             // The first error is the one to report.
             let _ = self.remove(&temporary);
@@ -236,7 +237,7 @@ impl Folder {
     }
 
     /// Reads a small file; `None` where there is none. More than `bytes_max` is an error.
-    pub(crate) fn read(&self, name: &str, bytes_max: u64) -> Result<Option<Vec<u8>>> {
+    pub fn read(&self, name: &str, bytes_max: u64) -> Result<Option<Vec<u8>>> {
         let file = match self.file(name, OFlags::RDONLY) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
@@ -253,13 +254,13 @@ impl Folder {
     }
 
     /// Numbers of its file system and of itself there.
-    pub(crate) fn identity(&self) -> Result<(u64, u64)> {
+    pub fn identity(&self) -> Result<(u64, u64)> {
         let stat = self.own_stat()?;
         Ok((stat.st_dev, stat.st_ino))
     }
 
     /// Owner, mode, and whatever else the directory has.
-    pub(crate) fn own_stat(&self) -> Result<Stat> {
+    pub fn own_stat(&self) -> Result<Stat> {
         rustix::fs::fstat(&self.fd)
             .map_err(|errno| Error::from(io::Error::from(errno)).at(&self.path))
     }
@@ -276,7 +277,7 @@ impl Folder {
         match errno {
             Errno::LOOP => self
                 .wrong_type(name)
-                .detail("a symbolic link, which a pool does not follow"),
+                .detail("a symbolic link, which is not followed here"),
             Errno::ISDIR | Errno::NXIO => self.wrong_type(name),
             Errno::NOTDIR => self.error(errno, name).with_kind(ErrorKind::NotDirectory),
             _ => self.error(errno, name),
@@ -284,7 +285,7 @@ impl Folder {
     }
 }
 
-impl AsFd for Folder {
+impl AsFd for Directory {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
     }
@@ -292,7 +293,7 @@ impl AsFd for Folder {
 
 /// The path of an open file or directory that no rename changes. Valid in this process while the
 /// descriptor is open.
-pub(crate) fn path_of_open(file: impl AsFd) -> PathBuf {
+pub fn path_of_open(file: impl AsFd) -> PathBuf {
     PathBuf::from(format!("/proc/self/fd/{}", file.as_fd().as_raw_fd()))
 }
 
@@ -307,7 +308,7 @@ mod tests {
             ["own", "moved", "elsewhere"].map(|name| place.path().join(name));
         std::fs::create_dir(&own).unwrap();
         std::fs::create_dir(&elsewhere).unwrap();
-        let folder = Folder::open(&own).unwrap();
+        let folder = Directory::open(&own).unwrap();
         std::fs::rename(&own, &moved).unwrap();
         std::os::unix::fs::symlink(&elsewhere, &own).unwrap();
         std::fs::write(folder.path_to("a"), "a").unwrap();
@@ -318,7 +319,7 @@ mod tests {
     #[test]
     fn links_and_fifos_are_refused_without_waiting() {
         let place = tempfile::tempdir().unwrap();
-        let folder = Folder::open(place.path()).unwrap();
+        let folder = Directory::open(place.path()).unwrap();
         std::fs::write(place.path().join("a"), "a").unwrap();
         std::os::unix::fs::symlink("a", place.path().join("link")).unwrap();
         let fifo = place.path().join("fifo");
@@ -334,7 +335,7 @@ mod tests {
     #[test]
     fn write_replaces_and_read_is_bounded() {
         let place = tempfile::tempdir().unwrap();
-        let folder = Folder::open(place.path()).unwrap();
+        let folder = Directory::open(place.path()).unwrap();
         folder.write("a", b"one").unwrap();
         folder.write("a", b"two two").unwrap();
         assert_eq!(folder.read("a", 7).unwrap().unwrap(), b"two two");
@@ -346,15 +347,13 @@ mod tests {
     #[test]
     fn rename_refuses_or_replaces() {
         let place = tempfile::tempdir().unwrap();
-        let folder = Folder::open(place.path()).unwrap();
+        let folder = Directory::open(place.path()).unwrap();
         for name in ["a", "b"] {
             folder.write(name, name.as_bytes()).unwrap();
         }
-        let refused = folder.rename("a", &folder, "b", OnExisting::Refuse);
+        let refused = folder.rename("a", &folder, "b", Existing::Refuse);
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::AlreadyExists);
-        folder
-            .rename("a", &folder, "b", OnExisting::Replace)
-            .unwrap();
+        folder.rename("a", &folder, "b", Existing::Replace).unwrap();
         assert_eq!(folder.read("b", 9).unwrap().unwrap(), b"a");
     }
 }

@@ -11,16 +11,16 @@ use extant_image::{ImageOptions, NewImage, measure as measure_image};
 use extant_provision::Survey;
 use extant_space::{ByteRange, ByteSize, Error, ErrorKind, Preallocation as Space, Result};
 
-use super::{
-    CloneMethod, Job, JobId, JobOptions, JobState, Materialize, Operation, Record, Reservation,
-    RunFile, Upload, WipeMethod,
-};
+use super::{Job, Pool};
 use crate::accounting::{self, Need};
 use crate::format::qcow2::{self, ResizeNeed, shape_of};
 use crate::format::{Facts, Format, known};
+use crate::job::{
+    CloneMethod, JobId, JobOptions, JobState, Materialize, Operation, Record, Reservation, RunFile,
+    Upload, WipeMethod,
+};
 use crate::name::VolumeName;
 use crate::operation::content_format;
-use crate::pool::Pool;
 use crate::state::{Locked, State};
 use crate::storage::{Storage, VolumeFile};
 
@@ -51,15 +51,15 @@ impl Pool {
             space_bytes: reservation.space_bytes,
         };
         let limits = self.definition().limits();
-        let checked = accounting::Space::require(self, storage, &state, &locked, |space| {
+        let checked = accounting::Space::require(limits, storage, &state, &locked, |space| {
             space.check(need, limits)
         });
         checked.map_err(|error| error.at(self.path_of(operation.volume())))?;
         let id = state.jobs.next_number()?;
         let mut record = Record::new(id, operation, options, reservation);
         record.shape = shape;
-        let run = RunFile::create(state.jobs.folder(), id);
-        let made = run.and_then(|run| record.write_new(state.jobs.folder()).map(|()| run));
+        let run = RunFile::create(state.jobs.dir(), id);
+        let made = run.and_then(|run| record.write_new(state.jobs.dir()).map(|()| run));
         match made {
             Ok(run) => Ok(Job::new(self, state, record, run)),
             Err(error) => {
@@ -91,13 +91,13 @@ impl Pool {
     pub fn take_over(&self, id: JobId, lock: std::fs::File) -> Result<Job<'_>> {
         let state = self.make_state()?;
         let record = self.unfinished(&state, id)?;
-        let run = RunFile::handed_over(lock, state.jobs.folder(), id)?;
+        let run = RunFile::handed_over(lock, state.jobs.dir(), id)?;
         Ok(Job::new(self, state, record, run))
     }
 
     /// The record of a job that has not ended.
     pub(crate) fn unfinished(&self, state: &State, id: JobId) -> Result<Record> {
-        let Some(record) = Record::read(state.jobs.folder(), id)? else {
+        let Some(record) = Record::read(state.jobs.dir(), id)? else {
             return Err(no_such_job(id));
         };
         match record.outcome {
@@ -120,7 +120,7 @@ impl Pool {
         id: JobId,
     ) -> Result<Option<(Record, RunFile)>> {
         self.unfinished(state, id)?;
-        let Some(run) = RunFile::take(state.jobs.folder(), id)? else {
+        let Some(run) = RunFile::take(state.jobs.dir(), id)? else {
             return Ok(None);
         };
         match self.unfinished(state, id) {
@@ -152,12 +152,12 @@ impl Pool {
         }
         if renewed != record {
             record = renewed;
-            record.rewrite(state.jobs.folder())?;
+            record.rewrite(state.jobs.dir())?;
         }
         // While the lock is held the job counts as running, with its remaining reservation.
         if record.reservation.takes_anything() {
             let limits = self.definition().limits();
-            accounting::Space::require(self, storage, &state, &locked, |space| {
+            accounting::Space::require(limits, storage, &state, &locked, |space| {
                 space.check_is_covered(limits)
             })?;
         }

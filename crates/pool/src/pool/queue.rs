@@ -9,49 +9,49 @@ use std::time::Duration;
 
 use extant_space::{Control, Phase, Result};
 
-use super::worker::Teller;
-use super::{Line, Record, Stage};
-use crate::pool::Pool;
+use super::Pool;
+use crate::job::{Record, RunStatus, Stage};
 use crate::state::State;
-use crate::storage::{Comer, Storage};
+use crate::storage::{ImageWaiter, Storage};
+use crate::work::StatusWriter;
 
 /// Poll interval of a waiting job.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Waits for the turn of a job, takes its place and opens what holds the volumes.
 pub(super) fn wait_turn<'p>(
     pool: &'p Pool,
     state: &State,
     own: &Record,
-    teller: &Teller<'_>,
+    status: &StatusWriter<'_>,
     control: Control<'_>,
 ) -> Result<Box<dyn Storage + 'p>> {
-    let mut comer = Comer::default();
+    let mut waiter = ImageWaiter::default();
     loop {
         control.cancel.check()?;
         // The storage is opened when a slot is likely to be free; the decision is made under the
         // lock.
         let storage = if is_next(pool, state, own)? {
             let purpose = own.operation.purpose();
-            pool.storage_of_job(purpose, control.cancel, &mut comer)?
+            pool.storage_of_job(purpose, control.cancel, &mut waiter)?
         } else {
-            comer = Comer::default();
+            waiter = ImageWaiter::default();
             None
         };
         if let Some(storage) = storage {
             let _locked = state.lock()?;
             if is_next(pool, state, own)? {
-                teller.set(Line {
+                status.set(RunStatus {
                     stage: Stage::Running,
                     progress: None,
                     // The progress of an earlier process.
-                    ..teller.newest()
+                    ..status.newest()
                 })?;
                 return Ok(storage);
             }
         }
         control.report(Phase::Wait, 0, 0);
-        std::thread::sleep(LOOK);
+        std::thread::sleep(POLL_INTERVAL);
     }
 }
 

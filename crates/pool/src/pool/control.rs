@@ -4,19 +4,19 @@ use std::time::{Duration, Instant};
 
 use extant_space::{CancelToken, Error, ErrorKind, Result};
 
+use super::Pool;
 use super::submission::no_such_job;
-use super::{JobId, JobStatus, Outcome, run_file};
+use crate::job::{JobId, JobState, JobStatus, Outcome, ask_to_stop};
 use crate::operation;
-use crate::pool::Pool;
 use crate::storage::Storage;
 
 /// Poll interval while waiting for a job.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The same after a cancel: the job ends soon.
-const LOOK_AT_END: Duration = Duration::from_millis(1);
-const SOON: Duration = Duration::from_millis(200);
+const STOPPING_POLL_INTERVAL: Duration = Duration::from_millis(1);
+const STOPPING_TIME: Duration = Duration::from_millis(200);
 /// A worker polls for requests far more often; its disk may delay it.
-const ANSWER_MAX: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 impl Pool {
     /// The jobs that the pool remembers, oldest first.
@@ -39,8 +39,8 @@ impl Pool {
         found.ok_or_else(|| no_such_job(id))
     }
 
-    /// Waits until a job has ended or is interrupted. Calls `look` with its state about ten times
-    /// per second.
+    /// Waits until a job has ended or is interrupted. Calls `report` with its state about ten
+    /// times per second.
     ///
     /// # Errors
     /// `NotFound`; `Cancelled` if the caller's token was cancelled, in which case the job
@@ -49,22 +49,22 @@ impl Pool {
         &self,
         id: JobId,
         cancel: &CancelToken,
-        look: &mut dyn FnMut(&JobStatus),
+        report: &mut dyn FnMut(&JobStatus),
     ) -> Result<JobStatus> {
-        let mut told = None::<Instant>;
+        let mut reported = None::<Instant>;
         loop {
             let status = self.job(id)?;
-            let is_over = status.state.has_ended() || status.state == super::JobState::Interrupted;
-            let is_due = told.is_none_or(|told| told.elapsed() >= Duration::from_millis(100));
+            let is_over = status.state.has_ended() || status.state == JobState::Interrupted;
+            let is_due = reported.is_none_or(|at| at.elapsed() >= Duration::from_millis(100));
             if is_due || is_over {
-                told = Some(Instant::now());
-                look(&status);
+                reported = Some(Instant::now());
+                report(&status);
             }
             if is_over {
                 return Ok(status);
             }
             cancel.check()?;
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -76,7 +76,7 @@ impl Pool {
     pub fn cancel(&self, id: JobId) -> Result<JobStatus> {
         let state = self.make_state()?;
         let record = self.unfinished(&state, id)?;
-        run_file::ask_to_stop(state.jobs.folder(), id).or_else(|error| match error.kind() {
+        ask_to_stop(state.jobs.dir(), id).or_else(|error| match error.kind() {
             // It has just ended.
             ErrorKind::NotFound => Ok(()),
             _ => Err(error),
@@ -87,20 +87,20 @@ impl Pool {
             if status.state.has_ended() {
                 return Ok(status);
             }
-            if status.state == super::JobState::Interrupted {
+            if status.state == JobState::Interrupted {
                 let storage = self.storage(record.operation.purpose())?;
                 self.abandon(&*storage, id)?;
                 return self.job(id);
             }
-            if started.elapsed() > ANSWER_MAX {
+            if started.elapsed() > ANSWER_TIMEOUT {
                 return Err(Error::new(ErrorKind::InUse)
                     .detail(format!("job {id} was asked to stop, and does not answer"))
                     .advice("its disk may be stuck; ask again, or end its process"));
             }
-            std::thread::sleep(if started.elapsed() < SOON {
-                LOOK_AT_END
+            std::thread::sleep(if started.elapsed() < STOPPING_TIME {
+                STOPPING_POLL_INTERVAL
             } else {
-                LOOK
+                POLL_INTERVAL
             });
         }
     }
@@ -115,14 +115,14 @@ impl Pool {
             Err(error) if error.kind() == ErrorKind::AlreadyExists => return Ok(false),
             Err(error) => return Err(error),
         };
-        let result = if operation::was_published(self, storage, &record, &run)? {
+        let result = if operation::was_published(storage, &record, &run, self.identity()?)? {
             Ok(())
         } else {
-            operation::roll_back(self, storage, &record)?;
+            operation::roll_back(storage, &record, self.identity()?)?;
             Err(Error::new(ErrorKind::Cancelled))
         };
-        let progress = run.line().and_then(|line| line.progress);
-        record.end(state.jobs.folder(), Outcome::of(&result, progress))?;
+        let progress = run.status().and_then(|status| status.progress);
+        record.end(state.jobs.dir(), Outcome::of(&result, progress))?;
         state.jobs.remove_run_file(id)?;
         Ok(true)
     }

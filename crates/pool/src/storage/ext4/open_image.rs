@@ -1,9 +1,10 @@
 //! An image that this process has open, and releases while a job works in it.
 //!
 //! A short operation holds the image as a whole ([`Pin`]). A job holds it per call
-//! ([`Hold::ByCall`]): if another process waits, the image is closed between two calls, after all
-//! earlier work is durable. The next call of the job takes the image lock again, opens the image,
-//! and finds its files by inode number and generation. The locks of volumes are held throughout.
+//! ([`ImageAccess::PerCall`]): if another process waits, the image is closed between two calls,
+//! after all earlier work is durable. The next call of the job takes the image lock again, opens
+//! the image, and finds its files by inode number and generation. The locks of volumes are held
+//! throughout.
 //!
 //! Both sides make progress: a job keeps the image for as long as it had to wait for it, within
 //! limits, and lets new waiters pass first, for a limited time.
@@ -23,11 +24,12 @@ use extant_space::{CancelToken, Error, ErrorKind, Result};
 use extant_sys::identity::Identity;
 
 use super::engine::{Engine, FileKey};
-use super::locks::{Door, VolumeLocks, Waits};
-use super::place::Spot;
-use super::turn::{Comer, Turn};
-use crate::folder::Folder;
-use crate::storage::{LockMode, Purpose};
+use super::image_lock::{ImageLock, ImageWaiter};
+use super::location::Ext4Location;
+use super::volume_locks::{VisibleWaiter, VolumeLocks};
+use crate::fair_lock::{FairWaiter, LockMode};
+use crate::storage::Purpose;
+use extant_hostfs::Directory;
 
 /// A job keeps the image for so long at least.
 const KEEP_MIN: Duration = Duration::from_millis(50);
@@ -37,9 +39,9 @@ const KEEP_MAX: Duration = Duration::from_millis(250);
 /// How long a resuming job lets new waiters pass.
 const YIELD_MAX: Duration = Duration::from_secs(1);
 /// Timeout for users that are not processes of this pool.
-const PATIENCE: Duration = Duration::from_secs(10);
+const STRANGER_TIMEOUT: Duration = Duration::from_secs(10);
 /// Poll interval of the image lock.
-const LOOK: Duration = Duration::from_millis(5);
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 thread_local! {
     /// Calls of this thread that are under way, of any image.
@@ -59,16 +61,16 @@ enum Phase {
 
 /// An image that this process has open, or has released for a while. Closed on drop.
 pub(crate) struct OpenImage {
-    spot: Arc<Spot>,
+    location: Arc<Ext4Location>,
     purpose: Purpose,
     identity: Identity,
-    own: Option<Folder>,
+    own: Option<Directory>,
     locks: VolumeLocks,
-    gate: Mutex<Gate>,
+    state: Mutex<ImageState>,
     moved: Condvar,
 }
 
-struct Gate {
+struct ImageState {
     phase: Phase,
     /// In the phases `Open` and `Leaving`.
     engine: Option<Arc<Engine>>,
@@ -105,12 +107,12 @@ struct Call<'a> {
 
 /// How an operation has an image.
 #[derive(Clone)]
-pub(super) enum Hold {
+pub(super) enum ImageAccess {
     /// From its beginning to its end.
-    Throughout(Arc<Pin>),
+    Exclusive(Arc<Pin>),
     /// Per call; other processes may have it between calls. A call that waits for the image ends
     /// when the token is cancelled.
-    ByCall(Arc<OpenImage>, CancelToken),
+    PerCall(Arc<OpenImage>, CancelToken),
 }
 
 /// The engine, for a call.
@@ -123,24 +125,24 @@ enum Held<'a> {
 
 /// A job that wants the image again.
 #[derive(Default)]
-struct Return {
+struct ReturningJob {
     since: Option<Instant>,
-    door: Option<Door>,
-    _waits: Option<Waits>,
+    waiter: FairWaiter,
+    _visible: Option<VisibleWaiter>,
 }
 
 impl OpenImage {
     pub(super) fn open(
-        spot: &Arc<Spot>,
+        location: &Arc<Ext4Location>,
         purpose: Purpose,
-        own: Option<&Folder>,
-        turn: Option<Turn>,
+        own: Option<&Directory>,
+        lock: Option<ImageLock>,
     ) -> Result<Pin> {
         let locks = VolumeLocks::new(own, purpose)?;
-        let own = own.map(Folder::again).transpose()?;
-        let engine = Arc::new(Engine::open(spot, purpose, turn, None)?);
+        let own = own.map(Directory::again).transpose()?;
+        let engine = Arc::new(Engine::open(location, purpose, lock, None)?);
         let now = Instant::now();
-        let gate = Gate {
+        let state = ImageState {
             phase: Phase::Open,
             engine: Some(Arc::clone(&engine)),
             users: 1,
@@ -150,12 +152,12 @@ impl OpenImage {
             lost: None,
         };
         let image = Self {
-            spot: Arc::clone(spot),
+            location: Arc::clone(location),
             purpose,
             identity: engine.identity(),
             own,
             locks,
-            gate: Mutex::new(gate),
+            state: Mutex::new(state),
             moved: Condvar::new(),
         };
         Ok(Pin {
@@ -165,11 +167,11 @@ impl OpenImage {
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.spot.path
+        &self.location.path
     }
 
     pub(super) fn path_of(&self, name: &str) -> PathBuf {
-        self.spot.inner_path().join(name)
+        self.location.inner_path().join(name)
     }
 
     fn serves(&self, purpose: Purpose) -> bool {
@@ -195,25 +197,29 @@ impl OpenImage {
     }
 
     /// Pins the image for a whole operation, if this process has it open or can open it now.
-    pub(super) fn pin(self: &Arc<Self>, purpose: Purpose, comer: &mut Comer) -> Result<Found> {
-        let mut gate = self.gate();
-        if gate.lost.is_some() || (gate.phase == Phase::Away && !self.serves(purpose)) {
+    pub(super) fn pin(
+        self: &Arc<Self>,
+        purpose: Purpose,
+        waiter: &mut ImageWaiter,
+    ) -> Result<Found> {
+        let mut state = self.state();
+        if state.lost.is_some() || (state.phase == Phase::Away && !self.serves(purpose)) {
             return Ok(Found::Nothing);
         }
-        if gate.phase == Phase::Away {
-            gate = self.move_back(gate, || match &self.own {
-                Some(own) => match comer.take(own, self.purpose)? {
-                    Some(turn) => self.reopen(turn).map(Some),
+        if state.phase == Phase::Away {
+            state = self.move_back(state, || match &self.own {
+                Some(own) => match waiter.take(own, self.purpose)? {
+                    Some(lock) => self.reopen(lock).map(Some),
                     None => Ok(None),
                 },
                 None => Ok(None),
             })?;
         }
-        if gate.phase != Phase::Open || !self.serves(purpose) {
+        if state.phase != Phase::Open || !self.serves(purpose) {
             return Ok(Found::Busy);
         }
         Ok(Found::Open(Pin {
-            engine: Some(gate.enter()),
+            engine: Some(state.enter()),
             image: Arc::clone(self),
         }))
     }
@@ -221,135 +227,138 @@ impl OpenImage {
     /// Begins a call. Waits while others have the image.
     fn call(&self, cancel: &CancelToken) -> Result<Call<'_>> {
         let is_inner = CALLS.get() > 0;
-        let mut coming = Return::default();
-        let mut gate = self.gate();
+        let mut returning = ReturningJob::default();
+        let mut state = self.state();
         loop {
-            if let Some((kind, detail)) = &gate.lost {
+            if let Some((kind, detail)) = &state.lost {
                 return Err(Error::new(*kind).detail(detail));
             }
-            match gate.phase {
+            match state.phase {
                 Phase::Open => break,
                 Phase::Leaving if is_inner => break,
                 Phase::Leaving | Phase::Moving => {}
                 Phase::Away => {
-                    gate = self.move_back(gate, || self.come_back(&mut coming))?;
-                    if gate.phase == Phase::Open {
+                    state = self.move_back(state, || self.come_back(&mut returning))?;
+                    if state.phase == Phase::Open {
                         continue;
                     }
                 }
             }
             cancel.check()?;
-            let waited = self.moved.wait_timeout(gate, LOOK);
-            gate = waited.unwrap_or_else(PoisonError::into_inner).0;
+            let waited = self.moved.wait_timeout(state, LOCK_POLL_INTERVAL);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
-        let engine = gate.enter();
-        drop(gate);
+        let engine = state.enter();
+        drop(state);
         Ok(Call::new(self, engine))
     }
 
     /// Begins a call where the image is open.
     fn call_if_open(&self) -> Option<Call<'_>> {
-        let mut gate = self.gate();
-        gate.engine.is_some().then(|| {
-            let engine = gate.enter();
+        let mut state = self.state();
+        state.engine.is_some().then(|| {
+            let engine = state.enter();
             Call::new(self, engine)
         })
     }
 
     fn end_call(&self) {
-        let mut gate = self.gate();
-        gate.users -= 1;
-        self.leave_unused(gate);
+        let mut state = self.state();
+        state.users -= 1;
+        self.leave_unused(state);
     }
 
     /// Releases the image if another process waits and the minimum holding time has passed: at
     /// once, or at the end of the running calls.
     pub(super) fn give_way(&self) {
-        let mut gate = self.gate();
-        let is_due = gate.phase == Phase::Open && gate.opened.elapsed() >= gate.keep;
-        if is_due && self.locks.anybody_waits() {
-            gate.phase = Phase::Leaving;
-            self.leave_unused(gate);
+        let mut state = self.state();
+        let is_due = state.phase == Phase::Open && state.opened.elapsed() >= state.keep;
+        if is_due && self.locks.has_waiters() {
+            state.phase = Phase::Leaving;
+            self.leave_unused(state);
         }
     }
 
-    fn leave_unused(&self, mut gate: MutexGuard<'_, Gate>) {
-        if gate.phase != Phase::Leaving || gate.users > 0 {
+    fn leave_unused(&self, mut state: MutexGuard<'_, ImageState>) {
+        if state.phase != Phase::Leaving || state.users > 0 {
             return;
         }
-        let engine = gate.engine.take().expect("it is open until it is left");
-        gate.phase = Phase::Moving;
-        drop(gate);
+        let engine = state.engine.take().expect("it is open until it is left");
+        state.phase = Phase::Moving;
+        drop(state);
         let engine = Arc::into_inner(engine).expect("who used it has given it back");
         let closed = engine.close();
-        let mut gate = self.gate();
-        gate.phase = Phase::Away;
-        gate.left = Instant::now();
-        gate.lost = closed.err().map(|error| (error.kind(), error.to_string()));
+        let mut state = self.state();
+        state.phase = Phase::Away;
+        state.left = Instant::now();
+        state.lost = closed.err().map(|error| (error.kind(), error.to_string()));
         self.moved.notify_all();
     }
 
     /// Tries to have the image open again.
     fn move_back<'a>(
         &'a self,
-        mut gate: MutexGuard<'a, Gate>,
+        mut state: MutexGuard<'a, ImageState>,
         open: impl FnOnce() -> Result<Option<Engine>>,
-    ) -> Result<MutexGuard<'a, Gate>> {
-        gate.phase = Phase::Moving;
-        drop(gate);
+    ) -> Result<MutexGuard<'a, ImageState>> {
+        state.phase = Phase::Moving;
+        drop(state);
         let opened = open();
-        let mut gate = self.gate();
-        gate.phase = Phase::Away;
+        let mut state = self.state();
+        state.phase = Phase::Away;
         if let Some(engine) = opened? {
-            gate.phase = Phase::Open;
-            gate.engine = Some(Arc::new(engine));
-            gate.keep = gate.left.elapsed().clamp(KEEP_MIN, KEEP_MAX);
-            gate.opened = Instant::now();
+            state.phase = Phase::Open;
+            state.engine = Some(Arc::new(engine));
+            state.keep = state.left.elapsed().clamp(KEEP_MIN, KEEP_MAX);
+            state.opened = Instant::now();
             // Only then: threads that try in vain would wake each other without end.
             self.moved.notify_all();
         }
-        Ok(gate)
+        Ok(state)
     }
 
     /// One step of a job that wants the image again.
-    fn come_back(&self, coming: &mut Return) -> Result<Option<Engine>> {
+    fn come_back(&self, returning: &mut ReturningJob) -> Result<Option<Engine>> {
         let own = self.own.as_ref().expect("it was given to another process");
-        let since = *coming.since.get_or_insert_with(|| {
-            coming._waits = Waits::as_returning(own);
+        let since = *returning.since.get_or_insert_with(|| {
+            returning._visible = VisibleWaiter::returning(own);
             Instant::now()
         });
-        if coming.door.is_none() {
-            if since.elapsed() < YIELD_MAX && self.locks.callers_wait() {
-                return Ok(None);
-            }
-            coming.door = Door::take(own, self.purpose)?;
+        let lets_pass = since.elapsed() < YIELD_MAX && self.locks.has_new_waiters();
+        if lets_pass && !returning.waiter.has_turnstile() {
+            return Ok(None);
         }
-        let Some(door) = &coming.door else {
+        let lock = ImageLock::try_acquire(&mut returning.waiter, own, self.purpose)?;
+        let Some(lock) = lock else {
             return Ok(None);
         };
-        let Some(turn) = Turn::take_through(door, own, self.purpose)? else {
-            return Ok(None);
-        };
-        match self.reopen(turn) {
+        match self.reopen(lock) {
             Ok(engine) => Ok(Some(engine)),
             // A user that is not a process of this pool.
-            Err(error) if error.kind() == ErrorKind::InUse && since.elapsed() < PATIENCE => {
+            Err(error)
+                if error.kind() == ErrorKind::InUse && since.elapsed() < STRANGER_TIMEOUT =>
+            {
                 Ok(None)
             }
             Err(error) => Err(error),
         }
     }
 
-    fn reopen(&self, turn: Turn) -> Result<Engine> {
-        Engine::open(&self.spot, self.purpose, Some(turn), Some(self.identity))
+    fn reopen(&self, lock: ImageLock) -> Result<Engine> {
+        Engine::open(
+            &self.location,
+            self.purpose,
+            Some(lock),
+            Some(self.identity),
+        )
     }
 
-    fn gate(&self) -> MutexGuard<'_, Gate> {
-        self.gate.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, ImageState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Gate {
+impl ImageState {
     fn enter(&mut self) -> Arc<Engine> {
         self.users += 1;
         Arc::clone(self.engine.as_ref().expect("it is open"))
@@ -392,30 +401,30 @@ impl Drop for Call<'_> {
     }
 }
 
-impl Hold {
+impl ImageAccess {
     /// The engine for a call, or for several related ones.
     ///
     /// # Errors
     /// `Cancelled` while others have the image; those of opening the image again.
     pub(super) fn enter(&self) -> Result<Inside<'_>> {
         Ok(Inside(match self {
-            Self::Throughout(pin) => Held::Pinned(pin.engine()),
-            Self::ByCall(image, cancel) => Held::Called(image.call(cancel)?),
+            Self::Exclusive(pin) => Held::Pinned(pin.engine()),
+            Self::PerCall(image, cancel) => Held::Called(image.call(cancel)?),
         }))
     }
 
     pub(super) fn image(&self) -> &OpenImage {
         match self {
-            Self::Throughout(pin) => &pin.image,
-            Self::ByCall(image, _) => image,
+            Self::Exclusive(pin) => &pin.image,
+            Self::PerCall(image, _) => image,
         }
     }
 
     /// A file is not used any more.
     pub(super) fn forget(&self, file: FileKey) {
         match self {
-            Self::Throughout(pin) => pin.engine().forget(file),
-            Self::ByCall(image, _) => {
+            Self::Exclusive(pin) => pin.engine().forget(file),
+            Self::PerCall(image, _) => {
                 if let Some(call) = image.call_if_open() {
                     Inside(Held::Called(call)).forget(file);
                 }

@@ -7,26 +7,19 @@ use std::fs::File;
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use extant_hostfs::Access;
+use extant_hostfs::{Access, path_of_open};
 use extant_image::{Preallocation, Qcow2Info};
-use extant_space::{ByteRange, Error, ErrorKind, ExtentFlags, ExtentState, MapSummary, Result};
+use extant_space::{ByteRange, Error, ExtentFlags, ExtentState, MapSummary, Result, SyncMode};
 use serde::Serialize;
 
+use super::Pool;
 use crate::definition::PoolKind;
-use crate::folder::path_of_open;
-use crate::format::{Facts, Format, known, qcow2};
+use crate::foreign::{ForeignElements, foreign_of};
+use crate::format::{Facts, Format, Trust, check_content, known, qcow2, store_format};
 use crate::name::VolumeName;
-use crate::pool::Pool;
-use crate::storage::{LockMode, Purpose, VolumeFile};
-use crate::xml::Kept;
-
-/// How long a volume may seem locked, or open, after its last job has ended.
-const LAST_WRITES: Duration = Duration::from_secs(1);
-
-/// The attribute with the unknown elements of a volume's libvirt description.
-const KEPT_ATTRIBUTE: &str = "user.extant.libvirt";
+use crate::storage::{Purpose, VolumeFile};
+use crate::volume_lock::{check_not_open, lock_alone, lock_for_reading};
 
 /// A volume in a list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -225,6 +218,33 @@ impl Pool {
         Ok(self.definition().limits().preallocation.into())
     }
 
+    /// Sets the format of a volume, for a file that was not made here.
+    ///
+    /// # Errors
+    /// `NotFound`; `InvalidArgument` for qcow2 that names a backing file, unless `allow_backing` is
+    /// given, or a data file; `Corrupt` for a file that is no image.
+    pub fn set_format(&self, name: &VolumeName, format: Format, allow_backing: bool) -> Result<()> {
+        let storage = self.storage(Purpose::Change)?;
+        let file = storage.open(name, Access::ReadWrite)?;
+        let _locked = lock_alone(&*file)?;
+        let trust = Trust {
+            backing: allow_backing,
+        };
+        check_content(&*file, format, trust)
+            .and_then(|()| store_format(&*file, name, format))
+            .map_err(|error| error.at(file.path()))?;
+        file.sync(SyncMode::All)
+    }
+
+    /// Elements of the description that a volume was made from.
+    ///
+    /// # Errors
+    /// `NotFound`; those of reading attributes.
+    pub fn foreign_elements(&self, name: &VolumeName) -> Result<Option<ForeignElements>> {
+        let storage = self.storage(Purpose::Look)?;
+        foreign_of(&*storage.open(name, Access::Read)?)
+    }
+
     /// Removes a volume. One that another process has open is refused without `force`: its data
     /// would be lost when that process ends.
     pub fn delete(&self, name: &VolumeName, force: bool) -> Result<()> {
@@ -232,88 +252,13 @@ impl Pool {
         let file = storage.open(name, Access::Read)?;
         let locked = lock_alone(&*file)?;
         if !force {
-            check_nobody_has_it_open(&*file)?;
+            check_not_open(&*file)?;
         }
         storage.remove(name)?;
         drop(locked);
         drop(file);
         storage.sync()
     }
-}
-
-/// A lock on a volume, released on drop.
-#[must_use]
-pub(crate) struct VolumeLock<'a> {
-    file: &'a dyn VolumeFile,
-}
-
-impl Drop for VolumeLock<'_> {
-    /// Not left to the close: a process that syncs the file, or was just forked, may have it open
-    /// for longer.
-    fn drop(&mut self) {
-        self.file.unlock();
-    }
-}
-
-/// Keeps other jobs off the volume.
-pub(crate) fn lock_alone(file: &dyn VolumeFile) -> Result<VolumeLock<'_>> {
-    lock(file, LockMode::Alone)
-}
-
-/// Keeps other jobs from changing the volume.
-pub(crate) fn lock_for_reading(file: &dyn VolumeFile) -> Result<VolumeLock<'_>> {
-    lock(file, LockMode::Shared)
-}
-
-/// A process that was killed keeps its lock for the moment that its last writes take.
-fn lock(file: &dyn VolumeFile, mode: LockMode) -> Result<VolumeLock<'_>> {
-    let started = Instant::now();
-    while !file.try_lock(mode)? {
-        if started.elapsed() >= LAST_WRITES {
-            let detail = match file.holders() {
-                Some(who) => format!("another process works on the volume: {who}"),
-                None => "another process works on the volume".to_owned(),
-            };
-            return Err(Error::new(ErrorKind::InUse).at(file.path()).detail(detail));
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    Ok(VolumeLock { file })
-}
-
-/// Refuses to destroy data that is in use.
-pub(crate) fn check_nobody_has_it_open(file: &dyn VolumeFile) -> Result<()> {
-    let started = Instant::now();
-    loop {
-        let Some(who) = file.holders() else {
-            return Ok(());
-        };
-        if started.elapsed() > LAST_WRITES {
-            return Err(Error::new(ErrorKind::InUse)
-                .at(file.path())
-                .detail(format!("the volume is open elsewhere: {who}"))
-                .advice("stop it, or use --force"));
-        }
-        // A process just started holds what its parent had open for a moment.
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
-/// Keeps it with the file.
-pub(crate) fn keep(file: &dyn VolumeFile, kept: &Kept) -> Result<()> {
-    file.set_attribute(KEPT_ATTRIBUTE, kept.as_str().as_bytes())
-        .map_err(|error| error.during("keep unknown XML elements"))
-}
-
-/// The elements stored with a file. Every process that may write to the file can set them.
-pub(crate) fn kept_of(file: &dyn VolumeFile) -> Result<Option<Kept>> {
-    let Some(bytes) = file.attribute(KEPT_ATTRIBUTE)? else {
-        return Ok(None);
-    };
-    let text = std::str::from_utf8(&bytes).unwrap_or_default();
-    Kept::from_text(text)
-        .map(Some)
-        .map_err(|error| error.at(file.path()))
 }
 
 fn serialize_path<S: serde::Serializer>(

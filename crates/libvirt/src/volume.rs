@@ -2,19 +2,15 @@
 
 mod image;
 
-use extant_hostfs::Access;
 use extant_image::{Format, Preallocation, Qcow2Options};
+use extant_pool::{CreateVolume, ForeignElements, Operation, Pool, VolumeInfo, VolumeName};
 use extant_space::{ExtentState, Result};
 use roxmltree::Node;
 
-use super::document::{child, invalid, number, parse, size, text};
-use super::kept::{Kept, Out};
-use super::writer::Writer;
-use crate::job::{CreateVolume, Operation};
-use crate::name::VolumeName;
-use crate::pool::Pool;
-use crate::storage::Purpose;
-use crate::volume::{VolumeInfo, kept_of};
+use crate::document::{child, invalid, number, parse, size, text};
+use crate::foreign::{to_write, unknown_elements};
+use crate::pool::check_is_known_to_libvirt;
+use crate::writer::Writer;
 
 /// Those that are read and rewritten.
 const KNOWN: [&str; 8] = [
@@ -52,7 +48,7 @@ pub struct VolumeXml {
     pub mode: Option<u32>,
     /// Copy-on-write is turned off for the file.
     pub nocow: bool,
-    kept: Option<Kept>,
+    foreign: Option<ForeignElements>,
 }
 
 impl VolumeXml {
@@ -104,7 +100,7 @@ impl VolumeXml {
             mode: mode_of(target)?,
             nocow: target
                 .is_some_and(|target| target.children().any(|it| it.has_tag_name("nocow"))),
-            kept: Kept::of(source, root, &KNOWN, known_in_target)?,
+            foreign: unknown_elements(source, root, &KNOWN, known_in_target)?,
         })
     }
 
@@ -143,7 +139,7 @@ impl VolumeXml {
         }
         create.mode = self.mode.unwrap_or(create.mode);
         create.nocow = self.nocow;
-        create.kept = self.kept;
+        create.foreign = self.foreign;
         Ok(Operation::Create(create))
     }
 }
@@ -184,52 +180,46 @@ fn mode_of(target: Option<Node<'_, '_>>) -> Result<Option<u32>> {
     }
 }
 
-impl Pool {
-    /// A volume as libvirt describes it, with what was kept of the description that it was made by.
-    ///
-    /// # Errors
-    /// `Unsupported` in an image, whose files libvirt does not know.
-    pub fn volume_xml(&self, name: &VolumeName) -> Result<String> {
-        self.check_is_known_to_libvirt()?;
-        let info = self.volume(name)?;
-        let storage = self.storage(Purpose::Look)?;
-        let kept = match kept_of(&*storage.open(name, Access::Read)?)? {
-            Some(kept) => kept.out()?,
-            None => Out::default(),
-        };
-        let path = std::path::absolute(&info.path).unwrap_or_else(|_| info.path.clone());
-        let path = path.display().to_string();
-        let mut xml = Writer::new("volume", &format!(" type='file'{}", kept.namespaces));
-        xml.instruction(
-            INSTRUCTION,
-            &format!("preallocation='{}'", preallocation_of(&info)),
-        );
-        xml.value("name", name);
-        xml.value("key", &path);
-        xml.bytes("capacity", info.capacity_bytes);
-        xml.bytes("allocation", info.allocation_bytes);
-        xml.bytes("physical", info.file_bytes);
-        xml.begin("target", "");
-        xml.value("path", &path);
-        let format = info.format.map_or("unknown", Format::name);
-        xml.begin("format", &format!(" type='{format}'"));
-        xml.end();
-        xml.begin("permissions", "");
-        xml.value("mode", format!("{:04o}", info.mode));
-        xml.value("owner", info.uid);
-        xml.value("group", info.gid);
-        xml.end();
-        if let Some(image) = &info.image {
-            image::write_target(&mut xml, &image.qcow2);
-        }
-        xml.raw(&kept.target);
-        xml.end();
-        if let Some(image) = &info.image {
-            image::write_backing(&mut xml, &image.qcow2);
-        }
-        xml.raw(&kept.root);
-        Ok(xml.finish())
+/// A volume as libvirt describes it, with what was kept of the description that it was made by.
+///
+/// # Errors
+/// `Unsupported` in an image, whose files libvirt does not know.
+pub fn volume_xml(pool: &Pool, name: &VolumeName) -> Result<String> {
+    check_is_known_to_libvirt(pool)?;
+    let info = pool.volume(name)?;
+    let kept = to_write(pool.foreign_elements(name)?.as_ref())?;
+    let path = std::path::absolute(&info.path).unwrap_or_else(|_| info.path.clone());
+    let path = path.display().to_string();
+    let mut xml = Writer::new("volume", &format!(" type='file'{}", kept.namespaces));
+    xml.instruction(
+        INSTRUCTION,
+        &format!("preallocation='{}'", preallocation_of(&info)),
+    );
+    xml.value("name", name);
+    xml.value("key", &path);
+    xml.bytes("capacity", info.capacity_bytes);
+    xml.bytes("allocation", info.allocation_bytes);
+    xml.bytes("physical", info.file_bytes);
+    xml.begin("target", "");
+    xml.value("path", &path);
+    let format = info.format.map_or("unknown", Format::name);
+    xml.begin("format", &format!(" type='{format}'"));
+    xml.end();
+    xml.begin("permissions", "");
+    xml.value("mode", format!("{:04o}", info.mode));
+    xml.value("owner", info.uid);
+    xml.value("group", info.gid);
+    xml.end();
+    if let Some(image) = &info.image {
+        image::write_target(&mut xml, &image.qcow2);
     }
+    xml.raw(&kept.target);
+    xml.end();
+    if let Some(image) = &info.image {
+        image::write_backing(&mut xml, &image.qcow2);
+    }
+    xml.raw(&kept.root);
+    Ok(xml.finish())
 }
 
 #[cfg(test)]
@@ -252,7 +242,7 @@ mod tests {
         assert_eq!(volume.capacity_bytes, 1 << 30);
         assert_eq!(volume.allocation_bytes, Some(10_000_000));
         assert_eq!(volume.mode, Some(0o640));
-        assert_eq!(volume.kept, None);
+        assert_eq!(volume.foreign, None);
     }
 
     #[test]
@@ -340,7 +330,7 @@ mod tests {
              <q:hint a='1'>x &lt; y</q:hint><target><nocow/><path>/p</path></target></volume>",
         )
         .unwrap();
-        let out = volume.kept.unwrap().out().unwrap();
+        let out = to_write(volume.foreign.as_ref()).unwrap();
         assert_eq!(out.namespaces, " xmlns:q='urn:q&amp;q'");
         assert_eq!(out.root, ["<q:hint a='1'>x &lt; y</q:hint>"]);
         assert_eq!(out.target, ["<nocow/>"]);

@@ -8,8 +8,8 @@ use extant_image::{BackingFile, Qcow2Info, Qcow2Options};
 use extant_space::{Error, ErrorKind, Result};
 use roxmltree::Node;
 
-use super::super::document::{child, invalid, size, text};
-use super::super::writer::{Writer, escape};
+use crate::document::{child, invalid, size, text};
+use crate::writer::{Writer, escape};
 
 /// Elements below `<target>` that are read and rewritten.
 pub(super) const KNOWN_IN_TARGET: [&str; 8] = [
@@ -121,8 +121,8 @@ pub(super) fn write_backing(xml: &mut Writer, image: &Qcow2Info) {
 mod tests {
     use super::super::VolumeXml;
     use super::*;
-    use crate::job::Operation;
     use extant_image::{Format, Preallocation};
+    use extant_pool::Operation;
 
     fn volume(inside: &str, target: &str) -> String {
         format!(

@@ -12,19 +12,24 @@ use extant_space::{
 };
 
 use super::engine::{Engine, FileKey};
-use super::open::Hold;
-use crate::job::Done;
-use crate::storage::{FileStat, LockMode, MakeWritten, VolumeFile, nanoseconds};
+use super::open_image::ImageAccess;
+use crate::fair_lock::LockMode;
+use crate::storage::{Done, FileStat, MakeWritten, VolumeFile, nanoseconds};
 
 /// An open file of an image. It is closed while others have the image.
-pub(super) struct ImageFile {
-    hold: Hold,
+pub(super) struct Ext4File {
+    hold: ImageAccess,
     key: FileKey,
     path: PathBuf,
 }
 
-impl ImageFile {
-    pub(super) fn open(hold: &Hold, inside: &Engine, node: &Node, path: PathBuf) -> Result<Self> {
+impl Ext4File {
+    pub(super) fn open(
+        hold: &ImageAccess,
+        inside: &Engine,
+        node: &Node,
+        path: PathBuf,
+    ) -> Result<Self> {
         match inside.open_file(node) {
             Ok(key) => Ok(Self {
                 hold: hold.clone(),
@@ -45,13 +50,13 @@ impl ImageFile {
     }
 }
 
-impl Drop for ImageFile {
+impl Drop for Ext4File {
     fn drop(&mut self) {
         self.hold.forget(self.key);
     }
 }
 
-impl SpaceFile for ImageFile {
+impl SpaceFile for Ext4File {
     fn size(&self) -> Result<u64> {
         self.call(|_, file| file.size())
     }
@@ -93,7 +98,7 @@ impl SpaceFile for ImageFile {
     }
 }
 
-impl VolumeFile for ImageFile {
+impl VolumeFile for Ext4File {
     fn path(&self) -> &Path {
         &self.path
     }

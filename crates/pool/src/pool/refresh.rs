@@ -6,8 +6,9 @@
 use extant_space::{ErrorKind, Result};
 use serde::Serialize;
 
-use crate::job::{JobId, JobState, JobStatus};
-use crate::pool::Pool;
+use super::Pool;
+use crate::job::{JobId, JobState, JobStatus, job_of};
+use crate::operation::was_published;
 use crate::state::State;
 use crate::storage::{Purpose, Storage};
 
@@ -88,9 +89,7 @@ impl Pool {
     fn is_complete(&self, storage: &dyn Storage, state: &State, id: JobId) -> Result<bool> {
         let locked = state.lock()?;
         match self.claim(state, &locked, id) {
-            Ok(Some((record, run))) => {
-                crate::operation::was_published(self, storage, &record, &run)
-            }
+            Ok(Some((record, run))) => was_published(storage, &record, &run, self.identity()?),
             Ok(None) => Ok(false),
             // It has ended by now.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(false),
@@ -118,7 +117,7 @@ impl Pool {
         for file in storage.work_files()? {
             let is_used = records
                 .iter()
-                .any(|record| record.outcome.is_none() && file.job == Some(record.id));
+                .any(|record| record.outcome.is_none() && job_of(&file.name) == Some(record.id));
             if !is_used {
                 storage.remove_work(&file.name)?;
                 found.removed_files += 1;
@@ -131,6 +130,6 @@ impl Pool {
 
 fn allocated_by(storage: &dyn Storage, id: JobId) -> Result<u64> {
     let files = storage.work_files()?.into_iter();
-    let own = files.filter(|file| file.job == Some(id));
+    let own = files.filter(|file| job_of(&file.name) == Some(id));
     Ok(own.map(|file| file.allocated_bytes).sum())
 }

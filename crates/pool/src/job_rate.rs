@@ -8,12 +8,12 @@ use std::num::NonZeroU64;
 use extant_hostfs::{Pace, SharedRate};
 use extant_space::Result;
 
-use super::{JobOptions, Record, Stage};
+use crate::job::{JobOptions, Record, Stage};
 use crate::limits::Limits;
 use crate::state::State;
 
 /// The rate of one job.
-pub(super) struct JobRate {
+pub(crate) struct JobRate {
     options: JobOptions,
     /// The pool's, where it bounds this job.
     of_pool: Option<NonZeroU64>,
@@ -21,7 +21,7 @@ pub(super) struct JobRate {
 }
 
 impl JobRate {
-    pub(super) fn new(options: JobOptions, limits: &Limits) -> Self {
+    pub(crate) fn new(options: JobOptions, limits: &Limits) -> Self {
         let of_pool = limits.rate.filter(|_| options.background);
         Self {
             options,
@@ -31,7 +31,7 @@ impl JobRate {
     }
 
     /// For the operations of hostfs.
-    pub(super) fn pace(&self) -> Pace {
+    pub(crate) fn pace(&self) -> Pace {
         match (&self.shared, self.options.background, self.options.rate) {
             (Some(shared), ..) => Pace::BackgroundShared(shared.clone()),
             (None, true, rate) => Pace::Background(rate),
@@ -41,7 +41,7 @@ impl JobRate {
     }
 
     /// Bytes a second as they are now; `None`: no bound.
-    pub(super) fn now(&self) -> Option<NonZeroU64> {
+    pub(crate) fn now(&self) -> Option<NonZeroU64> {
         match &self.shared {
             Some(shared) => Some(shared.get()),
             None => self.options.rate,
@@ -49,7 +49,7 @@ impl JobRate {
     }
 
     /// Recomputes this job's share of the pool's rate.
-    pub(super) fn share(&self, own: &Record, state: &State) -> Result<()> {
+    pub(crate) fn share(&self, own: &Record, state: &State) -> Result<()> {
         let (Some(of_pool), Some(shared)) = (self.of_pool, &self.shared) else {
             return Ok(());
         };

@@ -10,43 +10,44 @@ use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::requires::tool;
 use extant_testkit::{command, require};
 
-use super::super::{ImagePlace, ImageStorage, Opening};
+use super::super::{Ext4Image, Ext4Storage, Opening};
 use super::*;
+use crate::fair_lock::LockMode;
 use crate::name::VolumeName;
 use crate::storage::{Storage, VolumeFile};
 
 /// An image, and two who know it: as two processes, they share nothing but files.
 struct Stand {
-    folder: tempfile::TempDir,
-    own: Folder,
-    job: ImagePlace,
-    others: ImagePlace,
+    dir: tempfile::TempDir,
+    own: Directory,
+    job: Ext4Image,
+    others: Ext4Image,
     cancel: CancelToken,
 }
 
 impl Stand {
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let image = folder.path().join("disk.img");
+        let dir = tempfile::tempdir().unwrap();
+        let image = dir.path().join("disk.img");
         let file = std::fs::File::create(&image).unwrap();
         file.set_len(32 << 20).unwrap();
         let mut make = command::tool("mke2fs");
         command::must(make.args(["-q", "-F", "-t", "ext4"]).arg(&image));
-        std::fs::create_dir(folder.path().join("own")).unwrap();
-        let place = || ImagePlace::new(&image, Path::new("/"), None);
+        std::fs::create_dir(dir.path().join("own")).unwrap();
+        let place = || Ext4Image::new(&image, Path::new("/"), None);
         Self {
-            own: Folder::open(&folder.path().join("own")).unwrap(),
+            own: Directory::open(&dir.path().join("own")).unwrap(),
             job: place(),
             others: place(),
             cancel: CancelToken::new(),
-            folder,
+            dir,
         }
     }
 
-    fn try_open(&self, place: &ImagePlace, purpose: Purpose) -> Option<Pin> {
-        let mut comer = Comer::default();
+    fn try_open(&self, place: &Ext4Image, purpose: Purpose) -> Option<Pin> {
+        let mut waiter = ImageWaiter::default();
         match place
-            .try_open(purpose, Some(&self.own), &mut comer)
+            .try_open(purpose, Some(&self.own), &mut waiter)
             .unwrap()
         {
             Opening::Open(pin) => Some(pin),
@@ -54,25 +55,25 @@ impl Stand {
         }
     }
 
-    fn storage_of_job(&self, purpose: Purpose) -> ImageStorage {
+    fn storage_of_job(&self, purpose: Purpose) -> Ext4Storage {
         let pin = self.try_open(&self.job, purpose).unwrap();
-        ImageStorage::of_job(&pin, &self.cancel)
+        Ext4Storage::of_job(&pin, &self.cancel)
     }
 
-    fn storage_of_others(&self) -> ImageStorage {
-        ImageStorage::new(self.try_open(&self.others, Purpose::Change).unwrap())
+    fn storage_of_others(&self) -> Ext4Storage {
+        Ext4Storage::new(self.try_open(&self.others, Purpose::Change).unwrap())
     }
 
     /// Another process waits, and the job has had the image for its minimum holding time.
     fn give_way(&self) {
-        let _waits = Waits::as_caller(&self.own).unwrap();
+        let _waits = VisibleWaiter::new_one(&self.own).unwrap();
         sleep(KEEP_MAX);
         self.job.give_way();
     }
 
     fn assert_clean(&self) {
         assert!(self.try_open(&self.others, Purpose::Change).is_some());
-        assert_e2fsck_clean(&self.folder.path().join("disk.img"));
+        assert_e2fsck_clean(&self.dir.path().join("disk.img"));
     }
 }
 
@@ -82,16 +83,16 @@ fn bytes(file: &dyn VolumeFile) -> Vec<u8> {
     bytes
 }
 
-fn inode(storage: &ImageStorage, work: &str) -> InodeNumber {
+fn inode(storage: &Ext4Storage, work: &str) -> InodeNumber {
     let inside = storage.hold.enter().unwrap();
-    let folder = storage.find_work(&inside).unwrap().unwrap();
-    folder.lookup(work.as_bytes()).unwrap().number()
+    let dir = storage.find_work(&inside).unwrap().unwrap();
+    dir.lookup(work.as_bytes()).unwrap().number()
 }
 
-fn volume(storage: &ImageStorage, name: &str) -> VolumeName {
+fn volume(storage: &Ext4Storage, name: &str) -> VolumeName {
     let volume = name.parse().unwrap();
     storage.new_work(name).unwrap();
-    let refuse = crate::folder::OnExisting::Refuse;
+    let refuse = extant_hostfs::Existing::Refuse;
     storage.publish(name, &volume, refuse).unwrap();
     volume
 }
@@ -197,16 +198,16 @@ fn volume_of_a_job_stays_locked_while_others_have_their_turn() {
     let storage = stand.storage_of_job(Purpose::Change);
     let name = volume(&storage, "a");
     let file = storage.open(&name, Access::ReadWrite).unwrap();
-    assert!(file.try_lock(LockMode::Alone).unwrap());
+    assert!(file.try_lock(LockMode::Exclusive).unwrap());
     stand.give_way();
     {
         let others = stand.storage_of_others();
         let same = others.open(&name, Access::Read).unwrap();
-        assert!(!same.try_lock(LockMode::Alone).unwrap());
+        assert!(!same.try_lock(LockMode::Exclusive).unwrap());
         assert!(!same.try_lock(LockMode::Shared).unwrap());
         let other = volume(&others, "b");
         let other = others.open(&other, Access::Read).unwrap();
-        assert!(other.try_lock(LockMode::Alone).unwrap());
+        assert!(other.try_lock(LockMode::Exclusive).unwrap());
         other.unlock();
     }
     assert_eq!(file.size().unwrap(), 0);
@@ -216,11 +217,11 @@ fn volume_of_a_job_stays_locked_while_others_have_their_turn() {
     {
         let others = stand.storage_of_others();
         let same = others.open(&name, Access::Read).unwrap();
-        assert!(!same.try_lock(LockMode::Alone).unwrap());
+        assert!(!same.try_lock(LockMode::Exclusive).unwrap());
         assert!(same.try_lock(LockMode::Shared).unwrap());
         same.unlock();
         file.unlock();
-        assert!(same.try_lock(LockMode::Alone).unwrap());
+        assert!(same.try_lock(LockMode::Exclusive).unwrap());
         same.unlock();
     }
     drop((file, storage));
@@ -245,7 +246,7 @@ fn job_that_waits_for_its_turn_is_cancelled() {
     });
     drop(others);
     // The roll-back opens the image again.
-    let undo = ImageStorage::new(stand.try_open(&stand.job, Purpose::Change).unwrap());
+    let undo = Ext4Storage::new(stand.try_open(&stand.job, Purpose::Change).unwrap());
     undo.remove_work("1.copy").unwrap();
     drop((file, undo, storage));
     stand.assert_clean();
@@ -263,7 +264,7 @@ fn job_that_looks_lets_a_thread_of_its_own_process_change_the_image() {
     assert!(stand.try_open(&stand.others, Purpose::Look).is_some());
     stand.give_way();
     let pin = stand.try_open(&stand.job, Purpose::Change).unwrap();
-    let changing = ImageStorage::new(pin);
+    let changing = Ext4Storage::new(pin);
     volume(&changing, "b");
     let shared = stand.try_open(&stand.job, Purpose::Look).unwrap();
     drop((changing, shared));
@@ -280,8 +281,8 @@ fn another_image_in_its_place_is_not_written_to() {
     let storage = stand.storage_of_job(Purpose::Change);
     let file = storage.new_work("1.copy").unwrap();
     stand.give_way();
-    let image = stand.folder.path().join("disk.img");
-    let copy = stand.folder.path().join("copy");
+    let image = stand.dir.path().join("disk.img");
+    let copy = stand.dir.path().join("copy");
     std::fs::copy(&image, &copy).unwrap();
     std::fs::rename(&copy, &image).unwrap();
     let before = std::fs::read(&image).unwrap();
@@ -298,13 +299,13 @@ fn what_may_not_be_on_the_disk_ends_the_job_and_not_those_who_come() {
     let file = storage.new_work("1.copy").unwrap();
     stand.give_way();
     // As a close that failed leaves it.
-    storage.hold.image().gate().lost = Some((ErrorKind::Io, "the disk".to_owned()));
+    storage.hold.image().state().lost = Some((ErrorKind::Io, "the disk".to_owned()));
     for _ in 0..2 {
         let error = file.sync(extant_space::SyncMode::All).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Io);
         assert!(error.to_string().contains("the disk"), "{error}");
     }
-    let undo = ImageStorage::new(stand.try_open(&stand.job, Purpose::Change).unwrap());
+    let undo = Ext4Storage::new(stand.try_open(&stand.job, Purpose::Change).unwrap());
     undo.remove_work("1.copy").unwrap();
     drop((file, undo, storage));
     stand.assert_clean();
@@ -317,7 +318,7 @@ fn job_waits_a_while_for_who_is_not_of_the_pool() {
     let storage = stand.storage_of_job(Purpose::Change);
     let file = storage.new_work("1.copy").unwrap();
     stand.give_way();
-    let image = stand.folder.path().join("disk.img");
+    let image = stand.dir.path().join("disk.img");
     let options = extant_blockdev::HostOptions::default();
     let stranger = extant_image::hold::hold_device(&image, &options).unwrap();
     std::thread::scope(|scope| {

@@ -16,12 +16,12 @@ use extant_image::hold;
 use extant_space::{Error, ErrorKind, Result, SpaceFile};
 use extant_sys::identity::Identity;
 
-use super::inner::{child_directory, find};
-use super::place::Spot;
-use super::turn::Turn;
-use crate::folder::path_of_open;
-use crate::state;
+use super::image_lock::ImageLock;
+use super::location::Ext4Location;
+use super::names::{child_directory, find};
+use crate::state_directory::{IDENTIFIER, STATE_DIRECTORY};
 use crate::storage::{FileStat, Purpose};
+use extant_hostfs::path_of_open;
 
 /// Longer is none of ours.
 const IDENTIFIER_MAX: usize = 256;
@@ -43,67 +43,67 @@ impl FileKey {
 
 /// An image that is open.
 pub(super) struct Engine {
-    spot: Arc<Spot>,
-    // Dropped in this order: the close comes with the last of the engine, and others have the turn
+    location: Arc<Ext4Location>,
+    // Dropped in this order: the close comes with the last of the engine, and others have the lock
     // after it.
     files: Mutex<HashMap<u64, Arc<File>>>,
     directory: Node,
     filesystem: Filesystem,
     identity: Identity,
-    turn: Option<Turn>,
+    lock: Option<ImageLock>,
 }
 
 impl Engine {
     /// With `wanted`, what is opened must be that image or disk, whatever its path leads to now.
     pub(super) fn open(
-        spot: &Arc<Spot>,
+        location: &Arc<Ext4Location>,
         purpose: Purpose,
-        turn: Option<Turn>,
+        lock: Option<ImageLock>,
         wanted: Option<Identity>,
     ) -> Result<Self> {
-        let device = open_device(spot, purpose)?;
+        let device = open_device(location, purpose)?;
         let identity = Identity::of(&path_of_open(&device))
-            .map_err(|source| Error::from(source).at(&spot.path))?;
+            .map_err(|source| Error::from(source).at(&location.path))?;
         if wanted.is_some_and(|wanted| wanted != identity) {
             return Err(Error::new(ErrorKind::NotFound)
-                .at(&spot.path)
+                .at(&location.path)
                 .detail("another image is there than the one that the job was at work in"));
         }
-        let filesystem = filesystem_of(spot, device, purpose)?;
-        let place = spot.inner_path();
+        let filesystem = filesystem_of(location, device, purpose)?;
+        let place = location.inner_path();
         let directory = filesystem
-            .resolve(spot.directory.as_os_str().as_bytes(), FollowLast::Yes)
+            .resolve(location.directory.as_os_str().as_bytes(), FollowLast::Yes)
             .and_then(|node| check_directory(&node).map(|()| node))
             .map_err(|error| error.at(&place))?;
         let engine = Self {
-            spot: Arc::clone(spot),
+            location: Arc::clone(location),
             files: Mutex::default(),
             directory,
             filesystem,
             identity,
-            turn,
+            lock,
         };
-        if let Some(identifier) = &spot.identifier {
+        if let Some(identifier) = &location.identifier {
             engine.check_identifier(identifier)?;
         }
         Ok(engine)
     }
 
-    /// Makes everything durable, closes the image, and gives the turn away.
+    /// Makes everything durable, closes the image, and releases the image lock.
     pub(super) fn close(self) -> Result<()> {
         let Self {
-            spot,
+            location,
             files,
             directory,
             filesystem,
-            turn,
+            lock,
             ..
         } = self;
         drop((files, directory));
         let synced = filesystem.sync();
         let closed = filesystem.close();
-        drop(turn);
-        synced.and(closed).map_err(|error| error.at(&spot.path))
+        drop(lock);
+        synced.and(closed).map_err(|error| error.at(&location.path))
     }
 
     /// Of the image or disk that is open.
@@ -122,7 +122,7 @@ impl Engine {
     /// Makes all changes durable.
     pub(super) fn sync(&self) -> Result<()> {
         let synced = self.filesystem.sync();
-        synced.map_err(|error| error.at(&self.spot.path))
+        synced.map_err(|error| error.at(&self.location.path))
     }
 
     /// Opens the data of a regular file.
@@ -193,23 +193,23 @@ impl Engine {
 
     fn check_identifier(&self, wanted: &str) -> Result<()> {
         let found = self.identifier();
-        let found = found.map_err(|error| error.at(self.spot.inner_path()))?;
+        let found = found.map_err(|error| error.at(self.location.inner_path()))?;
         let detail = match found {
             Some(found) if found == wanted => return Ok(()),
             Some(_) => "the image belongs to another definition of a pool",
             None => "the image is not the one that the pool was defined with",
         };
         Err(Error::new(ErrorKind::NotFound)
-            .at(&self.spot.path)
+            .at(&self.location.path)
             .detail(detail)
             .advice("bring it back, or delete the definition and define the pool again"))
     }
 
     fn identifier(&self) -> Result<Option<String>> {
-        let Some(own) = child_directory(&self.directory, state::FOLDER)? else {
+        let Some(own) = child_directory(&self.directory, STATE_DIRECTORY)? else {
             return Ok(None);
         };
-        let Some(node) = find(&own, state::IDENTIFIER)? else {
+        let Some(node) = find(&own, IDENTIFIER)? else {
             return Ok(None);
         };
         let mut bytes = vec![0; IDENTIFIER_MAX];
@@ -220,11 +220,11 @@ impl Engine {
     }
 }
 
-pub(super) fn open_filesystem(spot: &Spot, purpose: Purpose) -> Result<Filesystem> {
-    filesystem_of(spot, open_device(spot, purpose)?, purpose)
+pub(super) fn open_filesystem(location: &Ext4Location, purpose: Purpose) -> Result<Filesystem> {
+    filesystem_of(location, open_device(location, purpose)?, purpose)
 }
 
-fn open_device(spot: &Spot, purpose: Purpose) -> Result<HostDevice> {
+fn open_device(location: &Ext4Location, purpose: Purpose) -> Result<HostDevice> {
     let options = HostOptions {
         access: match purpose {
             Purpose::Look => HostAccess::ReadOnly,
@@ -232,10 +232,14 @@ fn open_device(spot: &Spot, purpose: Purpose) -> Result<HostDevice> {
         },
         ..HostOptions::default()
     };
-    hold::hold_device(&spot.path, &options)
+    hold::hold_device(&location.path, &options)
 }
 
-fn filesystem_of(spot: &Spot, device: HostDevice, purpose: Purpose) -> Result<Filesystem> {
+fn filesystem_of(
+    location: &Ext4Location,
+    device: HostDevice,
+    purpose: Purpose,
+) -> Result<Filesystem> {
     let options = Options {
         access: match purpose {
             Purpose::Look => Access::ReadOnly,
@@ -245,7 +249,7 @@ fn filesystem_of(spot: &Spot, device: HostDevice, purpose: Purpose) -> Result<Fi
         reserve: Reserve::Take,
         ..Options::default()
     };
-    Filesystem::open(Arc::new(device), options).map_err(|error| error.at(&spot.path))
+    Filesystem::open(Arc::new(device), options).map_err(|error| error.at(&location.path))
 }
 
 pub(super) fn check_directory(node: &Node) -> Result<()> {

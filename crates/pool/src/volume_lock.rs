@@ -1,0 +1,73 @@
+//! Locks of volumes, and whether other processes use them.
+
+use std::time::{Duration, Instant};
+
+use extant_space::{Error, ErrorKind, Result};
+
+use crate::fair_lock::LockMode;
+use crate::storage::VolumeFile;
+
+/// How long a volume may seem locked, or open, after its last job has ended.
+const LAST_WRITES_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Poll interval of a lock, and of the processes that have a volume open.
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
+const HOLDERS_POLL_INTERVAL: Duration = Duration::from_millis(20);
+
+/// A lock on a volume, released on drop.
+#[must_use]
+pub(crate) struct VolumeLock<'a> {
+    file: &'a dyn VolumeFile,
+}
+
+impl Drop for VolumeLock<'_> {
+    /// Not left to the close: a process that syncs the file, or was just forked, may have it open
+    /// for longer.
+    fn drop(&mut self) {
+        self.file.unlock();
+    }
+}
+
+/// Keeps other jobs off the volume.
+pub(crate) fn lock_alone(file: &dyn VolumeFile) -> Result<VolumeLock<'_>> {
+    lock(file, LockMode::Exclusive)
+}
+
+/// Keeps other jobs from changing the volume.
+pub(crate) fn lock_for_reading(file: &dyn VolumeFile) -> Result<VolumeLock<'_>> {
+    lock(file, LockMode::Shared)
+}
+
+/// A process that was killed keeps its lock for the moment that its last writes take.
+fn lock(file: &dyn VolumeFile, mode: LockMode) -> Result<VolumeLock<'_>> {
+    let started = Instant::now();
+    while !file.try_lock(mode)? {
+        if started.elapsed() >= LAST_WRITES_TIMEOUT {
+            let detail = match file.holders() {
+                Some(who) => format!("another process works on the volume: {who}"),
+                None => "another process works on the volume".to_owned(),
+            };
+            return Err(Error::new(ErrorKind::InUse).at(file.path()).detail(detail));
+        }
+        std::thread::sleep(LOCK_POLL_INTERVAL);
+    }
+    Ok(VolumeLock { file })
+}
+
+/// Refuses to destroy data that is in use.
+pub(crate) fn check_not_open(file: &dyn VolumeFile) -> Result<()> {
+    let started = Instant::now();
+    loop {
+        let Some(who) = file.holders() else {
+            return Ok(());
+        };
+        if started.elapsed() > LAST_WRITES_TIMEOUT {
+            return Err(Error::new(ErrorKind::InUse)
+                .at(file.path())
+                .detail(format!("the volume is open elsewhere: {who}"))
+                .advice("stop it, or use --force"));
+        }
+        // A process just started holds what its parent had open for a moment.
+        std::thread::sleep(HOLDERS_POLL_INTERVAL);
+    }
+}

@@ -1,0 +1,138 @@
+//! The environment of an operation: its job, its storage, its rate, and what it reports.
+
+use std::num::NonZeroU64;
+use std::sync::{Mutex, MutexGuard};
+
+use extant_hostfs::Pace;
+use extant_space::{Progress, Result};
+
+use crate::job::{MadeFile, Record, RunFile, RunStatus, Stage, Wiped};
+use crate::job_rate::JobRate;
+use crate::storage::Storage;
+
+/// The status of a job as it is to be published.
+pub(crate) struct StatusWriter<'a> {
+    run: &'a RunFile,
+    statuses: Mutex<Statuses>,
+}
+
+/// Locked while a status is written: an older one never replaces a newer.
+struct Statuses {
+    newest: RunStatus,
+    /// As other processes see it.
+    published: Option<RunStatus>,
+}
+
+impl<'a> StatusWriter<'a> {
+    pub(crate) fn new(run: &'a RunFile) -> Self {
+        let published = run.status();
+        let newest = published.unwrap_or(RunStatus::new(Stage::Waiting));
+        Self {
+            run,
+            statuses: Mutex::new(Statuses { newest, published }),
+        }
+    }
+
+    fn statuses(&self) -> MutexGuard<'_, Statuses> {
+        self.statuses.lock().expect("no thread panics with it")
+    }
+
+    pub(crate) fn newest(&self) -> RunStatus {
+        self.statuses().newest
+    }
+
+    pub(crate) fn set_progress(&self, progress: Progress) {
+        self.statuses().newest.progress = Some(progress);
+    }
+
+    fn set_wiped(&self, wiped: Wiped) {
+        let mut statuses = self.statuses();
+        let old = statuses.newest.wiped.map(|old| old.end_byte);
+        statuses.newest.wiped = Some(wiped);
+        if old != Some(wiped.end_byte) {
+            // A status that cannot be written makes the next process do more.
+            let _ = self.publish(&mut statuses);
+        }
+    }
+
+    fn set_made(&self, made: MadeFile) -> Result<()> {
+        let mut statuses = self.statuses();
+        statuses.newest.made = Some(made);
+        self.publish(&mut statuses)
+    }
+
+    /// Sets and publishes the status.
+    pub(crate) fn set(&self, status: RunStatus) -> Result<()> {
+        let mut statuses = self.statuses();
+        statuses.newest = status;
+        self.publish(&mut statuses)
+    }
+
+    /// Publishes the newest status. A failed write affects only observers.
+    pub(crate) fn publish_newest(&self) {
+        let mut statuses = self.statuses();
+        if statuses.published != Some(statuses.newest) {
+            let _ = self.publish(&mut statuses);
+        }
+    }
+
+    fn publish(&self, statuses: &mut Statuses) -> Result<()> {
+        self.run.write(statuses.newest)?;
+        statuses.published = Some(statuses.newest);
+        Ok(())
+    }
+}
+
+/// The environment of an operation.
+pub(crate) struct Work<'a> {
+    pub(crate) storage: &'a dyn Storage,
+    pub(crate) record: &'a Record,
+    pub(crate) status: &'a StatusWriter<'a>,
+    pub(crate) rate: &'a JobRate,
+    /// Numbers that no other pool of this host has.
+    pub(crate) pool_identity: (u64, u64),
+    /// An earlier process has worked on it.
+    pub(crate) is_resumed: bool,
+}
+
+impl Work<'_> {
+    /// The pace of whole-file writes.
+    pub(crate) fn pace(&self) -> Pace {
+        self.rate.pace()
+    }
+
+    /// Bytes a second as they are now; `None`: no bound.
+    pub(crate) fn rate(&self) -> Option<NonZeroU64> {
+        self.rate.now()
+    }
+
+    /// How far a wipe is, or was when it was interrupted.
+    pub(crate) fn wiped(&self) -> Option<Wiped> {
+        self.status.newest().wiped
+    }
+
+    /// Records durably how far a wipe has come, for a process that resumes the job.
+    pub(crate) fn set_wiped(&self, wiped: Wiped) {
+        self.status.set_wiped(wiped);
+    }
+
+    /// The file that the job, or its earlier process, has made outside of the pool.
+    pub(crate) fn made(&self) -> Option<MadeFile> {
+        self.status.newest().made
+    }
+
+    /// Records which file the job has made, for a process that resumes the job.
+    pub(crate) fn set_made(&self, made: MadeFile) -> Result<()> {
+        self.status.set_made(made)
+    }
+
+    /// All is done but a rename: from here on a file under the final name is this job's. Durable on
+    /// return.
+    pub(crate) fn begin_publication(&self) -> Result<()> {
+        self.status.set(RunStatus {
+            stage: Stage::Publishing,
+            ..self.status.newest()
+        })?;
+        self.status.run.sync()
+    }
+}
