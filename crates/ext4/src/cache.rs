@@ -18,16 +18,15 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use extant_blockdev::Device;
-use extant_jbd2::Journal;
+use extant_jbd2::{Journal, TransactionId};
 use extant_ondisk::ext4::PhysicalBlock;
 use extant_space::{Error, Result};
 
-use crate::held::{HeldCache, held_cache};
+use crate::pinned_cache::{HeldCache, held_cache};
 use crate::sync::lock;
-use crate::transaction::TransactionId;
 
 /// Validates bytes that come from the device.
-pub(crate) type Judge<'a> = &'a dyn Fn(&[u8]) -> Result<()>;
+pub(crate) type Validator<'a> = &'a dyn Fn(&[u8]) -> Result<()>;
 
 pub(crate) struct BlockCache {
     device: Arc<dyn Device>,
@@ -80,7 +79,7 @@ impl BlockCache {
     ///
     /// # Errors
     /// Those of the device and of `judge`.
-    pub(crate) fn read(&self, number: PhysicalBlock, judge: Judge<'_>) -> Result<Arc<[u8]>> {
+    pub(crate) fn read(&self, number: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>> {
         self.with(number, |_, state| {
             self.fill(number, state, judge)?;
             Ok(Arc::clone(state.bytes.as_ref().expect("just filled")))
@@ -95,7 +94,7 @@ impl BlockCache {
         &self,
         by: &impl Changing,
         number: PhysicalBlock,
-        judge: Judge<'_>,
+        judge: Validator<'_>,
         change: impl FnOnce(&mut [u8]) -> T,
     ) -> Result<T> {
         self.with(number, |block, state| {
@@ -187,7 +186,7 @@ impl BlockCache {
         }
     }
 
-    fn fill(&self, number: PhysicalBlock, state: &mut State, judge: Judge<'_>) -> Result<()> {
+    fn fill(&self, number: PhysicalBlock, state: &mut State, judge: Validator<'_>) -> Result<()> {
         if state.bytes.is_some() {
             return Ok(());
         }

@@ -11,8 +11,8 @@
 //! - [`ShadowDevice`] keeps the resulting writes in memory, for readers of a device that must not
 //!   change.
 //!
-//! For our own commits the running transaction collects what the records would contain ([`Notes`]),
-//! and a sync writes them if the transaction is eligible (`write.rs`).
+//! For our own commits the running transaction collects what the records would contain
+//! (`commit_notes.rs`), and a sync writes them if the transaction is eligible (`write.rs`).
 //!
 //! Records are untrusted input: an impossible value is an error that names the record, and nothing
 //! has changed then.
@@ -21,14 +21,12 @@
 
 mod apply;
 mod names;
-mod notes;
 mod replay;
 mod scan;
 mod shadow;
 mod space;
 mod write;
 
-pub(crate) use notes::{Notes, Ranges, Writing};
 pub(crate) use replay::replay;
 pub(crate) use scan::Commits;
 pub(crate) use shadow::ShadowDevice;

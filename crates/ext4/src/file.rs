@@ -9,11 +9,12 @@
 
 mod allocate;
 mod append;
-mod cut;
+
 mod delete;
 mod extents;
 mod overwrite;
 mod read;
+mod truncate;
 mod write;
 
 use extant_mballoc::Owner;
@@ -22,15 +23,14 @@ use extant_ondisk::ext4::inode::InodeFlags;
 use extant_ondisk::ext4::layout::Mapping as MappingKind;
 use extant_space::{Error, ErrorKind, Result};
 
-use crate::filesystem::Parts;
-use crate::inode::{InodeCell, InodeState};
+use crate::inode_cell::{InodeCell, InodeState};
+use crate::state::FsState;
 use crate::sync::read;
 use crate::tree::TreeFormat;
 
-pub(crate) use append::End;
-pub(crate) use write::{INODE_CREDITS, Stamp};
+pub(crate) use write::Stamp;
 
-impl Parts {
+impl FsState {
     /// The allocator's handle for the blocks of an inode.
     pub(crate) fn owner<'c>(&self, cell: &'c InodeCell, state: &InodeState) -> &'c Owner {
         cell.owner(|| {

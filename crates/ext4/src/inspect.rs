@@ -29,13 +29,13 @@ pub use nodes::{TreeEntry, TreeNode};
 impl Filesystem {
     /// The superblock. Free blocks and inodes are those of the last commit.
     pub fn superblock(&self) -> Superblock {
-        lock(&self.core.parts.superblock).clone()
+        lock(&self.engine.fs.superblock).clone()
     }
 
     /// The device as the file system sees it: read-only, with the contents of the journal as if it
     /// were replayed. No other process may write to it.
     pub fn device(&self) -> Arc<dyn Device> {
-        Arc::clone(&self.core.parts.device)
+        Arc::clone(&self.engine.fs.device)
     }
 
     /// A descriptor.
@@ -43,14 +43,14 @@ impl Filesystem {
     /// # Errors
     /// `InvalidArgument` when there is no such group; `Corrupt`; those of the device.
     pub fn group_descriptor(&self, group: GroupNumber) -> Result<GroupDescriptor> {
-        let parts = &self.core.parts;
-        if group.0 >= parts.layout.groups() {
+        let fs = &self.engine.fs;
+        if group.0 >= fs.layout.groups() {
             return Err(Error::new(ErrorKind::InvalidArgument).detail(format!(
                 "there is no group {group}, only {}",
-                parts.layout.groups()
+                fs.layout.groups()
             )));
         }
-        self.core.judged(parts.groups.descriptor(group))
+        self.engine.record_corruption(fs.groups.descriptor(group))
     }
 }
 

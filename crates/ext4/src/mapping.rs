@@ -12,11 +12,11 @@ use extant_space::Result;
 
 use crate::block_map::{BlockMap, BlockMapMut};
 use crate::cache::BlockCache;
-use crate::inode::InodeState;
-use crate::tree::{Judge, Mapping, Nodes, NodesMut, Tree, TreeFormat, TreeMut};
+use crate::inode_cell::InodeState;
+use crate::tree::{Mapping, Nodes, NodesMut, Tree, TreeFormat, TreeMut, Validator};
 
 impl Nodes for BlockCache {
-    fn read(&self, block: PhysicalBlock, judge: Judge<'_>) -> Result<Arc<[u8]>> {
+    fn read(&self, block: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>> {
         BlockCache::read(self, block, judge)
     }
 }

@@ -6,7 +6,7 @@
 //!
 //! Lock order: `inode.rs`. An operation that needs the operation locks of several directories takes
 //! that of an ancestor first, and of unrelated directories that with the lower number. Only a
-//! holder of the lock [`Parts::moving`] locks two directories that are not parent and child, so
+//! holder of the lock [`FsState::moving`] locks two directories that are not parent and child, so
 //! that their ancestry cannot change meanwhile.
 
 mod blocks;
@@ -23,19 +23,16 @@ use extant_ondisk::ext4::{InodeNumber, RoCompat};
 use extant_space::{Error, ErrorKind, Result};
 
 use crate::directory::{After, Directory, DirectoryContext, DirectoryEntry, Listed};
-use crate::filesystem::{Core, Parts};
-use crate::inode::{InodeCell, InodeState};
+use crate::engine::Engine;
+use crate::inode_cell::{InodeCell, InodeState, LINKS_MAX};
+use crate::state::FsState;
 use crate::sync::read;
 use crate::time;
 use crate::transaction::Transaction;
 
 pub(crate) use blocks::Blocks;
-pub use create::{NewKind, NewNode};
 pub(crate) use rename::Name;
 pub use rename::RenameMode;
-
-/// Most names of an inode, as in the kernel.
-pub(crate) const LINKS_MAX: u16 = 65_000;
 
 /// A name of a directory, as it is listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +47,7 @@ pub struct ListedName<'a> {
     pub cookie: u64,
 }
 
-impl Parts {
+impl FsState {
     /// The names of a directory, to be read, or with a transaction to be changed.
     pub(crate) fn directory<'a>(
         &'a self,
@@ -188,16 +185,16 @@ impl Parts {
     }
 }
 
-impl Core {
+impl Engine {
     /// Blocks of metadata that inserting a name touches at most, the directory's inode among them.
     fn insert_credits(&self, cell: &Arc<InodeCell>) -> Result<u32> {
-        let parts = &*self.parts;
+        let fs = &*self.fs;
         let context = {
             let state = read(&cell.state);
-            DirectoryContext::of(parts.groups.superblock(), cell.number, &state.inode)?
+            DirectoryContext::of(fs.groups.superblock(), cell.number, &state.inode)?
         };
         let bound = context.insert_bound();
-        let appended = bound.appended_blocks * parts.append_credits(cell)?;
+        let appended = bound.appended_blocks * fs.append_credits(cell)?;
         Ok(bound.changed_blocks + appended)
     }
 }

@@ -4,8 +4,8 @@
 //! name is removed; dropping the last handle of an inode without a name frees it. A [`File`] is a
 //! node with data, and the `SpaceFile` of this file system.
 //!
-//! Structural errors pass through [`Core::judged`], which records them in the superblock and stops
-//! further changes if the file system is configured so.
+//! Structural errors pass through [`Engine::record_corruption`], which records them in the
+//! superblock and stops further changes if the file system is configured so.
 
 mod access_time;
 mod attributes;
@@ -23,8 +23,9 @@ use extant_ondisk::ext4::inode::FileType;
 use extant_space::{Error, ErrorKind, Result, SyncMode};
 
 use crate::directory::DirectoryEntry;
-use crate::filesystem::{Core, Filesystem};
-use crate::inode::InodeCell;
+use crate::engine::Engine;
+use crate::filesystem::Filesystem;
+use crate::inode_cell::InodeCell;
 use crate::sync::{read, write};
 
 pub use access_time::AccessTime;
@@ -34,7 +35,7 @@ pub use path::FollowLast;
 
 /// A handle on an inode.
 pub struct Node {
-    pub(crate) core: Arc<Core>,
+    pub(crate) engine: Arc<Engine>,
     pub(crate) cell: Arc<InodeCell>,
 }
 
@@ -52,17 +53,18 @@ impl Filesystem {
     /// # Errors
     /// `NotFound` when it is not in use; `Corrupt` when what is stored cannot be right.
     pub fn node(&self, number: InodeNumber) -> Result<Node> {
-        let core = &self.core;
-        core.judged(core.open_inode(number))
-            .map(|cell| Node::from_open(core, cell))
+        let engine = &self.engine;
+        engine
+            .record_corruption(engine.open_inode(number))
+            .map(|cell| Node::from_open(engine, cell))
     }
 }
 
 impl Node {
     /// A node for a handle that was opened.
-    fn from_open(core: &Arc<Core>, cell: Arc<InodeCell>) -> Self {
+    fn from_open(engine: &Arc<Engine>, cell: Arc<InodeCell>) -> Self {
         Self {
-            core: Arc::clone(core),
+            engine: Arc::clone(engine),
             cell,
         }
     }
@@ -85,7 +87,8 @@ impl Node {
     /// # Errors
     /// Errors of the device, including unreported ones of earlier writes.
     pub fn sync(&self, mode: SyncMode) -> Result<()> {
-        self.core.judged(self.core.sync_inode(&self.cell, mode))
+        self.engine
+            .record_corruption(self.engine.sync_inode(&self.cell, mode))
     }
 
     /// Releases the blocks reserved after its data. Dropping the last handle does so too; a program
@@ -99,13 +102,13 @@ impl Node {
 impl Clone for Node {
     fn clone(&self) -> Self {
         write(&self.cell.state).handles += 1;
-        Self::from_open(&self.core, Arc::clone(&self.cell))
+        Self::from_open(&self.engine, Arc::clone(&self.cell))
     }
 }
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.core.close_handle(&self.cell);
+        self.engine.close_handle(&self.cell);
     }
 }
 
@@ -115,10 +118,10 @@ impl fmt::Debug for Node {
     }
 }
 
-impl Core {
+impl Engine {
     /// Opens a handle on an inode that has a name, or another handle.
     fn open_inode(&self, number: InodeNumber) -> Result<Arc<InodeCell>> {
-        let cell = self.parts.inodes.get(number)?;
+        let cell = self.fs.inodes.get(number)?;
         {
             let mut state = write(&cell.state);
             let is_gone = state.inode.links() == 0 && state.handles == 0;
@@ -144,7 +147,7 @@ impl Core {
         directory: InodeNumber,
     ) -> Result<Arc<InodeCell>> {
         // Validates the number.
-        let cell = self.parts.entry_cell(entry, directory)?;
+        let cell = self.fs.entry_cell(entry, directory)?;
         match self.open_inode(cell.number) {
             Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::new(
                 ErrorKind::Corrupt,
@@ -178,8 +181,8 @@ impl Core {
         cell.release_windows();
         if !has_name {
             // The next opening finds the orphan; a close reports the error.
-            if let Err(error) = self.judged(self.delete(cell)) {
-                self.parts.orphans.note_failure(cell, &error);
+            if let Err(error) = self.record_corruption(self.delete(cell)) {
+                self.fs.orphans.note_failure(cell, &error);
             }
         } else if has_late_access {
             self.keep_late_access(cell);
@@ -204,10 +207,10 @@ impl Core {
                 if will_flush {
                     Ok(())
                 } else {
-                    self.parts.device.flush()
+                    self.fs.device.flush()
                 }
             }
-            _ => self.parts.device.flush(),
+            _ => self.fs.device.flush(),
         }
     }
 }

@@ -16,32 +16,24 @@
 //! before state.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use extant_ondisk::ext4::orphan as disk;
 use extant_ondisk::ext4::{InodeNumber, InodeSeed, PhysicalBlock, Superblock};
 use extant_space::{Error, ErrorKind, Result};
 
-use crate::file::INODE_CREDITS;
-use crate::filesystem::{Core, Parts};
-use crate::inode::InodeCell;
+use crate::engine::Engine;
+use crate::inode_cell::InodeCell;
+use crate::orphan_list::{OrphanPlace, OrphanRecords};
+use crate::state::FsState;
 use crate::sync::{lock, read};
 use crate::time;
-use crate::transaction::Transaction;
+use crate::transaction::{INODE_CREDITS, Transaction};
 
 /// Blocks of metadata that noting or striking out an orphan touches at most: the block of the
 /// orphan file, or the inode itself and its neighbour in the list.
 pub(crate) const CREDITS: u32 = 2;
-
-#[derive(Default)]
-pub(crate) struct Orphans {
-    inner: Mutex<Inner>,
-    /// The head of the list has changed since the superblock was last checkpointed.
-    head_changed: AtomicBool,
-    /// The first error of freeing blocks.
-    failure: Mutex<Option<Error>>,
-}
 
 /// The orphans on the disk.
 pub(crate) struct FoundOrphans {
@@ -51,85 +43,18 @@ pub(crate) struct FoundOrphans {
 
 /// An entry that no orphan can have.
 struct WrongOrphan {
-    place: Place,
+    place: OrphanPlace,
     error: Error,
 }
 
-#[derive(Default)]
-struct Inner {
-    file: Vec<FileBlock>,
-    /// Where checksums of the orphan file begin.
-    seed: Option<InodeSeed>,
-    /// Where each orphan is noted.
-    places: HashMap<InodeNumber, Place>,
-    /// The inodes of the list, the first of it at the end.
-    list: Vec<Arc<InodeCell>>,
-}
-
-struct FileBlock {
-    place: PhysicalBlock,
-    free: u32,
-}
-
-#[derive(Clone, Copy)]
-enum Place {
-    File { block: usize, slot: usize },
-    List,
-}
-
-impl Orphans {
-    /// With an orphan file, whose blocks are `blocks`, where there is one.
-    pub(crate) fn new(blocks: &[PhysicalBlock], seed: Option<InodeSeed>) -> Self {
-        let file = blocks.iter().map(|&place| FileBlock { place, free: 0 });
-        Self {
-            inner: Mutex::new(Inner {
-                file: file.collect(),
-                seed,
-                ..Inner::default()
-            }),
-            head_changed: AtomicBool::new(false),
-            failure: Mutex::default(),
-        }
-    }
-
-    /// Whether the first of the list may be another one in the log than in the superblock's own
-    /// place; it is not from now on.
-    pub(crate) fn take_head_changed(&self) -> bool {
-        self.head_changed.swap(false, Ordering::Relaxed)
-    }
-
-    /// Notes why an orphan stays one until the file system is opened again.
-    pub(crate) fn note_failure(&self, cell: &InodeCell, error: &Error) {
-        let mut failure = lock(&self.failure);
-        failure.get_or_insert_with(|| {
-            Error::new(error.kind())
-                .detail(format!(
-                    "inode {}: its blocks were not freed: {error}",
-                    cell.number
-                ))
-                .advice("check the file system")
-        });
-    }
-
-    /// The first such error, once.
-    pub(crate) fn take_failure(&self) -> Option<Error> {
-        lock(&self.failure).take()
-    }
-
-    /// Whether nothing is noted.
-    pub(crate) fn is_empty(&self) -> bool {
-        lock(&self.inner).places.is_empty()
-    }
-}
-
-impl Parts {
+impl FsState {
     /// Notes an inode, in the transaction that makes it an orphan. Does nothing when it is one.
     pub(crate) fn add_orphan(&self, transaction: &Transaction<'_>, cell: &Arc<InodeCell>) {
         let mut inner = lock(&self.orphans.inner);
         if inner.places.contains_key(&cell.number) {
             return;
         }
-        transaction.forbid_fast_commit();
+        transaction.mark_ineligible();
         if let Some(place) = self.add_to_orphan_file(&mut inner, transaction, cell.number) {
             inner.places.insert(cell.number, place);
             return;
@@ -139,16 +64,16 @@ impl Parts {
         cell.change(transaction, |state| state.inode.set_deletion_word(next));
         self.set_first_orphan(&mut superblock, Some(cell.number));
         inner.list.push(Arc::clone(cell));
-        inner.places.insert(cell.number, Place::List);
+        inner.places.insert(cell.number, OrphanPlace::List);
     }
 
     /// Notes an inode in the first block of the orphan file that takes it.
     fn add_to_orphan_file(
         &self,
-        inner: &mut Inner,
+        inner: &mut OrphanRecords,
         transaction: &Transaction<'_>,
         number: InodeNumber,
-    ) -> Option<Place> {
+    ) -> Option<OrphanPlace> {
         let seed = inner.seed;
         while let Some(index) = inner.file.iter().position(|block| block.free > 0) {
             let block = &mut inner.file[index];
@@ -162,7 +87,7 @@ impl Parts {
             let error = match slot {
                 Ok(Some(slot)) => {
                     block.free -= 1;
-                    return Some(Place::File { block: index, slot });
+                    return Some(OrphanPlace::File { block: index, slot });
                 }
                 Ok(None) => {
                     Error::new(ErrorKind::Corrupt).detail(format!("orphan block {place} is full"))
@@ -206,7 +131,7 @@ impl Parts {
 
     fn strike_out(
         &self,
-        inner: &mut Inner,
+        inner: &mut OrphanRecords,
         transaction: &Transaction<'_>,
         cell: &Arc<InodeCell>,
         deletion: u32,
@@ -214,10 +139,12 @@ impl Parts {
         let Some(&place) = inner.places.get(&cell.number) else {
             return Ok(());
         };
-        transaction.forbid_fast_commit();
+        transaction.mark_ineligible();
         match place {
-            Place::File { block, slot } => self.clear_slot(inner, transaction, block, slot)?,
-            Place::List => {
+            OrphanPlace::File { block, slot } => {
+                self.clear_slot(inner, transaction, block, slot)?
+            }
+            OrphanPlace::List => {
                 let at = inner
                     .list
                     .iter()
@@ -241,7 +168,7 @@ impl Parts {
 
     fn clear_slot(
         &self,
-        inner: &mut Inner,
+        inner: &mut OrphanRecords,
         transaction: &Transaction<'_>,
         block: usize,
         slot: usize,
@@ -256,12 +183,14 @@ impl Parts {
     }
 
     /// Strikes an entry out that no orphan can have; the list ends there.
-    fn strike_out_wrong(&self, transaction: &Transaction<'_>, place: Place) -> Result<()> {
-        transaction.forbid_fast_commit();
+    fn strike_out_wrong(&self, transaction: &Transaction<'_>, place: OrphanPlace) -> Result<()> {
+        transaction.mark_ineligible();
         let mut inner = lock(&self.orphans.inner);
         match place {
-            Place::File { block, slot } => self.clear_slot(&mut inner, transaction, block, slot),
-            Place::List => {
+            OrphanPlace::File { block, slot } => {
+                self.clear_slot(&mut inner, transaction, block, slot)
+            }
+            OrphanPlace::List => {
                 match inner.list.first() {
                     Some(last) => {
                         last.change(transaction, |state| state.inode.set_deletion_word(0));
@@ -294,15 +223,15 @@ impl Parts {
     }
 }
 
-impl Core {
+impl Engine {
     /// Completes the work that was unfinished when the file system was last in use, as the damage
     /// permits.
     pub(crate) fn clear_orphans(&self) -> Result<()> {
-        let found = self.parts.find_orphans()?;
+        let found = self.fs.find_orphans()?;
         let mut damage = Vec::new();
         for WrongOrphan { place, error } in found.wrong {
             let transaction = self.begin(CREDITS)?;
-            self.parts.strike_out_wrong(&transaction, place)?;
+            self.fs.strike_out_wrong(&transaction, place)?;
             damage.push(error);
         }
         for cell in found.cells {
@@ -319,23 +248,23 @@ impl Core {
                         _ => 0,
                     };
                     let transaction = self.begin(INODE_CREDITS + CREDITS)?;
-                    self.parts.remove_orphan(&transaction, &cell, deletion)?;
+                    self.fs.remove_orphan(&transaction, &cell, deletion)?;
                     damage.push(error);
                 }
                 // It is there for the next opening.
-                Err(error) => self.parts.orphans.note_failure(&cell, &error),
+                Err(error) => self.fs.orphans.note_failure(&cell, &error),
                 Ok(()) => {}
             }
         }
         // At last, as changes may be refused from then on.
         for error in damage {
-            let _ = self.judged::<()>(Err(error));
+            let _ = self.record_corruption::<()>(Err(error));
         }
         Ok(())
     }
 }
 
-impl Parts {
+impl FsState {
     /// The orphans on the disk, which are noted in memory by that.
     ///
     /// # Errors
@@ -359,7 +288,7 @@ impl Parts {
                     continue;
                 };
                 block.free -= 1;
-                let place = Place::File { block: index, slot };
+                let place = OrphanPlace::File { block: index, slot };
                 match self.found_orphan(&mut inner.places, number, place)? {
                     Ok(cell) => cells.push(cell),
                     Err(error) => wrong.push(WrongOrphan { place, error }),
@@ -369,7 +298,7 @@ impl Parts {
         let mut next = lock(&self.superblock).last_orphan();
         let mut list = Vec::new();
         while let Some(number) = next {
-            let place = Place::List;
+            let place = OrphanPlace::List;
             match self.found_orphan(&mut inner.places, number, place)? {
                 Ok(cell) => {
                     next = InodeNumber::new(read(&cell.state).inode.deletion_word());
@@ -390,9 +319,9 @@ impl Parts {
     /// Notes in memory what an entry names; or what is wrong with it.
     fn found_orphan(
         &self,
-        places: &mut HashMap<InodeNumber, Place>,
+        places: &mut HashMap<InodeNumber, OrphanPlace>,
         number: InodeNumber,
-        place: Place,
+        place: OrphanPlace,
     ) -> Result<Result<Arc<InodeCell>>> {
         let wrong = |what: &str| {
             let detail = format!("inode {number} is among the orphans, {what}");

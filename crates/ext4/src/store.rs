@@ -4,8 +4,8 @@
 //! the operation ([`Store::settle`]).
 //!
 //! Blocks that only extend the last extent of a file get their bitmap bits when the transaction is
-//! frozen, or before they would be cleared again ([`Unmarked`]): files that grow at the same time
-//! may share a group, and its lock would move between processors with every block.
+//! frozen, or before they would be cleared again ([`DeferredBits`]): files that grow at the same
+//! time may share a group, and its lock would move between processors with every block.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,24 +18,14 @@ use extant_ondisk::ext4::{GroupNumber, InodeNumber, PhysicalBlock};
 use extant_space::Result;
 
 use crate::cache::{Block, Changing};
-use crate::filesystem::{Parts, allocator_id};
-use crate::inode::{InodeCell, InodeState};
+use crate::inode_cell::{DeferredBits, InodeCell, InodeState};
 use crate::options::Reserve;
+use crate::state::{FsState, allocator_id};
 use crate::transaction::Transaction;
-use crate::tree::{Judge, Nodes, NodesMut};
-
-/// Blocks that an inode has been given in the running transaction, behind one that was set in its
-/// bitmap in the same transaction; theirs are clear. A freeze sets them
-/// ([`InodeCell::mark_blocks`]).
-#[derive(Clone, Debug)]
-pub(crate) struct Unmarked {
-    pub(crate) blocks: Range<u64>,
-    /// Where the group ends that they are in, and that has joined the transaction.
-    group_end: u64,
-}
+use crate::tree::{Nodes, NodesMut, Validator};
 
 pub(crate) struct Store<'a> {
-    parts: &'a Parts,
+    fs: &'a FsState,
     transaction: &'a Transaction<'a>,
     owner: &'a Owner,
     /// Blocks that will be changed, each once.
@@ -43,24 +33,24 @@ pub(crate) struct Store<'a> {
     /// Allocated minus freed blocks.
     taken: i64,
     /// The inode's, until [`settle`](Self::settle) gives them back to it.
-    unmarked: Option<Unmarked>,
+    deferred: Option<DeferredBits>,
 }
 
 impl<'a> Store<'a> {
     /// For the inode of `cell`, whose state is locked.
     pub(crate) fn new(
-        parts: &'a Parts,
+        fs: &'a FsState,
         transaction: &'a Transaction<'a>,
         cell: &'a InodeCell,
         state: &mut InodeState,
     ) -> Self {
         Self {
-            parts,
+            fs,
             transaction,
-            owner: parts.owner(cell, state),
+            owner: fs.owner(cell, state),
             held: Vec::new(),
             taken: 0,
-            unmarked: state.unmarked.take(),
+            deferred: state.deferred.take(),
         }
     }
 
@@ -70,7 +60,7 @@ impl<'a> Store<'a> {
     /// `Corrupt` if another inode refers to them; they are not kept then.
     pub(crate) fn attach(&mut self, blocks: Allocation<'_>) -> Result<BlockRange> {
         let range = blocks.range();
-        self.parts
+        self.fs
             .groups
             .use_blocks(self.transaction, range.start().0..range.end().0)?;
         self.taken += i64::from(range.count());
@@ -83,21 +73,21 @@ impl<'a> Store<'a> {
     /// As [`attach`](Self::attach).
     pub(crate) fn attach_data(&mut self, blocks: Allocation<'_>) -> Result<BlockRange> {
         let range = blocks.range();
-        if let Some(unmarked) = &mut self.unmarked
-            && unmarked.blocks.end == range.start().0
-            && range.end().0 <= unmarked.group_end
+        if let Some(deferred) = &mut self.deferred
+            && deferred.blocks.end == range.start().0
+            && range.end().0 <= deferred.group_end
         {
-            unmarked.blocks.end = range.end().0;
+            deferred.blocks.end = range.end().0;
             self.taken += i64::from(range.count());
             return Ok(blocks.keep());
         }
         self.mark()?;
         let range = self.attach(blocks)?;
         let end = range.end().0;
-        let layout = &self.parts.layout;
-        self.unmarked = layout
+        let layout = &self.fs.layout;
+        self.deferred = layout
             .locate(PhysicalBlock(end - 1))
-            .map(|(group, at)| Unmarked {
+            .map(|(group, at)| DeferredBits {
                 blocks: end..end,
                 group_end: end - 1 + u64::from(layout.blocks_in(group) - at),
             });
@@ -106,8 +96,8 @@ impl<'a> Store<'a> {
 
     /// Sets what is not set yet.
     fn mark(&mut self) -> Result<()> {
-        match self.unmarked.take() {
-            Some(unmarked) => self.parts.groups.use_joined(&unmarked.blocks),
+        match self.deferred.take() {
+            Some(deferred) => self.fs.groups.use_joined(&deferred.blocks),
             None => Ok(()),
         }
     }
@@ -119,19 +109,18 @@ impl<'a> Store<'a> {
     pub(crate) fn detach(&mut self, range: BlockRange) -> Result<()> {
         let (start, end) = (range.start().0, range.end().0);
         let mut unset = end..end;
-        if let Some(unmarked) = &self.unmarked
-            && unmarked.blocks.start < end
-            && start < unmarked.blocks.end
+        if let Some(deferred) = &self.deferred
+            && deferred.blocks.start < end
+            && start < deferred.blocks.end
         {
-            if start <= unmarked.blocks.start && unmarked.blocks.end <= end {
+            if start <= deferred.blocks.start && deferred.blocks.end <= end {
                 // Allocated and freed in one transaction: their bits stay as they are.
-                unset = self.unmarked.take().expect("just seen").blocks
+                unset = self.deferred.take().expect("just seen").blocks
             } else {
                 self.mark()?
             }
         }
-        self.parts
-            .free(self.transaction, self.owner, range, unset)?;
+        self.fs.free(self.transaction, self.owner, range, unset)?;
         self.taken -= i64::from(range.count());
         Ok(())
     }
@@ -142,7 +131,7 @@ impl<'a> Store<'a> {
     /// As [`detach`](Self::detach).
     pub(crate) fn detach_metadata(&mut self, range: BlockRange) -> Result<()> {
         for number in (range.start().0..range.end().0).map(PhysicalBlock) {
-            self.parts.cache.forget(number);
+            self.fs.cache.forget(number);
             self.transaction.revoke(number);
         }
         self.detach(range)
@@ -158,8 +147,8 @@ impl<'a> Store<'a> {
     /// # Errors
     /// `TooLarge` if the count overflows.
     pub(crate) fn settle(mut self, state: &mut InodeState) -> Result<()> {
-        state.unmarked = self.unmarked.take();
-        let layout = &self.parts.layout;
+        state.deferred = self.deferred.take();
+        let layout = &self.fs.layout;
         let sectors = self.taken << (layout.block_bits() - 9);
         let before = state.inode.sectors(layout);
         let after = before.saturating_add_signed(sectors);
@@ -174,22 +163,22 @@ impl Drop for Store<'_> {
             return;
         }
         if let Err(error) = self.mark() {
-            self.parts.note_error(&error);
+            self.fs.note_error(&error);
         }
     }
 }
 
 impl Nodes for Store<'_> {
-    fn read(&self, block: PhysicalBlock, judge: Judge<'_>) -> Result<Arc<[u8]>> {
-        self.parts.cache.read(block, judge)
+    fn read(&self, block: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>> {
+        self.fs.cache.read(block, judge)
     }
 }
 
 impl NodesMut for Store<'_> {
-    fn hold(&mut self, number: PhysicalBlock, judge: Judge<'_>) -> Result<Arc<[u8]>> {
-        let bytes = self.parts.cache.read(number, judge)?;
+    fn hold(&mut self, number: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>> {
+        let bytes = self.fs.cache.read(number, judge)?;
         if !self.held.iter().any(|(held, _)| *held == number) {
-            self.held.push((number, self.parts.cache.hold(number)));
+            self.held.push((number, self.fs.cache.hold(number)));
         }
         Ok(bytes)
     }
@@ -197,7 +186,7 @@ impl NodesMut for Store<'_> {
     fn change(&mut self, number: PhysicalBlock, change: &mut dyn FnMut(&mut [u8])) {
         let held = self.held.iter().find(|(held, _)| *held == number);
         let (_, block) = held.expect("a block that is held");
-        self.parts
+        self.fs
             .cache
             .change_held(self.transaction, block, |bytes| change(bytes));
     }
@@ -220,11 +209,11 @@ impl NodesMut for Store<'_> {
         let owner = self.owner;
         let block = owner.allocate(&request)?;
         let number = PhysicalBlock(block.range().start().0);
-        self.parts.assign_metadata(number)?;
+        self.fs.assign_metadata(number)?;
         self.attach(block)?;
-        self.parts.cache.create(self.transaction, number, |_| ());
+        self.fs.cache.create(self.transaction, number, |_| ());
         self.transaction.cancel_revoke(number);
-        self.held.push((number, self.parts.cache.hold(number)));
+        self.held.push((number, self.fs.cache.hold(number)));
         Ok(number)
     }
 
@@ -232,12 +221,12 @@ impl NodesMut for Store<'_> {
         self.held.retain(|(held, _)| *held != number);
         let range = BlockRange::new(AllocatorBlock(number.0), 1);
         if let Err(error) = self.detach_metadata(range) {
-            self.parts.note_error(&error);
+            self.fs.note_error(&error);
         }
     }
 }
 
-impl Parts {
+impl FsState {
     /// Frees blocks without references; they are reusable after the transaction has committed. The
     /// bits of `unset`, a subset, are clear in their bitmap.
     fn free(

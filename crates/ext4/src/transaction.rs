@@ -21,11 +21,14 @@ use extant_ondisk::ext4::fast_commit::NameChange;
 use extant_ondisk::ext4::{GroupNumber, InodeNumber, PhysicalBlock};
 
 use crate::cache::{Block, Changing};
-use crate::fast_commit::{Notes, Writing};
-use crate::inode::InodeCell;
+use crate::commit_notes::{Notes, Writing};
+use crate::inode_cell::InodeCell;
 use crate::sync::lock;
 
 pub(crate) use extant_jbd2::{Epoch, TransactionId};
+
+/// Blocks of metadata that a change of an inode touches: its slot.
+pub(crate) const INODE_CREDITS: u32 = 1;
 
 /// Slots for threads; more threads share some.
 const SLOTS: usize = 32;
@@ -113,9 +116,9 @@ impl<'a> Transaction<'a> {
         self.running.notes.new_blocks();
     }
 
-    /// Says that no fast commit can say what changes.
-    pub(crate) fn forbid_fast_commit(&self) {
-        self.running.notes.forbid();
+    /// Marks the running transaction ineligible for a fast commit: no record expresses the change.
+    pub(crate) fn mark_ineligible(&self) {
+        self.running.notes.mark_ineligible();
     }
 
     /// Whether changed ranges are to be noted.

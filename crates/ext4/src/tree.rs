@@ -52,7 +52,7 @@ pub(crate) trait Nodes {
     ///
     /// # Errors
     /// Those of the device and of `judge`.
-    fn read(&self, block: PhysicalBlock, judge: Judge<'_>) -> Result<Arc<[u8]>>;
+    fn read(&self, block: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>>;
 }
 
 /// Where nodes are changed, as part of one transaction.
@@ -62,7 +62,7 @@ pub(crate) trait NodesMut: Nodes {
     ///
     /// # Errors
     /// As [`read`](Nodes::read).
-    fn hold(&mut self, block: PhysicalBlock, judge: Judge<'_>) -> Result<Arc<[u8]>>;
+    fn hold(&mut self, block: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>>;
 
     /// Changes a block that is pinned or was created. Its bytes have no other user then.
     fn change(&mut self, block: PhysicalBlock, change: &mut dyn FnMut(&mut [u8]));
@@ -83,7 +83,7 @@ pub(crate) trait NodesMut: Nodes {
 }
 
 /// Validates bytes that come from the disk.
-pub(crate) type Judge<'a> = &'a dyn Fn(&[u8]) -> Result<()>;
+pub(crate) type Validator<'a> = &'a dyn Fn(&[u8]) -> Result<()>;
 
 /// The constraints on all nodes of a tree.
 #[derive(Clone, Copy)]

@@ -18,13 +18,14 @@ use extant_ondisk::ext4::xattr::{self as disk, Attributes, XattrBlock, XattrName
 use extant_ondisk::ext4::{PhysicalBlock, Seed};
 use extant_space::{Error, ErrorKind, Result};
 
-use crate::file::INODE_CREDITS;
-use crate::filesystem::{Core, Parts};
+use crate::engine::Engine;
 use crate::groups::group_credits;
-use crate::inode::{InodeCell, InodeState};
+use crate::inode_cell::{InodeCell, InodeState};
+use crate::state::FsState;
 use crate::store::Store;
 use crate::sync::{read, write};
 use crate::time;
+use crate::transaction::INODE_CREDITS;
 use crate::transaction::Transaction;
 use crate::tree::NodesMut;
 
@@ -64,7 +65,7 @@ struct Lists {
     block: Attributes<'static>,
 }
 
-impl Parts {
+impl FsState {
     /// The value of an attribute.
     pub(crate) fn xattr(&self, cell: &InodeCell, name: &[u8]) -> Result<Vec<u8>> {
         let name = parse_name(name)?;
@@ -253,7 +254,7 @@ impl Parts {
     }
 }
 
-impl Core {
+impl Engine {
     /// Sets an attribute.
     pub(crate) fn set_xattr(
         &self,
@@ -301,23 +302,23 @@ impl Core {
         mode: XattrMode,
         list: Option<&acl::Acl>,
     ) -> Result<()> {
-        let parts = &*self.parts;
+        let fs = &*self.fs;
         let (before, after) = {
             let state = read(&cell.state);
             state.check_mutable()?;
-            let before = parts.xattr_lists(&state)?;
+            let before = fs.xattr_lists(&state)?;
             let is_there = before.inode.get(name).is_some() || before.block.get(name).is_some();
             match (mode, is_there) {
                 (XattrMode::Create, true) => return Err(Error::new(ErrorKind::AlreadyExists)),
                 (XattrMode::Replace, false) => return Err(Error::new(ErrorKind::NoAttribute)),
                 _ => {}
             }
-            let after = parts.placed(&state, &before, name, value)?;
+            let after = fs.placed(&state, &before, name, value)?;
             (before, after)
         };
         let credits = INODE_CREDITS + CHANGE_CREDITS;
         let transaction = self.begin(credits)?;
-        parts.write_xattr_lists(&transaction, cell, &before, &after)?;
+        fs.write_xattr_lists(&transaction, cell, &before, &after)?;
         if let Some(list) = list
             && acl::is_access(name)
         {
@@ -334,7 +335,7 @@ impl Core {
     }
 }
 
-impl Parts {
+impl FsState {
     /// The lists with an attribute changed or removed: in the inode where it fits, else in the
     /// block.
     fn placed(

@@ -221,7 +221,7 @@ impl Target {
             Preallocation::Falloc => match provisioner.allocate()? {
                 None => Ok(()),
                 Some(refused) => Err(Error::new(ErrorKind::Unsupported)
-                    .detail(format!("this file system cannot reserve space ({refused})"))),
+                    .detail(format!("this file system cannot reserve space: {refused}"))),
             },
             Preallocation::Full => provisioner.materialize(self.shared).map(drop),
         }

@@ -143,10 +143,10 @@ impl Provisioner<'_> {
 
     fn reserve(&self, new: &NewFile<'_>) -> Result<Provisioned> {
         self.size_up(new)?;
-        if self.allocate()?.is_some() {
+        if let Some(refused) = self.allocate()? {
             let source = std::io::Error::from_raw_os_error(libc::EOPNOTSUPP);
             return Err(Error::from(source)
-                .detail("this file system cannot reserve space")
+                .detail(format!("this file system cannot reserve space: {refused}"))
                 .remedy(Remedy::WriteZeros));
         }
         self.sync()?;

@@ -7,7 +7,7 @@ use extant_ondisk::ext4::extent::WRITTEN_BLOCKS_MAX;
 use proptest::prelude::*;
 
 use super::*;
-use crate::tree::{Judge, NodesMut, step_cost};
+use crate::tree::{NodesMut, Validator, step_cost};
 
 /// Numbers in an indirect block.
 const PER_BLOCK: u64 = 1024;
@@ -34,7 +34,7 @@ struct Memory {
 }
 
 impl NodesMut for Memory {
-    fn hold(&mut self, block: PhysicalBlock, judge: Judge<'_>) -> Result<Arc<[u8]>> {
+    fn hold(&mut self, block: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>> {
         self.read(block, judge)
     }
 
@@ -61,7 +61,7 @@ impl NodesMut for Memory {
 }
 
 impl Nodes for Memory {
-    fn read(&self, block: PhysicalBlock, judge: Judge<'_>) -> Result<Arc<[u8]>> {
+    fn read(&self, block: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>> {
         let bytes = self.blocks.get(&block).ok_or(Error::new(ErrorKind::Io))?;
         judge(bytes)?;
         Ok(bytes.as_slice().into())

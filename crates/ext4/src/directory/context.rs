@@ -7,7 +7,7 @@ use extant_ondisk::ext4::inode::InodeFlags;
 use extant_ondisk::ext4::{Compat, Incompat, Inode, InodeNumber, InodeSeed, Superblock};
 use extant_space::{Error, ErrorKind, Result};
 
-use crate::inode::foreign;
+use crate::inode_cell::foreign;
 
 /// How the names of a directory are arranged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

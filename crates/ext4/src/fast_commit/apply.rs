@@ -19,9 +19,9 @@ use extant_space::{Error, ErrorKind, Result};
 
 use super::names::EarlyName;
 use super::space::{Space, Store};
-use crate::filesystem::Parts;
-use crate::inode::{InodeCell, InodeState};
+use crate::inode_cell::{InodeCell, InodeState};
 use crate::orphan;
+use crate::state::FsState;
 use crate::sync::{lock, read, write};
 use crate::transaction::Transaction;
 use crate::tree::{self, Mapping, Tree, TreeMut};
@@ -55,8 +55,8 @@ impl<'a> Apply<'a> {
         }
     }
 
-    pub(super) fn parts(&self) -> &'a Parts {
-        self.space.parts
+    pub(super) fn fs(&self) -> &'a FsState {
+        self.space.fs
     }
 
     pub(super) fn transaction(&self) -> &'a Transaction<'a> {
@@ -100,7 +100,7 @@ impl<'a> Apply<'a> {
                 )));
             }
         }
-        let (parts, transaction) = (self.parts(), self.transaction());
+        let (fs, transaction) = (self.fs(), self.transaction());
         let dead: Vec<_> = self
             .touched
             .values()
@@ -115,8 +115,8 @@ impl<'a> Apply<'a> {
             }
         }
         self.space.settle()?;
-        if !dead.is_empty() && lock(&parts.superblock).orphan_file().is_some() {
-            lock(&parts.superblock).edit(|raw| {
+        if !dead.is_empty() && lock(&fs.superblock).orphan_file().is_some() {
+            lock(&fs.superblock).edit(|raw| {
                 let flags = raw.s_feature_ro_compat.get() | RoCompat::ORPHAN_PRESENT.bits();
                 raw.s_feature_ro_compat.set(flags);
             })?;
@@ -124,7 +124,7 @@ impl<'a> Apply<'a> {
         // The rest of them goes when the file system is opened.
         for cell in dead {
             self.space.reserve(orphan::CREDITS)?;
-            parts.add_orphan(transaction, cell);
+            fs.add_orphan(transaction, cell);
         }
         Ok(())
     }
@@ -135,10 +135,10 @@ impl<'a> Apply<'a> {
         if let Some(touched) = self.touched.get(&number) {
             return Ok(Some(Arc::clone(&touched.cell)));
         }
-        if !self.parts().groups.is_inode_used(number)? {
+        if !self.fs().groups.is_inode_used(number)? {
             return Ok(None);
         }
-        let cell = self.parts().inodes.get(number)?;
+        let cell = self.fs().inodes.get(number)?;
         self.touch(&cell, None);
         Ok(Some(cell))
     }
@@ -160,11 +160,11 @@ impl<'a> Apply<'a> {
 
     /// Refuses the file system's own inodes.
     fn check_number(&self, number: InodeNumber) -> Result<()> {
-        let superblock = self.parts().groups.superblock();
+        let superblock = self.fs().groups.superblock();
         let project_quota = InodeNumber::new(superblock.raw().s_prj_quota_inum.get());
         let is_journal =
             matches!(superblock.journal(), Some(JournalPlace::Inode(journal)) if journal == number);
-        let is_reserved = number < self.parts().layout.first_inode() && number != InodeNumber::ROOT;
+        let is_reserved = number < self.fs().layout.first_inode() && number != InodeNumber::ROOT;
         let is_own = is_reserved
             || is_journal
             || superblock.orphan_file() == Some(number)
@@ -181,10 +181,10 @@ impl<'a> Apply<'a> {
         let Some(cell) = self.find(number)? else {
             return self.new_inode(number, bytes);
         };
-        let layout = &self.parts().layout;
+        let layout = &self.fs().layout;
         let (recorded, is_same, links) = {
             let state = read(&cell.state);
-            let recorded = overlaid(&state, number, bytes, self.parts())?.0;
+            let recorded = overlaid(&state, number, bytes, self.fs())?.0;
             let is_same = recorded.generation() == state.inode.generation()
                 && recorded.mode().file_type() == state.inode.mode().file_type();
             (recorded, is_same, state.inode.links())
@@ -193,7 +193,7 @@ impl<'a> Apply<'a> {
             let mut state = write(&cell.state);
             state.join(&cell, self.transaction());
             let kept = state.inode;
-            let (mut inode, slot) = overlaid(&state, number, bytes, self.parts())?;
+            let (mut inode, slot) = overlaid(&state, number, bytes, self.fs())?;
             if inode.extra_isize() != kept.extra_isize()
                 || inode.xattr_block(layout) != kept.xattr_block(layout)
                 || inode.flags().contains(InodeFlags::EXTENTS)
@@ -228,7 +228,7 @@ impl<'a> Apply<'a> {
 
     /// The end of an inode without names, whose number is used again.
     fn end(&mut self, cell: &Arc<InodeCell>) -> Result<()> {
-        let (parts, transaction) = (self.parts(), self.transaction());
+        let (fs, transaction) = (self.fs(), self.transaction());
         let file_type = {
             let state = read(&cell.state);
             state.inode.mode().file_type()
@@ -246,19 +246,17 @@ impl<'a> Apply<'a> {
         {
             let mut state = write(&cell.state);
             state.join(cell, transaction);
-            parts.release_xattr_block(transaction, cell, &mut state)?;
+            fs.release_xattr_block(transaction, cell, &mut state)?;
         }
-        parts.remove_orphan(transaction, cell, 0)?;
-        parts
-            .groups
-            .free_inode(transaction, cell.number, file_type)?;
+        fs.remove_orphan(transaction, cell, 0)?;
+        fs.groups.free_inode(transaction, cell.number, file_type)?;
         self.touched.remove(&cell.number);
         Ok(())
     }
 
     fn new_inode(&mut self, number: InodeNumber, bytes: &[u8]) -> Result<()> {
-        let parts = self.parts();
-        let layout = &parts.layout;
+        let fs = self.fs();
+        let layout = &fs.layout;
         let mut slot: Box<[u8]> = vec![0; layout.inode_bytes().into()].into();
         slot[..bytes.len()].copy_from_slice(bytes);
         let mut inode = Inode::parse(&slot, number, layout, None)?;
@@ -283,10 +281,8 @@ impl<'a> Apply<'a> {
             inode.set_size_bytes(0, layout);
             inode.set_flags(inode.flags().difference(InodeFlags::INDEX));
         }
-        parts
-            .groups
-            .use_inode(self.transaction(), number, file_type)?;
-        let cell = parts.inodes.create(number, inode)?;
+        fs.groups.use_inode(self.transaction(), number, file_type)?;
+        let cell = fs.inodes.create(number, inode)?;
         cell.change(self.transaction(), |state| state.slot = slot);
         self.touch(&cell, Some(links));
         self.early_names(number)
@@ -314,10 +310,10 @@ impl<'a> Apply<'a> {
     }
 
     fn has_extent(&self, cell: &Arc<InodeCell>, extent: &LeafEntry) -> Result<bool> {
-        let parts = self.parts();
+        let fs = self.fs();
         let state = read(&cell.state);
-        let format = parts.tree_format(&state);
-        let tree = Tree::new(state.inode.block_area(), &*parts.cache, format);
+        let format = fs.tree_format(&state);
+        let tree = Tree::new(state.inode.block_area(), &*fs.cache, format);
         let range = extent.logical.0.into()..extent.logical_end();
         let walked = tree.walk(range, |part| match part {
             Mapping::Extent(found)
@@ -390,10 +386,10 @@ pub(super) fn with_tree<'a, T, U>(
     step: impl FnOnce(&mut TreeMut<'_, Store<'_, 'a>>) -> Result<T>,
     after: impl FnOnce(T, &mut Store<'_, 'a>) -> U,
 ) -> Result<U> {
-    let parts = space.parts;
+    let fs = space.fs;
     let mut state = write(&cell.state);
     state.join(cell, space.transaction);
-    let format = parts.tree_format(&state);
+    let format = fs.tree_format(&state);
     let mut store = Store::new(space);
     let mut tree = TreeMut::new(state.tree_area(), &mut store, format);
     let done = step(&mut tree)?;
@@ -407,12 +403,12 @@ fn overlaid(
     state: &InodeState,
     number: InodeNumber,
     bytes: &[u8],
-    parts: &Parts,
+    fs: &FsState,
 ) -> Result<(Inode, Box<[u8]>)> {
     let mut slot = state.slot.clone();
-    state.inode.write(&mut slot, number, &parts.layout, None);
+    state.inode.write(&mut slot, number, &fs.layout, None);
     slot[..bytes.len()].copy_from_slice(bytes);
-    let inode = Inode::parse(&slot, number, &parts.layout, None)?;
+    let inode = Inode::parse(&slot, number, &fs.layout, None)?;
     Ok((inode, slot))
 }
 

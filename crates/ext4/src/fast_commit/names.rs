@@ -15,8 +15,8 @@ use extant_space::{Error, ErrorKind, Result};
 use super::apply::{Apply, block_mapped, corrupt, with_tree};
 use super::space::Space;
 use crate::directory::{Directory, DirectoryBlocks, DirectoryBlocksMut, DirectoryContext, Shape};
-use crate::inode::InodeCell;
-use crate::namespace::LINKS_MAX;
+use crate::inode_cell::InodeCell;
+use crate::inode_cell::LINKS_MAX;
 use crate::orphan;
 use crate::sync::read;
 use crate::tree::Mapping;
@@ -76,7 +76,7 @@ impl<'a> Apply<'a> {
     }
 
     fn link(&mut self, parent: InodeNumber, cell: &Arc<InodeCell>, name: &[u8]) -> Result<()> {
-        let (parts, transaction) = (self.parts(), self.transaction());
+        let (fs, transaction) = (self.fs(), self.transaction());
         let parent = self.parent(parent)?;
         let mut directory = self.directory(&parent)?;
         match directory.lookup(name)? {
@@ -107,7 +107,7 @@ impl<'a> Apply<'a> {
             self.directory_blocks(cell)?;
             let mut own = self.directory(cell)?;
             own.init(cell.number, parent.number)?;
-            parts.add_subdirectory(transaction, &parent);
+            fs.add_subdirectory(transaction, &parent);
         } else if links >= LINKS_MAX {
             return Err(corrupt(format!(
                 "inode {} gets too many names",
@@ -122,15 +122,15 @@ impl<'a> Apply<'a> {
         cell.change(transaction, |state| state.inode.set_links(own_links));
         if links == 0 {
             self.space.reserve(orphan::CREDITS)?;
-            parts.remove_orphan(transaction, cell, 0)?;
+            fs.remove_orphan(transaction, cell, 0)?;
         }
-        parts.names_changed(transaction, &parent);
+        fs.names_changed(transaction, &parent);
         self.has_name(cell.number);
         Ok(())
     }
 
     fn unlink(&mut self, parent: InodeNumber, cell: &Arc<InodeCell>, name: &[u8]) -> Result<()> {
-        let (parts, transaction) = (self.parts(), self.transaction());
+        let (fs, transaction) = (self.fs(), self.transaction());
         let parent = self.parent(parent)?;
         let mut directory = self.directory(&parent)?;
         let found = directory.lookup(name)?;
@@ -149,7 +149,7 @@ impl<'a> Apply<'a> {
         }
         directory.remove(name)?;
         if is_directory {
-            parts.remove_subdirectory(transaction, &parent);
+            fs.remove_subdirectory(transaction, &parent);
         }
         cell.change(transaction, |state| {
             let left = if is_directory {
@@ -159,7 +159,7 @@ impl<'a> Apply<'a> {
             };
             state.inode.set_links(left);
         });
-        parts.names_changed(transaction, &parent);
+        fs.names_changed(transaction, &parent);
         self.has_name(cell.number);
         Ok(())
     }
@@ -176,10 +176,10 @@ impl<'a> Apply<'a> {
     }
 
     fn directory<'s>(&'s self, cell: &'s Arc<InodeCell>) -> Result<Directory<Blocks<'s, 'a>>> {
-        let parts = self.parts();
+        let fs = self.fs();
         let state = read(&cell.state);
-        let context = DirectoryContext::of(parts.groups.superblock(), cell.number, &state.inode)?;
-        let count = state.inode.size_bytes(&parts.layout) >> parts.layout.block_bits();
+        let context = DirectoryContext::of(fs.groups.superblock(), cell.number, &state.inode)?;
+        let count = state.inode.size_bytes(&fs.layout) >> fs.layout.block_bits();
         let count = u32::try_from(count)
             .map_err(|_| corrupt(format!("directory inode {} is too large", cell.number)))?;
         drop(state);
@@ -195,7 +195,7 @@ impl<'a> Apply<'a> {
 
     /// Refuses a directory that is made and has blocks already.
     fn directory_blocks(&self, cell: &Arc<InodeCell>) -> Result<()> {
-        let size = read(&cell.state).inode.size_bytes(&self.parts().layout);
+        let size = read(&cell.state).inode.size_bytes(&self.fs().layout);
         match size {
             0 => Ok(()),
             _ => Err(corrupt(format!(
@@ -219,7 +219,7 @@ struct Blocks<'s, 'a> {
 
 impl Blocks<'_, '_> {
     fn place(&self, index: LogicalBlock) -> Result<Option<PhysicalBlock>> {
-        match self.space.parts.find(self.cell, index)? {
+        match self.space.fs.find(self.cell, index)? {
             Mapping::Extent(extent) if extent.kind == ExtentKind::Written => {
                 let within = u64::from(index.0 - extent.logical.0);
                 Ok(Some(PhysicalBlock(extent.physical.0 + within)))
@@ -234,7 +234,7 @@ impl Blocks<'_, '_> {
             Some(last) => self.place(LogicalBlock(last))?,
             None => None,
         };
-        let layout = &self.space.parts.layout;
+        let layout = &self.space.fs.layout;
         Ok(match last {
             Some(place) => PhysicalBlock(place.0 + 1),
             None => {
@@ -251,11 +251,11 @@ impl DirectoryBlocks for Blocks<'_, '_> {
     }
 
     fn read(&self, index: LogicalBlock, judge: &dyn Fn(&[u8]) -> Result<()>) -> Result<Arc<[u8]>> {
-        let parts = self.space.parts;
+        let fs = self.space.fs;
         match self.place(index)? {
-            Some(place) => parts.cache.read(place, judge),
+            Some(place) => fs.cache.read(place, judge),
             None => {
-                let zeros: Arc<[u8]> = vec![0; parts.layout.block_bytes() as usize].into();
+                let zeros: Arc<[u8]> = vec![0; fs.layout.block_bytes() as usize].into();
                 judge(&zeros)?;
                 Ok(zeros)
             }
@@ -268,13 +268,13 @@ impl DirectoryBlocksMut for Blocks<'_, '_> {
         let place = self.place(index)?.ok_or_else(|| {
             Error::new(ErrorKind::Corrupt).detail(format!("directory: block {index} is a hole"))
         })?;
-        let (cache, transaction) = (&self.space.parts.cache, self.space.transaction);
+        let (cache, transaction) = (&self.space.fs.cache, self.space.transaction);
         cache.change(transaction, place, &|_| Ok(()), |bytes| change(bytes))
     }
 
     fn append(&mut self) -> Result<LogicalBlock> {
         let Space {
-            parts, transaction, ..
+            fs, transaction, ..
         } = *self.space;
         let has_extents = {
             let state = read(&self.cell.state);
@@ -298,11 +298,11 @@ impl DirectoryBlocksMut for Blocks<'_, '_> {
             // The space has counted it already.
             |(), store| store.count(1),
         )?;
-        parts.cache.create(transaction, physical, |_| ());
+        fs.cache.create(transaction, physical, |_| ());
         self.count += 1;
-        let size = u64::from(self.count) << parts.layout.block_bits();
+        let size = u64::from(self.count) << fs.layout.block_bits();
         self.cell.change(transaction, |state| {
-            state.inode.set_size_bytes(size, &parts.layout);
+            state.inode.set_size_bytes(size, &fs.layout);
         });
         Ok(logical)
     }

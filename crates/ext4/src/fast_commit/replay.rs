@@ -10,7 +10,7 @@ use extant_space::{Error, ErrorKind, Result};
 use super::Commits;
 use super::apply::Apply;
 use super::space::Space;
-use crate::filesystem::Parts;
+use crate::state::FsState;
 use crate::transaction::Transaction;
 
 /// Credits count every inode and bitmap, many of which share a block or repeat: so there are more
@@ -25,8 +25,8 @@ const CREDITS_PER_BLOCK: u32 = 32;
 /// `Corrupt` naming the record; `Unsupported` for unknown records, and for more than one
 /// transaction can hold; errors of the device. The fast commits stay valid then, if their
 /// transaction has not committed.
-pub(crate) fn replay(parts: &Arc<Parts>, journal: Arc<Journal>, commits: &Commits) -> Result<()> {
-    parts.find_orphans()?;
+pub(crate) fn replay(fs: &Arc<FsState>, journal: Arc<Journal>, commits: &Commits) -> Result<()> {
+    fs.find_orphans()?;
     let most = journal.transaction_blocks_max();
     let options = TransactionOptions {
         // Nothing is committed unasked.
@@ -34,14 +34,13 @@ pub(crate) fn replay(parts: &Arc<Parts>, journal: Arc<Journal>, commits: &Commit
         slots: Some(1),
         credits: Some(most.saturating_mul(CREDITS_PER_BLOCK)),
     };
-    let transactions =
-        Transactions::new(Arc::clone(&journal), Replaying(Arc::clone(parts)), options)?;
+    let transactions = Transactions::new(Arc::clone(&journal), Replaying(Arc::clone(fs)), options)?;
     let id = transactions.running();
     {
         let handle = transactions.start(1)?;
-        let transaction = Transaction::new(&parts.running, handle);
+        let transaction = Transaction::new(&fs.running, handle);
         // After an error the transactions are dropped, which commits nothing.
-        carry_out(parts, &transaction, &journal, commits)?;
+        carry_out(fs, &transaction, &journal, commits)?;
     }
     transactions
         .commit(id)
@@ -53,18 +52,18 @@ pub(crate) fn replay(parts: &Arc<Parts>, journal: Arc<Journal>, commits: &Commit
 }
 
 fn carry_out(
-    parts: &Parts,
+    fs: &FsState,
     transaction: &Transaction<'_>,
     journal: &Journal,
     commits: &Commits,
 ) -> Result<()> {
-    let mut apply = Apply::new(Space::new(parts, transaction, commits));
+    let mut apply = Apply::new(Space::new(fs, transaction, commits));
     let blocks = journal.read_fast_commits().take(commits.blocks());
     for (index, block) in blocks.enumerate() {
         let block = block?;
-        for (number, record) in records(&block, &parts.layout).enumerate() {
+        for (number, record) in records(&block, &fs.layout).enumerate() {
             let done = record.and_then(|record| {
-                if let Some(change) = record.change(&parts.layout)? {
+                if let Some(change) = record.change(&fs.layout)? {
                     apply.change(&change)?;
                 }
                 Ok(record.tag())
@@ -102,9 +101,9 @@ pub(super) fn too_large() -> Error {
     advised(ErrorKind::Unsupported, detail.into())
 }
 
-/// The parts as the journal's client, which keep quiet about a replay that fails: nothing has
+/// The state as the journal's client, which keep quiet about a replay that fails: nothing has
 /// changed.
-struct Replaying(Arc<Parts>);
+struct Replaying(Arc<FsState>);
 
 impl Client for Replaying {
     fn freeze(&self, transaction: TransactionId, frozen: &mut Frozen) {

@@ -19,17 +19,17 @@ use extant_space::{Error, ErrorKind, Result};
 use super::Commits;
 use super::replay::too_large;
 use crate::cache::Block;
-use crate::filesystem::Parts;
 use crate::groups::group_credits;
-use crate::inode::InodeState;
+use crate::inode_cell::InodeState;
+use crate::state::FsState;
 use crate::transaction::Transaction;
-use crate::tree::{Judge, Nodes, NodesMut};
+use crate::tree::{Nodes, NodesMut, Validator};
 
 /// Blocks that one block's bitmap has at most.
 const RANGE_MAX: u64 = 1 << 19;
 
 pub(super) struct Space<'a> {
-    pub(super) parts: &'a Parts,
+    pub(super) fs: &'a FsState,
     pub(super) transaction: &'a Transaction<'a>,
     commits: &'a Commits,
     /// First block, end, and what became of it.
@@ -40,12 +40,12 @@ pub(super) struct Space<'a> {
 
 impl<'a> Space<'a> {
     pub(super) fn new(
-        parts: &'a Parts,
+        fs: &'a FsState,
         transaction: &'a Transaction<'a>,
         commits: &'a Commits,
     ) -> Self {
         Self {
-            parts,
+            fs,
             transaction,
             commits,
             balance: RefCell::default(),
@@ -80,7 +80,7 @@ impl<'a> Space<'a> {
     /// A block for metadata of a file, near `goal`, which gains it.
     pub(super) fn take(&self, goal: PhysicalBlock) -> Result<PhysicalBlock> {
         let mut own = self.own.borrow_mut();
-        let block = self.parts.groups.find_free(goal, |block| {
+        let block = self.fs.groups.find_free(goal, |block| {
             own.contains(&block) || self.commits.give(block.0)
         })?;
         own.insert(block);
@@ -91,7 +91,7 @@ impl<'a> Space<'a> {
     /// Whether blocks were given to a file that another one still has.
     pub(super) fn has_conflict(&self) -> Result<bool> {
         for (range, change) in self.changes() {
-            if change > 1 || change == 1 && !self.parts.groups.are_free(range)? {
+            if change > 1 || change == 1 && !self.fs.groups.are_free(range)? {
                 return Ok(true);
             }
         }
@@ -104,12 +104,12 @@ impl<'a> Space<'a> {
     /// `Corrupt` when a block would belong to two files, or was taken from one that did not have
     /// it.
     pub(super) fn settle(&self) -> Result<()> {
-        let groups = &self.parts.groups;
+        let groups = &self.fs.groups;
         for (range, change) in self.changes() {
             let count = u32::try_from(range.end - range.start).expect("cut to less");
             // At most the end of one group and the start of another, or one whole small one and
             // parts of two.
-            let most = 2 + count / self.parts.layout.blocks_per_group();
+            let most = 2 + count / self.fs.layout.blocks_per_group();
             self.reserve(group_credits(most))?;
             match change {
                 1 => groups.use_blocks(self.transaction, range)?,
@@ -177,7 +177,7 @@ impl<'s, 'a> Store<'s, 'a> {
 
     /// Adds what was gained to the inode's count.
     pub(super) fn settle(self, state: &mut InodeState) -> Result<()> {
-        let layout = &self.space.parts.layout;
+        let layout = &self.space.fs.layout;
         let sectors = self.gained << (layout.block_bits() - 9);
         let after = state.inode.sectors(layout).saturating_add_signed(sectors);
         state.inode.set_sectors(after, layout)
@@ -185,14 +185,14 @@ impl<'s, 'a> Store<'s, 'a> {
 }
 
 impl Nodes for Store<'_, '_> {
-    fn read(&self, block: PhysicalBlock, judge: Judge<'_>) -> Result<Arc<[u8]>> {
-        self.space.parts.cache.read(block, judge)
+    fn read(&self, block: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>> {
+        self.space.fs.cache.read(block, judge)
     }
 }
 
 impl NodesMut for Store<'_, '_> {
-    fn hold(&mut self, number: PhysicalBlock, judge: Judge<'_>) -> Result<Arc<[u8]>> {
-        let cache = &self.space.parts.cache;
+    fn hold(&mut self, number: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>> {
+        let cache = &self.space.fs.cache;
         let bytes = cache.read(number, judge)?;
         if !self.held.iter().any(|(held, _)| *held == number) {
             self.held.push((number, cache.hold(number)));
@@ -204,7 +204,7 @@ impl NodesMut for Store<'_, '_> {
         let held = self.held.iter().find(|(held, _)| *held == number);
         let (_, block) = held.expect("a block that is held");
         self.space
-            .parts
+            .fs
             .cache
             .change_held(self.space.transaction, block, |bytes| change(bytes));
     }
@@ -213,7 +213,7 @@ impl NodesMut for Store<'_, '_> {
         // Only extent trees are changed here, whose blocks may be anywhere.
         let number = self.space.take(goal)?;
         self.gained += 1;
-        let cache = &self.space.parts.cache;
+        let cache = &self.space.fs.cache;
         cache.create(self.space.transaction, number, |_| ());
         self.held.push((number, cache.hold(number)));
         Ok(number)
@@ -222,7 +222,7 @@ impl NodesMut for Store<'_, '_> {
     fn remove(&mut self, number: PhysicalBlock) {
         // Not revoked: the log has no older copies, as all of it is at home.
         self.held.retain(|(held, _)| *held != number);
-        self.space.parts.cache.forget(number);
+        self.space.fs.cache.forget(number);
         self.space.own.borrow_mut().remove(&number);
         self.lose(number, 1);
     }

@@ -28,22 +28,22 @@ use extant_ondisk::ext4::inode::{FileType, InodeFlags};
 use extant_ondisk::ext4::superblock::JournalPlace;
 use extant_ondisk::ext4::{InodeNumber, LogicalBlock, PhysicalBlock};
 
-use super::notes::Noted;
-use crate::filesystem::Parts;
-use crate::inode::InodeCell;
+use crate::commit_notes::Noted;
+use crate::inode_cell::InodeCell;
 use crate::mapping;
+use crate::state::FsState;
 use crate::sync::{read, write};
 use crate::tree::Mapping;
 
 /// Bytes of a record besides an inode's own.
 const RECORD_BYTES: usize = 16;
 
-impl Parts {
+impl FsState {
     /// The changes since the last commit, as blocks for the journal. `None` if the transaction is
     /// ineligible, or the records do not fit. No transaction is open.
     pub(crate) fn fast_commit(&self, space: &FastCommitSpace) -> Option<Vec<u8>> {
         let notes = &self.running.notes;
-        if notes.is_forbidden() {
+        if notes.is_ineligible() {
             return None;
         }
         let noted = notes.take();
@@ -58,7 +58,7 @@ impl Parts {
             _ => Position::Later,
         };
         let mut commit = Commit {
-            parts: self,
+            fs: self,
             space,
             writer: CommitWriter::new(space.block_bytes, space.sequence, position),
             is_empty: true,
@@ -111,7 +111,7 @@ impl Parts {
 }
 
 struct Commit<'a> {
-    parts: &'a Parts,
+    fs: &'a FsState,
     space: &'a FastCommitSpace,
     writer: CommitWriter,
     is_empty: bool,
@@ -127,7 +127,7 @@ impl Commit<'_> {
     }
 
     fn fields(&mut self, cell: &InodeCell) -> Option<()> {
-        let parts = self.parts;
+        let fs = self.fs;
         let slot = {
             let state = read(&cell.state);
             if !state.inode.flags().contains(InodeFlags::EXTENTS) {
@@ -136,7 +136,7 @@ impl Commit<'_> {
             let mut slot = state.slot.clone();
             state
                 .inode
-                .write(&mut slot, cell.number, &parts.layout, parts.seed);
+                .write(&mut slot, cell.number, &fs.layout, fs.seed);
             slot
         };
         if self.is_beside_journal(cell) {
@@ -152,12 +152,12 @@ impl Commit<'_> {
     }
 
     fn is_beside_journal(&self, cell: &InodeCell) -> bool {
-        let layout = &self.parts.layout;
+        let layout = &self.fs.layout;
         let place = |number| {
             let place = layout.locate_inode(number).ok()?;
             Some((place.group, place.table_block))
         };
-        match self.parts.groups.superblock().journal() {
+        match self.fs.groups.superblock().journal() {
             Some(JournalPlace::Inode(journal)) => place(journal) == place(cell.number),
             _ => false,
         }
@@ -167,9 +167,9 @@ impl Commit<'_> {
         let ranges = {
             let mut state = write(&cell.state);
             let ranges = state.touched.take();
-            let root = ExtentNode::parse_root(state.inode.block_area(), &self.parts.layout);
+            let root = ExtentNode::parse_root(state.inode.block_area(), &self.fs.layout);
             if !ranges.is_empty() && root.is_ok_and(|root| root.depth() > 0) {
-                self.parts.running.notes.nodes();
+                self.fs.running.notes.nodes();
             }
             ranges
         };
@@ -180,7 +180,7 @@ impl Commit<'_> {
     }
 
     fn range(&mut self, cell: &InodeCell, range: Range<u64>) -> Option<()> {
-        let parts = self.parts;
+        let fs = self.fs;
         let state = read(&cell.state);
         if !state.inode.flags().contains(InodeFlags::EXTENTS) {
             return None;
@@ -188,8 +188,8 @@ impl Commit<'_> {
         let inode = cell.number;
         let walked = mapping::walk(
             &state.inode,
-            &parts.cache,
-            parts.tree_format(&state),
+            &fs.cache,
+            fs.tree_format(&state),
             range,
             |part| {
                 let said = match part {

@@ -27,18 +27,19 @@ use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, Result};
 
 use super::check_extents;
 use super::write::{Spot, Stamp};
-use crate::filesystem::{Core, Parts};
-use crate::inode::InodeCell;
+use crate::engine::Engine;
+use crate::inode_cell::InodeCell;
 use crate::io;
 use crate::options::DeviceZeroes;
+use crate::state::FsState;
 use crate::sync::{read, write};
-use crate::transaction::Transaction;
+use crate::transaction::{INODE_CREDITS, Transaction};
 use crate::tree::{Direction, Mapping};
 
 /// Zeros that are written at a time at the edges of a range.
 const PIECES_MAX: u32 = 64;
 
-impl Core {
+impl Engine {
     /// One operation of `fallocate(2)`.
     pub(crate) fn fallocate(
         &self,
@@ -51,7 +52,7 @@ impl Core {
             return Err(Error::new(ErrorKind::InvalidArgument).detail("an empty range"));
         }
         let _alone = write(&cell.operation);
-        let parts = &*self.parts;
+        let fs = &*self.fs;
         let (size, first) = {
             let state = read(&cell.state);
             match mode {
@@ -62,17 +63,17 @@ impl Core {
             }
             state.check_data_mutable()?;
             // In the kernel's order: what no file can have, and then what this one cannot do.
-            parts.check_size_of(MappingKind::Extents, range.end())?;
+            fs.check_size_of(MappingKind::Extents, range.end())?;
             if mode != FallocateMode::PunchHole {
                 check_extents(&state)?;
             }
             let first = match mode {
                 FallocateMode::Allocate | FallocateMode::AllocateKeepSize => {
-                    Some(parts.spot_in(&state, parts.block_of(range.start()))?)
+                    Some(fs.spot_in(&state, fs.block_of(range.start()))?)
                 }
                 _ => None,
             };
-            (state.inode.size_bytes(&parts.layout), first)
+            (state.inode.size_bytes(&fs.layout), first)
         };
         let grown = Stamp {
             size_at_least: range.end(),
@@ -80,7 +81,7 @@ impl Core {
         let kept = Stamp { size_at_least: 0 };
         let grow = |stamp: Stamp| {
             if stamp.size_at_least > size {
-                parts.zero_after_end(cell, size)
+                fs.zero_after_end(cell, size)
             } else {
                 Ok(())
             }
@@ -117,13 +118,13 @@ impl Core {
         stamp: Stamp,
         mut first: Option<Spot>,
     ) -> Result<()> {
-        let parts = &*self.parts;
-        let blocks = u64::from(parts.block_of(range.start()).0)..parts.block_after(range.end());
+        let fs = &*self.fs;
+        let blocks = u64::from(fs.block_of(range.start()).0)..fs.block_after(range.end());
         let mut at = blocks.start;
         while at < blocks.end {
             let spot = match first.take() {
                 Some(spot) => spot,
-                None => parts.spot(cell, LogicalBlock(at as u32))?,
+                None => fs.spot(cell, LogicalBlock(at as u32))?,
             };
             at = self.allocate_some(cell, at..blocks.end, stamp, spot)?;
         }
@@ -138,8 +139,8 @@ impl Core {
         stamp: Stamp,
         mut spot: Spot,
     ) -> Result<u64> {
-        let parts = &*self.parts;
-        let transaction = self.begin_recorded(parts.tree_credits_at(spot.depth))?;
+        let fs = &*self.fs;
+        let transaction = self.begin_recorded(fs.tree_credits_at(spot.depth))?;
         let mut at = blocks.start;
         let mut is_stamped = false;
         for _ in 0..PIECES_MAX {
@@ -150,31 +151,31 @@ impl Core {
                 }
                 Mapping::Hole(ref hole) => {
                     let wanted = hole.end.min(blocks.end) - at;
-                    let allocation = parts.take(cell, &spot, wanted, Some(&transaction))?;
-                    at = parts.fill_hole(&transaction, cell, at, allocation, stamp)?;
+                    let allocation = fs.take(cell, &spot, wanted, Some(&transaction))?;
+                    at = fs.fill_hole(&transaction, cell, at, allocation, stamp)?;
                     is_stamped = true;
                 }
             }
             if at >= blocks.end {
                 break;
             }
-            spot = parts.spot(cell, LogicalBlock(at as u32))?;
-            if transaction.reserve(parts.tree_credits_at(spot.depth)) == Extension::Refused {
+            spot = fs.spot(cell, LogicalBlock(at as u32))?;
+            if transaction.reserve(fs.tree_credits_at(spot.depth)) == Extension::Refused {
                 break;
             }
         }
         if at >= blocks.end && !is_stamped {
             cell.change(&transaction, |state| {
-                parts.stamp_state(state, &transaction, stamp)
+                fs.stamp_state(state, &transaction, stamp)
             });
         }
         Ok(at)
     }
 
     fn punch(&self, cell: &Arc<InodeCell>, range: ByteRange) -> Result<()> {
-        let parts = &*self.parts;
-        parts.zero_edges(cell, range)?;
-        let inner = parts.whole_blocks(range);
+        let fs = &*self.fs;
+        fs.zero_edges(cell, range)?;
+        let inner = fs.whole_blocks(range);
         if !inner.is_empty() {
             self.remove_blocks(cell, inner)?;
         }
@@ -182,9 +183,9 @@ impl Core {
     }
 
     fn zero(&self, cell: &Arc<InodeCell>, range: ByteRange, stamp: Stamp) -> Result<()> {
-        let parts = &*self.parts;
-        parts.zero_edges(cell, range)?;
-        let inner = parts.whole_blocks(range);
+        let fs = &*self.fs;
+        fs.zero_edges(cell, range)?;
+        let inner = fs.whole_blocks(range);
         if !inner.is_empty() {
             self.convert(
                 cell,
@@ -197,15 +198,15 @@ impl Core {
     }
 
     fn write_zeroes(&self, cell: &Arc<InodeCell>, range: ByteRange, stamp: Stamp) -> Result<()> {
-        let parts = &*self.parts;
-        let bits = parts.layout.block_bits();
+        let fs = &*self.fs;
+        let bits = fs.layout.block_bits();
         self.allocate(cell, range, Stamp { size_at_least: 0 }, None)?;
-        parts.zero_edges(cell, range)?;
-        let mut at = u64::from(parts.block_of(range.start()).0);
-        let end = parts.block_after(range.end());
-        let inner = parts.whole_blocks(range);
+        fs.zero_edges(cell, range)?;
+        let mut at = u64::from(fs.block_of(range.start()).0);
+        let end = fs.block_after(range.end());
+        let inner = fs.whole_blocks(range);
         while at < end {
-            let Mapping::Extent(extent) = parts.find(cell, LogicalBlock(at as u32))? else {
+            let Mapping::Extent(extent) = fs.find(cell, LogicalBlock(at as u32))? else {
                 return Err(Error::new(ErrorKind::Corrupt).detail("a block was not allocated"));
             };
             let to = extent.logical_end().min(end);
@@ -221,14 +222,14 @@ impl Core {
                 let first = extent.physical.0 + within;
                 let place = first..first + (part.end - part.start);
                 let bytes = ByteRange::new(place.start << bits, place.end << bits);
-                let zeroing = match parts.options.zeroes {
+                let zeroing = match fs.options.zeroes {
                     DeviceZeroes::Allocated => Zeroing::ALLOCATED,
                     DeviceZeroes::MayUnmap => {
-                        parts.forget_place(&place);
+                        fs.forget_place(&place);
                         Zeroing::ANY
                     }
                 };
-                parts.device.write_zeroes(bytes, zeroing)?;
+                fs.device.write_zeroes(bytes, zeroing)?;
             }
             if extent.kind == ExtentKind::Unwritten {
                 let reached = Stamp {
@@ -242,8 +243,8 @@ impl Core {
     }
 
     fn collapse(&self, cell: &Arc<InodeCell>, range: ByteRange, size: u64) -> Result<()> {
-        let parts = &*self.parts;
-        let blocks = parts.aligned_blocks(range)?;
+        let fs = &*self.fs;
+        let blocks = fs.aligned_blocks(range)?;
         if range.end() >= size {
             return Err(Error::new(ErrorKind::InvalidArgument)
                 .detail("the range to collapse reaches the end of the file")
@@ -258,26 +259,24 @@ impl Core {
             Direction::Left,
             kept,
         )?;
-        let transaction = self.begin(super::write::INODE_CREDITS)?;
+        let transaction = self.begin(INODE_CREDITS)?;
         cell.change(&transaction, |state| {
-            state
-                .inode
-                .set_size_bytes(size - range.len(), &parts.layout);
-            parts.stamp_state(state, &transaction, Stamp { size_at_least: 0 });
+            state.inode.set_size_bytes(size - range.len(), &fs.layout);
+            fs.stamp_state(state, &transaction, Stamp { size_at_least: 0 });
         });
         Ok(())
     }
 
     fn insert_hole(&self, cell: &Arc<InodeCell>, range: ByteRange, size: u64) -> Result<()> {
-        let parts = &*self.parts;
-        let blocks = parts.aligned_blocks(range)?;
+        let fs = &*self.fs;
+        let blocks = fs.aligned_blocks(range)?;
         if range.start() >= size {
             return Err(Error::new(ErrorKind::InvalidArgument)
                 .detail("the range to insert begins at or past the end of the file")
                 .advice("make the file longer instead"));
         }
         let grown = size + range.len();
-        parts.check_size(&read(&cell.state), grown)?;
+        fs.check_size(&read(&cell.state), grown)?;
         // The size first: what moves must never be past the end.
         let grown = Stamp {
             size_at_least: grown,
@@ -301,7 +300,7 @@ impl Core {
         direction: Direction,
         stamp: Stamp,
     ) -> Result<()> {
-        let parts = &*self.parts;
+        let fs = &*self.fs;
         let mut rest = None;
         let mut begun = false;
         while !begun || rest.is_some() {
@@ -310,7 +309,7 @@ impl Core {
             let mut state = write(&cell.state);
             state.join(cell, &transaction);
             let is_first = !begun;
-            let moved = parts.with_tree(&transaction, cell, &mut state, |tree| {
+            let moved = fs.with_tree(&transaction, cell, &mut state, |tree| {
                 if is_first {
                     rest = tree.shift(from, by, direction)?;
                     begun = true;
@@ -328,7 +327,7 @@ impl Core {
                 return moved;
             }
             if is_first {
-                parts.stamp_state(&mut state, &transaction, stamp);
+                fs.stamp_state(&mut state, &transaction, stamp);
             }
             state.data_changed_in = Some(transaction.epoch());
             moved?;
@@ -337,15 +336,15 @@ impl Core {
     }
 
     fn stamp_only(&self, cell: &Arc<InodeCell>, stamp: Stamp) -> Result<()> {
-        let transaction = self.begin_recorded(super::write::INODE_CREDITS)?;
+        let transaction = self.begin_recorded(INODE_CREDITS)?;
         cell.change(&transaction, |state| {
-            self.parts.stamp_state(state, &transaction, stamp);
+            self.fs.stamp_state(state, &transaction, stamp);
         });
         Ok(())
     }
 }
 
-impl Parts {
+impl FsState {
     /// Adds unwritten blocks to the file from block `at` on: as many as one extent can have, or
     /// more extents if the transaction has room. Contiguous blocks are assigned on the device in
     /// one request. Returns the end.

@@ -1,9 +1,9 @@
 //! The fast path for most new blocks: after all others of the file, where the last extent becomes
 //! longer.
 //!
-//! Model: [`End`] is the last entry of a root that is a leaf, cached from the inode. It is a hint
-//! beside the tree: any other change of the tree drops it ([`InodeState::tree_area`]), and it is
-//! rebuilt when an extent is inserted at the end.
+//! Model: [`LastExtent`] is the last entry of a root that is a leaf, cached from the inode. It is a
+//! hint beside the tree: any other change of the tree drops it ([`InodeState::tree_area`]), and it
+//! is rebuilt when an extent is inserted at the end.
 
 use extant_mballoc::{Block as AllocatorBlock, Goal};
 use extant_ondisk::ext4::extent::{ExtentNode, ExtentNodeMut, LOGICAL_END, LeafEntry};
@@ -11,15 +11,8 @@ use extant_ondisk::ext4::inode::InodeFlags;
 use extant_ondisk::ext4::{Layout, LogicalBlock};
 
 use super::write::Spot;
-use crate::inode::InodeState;
+use crate::inode_cell::{InodeState, LastExtent};
 use crate::tree::Mapping;
-
-/// The last extent of a file, in the root of its tree.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct End {
-    index: usize,
-    extent: LeafEntry,
-}
 
 impl InodeState {
     /// [`Spot`] after the last extent.
@@ -37,7 +30,7 @@ impl InodeState {
 
     /// Extends the last extent by a contiguous one, if possible; returns whether it did.
     pub(super) fn extend_last(&mut self, extent: &LeafEntry) -> bool {
-        let Some(End {
+        let Some(LastExtent {
             index,
             extent: mut last,
         }) = self.end
@@ -53,7 +46,7 @@ impl InodeState {
         }
         last.blocks += extent.blocks;
         ExtentNodeMut::new(self.inode.block_area_mut()).set_leaf(index, &last);
-        self.end = Some(End {
+        self.end = Some(LastExtent {
             index,
             extent: last,
         });
@@ -70,7 +63,7 @@ impl InodeState {
             && root.depth() == 0
             && let Some(index) = root.len().checked_sub(1)
         {
-            self.end = Some(End {
+            self.end = Some(LastExtent {
                 index,
                 extent: root.leaf(index),
             });

@@ -6,18 +6,18 @@ use extant_ondisk::ext4::extent::LOGICAL_END;
 use extant_ondisk::ext4::inode::FileType;
 use extant_space::Result;
 
-use super::write::INODE_CREDITS;
-use crate::filesystem::Core;
+use crate::engine::Engine;
 use crate::groups;
-use crate::inode::InodeCell;
+use crate::inode_cell::InodeCell;
 use crate::orphan;
 use crate::sync::{read, write};
+use crate::transaction::INODE_CREDITS;
 use crate::{time, xattr};
 
-impl Core {
+impl Engine {
     /// Frees an orphan without a name: its blocks, its attributes, its number.
     pub(crate) fn delete(&self, cell: &Arc<InodeCell>) -> Result<()> {
-        let parts = &*self.parts;
+        let fs = &*self.fs;
         let _alone = write(&cell.operation);
         let (has_blocks, file_type) = {
             let state = read(&cell.state);
@@ -33,17 +33,15 @@ impl Core {
         {
             let mut state = write(&cell.state);
             state.join(cell, &transaction);
-            parts.release_xattr_block(&transaction, cell, &mut state)?;
+            fs.release_xattr_block(&transaction, cell, &mut state)?;
         }
-        parts.remove_orphan(&transaction, cell, time::now().seconds as u32)?;
+        fs.remove_orphan(&transaction, cell, time::now().seconds as u32)?;
         cell.change(&transaction, |state| {
             if file_type != Some(FileType::SymbolicLink) || has_blocks {
-                state.inode.set_size_bytes(0, &parts.layout);
+                state.inode.set_size_bytes(0, &fs.layout);
             }
         });
-        parts
-            .groups
-            .free_inode(&transaction, cell.number, file_type)?;
+        fs.groups.free_inode(&transaction, cell.number, file_type)?;
         Ok(())
     }
 }

@@ -5,13 +5,13 @@ use std::ops::ControlFlow;
 use extant_ondisk::ext4::extent::{ExtentKind, LOGICAL_END};
 use extant_space::{ByteRange, Extent, ExtentFlags, ExtentState, Result};
 
-use crate::filesystem::Parts;
-use crate::inode::InodeCell;
+use crate::inode_cell::InodeCell;
 use crate::mapping;
+use crate::state::FsState;
 use crate::sync::read;
 use crate::tree::Mapping;
 
-impl Parts {
+impl FsState {
     /// Visits the extents of `range` in order, holes included, until `visit` breaks; holes past the
     /// end of the file are left out.
     pub(crate) fn for_each_extent(

@@ -8,8 +8,8 @@ use extant_ondisk::ext4::extent::ExtentKind;
 use extant_space::Result;
 use smallvec::SmallVec;
 
-use crate::filesystem::Core;
-use crate::inode::InodeCell;
+use crate::engine::Engine;
+use crate::inode_cell::InodeCell;
 use crate::mapping;
 use crate::sync::read;
 use crate::tree::Mapping;
@@ -25,7 +25,7 @@ pub(super) enum Done {
     No,
 }
 
-impl Core {
+impl Engine {
     /// Writes `from` at `offset` if all of it is written already, in whole blocks of the device:
     /// only such writes can run concurrently.
     pub(super) fn overwrite(
@@ -34,8 +34,8 @@ impl Core {
         from: &[u8],
         offset: u64,
     ) -> Result<Done> {
-        let parts = &*self.parts;
-        let unit = u64::from(parts.device.geometry().logical_block);
+        let fs = &*self.fs;
+        let unit = u64::from(fs.device.geometry().logical_block);
         let end = match offset.checked_add(from.len() as u64) {
             Some(end) if offset.is_multiple_of(unit) && end.is_multiple_of(unit) => end,
             _ => return Ok(Done::No),
@@ -44,19 +44,15 @@ impl Core {
         let mut pieces: SmallVec<[(u64, usize); 4]> = SmallVec::new();
         {
             let state = read(&cell.state);
-            state.check_writable(offset, &parts.layout)?;
-            if end > state.inode.size_bytes(&parts.layout) {
+            state.check_writable(offset, &fs.layout)?;
+            if end > state.inode.size_bytes(&fs.layout) {
                 return Ok(Done::No);
             }
-            let bits = parts.layout.block_bits();
-            let blocks = offset >> bits..parts.block_after(end);
-            let format = parts.tree_format(&state);
-            let found = mapping::walk(
-                &state.inode,
-                &parts.cache,
-                format,
-                blocks,
-                |part| match part {
+            let bits = fs.layout.block_bits();
+            let blocks = offset >> bits..fs.block_after(end);
+            let format = fs.tree_format(&state);
+            let found =
+                mapping::walk(&state.inode, &fs.cache, format, blocks, |part| match part {
                     Mapping::Extent(extent)
                         if extent.kind == ExtentKind::Written && pieces.len() < PIECES_MAX =>
                     {
@@ -68,8 +64,7 @@ impl Core {
                         ControlFlow::Continue(())
                     }
                     _ => ControlFlow::Break(()),
-                },
-            )?;
+                })?;
             if found.is_break() {
                 return Ok(Done::No);
             }
@@ -81,7 +76,7 @@ impl Core {
             requests.push(Request::write(place, piece, Persistence::Cached));
             rest = after;
         }
-        parts.device.submit(&mut requests);
+        fs.device.submit(&mut requests);
         requests.into_iter().try_for_each(Request::into_result)?;
         self.stamp(cell, end)?;
         Ok(Done::Yes)

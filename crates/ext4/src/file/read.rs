@@ -6,17 +6,17 @@ use extant_blockdev::{Device, Request};
 use extant_ondisk::ext4::extent::ExtentKind;
 use extant_space::Result;
 
-use crate::filesystem::Parts;
-use crate::inode::InodeCell;
+use crate::inode_cell::InodeCell;
 use crate::io;
 use crate::mapping;
+use crate::state::FsState;
 use crate::sync::read;
 use crate::tree::Mapping;
 
 /// Pieces of a file that are read together.
 const BATCH: usize = 32;
 
-impl Parts {
+impl FsState {
     /// Reads at `offset` until `into` is full or the file ends; returns the bytes read.
     pub(crate) fn read_file(
         &self,

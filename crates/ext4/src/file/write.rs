@@ -19,19 +19,18 @@ use super::check_extents;
 use super::overwrite::Done;
 use crate::block_map;
 use crate::cache::Changing;
-use crate::filesystem::{Core, Parts, allocator_id};
+use crate::engine::Engine;
 use crate::groups::group_credits;
-use crate::inode::{InodeCell, InodeState};
+use crate::inode_cell::{InodeCell, InodeState};
 use crate::io;
 use crate::mapping::{self, MapMut};
+use crate::state::{FsState, allocator_id};
 use crate::store::Store;
 use crate::sync::{read, write};
 use crate::time;
-use crate::transaction::Transaction;
+use crate::transaction::{INODE_CREDITS, Transaction};
 use crate::tree::{Mapping, TreeMut, step_cost};
 
-/// Blocks of metadata for an inode alone.
-pub(crate) const INODE_CREDITS: u32 = 1;
 /// Blocks of a chunk in which out-of-order writes are gathered.
 const PIECE: u64 = 512;
 
@@ -67,7 +66,7 @@ pub(crate) struct Room {
     behind: u32,
 }
 
-impl Core {
+impl Engine {
     /// Writes all of `from` at `offset`, growing the file as needed.
     pub(crate) fn write_file(&self, cell: &Arc<InodeCell>, from: &[u8], offset: u64) -> Result<()> {
         if from.is_empty() {
@@ -89,12 +88,12 @@ impl Core {
             .ok_or_else(|| Error::new(ErrorKind::TooLarge))?;
         let size = {
             let state = read(&cell.state);
-            state.check_writable(offset, &self.parts.layout)?;
-            self.parts.check_size(&state, end)?;
-            state.inode.size_bytes(&self.parts.layout)
+            state.check_writable(offset, &self.fs.layout)?;
+            self.fs.check_size(&state, end)?;
+            state.inode.size_bytes(&self.fs.layout)
         };
         if offset > size {
-            self.parts.zero_after_end(cell, size)?;
+            self.fs.zero_after_end(cell, size)?;
         }
         let mut at = offset;
         while at < end {
@@ -106,9 +105,9 @@ impl Core {
 
     /// Writes the part in one extent or hole; returns the bytes written.
     fn write_piece(&self, cell: &Arc<InodeCell>, from: &[u8], at: u64) -> Result<u64> {
-        let parts = &*self.parts;
-        let bits = parts.layout.block_bits();
-        let spot = parts.spot(cell, parts.block_of(at))?;
+        let fs = &*self.fs;
+        let bits = fs.layout.block_bits();
+        let spot = fs.spot(cell, fs.block_of(at))?;
         let range = spot.mapping.logical();
         let length = (from.len() as u64).min((range.end << bits) - at);
         let from = &from[..length as usize];
@@ -116,27 +115,27 @@ impl Core {
         match spot.mapping {
             Mapping::Extent(extent) if extent.kind == ExtentKind::Written => {
                 let within = at - (u64::from(extent.logical.0) << bits);
-                io::write(&*parts.device, (extent.physical.0 << bits) + within, from)?;
+                io::write(&*fs.device, (extent.physical.0 << bits) + within, from)?;
                 self.stamp(cell, end)?;
                 Ok(length)
             }
             Mapping::Extent(extent) => {
-                let blocks = at >> bits..parts.block_after(end);
+                let blocks = at >> bits..fs.block_after(end);
                 let skipped = blocks.start - u64::from(extent.logical.0);
-                parts.write_blocks(PhysicalBlock(extent.physical.0 + skipped), from, at)?;
+                fs.write_blocks(PhysicalBlock(extent.physical.0 + skipped), from, at)?;
                 self.make_written(cell, blocks, Stamp { size_at_least: end })?;
                 Ok(length)
             }
             Mapping::Hole(ref hole) => {
                 let first = at >> bits;
-                let wanted = parts.block_after(end) - first;
+                let wanted = fs.block_after(end) - first;
                 let most = u64::from(ExtentKind::Written.blocks_max());
                 let wanted = wanted.min(hole.end - first).min(most);
-                let allocation = parts.take(cell, &spot, wanted, None)?;
+                let allocation = fs.take(cell, &spot, wanted, None)?;
                 let blocks = allocation.range().count() as u16;
                 let length = length.min(((first + u64::from(blocks)) << bits) - at);
                 let physical = PhysicalBlock(allocation.range().start().0);
-                parts.write_blocks(physical, &from[..length as usize], at)?;
+                fs.write_blocks(physical, &from[..length as usize], at)?;
                 let extent = LeafEntry {
                     logical: LogicalBlock(first as u32),
                     physical,
@@ -161,7 +160,7 @@ impl Core {
         stamp: Stamp,
     ) -> Result<()> {
         let transaction = self.begin_recorded(self.tree_credits(cell)?)?;
-        self.parts
+        self.fs
             .insert_extent(&transaction, cell, extent, allocation, stamp)
     }
 
@@ -192,13 +191,13 @@ impl Core {
         stamp: Stamp,
         refused: Error,
     ) -> Result<()> {
-        let parts = &*self.parts;
-        let bits = parts.layout.block_bits();
-        let size = read(&cell.state).inode.size_bytes(&parts.layout);
-        let file_end = parts.block_after(size.max(stamp.size_at_least));
+        let fs = &*self.fs;
+        let bits = fs.layout.block_bits();
+        let size = read(&cell.state).inode.size_bytes(&fs.layout);
+        let file_end = fs.block_after(size.max(stamp.size_at_least));
         let mut at = blocks.start;
         while at < blocks.end {
-            let Mapping::Extent(extent) = parts.find(cell, LogicalBlock(at as u32))? else {
+            let Mapping::Extent(extent) = fs.find(cell, LogicalBlock(at as u32))? else {
                 return Err(refused);
             };
             let whole = u64::from(extent.logical.0)..extent.logical_end();
@@ -214,7 +213,7 @@ impl Core {
             for part in [before, behind].into_iter().filter(|part| !part.is_empty()) {
                 let place = extent.physical.0 + (part.start - whole.start);
                 let bytes = ByteRange::new(place << bits, (place + part.end - part.start) << bits);
-                parts.device.write_zeroes(bytes, Zeroing::ALLOCATED)?;
+                fs.device.write_zeroes(bytes, Zeroing::ALLOCATED)?;
             }
             self.convert(cell, whole, ExtentKind::Written, stamp)?;
         }
@@ -230,19 +229,19 @@ impl Core {
         kind: ExtentKind,
         stamp: Stamp,
     ) -> Result<()> {
-        let parts = &*self.parts;
+        let fs = &*self.fs;
         let mut rest = Some(blocks);
         while let Some(range) = rest {
             let transaction = self.begin_recorded(self.tree_credits(cell)?)?;
             let mut state = write(&cell.state);
             state.join(cell, &transaction);
-            rest = parts.with_tree(&transaction, cell, &mut state, |tree| {
+            rest = fs.with_tree(&transaction, cell, &mut state, |tree| {
                 tree.convert_next(range.clone(), kind)
             })?;
             state.touch(&transaction, range);
             state.data_changed_in = Some(transaction.epoch());
             if rest.is_none() {
-                parts.stamp_state(&mut state, &transaction, stamp);
+                fs.stamp_state(&mut state, &transaction, stamp);
             }
         }
         Ok(())
@@ -251,23 +250,23 @@ impl Core {
     /// Blocks of metadata that one step of the inode's tree touches at most, with the bitmaps of
     /// its nodes and of one piece of data.
     pub(crate) fn tree_credits(&self, cell: &InodeCell) -> Result<u32> {
-        let depth = self.parts.depth(&read(&cell.state))?;
-        Ok(self.parts.tree_credits_at(depth))
+        let depth = self.fs.depth(&read(&cell.state))?;
+        Ok(self.fs.tree_credits_at(depth))
     }
 
     /// Notes a change of data in place: the times, and the size where it grew.
     pub(super) fn stamp(&self, cell: &Arc<InodeCell>, end: u64) -> Result<()> {
-        let parts = &*self.parts;
+        let fs = &*self.fs;
         {
             let state = read(&cell.state);
-            let grows = end > state.inode.size_bytes(&parts.layout);
+            let grows = end > state.inode.size_bytes(&fs.layout);
             if !grows && is_stamped(&state.inode) {
                 return Ok(());
             }
         }
         let transaction = self.begin_recorded(INODE_CREDITS)?;
         cell.change(&transaction, |state| {
-            parts.stamp_state(state, &transaction, Stamp { size_at_least: end });
+            fs.stamp_state(state, &transaction, Stamp { size_at_least: end });
         });
         Ok(())
     }
@@ -279,7 +278,7 @@ fn is_stamped(inode: &Inode) -> bool {
     inode.time(TimeField::Modification) == now && inode.time(TimeField::Change) == now
 }
 
-impl Parts {
+impl FsState {
     /// Looks up a block, with what is needed to fill it if it is a hole.
     pub(crate) fn spot(&self, cell: &InodeCell, logical: LogicalBlock) -> Result<Spot> {
         self.spot_in(&read(&cell.state), logical)
@@ -393,7 +392,8 @@ impl Parts {
         Ok(found)
     }
 
-    /// The inode has an extent from now on, in a transaction that has [`Core::tree_credits`] left.
+    /// The inode has an extent from now on, in a transaction that has [`Engine::tree_credits`]
+    /// left.
     pub(crate) fn insert_extent(
         &self,
         transaction: &Transaction<'_>,
@@ -454,7 +454,7 @@ impl Parts {
         Ok(root.depth())
     }
 
-    /// [`Core::tree_credits`] of a tree of `depth`.
+    /// [`Engine::tree_credits`] of a tree of `depth`.
     pub(crate) fn tree_credits_at(&self, depth: u16) -> u32 {
         let cost = step_cost(depth);
         // An extent is in one group, or at the edge of two when it is freed; nodes can be anywhere.

@@ -21,15 +21,17 @@ use extant_ondisk::ext4::{
 };
 use extant_space::{Error, ErrorKind, Result};
 
+use super::Filesystem;
 use super::recover::{recover, recovered};
-use super::{AssignedBlocks, Core, Filesystem, Parts};
 use crate::cache::BlockCache;
-use crate::fast_commit::Writing;
+use crate::commit_notes::Writing;
+use crate::engine::Engine;
 use crate::groups::{FreeSums, Groups, Source};
 use crate::inode::InodeTable;
 use crate::mapping;
 use crate::options::{Options, Replay, check_features};
-use crate::orphan::Orphans;
+use crate::orphan_list::Orphans;
+use crate::state::{AssignedBlocks, FsState, read_superblock};
 use crate::sync::{lock, read};
 use crate::system_zone::{SystemZone, ZoneBuilder};
 use crate::transaction::Running;
@@ -73,10 +75,10 @@ fn open_read_only(
         Replay::On => recovered(device, superblock, &options).map_err(pass_journal)?,
         Replay::Off => (device, superblock),
     };
-    let parts = Parts::new(device, None, superblock, options)?;
+    let fs = FsState::new(device, None, superblock, options)?;
     Ok(Filesystem {
-        core: Arc::new(Core {
-            parts: Arc::new(parts),
+        engine: Arc::new(Engine {
+            fs: Arc::new(fs),
             journal: None,
         }),
     })
@@ -104,8 +106,8 @@ fn open_read_write(
                 .advice("check it with e2fsck, or open it read-only"));
         }
         let in_place = InPlace::new(Arc::clone(&device), superblock.layout().block_bytes())?;
-        let parts = Parts::new(device, None, superblock, options)?;
-        return start(parts, in_place);
+        let fs = FsState::new(device, None, superblock, options)?;
+        return start(fs, in_place);
     };
     recover(&device, place.clone(), &options)?;
     let superblock = read_superblock(&*device)?;
@@ -115,26 +117,26 @@ fn open_read_write(
         place,
         journal_options(&superblock),
     )?);
-    let parts = Parts::new(device, Some(Arc::clone(&journal)), superblock, options)?;
-    start(parts, journal)
+    let fs = FsState::new(device, Some(Arc::clone(&journal)), superblock, options)?;
+    start(fs, journal)
 }
 
 /// Lets changes begin.
-fn start(parts: Parts, target: impl Into<Target>) -> Result<Filesystem> {
-    let parts = Arc::new(parts);
-    parts.assign_system()?;
-    parts.mark_open()?;
+fn start(fs: FsState, target: impl Into<Target>) -> Result<Filesystem> {
+    let fs = Arc::new(fs);
+    fs.assign_system()?;
+    fs.mark_open()?;
     let transactions = TransactionOptions {
-        interval: parts.options.commit_interval,
+        interval: fs.options.commit_interval,
         ..TransactionOptions::default()
     };
-    let core = Core {
-        journal: Some(Transactions::new(target, Arc::clone(&parts), transactions)?),
-        parts,
+    let engine = Engine {
+        journal: Some(Transactions::new(target, Arc::clone(&fs), transactions)?),
+        fs,
     };
-    core.clear_orphans()?;
+    engine.clear_orphans()?;
     Ok(Filesystem {
-        core: Arc::new(core),
+        engine: Arc::new(engine),
     })
 }
 
@@ -159,29 +161,6 @@ fn journal_options(superblock: &Superblock) -> JournalOptions {
             FastCommits::Off
         },
     }
-}
-
-pub(super) fn read_superblock(device: &dyn Device) -> Result<Superblock> {
-    let unit = device.geometry().logical_block as usize;
-    let end = Superblock::OFFSET as usize + Superblock::BYTES;
-    let mut bytes = vec![0; end.next_multiple_of(unit)];
-    if device.geometry().size < bytes.len() as u64 {
-        return Err(Error::new(ErrorKind::Corrupt).detail(format!(
-            "{} bytes have no room for a superblock",
-            device.geometry().size
-        )));
-    }
-    device.read_at(&mut bytes, 0)?;
-    let superblock = Superblock::parse(&bytes[Superblock::OFFSET as usize..])?;
-    let layout = superblock.layout();
-    let needed = layout.blocks() << layout.block_bits();
-    if needed > device.geometry().size {
-        return Err(Error::new(ErrorKind::Corrupt).detail(format!(
-            "superblock: the file system has {needed} bytes, the device {}",
-            device.geometry().size
-        )));
-    }
-    Ok(superblock)
 }
 
 /// Location of the journal; `None` without one.
@@ -256,8 +235,8 @@ fn journal_runs(
     }
 }
 
-impl Parts {
-    pub(super) fn new(
+impl FsState {
+    pub(crate) fn new(
         device: Arc<dyn Device>,
         journal: Option<Arc<Journal>>,
         superblock: Superblock,
@@ -339,7 +318,7 @@ impl Parts {
             running: Running::new(writing),
             options,
             frozen: Mutex::default(),
-            moving: Mutex::default(),
+            rename_lock: Mutex::default(),
             stopped: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             cut: AtomicBool::new(false),

@@ -10,12 +10,11 @@ use extant_jbd2::{Place, Recovery};
 use extant_ondisk::ext4::{Access, Superblock};
 use extant_space::{Error, ErrorKind, Result};
 
-use super::Parts;
-use super::open::{journal_place, read_superblock};
-use super::superblock::note_on_device;
+use super::open::journal_place;
 use crate::fast_commit::{self, Commits, ShadowDevice};
 use crate::options::{Options, check_features};
 use crate::recovered::RecoveredDevice;
+use crate::state::{FsState, note_on_device, read_superblock};
 
 /// Leaves the journal empty, and everything that was in it at home.
 pub(super) fn recover(device: &Arc<dyn Device>, place: Place, options: &Options) -> Result<()> {
@@ -43,13 +42,13 @@ pub(super) fn recover(device: &Arc<dyn Device>, place: Place, options: &Options)
         return recovery.finish();
     };
     let journal = Arc::new(recovery.resume()?);
-    let parts = Parts::new(
+    let fs = FsState::new(
         Arc::clone(device),
         Some(Arc::clone(&journal)),
         superblock,
         options.clone(),
     )?;
-    fast_commit::replay(&Arc::new(parts), journal, &commits)
+    fast_commit::replay(&Arc::new(fs), journal, &commits)
 }
 
 /// The device as it will be once its journal is recovered, and its superblock. Writes nothing to

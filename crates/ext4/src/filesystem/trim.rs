@@ -13,7 +13,8 @@ use extant_mballoc::{Block, GroupNumber};
 use extant_ondisk::ext4::PhysicalBlock;
 use extant_space::{ByteRange, CancelToken, Error, ErrorKind, Result};
 
-use super::{Filesystem, Parts};
+use super::Filesystem;
+use crate::state::FsState;
 
 /// Runs that are discarded together.
 const RUNS_MAX: usize = 32;
@@ -28,15 +29,15 @@ impl Filesystem {
     /// that begins past the end or is shorter than a block, and for runs longer than any group has;
     /// `Cancelled`, and errors of the device: then a part is done.
     pub fn trim(&self, range: ByteRange, run_bytes_min: u64, cancel: &CancelToken) -> Result<u64> {
-        let parts = &*self.core.parts;
-        if !self.core.is_writable() {
+        let fs = &*self.engine.fs;
+        if !self.engine.is_writable() {
             return Err(Error::new(ErrorKind::ReadOnly).detail("the file system takes no changes"));
         }
-        let device = parts.device.geometry();
+        let device = fs.device.geometry();
         if !device.features.contains(Features::DISCARD) {
             return Err(Error::new(ErrorKind::Unsupported).detail("the device does not discard"));
         }
-        let layout = &parts.layout;
+        let layout = &fs.layout;
         let bits = layout.block_bits();
         let group_blocks = u64::from(layout.blocks_per_group());
         let bytes = layout.blocks() << bits;
@@ -54,7 +55,7 @@ impl Filesystem {
         let run_bytes_min = run_bytes_min.max(device.limits.discard.granularity);
         let run_blocks_min = run_bytes_min.div_ceil(1 << bits).max(1);
         let run_blocks_min = u32::try_from(run_blocks_min).ok().and_then(NonZeroU32::new);
-        let first = parts
+        let first = fs
             .block_after(range.start())
             .max(layout.first_data_block().0);
         let end = (range.end() >> bits).min(layout.blocks());
@@ -70,13 +71,13 @@ impl Filesystem {
         };
         let mut discarded = 0;
         for number in group(first)..=group(end - 1) {
-            discarded += parts.trim_group(number, first..end, run_blocks_min, cancel)?;
+            discarded += fs.trim_group(number, first..end, run_blocks_min, cancel)?;
         }
         Ok(discarded)
     }
 }
 
-impl Parts {
+impl FsState {
     fn trim_group(
         &self,
         group: u32,

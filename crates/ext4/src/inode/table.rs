@@ -6,10 +6,10 @@ use extant_ondisk::ext4::inode::Mode;
 use extant_ondisk::ext4::{Inode, InodeNumber, Layout, PhysicalBlock, Seed};
 use extant_space::{Error, ErrorKind, Result};
 
-use super::{InodeCell, SlotPlace};
 use crate::cache::BlockCache;
 use crate::groups::Groups;
-use crate::held::{HeldCache, held_cache};
+use crate::inode_cell::{InodeCell, SlotPlace};
+use crate::pinned_cache::{HeldCache, held_cache};
 
 pub(crate) struct InodeTable {
     cache: Arc<BlockCache>,

@@ -18,15 +18,15 @@ impl Filesystem {
         visit: &mut dyn FnMut(Range<u64>) -> ControlFlow<()>,
     ) -> Result<()> {
         self.sync()?;
-        self.core.judged(self.free_runs(visit))
+        self.engine.record_corruption(self.free_runs(visit))
     }
 
     fn free_runs(&self, visit: &mut dyn FnMut(Range<u64>) -> ControlFlow<()>) -> Result<()> {
-        let parts = &self.core.parts;
-        let layout = &parts.layout;
+        let fs = &self.engine.fs;
+        let layout = &fs.layout;
         let mut open: Option<Range<u64>> = None;
         for group in (0..layout.groups()).map(GroupNumber) {
-            let bitmap = parts.groups.block_bitmap_now(group)?;
+            let bitmap = fs.groups.block_bitmap_now(group)?;
             let (first, blocks) = (layout.first_block(group).0, layout.blocks_in(group));
             let mut at = 0;
             while let Some(start) = bitmap.first_unset(at..blocks) {

@@ -7,8 +7,9 @@ use extant_ondisk::ext4::inode::{FileType, InodeFlags};
 use extant_ondisk::ext4::{Access, GroupNumber, Inode, InodeNumber, PhysicalBlock};
 use extant_space::{ByteRange, Extent, ExtentFlags, ExtentState, Result};
 
-use crate::filesystem::{Filesystem, Parts};
+use crate::filesystem::Filesystem;
 use crate::mapping;
+use crate::state::FsState;
 use crate::tree::{Mapping, TreeFormat};
 
 /// Bytes of a table that are read at a time.
@@ -20,7 +21,7 @@ pub struct FoundInode<'a> {
     pub number: InodeNumber,
     /// The stored inode.
     pub inode: Inode,
-    parts: &'a Parts,
+    fs: &'a FsState,
 }
 
 impl Filesystem {
@@ -34,11 +35,11 @@ impl Filesystem {
         visit: &mut dyn FnMut(Result<FoundInode<'_>>) -> ControlFlow<()>,
     ) -> Result<()> {
         self.sync()?;
-        let parts = &*self.core.parts;
-        for group in (0..parts.layout.groups()).map(GroupNumber) {
+        let fs = &*self.engine.fs;
+        for group in (0..fs.layout.groups()).map(GroupNumber) {
             if self
-                .core
-                .judged(parts.visit_group(group, visit))?
+                .engine
+                .record_corruption(fs.visit_group(group, visit))?
                 .is_break()
             {
                 break;
@@ -55,19 +56,19 @@ impl FoundInode<'_> {
     /// # Errors
     /// `Corrupt` naming the node of the tree; those of the device.
     pub fn for_each_extent(&self, visit: &mut dyn FnMut(Extent) -> ControlFlow<()>) -> Result<()> {
-        let Self { inode, parts, .. } = self;
+        let Self { inode, fs, .. } = self;
         if !has_blocks(inode) {
             return Ok(());
         }
-        let seed = parts.seed.map(|seed| inode.seed(seed, self.number));
-        let bits = parts.layout.block_bits();
+        let seed = fs.seed.map(|seed| inode.seed(seed, self.number));
+        let bits = fs.layout.block_bits();
         let all = 0..LOGICAL_END;
         let format = TreeFormat {
-            layout: &parts.layout,
+            layout: &fs.layout,
             seed,
-            off_limits: parts.groups.zone().for_inode(self.number),
+            off_limits: fs.groups.zone().for_inode(self.number),
         };
-        let _ = mapping::walk(inode, &parts.cache, format, all, |part| match part {
+        let _ = mapping::walk(inode, &fs.cache, format, all, |part| match part {
             Mapping::Hole(_) => ControlFlow::Continue(()),
             Mapping::Extent(found) => visit(Extent {
                 logical: ByteRange::new(
@@ -98,7 +99,7 @@ fn has_blocks(inode: &Inode) -> bool {
     }
 }
 
-impl Parts {
+impl FsState {
     fn visit_group(
         &self,
         group: GroupNumber,
@@ -131,7 +132,7 @@ impl Parts {
                 let found = parsed.map(|inode| FoundInode {
                     number,
                     inode,
-                    parts: self,
+                    fs: self,
                 });
                 // Reserved and never made, or an orphan of the list.
                 if found.as_ref().is_ok_and(|found| found.inode.is_unused()) {

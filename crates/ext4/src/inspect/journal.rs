@@ -28,11 +28,11 @@ impl Filesystem {
     /// # Errors
     /// `Corrupt` for invalid contents; `Unsupported` for an external journal.
     pub fn journal(&self) -> Result<Option<JournalLook>> {
-        self.core.judged(self.look_at_journal())
+        self.engine.record_corruption(self.look_at_journal())
     }
 
     fn look_at_journal(&self) -> Result<Option<JournalLook>> {
-        let parts = &self.core.parts;
+        let fs = &self.engine.fs;
         let superblock = self.superblock();
         let inode = match superblock.journal() {
             None => return Ok(None),
@@ -42,7 +42,7 @@ impl Filesystem {
                     .detail("the journal is on a device of its own"));
             }
         };
-        let (block_bytes, bits) = (parts.layout.block_bytes(), parts.layout.block_bits());
+        let (block_bytes, bits) = (fs.layout.block_bytes(), fs.layout.block_bits());
         let file = self.node(inode)?.file()?;
         let mut runs: Vec<Run> = Vec::new();
         for extent in file.extents(ByteRange::new(0, file.size()?))? {

@@ -9,8 +9,8 @@ use extant_ondisk::ext4::inode::InodeFlags;
 use extant_ondisk::ext4::{Inode, InodeSeed};
 use extant_space::Result;
 
-use crate::filesystem::Parts;
 use crate::node::Node;
+use crate::state::FsState;
 use crate::sync::read;
 
 /// A node of an extent tree.
@@ -51,12 +51,12 @@ impl Node {
             let state = read(&self.cell.state);
             (state.inode, state.seed)
         };
-        self.core
-            .judged(self.core.parts.tree_entries(&inode, seed, visit))
+        self.engine
+            .record_corruption(self.engine.fs.tree_entries(&inode, seed, visit))
     }
 }
 
-impl Parts {
+impl FsState {
     fn tree_entries(
         &self,
         inode: &Inode,

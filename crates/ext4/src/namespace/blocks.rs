@@ -12,14 +12,14 @@ use smallvec::SmallVec;
 use crate::cache::Block;
 use crate::directory::{DirectoryBlocks, DirectoryBlocksMut, Shape};
 use crate::file::Stamp;
-use crate::filesystem::Parts;
-use crate::inode::InodeCell;
+use crate::inode_cell::InodeCell;
+use crate::state::FsState;
 use crate::transaction::Transaction;
 use crate::tree::Mapping;
 
 /// The blocks of one directory, whose operation lock is held.
 pub(crate) struct Blocks<'a> {
-    parts: &'a Parts,
+    fs: &'a FsState,
     cell: &'a Arc<InodeCell>,
     count: u32,
     /// `None` where nothing is changed.
@@ -37,13 +37,13 @@ struct Held {
 
 impl<'a> Blocks<'a> {
     pub(super) fn new(
-        parts: &'a Parts,
+        fs: &'a FsState,
         cell: &'a Arc<InodeCell>,
         count: u32,
         transaction: Option<&'a Transaction<'a>>,
     ) -> Self {
         Self {
-            parts,
+            fs,
             cell,
             count,
             transaction,
@@ -63,7 +63,7 @@ impl<'a> Blocks<'a> {
     }
 
     fn hold(&self, index: LogicalBlock, place: PhysicalBlock) {
-        let block = self.parts.cache.hold(place);
+        let block = self.fs.cache.hold(place);
         self.held.borrow_mut().push(Held {
             index,
             place,
@@ -72,7 +72,7 @@ impl<'a> Blocks<'a> {
     }
 
     fn find(&self, index: LogicalBlock) -> Result<Option<PhysicalBlock>> {
-        match self.parts.find(self.cell, index)? {
+        match self.fs.find(self.cell, index)? {
             Mapping::Extent(extent) if extent.kind == ExtentKind::Written => {
                 let within = u64::from(index.0 - extent.logical.0);
                 Ok(Some(PhysicalBlock(extent.physical.0 + within)))
@@ -89,18 +89,18 @@ impl DirectoryBlocks for Blocks<'_> {
 
     fn read(&self, index: LogicalBlock, judge: &dyn Fn(&[u8]) -> Result<()>) -> Result<Arc<[u8]>> {
         if let Some(held) = self.held(index) {
-            return self.parts.cache.read(held.place, judge);
+            return self.fs.cache.read(held.place, judge);
         }
         match self.find(index)? {
             Some(place) => {
-                let bytes = self.parts.cache.read(place, judge)?;
+                let bytes = self.fs.cache.read(place, judge)?;
                 if self.transaction.is_some() {
                     self.hold(index, place);
                 }
                 Ok(bytes)
             }
             None => {
-                let zeros: Arc<[u8]> = vec![0; self.parts.layout.block_bytes() as usize].into();
+                let zeros: Arc<[u8]> = vec![0; self.fs.layout.block_bytes() as usize].into();
                 judge(&zeros)?;
                 Ok(zeros)
             }
@@ -113,22 +113,22 @@ impl DirectoryBlocksMut for Blocks<'_> {
         let held = self.held(index).ok_or_else(|| {
             Error::new(ErrorKind::Corrupt).detail(format!("directory: block {index} is a hole"))
         })?;
-        self.parts
+        self.fs
             .cache
             .change_held(self.transaction(), &held.block, |bytes| change(bytes));
         Ok(())
     }
 
     fn append(&mut self) -> Result<LogicalBlock> {
-        let (parts, transaction) = (self.parts, self.transaction());
+        let (fs, transaction) = (self.fs, self.transaction());
         // e2fsck, replaying names, has no block for them.
-        transaction.forbid_fast_commit();
+        transaction.mark_ineligible();
         let logical = LogicalBlock(self.count);
         let kind = ExtentKind::Written;
-        let spot = parts.spot(self.cell, logical)?;
-        let allocation = parts.take(self.cell, &spot, 1, Some(transaction))?;
+        let spot = fs.spot(self.cell, logical)?;
+        let allocation = fs.take(self.cell, &spot, 1, Some(transaction))?;
         let physical = PhysicalBlock(allocation.range().start().0);
-        parts.assign_metadata(physical)?;
+        fs.assign_metadata(physical)?;
         let extent = LeafEntry {
             logical,
             physical,
@@ -136,10 +136,10 @@ impl DirectoryBlocksMut for Blocks<'_> {
             kind,
         };
         let stamp = Stamp {
-            size_at_least: u64::from(self.count + 1) << parts.layout.block_bits(),
+            size_at_least: u64::from(self.count + 1) << fs.layout.block_bits(),
         };
-        parts.insert_extent(transaction, self.cell, extent, allocation, stamp)?;
-        parts.cache.create(transaction, physical, |_| ());
+        fs.insert_extent(transaction, self.cell, extent, allocation, stamp)?;
+        fs.cache.create(transaction, physical, |_| ());
         transaction.cancel_revoke(physical);
         self.hold(logical, physical);
         self.count += 1;

@@ -5,16 +5,18 @@ use std::sync::Arc;
 use extant_ondisk::ext4::directory::check_name;
 use extant_ondisk::ext4::extent::{ExtentKind, LeafEntry};
 use extant_ondisk::ext4::fast_commit::NameChange;
-use extant_ondisk::ext4::inode::{DeviceNumber, FileType, InodeFlags, Mode, TimeField};
+use extant_ondisk::ext4::inode::{FileType, InodeFlags, Mode, TimeField};
 use extant_ondisk::ext4::{Incompat, Inode, LogicalBlock, PhysicalBlock};
 use extant_space::{Error, ErrorKind, Result};
 
 use super::{check_addable, in_directory};
+use crate::engine::Engine;
 use crate::file::Stamp;
-use crate::filesystem::{Core, Parts};
 use crate::groups::{self, NewInode};
-use crate::inode::{InodeCell, InodeState};
+use crate::inode_cell::{InodeCell, InodeState};
+use crate::new_node::{NewKind, NewNode};
 use crate::orphan;
+use crate::state::FsState;
 use crate::sync::{read, write};
 use crate::time;
 use crate::transaction::Transaction;
@@ -25,58 +27,7 @@ use crate::xattr::{self, InheritedAccess};
 const SHORT_TARGET_MAX: usize = 59;
 const SETGID: u16 = 0o2000;
 
-/// What a new inode is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NewKind<'a> {
-    /// A file without data.
-    Regular,
-    /// A directory.
-    Directory,
-    /// A symbolic link to this, of 1 byte up to a block less one.
-    SymbolicLink(&'a [u8]),
-    /// A named pipe.
-    Fifo,
-    /// The name of a socket.
-    Socket,
-    /// A device of characters.
-    CharacterDevice(DeviceNumber),
-    /// A device of blocks.
-    BlockDevice(DeviceNumber),
-}
-
-/// A new inode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NewNode<'a> {
-    /// The kind of the node.
-    pub kind: NewKind<'a>,
-    /// Permissions: the lowest 12 bits of the mode. In a directory with the setgid bit, directories
-    /// get that bit as well. In a directory with a default access control list they limit what that
-    /// list gives.
-    pub permissions: u16,
-    /// The user it belongs to.
-    pub uid: u32,
-    /// The group it belongs to; in a directory with the setgid bit that of the directory instead.
-    pub gid: u32,
-    /// Permissions to remove: of the lowest 9 bits those that are set here. It has no effect on
-    /// symbolic links, nor in a directory with a default access control list.
-    pub umask: u16,
-}
-
-impl NewKind<'_> {
-    fn file_type(&self) -> FileType {
-        match self {
-            Self::Regular => FileType::Regular,
-            Self::Directory => FileType::Directory,
-            Self::SymbolicLink(_) => FileType::SymbolicLink,
-            Self::Fifo => FileType::Fifo,
-            Self::Socket => FileType::Socket,
-            Self::CharacterDevice(_) => FileType::CharacterDevice,
-            Self::BlockDevice(_) => FileType::BlockDevice,
-        }
-    }
-}
-
-impl Core {
+impl Engine {
     /// Makes an inode and gives it a name. The inode has a handle, which the caller must close.
     pub(crate) fn create(
         &self,
@@ -85,47 +36,47 @@ impl Core {
         new: &NewNode<'_>,
     ) -> Result<Arc<InodeCell>> {
         check_name(name)?;
-        let parts = &*self.parts;
+        let fs = &*self.fs;
         let is_directory = new.kind == NewKind::Directory;
         let alone = write(&parent.operation);
-        if parts.find_name(parent, name)?.is_some() {
+        if fs.find_name(parent, name)?.is_some() {
             return Err(Error::new(ErrorKind::AlreadyExists));
         }
         {
             let state = read(&parent.state);
             check_addable(&state)?;
             if is_directory {
-                parts.check_room_for_subdirectory(&state)?;
+                fs.check_room_for_subdirectory(&state)?;
             }
         }
-        parts.check_kind(&new.kind)?;
-        let inherited = parts.inherited_access(&read(&parent.state), new)?;
-        let credits = self.insert_credits(parent)? + parts.new_inode_credits();
+        fs.check_kind(&new.kind)?;
+        let inherited = fs.inherited_access(&read(&parent.state), new)?;
+        let credits = self.insert_credits(parent)? + fs.new_inode_credits();
         let transaction = match new.kind {
             NewKind::Regular => self.begin_recorded(credits)?,
             // Others replay these without what i_block holds, or with too few links.
             _ => self.begin(credits)?,
         };
-        let cell = parts.make_inode(&transaction, parent, new, &inherited)?;
-        let done = parts
+        let cell = fs.make_inode(&transaction, parent, new, &inherited)?;
+        let done = fs
             .fill_inode(&transaction, parent, &cell, &new.kind)
-            .and_then(|()| parts.inherit_access(&transaction, &cell, &inherited))
+            .and_then(|()| fs.inherit_access(&transaction, &cell, &inherited))
             .and_then(|()| {
-                let mut directory = parts.directory(parent, Some(&transaction))?;
+                let mut directory = fs.directory(parent, Some(&transaction))?;
                 let inserted = directory.insert_absent(name, cell.number, new.kind.file_type());
                 inserted.map_err(|error| in_directory(error, parent.number))
             });
         if let Err(error) = done {
-            parts.give_up_inode(&transaction, &cell);
+            fs.give_up_inode(&transaction, &cell);
             drop(transaction);
             drop(alone);
             self.close_handle(&cell);
             return Err(error);
         }
         if is_directory {
-            parts.add_subdirectory(&transaction, parent);
+            fs.add_subdirectory(&transaction, parent);
         }
-        parts.names_changed(&transaction, parent);
+        fs.names_changed(&transaction, parent);
         transaction.note_name(NameChange::Create, parent.number, cell.number, name);
         Ok(cell)
     }
@@ -137,18 +88,18 @@ impl Core {
         parent: &Arc<InodeCell>,
         new: &NewNode<'_>,
     ) -> Result<Arc<InodeCell>> {
-        let parts = &*self.parts;
+        let fs = &*self.fs;
         if new.kind != NewKind::Regular {
             return Err(Error::new(ErrorKind::InvalidArgument)
                 .detail("only regular files can be without a name"));
         }
-        parts.check_kind(&new.kind)?;
+        fs.check_kind(&new.kind)?;
         check_addable(&read(&parent.state))?;
-        let inherited = parts.inherited_access(&read(&parent.state), new)?;
-        let transaction = self.begin(parts.new_inode_credits())?;
-        let cell = parts.make_inode(&transaction, parent, new, &inherited)?;
-        parts.give_up_inode(&transaction, &cell);
-        let done = parts.inherit_access(&transaction, &cell, &inherited);
+        let inherited = fs.inherited_access(&read(&parent.state), new)?;
+        let transaction = self.begin(fs.new_inode_credits())?;
+        let cell = fs.make_inode(&transaction, parent, new, &inherited)?;
+        fs.give_up_inode(&transaction, &cell);
+        let done = fs.inherit_access(&transaction, &cell, &inherited);
         drop(transaction);
         if let Err(error) = done {
             self.close_handle(&cell);
@@ -158,7 +109,7 @@ impl Core {
     }
 }
 
-impl Parts {
+impl FsState {
     /// Refuses what this file system cannot have.
     pub(super) fn check_kind(&self, kind: &NewKind<'_>) -> Result<()> {
         let NewKind::SymbolicLink(target) = kind else {

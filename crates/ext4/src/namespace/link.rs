@@ -7,14 +7,14 @@ use extant_ondisk::ext4::fast_commit::NameChange;
 use extant_ondisk::ext4::inode::{FileType, TimeField};
 use extant_space::{Error, ErrorKind, Result};
 
-use super::{LINKS_MAX, check_addable, in_directory};
-use crate::filesystem::Core;
-use crate::inode::InodeCell;
+use super::{check_addable, in_directory};
+use crate::engine::Engine;
+use crate::inode_cell::{InodeCell, LINKS_MAX};
 use crate::orphan;
 use crate::sync::{read, write};
 use crate::time;
 
-impl Core {
+impl Engine {
     /// Gives an inode that is no directory, and has a handle, one more name.
     pub(crate) fn link(
         &self,
@@ -23,9 +23,9 @@ impl Core {
         name: &[u8],
     ) -> Result<()> {
         check_name(name)?;
-        let parts = &*self.parts;
+        let fs = &*self.fs;
         let _alone = write(&parent.operation);
-        if parts.find_name(parent, name)?.is_some() {
+        if fs.find_name(parent, name)?.is_some() {
             return Err(Error::new(ErrorKind::AlreadyExists));
         }
         check_addable(&read(&parent.state))?;
@@ -58,11 +58,9 @@ impl Core {
         if before >= LINKS_MAX {
             return Err(Error::new(ErrorKind::TooManyLinks));
         }
-        let inserted = parts.directory(parent, Some(&transaction))?.insert_absent(
-            name,
-            cell.number,
-            file_type,
-        );
+        let inserted =
+            fs.directory(parent, Some(&transaction))?
+                .insert_absent(name, cell.number, file_type);
         if let Err(error) = inserted {
             cell.change(&transaction, |state| {
                 let links = state.inode.links();
@@ -72,14 +70,14 @@ impl Core {
         }
         if before == 0 {
             // With a name it must not be an orphan: the next opening would remove its blocks.
-            if let Err(error) = parts.remove_orphan(&transaction, cell, 0) {
+            if let Err(error) = fs.remove_orphan(&transaction, cell, 0) {
                 return Err(self.fail(error));
             }
         }
         cell.change(&transaction, |state| {
             state.inode.set_time(TimeField::Change, time::now());
         });
-        parts.names_changed(&transaction, parent);
+        fs.names_changed(&transaction, parent);
         transaction.note_name(NameChange::Link, parent.number, cell.number, name);
         Ok(())
     }

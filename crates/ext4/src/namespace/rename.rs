@@ -9,10 +9,12 @@ use extant_ondisk::ext4::inode::{DeviceNumber, FileType, TimeField};
 use extant_space::{Error, ErrorKind, Result};
 
 use super::unlink::loops;
-use super::{NewKind, NewNode, check_addable, check_takeable, in_directory};
-use crate::filesystem::{Core, Parts};
-use crate::inode::InodeCell;
+use super::{check_addable, check_takeable, in_directory};
+use crate::engine::Engine;
+use crate::inode_cell::InodeCell;
+use crate::new_node::{NewKind, NewNode};
 use crate::orphan;
+use crate::state::FsState;
 use crate::sync::{lock, read, write};
 use crate::time;
 use crate::transaction::Transaction;
@@ -60,7 +62,7 @@ type Ancestors = Vec<InodeNumber>;
 /// inode, the new directory's inode, both inodes moved, and the first block of each of them.
 const OTHERS: u32 = 7;
 
-impl Core {
+impl Engine {
     /// Gives an inode another name.
     pub(crate) fn rename(&self, from: Name<'_>, to: Name<'_>, mode: RenameMode) -> Result<()> {
         check_name(from.name)?;
@@ -69,10 +71,10 @@ impl Core {
             let _alone = write(&from.directory.operation);
             return self.rename_within(from, to, mode, None);
         }
-        let parts = &*self.parts;
-        let _moving = lock(&parts.moving);
-        let above_from = parts.ancestors(from.directory)?;
-        let above_to = parts.ancestors(to.directory)?;
+        let fs = &*self.fs;
+        let _moving = lock(&fs.rename_lock);
+        let above_from = fs.ancestors(from.directory)?;
+        let above_to = fs.ancestors(to.directory)?;
         let (a, b) = (from.directory, to.directory);
         let from_first = match (above_to.contains(&a.number), above_from.contains(&b.number)) {
             (true, _) => true,
@@ -153,7 +155,7 @@ impl Core {
             .into_iter()
             .map(|cell| write(&cell.operation))
             .collect();
-        self.parts.check_move(moved)?;
+        self.fs.check_move(moved)?;
         let credits = self.insert_credits(moved.to.directory)? + OTHERS + orphan::CREDITS;
         if let Some(new) = moved.whiteout() {
             return self.move_with_whiteout(moved, &new, credits);
@@ -163,7 +165,7 @@ impl Core {
         } else {
             self.begin(credits)?
         };
-        match self.parts.change_names(&transaction, moved, None) {
+        match self.fs.change_names(&transaction, moved, None) {
             Ok(()) => Ok(()),
             Err(NotMoved::Untouched(error)) => Err(error),
             Err(NotMoved::Halfway(error)) => Err(self.fail(error)),
@@ -171,20 +173,20 @@ impl Core {
     }
 
     fn move_with_whiteout(&self, moved: &Move<'_>, new: &NewNode<'_>, credits: u32) -> Result<()> {
-        let parts = &*self.parts;
+        let fs = &*self.fs;
         let directory = moved.from.directory;
-        parts.check_kind(&new.kind)?;
-        let inherited = parts.inherited_access(&read(&directory.state), new)?;
-        let transaction = self.begin(credits + parts.new_inode_credits())?;
-        let whiteout = parts.make_inode(&transaction, directory, new, &inherited)?;
-        let done = parts
+        fs.check_kind(&new.kind)?;
+        let inherited = fs.inherited_access(&read(&directory.state), new)?;
+        let transaction = self.begin(credits + fs.new_inode_credits())?;
+        let whiteout = fs.make_inode(&transaction, directory, new, &inherited)?;
+        let done = fs
             .inherit_access(&transaction, &whiteout, &inherited)
             .map_err(NotMoved::Untouched)
-            .and_then(|()| parts.change_names(&transaction, moved, Some(&whiteout)));
+            .and_then(|()| fs.change_names(&transaction, moved, Some(&whiteout)));
         let done = match done {
             Ok(()) => Ok(()),
             Err(NotMoved::Untouched(error)) => {
-                parts.give_up_inode(&transaction, &whiteout);
+                fs.give_up_inode(&transaction, &whiteout);
                 Err(error)
             }
             Err(NotMoved::Halfway(error)) => Err(self.fail(error)),
@@ -312,7 +314,7 @@ impl Move<'_> {
     }
 }
 
-impl Parts {
+impl FsState {
     /// The directories above one, up to the root. Nothing moves from directory to directory
     /// meanwhile.
     fn ancestors(&self, cell: &Arc<InodeCell>) -> Result<Ancestors> {

@@ -8,9 +8,10 @@ use extant_ondisk::ext4::inode::{FileType, TimeField};
 use extant_space::{Error, ErrorKind, Result};
 
 use super::{check_takeable, in_directory};
-use crate::filesystem::{Core, Parts};
-use crate::inode::InodeCell;
+use crate::engine::Engine;
+use crate::inode_cell::InodeCell;
 use crate::orphan;
+use crate::state::FsState;
 use crate::sync::{read, write};
 use crate::time;
 use crate::transaction::Transaction;
@@ -18,11 +19,11 @@ use crate::transaction::Transaction;
 /// A block of the directory, its inode, the inode that loses a name, and noting it as an orphan.
 const UNLINK_CREDITS: u32 = 3 + orphan::CREDITS;
 
-impl Core {
+impl Engine {
     /// Takes away a name of something that is no directory.
     pub(crate) fn unlink(&self, parent: &Arc<InodeCell>, name: &[u8]) -> Result<()> {
         check_name(name)?;
-        let parts = &*self.parts;
+        let fs = &*self.fs;
         let alone = write(&parent.operation);
         let victim = self.victim(parent, name)?;
         let done = (|| {
@@ -35,9 +36,9 @@ impl Core {
                 }
             }
             let transaction = self.begin_recorded(UNLINK_CREDITS)?;
-            parts.remove_name(&transaction, parent, name)?;
+            fs.remove_name(&transaction, parent, name)?;
             transaction.note_name(NameChange::Unlink, parent.number, victim.number, name);
-            parts.lose_name(&transaction, &victim);
+            fs.lose_name(&transaction, &victim);
             Ok(())
         })();
         drop(alone);
@@ -52,7 +53,7 @@ impl Core {
             b".." => return Err(Error::new(ErrorKind::NotEmpty)),
             _ => check_name(name)?,
         }
-        let parts = &*self.parts;
+        let fs = &*self.fs;
         let alone = write(&parent.operation);
         let victim = self.victim(parent, name)?;
         let done = (|| {
@@ -61,11 +62,11 @@ impl Core {
             }
             check_takeable(&read(&parent.state))?;
             let _victim_alone = write(&victim.operation);
-            parts.check_empty(&victim)?;
+            fs.check_empty(&victim)?;
             let transaction = self.begin(UNLINK_CREDITS)?;
-            parts.remove_name(&transaction, parent, name)?;
-            parts.remove_subdirectory(&transaction, parent);
-            parts.lose_directory(&transaction, &victim);
+            fs.remove_name(&transaction, parent, name)?;
+            fs.remove_subdirectory(&transaction, parent);
+            fs.lose_directory(&transaction, &victim);
             Ok(())
         })();
         drop(alone);
@@ -75,13 +76,13 @@ impl Core {
 
     /// The inode of a name to be removed, with a handle.
     pub(super) fn victim(&self, parent: &Arc<InodeCell>, name: &[u8]) -> Result<Arc<InodeCell>> {
-        let entry = self.parts.find_name(parent, name)?;
+        let entry = self.fs.find_name(parent, name)?;
         let entry = entry.ok_or_else(|| Error::new(ErrorKind::NotFound))?;
         self.open_entry(entry, parent.number)
     }
 }
 
-impl Parts {
+impl FsState {
     pub(super) fn remove_name(
         &self,
         transaction: &Transaction<'_>,

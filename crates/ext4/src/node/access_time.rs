@@ -11,11 +11,11 @@ use extant_ondisk::ext4::Inode;
 use extant_ondisk::ext4::inode::{InodeFlags, TimeField, Timestamp};
 
 use super::Node;
-use crate::file::INODE_CREDITS;
-use crate::filesystem::Core;
-use crate::inode::InodeCell;
+use crate::engine::Engine;
+use crate::inode_cell::InodeCell;
 use crate::sync::{read, write};
 use crate::time;
+use crate::transaction::INODE_CREDITS;
 
 /// Seconds after which a relative access time moves on in any case: a day.
 const RELATIVE_SECONDS: i64 = 24 * 60 * 60;
@@ -37,7 +37,7 @@ impl Node {
     /// a file with the flag NOATIME, or where nothing is written. Cheap: it is kept with the next
     /// change, or when the last node of this inode goes.
     pub fn touch_accessed(&self, policy: AccessTime) {
-        if !self.core.is_writable() {
+        if !self.engine.is_writable() {
             return;
         }
         let now = time::now();
@@ -50,7 +50,7 @@ impl Node {
     }
 }
 
-impl Core {
+impl Engine {
     /// Has the next commit keep a time of access. The thread has no transaction open.
     pub(super) fn keep_late_access(&self, cell: &Arc<InodeCell>) {
         // If changes are impossible it is lost, and cannot be reported.

@@ -5,8 +5,8 @@ use extant_ondisk::ext4::inode::{DeviceNumber, FileType, InodeFlags, Mode, TimeF
 use extant_space::{Error, ErrorKind, Result};
 
 use super::Node;
-use crate::file::INODE_CREDITS;
 use crate::sync::{read, write};
+use crate::transaction::INODE_CREDITS;
 use crate::{time, xattr};
 
 /// Attributes of an inode.
@@ -121,7 +121,7 @@ impl AttributeChange {
 impl Node {
     /// The inode's attributes.
     pub fn attributes(&self) -> Attributes {
-        let layout = &self.core.parts.layout;
+        let layout = &self.engine.fs.layout;
         let state = read(&self.cell.state);
         let inode = &state.inode;
         let time = |field| inode.time(field).unwrap_or_default();
@@ -155,8 +155,8 @@ impl Node {
     /// the kernel, unless the flag is removed at the same time; `ReadOnly`; `NoSpace` for a list
     /// that was shared.
     pub fn set_attributes(&self, change: &AttributeChange) -> Result<()> {
-        let core = &self.core;
-        core.judged(core.with_space(|| self.set_attributes_now(change)))
+        let engine = &self.engine;
+        engine.record_corruption(engine.with_space(|| self.set_attributes_now(change)))
     }
 
     fn set_attributes_now(&self, change: &AttributeChange) -> Result<()> {
@@ -172,16 +172,16 @@ impl Node {
         if !change.is_allowed(read(&self.cell.state).inode.flags()) {
             return Err(Error::new(ErrorKind::Immutable));
         }
-        let parts = &self.core.parts;
+        let fs = &self.engine.fs;
         // A list may have to change together with the permissions.
         let _alone = change.permissions.map(|_| write(&self.cell.operation));
         let list = match change.permissions {
-            Some(permissions) => parts.change_access_list(&self.cell, permissions)?,
+            Some(permissions) => fs.change_access_list(&self.cell, permissions)?,
             None => None,
         };
-        let transaction = self.core.begin(INODE_CREDITS + xattr::CHANGE_CREDITS)?;
+        let transaction = self.engine.begin(INODE_CREDITS + xattr::CHANGE_CREDITS)?;
         if let Some(list) = &list {
-            parts.change_xattrs(&transaction, &self.cell, list)?;
+            fs.change_xattrs(&transaction, &self.cell, list)?;
         }
         self.cell.change(&transaction, |state| {
             let inode = &mut state.inode;

@@ -40,27 +40,28 @@ impl File {
 impl SpaceFile for File {
     fn size(&self) -> Result<u64> {
         let state = read(&self.node.cell.state);
-        Ok(state.inode.size_bytes(&self.node.core.parts.layout))
+        Ok(state.inode.size_bytes(&self.node.engine.fs.layout))
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        let core = &self.node.core;
-        core.judged(core.parts.read_file(&self.node.cell, buffer, offset))
+        let engine = &self.node.engine;
+        engine.record_corruption(engine.fs.read_file(&self.node.cell, buffer, offset))
     }
 
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
-        let core = &self.node.core;
-        core.judged(core.write_file(&self.node.cell, buffer, offset))
+        let engine = &self.node.engine;
+        engine.record_corruption(engine.write_file(&self.node.cell, buffer, offset))
     }
 
     fn resize(&self, size_bytes: u64) -> Result<()> {
-        let core = &self.node.core;
-        core.judged(core.resize(&self.node.cell, size_bytes))
+        let engine = &self.node.engine;
+        engine.record_corruption(engine.resize(&self.node.cell, size_bytes))
     }
 
     fn fallocate(&self, mode: FallocateMode, range: ByteRange) -> Result<()> {
-        let core = &self.node.core;
-        core.judged(core.with_space(|| core.fallocate(&self.node.cell, mode, range)))
+        let engine = &self.node.engine;
+        engine
+            .record_corruption(engine.with_space(|| engine.fallocate(&self.node.cell, mode, range)))
             .map_err(|error| error.during(mode.name()).in_range(range))
     }
 
@@ -69,8 +70,8 @@ impl SpaceFile for File {
         range: ByteRange,
         visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
     ) -> Result<()> {
-        let core = &self.node.core;
-        core.judged(core.parts.for_each_extent(&self.node.cell, range, visit))
+        let engine = &self.node.engine;
+        engine.record_corruption(engine.fs.for_each_extent(&self.node.cell, range, visit))
     }
 
     fn sync(&self, mode: SyncMode) -> Result<()> {
@@ -82,7 +83,7 @@ impl SpaceFile for File {
     }
 
     fn available_bytes(&self) -> Result<Option<u64>> {
-        let found = self.node.core.parts.statistics();
+        let found = self.node.engine.fs.statistics();
         Ok(Some(found.free_blocks * u64::from(found.block_bytes)))
     }
 }

@@ -6,7 +6,8 @@ use extant_space::{Error, ErrorKind, Result};
 
 use super::Node;
 use crate::directory::After;
-use crate::namespace::{ListedName, Name, NewNode, RenameMode};
+use crate::namespace::{ListedName, Name, RenameMode};
+use crate::new_node::NewNode;
 use crate::sync::read;
 
 impl Node {
@@ -15,14 +16,16 @@ impl Node {
     /// # Errors
     /// `NotFound`; `NotDirectory`; `InvalidArgument` for an invalid name; `Corrupt`.
     pub fn lookup(&self, name: &[u8]) -> Result<Node> {
-        let core = &self.core;
+        let engine = &self.engine;
         let found = (|| {
             let _shared = read(&self.cell.operation);
-            let entry = core.parts.find_name(&self.cell, name)?;
+            let entry = engine.fs.find_name(&self.cell, name)?;
             let entry = entry.ok_or_else(|| Error::new(ErrorKind::NotFound))?;
-            core.open_entry(entry, self.cell.number)
+            engine.open_entry(entry, self.cell.number)
         })();
-        core.judged(found).map(|cell| Node::from_open(core, cell))
+        engine
+            .record_corruption(found)
+            .map(|cell| Node::from_open(engine, cell))
     }
 
     /// Gives out the names of this directory behind `cookie` (0: all), until `visit` breaks. Names
@@ -37,8 +40,8 @@ impl Node {
         visit: &mut dyn FnMut(ListedName<'_>) -> ControlFlow<()>,
     ) -> Result<()> {
         let after = After { cookie, name: None };
-        self.core
-            .judged(self.core.parts.list(&self.cell, after, visit))
+        self.engine
+            .record_corruption(self.engine.fs.list(&self.cell, after, visit))
     }
 
     /// The same, behind a name: names may have the same cookie when they are made for it, and then
@@ -56,8 +59,8 @@ impl Node {
             cookie,
             name: Some(name),
         };
-        self.core
-            .judged(self.core.parts.list(&self.cell, after, visit))
+        self.engine
+            .record_corruption(self.engine.fs.list(&self.cell, after, visit))
     }
 
     /// Makes something new in this directory.
@@ -66,9 +69,10 @@ impl Node {
     /// `AlreadyExists`; `NoSpace` for want of blocks or inodes; `TooManyLinks` for a directory too
     /// many; `Unsupported` on a file system without extents; `Immutable`, `ReadOnly`.
     pub fn create(&self, name: &[u8], new: &NewNode<'_>) -> Result<Node> {
-        let core = &self.core;
-        core.judged(core.with_space(|| core.create(&self.cell, name, new)))
-            .map(|cell| Node::from_open(core, cell))
+        let engine = &self.engine;
+        engine
+            .record_corruption(engine.with_space(|| engine.create(&self.cell, name, new)))
+            .map(|cell| Node::from_open(engine, cell))
     }
 
     /// Makes a regular file without a name, near this directory. It goes with its last node, unless
@@ -77,9 +81,10 @@ impl Node {
     /// # Errors
     /// As [`create`](Self::create).
     pub fn create_unnamed(&self, new: &NewNode<'_>) -> Result<Node> {
-        let core = &self.core;
-        core.judged(core.with_space(|| core.create_unnamed(&self.cell, new)))
-            .map(|cell| Node::from_open(core, cell))
+        let engine = &self.engine;
+        engine
+            .record_corruption(engine.with_space(|| engine.create_unnamed(&self.cell, new)))
+            .map(|cell| Node::from_open(engine, cell))
     }
 
     /// Gives `node`, which is no directory, one more name in this directory.
@@ -87,8 +92,8 @@ impl Node {
     /// # Errors
     /// `AlreadyExists`; `TooManyLinks`; `Immutable`, also for directories; `NoSpace`.
     pub fn link(&self, name: &[u8], node: &Node) -> Result<()> {
-        let core = &self.core;
-        core.judged(core.with_space(|| core.link(&node.cell, &self.cell, name)))
+        let engine = &self.engine;
+        engine.record_corruption(engine.with_space(|| engine.link(&node.cell, &self.cell, name)))
     }
 
     /// Takes a name away, of anything but a directory. Data goes with the last name and the last
@@ -97,7 +102,8 @@ impl Node {
     /// # Errors
     /// `NotFound`; `IsDirectory`; `Immutable`.
     pub fn unlink(&self, name: &[u8]) -> Result<()> {
-        self.core.judged(self.core.unlink(&self.cell, name))
+        self.engine
+            .record_corruption(self.engine.unlink(&self.cell, name))
     }
 
     /// Takes an empty directory away.
@@ -105,8 +111,8 @@ impl Node {
     /// # Errors
     /// `NotFound`; `NotDirectory`; `NotEmpty`; `Immutable`.
     pub fn remove_directory(&self, name: &[u8]) -> Result<()> {
-        self.core
-            .judged(self.core.remove_directory(&self.cell, name))
+        self.engine
+            .record_corruption(self.engine.remove_directory(&self.cell, name))
     }
 
     /// Gives what is called `name` here the name `to_name` in `to`.
@@ -124,8 +130,8 @@ impl Node {
             directory: &to.cell,
             name: to_name,
         };
-        let core = &self.core;
-        core.judged(core.with_space(|| core.rename(from, to, mode)))
+        let engine = &self.engine;
+        engine.record_corruption(engine.with_space(|| engine.rename(from, to, mode)))
     }
 
     /// The target of a symbolic link.
@@ -133,6 +139,7 @@ impl Node {
     /// # Errors
     /// `InvalidArgument` when it is none; `Corrupt`.
     pub fn read_link(&self) -> Result<Vec<u8>> {
-        self.core.judged(self.core.parts.read_target(&self.cell))
+        self.engine
+            .record_corruption(self.engine.fs.read_target(&self.cell))
     }
 }

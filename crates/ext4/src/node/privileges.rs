@@ -4,8 +4,8 @@ use extant_ondisk::ext4::inode::{FileType, Mode, TimeField};
 use extant_space::Result;
 
 use super::Node;
-use crate::file::INODE_CREDITS;
 use crate::sync::{read, write};
+use crate::transaction::INODE_CREDITS;
 use crate::{time, xattr};
 
 const SETUID: u16 = 0o4000;
@@ -21,18 +21,18 @@ impl Node {
     /// # Errors
     /// `Immutable`, `ReadOnly`; `Corrupt`; errors of the device.
     pub fn drop_privileges(&self) -> Result<()> {
-        self.core.judged(self.drop_privileges_now())
+        self.engine.record_corruption(self.drop_privileges_now())
     }
 
     fn drop_privileges_now(&self) -> Result<()> {
-        let parts = &self.core.parts;
+        let fs = &self.engine.fs;
         {
             let state = read(&self.cell.state);
             if state.inode.mode().file_type() != Some(FileType::Regular) {
                 return Ok(());
             }
             let kept = kept(state.inode.mode());
-            if kept == state.inode.mode() && parts.without_xattr(&state, CAPABILITY)?.is_none() {
+            if kept == state.inode.mode() && fs.without_xattr(&state, CAPABILITY)?.is_none() {
                 return Ok(());
             }
         }
@@ -40,11 +40,11 @@ impl Node {
         let change = {
             let state = read(&self.cell.state);
             state.check_growable()?;
-            parts.without_xattr(&state, CAPABILITY)?
+            fs.without_xattr(&state, CAPABILITY)?
         };
-        let transaction = self.core.begin(INODE_CREDITS + xattr::CHANGE_CREDITS)?;
+        let transaction = self.engine.begin(INODE_CREDITS + xattr::CHANGE_CREDITS)?;
         if let Some(change) = &change {
-            parts.change_xattrs(&transaction, &self.cell, change)?;
+            fs.change_xattrs(&transaction, &self.cell, change)?;
         }
         self.cell.change(&transaction, |state| {
             let mode = kept(state.inode.mode());

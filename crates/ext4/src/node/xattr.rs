@@ -11,7 +11,8 @@ impl Node {
     /// # Errors
     /// `NoAttribute`; `Unsupported` for a name that no attribute can have; `Corrupt`.
     pub fn xattr(&self, name: &[u8]) -> Result<Vec<u8>> {
-        self.core.judged(self.core.parts.xattr(&self.cell, name))
+        self.engine
+            .record_corruption(self.engine.fs.xattr(&self.cell, name))
     }
 
     /// The names of all attributes.
@@ -19,7 +20,8 @@ impl Node {
     /// # Errors
     /// `Corrupt`.
     pub fn xattr_names(&self) -> Result<Vec<Vec<u8>>> {
-        self.core.judged(self.core.parts.xattr_names(&self.cell))
+        self.engine
+            .record_corruption(self.engine.fs.xattr_names(&self.cell))
     }
 
     /// Sets an attribute of up to 64 KiB, of which a file system without `ea_inode` has room for
@@ -30,8 +32,10 @@ impl Node {
     /// `InvalidArgument` for a list that makes no sense; `Unsupported` for a name that no attribute
     /// can have; `Immutable`, `ReadOnly`.
     pub fn set_xattr(&self, name: &[u8], value: &[u8], mode: XattrMode) -> Result<()> {
-        let core = &self.core;
-        core.judged(core.with_space(|| core.set_xattr(&self.cell, name, value, mode)))
+        let engine = &self.engine;
+        engine.record_corruption(
+            engine.with_space(|| engine.set_xattr(&self.cell, name, value, mode)),
+        )
     }
 
     /// Removes an attribute.
@@ -39,6 +43,7 @@ impl Node {
     /// # Errors
     /// `NoAttribute`; `Immutable`, `ReadOnly`.
     pub fn remove_xattr(&self, name: &[u8]) -> Result<()> {
-        self.core.judged(self.core.remove_xattr(&self.cell, name))
+        self.engine
+            .record_corruption(self.engine.remove_xattr(&self.cell, name))
     }
 }

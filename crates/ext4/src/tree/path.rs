@@ -14,7 +14,7 @@ use extant_ondisk::ext4::{LogicalBlock, PhysicalBlock};
 use extant_space::{Error, Result};
 use smallvec::SmallVec;
 
-use super::{Judge, TreeFormat, corrupt};
+use super::{TreeFormat, Validator, corrupt};
 
 /// The root first, the leaf last.
 pub(super) type Path<'r> = SmallVec<[Level<'r>; 2]>;
@@ -58,7 +58,7 @@ impl<'r> Level<'r> {
         &self,
         index: usize,
         format: TreeFormat<'_>,
-        read: impl FnOnce(PhysicalBlock, Judge<'_>) -> Result<Arc<[u8]>>,
+        read: impl FnOnce(PhysicalBlock, Validator<'_>) -> Result<Arc<[u8]>>,
     ) -> Result<Level<'static>> {
         self.reference(index, format)?;
         let place = self.node().child(index);
@@ -182,7 +182,7 @@ pub(super) fn descend<'r>(
     root: &'r [u8; ROOT_BYTES],
     logical: LogicalBlock,
     format: TreeFormat<'_>,
-    mut read: impl FnMut(PhysicalBlock, Judge<'_>) -> Result<Arc<[u8]>>,
+    mut read: impl FnMut(PhysicalBlock, Validator<'_>) -> Result<Arc<[u8]>>,
 ) -> Result<Path<'r>> {
     let mut path = Path::new();
     let mut level = Level::root(root, format)?;

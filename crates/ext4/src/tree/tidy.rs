@@ -12,7 +12,7 @@ use extant_space::Result;
 use super::entry::{self, Entry};
 use super::path::Level;
 use super::splice::{ROOT_ENTRIES, sparse};
-use super::{Judge, NodesMut, TreeMut};
+use super::{NodesMut, TreeMut, Validator};
 
 impl<N: NodesMut> TreeMut<'_, N> {
     /// Joins the nodes on the way to `near` with neighbours, from the leaf up, and then shortens
@@ -73,7 +73,7 @@ impl<N: NodesMut> TreeMut<'_, N> {
             return None;
         }
         let (format, nodes) = (self.format, &mut *self.nodes);
-        let read = |block, judge: Judge<'_>| nodes.hold(block, judge);
+        let read = |block, judge: Validator<'_>| nodes.hold(block, judge);
         let beside = parent.child(index, format, read).ok()?;
         let together = node.node().len() + beside.node().len();
         let room = node.node().capacity().min(beside.node().capacity());

@@ -10,9 +10,9 @@ use extant_ondisk::ext4::xattr::XattrValue;
 use extant_space::Result;
 
 use super::{Lists, acl};
-use crate::filesystem::Parts;
-use crate::inode::{InodeCell, InodeState};
-use crate::namespace::{NewKind, NewNode};
+use crate::inode_cell::{InodeCell, InodeState};
+use crate::new_node::{NewKind, NewNode};
+use crate::state::FsState;
 use crate::transaction::Transaction;
 
 /// Permissions and lists of a new inode.
@@ -24,7 +24,7 @@ pub(crate) struct InheritedAccess {
     default: Option<Vec<u8>>,
 }
 
-impl Parts {
+impl FsState {
     /// The attributes that `new` inherits from the directory `parent`.
     pub(crate) fn inherited_access(
         &self,
@@ -86,7 +86,7 @@ impl Parts {
         if after == before {
             return Ok(());
         }
-        transaction.forbid_fast_commit();
+        transaction.mark_ineligible();
         self.write_xattr_lists(transaction, cell, &before, &after)
     }
 }

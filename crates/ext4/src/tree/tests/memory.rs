@@ -7,7 +7,7 @@ use std::sync::Arc;
 use extant_ondisk::ext4::PhysicalBlock;
 use extant_space::{Error, ErrorKind, Result};
 
-use crate::tree::{Judge, Nodes, NodesMut};
+use crate::tree::{Nodes, NodesMut, Validator};
 
 /// The first block of nodes; blocks of files in tests are below.
 const FIRST: u64 = 100_000;
@@ -31,7 +31,7 @@ pub(super) struct Memory {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Trust {
     /// It comes from the disk.
-    Judge,
+    Validator,
     /// It is in the cache, perhaps as something else.
     Cached,
 }
@@ -46,7 +46,7 @@ impl Memory {
             created: 0,
             reads_left: Cell::new(usize::MAX),
             creates_left: usize::MAX,
-            trust: Trust::Judge,
+            trust: Trust::Validator,
         }
     }
 
@@ -76,13 +76,13 @@ impl Memory {
 }
 
 impl Nodes for Memory {
-    fn read(&self, block: PhysicalBlock, judge: Judge<'_>) -> Result<Arc<[u8]>> {
+    fn read(&self, block: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>> {
         let left = self.reads_left.get().checked_sub(1);
         self.reads_left
             .set(left.ok_or_else(|| Error::new(ErrorKind::Io))?);
         let bytes = self.blocks.get(&block);
         let bytes = bytes.ok_or_else(|| Error::new(ErrorKind::Io).detail("no such block"))?;
-        if self.trust == Trust::Judge {
+        if self.trust == Trust::Validator {
             judge(bytes)?;
         }
         Ok(Arc::clone(bytes))
@@ -90,7 +90,7 @@ impl Nodes for Memory {
 }
 
 impl NodesMut for Memory {
-    fn hold(&mut self, block: PhysicalBlock, judge: Judge<'_>) -> Result<Arc<[u8]>> {
+    fn hold(&mut self, block: PhysicalBlock, judge: Validator<'_>) -> Result<Arc<[u8]>> {
         self.read(block, judge)
     }
 

@@ -12,15 +12,14 @@ use extant_ondisk::ext4::superblock::{ErrorPolicy, RecordedError, State};
 use extant_ondisk::ext4::{Incompat, PhysicalBlock, RoCompat, Superblock};
 use extant_space::{Error, ErrorKind, Result};
 
-use super::Parts;
-use super::open::read_superblock;
+use super::FsState;
 use crate::cache::Changing;
 use crate::options::OnError;
 use crate::sync::{lock, lock_poisoned};
 use crate::time;
 use crate::transaction::Transaction;
 
-impl Parts {
+impl FsState {
     /// The block that the superblock is in.
     pub(crate) fn superblock_place(&self) -> PhysicalBlock {
         self.superblock_block.number()
@@ -31,7 +30,7 @@ impl Parts {
     ///
     /// e2fsck 1.47.0 that carries out fast commits writes back what they change, and a sum over
     /// what was there before it replayed the log: the fewer superblocks are in the log, the better.
-    pub(super) fn freeze_superblock(&self, by: &impl Changing) {
+    pub(crate) fn freeze_superblock(&self, by: &impl Changing) {
         let Some(mut superblock) = self.changed_superblock() else {
             return;
         };
@@ -49,7 +48,7 @@ impl Parts {
 
     /// Marks, before the first transaction, that the journal must be replayed, or that the file
     /// system must be checked if it has none.
-    pub(super) fn mark_open(&self) -> Result<()> {
+    pub(crate) fn mark_open(&self) -> Result<()> {
         let now = time::now();
         lock(&self.superblock).edit(|raw| {
             if self.has_log {
@@ -69,7 +68,7 @@ impl Parts {
     }
 
     /// Says that everything is home, after the last commit and the last checkpoint.
-    pub(super) fn mark_clean(&self) -> Result<()> {
+    pub(crate) fn mark_clean(&self) -> Result<()> {
         let free = self.groups.frozen_free();
         let now = time::now();
         let mut superblock = lock(&self.superblock);
@@ -102,7 +101,7 @@ impl Parts {
         {
             return;
         }
-        transaction.forbid_fast_commit();
+        transaction.mark_ineligible();
         let set = superblock.edit(|raw| {
             let features = raw.s_feature_ro_compat.get() | RoCompat::LARGE_FILE.bits();
             raw.s_feature_ro_compat.set(features);
@@ -154,7 +153,7 @@ impl Parts {
 
 /// Notes an error in the superblock as it is on the device: what the running transaction has
 /// changed of it must not be there before the rest of that.
-pub(super) fn note_on_device(device: &dyn Device, error: &Error) -> Result<()> {
+pub(crate) fn note_on_device(device: &dyn Device, error: &Error) -> Result<()> {
     let before = read_superblock(device)?;
     let mut superblock = before.clone();
     superblock.record_error(&recorded(error));
@@ -188,4 +187,31 @@ fn write_superblock(device: &dyn Device, superblock: &Superblock) -> Result<()> 
     bytes[byte..byte + Superblock::BYTES].copy_from_slice(superblock.as_bytes());
     device.write_at(&bytes, start, Persistence::Cached)?;
     device.flush()
+}
+
+/// Reads and checks the superblock.
+///
+/// # Errors
+/// `Corrupt`, also for a device that is smaller than the file system; those of the device.
+pub(crate) fn read_superblock(device: &dyn Device) -> Result<Superblock> {
+    let unit = device.geometry().logical_block as usize;
+    let end = Superblock::OFFSET as usize + Superblock::BYTES;
+    let mut bytes = vec![0; end.next_multiple_of(unit)];
+    if device.geometry().size < bytes.len() as u64 {
+        return Err(Error::new(ErrorKind::Corrupt).detail(format!(
+            "{} bytes have no room for a superblock",
+            device.geometry().size
+        )));
+    }
+    device.read_at(&mut bytes, 0)?;
+    let superblock = Superblock::parse(&bytes[Superblock::OFFSET as usize..])?;
+    let layout = superblock.layout();
+    let needed = layout.blocks() << layout.block_bits();
+    if needed > device.geometry().size {
+        return Err(Error::new(ErrorKind::Corrupt).detail(format!(
+            "superblock: the file system has {needed} bytes, the device {}",
+            device.geometry().size
+        )));
+    }
+    Ok(superblock)
 }

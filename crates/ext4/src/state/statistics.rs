@@ -4,7 +4,7 @@ use extant_mballoc as mballoc;
 use extant_ondisk::ext4::GroupNumber;
 use extant_ondisk::ext4::superblock::JournalPlace;
 
-use super::Parts;
+use super::FsState;
 use crate::sync::{lock, read};
 
 /// How full a file system is, as of now.
@@ -33,7 +33,7 @@ pub struct Statistics {
     pub allocator: mballoc::Statistics,
 }
 
-impl Parts {
+impl FsState {
     pub(crate) fn statistics(&self) -> Statistics {
         let superblock = self.groups.superblock();
         // Blocks kept for files to grow are free; those freed by the running transaction are too.

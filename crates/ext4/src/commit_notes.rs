@@ -1,29 +1,26 @@
 //! What a fast commit of the running transaction would contain.
 //!
 //! Model: since the last commit, full or fast, inodes, ranges of their blocks, and names were
-//! changed. Inodes and names are listed here; ranges are kept with the inode ([`Ranges`]). A change
+//! changed. Inodes and names are listed here; ranges are kept with the inode
+//! (`TouchedRanges`). A change
 //! that no record can express makes the rest of the transaction *ineligible*. That is the default:
 //! only operations reviewed for it begin with
-//! [`Core::begin_recorded`](crate::filesystem::Core::begin_recorded).
+//! `Engine::begin_recorded`.
 //!
 //! Lock order: the lock of a slot, and that of the names, are never held together with others.
 
-use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use crossbeam_utils::CachePadded;
 use extant_ondisk::ext4::InodeNumber;
 use extant_ondisk::ext4::fast_commit::NameChange;
-use smallvec::SmallVec;
 
-use crate::inode::InodeCell;
+use crate::inode_cell::InodeCell;
 use crate::sync::{lock, write};
 
 /// Changed names that are kept; more need a full commit.
 const NAMES_MAX: usize = 4096;
-/// Ranges of one inode that are kept apart.
-const RANGES_MAX: usize = 8;
 /// Slots for threads; more threads share some.
 const SLOTS: usize = 32;
 
@@ -37,7 +34,7 @@ pub(crate) enum Writing {
 pub(crate) struct Notes {
     writing: Writing,
     /// The transaction has changes that no record says.
-    is_forbidden: AtomicBool,
+    is_ineligible: AtomicBool,
     /// Files of the transaction got blocks that the bitmaps on the disk have as free.
     has_new_blocks: AtomicBool,
     /// A fast commit of the transaction has changed a tree that has nodes.
@@ -50,25 +47,25 @@ pub(crate) struct Notes {
 type Slot = Mutex<Vec<Arc<InodeCell>>>;
 
 /// A change of a name.
-pub(super) struct NameNote {
-    pub(super) change: NameChange,
-    pub(super) parent: InodeNumber,
-    pub(super) inode: InodeNumber,
-    pub(super) name: Box<[u8]>,
+pub(crate) struct NameNote {
+    pub(crate) change: NameChange,
+    pub(crate) parent: InodeNumber,
+    pub(crate) inode: InodeNumber,
+    pub(crate) name: Box<[u8]>,
 }
 
 /// The changes since the last commit.
-pub(super) struct Noted {
-    pub(super) names: Vec<NameNote>,
+pub(crate) struct Noted {
+    pub(crate) names: Vec<NameNote>,
     /// Each once.
-    pub(super) inodes: Vec<Arc<InodeCell>>,
+    pub(crate) inodes: Vec<Arc<InodeCell>>,
 }
 
 impl Notes {
     pub(crate) fn new(writing: Writing) -> Self {
         Self {
             writing,
-            is_forbidden: AtomicBool::new(false),
+            is_ineligible: AtomicBool::new(false),
             has_new_blocks: AtomicBool::new(false),
             has_nodes: AtomicBool::new(false),
             names: Mutex::default(),
@@ -81,10 +78,10 @@ impl Notes {
     }
 
     /// The running transaction has changes that no record says.
-    pub(crate) fn forbid(&self) {
+    pub(crate) fn mark_ineligible(&self) {
         // Read first: the line is that of all threads.
-        if self.writing == Writing::On && !self.is_forbidden.load(Ordering::Relaxed) {
-            self.is_forbidden.store(true, Ordering::Relaxed);
+        if self.writing == Writing::On && !self.is_ineligible.load(Ordering::Relaxed) {
+            self.is_ineligible.store(true, Ordering::Relaxed);
         }
     }
 
@@ -96,18 +93,18 @@ impl Notes {
     }
 
     /// A fast commit will change a tree that has nodes. No transaction is open.
-    pub(super) fn nodes(&self) {
+    pub(crate) fn nodes(&self) {
         self.has_nodes.store(true, Ordering::Relaxed);
     }
 
     /// Whether there were both: e2fsck would take new blocks of one file for nodes of another, or
     /// the same.
-    pub(super) fn has_nodes_and_new_blocks(&self) -> bool {
+    pub(crate) fn has_nodes_and_new_blocks(&self) -> bool {
         self.has_nodes.load(Ordering::Relaxed) && self.has_new_blocks.load(Ordering::Relaxed)
     }
 
-    pub(super) fn is_forbidden(&self) -> bool {
-        self.is_forbidden.load(Ordering::Relaxed)
+    pub(crate) fn is_ineligible(&self) -> bool {
+        self.is_ineligible.load(Ordering::Relaxed)
     }
 
     /// An inode is changed for the first time since the last commit, by a thread of `slot`.
@@ -125,12 +122,12 @@ impl Notes {
         inode: InodeNumber,
         name: &[u8],
     ) {
-        if self.writing == Writing::Off || self.is_forbidden() {
+        if self.writing == Writing::Off || self.is_ineligible() {
             return;
         }
         let mut names = lock(&self.names);
         if names.len() == NAMES_MAX {
-            return self.forbid();
+            return self.mark_ineligible();
         }
         names.push(NameNote {
             change,
@@ -141,7 +138,7 @@ impl Notes {
     }
 
     /// Takes out what there is for a fast commit. No transaction is open.
-    pub(super) fn take(&self) -> Noted {
+    pub(crate) fn take(&self) -> Noted {
         let mut inodes = Vec::new();
         for slot in &self.inodes {
             inodes.append(&mut lock(slot));
@@ -156,7 +153,7 @@ impl Notes {
     pub(crate) fn clear(&self) {
         if self.writing == Writing::On {
             self.take().clear_ranges();
-            for flag in [&self.is_forbidden, &self.has_new_blocks, &self.has_nodes] {
+            for flag in [&self.is_ineligible, &self.has_new_blocks, &self.has_nodes] {
                 flag.store(false, Ordering::Relaxed);
             }
         }
@@ -164,42 +161,9 @@ impl Notes {
 }
 
 impl Noted {
-    pub(super) fn clear_ranges(&self) {
+    pub(crate) fn clear_ranges(&self) {
         for cell in &self.inodes {
             write(&cell.state).touched.take();
         }
-    }
-}
-
-/// Ranges of logical blocks, of which more than a few become one.
-#[derive(Default)]
-pub(crate) struct Ranges(SmallVec<[Range<u64>; 1]>);
-
-impl Ranges {
-    /// Adds a range; if there are too many, gaps between ranges are included.
-    pub(crate) fn add(&mut self, range: Range<u64>) {
-        let near = self
-            .0
-            .iter_mut()
-            .find(|other| range.start <= other.end && other.start <= range.end);
-        if let Some(near) = near {
-            near.start = near.start.min(range.start);
-            near.end = near.end.max(range.end);
-            return;
-        }
-        if self.0.len() < RANGES_MAX {
-            return self.0.push(range);
-        }
-        let all = self.0.drain(..).fold(range, |all, other| {
-            all.start.min(other.start)..all.end.max(other.end)
-        });
-        self.0.push(all);
-    }
-
-    /// Takes them out, in order; they may meet.
-    pub(crate) fn take(&mut self) -> SmallVec<[Range<u64>; 1]> {
-        let mut ranges = std::mem::take(&mut self.0);
-        ranges.sort_unstable_by_key(|range| range.start);
-        ranges
     }
 }

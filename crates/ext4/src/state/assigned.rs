@@ -21,13 +21,13 @@ type Words = Box<[AtomicU64]>;
 type Chunk = Box<[OnceLock<Words>]>;
 
 /// Blocks that have their place.
-pub(super) struct AssignedBlocks {
+pub(crate) struct AssignedBlocks {
     blocks_per_group: u64,
     chunks: Box<[OnceLock<Chunk>]>,
 }
 
 impl AssignedBlocks {
-    pub(super) fn new(layout: &Layout) -> Self {
+    pub(crate) fn new(layout: &Layout) -> Self {
         let blocks_per_group = u64::from(layout.blocks_per_group());
         let groups = layout.blocks().div_ceil(blocks_per_group) as usize;
         Self {
@@ -39,7 +39,7 @@ impl AssignedBlocks {
     }
 
     /// Whether all of them are noted.
-    pub(super) fn has(&self, blocks: &Range<u64>) -> bool {
+    pub(crate) fn has(&self, blocks: &Range<u64>) -> bool {
         self.pieces(blocks).all(|(group, bits)| {
             self.words(group).is_some_and(|words| {
                 masks(bits).all(|(word, mask)| words[word].load(Ordering::Relaxed) & mask == mask)
@@ -48,7 +48,7 @@ impl AssignedBlocks {
     }
 
     /// Notes them.
-    pub(super) fn note(&self, blocks: &Range<u64>) {
+    pub(crate) fn note(&self, blocks: &Range<u64>) {
         for (group, bits) in self.pieces(blocks) {
             let words = self.words_or_new(group);
             masks(bits).for_each(|(word, mask)| {
@@ -58,7 +58,7 @@ impl AssignedBlocks {
     }
 
     /// Forgets them.
-    pub(super) fn forget(&self, blocks: &Range<u64>) {
+    pub(crate) fn forget(&self, blocks: &Range<u64>) {
         for (group, bits) in self.pieces(blocks) {
             let Some(words) = self.words(group) else {
                 continue;

@@ -13,13 +13,13 @@ use extant_mballoc::BlockRange;
 use extant_ondisk::ext4::PhysicalBlock;
 use extant_space::{ByteRange, Error, ErrorKind, Result};
 
-use super::Parts;
+use super::FsState;
 use crate::options::Assign;
 
 /// Ranges of the file system's own that are given their place together.
 const RANGES_MAX: usize = 64;
 
-impl Parts {
+impl FsState {
     /// Gives new blocks of a file their place.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl Parts {
     ///
     /// # Errors
     /// As [`assign`](Self::assign).
-    pub(super) fn assign_system(&self) -> Result<()> {
+    pub(crate) fn assign_system(&self) -> Result<()> {
         if self.options.assign != Assign::Require {
             return Ok(());
         }
@@ -97,7 +97,7 @@ impl Parts {
     ///
     /// # Errors
     /// Errors of the device; some blocks are discarded then.
-    pub(super) fn discard(&self, ranges: &[BlockRange]) -> Result<u64> {
+    pub(crate) fn discard(&self, ranges: &[BlockRange]) -> Result<u64> {
         let bits = self.layout.block_bits();
         let bytes =
             |range: &BlockRange| ByteRange::new(range.start().0 << bits, range.end().0 << bits);

@@ -8,7 +8,7 @@ use extant_jbd2::{Client, FastCommitSpace, Frozen};
 use extant_ondisk::ext4::extent::{DEPTH_MAX, ENTRY_BYTES, MAGIC};
 use extant_space::Error;
 
-use super::Parts;
+use super::FsState;
 use crate::cache::{Block, Changing};
 use crate::options::Discard;
 use crate::sync::lock;
@@ -30,7 +30,7 @@ impl Changing for Freezing {
     }
 }
 
-impl Client for Parts {
+impl Client for FsState {
     fn freeze(&self, transaction: TransactionId, frozen: &mut Frozen) {
         let (changes, revoked) = self.running.take();
         if changes.is_empty() && revoked.is_empty() {
@@ -42,7 +42,7 @@ impl Client for Parts {
             blocks: RefCell::new(changes.blocks),
         };
         for inode in changes.inodes {
-            if let Err(error) = inode.mark_blocks(&self.groups) {
+            if let Err(error) = inode.set_deferred_bits(&self.groups) {
                 self.note_error(&error);
             }
             // Its number may have been given to another one since.
@@ -67,7 +67,7 @@ impl Client for Parts {
     }
 
     fn fast_commit(&self, _: TransactionId, space: &FastCommitSpace) -> Option<Vec<u8>> {
-        Parts::fast_commit(self, space)
+        FsState::fast_commit(self, space)
     }
 
     fn committed(&self, transaction: TransactionId) {

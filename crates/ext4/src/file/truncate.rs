@@ -14,14 +14,15 @@ use extant_ondisk::ext4::inode::FileType;
 use extant_space::Result;
 
 use super::write::Stamp;
-use crate::filesystem::{Core, Parts};
+use crate::engine::Engine;
 use crate::groups::group_credits;
-use crate::inode::{InodeCell, InodeState};
+use crate::inode_cell::{InodeCell, InodeState};
 use crate::mapping::{self, MapMut};
 use crate::orphan;
+use crate::state::FsState;
 use crate::store::Store;
 use crate::sync::{read, write};
-use crate::transaction::Transaction;
+use crate::transaction::{INODE_CREDITS, Transaction};
 use crate::tree::Mapping;
 
 /// Extents freed in one step: each may be in two groups. Of an extent longer than a group, as with
@@ -30,24 +31,24 @@ const EXTENTS_MAX: usize = 8;
 /// Directory blocks freed in one step: each is metadata, which the journal must revoke.
 const DIRECTORY_BLOCKS_MAX: u32 = 64;
 
-impl Core {
+impl Engine {
     /// Cuts the file or makes it longer by a hole.
     pub(crate) fn resize(&self, cell: &Arc<InodeCell>, size: u64) -> Result<()> {
         self.changeable()?;
         let _alone = write(&cell.operation);
-        let parts = &*self.parts;
+        let fs = &*self.fs;
         let before = {
             let state = read(&cell.state);
             state.check_mutable()?;
             state.check_data_mutable()?;
-            parts.check_size(&state, size)?;
-            state.inode.size_bytes(&parts.layout)
+            fs.check_size(&state, size)?;
+            state.inode.size_bytes(&fs.layout)
         };
         if size > before {
-            parts.zero_after_end(cell, before)?;
-            let transaction = self.begin_recorded(super::write::INODE_CREDITS)?;
+            fs.zero_after_end(cell, before)?;
+            let transaction = self.begin_recorded(INODE_CREDITS)?;
             cell.change(&transaction, |state| {
-                parts.stamp_state(
+                fs.stamp_state(
                     state,
                     &transaction,
                     Stamp {
@@ -64,26 +65,26 @@ impl Core {
 
     /// Truncates the file to `size`, which is less than its size, and frees all blocks after it.
     fn cut(&self, cell: &Arc<InodeCell>, size: u64) -> Result<()> {
-        let parts = &*self.parts;
+        let fs = &*self.fs;
         let credits = self.cut_credits(cell)?;
         let transaction = self.begin_recorded(credits)?;
         let rest = {
             let mut state = write(&cell.state);
             state.join(cell, &transaction);
             // First, because it can fail: the size must not change while blocks after it remain.
-            let behind = parts.block_after(size)..LOGICAL_END;
-            let rest = parts.remove_step(&transaction, cell, &mut state, behind)?;
-            state.inode.set_size_bytes(size, &parts.layout);
-            parts.stamp_state(&mut state, &transaction, Stamp { size_at_least: 0 });
+            let behind = fs.block_after(size)..LOGICAL_END;
+            let rest = fs.remove_step(&transaction, cell, &mut state, behind)?;
+            state.inode.set_size_bytes(size, &fs.layout);
+            fs.stamp_state(&mut state, &transaction, Stamp { size_at_least: 0 });
             state.data_changed_in = Some(transaction.epoch());
             rest
         };
         if rest.is_some() {
-            parts.add_orphan(&transaction, cell);
+            fs.add_orphan(&transaction, cell);
         }
         // The last block is zeroed before the size can commit: bytes past it must not reappear
         // later.
-        parts.zero_after_end(cell, size)?;
+        fs.zero_after_end(cell, size)?;
         if rest.is_none() {
             return Ok(());
         }
@@ -93,17 +94,17 @@ impl Core {
 
     /// Frees all blocks after the end of an orphan, and removes it from the list if it has a name.
     pub(crate) fn finish_cut(&self, cell: &Arc<InodeCell>) -> Result<()> {
-        let parts = &*self.parts;
-        let size = read(&cell.state).inode.size_bytes(&parts.layout);
-        parts.zero_after_end(cell, size)?;
-        self.remove_blocks(cell, parts.block_after(size)..LOGICAL_END)?;
-        let transaction = self.begin(super::write::INODE_CREDITS + orphan::CREDITS)?;
-        parts.remove_cut_orphan(&transaction, cell)
+        let fs = &*self.fs;
+        let size = read(&cell.state).inode.size_bytes(&fs.layout);
+        fs.zero_after_end(cell, size)?;
+        self.remove_blocks(cell, fs.block_after(size)..LOGICAL_END)?;
+        let transaction = self.begin(INODE_CREDITS + orphan::CREDITS)?;
+        fs.remove_cut_orphan(&transaction, cell)
     }
 
     /// Frees the blocks of `range`, in as many transactions as necessary.
     pub(crate) fn remove_blocks(&self, cell: &Arc<InodeCell>, range: Range<u64>) -> Result<()> {
-        let parts = &*self.parts;
+        let fs = &*self.fs;
         let mut rest = Some(range);
         while rest.is_some() {
             let credits = self.cut_credits(cell)?;
@@ -112,7 +113,7 @@ impl Core {
             state.join(cell, &transaction);
             state.data_changed_in = Some(transaction.epoch());
             while let Some(range) = rest {
-                rest = parts.remove_step(&transaction, cell, &mut state, range)?;
+                rest = fs.remove_step(&transaction, cell, &mut state, range)?;
                 if transaction.reserve(credits) == Extension::Refused {
                     break;
                 }
@@ -133,7 +134,7 @@ impl Core {
     }
 }
 
-impl Parts {
+impl FsState {
     /// Frees the last few extents of `range`; returns the part that may still have blocks.
     pub(crate) fn remove_step(
         &self,
