@@ -4,7 +4,7 @@
 //! still writes its journal home. It holds the lock of the image until it has: that is what is
 //! waited for. Afterwards the image itself says whether it was closed in order.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -19,7 +19,6 @@ use extant_ondisk::ext4::Incompat;
 use extant_space::{CancelToken, Error, ErrorKind, Result};
 use extant_sys::mounted;
 use extant_sys::mounts::Mount;
-use rustix::fs::FlockOperation;
 
 use crate::exit::{self, Style};
 use crate::fs_image::Image;
@@ -144,10 +143,7 @@ fn is_held(image: &Path) -> bool {
         .custom_flags(libc::O_NONBLOCK | claim)
         .open(image);
     match opened {
-        Ok(file) => {
-            let lock = rustix::fs::flock(&file, FlockOperation::NonBlockingLockShared);
-            !is_disk && lock == Err(rustix::io::Errno::WOULDBLOCK)
-        }
+        Ok(file) => !is_disk && matches!(file.try_lock_shared(), Err(TryLockError::WouldBlock)),
         Err(error) => error.kind() == io::ErrorKind::ResourceBusy,
     }
 }

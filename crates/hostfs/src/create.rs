@@ -176,7 +176,8 @@ fn create_new(
     let allocation_bytes = options.allocation().map_err(|error| error.at(path))?;
     let destination = Destination::new(path, options.existing)?;
     check_size(&destination.path, options.size_bytes)?;
-    let filesystem = FileSystem::of_directory(&destination.directory, &destination.directory_path)?;
+    let filesystem =
+        FileSystem::of_directory(&destination.directory, destination.directory.path())?;
     let keep = options.on_failure == OnFailure::KeepPartial;
     let partial = Partial::open(destination, keep, control)?;
     let made = make(

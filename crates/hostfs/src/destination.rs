@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use extant_space::{Error, ErrorKind, Remedy, Result};
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
-use crate::directory::Existing;
+use crate::directory::{Directory, Existing};
 use crate::file;
 use crate::filesystem::parent_of;
 use crate::swap;
@@ -33,8 +33,7 @@ pub enum Durable {
 
 /// The directory and name that a new file will have.
 pub(crate) struct Destination {
-    pub(crate) directory: OwnedFd,
-    pub(crate) directory_path: PathBuf,
+    pub(crate) directory: Directory,
     pub(crate) name: OsString,
     pub(crate) path: PathBuf,
     pub(crate) existing: Existing,
@@ -57,23 +56,15 @@ impl Destination {
             Some(name) if !resolved.as_os_str().as_bytes().ends_with(b"/") => name.to_owned(),
             _ => return Err(file::wrong_type(shown)),
         };
-        let directory_path = parent_of(&resolved).to_path_buf();
-        let directory = rustix::fs::open(
-            &directory_path,
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        )
-        .map_err(|errno| {
-            let error = Error::from(io::Error::from(errno)).at(&directory_path);
-            match errno {
-                Errno::NOENT => error.detail("no such directory"),
-                Errno::NOTDIR => error.detail("not a directory"),
-                _ => error,
+        let directory = Directory::open(parent_of(&resolved)).map_err(|error| {
+            if error.kind() == ErrorKind::NotFound {
+                error.detail("no such directory")
+            } else {
+                error
             }
         })?;
         let destination = Self {
             directory,
-            directory_path,
             name,
             path: resolved,
             existing,
@@ -122,8 +113,8 @@ impl Destination {
     /// be replaced.
     pub(crate) fn check_attributes(&self) -> Result<()> {
         for (name, path) in [
-            (OsStr::new("."), &self.directory_path),
-            (&self.name, &self.path),
+            (OsStr::new("."), self.directory.path()),
+            (self.name.as_os_str(), self.path.as_path()),
         ] {
             let flags = AtFlags::SYMLINK_NOFOLLOW;
             let found = rustix::fs::statx(&self.directory, name, flags, StatxFlags::TYPE);

@@ -56,21 +56,21 @@ impl Directory {
     }
 
     /// Opens the directory `name` in it.
-    pub fn child(&self, name: &str) -> Result<Self> {
+    pub fn child(&self, name: impl AsRef<OsStr>) -> Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        let fd = rustix::fs::openat(&self.fd, name, flags, Mode::empty())
-            .map_err(|errno| self.explain_open(errno, name))?;
+        let fd = rustix::fs::openat(&self.fd, name.as_ref(), flags, Mode::empty())
+            .map_err(|errno| self.explain_open(errno, name.as_ref()))?;
         Ok(Self {
             fd,
-            path: self.path.join(name),
+            path: self.path.join(name.as_ref()),
         })
     }
 
     /// Opens the directory `name` in it, made for its owner alone where there is none.
-    pub fn make_child(&self, name: &str) -> Result<Self> {
-        match rustix::fs::mkdirat(&self.fd, name, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => self.child(name),
-            Err(errno) => Err(self.error(errno, name).during("make directory")),
+    pub fn make_child(&self, name: impl AsRef<OsStr>) -> Result<Self> {
+        match rustix::fs::mkdirat(&self.fd, name.as_ref(), Mode::RWXU) {
+            Ok(()) | Err(Errno::EXIST) => self.child(name.as_ref()),
+            Err(errno) => Err(self.error(errno, name.as_ref()).during("make directory")),
         }
     }
 
@@ -81,8 +81,8 @@ impl Directory {
 
     /// A path to `name` in this directory, for calls that take no descriptor. It is valid while the
     /// directory is open, also after the directory was moved. Not for messages.
-    pub fn path_to(&self, name: &str) -> PathBuf {
-        path_of_open(&self.fd).join(name)
+    pub fn path_to(&self, name: impl AsRef<OsStr>) -> PathBuf {
+        path_of_open(&self.fd).join(name.as_ref())
     }
 
     /// A second descriptor of the same directory.
@@ -95,28 +95,28 @@ impl Directory {
     }
 
     /// Opens the regular file `name`.
-    pub fn file(&self, name: &str, access: OFlags) -> Result<File> {
+    pub fn file(&self, name: impl AsRef<OsStr>, access: OFlags) -> Result<File> {
         let fd = self
-            .open_name(name, access)
-            .map_err(|errno| self.explain_open(errno, name))?;
-        let stat = rustix::fs::fstat(&fd).map_err(|errno| self.error(errno, name))?;
+            .open_name(name.as_ref(), access)
+            .map_err(|errno| self.explain_open(errno, name.as_ref()))?;
+        let stat = rustix::fs::fstat(&fd).map_err(|errno| self.error(errno, name.as_ref()))?;
         if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-            return Err(self.wrong_type(name));
+            return Err(self.wrong_type(name.as_ref()));
         }
         // It was for the open alone: io_uring answers EAGAIN on such a descriptor.
         let status = rustix::fs::fcntl_getfl(&fd)
             .and_then(|flags| rustix::fs::fcntl_setfl(&fd, flags - OFlags::NONBLOCK));
-        status.map_err(|errno| self.error(errno, name))?;
+        status.map_err(|errno| self.error(errno, name.as_ref()))?;
         Ok(File::from(fd))
     }
 
     /// Opens the file `name` for a short look, with no more calls than that; `None` where it may
     /// not be read.
-    pub fn peek(&self, name: &str) -> Option<OwnedFd> {
-        self.open_name(name, OFlags::RDONLY).ok()
+    pub fn peek(&self, name: impl AsRef<OsStr>) -> Option<OwnedFd> {
+        self.open_name(name.as_ref(), OFlags::RDONLY).ok()
     }
 
-    fn open_name(&self, name: &str, access: OFlags) -> rustix::io::Result<OwnedFd> {
+    fn open_name(&self, name: &OsStr, access: OFlags) -> rustix::io::Result<OwnedFd> {
         let open = |flags| rustix::fs::openat(&self.fd, name, flags, OWNER_ONLY);
         let flags = access | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         // A fifo would wait for its other end.
@@ -128,22 +128,22 @@ impl Directory {
     }
 
     /// Makes the file `name`, for its owner alone; it must not exist.
-    pub fn new_file(&self, name: &str) -> Result<File> {
-        self.file(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
+    pub fn new_file(&self, name: impl AsRef<OsStr>) -> Result<File> {
+        self.file(name.as_ref(), OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
     }
 
     /// The file under `name`; `None`: none. Links are not followed.
-    pub fn stat(&self, name: &str) -> Result<Option<Stat>> {
-        match rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
+    pub fn stat(&self, name: impl AsRef<OsStr>) -> Result<Option<Stat>> {
+        match rustix::fs::statat(&self.fd, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
             Err(Errno::NOENT) => Ok(None),
-            Err(errno) => Err(self.error(errno, name)),
+            Err(errno) => Err(self.error(errno, name.as_ref())),
         }
     }
 
     /// As [`stat`](Self::stat), for names as the directory lists them.
     pub fn stat_listed(&self, name: &CStr) -> Option<Stat> {
-        rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok()
+        rustix::fs::statat(&self.fd, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW).ok()
     }
 
     /// Visits the names in it, in no order.
@@ -163,42 +163,39 @@ impl Directory {
     }
 
     /// Removes the file `name`; whether there was one.
-    pub fn remove(&self, name: &str) -> Result<bool> {
-        match rustix::fs::unlinkat(&self.fd, name, AtFlags::empty()) {
+    pub fn remove(&self, name: impl AsRef<OsStr>) -> Result<bool> {
+        match rustix::fs::unlinkat(&self.fd, name.as_ref(), AtFlags::empty()) {
             Ok(()) => Ok(true),
             Err(Errno::NOENT) => Ok(false),
-            Err(errno) => Err(self.error(errno, name).during("remove")),
+            Err(errno) => Err(self.error(errno, name.as_ref()).during("remove")),
         }
     }
 
     /// Gives the file `from` the name `to` in `target`, in one step.
-    pub fn rename(&self, from: &str, target: &Self, to: &str, existing: Existing) -> Result<()> {
+    pub fn rename(
+        &self,
+        from: impl AsRef<OsStr>,
+        target: &Self,
+        to: impl AsRef<OsStr>,
+        existing: Existing,
+    ) -> Result<()> {
+        let (from, to) = (from.as_ref(), to.as_ref());
         let renamed = match existing {
             Existing::Replace => rustix::fs::renameat(&self.fd, from, &target.fd, to),
-            Existing::Refuse => {
-                match rustix::fs::renameat_with(
-                    &self.fd,
-                    from,
-                    &target.fd,
-                    to,
-                    RenameFlags::NOREPLACE,
-                ) {
-                    // No such flag here: a hard link refuses an existing name as well.
-                    Err(Errno::INVAL | Errno::NOSYS) => {
-                        rustix::fs::linkat(&self.fd, from, &target.fd, to, AtFlags::empty())
-                            .and_then(|()| rustix::fs::unlinkat(&self.fd, from, AtFlags::empty()))
-                    }
-                    done => done,
-                }
-            }
+            Existing::Refuse => rename_no_replace(&self.fd, from, &target.fd, to),
         };
         renamed.map_err(|errno| target.error(errno, to).during("rename"))
     }
 
     /// Sets the permissions of the file `name`, which no other user can replace.
-    pub fn set_mode(&self, name: &str, mode: u32) -> Result<()> {
-        rustix::fs::chmodat(&self.fd, name, Mode::from_raw_mode(mode), AtFlags::empty())
-            .map_err(|errno| self.error(errno, name).during("set mode"))
+    pub fn set_mode(&self, name: impl AsRef<OsStr>, mode: u32) -> Result<()> {
+        rustix::fs::chmodat(
+            &self.fd,
+            name.as_ref(),
+            Mode::from_raw_mode(mode),
+            AtFlags::empty(),
+        )
+        .map_err(|errno| self.error(errno, name.as_ref()).during("set mode"))
     }
 
     /// Makes the names in it durable.
@@ -237,17 +234,21 @@ impl Directory {
     }
 
     /// Reads a small file; `None` where there is none. More than `bytes_max` is an error.
-    pub fn read(&self, name: &str, bytes_max: u64) -> Result<Option<Vec<u8>>> {
-        let file = match self.file(name, OFlags::RDONLY) {
+    pub fn read(&self, name: impl AsRef<OsStr>, bytes_max: u64) -> Result<Option<Vec<u8>>> {
+        let file = match self.file(name.as_ref(), OFlags::RDONLY) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error),
         };
         let mut bytes = Vec::new();
         let read = file.take(bytes_max + 1).read_to_end(&mut bytes);
-        read.map_err(|source| Error::from(source).at(self.path.join(name)).during("read"))?;
+        read.map_err(|source| {
+            Error::from(source)
+                .at(self.path.join(name.as_ref()))
+                .during("read")
+        })?;
         if bytes.len() as u64 > bytes_max {
-            let error = Error::new(ErrorKind::Corrupt).at(self.path.join(name));
+            let error = Error::new(ErrorKind::Corrupt).at(self.path.join(name.as_ref()));
             return Err(error.detail(format!("longer than {bytes_max} bytes")));
         }
         Ok(Some(bytes))
@@ -265,23 +266,51 @@ impl Directory {
             .map_err(|errno| Error::from(io::Error::from(errno)).at(&self.path))
     }
 
-    fn error(&self, errno: Errno, name: impl AsRef<OsStr>) -> Error {
-        Error::from(io::Error::from(errno)).at(self.path.join(name.as_ref()))
+    fn error(&self, errno: Errno, name: &OsStr) -> Error {
+        Error::from(io::Error::from(errno)).at(self.path.join(name))
     }
 
-    fn wrong_type(&self, name: &str) -> Error {
+    fn wrong_type(&self, name: &OsStr) -> Error {
         Error::new(ErrorKind::WrongType).at(self.path.join(name))
     }
 
-    fn explain_open(&self, errno: Errno, name: &str) -> Error {
+    fn explain_open(&self, errno: Errno, name: &OsStr) -> Error {
         match errno {
             Errno::LOOP => self
                 .wrong_type(name)
                 .detail("a symbolic link, which is not followed here"),
             Errno::ISDIR | Errno::NXIO => self.wrong_type(name),
-            Errno::NOTDIR => self.error(errno, name).with_kind(ErrorKind::NotDirectory),
+            Errno::NOTDIR => self
+                .error(errno, name.as_ref())
+                .with_kind(ErrorKind::NotDirectory),
             _ => self.error(errno, name),
         }
+    }
+}
+
+/// `renameat2` with `RENAME_NOREPLACE`, and what stands in for it on file systems without.
+fn rename_no_replace(
+    directory: &OwnedFd,
+    from: &OsStr,
+    target: &OwnedFd,
+    to: &OsStr,
+) -> rustix::io::Result<()> {
+    match rustix::fs::renameat_with(directory, from, target, to, RenameFlags::NOREPLACE) {
+        // No such flag here: a hard link refuses an existing name as well.
+        Err(Errno::INVAL | Errno::NOSYS) => {}
+        done => return done,
+    }
+    match rustix::fs::linkat(directory, from, target, to, AtFlags::empty()) {
+        Ok(()) => rustix::fs::unlinkat(directory, from, AtFlags::empty()),
+        // No links either: nothing refuses an existing name, so it is checked just before.
+        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => {
+            match rustix::fs::statat(target, to, AtFlags::SYMLINK_NOFOLLOW) {
+                Ok(_) => Err(Errno::EXIST),
+                Err(Errno::NOENT) => rustix::fs::renameat(directory, from, target, to),
+                Err(errno) => Err(errno),
+            }
+        }
+        Err(errno) => Err(errno),
     }
 }
 

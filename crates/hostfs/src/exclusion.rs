@@ -5,9 +5,11 @@
 //! processes of this kernel. If other machines can reach the file (FUSE or network servers), a
 //! granted lease proves nothing, and the file is refused.
 
-use std::time::{Duration, Instant};
+use std::io;
+use std::time::Duration;
 
 use extant_space::{Error, ErrorKind, Remedy, Result};
+use extant_sys::wait::poll_until;
 
 use crate::file::HostFile;
 use crate::filesystem::{FileSystem, LeaseReach};
@@ -42,14 +44,18 @@ pub(crate) fn take_lease<'f>(
             ))
             .remedy(Remedy::ShareAccess));
     }
-    let deadline = Instant::now() + LEASE_TIMEOUT;
-    let refused = loop {
-        match WriteLease::take(file.as_file()) {
-            Ok(lease) => return Ok(lease),
-            Err(source) if source.raw_os_error() != Some(libc::EAGAIN) => break source,
-            Err(source) if Instant::now() >= deadline => break source,
-            Err(_) => std::thread::sleep(LEASE_TIMEOUT / 20),
-        }
+    let taken = poll_until(
+        LEASE_TIMEOUT,
+        LEASE_TIMEOUT / 20,
+        || match WriteLease::take(file.as_file()) {
+            Err(source) if source.raw_os_error() == Some(libc::EAGAIN) => None,
+            answer => Some(answer),
+        },
+    );
+    let refused = match taken {
+        Some(Ok(lease)) => return Ok(lease),
+        Some(Err(source)) => source,
+        None => io::Error::from_raw_os_error(libc::EAGAIN),
     };
     let errno = refused.raw_os_error();
     let error = file.error(refused);
@@ -88,6 +94,7 @@ pub(crate) fn check_lease(file: &HostFile, lease: Option<&WriteLease<'_>>) -> Re
 #[cfg(test)]
 mod tests {
     use std::fs::File;
+    use std::time::Instant;
 
     use super::*;
     use crate::file::Access;

@@ -13,17 +13,18 @@
 
 use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io;
 use std::ops::ControlFlow;
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use extant_space::{
     ByteRange, Control, Error, ErrorKind, ExtentState, Phase, Result, SpaceFile, SyncMode,
 };
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat};
+use extant_sys::wait::poll_until;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
 use crate::destination::{Destination, Durable};
@@ -38,7 +39,9 @@ const PRIVATE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// Read at once.
 const READ_BYTES: usize = 1 << 20;
 /// How long a file may seem busy after the process that worked on it was killed.
-const LAST_WRITES: Duration = Duration::from_millis(500);
+const LAST_WRITES_TIMEOUT: Duration = Duration::from_millis(500);
+const LOCK_POLL_INTERVAL: Duration = Duration::from_millis(10);
+
 /// A creation at work. Dropped without [`publish`](Self::publish), the file is removed
 /// unless it was to be kept.
 pub(crate) struct Partial {
@@ -55,18 +58,15 @@ impl Partial {
     pub(crate) fn open(destination: Destination, keep: bool, control: Control<'_>) -> Result<Self> {
         remove_filled(&destination)?;
         let name = destination.partial_name();
-        let path = destination.directory_path.join(&name);
+        let path = destination.directory.path().join(&name);
         let fail = |errno: Errno| Error::from(io::Error::from(errno)).at(&path);
         // Twice at most in practice: again when another run renamed or removed it meanwhile.
         let (fd, own, origin) = loop {
             let Some((fd, origin)) = open_or_make(&destination, &name, &path)? else {
                 continue;
             };
-            match lock(&fd) {
-                Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
-                Err(Errno::WOULDBLOCK) => return Err(in_use(&destination)),
-                Err(errno) => return Err(fail(errno).during("lock")),
-            }
+            let fd = File::from(fd);
+            lock(&fd, &destination).map_err(|error| error.at(&path))?;
             let own = rustix::fs::fstat(&fd).map_err(fail)?;
             match rustix::fs::statat(&destination.directory, &name, AtFlags::SYMLINK_NOFOLLOW) {
                 Ok(named) if (named.st_dev, named.st_ino) == (own.st_dev, own.st_ino) => {
@@ -86,7 +86,7 @@ impl Partial {
         let opened = destination
             // Another run may have finished between the check of the name and the lock.
             .check_name()
-            .and_then(|()| HostFile::from_file(File::from(fd), &destination.path));
+            .and_then(|()| HostFile::from_file(fd, &destination.path));
         if let (Ok(file), Origin::Found) = (&opened, origin) {
             check_is_zeros(file, &path, control)?;
             mark::set(file);
@@ -114,17 +114,12 @@ impl Partial {
     pub(crate) fn begin_filling(&self) -> Result<()> {
         let directory = &self.destination.directory;
         let name = self.destination.filling_name();
-        let fail = |errno: Errno, operation| {
-            Error::from(io::Error::from(errno))
-                .at(&self.destination.path)
-                .during(operation)
-        };
         self.clear_mark()?;
-        rustix::fs::renameat(directory, &*self.name.borrow(), directory, &name)
-            .map_err(|errno| fail(errno, "rename"))?;
+        directory
+            .rename(&*self.name.borrow(), directory, &name, Existing::Replace)
+            .map_err(|error| error.about(&self.destination.path))?;
         self.name.replace(name);
         self.sync_directory()
-            .map_err(|errno| fail(errno, "sync directory"))
     }
 
     /// From here on the file is not taken for zeros.
@@ -132,12 +127,9 @@ impl Partial {
         mark::clear(&self.file).map_err(|source| self.file.error(source).during("remove mark"))
     }
 
-    fn sync_directory(&self) -> rustix::io::Result<()> {
-        match rustix::fs::fsync(&self.destination.directory) {
-            // Some FUSE and network file systems cannot sync directories.
-            Ok(()) | Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(()),
-            Err(errno) => Err(errno),
-        }
+    fn sync_directory(&self) -> Result<()> {
+        let synced = self.destination.directory.sync();
+        synced.map_err(|error| error.about(&self.destination.path))
     }
 
     /// Ends a cancelled creation: removes the file unless it was to be kept.
@@ -161,50 +153,25 @@ impl Partial {
     /// Gives the file its name. Owner, mode and mark ([`clear_mark`](Self::clear_mark)) are the
     /// caller's business.
     pub(crate) fn publish(mut self, durable: Durable) -> Result<()> {
-        let path = self.destination.path.clone();
-        let fail = |errno: Errno, operation| {
-            Error::from(io::Error::from(errno))
-                .at(&path)
-                .during(operation)
-        };
+        let Destination {
+            directory,
+            name,
+            path,
+            existing,
+        } = &self.destination;
         self.file.sync(SyncMode::All)?;
-        self.rename().map_err(|errno| match errno {
-            Errno::EXIST => Error::new(ErrorKind::AlreadyExists)
-                .at(&path)
-                .detail("was created by another process meanwhile"),
-            _ => fail(errno, "rename"),
-        })?;
+        directory
+            .rename(&*self.name.borrow(), directory, name, *existing)
+            .map_err(|error| match error.kind() {
+                ErrorKind::AlreadyExists => Error::new(ErrorKind::AlreadyExists)
+                    .at(path)
+                    .detail("was created by another process meanwhile"),
+                _ => error.about(path),
+            })?;
         self.is_published = true;
         match durable {
-            Durable::Name => self
-                .sync_directory()
-                .map_err(|errno| fail(errno, "sync directory")),
+            Durable::Name => self.sync_directory(),
             Durable::Content => Ok(()),
-        }
-    }
-
-    fn rename(&self) -> rustix::io::Result<()> {
-        let directory = &self.destination.directory;
-        let (from, to) = (&*self.name.borrow(), &self.destination.name);
-        if self.destination.existing == Existing::Replace {
-            return rustix::fs::renameat(directory, from, directory, to);
-        }
-        match rustix::fs::renameat_with(directory, from, directory, to, RenameFlags::NOREPLACE) {
-            // No such flag here: a hard link refuses an existing name as well.
-            Err(Errno::INVAL | Errno::NOSYS) => {}
-            done => return done,
-        }
-        match rustix::fs::linkat(directory, from, directory, to, AtFlags::empty()) {
-            Ok(()) => rustix::fs::unlinkat(directory, from, AtFlags::empty()),
-            // No links either: nothing refuses an existing name, so look just before.
-            Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => {
-                match rustix::fs::statat(directory, to, AtFlags::SYMLINK_NOFOLLOW) {
-                    Ok(_) => Err(Errno::EXIST),
-                    Err(Errno::NOENT) => rustix::fs::renameat(directory, from, directory, to),
-                    Err(errno) => Err(errno),
-                }
-            }
-            Err(errno) => Err(errno),
         }
     }
 }
@@ -235,7 +202,7 @@ fn in_use(destination: &Destination) -> Error {
 /// Removes what a run left that was cut off while it filled the file.
 fn remove_filled(destination: &Destination) -> Result<()> {
     let name = destination.filling_name();
-    let path = destination.directory_path.join(&name);
+    let path = destination.directory.path().join(&name);
     let fail = |errno: Errno| Error::from(io::Error::from(errno)).at(&path);
     let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let fd = match rustix::fs::openat(&destination.directory, &name, flags, Mode::empty()) {
@@ -244,11 +211,8 @@ fn remove_filled(destination: &Destination) -> Result<()> {
         Err(Errno::LOOP | Errno::ISDIR | Errno::NXIO) => return Err(file::wrong_type(&path)),
         Err(errno) => return Err(fail(errno)),
     };
-    match lock(&fd) {
-        Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => {}
-        Err(Errno::WOULDBLOCK) => return Err(in_use(destination)),
-        Err(errno) => return Err(fail(errno).during("lock")),
-    }
+    let fd = File::from(fd);
+    lock(&fd, destination).map_err(|error| error.at(&path))?;
     check_is_ours(&rustix::fs::fstat(&fd).map_err(fail)?, &path)?;
     match rustix::fs::unlinkat(&destination.directory, &name, AtFlags::empty()) {
         // Its run completed it meanwhile.
@@ -292,16 +256,22 @@ fn open_or_make(
     })
 }
 
-/// Takes the lock. A process that was killed keeps it for the moment that its last writes take.
-fn lock(fd: &OwnedFd) -> rustix::io::Result<()> {
-    let started = Instant::now();
-    loop {
-        match rustix::fs::flock(fd, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) if started.elapsed() < LAST_WRITES => {
-                std::thread::sleep(Duration::from_millis(10));
-            }
-            answer => return answer,
+/// Takes the lock, where the file system has locks. A process that was killed keeps it for the
+/// moment that its last writes take.
+fn lock(file: &File, destination: &Destination) -> Result<()> {
+    let locked = poll_until(LAST_WRITES_TIMEOUT, LOCK_POLL_INTERVAL, || {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) => None,
+            answer => Some(answer),
         }
+    });
+    match locked {
+        Some(Ok(())) => Ok(()),
+        None | Some(Err(TryLockError::WouldBlock)) => Err(in_use(destination)),
+        Some(Err(TryLockError::Error(source))) => match Errno::from_io_error(&source) {
+            Some(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => Ok(()),
+            _ => Err(Error::from(source).during("lock")),
+        },
     }
 }
 

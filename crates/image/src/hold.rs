@@ -5,7 +5,7 @@
 
 mod busy;
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
@@ -13,8 +13,6 @@ use extant_blockdev::{HostAccess, HostDevice, HostOptions};
 use extant_space::{Error, ErrorKind, Result};
 use extant_sys::identity::Identity;
 use extant_sys::mounts::Mount;
-use rustix::fs::FlockOperation;
-use rustix::io::Errno;
 
 use crate::lock::{Use, lock};
 
@@ -96,8 +94,8 @@ pub fn hold_replaced(path: &Path) -> Result<Replaced> {
 
 /// Our own lock, which every [`HostDevice`] has.
 fn lock_as_device(file: &File) -> Result<()> {
-    match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Err(Errno::WOULDBLOCK) => Err(Error::new(ErrorKind::InUse)
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => Err(Error::new(ErrorKind::InUse)
             .detail("the file is in use as a device elsewhere, and locked")),
         // Some network file systems have no locks.
         _ => Ok(()),

@@ -6,11 +6,11 @@
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::path::Path;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use extant_space::{Error, ErrorKind, Result};
 use extant_sys::range_lock;
+use extant_sys::wait::poll_until;
 
 /// Bytes of what is done.
 const DONE: u64 = 100;
@@ -19,7 +19,7 @@ const REFUSED: u64 = 200;
 
 /// Timeout for conflicting locks: a process that was just started holds the files of its parent for
 /// a moment.
-const PATIENCE: Duration = Duration::from_millis(500);
+const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
 const READ: u64 = 0;
 const WRITE: u64 = 1;
@@ -40,15 +40,18 @@ pub enum Use {
 /// `InUse` if a conflicting user has it open. On file systems without such locks nothing is
 /// excluded.
 pub fn lock(file: impl AsFd, wanted: Use) -> Result<()> {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
+    let mut refused = Ok(());
+    let locked = poll_until(LOCK_TIMEOUT, LOCK_TIMEOUT / 20, || {
         match try_lock(&file, wanted) {
-            Err(error) if error.kind() == ErrorKind::InUse && Instant::now() < deadline => {
-                thread::sleep(PATIENCE / 20);
+            Err(error) if error.kind() == ErrorKind::InUse => {
+                refused = Err(error);
+                None
             }
-            other => return other.map_err(|error| name_holders(error, &file)),
+            answer => Some(answer),
         }
-    }
+    });
+    let locked = locked.unwrap_or(refused);
+    locked.map_err(|error| name_holders(error, &file))
 }
 
 /// Adds the known users to the error.

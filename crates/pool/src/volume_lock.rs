@@ -1,8 +1,9 @@
 //! Locks of volumes, and whether other processes use them.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use extant_space::{Error, ErrorKind, Result};
+use extant_sys::wait::poll_until;
 
 use crate::fair_lock::LockMode;
 use crate::storage::VolumeFile;
@@ -40,34 +41,37 @@ pub(crate) fn lock_for_reading(file: &dyn VolumeFile) -> Result<VolumeLock<'_>> 
 
 /// A process that was killed keeps its lock for the moment that its last writes take.
 fn lock(file: &dyn VolumeFile, mode: LockMode) -> Result<VolumeLock<'_>> {
-    let started = Instant::now();
-    while !file.try_lock(mode)? {
-        if started.elapsed() >= LAST_WRITES_TIMEOUT {
+    let locked = poll_until(LAST_WRITES_TIMEOUT, LOCK_POLL_INTERVAL, || {
+        match file.try_lock(mode) {
+            Ok(false) => None,
+            answer => Some(answer),
+        }
+    });
+    match locked {
+        Some(locked) => locked.map(|_| VolumeLock { file }),
+        None => {
             let detail = match file.holders() {
                 Some(who) => format!("another process works on the volume: {who}"),
                 None => "another process works on the volume".to_owned(),
             };
-            return Err(Error::new(ErrorKind::InUse).at(file.path()).detail(detail));
+            Err(Error::new(ErrorKind::InUse).at(file.path()).detail(detail))
         }
-        std::thread::sleep(LOCK_POLL_INTERVAL);
     }
-    Ok(VolumeLock { file })
 }
 
 /// Refuses to destroy data that is in use.
 pub(crate) fn check_not_open(file: &dyn VolumeFile) -> Result<()> {
-    let started = Instant::now();
-    loop {
-        let Some(who) = file.holders() else {
-            return Ok(());
-        };
-        if started.elapsed() > LAST_WRITES_TIMEOUT {
-            return Err(Error::new(ErrorKind::InUse)
-                .at(file.path())
-                .detail(format!("the volume is open elsewhere: {who}"))
-                .advice("stop it, or use --force"));
-        }
-        // A process just started holds what its parent had open for a moment.
-        std::thread::sleep(HOLDERS_POLL_INTERVAL);
+    let mut holders = None;
+    // A process just started holds what its parent had open for a moment.
+    let unused = poll_until(LAST_WRITES_TIMEOUT, HOLDERS_POLL_INTERVAL, || {
+        holders = file.holders();
+        holders.is_none().then_some(())
+    });
+    match (unused, holders) {
+        (None, Some(who)) => Err(Error::new(ErrorKind::InUse)
+            .at(file.path())
+            .detail(format!("the volume is open elsewhere: {who}"))
+            .advice("stop it, or use --force")),
+        _ => Ok(()),
     }
 }

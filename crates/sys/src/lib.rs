@@ -16,6 +16,7 @@
 //! | [`queue`] | queues of calls, and threads that make them |
 //! | [`range_lock`] | open file description locks (OFD), as QEMU uses them |
 //! | [`ring`] | many calls at a time through io_uring |
+//! | [`wait`] | waiting for locks of other processes |
 //! | [`write_out`] | write-out of cached data |
 //!
 //! There is no policy here: the crates above decide which call is made, and handle its errors.
@@ -38,4 +39,5 @@ pub mod mounts;
 pub mod queue;
 pub mod range_lock;
 pub mod ring;
+pub mod wait;
 pub mod write_out;

@@ -4,7 +4,7 @@
 //! refuse; a file is locked with `flock(2)`, shared by readers, which only other users of that lock
 //! respect. Both last as long as the descriptor and its copies.
 
-use std::fs::{File, Metadata, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
@@ -14,8 +14,7 @@ use std::time::{Duration, Instant};
 use extant_space::{Error, ErrorKind, Result};
 use extant_sys::direct::{self, DirectIo};
 use extant_sys::disk;
-use rustix::fs::{FlockOperation, OFlags};
-use rustix::io::Errno;
+use rustix::fs::OFlags;
 
 use super::options::{HostAccess, HostCache, HostOptions};
 
@@ -124,12 +123,12 @@ fn go_direct(file: &File, path: &Path) -> Result<DirectIo> {
 }
 
 fn lock(file: &File, path: &Path, access: HostAccess) -> Result<()> {
-    let operation = match access {
-        HostAccess::ReadWrite => FlockOperation::NonBlockingLockExclusive,
-        HostAccess::ReadOnly => FlockOperation::NonBlockingLockShared,
+    let locked = match access {
+        HostAccess::ReadWrite => file.try_lock(),
+        HostAccess::ReadOnly => file.try_lock_shared(),
     };
-    match rustix::fs::flock(file, operation) {
-        Err(Errno::WOULDBLOCK) => Err(Error::new(ErrorKind::InUse)
+    match locked {
+        Err(TryLockError::WouldBlock) => Err(Error::new(ErrorKind::InUse)
             .detail("the file is in use as a device elsewhere, and locked")
             .during("open")
             .at(path)),

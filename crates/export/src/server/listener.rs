@@ -1,7 +1,7 @@
 //! A listening socket, and the thread that accepts its clients.
 
 use std::fs;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -15,7 +15,6 @@ use std::time::{Duration, Instant};
 
 use extant_space::{Error, ErrorKind, Result};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
-use rustix::fs::{FlockOperation, flock};
 use rustix::io::retry_on_intr;
 
 use super::{Address, Shared};
@@ -231,10 +230,8 @@ impl DirectoryLock {
         };
         let directory = File::open(directory).ok();
         let deadline = Instant::now() + 2 * OLD_SERVER_TIMEOUT;
-        let is_locked = |directory: &File| {
-            let lock = FlockOperation::NonBlockingLockExclusive;
-            flock(directory, lock) == Err(rustix::io::Errno::WOULDBLOCK)
-        };
+        let is_locked =
+            |directory: &File| matches!(directory.try_lock(), Err(TryLockError::WouldBlock));
         while directory.as_ref().is_some_and(is_locked) && Instant::now() < deadline {
             thread::sleep(POLL_INTERVAL);
         }

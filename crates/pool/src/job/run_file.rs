@@ -9,9 +9,10 @@
 use std::fs::{File, TryLockError};
 use std::io;
 use std::os::unix::fs::FileExt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use extant_space::{Error, ErrorKind, Progress, Result};
+use extant_sys::wait::poll_until;
 use rustix::fs::{AtFlags, OFlags, Statx, StatxFlags, makedev, statx};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
@@ -149,16 +150,14 @@ impl RunFile {
     /// created again.
     pub(crate) fn take(jobs: &Directory, id: JobId) -> Result<Option<Self>> {
         let file = jobs.file(&name(id), OFlags::RDWR | OFlags::CREATE)?;
-        let started = Instant::now();
-        loop {
-            match file.try_lock() {
-                Ok(()) => return Ok(Some(Self { file: Some(file) })),
-                Err(TryLockError::WouldBlock) if started.elapsed() < LOCK_TIMEOUT => {
-                    std::thread::sleep(LOCK_POLL_INTERVAL);
-                }
-                Err(TryLockError::WouldBlock) => return Ok(None),
-                Err(TryLockError::Error(source)) => return Err(source.into()),
-            }
+        let locked = poll_until(LOCK_TIMEOUT, LOCK_POLL_INTERVAL, || match file.try_lock() {
+            Err(TryLockError::WouldBlock) => None,
+            answer => Some(answer),
+        });
+        match locked {
+            Some(Ok(())) => Ok(Some(Self { file: Some(file) })),
+            None | Some(Err(TryLockError::WouldBlock)) => Ok(None),
+            Some(Err(TryLockError::Error(source))) => Err(source.into()),
         }
     }
 

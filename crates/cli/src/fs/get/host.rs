@@ -6,17 +6,17 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use extant_ext4::{Attributes, FileType, Node, Timestamp};
+use extant_hostfs::{Directory, Existing};
 use extant_space::{Error, ErrorKind, Result};
 use rustix::fs::{
-    AtFlags, CWD, FileType as HostType, Gid, Mode, OFlags, RenameFlags, Timespec, Timestamps, Uid,
-    XattrFlags,
+    AtFlags, CWD, FileType as HostType, Gid, Mode, Timespec, Timestamps, Uid, XattrFlags,
 };
 use rustix::io::Errno;
 
@@ -32,26 +32,18 @@ pub(super) enum Owners {
 }
 
 /// A directory of the host, open.
-pub(super) struct HostDirectory {
-    fd: OwnedFd,
-    path: PathBuf,
-}
-
-const OPEN: OFlags = OFlags::RDONLY
-    .union(OFlags::DIRECTORY)
-    .union(OFlags::CLOEXEC);
+pub(super) struct HostDirectory(Directory);
 
 impl HostDirectory {
     /// The directory at `path`, which the user has named; `None` where there is nothing, or
     /// something else.
     pub(super) fn open_if_there(path: &Path) -> Result<Option<Self>> {
-        match rustix::fs::openat(CWD, path, OPEN, Mode::empty()) {
-            Ok(fd) => Ok(Some(Self {
-                fd,
-                path: path.to_path_buf(),
-            })),
-            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
-            Err(errno) => Err(failed(errno, path)),
+        match Directory::open(path) {
+            Ok(directory) => Ok(Some(Self(directory))),
+            Err(error) => match error.kind() {
+                ErrorKind::NotFound | ErrorKind::NotDirectory => Ok(None),
+                _ => Err(error),
+            },
         }
     }
 
@@ -65,66 +57,33 @@ impl HostDirectory {
             Some(above) if !above.as_os_str().is_empty() => above,
             _ => Path::new("."),
         };
-        let fd = rustix::fs::openat(CWD, above, OPEN, Mode::empty())
-            .map_err(|errno| failed(errno, above))?;
-        let directory = Self {
-            fd,
-            path: above.to_path_buf(),
-        };
-        Ok((directory, name.to_vec()))
+        Ok((Self(Directory::open(above)?), name.to_vec()))
     }
 
     pub(super) fn try_clone(&self) -> Result<Self> {
-        let fd = self
-            .fd
-            .try_clone()
-            .map_err(|error| Error::from(error).at(&self.path))?;
-        Ok(Self {
-            fd,
-            path: self.path.clone(),
-        })
+        self.0.again().map(Self)
     }
 
     /// The path of a name in it.
     pub(super) fn place(&self, name: &[u8]) -> PathBuf {
-        self.path.join(OsStr::from_bytes(name))
+        self.0.path().join(OsStr::from_bytes(name))
     }
 
     /// A directory in it, made if it is missing.
     pub(super) fn make_directory(&self, name: &[u8]) -> Result<Self> {
-        let path = self.place(name);
-        match rustix::fs::mkdirat(&self.fd, name, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => {}
-            Err(errno) => return Err(failed(errno, &path)),
-        }
-        let flags = OPEN.union(OFlags::NOFOLLOW);
-        let fd =
-            rustix::fs::openat(&self.fd, name, flags, Mode::empty()).map_err(
-                |errno| match errno {
-                    Errno::NOTDIR | Errno::LOOP => Error::new(ErrorKind::NotDirectory).at(&path),
-                    errno => failed(errno, &path),
-                },
-            )?;
-        Ok(Self { fd, path })
+        self.0.make_child(OsStr::from_bytes(name)).map(Self)
     }
 
     /// Makes it as the directory `node` is; the names of attributes that were left out.
     pub(super) fn describe(&self, node: &Node, owners: Owners) -> Result<Vec<String>> {
-        describe(&self.fd, &self.path, node, owners)
+        describe(&self.0, self.0.path(), node, owners)
     }
 
     /// An empty file without its name.
     pub(super) fn new_file(&self) -> Result<NewFile<'_>> {
-        let flags = OFlags::WRONLY
-            .union(OFlags::CREATE)
-            .union(OFlags::EXCL)
-            .union(OFlags::NOFOLLOW)
-            .union(OFlags::CLOEXEC);
-        let (name, fd) = self.with_new_name(|name| {
-            rustix::fs::openat(&self.fd, name, flags, Mode::RUSR.union(Mode::WUSR))
-        })?;
+        let (name, file) = self.with_new_name(|name| self.0.new_file(name))?;
         Ok(NewFile {
-            file: File::from(fd),
+            file,
             made: Made {
                 directory: self,
                 name: Some(name),
@@ -147,9 +106,12 @@ impl HostDirectory {
             FileType::Socket => HostType::Socket,
             _ => HostType::Fifo,
         };
-        let (name, ()) = self.with_new_name(|name| match target {
-            Some(target) => rustix::fs::symlinkat(target, &self.fd, name),
-            None => rustix::fs::mknodat(&self.fd, name, kind, Mode::RUSR, device),
+        let (name, ()) = self.with_new_name(|name| {
+            let made = match target {
+                Some(target) => rustix::fs::symlinkat(target, &self.0, name),
+                None => rustix::fs::mknodat(&self.0, name, kind, Mode::RUSR, device),
+            };
+            made.map_err(|errno| failed(errno, self.0.path()))
         })?;
         Ok(Made {
             directory: self,
@@ -160,7 +122,8 @@ impl HostDirectory {
     /// One more name for the file at `first`.
     pub(super) fn hard_link(&self, first: &Path, name: &[u8], no_clobber: bool) -> Result<()> {
         let (temporary, ()) = self.with_new_name(|name| {
-            rustix::fs::linkat(CWD, first, &self.fd, name, AtFlags::empty())
+            rustix::fs::linkat(CWD, first, &self.0, name, AtFlags::empty())
+                .map_err(|errno| failed(errno, self.0.path()))
         })?;
         let made = Made {
             directory: self,
@@ -169,18 +132,15 @@ impl HostDirectory {
         made.name(name, no_clobber)
     }
 
-    fn with_new_name<T>(
-        &self,
-        mut make: impl FnMut(&str) -> rustix::io::Result<T>,
-    ) -> Result<(String, T)> {
+    fn with_new_name<T>(&self, mut make: impl FnMut(&str) -> Result<T>) -> Result<(String, T)> {
         static COUNT: AtomicU64 = AtomicU64::new(0);
         loop {
             let number = COUNT.fetch_add(1, Ordering::Relaxed);
             let name = format!(".extant-partial-{}-{number}", std::process::id());
             match make(&name) {
                 Ok(made) => return Ok((name, made)),
-                Err(Errno::EXIST) => {}
-                Err(errno) => return Err(failed(errno, &self.path)),
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error.about(self.0.path())),
             }
         }
     }
@@ -196,32 +156,33 @@ impl Made<'_> {
     /// Gives it its name, which it takes from what has it.
     pub(super) fn name(mut self, name: &[u8], no_clobber: bool) -> Result<()> {
         let temporary = self.name.take().expect("named once");
-        let directory = &self.directory.fd;
-        let flags = if no_clobber {
-            RenameFlags::NOREPLACE
+        let directory = &self.directory.0;
+        let existing = if no_clobber {
+            Existing::Refuse
         } else {
-            RenameFlags::empty()
+            Existing::Replace
         };
-        let done = rustix::fs::renameat_with(directory, &temporary, directory, name, flags);
+        let done = directory.rename(&temporary, directory, OsStr::from_bytes(name), existing);
         // Also where two names of one file made the rename do nothing.
-        let _ = rustix::fs::unlinkat(directory, &temporary, AtFlags::empty());
-        done.map_err(|errno| failed(errno, &self.directory.place(name)))
+        let _ = directory.remove(&temporary);
+        done
     }
 
     /// Makes it as `node` is, which has no data; the names of attributes that were left out.
     pub(super) fn describe(&self, node: &Node, owners: Owners) -> Result<Vec<String>> {
         let found = &node.attributes();
-        let (directory, name) = (&self.directory.fd, self.name.as_deref().unwrap_or_default());
+        let directory = &self.directory.0;
+        let name = self.name.as_deref().unwrap_or_default();
         // Not opened: a fifo blocks until its other end is opened, and opening a device may have
         // effects.
-        let path = format!("/proc/self/fd/{}/{name}", directory.as_raw_fd());
-        let fail = |errno| failed(errno, &self.directory.path);
+        let path = directory.path_to(name);
+        let fail = |errno| failed(errno, self.directory.0.path());
         if owners == Owners::Kept {
             let (uid, gid) = (Uid::from_raw(found.uid), Gid::from_raw(found.gid));
             let flags = AtFlags::SYMLINK_NOFOLLOW;
             rustix::fs::chownat(directory, name, Some(uid), Some(gid), flags).map_err(fail)?;
         }
-        let left_out = copy_xattrs(node, owners, &self.directory.path, |name, value| {
+        let left_out = copy_xattrs(node, owners, self.directory.0.path(), |name, value| {
             rustix::fs::lsetxattr(&path, name, value, XattrFlags::empty())
         })?;
         if found.file_type != FileType::SymbolicLink {
@@ -238,7 +199,7 @@ impl Drop for Made<'_> {
     fn drop(&mut self) {
         if let Some(name) = self.name.take() {
             // The first error is reported.
-            let _ = rustix::fs::unlinkat(&self.directory.fd, name, AtFlags::empty());
+            let _ = self.directory.0.remove(&name);
         }
     }
 }
@@ -262,7 +223,7 @@ impl NewFile<'_> {
 
     /// Makes it as the file `node` is; the names of attributes that were left out.
     pub(super) fn describe(&self, node: &Node, owners: Owners) -> Result<Vec<String>> {
-        describe(&self.file, &self.made.directory.path, node, owners)
+        describe(&self.file, self.made.directory.0.path(), node, owners)
     }
 
     pub(super) fn name(self, name: &[u8], no_clobber: bool) -> Result<()> {
@@ -272,7 +233,7 @@ impl NewFile<'_> {
     fn failed(&self, error: std::io::Error) -> Error {
         Error::from(error)
             .during("write")
-            .at(&self.made.directory.path)
+            .at(self.made.directory.0.path())
     }
 }
 
