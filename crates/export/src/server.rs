@@ -11,12 +11,13 @@ mod listener;
 
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use extant_space::{Error, ErrorKind, Result};
+use parking_lot::Mutex;
 
 use crate::events::{Event, Observer};
 use crate::export::Exports;
@@ -113,10 +114,7 @@ impl Server {
     /// `InUse` if another process listens there; errors of the system.
     pub fn listen(&self, address: &Address) -> Result<Address> {
         let (listener, address) = Listener::start(address, self.shared.clone())?;
-        let mut listeners = self
-            .listeners
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut listeners = self.listeners.lock();
         listeners.push(listener);
         Ok(address)
     }
@@ -130,10 +128,7 @@ impl Server {
         let address = socket.address();
         let address = address.map_err(|source| Error::from(source).during("listen"))?;
         let listener = Listener::accept_from(socket, self.shared.clone())?;
-        let mut listeners = self
-            .listeners
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut listeners = self.listeners.lock();
         listeners.push(listener);
         Ok(address)
     }
@@ -160,10 +155,7 @@ impl Server {
     pub fn shutdown(&self, grace: Duration) -> Result<()> {
         let shared = &self.shared;
         shared.is_stopping.store(true, Ordering::Relaxed);
-        let mut listeners = self
-            .listeners
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut listeners = self.listeners.lock();
         listeners.drain(..).for_each(Listener::stop);
         drop(listeners);
         shared.connections.shutdown(Shutdown::Read);

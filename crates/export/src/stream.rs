@@ -7,9 +7,10 @@
 use std::io::{self, IoSlice, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustls::{ServerConfig, ServerConnection};
 
 use crate::socket::{Socket, Wait};
@@ -131,13 +132,11 @@ impl Stream {
 
 impl TlsLayer {
     fn lock(&self) -> MutexGuard<'_, ServerConnection> {
-        self.connection
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.connection.lock()
     }
 
     fn read(&self, socket: &Socket, into: &mut [u8], wait: Wait) -> io::Result<usize> {
-        let mut received = self.received.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut received = self.received.lock();
         loop {
             let mut connection = self.lock();
             match connection.reader().read(into) {

@@ -26,12 +26,12 @@ mod replies;
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Scope};
 use std::time::Instant;
 
 use extant_space::{Error, ErrorKind, Result};
 use extant_sys::buffer::AlignedBuffer;
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::handshake::Agreement;
 use crate::stream::Stream;
@@ -78,7 +78,7 @@ pub(crate) fn serve(transmission: &Transmission<'_>) -> Result<()> {
     };
     thread::scope(|scope| session.run_worker(scope));
     let failure = session.failure.into_inner();
-    match failure.unwrap_or_else(PoisonError::into_inner) {
+    match failure {
         Some(error) => Err(error),
         None => Ok(()),
     }
@@ -176,7 +176,7 @@ impl Session<'_> {
 
     fn lead(&self) -> MutexGuard<'_, Receiver> {
         self.waiting.fetch_add(1, Ordering::Relaxed);
-        let receiver = self.receiver.lock().unwrap_or_else(PoisonError::into_inner);
+        let receiver = self.receiver.lock();
         self.waiting.fetch_sub(1, Ordering::Relaxed);
         receiver
     }
@@ -221,7 +221,7 @@ impl Session<'_> {
     }
 
     fn send<'m>(&self, replies: &Replies, bytes: impl Fn(&Range<usize>) -> &'m [u8]) {
-        let sender = self.sender.lock().unwrap_or_else(PoisonError::into_inner);
+        let sender = self.sender.lock();
         let sent = replies.send(self.transmission.stream, bytes);
         drop(sender);
         if let Err(source) = sent {
@@ -237,7 +237,7 @@ impl Session<'_> {
 
     /// Keeps the first error as the cause.
     fn record_failure(&self, error: Error) {
-        let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut failure = self.failure.lock();
         failure.get_or_insert(error);
     }
 }

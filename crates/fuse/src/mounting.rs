@@ -15,11 +15,11 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::{fs, io};
 
 use extant_space::{Error, ErrorKind, Result};
 use extant_sys::mounts;
+use parking_lot::Mutex;
 use rustix::fs::statfs;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, UnmountFlags};
@@ -147,8 +147,7 @@ impl Mounted {
             let _ = self.unmount(UnmountMode::Detach);
         }
         self.is_over.store(true, Ordering::Release);
-        let watcher = self.watcher.lock();
-        drop(watcher.unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.watcher.lock().take());
     }
 
     fn is_mounted(&self) -> Result<bool> {

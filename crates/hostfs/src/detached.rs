@@ -18,10 +18,10 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The name (`argv[0]`) under which the helper is started.
@@ -68,7 +68,7 @@ fn start(task: &str, input: OwnedFd, output: OwnedFd) -> Option<()> {
     command.process_group(0).current_dir("/");
     command.stdin(input).stdout(output).stderr(Stdio::null());
     let child = command.spawn().ok()?;
-    let mut started = STARTED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut started = STARTED.lock();
     started.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     started.push(child);
     Some(())

@@ -143,7 +143,7 @@ impl Directory {
 
     /// As [`stat`](Self::stat), for names as the directory lists them.
     pub fn stat_listed(&self, name: &CStr) -> Option<Stat> {
-        rustix::fs::statat(&self.fd, name.as_ref(), AtFlags::SYMLINK_NOFOLLOW).ok()
+        rustix::fs::statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW).ok()
     }
 
     /// Visits the names in it, in no order.

@@ -278,7 +278,7 @@ impl Definitions {
     pub fn get(&self, name: &PoolName) -> Result<Definition> {
         let mut found = None;
         for (path, dir) in self.opened()? {
-            if let Some(bytes) = dir.read(&file_name(name), BYTES_MAX)? {
+            if let Some(bytes) = dir.read(file_name(name), BYTES_MAX)? {
                 found = Some((path, bytes));
                 break;
             }
@@ -340,7 +340,7 @@ impl Definitions {
         bytes.push(b'\n');
         dir.write(&file_name(name), &bytes)?;
         // Other users see the pools of the system. There is nothing secret in a definition.
-        dir.set_mode(&file_name(name), 0o644)
+        dir.set_mode(file_name(name), 0o644)
     }
 
     /// Forgets the pool called `name`; its directory stays.
@@ -355,14 +355,14 @@ impl Definitions {
                 .detail("the pool is defined by root"));
         }
         let dir = Directory::open(&self.path)?;
-        dir.remove(&file_name(name))?;
+        dir.remove(file_name(name))?;
         dir.sync()
     }
 
     /// There is a definition of that name that this user may change.
     fn has_own(&self, name: &PoolName) -> Result<bool> {
         match open(&self.path)? {
-            Some(dir) => Ok(dir.stat(&file_name(name))?.is_some()),
+            Some(dir) => Ok(dir.stat(file_name(name))?.is_some()),
             None => Ok(false),
         }
     }

@@ -1,10 +1,10 @@
 //! The environment of an operation: its job, its storage, its rate, and what it reports.
 
 use std::num::NonZeroU64;
-use std::sync::{Mutex, MutexGuard};
 
 use extant_hostfs::Pace;
 use extant_space::{Progress, Result};
+use parking_lot::{Mutex, MutexGuard};
 
 use crate::job::{MadeFile, Record, RunFile, RunStatus, Stage, Wiped};
 use crate::job_rate::JobRate;
@@ -34,7 +34,7 @@ impl<'a> StatusWriter<'a> {
     }
 
     fn statuses(&self) -> MutexGuard<'_, Statuses> {
-        self.statuses.lock().expect("no thread panics with it")
+        self.statuses.lock()
     }
 
     pub(crate) fn newest(&self) -> RunStatus {

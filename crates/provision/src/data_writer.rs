@@ -11,13 +11,13 @@
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::sync::{Mutex, PoisonError};
 
 use extant_space::{
     ByteRange, CancelToken, Control, Error, ErrorKind, HostIo, Result, Silent, SpaceFile,
 };
 use extant_sys::direct::DirectIo;
 use extant_sys::write_out::{WriteOut, write_out};
+use parking_lot::Mutex;
 
 use crate::pace::{Pace, Pacer};
 
@@ -63,7 +63,7 @@ impl<'f> DataWriter<'f> {
         let Some(pacer) = &self.pacer else {
             return self.write_now(bytes, range, WriteOut::Start);
         };
-        let mut pacer = pacer.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pacer = pacer.lock();
         let control = Control::new(cancel, &Silent);
         pacer.one_at_a_time(range, PACED_UNIT, control, &mut |chunk| {
             let start = (chunk.start() - offset) as usize;

@@ -44,7 +44,7 @@ const BUFFERED_UNIT: u32 = 512;
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(50);
 
 enum Engine<'a> {
-    Ring(Ring),
+    Ring(Box<Ring>),
     Threads,
     /// By `write_at`.
     InOrder(WriteOutBehind<'a>),
@@ -86,7 +86,7 @@ impl<'a> ZeroWriter<'a> {
         let engine = match direct {
             None => Engine::InOrder(WriteOutBehind::new(host)),
             Some(_) => match Ring::new(QUEUE_DEPTH as u32) {
-                Ok(ring) if ring.has_timeouts() => Engine::Ring(ring),
+                Ok(ring) if ring.has_timeouts() => Engine::Ring(Box::new(ring)),
                 _ => Engine::Threads,
             },
         };
@@ -168,7 +168,7 @@ impl<'a> ZeroWriter<'a> {
             {
                 // A ring that fails is not used again.
                 if let Some(ring) = ring.run(direct.file, &mut queue) {
-                    self.engine = Engine::Ring(ring);
+                    self.engine = Engine::Ring(Box::new(ring));
                 }
             } else {
                 run_threads(direct.file, &mut queue, DIRECT_THREADS);

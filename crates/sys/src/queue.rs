@@ -4,9 +4,10 @@ use std::fs::File;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
+
+use parking_lot::Mutex;
 
 use crate::call::Call;
 
@@ -102,7 +103,7 @@ fn wait<'a>(ended: &Receiver<Ended<'a>>, timeout: Option<Duration>) -> Option<En
 fn serve<'a>(file: &File, inbox: &Mutex<Receiver<(usize, Call<'a>)>>, outbox: Sender<Ended<'a>>) {
     loop {
         // The lock is held while waiting: one thread waits for a call, the others for the lock.
-        let next = inbox.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        let next = inbox.lock().recv();
         let Ok((tag, mut call)) = next else { return };
         let result = call.execute(file);
         if outbox.send((tag, call, result)).is_err() {

@@ -65,8 +65,8 @@ mod tests {
     #[test]
     fn diagram_has_an_arrow_for_each_entry_of_the_table() {
         let text = diagram(layers::LAYERS);
-        assert!(text.contains("  hostfs --> sys\n"), "{text}");
-        assert!(text.contains("  cli --> pool\n"), "{text}");
+        assert!(text.contains("  hostfs --> provision\n"), "{text}");
+        assert!(text.contains("  cli --> libvirt\n"), "{text}");
         assert!(!text.contains("testkit"), "{text}");
     }
 

@@ -246,7 +246,8 @@ mod tests {
         assert_eq!(
             findings("extant-hostfs", "extant-image", None),
             [
-                "extant-hostfs -> extant-image: is no arrow down; extant-hostfs may use extant-space, extant-sys"
+                "extant-hostfs -> extant-image: is no arrow down; extant-hostfs may use \
+                 extant-provision, extant-space, extant-sys"
             ]
         );
     }

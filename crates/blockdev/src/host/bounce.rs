@@ -1,11 +1,11 @@
 //! Aligned memory for callers whose own is not.
 
 use std::io;
-use std::sync::{Mutex, PoisonError};
 
 use extant_sys::buffer::AlignedBuffer;
 use extant_sys::call::PARTS_MAX;
 use extant_sys::direct::DirectIo;
+use parking_lot::Mutex;
 
 use super::limits::TRANSFER;
 
@@ -37,7 +37,7 @@ pub(super) struct BounceBuffers(Mutex<Vec<AlignedBuffer>>);
 
 impl BounceBuffers {
     pub(super) fn take(&self) -> io::Result<AlignedBuffer> {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        let kept = self.0.lock().pop();
         match kept {
             Some(buffer) => Ok(buffer),
             None => AlignedBuffer::new(TRANSFER),
@@ -45,7 +45,7 @@ impl BounceBuffers {
     }
 
     pub(super) fn put(&self, buffer: AlignedBuffer) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.0.lock();
         if kept.len() < KEPT {
             kept.push(buffer);
         }

@@ -10,12 +10,12 @@
 use std::fs::File;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use extant_space::{Error, ErrorKind, Result};
 use extant_sys::aio::Aio;
 use extant_sys::queue::{CallQueue, run_plain, run_threads};
 use extant_sys::ring::Ring;
+use parking_lot::Mutex;
 
 use super::batch::Batch;
 use super::options::HostEngine;
@@ -119,7 +119,7 @@ impl<T> Pool<T> {
 
     /// One that is free, or a new one.
     fn take(&self, make: impl FnOnce() -> io::Result<T>) -> Option<T> {
-        let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut free = self.free.lock();
         if let Some(one) = free.pop() {
             return Some(one);
         }
@@ -137,7 +137,7 @@ impl<T> Pool<T> {
     fn put(&self, one: Option<T>) {
         match one {
             Some(one) => {
-                let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut free = self.free.lock();
                 free.push(one);
             }
             None => {

@@ -10,7 +10,9 @@
 //! the kernel, and reaped by threads that do not wait.
 
 use std::collections::BTreeSet;
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::OnceLock;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 /// The syncs and durable writes of one open file.
 #[derive(Default)]
@@ -74,17 +76,14 @@ impl Syncs {
     pub(super) fn settle(&self, success: Success) -> Result<(), i32> {
         let mut calls = self.calls();
         while !calls.is_settled(success) {
-            calls = self
-                .ended
-                .wait(calls)
-                .unwrap_or_else(PoisonError::into_inner);
+            self.ended.wait(&mut calls);
         }
         drop(calls);
         self.failed.get().map_or(Ok(()), |errno| Err(*errno))
     }
 
     fn calls(&self) -> MutexGuard<'_, Calls> {
-        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+        self.calls.lock()
     }
 }
 

@@ -1,9 +1,9 @@
 //! Running a batch on a few threads.
 
-use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use extant_space::{ByteRange, Result};
+use parking_lot::Mutex;
 
 use crate::{Operation, Request};
 
@@ -33,7 +33,7 @@ pub(super) fn run(
         .partition(|request| matches!(request.operation, Operation::Assign(_)));
     let lanes = others.len() + usize::from(!assigns.is_empty());
     let queue = Mutex::new(others.into_iter());
-    let next = || queue.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let next = || queue.lock().next();
     let help = || {
         while let Some(request) = next() {
             run_other(request);

@@ -7,11 +7,12 @@
 //! order of their index.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use crossbeam_utils::CachePadded;
 use extant_space::{ByteRange, Error, ErrorKind, Result};
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::region::{Allocation, PAGE, REGION, Region};
 
@@ -260,13 +261,12 @@ impl Shards {
     }
 }
 
-// A thread that panics under a lock leaves a page half copied at worst, as a torn write does.
 fn read(shard: &RwLock<Shard>) -> RwLockReadGuard<'_, Shard> {
-    shard.read().unwrap_or_else(PoisonError::into_inner)
+    shard.read()
 }
 
 fn write(shard: &RwLock<Shard>) -> RwLockWriteGuard<'_, Shard> {
-    shard.write().unwrap_or_else(PoisonError::into_inner)
+    shard.write()
 }
 
 fn index(number: u64) -> usize {

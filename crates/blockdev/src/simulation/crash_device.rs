@@ -7,9 +7,9 @@
 
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use extant_space::{ByteRange, Error, ErrorKind, Extent, Result};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::cache::VolatileCache;
 use super::change::Change;
@@ -155,7 +155,7 @@ impl CrashDevice {
     /// What was done.
     pub fn into_log(self) -> WriteLog {
         let recorder = self.recorder.into_inner();
-        recorder.unwrap_or_else(PoisonError::into_inner).log
+        recorder.log
     }
 
     /// A copy of what is read from the device now.
@@ -172,7 +172,7 @@ impl CrashDevice {
     }
 
     fn recorder(&self) -> MutexGuard<'_, Recorder> {
-        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
+        self.recorder.lock()
     }
 
     /// Does and records all changes, and records flushes.

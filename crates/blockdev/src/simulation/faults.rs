@@ -9,13 +9,14 @@
 mod rule;
 
 use std::ops::ControlFlow;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::thread;
 use std::time::Duration;
 
 use extant_space::{ByteRange, Error, Extent, Result};
 use fastrand::Rng;
+use parking_lot::RwLock;
 
 use super::seed::random;
 use super::tear::torn;
@@ -71,7 +72,7 @@ impl<D: Device> FaultyDevice<D> {
 
     /// Other rules from now on; their counts begin at 0.
     pub fn set_rules(&self, rules: Vec<FaultRule>) {
-        *self.rules.write().unwrap_or_else(PoisonError::into_inner) = activate(rules);
+        *self.rules.write() = activate(rules);
     }
 
     /// How often each rule has struck, in the order of the rules.
@@ -85,7 +86,7 @@ impl<D: Device> FaultyDevice<D> {
     }
 
     fn rules(&self) -> Arc<[ActiveRule]> {
-        let rules = self.rules.read().unwrap_or_else(PoisonError::into_inner);
+        let rules = self.rules.read();
         rules.clone()
     }
 

@@ -7,13 +7,14 @@ use std::fs::File;
 use std::io::{self, ErrorKind as IoErrorKind, Write};
 use std::os::fd::{OwnedFd, RawFd};
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use extant_space::{Error, ErrorKind, Result};
 use extant_sys::inherited;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{OFlags, fcntl_getfl};
 use rustix::io::Errno;
@@ -130,7 +131,7 @@ impl Drop for Stream {
 
 impl Slot {
     fn lock(&self) -> MutexGuard<'_, Next> {
-        self.next.lock().expect("no thread panics with it")
+        self.next.lock()
     }
 
     /// Waits for the next line; `None` after the last.
@@ -139,7 +140,7 @@ impl Slot {
         loop {
             match next.line.take() {
                 None if !next.is_closed => {
-                    next = self.changed.wait(next).expect("no thread panics with it");
+                    self.changed.wait(&mut next);
                 }
                 line => return line,
             }

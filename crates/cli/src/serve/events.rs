@@ -1,9 +1,10 @@
 //! What clients do, and what goes wrong, as lines of the log.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use extant_export::{Event, Observer};
+use parking_lot::Mutex;
 
 use super::source::Source;
 use crate::log::Log;
@@ -17,7 +18,7 @@ pub(super) fn observer(log: Arc<Log>, is_verbose: bool) -> Observer {
     let failures = Mutex::new(Failures::default());
     Arc::new(move |event| match event {
         Event::Failed { export, error } => {
-            let mut failures = failures.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut failures = failures.lock();
             match failures.take(Instant::now()) {
                 Some(0) => log.error(format_args!("export {export:?}: {error}")),
                 Some(untold) => log.error(format_args!(

@@ -10,8 +10,10 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Shutdown};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::Shared;
 use crate::socket::Socket;
@@ -84,18 +86,14 @@ impl Connections {
 
     /// Waits until there is no connection; `false` after `timeout`.
     pub(super) fn wait_for_none(&self, timeout: Duration) -> bool {
-        let waited = self
-            .ended
-            .wait_timeout_while(self.lock(), timeout, |open| !open.slots.is_empty());
-        waited
-            .unwrap_or_else(PoisonError::into_inner)
-            .0
-            .slots
-            .is_empty()
+        let mut open = self.lock();
+        self.ended
+            .wait_while_for(&mut open, |open| !open.slots.is_empty(), timeout);
+        open.slots.is_empty()
     }
 
     fn lock(&self) -> MutexGuard<'_, OpenConnections> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::io;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use extant_blockdev::{Device, Operation, Persistence, Request};
 use extant_space::{ByteRange, Error, Result};
 use extant_sys::buffer::AlignedBuffer;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::Transmission;
 use super::block_status;
@@ -188,10 +188,7 @@ impl RequestSink for Batch<'_> {
             if !self.commands.is_empty() {
                 return Ok(Reservation::Full);
             }
-            let mut large = self
-                .large_slot
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let mut large = self.large_slot.lock();
             let length = bytes.next_power_of_two();
             if large
                 .as_ref()

@@ -13,11 +13,11 @@ use std::io;
 use std::mem;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
-use std::sync::MutexGuard;
 
 use extant_blockdev::{Geometry, Persistence, Transfer, TransferKind, TransferStream};
 use extant_space::Result;
 use extant_sys::buffer::AlignedBuffer;
+use parking_lot::MutexGuard;
 
 use super::Session;
 use super::command::{Action, Command};

@@ -16,8 +16,9 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use crate::operations::NodeId;
 use crate::protocol::connection::BACKGROUND_MAX;
@@ -68,10 +69,9 @@ impl Default for Deferred {
 impl Deferred {
     /// A permit, if one is available within `timeout`.
     pub fn permit(&self, timeout: Duration) -> Option<Permit<'_>> {
-        let waited = self
-            .freed
-            .wait_timeout_while(self.state(), timeout, |state| state.permits == 0);
-        let mut state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let mut state = self.state();
+        self.freed
+            .wait_while_for(&mut state, |state| state.permits == 0, timeout);
         state.permits = state.permits.checked_sub(1)?;
         Some(Permit(self))
     }
@@ -107,8 +107,7 @@ impl Deferred {
     }
 
     fn state(&self) -> MutexGuard<'_, DeferredState> {
-        // No code panics between related changes under this lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -12,9 +12,10 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use extant_space::CancelToken;
+use parking_lot::Mutex;
 use zerocopy::FromBytes;
 
 use super::{Outcome, Server};
@@ -55,7 +56,7 @@ struct InterruptIn {
 impl Slot {
     /// Ends the request that [`Slots::begin`] returned `cancel` for.
     pub fn end(&self, cancel: CancelToken) {
-        let mut current = lock(&self.0);
+        let mut current = self.0.lock();
         current.unique = 0;
         if cancel.is_cancelled() {
             current.cancel = CancelToken::new();
@@ -67,7 +68,7 @@ impl Slots {
     /// Adds a worker of a queue until its slot is dropped.
     pub fn add(&self, queue: usize) -> Slot {
         let slot = Slot::default();
-        let mut slots = lock(&self.slots);
+        let mut slots = self.slots.lock();
         slots.retain(|(_, slot)| slot.strong_count() > 0);
         slots.push((queue, Arc::downgrade(&slot.0)));
         slot
@@ -75,16 +76,16 @@ impl Slots {
 
     /// The current requests of a queue's workers; 0 for an idle worker.
     pub fn current(&self, queue: usize) -> Vec<u64> {
-        let slots = lock(&self.slots);
+        let slots = self.slots.lock();
         let slots = slots.iter().filter(|(index, _)| *index == queue);
         let slots = slots.filter_map(|(_, slot)| slot.upgrade());
-        slots.map(|slot| lock(&slot).unique).collect()
+        slots.map(|slot| slot.lock().unique).collect()
     }
 
     /// Records the current request of a worker.
     pub fn begin(&self, slot: &Slot, unique: u64) -> CancelToken {
         let cancel = {
-            let mut current = lock(&slot.0);
+            let mut current = slot.0.lock();
             current.unique = unique;
             current.cancel.clone()
         };
@@ -98,16 +99,16 @@ impl Slots {
 
     /// Cancels a request, also one that is recorded later.
     fn cancel(&self, unique: u64) {
-        let mut early = lock(&self.early);
+        let mut early = self.early.lock();
         if early.len() == EARLY_MAX {
             early.pop_front();
         }
         early.push_back(unique);
         self.early_count.store(early.len(), Ordering::Relaxed);
-        let slots = lock(&self.slots);
+        let slots = self.slots.lock();
         let mut slots = slots.iter().filter_map(|(_, slot)| slot.upgrade());
         let is_found = slots.any(|slot| {
-            let current = lock(&slot);
+            let current = slot.lock();
             let is_it = current.unique == unique;
             if is_it {
                 current.cancel.cancel();
@@ -121,7 +122,7 @@ impl Slots {
     }
 
     fn take_early(&self, unique: u64) -> bool {
-        let mut early = lock(&self.early);
+        let mut early = self.early.lock();
         let index = early.iter().position(|&number| number == unique);
         if let Some(index) = index {
             early.remove(index);
@@ -142,11 +143,6 @@ impl Server {
             }
         }
     }
-}
-
-/// No code panics between related changes under these locks.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]
@@ -182,7 +178,7 @@ mod tests {
         assert!(token.is_cancelled());
         slot.end(token);
         assert!(!slots.begin(&slot, 4).is_cancelled());
-        assert_eq!(lock(&slots.early).len(), EARLY_MAX - 1);
+        assert_eq!(slots.early.lock().len(), EARLY_MAX - 1);
     }
 
     #[test]
@@ -192,6 +188,6 @@ mod tests {
             drop(slots.add(0));
         }
         let _last = slots.add(0);
-        assert_eq!(lock(&slots.slots).len(), 1);
+        assert_eq!(slots.slots.lock().len(), 1);
     }
 }

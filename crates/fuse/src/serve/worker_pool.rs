@@ -21,11 +21,12 @@
 use std::num::NonZero;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use extant_space::{Error, ErrorKind, Result};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::io::Errno;
 use zerocopy::IntoBytes;
 
@@ -167,8 +168,7 @@ impl WorkerPool {
                     Load::Idle | Load::Normal => {}
                 }
             }
-            let waited = self.changed.wait_timeout(state, interval);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut state, interval);
         }
     }
 
@@ -181,8 +181,7 @@ impl WorkerPool {
             if left.is_zero() {
                 return false;
             }
-            let waited = self.changed.wait_timeout(state, left);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.changed.wait_for(&mut state, left);
         }
         true
     }
@@ -315,8 +314,7 @@ impl WorkerPool {
     }
 
     fn state(&self) -> MutexGuard<'_, PoolState> {
-        // No code panics between related changes under this lock.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

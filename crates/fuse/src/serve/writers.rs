@@ -8,8 +8,8 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::OFlags;
 
 use crate::operations::NodeId;
@@ -57,8 +57,7 @@ impl Writers {
 
     fn shard(&self, node: NodeId) -> MutexGuard<'_, HashMap<NodeId, u64>> {
         let shard = &self.shards[node.0 as usize % SHARDS];
-        // No code panics between related changes under this lock.
-        shard.lock().unwrap_or_else(PoisonError::into_inner)
+        shard.lock()
     }
 }
 

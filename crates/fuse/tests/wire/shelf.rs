@@ -9,8 +9,8 @@
 //! and so wait for that page.
 
 use std::collections::BTreeMap;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, OnceLock};
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -20,10 +20,11 @@ use extant_fuse::operations::{
     Seek, SetTime, Statistics, SyncScope, Timestamp, Write, WriteOrigin,
 };
 use extant_fuse::{Notifier, Operations};
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::{FallocateFlags, OFlags, RenameFlags, XattrFlags};
 use rustix::io::Errno;
 
-use crate::gate::{Gate, lock};
+use crate::gate::Gate;
 
 /// Allocating this many bytes never ends by itself.
 pub const ENDLESS: u64 = 7_777_777;
@@ -149,7 +150,7 @@ impl State {
 
 impl Shelf {
     fn state(&self) -> MutexGuard<'_, State> {
-        lock(&self.state)
+        self.state.lock()
     }
 
     /// What is in a file, without the kernel.

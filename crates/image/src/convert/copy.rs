@@ -1,7 +1,7 @@
 //! The threads of a copy: each takes the next piece of the source, reads it, and writes what is not
 //! zeros.
 
-use std::sync::{Arc, Mutex, PoisonError, mpsc};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use extant_space::{
     ByteRange, CancelToken, Control, Error, Phase, Preallocation, RateLimiter, Result, SpaceFile,
 };
 use extant_sys::buffer::AlignedBuffer;
+use parking_lot::Mutex;
 
 use super::Conversion;
 use super::stride::Stride;
@@ -58,7 +59,7 @@ impl Copy<'_> {
                         Err(error) => return drop(sender.send(Err(error))),
                     };
                     loop {
-                        let next = pieces.lock().unwrap_or_else(PoisonError::into_inner).next();
+                        let next = pieces.lock().next();
                         let Some(piece) = next else { return };
                         let bytes = piece.guest.len();
                         if limiter

@@ -4,9 +4,8 @@
 //! extents. So the first data of a stride allocates the whole stride, and zeros are punched
 //! afterwards. A source of zeros allocates nothing.
 
-use std::sync::{Mutex, PoisonError};
-
 use extant_space::{ByteRange, ErrorKind, FallocateMode, Result, SpaceFile};
+use parking_lot::Mutex;
 
 /// A part of the file that is allocated at once.
 pub(super) struct Stride {
@@ -38,7 +37,7 @@ impl Stride {
         let Some(range) = self.range else {
             return Ok(());
         };
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if state.is_allocated {
             return Ok(());
         }
@@ -67,7 +66,7 @@ impl Stride {
         if self.range.is_none() {
             return Ok(());
         }
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.lock();
         if state.is_allocated {
             return punch(file, zeros);
         }

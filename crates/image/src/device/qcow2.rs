@@ -69,8 +69,8 @@ pub(super) struct Qcow2 {
     metadata: Mutex<Metadata>,
     /// Clusters are no longer being made.
     idle: Condvar,
-    commits: Mutex<Commits>,
-    commit_ended: Condvar,
+    commits: parking_lot::Mutex<Commits>,
+    commit_ended: parking_lot::Condvar,
     asides: Asides,
 }
 
@@ -121,8 +121,8 @@ impl Qcow2 {
             disk_geometry,
             metadata: Mutex::new(metadata),
             idle: Condvar::new(),
-            commits: Mutex::default(),
-            commit_ended: Condvar::new(),
+            commits: parking_lot::Mutex::default(),
+            commit_ended: parking_lot::Condvar::new(),
             asides: Asides::default(),
         })
     }

@@ -5,10 +5,11 @@
 //! listing.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bitflags::bitflags;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::OFlags;
 
 use extant_fuse::operations::Handle;
@@ -104,5 +105,5 @@ impl Default for Directories {
 
 /// What is guarded stays usable whatever a thread that held it did.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+    mutex.lock()
 }

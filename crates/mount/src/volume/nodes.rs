@@ -15,10 +15,11 @@
 use std::collections::HashMap;
 use std::collections::hash_map;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use extant_ext4::{File, FileType, Filesystem, InodeNumber, Node};
+use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use rustix::io::Errno;
 
 use extant_fuse::operations::{NodeId, Result};
@@ -310,11 +311,10 @@ impl Hasher for NumberHasher {
 
 type Nodes = HashMap<u64, Arc<NodeEntry>, BuildHasherDefault<NumberHasher>>;
 
-// No code panics under these locks.
 fn read(shard: &Shard) -> RwLockReadGuard<'_, Nodes> {
-    shard.0.read().unwrap_or_else(PoisonError::into_inner)
+    shard.0.read()
 }
 
 fn write(shard: &Shard) -> RwLockWriteGuard<'_, Nodes> {
-    shard.0.write().unwrap_or_else(PoisonError::into_inner)
+    shard.0.write()
 }

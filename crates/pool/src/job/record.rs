@@ -120,7 +120,7 @@ impl Record {
 
     /// Reads the record of a job; `None` where there is none.
     pub(crate) fn read(jobs: &Directory, id: JobId) -> Result<Option<Self>> {
-        let Some(bytes) = jobs.read(&name(id), BYTES_MAX)? else {
+        let Some(bytes) = jobs.read(name(id), BYTES_MAX)? else {
             return Ok(None);
         };
         let corrupt = |detail: String| {
@@ -184,7 +184,7 @@ impl Record {
         file.write_all_at(&bytes, 0).map_err(fail)?;
         // In its place: no journal is waited for, which may have much to write.
         file.sync_data().map_err(fail)?;
-        jobs.rename(&spare, jobs, &name(self.id), Existing::Replace)?;
+        jobs.rename(&spare, jobs, name(self.id), Existing::Replace)?;
         if is_told_by_the_run_file {
             Ok(())
         } else {
@@ -238,7 +238,7 @@ mod tests {
         let failure = Err(Error::new(ErrorKind::Io).detail("ü".repeat(5000)));
         record.end(&jobs, Outcome::of(&failure, None)).unwrap();
         assert_eq!(Record::read(&jobs, JobId(7)).unwrap().unwrap(), record);
-        assert!(jobs.stat(&spare_name(JobId(7))).unwrap().is_none());
+        assert!(jobs.stat(spare_name(JobId(7))).unwrap().is_none());
         assert!(Record::read(&jobs, JobId(8)).unwrap().is_none());
     }
 

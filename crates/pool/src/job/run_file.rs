@@ -149,7 +149,7 @@ impl RunFile {
     /// Takes over a job whose worker has ended; `None` if the worker is alive. A missing file is
     /// created again.
     pub(crate) fn take(jobs: &Directory, id: JobId) -> Result<Option<Self>> {
-        let file = jobs.file(&name(id), OFlags::RDWR | OFlags::CREATE)?;
+        let file = jobs.file(name(id), OFlags::RDWR | OFlags::CREATE)?;
         let locked = poll_until(LOCK_TIMEOUT, LOCK_POLL_INTERVAL, || match file.try_lock() {
             Err(TryLockError::WouldBlock) => None,
             answer => Some(answer),
@@ -163,7 +163,7 @@ impl RunFile {
 
     /// The file of a job that another process has locked for this one, and has handed over open.
     pub(crate) fn handed_over(file: File, jobs: &Directory, id: JobId) -> Result<Self> {
-        let same = jobs.stat(&name(id))?.is_some_and(|named| {
+        let same = jobs.stat(name(id))?.is_some_and(|named| {
             rustix::fs::fstat(&file)
                 .is_ok_and(|own| (own.st_dev, own.st_ino) == (named.st_dev, named.st_ino))
         });
@@ -235,7 +235,7 @@ pub(crate) struct Observed {
 /// Reads the state of a job from another process. The file may be missing if the job has just
 /// ended.
 pub(crate) fn observe(jobs: &Directory, id: JobId) -> Result<Observed> {
-    let file = match jobs.file(&name(id), OFlags::RDONLY) {
+    let file = match jobs.file(name(id), OFlags::RDONLY) {
         Ok(file) => file,
         Err(error) if error.kind() == ErrorKind::NotFound => {
             return Ok(Observed {
@@ -255,7 +255,7 @@ pub(crate) fn observe(jobs: &Directory, id: JobId) -> Result<Observed> {
 
 /// Asks the worker of a job to stop.
 pub(crate) fn ask_to_stop(jobs: &Directory, id: JobId) -> Result<()> {
-    let file = jobs.file(&name(id), OFlags::RDWR)?;
+    let file = jobs.file(name(id), OFlags::RDWR)?;
     Ok(file.write_all_at(STOP, 0)?)
 }
 

@@ -124,7 +124,7 @@ impl Jobs {
 
     /// Removes what is left of a job's life beside its record.
     pub(crate) fn remove_run_file(&self, id: JobId) -> Result<()> {
-        self.dir.remove(&run_file::name(id))?;
+        self.dir.remove(run_file::name(id))?;
         Ok(())
     }
 

@@ -82,7 +82,7 @@ pub(super) fn was_published(
 ) -> Result<bool> {
     let (dir, name) = place_of(&download.target)?;
     let found = MadeFile::at(&dir, name)?;
-    Ok(dir.stat(&partial_name(pool_identity, id))?.is_none() && found.is_some() && found == made)
+    Ok(dir.stat(partial_name(pool_identity, id))?.is_none() && found.is_some() && found == made)
 }
 
 /// Of this pool's job alone: jobs of several pools may download to one place.

@@ -5,12 +5,12 @@
 //! waits for requests in flight, so each request begins and ends in the phase it is counted for.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{PoisonError, RwLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 use extant_blockdev::{Device, Persistence};
+use parking_lot::RwLock;
 
 use crate::random::Random;
 
@@ -39,7 +39,7 @@ pub(super) struct Gate {
 impl Gate {
     /// Begins a phase, once the requests in flight are done.
     pub(super) fn begin(&self, phase: Phase) {
-        *self.phase.write().unwrap_or_else(PoisonError::into_inner) = phase;
+        *self.phase.write() = phase;
     }
 }
 
@@ -91,7 +91,7 @@ fn repeat(
     let mut times = Vec::new();
     loop {
         let block = (random.fraction() * blocks as f64) as u64;
-        let phase = gate.phase.read().unwrap_or_else(PoisonError::into_inner);
+        let phase = gate.phase.read();
         let start = Instant::now();
         request(block * BLOCK as u64)?;
         let elapsed = start.elapsed();

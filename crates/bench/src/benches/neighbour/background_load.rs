@@ -7,12 +7,13 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
+use parking_lot::Mutex;
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Deserialize;
 
@@ -103,7 +104,7 @@ impl BackgroundLoad {
     pub(super) fn stop(self) -> Result<(f64, String)> {
         self.shared.stop.store(true, Ordering::SeqCst);
         let seconds = self.started.elapsed().as_secs_f64();
-        if let Some(child) = &*self.shared.child.lock().expect("no panic holds it") {
+        if let Some(child) = &*self.shared.child.lock() {
             let _ = kill_process(Pid::from_child(child), Signal::INT);
         }
         self.keeper.join().expect("the keeper does not panic")?;
@@ -122,7 +123,7 @@ fn run_repeatedly(shared: &Shared, mut command: Command, kind: Kind, bytes: u64)
         let mut child = command.spawn().context(kind.name())?;
         let errors = child.stderr.take().context("stderr is piped")?;
         let pid = Pid::from_child(&child);
-        *shared.child.lock().expect("no panic holds it") = Some(child);
+        *shared.child.lock() = Some(child);
         if shared.stop.load(Ordering::SeqCst) {
             let _ = kill_process(pid, Signal::INT);
         }
@@ -130,7 +131,7 @@ fn run_repeatedly(shared: &Shared, mut command: Command, kind: Kind, bytes: u64)
             Kind::Dd => watch_count(shared, errors),
             _ => watch_progress(shared, errors),
         };
-        let child = shared.child.lock().expect("no panic holds it").take();
+        let child = shared.child.lock().take();
         let status = child.context("put there above")?.wait()?;
         if status.success() {
             shared.finished.fetch_add(bytes, Ordering::SeqCst);

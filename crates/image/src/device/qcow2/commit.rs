@@ -12,10 +12,9 @@
 //! One commit runs at a time, from a copy of the dirty metadata, while requests continue. A flush
 //! that waits for a running commit needs the next one, which serves all waiters.
 
-use std::sync::{MutexGuard, PoisonError};
-
 use extant_blockdev::{Device, Zeroing};
 use extant_space::{ByteRange, Result};
+use parking_lot::MutexGuard;
 
 use super::Qcow2;
 use super::metadata::{Retired, Round};
@@ -96,7 +95,7 @@ impl Qcow2 {
     }
 
     fn commits(&self) -> MutexGuard<'_, Commits> {
-        self.commits.lock().unwrap_or_else(PoisonError::into_inner)
+        self.commits.lock()
     }
 
     /// Waits for a commit that begins after this call, or runs one.
@@ -110,10 +109,7 @@ impl Qcow2 {
             if !commits.is_running {
                 break;
             }
-            commits = self
-                .commit_ended
-                .wait(commits)
-                .unwrap_or_else(PoisonError::into_inner);
+            self.commit_ended.wait(&mut commits);
         }
         commits.begun += 1;
         commits.is_running = true;

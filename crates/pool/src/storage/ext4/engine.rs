@@ -5,8 +5,8 @@
 
 use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use extant_blockdev::{HostAccess, HostDevice, HostOptions};
 use extant_ext4::{
@@ -15,6 +15,7 @@ use extant_ext4::{
 use extant_image::hold;
 use extant_space::{Error, ErrorKind, Result, SpaceFile};
 use extant_sys::identity::Identity;
+use parking_lot::{Mutex, MutexGuard};
 
 use super::image_lock::ImageLock;
 use super::location::Ext4Location;
@@ -166,7 +167,7 @@ impl Engine {
     }
 
     fn files(&self) -> MutexGuard<'_, HashMap<u64, Arc<File>>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+        self.files.lock()
     }
 
     pub(super) fn total_bytes(&self) -> u64 {

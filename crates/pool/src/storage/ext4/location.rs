@@ -10,10 +10,11 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use extant_ext4::{Filesystem, FollowLast, NewKind, RenameMode};
 use extant_space::{Error, ErrorKind, Result, SpaceFile, SyncMode};
+use parking_lot::{Mutex, MutexGuard};
 
 use super::engine::{check_directory, open_filesystem};
 use super::image_lock::{ImageLock, ImageWaiter};
@@ -127,7 +128,7 @@ impl Ext4Image {
     }
 
     fn open(&self) -> MutexGuard<'_, Vec<Weak<OpenImage>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 
     /// The process that has the image open, if known.

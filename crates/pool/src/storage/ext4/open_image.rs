@@ -16,12 +16,13 @@ use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use extant_ext4::InodeNumber;
 use extant_space::{CancelToken, Error, ErrorKind, Result};
 use extant_sys::identity::Identity;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::engine::{Engine, FileKey};
 use super::image_lock::{ImageLock, ImageWaiter};
@@ -245,8 +246,7 @@ impl OpenImage {
                 }
             }
             cancel.check()?;
-            let waited = self.moved.wait_timeout(state, LOCK_POLL_INTERVAL);
-            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+            self.moved.wait_for(&mut state, LOCK_POLL_INTERVAL);
         }
         let engine = state.enter();
         drop(state);
@@ -354,7 +354,7 @@ impl OpenImage {
     }
 
     fn state(&self) -> MutexGuard<'_, ImageState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 }
 

@@ -13,12 +13,12 @@
 
 use std::collections::HashMap;
 use std::fs::File;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use extant_ext4::InodeNumber;
 use extant_hostfs::Directory;
 use extant_space::{ErrorKind, Result};
 use extant_sys::range_lock;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::fs::OFlags;
 
 use crate::fair_lock::{HeldLock, LockMode, Lockable};
@@ -113,7 +113,7 @@ impl VolumeLocks {
     }
 
     fn held(&self) -> MutexGuard<'_, HashMap<InodeNumber, VolumeHolders>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 }
 
