@@ -1,9 +1,16 @@
 //! The project's own commands, run as `cargo xtask NAME`.
 //!
-//! One file per command, and nothing here that a shell script would do as
-//! well: the commands are what CI runs, and what a newcomer runs, so they say
-//! what they do (one heading a step), stop with the name of what failed, and
-//! do nothing when there is nothing to do.
+//! One file per command. A command prints one heading per step, names the step that failed, and
+//! does nothing where nothing is to be done.
+//!
+//! Module layers, lowest first:
+//!
+//! 1. `runner`, `step`: the runner of test programs; headings, commands, errors
+//! 2. `workspace`: the workspace, and cargo commands in it
+//! 3. `cargo_tool`, `dist`, `instructions`, `setup`, `tidy`: programs from the package registry;
+//!    packages; instruction counts; the machine's packages; house rules
+//! 4. `deny`, `suites`, `test`: licences; third-party suites; all tests
+//! 5. `ci`: all of CI
 
 #![forbid(unsafe_code)]
 

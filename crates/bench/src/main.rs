@@ -9,6 +9,16 @@
 //! ([`goal`]), the printed and the JSON report ([`report`]), peers ([`needs`], [`fio`]),
 //! idle time between samples ([`disk`], [`memory`]).
 //!
+//! Module layers, lowest first:
+//!
+//! 1. `disk`, `fio`, `goal`, `latency`, `measured`, `metrics`, `needs`, `peers`, `product`,
+//!    `random`: what a bench runs and measures with, and what it must reach
+//! 2. `commit`, `directory`, `machine`, `memory`, `table`: the tree, the machine and the directory
+//!    of a run; tables in text
+//! 3. `bench`: the interface of a bench
+//! 4. `benches`, `report`: all benches; the report of a run
+//! 5. `results`: kept results, and the pages made from them
+//!
 //! [`Outcome`]: bench::Outcome
 
 #![forbid(unsafe_code)]

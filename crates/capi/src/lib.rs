@@ -9,6 +9,11 @@
 //!   understand each other ([`versioned`]);
 //! - an error is a status, and a line for people if the caller wants it ([`outcome`]);
 //! - a panic does not cross the border: it is `EXTANT_STATUS_INTERNAL`.
+//!
+//! Module layers, lowest first:
+//!
+//! 1. `outcome`, `versioned`: statuses and messages; structures that begin with their size
+//! 2. `sys`: the functions that C calls
 
 #![deny(unsafe_code)]
 

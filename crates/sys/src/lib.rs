@@ -1,23 +1,16 @@
 //! Safe wrappers of kernel interfaces that need `unsafe`, or that several crates use.
 //!
-//! | module | purpose |
-//! |---|---|
-//! | [`aio`] | many direct reads and writes at a time through Linux AIO |
-//! | [`buffer`] | memory aligned for direct I/O |
-//! | [`call`] | one read, write, sync, fallocate or discard, with the memory that it uses |
-//! | [`direct`] | direct I/O: its alignment, on and off |
-//! | [`disk`] | the queue of a disk in sysfs |
-//! | [`extents`], [`fiemap`] | the extent map of a file |
-//! | [`identity`] | whether two paths lead to the same file or disk |
-//! | [`inherited`] | descriptors that a process was started with |
-//! | [`loop_device`] | which loop device has a file as its backing file |
-//! | [`mounted`] | ioctls of a mount of Extant |
-//! | [`mounts`] | the kernel's tables of mounts |
-//! | [`queue`] | queues of calls, and threads that make them |
-//! | [`range_lock`] | open file description locks (OFD), as QEMU uses them |
-//! | [`ring`] | many calls at a time through io_uring |
-//! | [`wait`] | waiting for locks of other processes |
-//! | [`write_out`] | write-out of cached data |
+//! Module layers, lowest first:
+//!
+//! 1. `buffer`, `direct`, `fiemap`, `identity`, `inherited`, `mounted`, `mounts`, `range_lock`,
+//!    `wait`, `write_out`: memory aligned for direct I/O; direct I/O on and off; extent maps;
+//!    whether two paths are one file; inherited descriptors; ioctls of a mount of Extant; tables of
+//!    mounts; open file description locks, as QEMU uses them; waiting for locks of other
+//!    processes; write-out of cached data
+//! 2. `call`, `extents`, `loop_device`: one system call with the memory that it uses; sources of
+//!    the extent map; which loop device has a file as its backing file
+//! 3. `disk`, `queue`: the queue of a disk in sysfs; queues of calls, and threads that make them
+//! 4. `aio`, `ring`: many calls at a time through Linux AIO and through io_uring
 //!
 //! There is no policy here: the crates above decide which call is made, and handle its errors.
 //! Errors are those of the kernel, as [`std::io::Error`].

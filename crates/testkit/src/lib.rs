@@ -1,20 +1,17 @@
 //! Environments and oracles for tests and benches.
 //!
-//! | module | gives |
-//! |---|---|
-//! | [`requires`] | tests that say what they need, and skip or fail without it |
-//! | [`scratch`] | mounted file systems on loop devices, thin devices, quota |
-//! | [`oracle`] | typed answers of filefrag, e2fsck, e4defrag, stat, qemu-img |
-//! | [`hot_paths`] | the `main` of programs whose instructions are counted |
-//! | [`mke2fs()`] | images with file systems to begin with |
-//! | [`newer`] | util-linux's fallocate with `-w`, on a machine whose own is older |
-//! | [`faulty`] | a FUSE file system with injected faults and delays |
-//! | [`busy`] | retries of operations on busy files and mounts |
-//! | [`user`] | programs run by an unprivileged user |
-//! | [`libvirt`] | a private libvirtd, and virsh |
-//! | [`fuse_rings`] | FUSE over io_uring, enabled |
-//! | [`fuse_watchdog`] | a deadline for tests on FUSE mounts |
-//! | [`guest`] | a newer kernel in QEMU, with disks that take write zeroes |
+//! Module layers, lowest first:
+//!
+//! 1. `busy`, `command`, `fuse_rings`, `fuse_watchdog`, `hot_paths`, `packages`: retries of
+//!    operations on busy files; other programs; FUSE over io_uring, turned on; a deadline for tests
+//!    on FUSE mounts; the `main` of programs whose instructions are counted; Debian packages
+//! 2. `lab`, `requires`, `user`, `workdir`: the directory of oracles; what a test needs; programs
+//!    run by an unprivileged user; directories for one test
+//! 3. `debian`, `libvirt`, `mke2fs`, `oracle`, `scratch`: packages of other suites; a private
+//!    libvirtd; new file systems as bytes; typed results of filefrag, e2fsck, e4defrag, stat and
+//!    qemu-img; mounted file systems on loop devices, thin devices and quota
+//! 4. `faulty`, `guest`, `newer`: a FUSE file system with faults and delays; a newer kernel in
+//!    QEMU; util-linux's fallocate with `-w`
 //!
 //! A failure panics with the failed command and its output. Mounts, devices and processes are
 //! guards that are undone on drop, also by a panic; the next process removes what a killed one

@@ -1,6 +1,6 @@
 //! The layer check inside crates: imports between top-level modules point down.
 //!
-//! A crate declares its layers in the documentation of its `lib.rs`: a line
+//! Every crate with modules declares its layers in the documentation of its `lib.rs`: a line
 //! `//! Module layers, lowest first:` followed by a numbered list, whose items name modules in
 //! backticks before a colon. Every top-level module is in exactly one item. A module may import
 //! from modules of lower items; modules of one item may import each other without a cycle.
@@ -13,11 +13,10 @@ use super::tree::Tree;
 
 const HEADING: &str = "//! Module layers, lowest first:";
 
-/// Checks every crate that declares its layers.
+/// Checks every crate that has modules.
 pub fn check(tree: &Tree) -> Vec<Finding> {
     let roots = tree.texts("src/lib.rs").chain(tree.texts("src/main.rs"));
-    let declared = roots.filter(|(_, text)| text.contains(HEADING));
-    declared
+    roots
         .flat_map(|(path, text)| check_crate(tree, path, text))
         .collect()
 }
@@ -85,19 +84,30 @@ fn declared_layers(text: &str) -> BTreeMap<&str, usize> {
     let list = text.lines().skip_while(|line| *line != HEADING).skip(1);
     let mut layers = BTreeMap::new();
     let mut layer = 0;
+    let mut has_names = false;
     let lines = list.map_while(|line| line.strip_prefix("//!"));
     for line in lines
         .skip_while(|line| line.is_empty())
         .take_while(|line| !line.is_empty())
     {
-        let line = line.trim_start();
-        // Other lines continue the explanation after the colon.
+        let mut line = line.trim_start();
         let item = line
             .split_once(". ")
             .filter(|(number, _)| number.parse::<usize>().is_ok());
         if let Some((_, item)) = item {
+            line = item;
             layer += 1;
-            let names = item.split_once("`:").map_or(item, |(names, _)| names);
+            has_names = true;
+        }
+        // The names extend to the colon, over several lines if necessary.
+        if has_names {
+            let names = match line.split_once("`:") {
+                Some((names, _)) => {
+                    has_names = false;
+                    names
+                }
+                None => line,
+            };
             let names = names.split(['`', ',', ' ']).filter(|name| !name.is_empty());
             layers.extend(names.map(|name| (name, layer)));
         }
@@ -234,7 +244,8 @@ mod tests {
     use super::*;
 
     const ROOT: &str = "//! A crate.\n//!\n//! Module layers, lowest first:\n//!\n\
-        //! 1. `low`: what\n//!    `high` is built on\n//! 2. `high`, `beside`: the rest\n\n\
+        //! 1. `low`: what\n//!    `high` is built on\n//! 2. `high`,\n//!    `beside`: \
+        the rest\n\n\
         mod beside;\nmod high;\nmod low;\npub use high::{Top, Other as Second};\n";
 
     fn messages(files: &[(&str, &str)]) -> Vec<String> {
