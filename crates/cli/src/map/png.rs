@@ -1,155 +1,46 @@
-//! The picture as PNG, in bands of a few lines, so that memory does not grow with
-//! the number of files. Letters are Noto Sans Mono.
+//! The picture as PNG: the SVG, rendered by resvg with letters of DejaVu Sans Mono.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 
-use noto_sans_mono_bitmap::{FontWeight, RasterHeight, get_raster};
+use resvg::tiny_skia::{Pixmap, Transform};
+use resvg::usvg::fontdb::Database;
+use resvg::usvg::{Options, Tree};
 
-use super::picture::{Anchor, Color, Label, Picture, Rect, Style};
+use super::picture::Picture;
+use super::svg;
 
-const BAND_LINES: u32 = 128;
-const CHANNELS: usize = 3;
+const FONT: &str = "DejaVu Sans Mono";
+/// Pixels per unit of the SVG, for screens of double density.
+const SCALE: f32 = 2.0;
 
 /// Writes the image: one pixel per unit of the picture, 8 bits a channel.
 pub(super) fn write(picture: &Picture, out: &mut dyn Write) -> io::Result<()> {
-    let mut encoder = png::Encoder::new(out, picture.width, picture.height);
-    encoder.set_color(png::ColorType::Rgb);
-    encoder.set_depth(png::BitDepth::Eight);
-    // Two pixels to a point: 144 to the inch.
-    encoder.set_pixel_dims(Some(png::PixelDimensions {
-        xppu: 5669,
-        yppu: 5669,
-        unit: png::Unit::Meter,
-    }));
-    let mut writer = encoder.write_header()?;
-    let mut stream = writer.stream_writer()?;
-    let mut band = Band::new(picture);
-    while band.top < picture.height {
-        band.draw(picture);
-        stream.write_all(band.lines(picture.height))?;
-        band.top += BAND_LINES;
-    }
-    stream.finish()?;
-    writer.finish()?;
-    Ok(())
+    let pixels = render(picture)?;
+    out.write_all(&pixels.encode_png().map_err(io::Error::other)?)
 }
 
-/// Some lines of the image.
-struct Band {
-    width: u32,
-    top: u32,
-    pixels: Vec<u8>,
+fn render(picture: &Picture) -> io::Result<Pixmap> {
+    let mut document = Vec::new();
+    svg::write(picture, &mut document)?;
+    let tree = Tree::from_data(&document, &options()).map_err(io::Error::other)?;
+    let mut pixels = Pixmap::new(picture.width, picture.height)
+        .ok_or_else(|| io::Error::other("the picture is too large"))?;
+    let scale = Transform::from_scale(SCALE, SCALE);
+    resvg::render(&tree, scale, &mut pixels.as_mut());
+    Ok(pixels)
 }
 
-impl Band {
-    fn new(picture: &Picture) -> Self {
-        Self {
-            width: picture.width,
-            top: 0,
-            pixels: vec![0; (picture.width * BAND_LINES) as usize * CHANNELS],
-        }
-    }
-
-    /// The pixels down to the end of the image.
-    fn lines(&self, height: u32) -> &[u8] {
-        let lines = BAND_LINES.min(height - self.top);
-        &self.pixels[..(self.width * lines) as usize * CHANNELS]
-    }
-
-    fn draw(&mut self, picture: &Picture) {
-        self.fill(&Rect {
-            x: 0,
-            y: self.top,
-            width: self.width,
-            height: BAND_LINES,
-            color: picture.background,
-        });
-        for rect in picture.bars.iter().chain(&picture.rects) {
-            self.fill(rect);
-        }
-        for label in &picture.labels {
-            let in_band =
-                label.y < self.top + BAND_LINES && label.y + label.style.size() > self.top;
-            if in_band {
-                self.text(label);
-            }
-        }
-    }
-
-    fn fill(&mut self, rect: &Rect) {
-        let top = rect.y.max(self.top);
-        let bottom = (rect.y + rect.height).min(self.top + BAND_LINES);
-        for y in top..bottom {
-            let start = self.index(rect.x, y);
-            let line = &mut self.pixels[start..][..rect.width as usize * CHANNELS];
-            for pixel in line.chunks_exact_mut(CHANNELS) {
-                pixel.copy_from_slice(&[rect.color.0, rect.color.1, rect.color.2]);
-            }
-        }
-    }
-
-    fn text(&mut self, label: &Label) {
-        let (weight, height) = font(label.style);
-        let glyphs: Vec<_> = label
-            .text
-            .chars()
-            .filter_map(|c| get_raster(spelled(c), weight, height))
-            .collect();
-        let width: u32 = glyphs.iter().map(|glyph| glyph.width() as u32).sum();
-        let mut x = match label.anchor {
-            Anchor::Left => label.x,
-            Anchor::Middle => label.x.saturating_sub(width / 2),
-            Anchor::Right => label.x.saturating_sub(width),
-        };
-        for glyph in glyphs {
-            for (line, coverage) in glyph.rows().enumerate() {
-                for (column, &coverage) in coverage.iter().enumerate() {
-                    self.blend(
-                        x + column as u32,
-                        label.y + line as u32,
-                        label.color,
-                        coverage,
-                    );
-                }
-            }
-            x += glyph.width() as u32;
-        }
-    }
-
-    /// Blends a colour over a pixel; pixels outside the band are ignored.
-    fn blend(&mut self, x: u32, y: u32, color: Color, coverage: u8) {
-        let is_inside = x < self.width && (self.top..self.top + BAND_LINES).contains(&y);
-        if coverage == 0 || !is_inside {
-            return;
-        }
-        let start = self.index(x, y);
-        let pixel = &mut self.pixels[start..start + CHANNELS];
-        for (below, above) in pixel.iter_mut().zip([color.0, color.1, color.2]) {
-            let cover = u32::from(coverage);
-            let mixed = u32::from(above) * cover + u32::from(*below) * (255 - cover);
-            *below = (mixed / 255) as u8;
-        }
-    }
-
-    fn index(&self, x: u32, y: u32) -> usize {
-        ((y - self.top) * self.width + x) as usize * CHANNELS
-    }
-}
-
-fn font(style: Style) -> (FontWeight, RasterHeight) {
-    match style {
-        Style::Title | Style::Name => (FontWeight::Bold, RasterHeight::Size32),
-        Style::Text => (FontWeight::Regular, RasterHeight::Size32),
-        Style::Small => (FontWeight::Regular, RasterHeight::Size24),
-    }
-}
-
-/// The font has Latin letters; for others stands a mark.
-fn spelled(c: char) -> char {
-    match c {
-        '…' => '~',
-        c if get_raster(c, FontWeight::Regular, RasterHeight::Size24).is_some() => c,
-        _ => '¤',
+/// With the one font that every machine has, as it is part of the program.
+fn options() -> Options<'static> {
+    let mut fonts = Database::new();
+    fonts.load_font_data(dejavu::sans_mono::regular().to_vec());
+    fonts.load_font_data(dejavu::sans_mono::bold().to_vec());
+    fonts.set_monospace_family(FONT);
+    Options {
+        font_family: FONT.to_owned(),
+        fontdb: Arc::new(fonts),
+        ..Options::default()
     }
 }
 
@@ -162,83 +53,57 @@ mod tests {
     use super::*;
     use crate::map::fill::Fill;
     use crate::map::listing::Opened;
-    use crate::map::picture::CELLS;
+    use crate::map::picture::{CELLS, Color};
     use crate::map::samples;
 
-    struct Image {
-        info: png::OutputInfo,
-        pixels: Vec<u8>,
-    }
-
-    impl Image {
-        fn at(&self, x: u32, y: u32) -> Color {
-            let start = (y * self.info.width + x) as usize * CHANNELS;
-            Color(
-                self.pixels[start],
-                self.pixels[start + 1],
-                self.pixels[start + 2],
-            )
-        }
-    }
-
-    fn drawn(names: &[&str], extents: &[Extent]) -> (Picture, Image) {
+    fn drawn(names: &[&str], extents: &[Extent]) -> (Picture, Pixmap) {
         let files: Vec<_> = names
             .iter()
             .map(|name| {
-                samples::mapped(
-                    Opened::new(Path::new(name), extant_image::Format::Raw, 1),
-                    extents,
-                    CELLS,
-                    |_, _| {},
-                )
+                let opened = Opened::new(Path::new(name), extant_image::Format::Raw, 1);
+                samples::mapped(opened, extents, CELLS, |_, _| {})
             })
             .collect();
         let picture = Picture::new(&files, &MapSummary::default(), files.len() as u64);
         let mut out = Vec::new();
         write(&picture, &mut out).unwrap();
-        let mut reader = png::Decoder::new(io::Cursor::new(out)).read_info().unwrap();
-        let mut pixels = vec![0; reader.output_buffer_size().unwrap()];
-        let info = reader.next_frame(&mut pixels).unwrap();
-        (picture, Image { info, pixels })
+        (picture, Pixmap::decode_png(&out).unwrap())
+    }
+
+    fn color(image: &Pixmap, x: u32, y: u32) -> Color {
+        let pixel = image.pixel(x, y).unwrap();
+        Color(pixel.red(), pixel.green(), pixel.blue())
     }
 
     #[test]
     fn image_has_the_size_and_colours_of_the_picture() {
         let (picture, image) = drawn(&["a", "b"], &samples::four_states());
         assert_eq!(
-            (image.info.width, image.info.height),
+            (image.width(), image.height()),
             (picture.width, picture.height)
         );
-        assert_eq!(image.info.color_type, png::ColorType::Rgb);
-        assert_eq!(image.at(0, 0), picture.background);
+        assert_eq!(color(&image, 0, 0), picture.background);
         for bar in &picture.bars {
             for (at, fill) in Fill::ALL.into_iter().enumerate() {
                 let x = bar.x + bar.width * (2 * at as u32 + 1) / 8;
-                assert_eq!(image.at(x, bar.y + bar.height / 2), Color::of(fill));
+                let y = bar.y + bar.height / 2;
+                assert_eq!(color(&image, x, y), Color::of(fill));
             }
         }
     }
 
     #[test]
-    fn letters_are_drawn_and_unknown_ones_marked() {
+    fn labels_are_drawn_where_the_layout_expects_them() {
         let (picture, image) = drawn(&["größe 表"], &[]);
         let title = &picture.labels[0];
-        let darkest = (title.x..title.x + 400)
-            .flat_map(|x| (title.y..title.y + 32).map(move |y| (x, y)))
-            .map(|(x, y)| image.at(x, y).0)
-            .min();
-        assert_eq!(darkest, Some(title.color.0));
-        assert_eq!(spelled('表'), '¤');
-        assert_eq!(spelled('ß'), 'ß');
-    }
-
-    #[test]
-    fn advance_of_the_layout_is_that_of_the_font() {
-        for style in [Style::Title, Style::Name, Style::Text, Style::Small] {
-            let (weight, height) = font(style);
-            let glyph = get_raster('m', weight, height).unwrap();
-            assert_eq!(glyph.width() as u32, style.advance(), "{style:?}");
-            assert_eq!(glyph.height() as u32, style.size());
-        }
+        let width = title.text.chars().count() as u32 * title.style.advance();
+        let darkest = |from: u32| {
+            let lines = title.y..title.y + title.style.size();
+            let pixels = (from..from + 100).flat_map(|x| lines.clone().map(move |y| (x, y)));
+            pixels.map(|(x, y)| color(&image, x, y).0).min().unwrap()
+        };
+        assert!(darkest(title.x) < title.color.0 + 40);
+        assert!(darkest(title.x + width - 120) < 200, "the last letters");
+        assert_eq!(darkest(title.x + width + 20), picture.background.0);
     }
 }

@@ -14,7 +14,7 @@ pub(super) fn write(picture: &Picture, out: &mut dyn Write) -> io::Result<()> {
     writeln!(
         out,
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{}\" height=\"{}\" viewBox=\"0 0 {width} {height}\" \
-         font-family=\"'Noto Sans Mono','DejaVu Sans Mono',monospace\" shape-rendering=\"crispEdges\">",
+         font-family=\"'DejaVu Sans Mono',monospace\" shape-rendering=\"crispEdges\">",
         width / 2,
         height / 2
     )?;
