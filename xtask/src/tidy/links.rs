@@ -1,7 +1,8 @@
 //! Rules for documents: links lead somewhere, and every document is linked.
 //!
 //! Comments in Rust files count too where they name a document by its path
-//! from the root, as module headers do.
+//! from the root, as module headers do, and source files that documents name
+//! in code, by the end of their path.
 
 use super::Finding;
 use super::tree::Tree;
@@ -30,6 +31,9 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
                 _ => findings.push(Finding::at_line(path, line, format!("no file {target}"))),
             }
         }
+        if path.starts_with("docs/") {
+            findings.extend(missing_sources(tree, path, text));
+        }
     }
     for (path, _) in tree.texts(".md") {
         if path.starts_with("docs/") && !linked.iter().any(|target| target == path) {
@@ -38,6 +42,19 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     }
     for (path, text) in tree.texts(".rs") {
         findings.extend(comments_naming_nothing(tree, path, text));
+    }
+    findings
+}
+
+fn missing_sources(tree: &Tree, path: &str, text: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        for code in line.split('`').skip(1).step_by(2) {
+            let is_name = code.len() > ".rs".len() && !code.contains(['*', '{', ' ']);
+            if is_name && code.ends_with(".rs") && !tree.has_end(code) {
+                findings.push(Finding::at_line(path, number, format!("no file {code}")));
+            }
+        }
     }
     findings
 }
@@ -195,5 +212,18 @@ mod tests {
     fn comment_naming_no_document_is_found() {
         let text = "//! Format: docs/no.md, \"Bits\".\nlet path = \"docs/no.md\";\n";
         assert_eq!(findings(&[("a.rs", text)]), ["a.rs:1: no file docs/no.md"]);
+    }
+
+    #[test]
+    fn source_file_that_a_document_names_must_exist() {
+        let text = "\n`a.rs`, `src/a.rs`, `b.rs`, `b/a.rs`, `*.rs`, `.rs`\n";
+        assert_eq!(
+            findings(&[
+                ("README.md", "[x](docs/x.md)"),
+                ("docs/x.md", text),
+                ("crates/c/src/a.rs", "")
+            ]),
+            ["docs/x.md:2: no file b.rs", "docs/x.md:2: no file b/a.rs"]
+        );
     }
 }

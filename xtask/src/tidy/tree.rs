@@ -54,6 +54,13 @@ impl Tree {
         chosen.filter_map(|file| Some((file.path.as_str(), file.text.as_deref()?)))
     }
 
+    /// Whether the path of some file ends with the components of `end`.
+    pub fn has_end(&self, end: &str) -> bool {
+        let inside = format!("/{end}");
+        let mut paths = self.files.iter().map(|file| &file.path);
+        paths.any(|path| path == end || path.ends_with(&inside))
+    }
+
     /// Whether there is a file or a directory at `path`.
     pub fn has(&self, path: &str) -> bool {
         let folder = format!("{path}/");
