@@ -107,7 +107,7 @@ fn table(outcomes: &[Outcome]) -> String {
         writeln!(text, "{name:<10} {seconds:>8.1} s  {words}").expect("a string takes any text");
     };
     for outcome in outcomes {
-        // What a command printed may follow on further lines; it was shown when the step ended.
+        // The output of a command may have several lines; they were shown when the step ended.
         let words = outcome.error.as_deref().unwrap_or("ok");
         row(
             outcome.name,

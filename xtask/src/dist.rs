@@ -44,9 +44,9 @@ pub fn run(workspace: &Workspace) -> Result<()> {
     }
     let (completions, man) = (dist.join("completions"), dist.join("man"));
     let sbin = dist.join("sbin");
-    for folder in [&completions, &man, &sbin] {
-        fs::create_dir_all(folder)
-            .with_context(|| format!("{}: cannot create", folder.display()))?;
+    for directory in [&completions, &man, &sbin] {
+        fs::create_dir_all(directory)
+            .with_context(|| format!("{}: cannot create", directory.display()))?;
     }
 
     for (shell, name) in COMPLETIONS {
@@ -97,9 +97,9 @@ fn add_library(workspace: &Workspace, built: &Path, dist: &Path) -> Result<()> {
     let source = workspace.root().join("crates/capi");
     let (include, lib) = (dist.join("include"), dist.join("lib"));
     let (pkgconfig, python) = (lib.join("pkgconfig"), dist.join("python"));
-    for folder in [&include, &pkgconfig, &python.join("extant")] {
-        fs::create_dir_all(folder)
-            .with_context(|| format!("{}: cannot create", folder.display()))?;
+    for directory in [&include, &pkgconfig, &python.join("extant")] {
+        fs::create_dir_all(directory)
+            .with_context(|| format!("{}: cannot create", directory.display()))?;
     }
     let version = env!("CARGO_PKG_VERSION");
     let mut copies = vec![

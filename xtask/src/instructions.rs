@@ -29,7 +29,7 @@ const COUNTS: [u64; 2] = [1_000, 5_000];
 const MARGINS: [u64; 2] = [10, 30];
 const BASELINE: &str = "instructions.json";
 
-/// What to do with the counts.
+/// Use of the counts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Then {
     /// Compare them with the baseline.
@@ -45,19 +45,19 @@ type Counts = BTreeMap<String, u64>;
 pub fn run(workspace: &Workspace, then: Then) -> Result<()> {
     let compiler = step::output(Command::new("rustc").arg("--version"))?;
     let mut grown = Vec::new();
-    for (package, folder, example) in CRATES {
+    for (package, directory, example) in CRATES {
         step::heading(&format!("instructions of {package}"));
         let build = ["build", "--release", "--locked", "--example", example, "-p"];
         step::run(workspace.cargo(&build).arg(package))?;
         let examples = workspace.target_dir()?.join("release/examples");
         let counts = count(&examples.join(example))?;
-        let file = workspace.root().join(folder).join(BASELINE);
+        let file = workspace.root().join(directory).join(BASELINE);
         if then == Then::Update {
             let text = json!({ "compiler": compiler.trim(), "instructions": counts });
             fs::write(&file, format!("{text:#}\n"))
-                .with_context(|| format!("{folder}/{BASELINE}"))?;
+                .with_context(|| format!("{directory}/{BASELINE}"))?;
         }
-        let baseline = Baseline::read(&file).with_context(|| format!("{folder}/{BASELINE}"))?;
+        let baseline = Baseline::read(&file).with_context(|| format!("{directory}/{BASELINE}"))?;
         let same = baseline.compiler == compiler.trim();
         if !same {
             eprintln!("the baseline was made by {}", baseline.compiler);

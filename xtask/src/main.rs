@@ -152,7 +152,7 @@ fn run(command: Command, test_args: &[String]) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What is before and after the first `--`, by which clap would not leave options of cargo alone.
+/// Arguments before and after the first `--`: clap would claim options of cargo.
 fn split_at_dashes(mut args: Vec<String>) -> (Vec<String>, Vec<String>) {
     let Some(at) = args.iter().position(|arg| arg == "--") else {
         return (args, Vec::new());

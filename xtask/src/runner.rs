@@ -172,11 +172,11 @@ fn exit_code(status: WaitStatus) -> u8 {
 fn report(problem: &str) {
     eprintln!("\nxtask: {problem}:");
     for pid in descendants() {
-        let folder = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
-        let line = fs::read(folder.join("cmdline")).unwrap_or_default();
+        let directory = PathBuf::from(format!("/proc/{}", pid.as_raw_nonzero()));
+        let line = fs::read(directory.join("cmdline")).unwrap_or_default();
         let line = String::from_utf8_lossy(&line).replace('\0', " ");
         eprintln!("  process {}: {}", pid.as_raw_nonzero(), line.trim_end());
-        let tasks = fs::read_dir(folder.join("task"))
+        let tasks = fs::read_dir(directory.join("task"))
             .into_iter()
             .flatten()
             .flatten();

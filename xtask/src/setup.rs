@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use crate::step;
 use crate::workspace::Workspace;
 
-/// What the benches measure beside us; see docs/benchmarks.md.
+/// Peers of the benches; see docs/benchmarks.md.
 const BENCH_PEERS: [&str; 3] = ["fio", "qemu-utils", "e2fsprogs"];
 
 /// Whether the guest is prepared.

@@ -49,9 +49,9 @@ fn program_that_ends_in_time_is_quiet() {
 
 #[test]
 fn failed_test_is_run_again_alone_and_reported() {
-    let folder = std::env::temp_dir().join(format!("extant-runner-{}", std::process::id()));
-    std::fs::create_dir(&folder).unwrap();
-    let marker = folder.join("ran").display().to_string();
+    let directory = std::env::temp_dir().join(format!("extant-runner-{}", std::process::id()));
+    std::fs::create_dir(&directory).unwrap();
+    let marker = directory.join("ran").display().to_string();
     let script = |second: &str| {
         format!(
             "if [ -e {marker} ]; then echo \"$0 $@\"; {second}; fi; touch {marker};
@@ -59,7 +59,7 @@ fn failed_test_is_run_again_alone_and_reported() {
         )
     };
     let run = |second: &str| {
-        let program = folder.join("program");
+        let program = directory.join("program");
         std::fs::write(&program, format!("#!/bin/sh\n{}\n", script(second))).unwrap();
         let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(&program, executable).unwrap();
@@ -72,7 +72,7 @@ fn failed_test_is_run_again_alone_and_reported() {
     };
     let passes = run("exit 0");
     let fails = run("exit 7");
-    std::fs::remove_dir_all(&folder).unwrap();
+    std::fs::remove_dir_all(&directory).unwrap();
     assert_eq!(passes.status.code(), Some(0));
     assert!(String::from_utf8_lossy(&passes.stdout).contains("--exact --test-threads=1 a::b"));
     assert!(String::from_utf8_lossy(&passes.stderr).contains("a::b failed and run again"));

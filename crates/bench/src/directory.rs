@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folder_of_a_dead_process_is_swept_and_others_stay() {
+    fn directory_of_a_dead_process_is_swept_and_others_stay() {
         let parent = tempfile::tempdir().unwrap();
         // Above the largest number a process can have.
         let dead = parent.path().join(format!("{PREFIX}4194305-written"));

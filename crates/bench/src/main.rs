@@ -1,7 +1,7 @@
 //! `extant-bench`: measurements of Extant and its peers.
 //!
 //! `cargo run --release -p extant-bench -- NAME` runs one bench; `list` names them all.
-//! What each measures, pitfalls, and the goals: docs/benchmarks.md.
+//! Measurements, pitfalls and goals: docs/benchmarks.md.
 //!
 //! One file per bench in `benches/`, one registry there. A bench fills an [`Outcome`] with
 //! metrics, tables and the values of its goals. The frame provides the rest:

@@ -1,4 +1,5 @@
-//! Kept results: `docs/results/NAME.json` is a report, and the pages beside it are made from it.
+//! SavedReport results: `docs/results/NAME.json` is a report, and the pages beside it are made from
+//! it.
 //!
 //! `extant-bench NAME --save` runs a bench, writes its data and makes the pages again;
 //! `extant-bench pages` only makes the pages. A test compares the pages with the data.
@@ -20,9 +21,9 @@ use crate::table::number;
 const DIRECTORY: &str = "docs/results";
 const INDEX: &str = "README.md";
 
-/// What the pages show of a report.
+/// Parts of a report that the pages show.
 #[derive(Deserialize)]
-struct Kept {
+struct SavedReport {
     bench: String,
     title: String,
     machine: Machine,
@@ -103,7 +104,7 @@ fn pages() -> Result<BTreeMap<String, String>> {
             continue;
         }
         let text = fs::read_to_string(&path).with_context(|| format!("{}", path.display()))?;
-        let kept: Kept =
+        let kept: SavedReport =
             serde_json::from_str(&text).with_context(|| format!("{}", path.display()))?;
         writeln!(index, "{}", kept.index_row())?;
         found.insert(format!("{}.md", kept.bench), kept.page()?);
@@ -112,7 +113,7 @@ fn pages() -> Result<BTreeMap<String, String>> {
     Ok(found)
 }
 
-impl Kept {
+impl SavedReport {
     fn index_row(&self) -> String {
         let of = |met: Option<bool>| self.goals.iter().filter(move |goal| goal.met == met);
         let missed: Vec<_> = of(Some(false))

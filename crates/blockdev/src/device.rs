@@ -17,7 +17,7 @@ pub enum RangeStatus {
     Data,
 }
 
-/// What became of an assign.
+/// Result of an assign.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Assigned {
     /// The range has its place.
@@ -33,7 +33,7 @@ pub enum Assigned {
 /// for the first to return. Where writes overlap that are in flight together, each byte is that of
 /// one of them.
 pub trait Device: Send + Sync {
-    /// What the device is like now. The size may change while it is open, nothing else does.
+    /// Current properties of the device. Only the size may change while it is open.
     fn geometry(&self) -> Geometry;
 
     /// Follows a size change of the underlying file or device; returns the size of the device. A

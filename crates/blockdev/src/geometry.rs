@@ -1,4 +1,4 @@
-//! What a device is like: size, units, limits of one request, and what it offers.
+//! Geometry of a device: size, units, limits of one request, and features.
 
 use bitflags::bitflags;
 use extant_space::{ByteRange, Error, ErrorKind, Result};
@@ -13,11 +13,11 @@ pub struct Geometry {
     /// Every offset and length is a multiple of it; a power of two, 1 where any byte can be written
     /// alone.
     pub logical_block: u32,
-    /// What the device writes without reading first; a power of two, at least `logical_block`.
+    /// Unit that the device writes without a read first; a power of two, at least `logical_block`.
     pub physical_block: u32,
-    /// What one request is cut at.
+    /// Limits at which requests are split.
     pub limits: Limits,
-    /// What the device offers.
+    /// Supported features.
     pub features: Features,
 }
 
@@ -45,7 +45,7 @@ pub struct RangeLimit {
 }
 
 bitflags! {
-    /// What a device offers beyond reading, writing and flushing.
+    /// Features of a device beyond reading, writing and flushing.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Features: u32 {
         /// Nothing may be changed.

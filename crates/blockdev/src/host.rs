@@ -25,11 +25,11 @@ mod batch;
 mod bounce;
 mod engine;
 mod limits;
+mod offload;
+mod opened_file;
 mod options;
 mod stream;
 mod syncs;
-mod target;
-mod ways;
 
 use std::fmt;
 use std::fs::File;
@@ -44,9 +44,9 @@ use extant_sys::call::{Call, Durability};
 use extant_sys::direct::DirectIo;
 use extant_sys::extents::{self, MapSource};
 
+use crate::foreground::ForegroundTracker;
 use crate::runs::Runs;
 use crate::split::submit_within;
-use crate::traffic::Traffic;
 use crate::{
     Device, Features, Geometry, Operation, RangeStatus, Request, Transfer, TransferStream,
 };
@@ -54,10 +54,10 @@ use batch::Batch;
 use bounce::BounceBuffers;
 use engine::Engine;
 use limits::{Queue, TRANSFER};
+use offload::{OffloadMethod, UnsupportedMethods};
+use opened_file::{FileKind, OpenedFile};
 use stream::Streamed;
 use syncs::Syncs;
-use target::{Target, TargetKind};
-use ways::{Refusals, Way};
 
 pub use options::{HostAccess, HostCache, HostEnd, HostEngine, HostOptions};
 
@@ -69,7 +69,7 @@ pub use options::{HostAccess, HostCache, HostEnd, HostEngine, HostOptions};
 pub struct HostDevice {
     file: File,
     path: PathBuf,
-    kind: TargetKind,
+    kind: FileKind,
     direct: Option<DirectIo>,
     queue: Queue,
     /// Where the status comes from; `None` for disks.
@@ -78,8 +78,8 @@ pub struct HostDevice {
     geometry: Geometry,
     size: AtomicU64,
     engine: Engine,
-    refusals: Refusals,
-    traffic: Traffic,
+    refusals: UnsupportedMethods,
+    foreground: ForegroundTracker,
     bounce: BounceBuffers,
     zeroes: AlignedBuffer,
     syncs: Syncs,
@@ -95,13 +95,13 @@ impl HostDevice {
     pub fn open(path: impl AsRef<Path>, options: &HostOptions) -> Result<Self> {
         let path = path.as_ref();
         let place = |error: Error| error.during("open").at(path);
-        let target = Target::open(path, options)?;
-        let queue = Queue::of(&target);
-        let mut geometry = limits::geometry(&target, &queue, options).map_err(place)?;
-        let map = match target.kind {
-            TargetKind::Disk => None,
-            TargetKind::File => {
-                Some(MapSource::of(&target.file).map_err(|source| place(source.into()))?)
+        let opened = OpenedFile::open(path, options)?;
+        let queue = Queue::of(&opened);
+        let mut geometry = limits::geometry(&opened, &queue, options).map_err(place)?;
+        let map = match opened.kind {
+            FileKind::Disk => None,
+            FileKind::File => {
+                Some(MapSource::of(&opened.file).map_err(|source| place(source.into()))?)
             }
         };
         if map.is_some_and(MapSource::distinguishes_unwritten) {
@@ -109,19 +109,19 @@ impl HostDevice {
         }
         let device = Self {
             path: path.to_path_buf(),
-            kind: target.kind,
-            direct: target.direct,
+            kind: opened.kind,
+            direct: opened.direct,
             queue,
             map,
             geometry,
             size: AtomicU64::new(0),
             engine: Engine::new(options.engine, options.depth).map_err(place)?,
-            refusals: Refusals::default(),
-            traffic: Traffic::default(),
+            refusals: UnsupportedMethods::default(),
+            foreground: ForegroundTracker::default(),
             bounce: BounceBuffers::default(),
             zeroes: AlignedBuffer::new(TRANSFER).map_err(|source| place(source.into()))?,
             syncs: Syncs::default(),
-            file: target.file,
+            file: opened.file,
         };
         device.refresh()?;
         Ok(device)
@@ -144,7 +144,7 @@ impl HostDevice {
         if self.geometry.features.contains(Features::READ_ONLY) {
             return Err(place(Error::new(ErrorKind::ReadOnly)));
         }
-        if self.kind == TargetKind::Disk {
+        if self.kind == FileKind::Disk {
             let error = Error::new(ErrorKind::Unsupported).detail("a disk keeps its size");
             return Err(place(error));
         }
@@ -174,9 +174,9 @@ impl HostDevice {
     }
 
     /// The way sends no data, not even from the kernel to the disk.
-    fn is_fast(&self, way: Way) -> bool {
+    fn is_fast(&self, way: OffloadMethod) -> bool {
         match (self.kind, way) {
-            (TargetKind::Disk, Way::ZeroRange) => self.queue.offloads_zeroes(),
+            (FileKind::Disk, OffloadMethod::ZeroRange) => self.queue.offloads_zeroes(),
             _ => true,
         }
     }
@@ -287,7 +287,7 @@ impl Device for HostDevice {
         visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
     ) -> Result<()> {
         self.admit_status(range)?;
-        let _visit = self.traffic.visit();
+        let _request = self.foreground.begin_request();
         let mut runs = Runs::new(visit);
         let flow = match self.map {
             None => runs.push(range, RangeStatus::Data),
@@ -307,7 +307,7 @@ impl Device for HostDevice {
         visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
     ) -> Result<()> {
         self.admit_status(range)?;
-        let _visit = self.traffic.visit();
+        let _request = self.foreground.begin_request();
         let mut visit = |extent| {
             visit(Extent {
                 physical: None,

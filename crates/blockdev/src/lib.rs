@@ -7,7 +7,7 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `request`, `traffic`: requests and their buffers; how busy a device is
+//! 1. `request`, `foreground`: requests and their buffers; how busy a device is
 //! 2. `geometry`, `kind`: limits and features; kinds of requests
 //! 3. `split`, `stream`: requests cut at limits; transfers in order
 //! 4. `device`: the trait
@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod device;
+mod foreground;
 mod geometry;
 mod host;
 mod kind;
@@ -30,7 +31,6 @@ mod split;
 mod statistics;
 mod stream;
 mod throttle;
-mod traffic;
 
 pub use device::{Assigned, Device, RangeStatus};
 pub use geometry::{Features, Geometry, Limits, RangeLimit};

@@ -29,9 +29,9 @@ use extant_space::{
     ByteRange, Error, ErrorKind, Extent, ExtentState, FallocateMode, Result, SpaceFile, SyncMode,
 };
 
+use crate::foreground::{AssignThrottle, ForegroundTracker};
 use crate::runs::Runs;
 use crate::split::submit_within;
-use crate::traffic::{Pace, Traffic};
 use crate::{
     Device, Features, Geometry, Limits, Operation, Persistence, RangeLimit, RangeStatus, Request,
     Speed, Unmap, Zeroing,
@@ -60,7 +60,7 @@ pub struct LoopOptions {
     pub threads: usize,
 }
 
-/// What may be done to the file.
+/// Access to the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LoopAccess {
     /// Everything.
@@ -94,7 +94,7 @@ pub struct LoopDevice<F: ?Sized = dyn SpaceFile> {
     geometry: Geometry,
     size: AtomicU64,
     modes: Modes,
-    traffic: Traffic,
+    foreground: ForegroundTracker,
 }
 
 impl<F: SpaceFile + ?Sized> LoopDevice<F> {
@@ -143,7 +143,7 @@ impl<F: SpaceFile + ?Sized> LoopDevice<F> {
             geometry,
             size: AtomicU64::new(0),
             modes: Modes::default(),
-            traffic: Traffic::default(),
+            foreground: ForegroundTracker::default(),
         };
         device.refresh()?;
         Ok(device)
@@ -188,7 +188,7 @@ impl<F: SpaceFile + ?Sized> LoopDevice<F> {
 
     /// Runs an operation that is no assign, all but the sync that a flush or FUA wants.
     fn execute(&self, operation: &mut Operation<'_>) -> Result<()> {
-        let _visit = self.traffic.visit();
+        let _request = self.foreground.begin_request();
         match operation {
             Operation::Read { offset, into } => {
                 let mut at = *offset;
@@ -212,7 +212,7 @@ impl<F: SpaceFile + ?Sized> LoopDevice<F> {
                 result => result,
             },
             Operation::WriteZeroes(range, zeroing) => self.zero(*range, *zeroing),
-            Operation::Assign(_) => unreachable!("an assign has a pace"),
+            Operation::Assign(_) => unreachable!("an assign has a throttle"),
         }
     }
 
@@ -240,12 +240,12 @@ impl<F: SpaceFile + ?Sized> LoopDevice<F> {
     }
 
     fn zero(&self, range: ByteRange, zeroing: Zeroing) -> Result<()> {
-        let ways: &[FallocateMode] = match zeroing.unmap {
+        let modes: &[FallocateMode] = match zeroing.unmap {
             Unmap::Allowed => &[FallocateMode::PunchHole],
             Unmap::Forbidden => &[FallocateMode::WriteZeroes, FallocateMode::ZeroRangeKeepSize],
         };
-        for way in ways {
-            match self.fallocate(*way, range) {
+        for mode in modes {
+            match self.fallocate(*mode, range) {
                 Err(error) if error.kind() == ErrorKind::Unsupported => {}
                 result => return result,
             }
@@ -260,11 +260,11 @@ impl<F: SpaceFile + ?Sized> LoopDevice<F> {
         }
     }
 
-    fn assign(&self, range: ByteRange, pace: &mut Pace<'_>) -> Result<()> {
+    fn assign(&self, range: ByteRange, throttle: &mut AssignThrottle<'_>) -> Result<()> {
         let mut rest = range;
         while !rest.is_empty() {
-            pace.give_way();
-            let piece = pace.take_piece(&mut rest);
+            throttle.yield_to_foreground();
+            let piece = throttle.take_chunk(&mut rest);
             self.fallocate(FallocateMode::AllocateKeepSize, piece)?;
         }
         Ok(())
@@ -344,14 +344,14 @@ impl<F: SpaceFile + ?Sized> Device for LoopDevice<F> {
 
     fn submit(&self, requests: &mut [Request<'_>]) {
         submit_within(&self.geometry(), requests, |requests| {
-            let mut pace = None;
+            let mut throttle = None;
             batch::run(
                 requests,
                 self.options.threads,
                 &|operation| self.execute(operation),
                 &mut |range| {
-                    let pace = pace.get_or_insert_with(|| self.traffic.pace());
-                    self.assign(range, pace)
+                    let throttle = throttle.get_or_insert_with(|| self.foreground.begin_assign());
+                    self.assign(range, throttle)
                 },
             );
             let wants_sync = |request: &Request<'_>| match request.operation {
@@ -363,7 +363,7 @@ impl<F: SpaceFile + ?Sized> Device for LoopDevice<F> {
             if !requests.iter().any(wants_sync) {
                 return;
             }
-            let _visit = self.traffic.visit();
+            let _request = self.foreground.begin_request();
             if let Err(error) = self.file.sync(SyncMode::Data) {
                 for request in requests.iter_mut().filter(|request| wants_sync(request)) {
                     request.complete(Err(Error::caused_by(error.clone())));
@@ -382,7 +382,7 @@ impl<F: SpaceFile + ?Sized> Device for LoopDevice<F> {
             let _ = visit(range, RangeStatus::Data);
             return Ok(());
         }
-        let _visit = self.traffic.visit();
+        let _request = self.foreground.begin_request();
         let mut runs = Runs::new(visit);
         let flow = self.visit_extents(range, &mut |extent| {
             runs.push(extent.logical, status_of(&extent))
@@ -406,7 +406,7 @@ impl<F: SpaceFile + ?Sized> Device for LoopDevice<F> {
             });
             return Ok(());
         }
-        let _visit = self.traffic.visit();
+        let _request = self.foreground.begin_request();
         self.visit_extents(range, visit).map(drop)
     }
 }

@@ -29,7 +29,7 @@ use shard::{Change, Shards};
 /// A scan of a device advances in steps of this size, so that an early break is cheap.
 const WINDOW: u64 = 16 << 30;
 
-/// What a memory device is to be like.
+/// Options of a memory device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryOptions {
     /// Bytes that can be addressed; a multiple of `logical_block`.
@@ -163,7 +163,7 @@ impl MemoryDevice {
         self.shards.allocated() * PAGE as u64
     }
 
-    /// What the device was made with.
+    /// Options with which the device was made.
     pub fn options(&self) -> &MemoryOptions {
         &self.options
     }

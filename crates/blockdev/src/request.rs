@@ -1,4 +1,4 @@
-//! What a device can be asked to do.
+//! Requests to a device.
 
 use extant_space::{ByteRange, Error, Result};
 use smallvec::{SmallVec, smallvec};
@@ -140,7 +140,7 @@ impl Operation<'_> {
 /// An operation and, once submitted, its result.
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// What is asked.
+    /// The operation.
     pub operation: Operation<'a>,
     result: Option<Result<()>>,
 }

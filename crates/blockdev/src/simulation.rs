@@ -9,7 +9,7 @@
 //!   misdirected writes, flipped bits. Over a `CrashDevice`, the log shows what really reached the
 //!   disk.
 //!
-//! What a power cut leaves, by the rules of the kernel's block layer:
+//! State of the device after a power cut, by the rules of the kernel's block layer:
 //!
 //! - A change is durable when it was written with FUA and has completed, or when a flush has
 //!   completed that was submitted after the change had completed. Requests of one batch, and those

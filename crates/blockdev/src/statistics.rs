@@ -63,7 +63,7 @@ impl<D: Device> Statistics<D> {
         &self.inner
     }
 
-    /// What was counted so far. Requests that complete meanwhile may be seen in part.
+    /// Counts so far. Requests that complete meanwhile may be seen in part.
     pub fn snapshot(&self) -> StatisticsSnapshot {
         let mut sum = StatisticsSnapshot::default();
         for shard in self.shards.iter().filter_map(|shard| shard.get()) {

@@ -17,7 +17,7 @@ use crate::{Operation, OperationKind, Persistence};
 pub struct Transfer {
     /// Which of the stream's own it is: less than what the stream has in flight at most.
     pub tag: usize,
-    /// What is done.
+    /// Direction of the transfer.
     pub kind: TransferKind,
     /// First byte on the device.
     pub offset: u64,
@@ -53,7 +53,7 @@ impl From<TransferKind> for OperationKind {
 }
 
 impl Transfer {
-    /// What every buffer is aligned to at least.
+    /// Minimum alignment of every buffer, bytes.
     pub const ALIGNMENT: u32 = 4096;
 
     /// The bytes of the device, which has them.

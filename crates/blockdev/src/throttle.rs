@@ -26,7 +26,7 @@ pub struct ThrottleOptions {
     pub operations_per_second: Option<NonZeroU64>,
     /// Tokens of so much time can be saved up and then used at once.
     pub burst: Duration,
-    /// What every batch waits in addition.
+    /// Additional delay of every batch.
     pub latency: Duration,
 }
 

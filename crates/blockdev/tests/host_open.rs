@@ -386,7 +386,7 @@ fn file_that_ends_inside_a_sector_is_a_device_to_its_last_byte() {
         let mut wanted = vec![7; SIZE as usize];
         wanted[5..600].fill(0);
         wanted[8192..SIZE as usize - 1].fill(0);
-        // What a discard leaves may be data or zeros, at its ends.
+        // The edges of a discard may be data or zeros.
         let kept = |bytes: &[u8]| [&bytes[..8192], &bytes[SIZE as usize - 700..][..690]].concat();
         assert_eq!(kept(&found), kept(&wanted));
         assert_eq!(found.last(), Some(&b'd'));

@@ -504,7 +504,7 @@ fn space_past_the_end_of_the_device_is_not_touched() {
 }
 
 #[test]
-fn work_folder_of_the_host_takes_a_device() {
+fn work_directory_of_the_host_takes_a_device() {
     let work = Workdir::new();
     let path = sparse(work.path(), "file", MIB);
     let device = open(&path, &HostOptions::default());

@@ -1,5 +1,5 @@
-//! What a power cut leaves: never less than was promised, never what was not written, and
-//! everything else.
+//! States after a power cut: at least the promised data, no data that was never written, and every
+//! other state.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -126,7 +126,7 @@ fn blocks(image: &MemoryDevice) -> Vec<u8> {
         .collect()
 }
 
-/// What each block may hold after a power cut at `position`, straight from the definition.
+/// Possible contents of each block after a power cut at `position`, by the definition.
 fn allowed(log: &WriteLog, position: usize) -> Vec<BTreeSet<u8>> {
     let events = &log.events()[..position];
     let batch_of = |event: &Event| match event {
@@ -394,7 +394,7 @@ fn without_power_everything_fails_and_nothing_changes() {
     let state = device.restart(Survivors::None);
     assert_eq!(state.position(), length);
     assert_eq!(blocks(&device.snapshot())[..2], [1, 0]);
-    // What survived is durable, and nothing of the old cache comes back.
+    // Surviving data is durable, and nothing of the old cache reappears.
     device.restart(Survivors::All);
     assert_eq!(blocks(&device.snapshot())[..2], [1, 0]);
 }

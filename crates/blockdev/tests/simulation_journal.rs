@@ -17,7 +17,7 @@ const TRANSACTIONS: u64 = 12;
 const UNNEEDED: u8 = 0;
 const NEEDED: u8 = 1;
 
-/// What the application does right or wrong.
+/// Behaviour of the application, right or wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
     Right,

@@ -4,7 +4,7 @@
 //! of `extant-hostfs` and puts the outcome together again. `include/extant.h` is made of `sys` by
 //! cbindgen; a test holds the two against each other.
 //!
-//! What a caller may rely on:
+//! Guarantees to the caller:
 //! - structures begin with their size, so that a program and a library of different versions
 //!   understand each other ([`versioned`]);
 //! - an error is a status, and a line for people if the caller wants it ([`outcome`]);

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use extant_space::{Error, ErrorKind, Result};
 
-/// What became of a call. 0 is success; new ones may be added at the end.
+/// Status of a call. 0 is success; new ones may be added at the end.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Status {
@@ -71,7 +71,7 @@ impl From<ErrorKind> for Status {
     }
 }
 
-/// What went wrong.
+/// Cause of a failed call.
 pub struct Failure {
     pub(crate) status: Status,
     pub(crate) errno: i32,

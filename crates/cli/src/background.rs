@@ -20,17 +20,17 @@ use rustix::process::{Pid, Signal, kill_process, setsid};
 use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 
 /// A signal that comes just before a wait is noticed so much later.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Where a server runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum RunMode {
     Foreground,
     /// Started by a process that waits for its word.
     Background,
 }
 
-/// What became of a server.
+/// Result of a start.
 pub enum Started {
     /// It is ready; its message.
     Ready(String),
@@ -100,7 +100,7 @@ impl<'c> Stop<'c> {
 
 /// All that the server says until it lets go of the pipe.
 fn listen(mut pipe: ChildStdout, stop: &mut Stop<'_>) -> io::Result<String> {
-    let look = Timespec::try_from(LOOK).expect("a short time");
+    let look = Timespec::try_from(POLL_INTERVAL).expect("a short time");
     let mut said = Vec::new();
     loop {
         stop.is_wanted()?;

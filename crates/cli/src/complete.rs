@@ -111,7 +111,7 @@ impl Asked {
 
     fn definitions(&self) -> Option<Definitions> {
         match self.config_dir() {
-            Some(folder) => Some(Definitions::in_directory(&folder)),
+            Some(directory) => Some(Definitions::in_directory(&directory)),
             None => Definitions::of_user().ok(),
         }
     }

@@ -12,7 +12,7 @@ use clap_complete::engine::ArgValueCompleter;
 use extant_hostfs::{CopyOnWrite, CreateOptions, Existing, MapSource, OnFailure, Plan, Verified};
 use extant_image::hold::hold_replaced;
 use extant_image::{
-    Follow, Format, ImageOptions, Preallocation, Qcow2Info, check_backing, open_path,
+    Format, ImageOptions, Preallocation, Qcow2Info, ReferencedFiles, check_backing, open_path,
 };
 use extant_space::{ByteSize, CancelToken, Control, MapSummary, Result};
 use serde::Serialize;
@@ -20,7 +20,7 @@ use serde::Serialize;
 use crate::arguments::{OutputArgs, PaceArgs, parse_mode, parse_size};
 use crate::file_location::FileLocation;
 use crate::image_format::{ImageFormat, Mode};
-use crate::image_options::{self, Words};
+use crate::image_options::{self, ImageOptionList};
 use crate::in_image::InImageArgs;
 use crate::progress::Display;
 use crate::{complete, exit, image_format, print};
@@ -57,7 +57,7 @@ pub struct CreateArgs {
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<ImageFormat>,
 
-    /// What is done about its space [default: full, with a backing file off]
+    /// Preallocation [default: full, with a backing file off]
     #[arg(long, value_name = "MODE")]
     pub preallocation: Option<Mode>,
 
@@ -108,10 +108,10 @@ pub struct CreateArgs {
 }
 
 impl CreateArgs {
-    /// What the image is to be; a plain file is a raw one.
+    /// Options of the image; a plain file is a raw image.
     pub fn image(&self) -> Result<ImageOptions> {
         let format = image_format::of_new(&self.path, self.format)?;
-        let words = Words::parse(&self.words, format)?;
+        let words = ImageOptionList::parse(&self.words, format)?;
         let mut options = ImageOptions::new(format, self.size.0);
         let default = match (self.default_preallocation, &words.qcow2.backing) {
             (Some(mode), _) => mode.into(),
@@ -162,7 +162,7 @@ pub fn run(args: &CreateArgs, cancel: &CancelToken) -> ExitCode {
     }
 }
 
-/// What was made, in words or as JSON.
+/// Returns the report, as text or JSON.
 pub fn create(args: &CreateArgs, display: &Display, control: Control<'_>) -> Result<String> {
     let image = args.image()?;
     let made = match &args.inside.image {
@@ -188,7 +188,7 @@ fn create_on_host(args: &CreateArgs, image: &ImageOptions, control: Control<'_>)
                 check_backing(&args.path, image)?;
             }
             let report = extant_image::create(&args.path, image, &options, control)?;
-            let layer = open_path(&args.path, Some(Format::Qcow2), Follow::Nothing)?;
+            let layer = open_path(&args.path, Some(Format::Qcow2), ReferencedFiles::Ignore)?;
             (report, layer.qcow2_info()?)
         }
     };
@@ -235,7 +235,7 @@ pub fn preallocated_bytes(image: &ImageOptions) -> u64 {
 /// Unit of `st_blocks`.
 const BLOCK_BYTES: u64 = 512;
 
-/// What was made, a file or an image, on the host or inside an ext4 image: docs/formats/json.md.
+/// Report of a new file or image, on the host or inside an ext4 image: docs/formats/json.md.
 #[derive(Serialize)]
 pub struct Made {
     #[serde(flatten)]

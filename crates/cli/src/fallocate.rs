@@ -127,7 +127,7 @@ fn execute(args: &FallocateArgs, cancel: &CancelToken) -> Result<(), Failure> {
     tell(args, path, range, done)
 }
 
-/// What `-v` says of what was done.
+/// Message of `-v`.
 fn tell(args: &FallocateArgs, path: &Path, range: ByteRange, done: &str) -> Result<(), Failure> {
     if args.verbose {
         let human = words::Human(range.len());

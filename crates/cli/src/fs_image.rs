@@ -151,7 +151,7 @@ impl Image {
         PathBuf::from(place)
     }
 
-    /// What a path inside stands for.
+    /// Resolves a path inside the file system.
     pub fn resolve(&self, inner: &Path, last: FollowLast) -> Result<Node> {
         let bytes = inner.as_os_str().as_bytes();
         self.filesystem

@@ -29,7 +29,7 @@ use clap::{Args, Subcommand};
 use extant_ext4::FollowLast;
 use extant_hostfs::HostFile;
 use extant_image::detect::Purpose;
-use extant_image::{Follow, Format, Layer, open_path};
+use extant_image::{Format, Layer, ReferencedFiles, open_path};
 use extant_space::{CancelToken, Error, ErrorKind, Result, SpaceFile};
 
 use crate::exit::{self, Style};
@@ -136,7 +136,12 @@ impl LookArgs {
     }
 
     /// Opens the image with its backing chain, if permitted.
-    fn open(&self, follow: Follow, purpose: Purpose, cancel: &CancelToken) -> Result<Looked> {
+    fn open(
+        &self,
+        follow: ReferencedFiles,
+        purpose: Purpose,
+        cancel: &CancelToken,
+    ) -> Result<Looked> {
         let Some(outer) = &self.image else {
             let file = HostFile::open_read(&self.file)?;
             let format = self.format_in(&file, purpose)?;
@@ -146,7 +151,7 @@ impl LookArgs {
                 _outer: None,
             });
         };
-        if follow == Follow::Named {
+        if follow == ReferencedFiles::Open {
             return Err(not_inside());
         }
         let (file, outer) = open_inside(outer, self)?;
@@ -180,7 +185,7 @@ impl LookArgs {
             None => {
                 let file = HostFile::open_read(&self.file)?;
                 if !share.force_share {
-                    extant_image::lock(&file, extant_image::Use::Read)
+                    extant_image::lock(&file, extant_image::LockAccess::Read)
                         .map_err(|error| error.at(&self.file))?;
                 }
                 Ok((Arc::new(file), None))
@@ -212,11 +217,11 @@ pub struct ChainArgs {
 }
 
 impl ChainArgs {
-    fn follow(self) -> Follow {
+    fn follow(self) -> ReferencedFiles {
         if self.chain {
-            Follow::Named
+            ReferencedFiles::Open
         } else {
-            Follow::Nothing
+            ReferencedFiles::Ignore
         }
     }
 }

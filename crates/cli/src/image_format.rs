@@ -83,7 +83,7 @@ pub fn of_existing(
     detect::format_of(path, contents, purpose).map_err(|error| advise(error, path, contents))
 }
 
-/// What a file is for commands that work on files as well as on images.
+/// Kind of a file, for commands that work on files as well as on images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Meaning {
     /// Its bytes are what counts.

@@ -9,9 +9,9 @@ use extant_image::format::{Compression, Version};
 use extant_image::{BackingFile, DataFile, Format, Preallocation, Qcow2Options};
 use extant_space::{ByteSize, Error, ErrorKind, Result};
 
-/// What the words say.
+/// Parsed options.
 #[derive(Debug, Default)]
-pub struct Words {
+pub struct ImageOptionList {
     /// `preallocation`, if it is among them.
     pub preallocation: Option<Preallocation>,
     /// The words of qcow2.
@@ -41,7 +41,7 @@ pub fn asks_for_help(arguments: &[String]) -> bool {
         .any(|argument| matches!(argument.as_str(), "help" | "?"))
 }
 
-/// Words of qemu-img for what is not done here.
+/// ImageOptionList of qemu-img for what is not done here.
 const REFUSED: [&str; 6] = [
     "encryption",
     "encrypt",
@@ -65,7 +65,7 @@ pub const NAMES: &[&str] = &[
     "preallocation=",
 ];
 
-impl Words {
+impl ImageOptionList {
     /// Reads all `-o` arguments, for an image of `format`.
     ///
     /// # Errors
@@ -110,7 +110,7 @@ impl Words {
     ///
     /// # Errors
     /// `InvalidArgument` where the words name one as well, and for images that can have none.
-    pub fn stand_on(&mut self, name: &str, backing: Format, format: Format) -> Result<()> {
+    pub fn set_backing(&mut self, name: &str, backing: Format, format: Format) -> Result<()> {
         if format == Format::Raw {
             return Err(invalid(
                 "a backing file is for qcow2, and the image is raw".to_owned(),
@@ -222,8 +222,8 @@ fn invalid(detail: impl Into<String>) -> Error {
 mod tests {
     use super::*;
 
-    fn parse(words: &str) -> Result<Words> {
-        Words::parse(&[words.to_owned()], Format::Qcow2)
+    fn parse(words: &str) -> Result<ImageOptionList> {
+        ImageOptionList::parse(&[words.to_owned()], Format::Qcow2)
     }
 
     #[test]
@@ -237,7 +237,7 @@ mod tests {
     #[test]
     fn later_words_win_and_a_switch_alone_is_on() {
         let arguments = ["lazy_refcounts,refcount_bits=8", "refcount_bits=1"];
-        let words = Words::parse(&arguments.map(str::to_owned), Format::Qcow2).unwrap();
+        let words = ImageOptionList::parse(&arguments.map(str::to_owned), Format::Qcow2).unwrap();
         assert!(words.qcow2.lazy_refcounts);
         assert_eq!(words.qcow2.refcount_bits, 1);
     }
@@ -274,7 +274,7 @@ mod tests {
             assert!(error.to_string().contains(place), "{words}: {error}");
         }
         assert!(parse("extended_l2=off").is_ok());
-        let error = Words::parse(&["compat=1.1".to_owned()], Format::Raw).unwrap_err();
+        let error = ImageOptionList::parse(&["compat=1.1".to_owned()], Format::Raw).unwrap_err();
         assert!(error.to_string().contains("-o compat is for qcow2"));
     }
 }

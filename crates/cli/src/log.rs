@@ -9,7 +9,7 @@ use std::os::unix::net::UnixDatagram;
 use std::process;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::background::Place;
+use crate::background::RunMode;
 
 const SOCKET: &str = "/dev/log";
 /// Facility 3, programs in the background.
@@ -24,11 +24,11 @@ pub struct Log {
 }
 
 impl Log {
-    pub fn new(place: Place) -> Self {
+    pub fn new(mode: RunMode) -> Self {
         Self {
-            socket: match place {
-                Place::Foreground => None,
-                Place::Background => connect(),
+            socket: match mode {
+                RunMode::Foreground => None,
+                RunMode::Background => connect(),
             },
             had_error: AtomicBool::new(false),
         }

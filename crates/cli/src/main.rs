@@ -170,7 +170,7 @@ fn called_as(arguments: &[OsString]) -> Option<&str> {
     Path::new(arguments.first()?).file_name()?.to_str()
 }
 
-/// What follows `extant fallocate`, or the name of a link called `fallocate`.
+/// Arguments after `extant fallocate`, or after the name of a link called `fallocate`.
 fn fallocate_arguments(arguments: &[OsString]) -> Option<Vec<OsString>> {
     if called_as(arguments) == Some("fallocate") {
         return Some(arguments[1..].to_vec());

@@ -29,7 +29,7 @@ const CONFIG_HOME: (&str, &str) = (
 );
 const NO_COLOR: (&str, &str) = ("NO_COLOR", "Print no colours, whatever its value.");
 
-/// What a page of this command, or of one below it, has beside what clap knows.
+/// Sections of a command's page that clap does not generate.
 struct More {
     command: &'static str,
     files: &'static [(&'static str, &'static str)],

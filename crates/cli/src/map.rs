@@ -47,7 +47,7 @@ use self::scan::{Stopped, scan};
 use self::source::{HostSource, ImageSource, Source, shown};
 use self::targets::Targets;
 use self::terminal::{Charset, Detail, Paint, Terminal};
-use self::walk::{Boundary, Found, Hidden};
+use self::walk::{Boundary, Hidden, MapFile};
 use crate::exit::{self, Style};
 use crate::fs_image::Image;
 use crate::image_format::ImageFormat;
@@ -90,7 +90,7 @@ pub struct MapArgs {
     #[arg(long, short = 'a')]
     pub all: bool,
 
-    /// What the files are: raw, files; qcow2, images whose disks are meant [default: by their
+    /// Format of the files: raw, files; qcow2, images whose disks are mapped [default: by their
     /// names]
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<ImageFormat>,
@@ -241,7 +241,7 @@ fn map_files(
 
 fn map_file(
     args: &MapArgs,
-    found: &Found,
+    found: &MapFile,
     source: &dyn Source,
     listing: &mut dyn Listing,
     cells: usize,

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use extant_hostfs::{Exclusion, HostFile, MaterializeOptions, MaterializeReport, Shared};
-use extant_image::{Follow, Format, open_path};
+use extant_image::{Format, ReferencedFiles, open_path};
 use extant_space::{
     ByteRange, ByteSize, CancelToken, Control, Error, ErrorKind, Result, SpaceFile,
 };
@@ -45,7 +45,8 @@ pub struct MaterializeArgs {
     /// The file
     pub file: PathBuf,
 
-    /// What it is: raw, the file itself; qcow2, an image whose disk is meant [default: by its name]
+    /// Format: raw, the file itself; qcow2, an image whose disk is materialized [default: by its
+    /// name]
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<ImageFormat>,
 
@@ -124,15 +125,15 @@ pub fn run(args: &MaterializeArgs, cancel: &CancelToken) -> ExitCode {
     }
 }
 
-/// What was made real.
+/// Result of a materialize.
 pub enum Done {
-    File(Box<Told>),
+    File(Box<MaterializeOutput>),
     Disk(Box<image::Done>),
 }
 
 /// A file that was made real, as JSON has it.
 #[derive(Serialize)]
-pub struct Told {
+pub struct MaterializeOutput {
     #[serde(flatten)]
     pub facts: Facts,
     #[serde(flatten)]
@@ -166,9 +167,9 @@ fn on_host(
         return done.map(Box::new).map(Done::Disk);
     }
     let report = extant_hostfs::materialize(&args.file, options, control)?;
-    let layer = open_path(&args.file, Some(Format::Raw), Follow::Nothing)?;
+    let layer = open_path(&args.file, Some(Format::Raw), ReferencedFiles::Ignore)?;
     let facts = Facts::of(FileLocation::new(&args.file, None), &layer)?;
-    Ok(Done::File(Box::new(Told { facts, report })))
+    Ok(Done::File(Box::new(MaterializeOutput { facts, report })))
 }
 
 impl MaterializeArgs {

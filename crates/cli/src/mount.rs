@@ -21,7 +21,7 @@ use extant_mount::MountOptions;
 use extant_space::{CancelToken, Result};
 use serde::Serialize;
 
-use crate::background::{self, Place, Started};
+use crate::background::{self, RunMode, Started};
 use crate::exit::{self, Style};
 use crate::fs_image::AssignMode;
 use crate::print;
@@ -141,7 +141,7 @@ impl Ready {
     }
 }
 
-/// What was asked for, in one place.
+/// Arguments and options of a mount.
 #[derive(Clone, Debug)]
 struct Wish {
     image: PathBuf,
@@ -151,7 +151,7 @@ struct Wish {
     style: Style,
 }
 
-/// What is done when the image cannot be written.
+/// Treatment of an image that cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum OnReadOnly {
     /// It is mounted read-only, with a word on stderr.
@@ -164,7 +164,7 @@ impl Wish {
         Self::with(args, MountOptions::default())
     }
 
-    /// What `args` make of `options`.
+    /// Combines `args` with `options`.
     fn with(args: &MountArgs, mut options: MountOptions) -> Result<Self> {
         for list in &args.options {
             options.add(list)?;
@@ -212,8 +212,8 @@ impl Wish {
 /// Mounts.
 pub fn run(args: &MountArgs, cancel: &CancelToken) -> ExitCode {
     let done = Wish::of(args).and_then(|wish| match (args.foreground, args.background_server) {
-        (true, _) => server::run(&wish, Place::Foreground, cancel),
-        (_, true) => server::run(&wish, Place::Background, cancel),
+        (true, _) => server::run(&wish, RunMode::Foreground, cancel),
+        (_, true) => server::run(&wish, RunMode::Background, cancel),
         _ => {
             let started = background::start(&wish.to_server_arguments(), cancel)?;
             Ok(match started {

@@ -55,7 +55,7 @@ pub struct StreamArgs {
     progress_socket: Option<PathBuf>,
 }
 
-/// What is shown on stderr.
+/// Display on stderr.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum ProgressMode {
     /// A bar on a terminal, else nothing

@@ -4,7 +4,7 @@
 //! be reached when it can, on stdout, as URIs. It ends by a signal: what was taken from clients is
 //! finished, the devices are flushed, an image is closed.
 //!
-//! What is served stays locked as long, so that two writers exclude each other.
+//! The files stay locked meanwhile, so that two writers exclude each other.
 
 mod activation;
 mod events;
@@ -27,7 +27,7 @@ use extant_export::DiscardPolicy;
 use extant_space::{ByteSize, CancelToken};
 
 use crate::arguments::parse_size;
-use crate::background::{self, Place, Started};
+use crate::background::{self, RunMode, Started};
 use crate::exit::{self, Style};
 use crate::image_format::ImageFormat;
 use crate::in_image::InImageArgs;
@@ -62,7 +62,7 @@ process number is printed on stderr, or written to --pid-file or --json: kill $(
 SIGUSR1 prints what clients have done so far.
 Exit status: see extant --help.")]
 pub struct ServeArgs {
-    /// What is served, under its file name or the one before the '='
+    /// File to serve, under its file name or the name before the '='
     #[arg(value_name = "[NAME=]FILE|VOLUME", required = true)]
     #[arg(value_parser = OsStringValueParser::new().map(|word| Served::of(&word)))]
     pub files: Vec<Served>,
@@ -104,8 +104,8 @@ pub struct ServeArgs {
     )]
     pub description: String,
 
-    /// What the files are [default: qcow2 by the end of the name; else raw, refused where they look
-    /// like something else]
+    /// Format of the files [default: qcow2 by the extension; else raw, refused if the contents have
+    /// another format]
     #[arg(long, short, value_name = "FORMAT")]
     pub format: Option<ImageFormat>,
 
@@ -122,7 +122,7 @@ pub struct ServeArgs {
     )]
     pub cache: Cache,
 
-    /// What becomes of space that clients trim or zero
+    /// Treatment of space that clients trim or zero
     #[arg(long, value_name = "WHAT", default_value = "ignore")]
     pub discard: Discard,
 
@@ -213,7 +213,7 @@ impl From<Cache> for HostCache {
     }
 }
 
-/// What becomes of space that clients need no more.
+/// Treatment of discards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Discard {
     /// It stays, so that preallocation survives: trims are not offered, zeros leave space behind
@@ -234,8 +234,8 @@ impl From<Discard> for DiscardPolicy {
 /// Serves; `words` are those this program was called by.
 pub fn run(args: &ServeArgs, words: &[OsString], cancel: &CancelToken) -> ExitCode {
     let done = match (args.fork, args.background_server) {
-        (_, true) => server::run(args, Place::Background, cancel),
-        (false, _) => server::run(args, Place::Foreground, cancel),
+        (_, true) => server::run(args, RunMode::Background, cancel),
+        (false, _) => server::run(args, RunMode::Foreground, cancel),
         (true, _) => {
             background::start(&to_server_arguments(words), cancel).map(|started| match started {
                 Started::Ready(line) => print::text(line),

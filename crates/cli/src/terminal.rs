@@ -1,4 +1,4 @@
-//! What the terminal can show.
+//! Capabilities of the terminal.
 
 use std::env;
 use std::ffi::OsString;

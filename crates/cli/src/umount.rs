@@ -25,7 +25,7 @@ use crate::fs_image::Image;
 
 const FS_TYPE: &str = "fuse.extant";
 /// Poll interval of the server's locks.
-const LOOK: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Unmount what `extant mount` has mounted, and wait until the image is closed and durable.
 ///
@@ -106,7 +106,7 @@ fn wait_for_image(mount: &Mount, cancel: &CancelToken) -> Result<()> {
     let image = &mount.source;
     // Another mount of the same image by a fast user is not awaited.
     while is_held(image) && mounts_of(image).next().is_none() {
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
         cancel.check().map_err(|error| {
             error
                 .at(image)

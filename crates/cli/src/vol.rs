@@ -1,6 +1,6 @@
 //! `extant vol`: the volumes of a pool.
 //!
-//! What takes long is a job: `work.rs` runs it here with a bar, or leaves it to a process of its
+//! Long operations are jobs: `work.rs` runs it here with a bar, or leaves it to a process of its
 //! own.
 
 mod clone;
@@ -27,8 +27,8 @@ pub use work::{detach, finish};
 /// Make and change the volumes of a pool.
 ///
 /// A volume is a file in the pool's directory. It appears under its name only when it is complete.
-/// What takes long is a job: it is shown by `extant job`, can be cancelled from elsewhere, and
-/// resumed when its process was killed.
+/// Long operations are jobs: `extant job` shows them, and cancels them from elsewhere; an
+/// interrupted job can be resumed.
 #[derive(Args, Clone, Debug)]
 #[command(
     arg_required_else_help = true,

@@ -15,7 +15,7 @@ use serde_json::Value;
 
 use support::MIB;
 
-/// What every script begins with.
+/// Start of every script.
 const HEAD: &str = r#"#!/bin/bash
 export PATH=/host:$PATH
 mark() { printf '\n### %s\n' "$1"; }
@@ -24,7 +24,7 @@ mkfs.ext4 -q /dev/disk0
 mount /dev/disk0 /mnt
 "#;
 
-/// What the guest printed, by mark.
+/// Output of the guest, by mark.
 struct Sections(String);
 
 impl Sections {
@@ -32,7 +32,7 @@ impl Sections {
     #[track_caller]
     fn of(bus: Bus, disk_bytes: u64, script: &str) -> Self {
         let work = Workdir::new();
-        let shared = work.folder("shared");
+        let shared = work.directory("shared");
         fs::copy(env!("CARGO_BIN_EXE_extant"), shared.join("extant")).unwrap();
         let disk = work.path().join("disk");
         File::create(&disk).unwrap().set_len(disk_bytes).unwrap();
@@ -51,7 +51,7 @@ impl Sections {
         Self(output.text)
     }
 
-    /// What followed `mark NAME`.
+    /// Output after `mark NAME`.
     #[track_caller]
     fn get(&self, name: &str) -> &str {
         let begin = format!("\n### {name}\n");

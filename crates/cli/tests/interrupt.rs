@@ -45,20 +45,20 @@ fn interrupted(
     running.stop(signal)
 }
 
-/// What is free around `folder`; none where others write as well.
-fn free_bytes(folder: &Path) -> Option<u64> {
-    let space = rustix::fs::statvfs(folder).unwrap();
+/// Free space of `directory`; `None` if others write there as well.
+fn free_bytes(directory: &Path) -> Option<u64> {
+    let space = rustix::fs::statvfs(directory).unwrap();
     let is_ours = space.f_blocks * space.f_frsize < 4 << 30;
     is_ours.then_some(space.f_bfree * space.f_frsize)
 }
 
-/// Cancels creations of `size` in `folder`; prints what the longest cancel took.
+/// Cancels creations of `size` in `directory`; prints what the longest cancel took.
 #[track_caller]
-fn cancel_at_random(what: &str, folder: &Path, size: &str, options: &[&str], longest_ms: u64) {
+fn cancel_at_random(what: &str, directory: &Path, size: &str, options: &[&str], longest_ms: u64) {
     let mut random = Random::seeded("--test interrupt");
-    let file = folder.join("a");
+    let file = directory.join("a");
     let mut took = Vec::new();
-    let free_before = free_bytes(folder);
+    let free_before = free_bytes(directory);
     for round in 0..9 {
         let delay = Duration::from_millis(random.below(longest_ms));
         let signal = SIGNALS[round % SIGNALS.len()];
@@ -66,17 +66,17 @@ fn cancel_at_random(what: &str, folder: &Path, size: &str, options: &[&str], lon
         let (answer, time) = interrupted(command, &file, delay, signal);
         if answer.code == Some(0) {
             // Too late: it was complete.
-            assert_names(folder, &["a"]);
+            assert_names(directory, &["a"]);
             fs::remove_file(&file).unwrap();
             continue;
         }
         answer.refused(130, &["/a: ", "cancelled"]);
-        assert_names(folder, &[]);
+        assert_names(directory, &[]);
         assert!(time < CANCEL_MAX, "{what}: {time:?} after {delay:?}");
         took.push(time);
         if let Some(free_before) = free_before {
             wait_until("the space comes back", || {
-                free_bytes(folder).is_some_and(|free| free + MIB >= free_before)
+                free_bytes(directory).is_some_and(|free| free + MIB >= free_before)
             });
         }
     }
@@ -102,7 +102,13 @@ fn signal_at_any_moment_of_create_leaves_nothing() {
 #[test]
 fn signal_at_any_moment_of_create_at_full_speed_leaves_nothing() {
     let work = Workdir::new();
-    cancel_at_random("the machine's disk", &work.folder("f"), "512MiB", &[], 250);
+    cancel_at_random(
+        "the machine's disk",
+        &work.directory("f"),
+        "512MiB",
+        &[],
+        250,
+    );
     require!(Filesystem::Tmpfs.requirement());
     let scratch = Scratch::new(Filesystem::Tmpfs, 512 * MIB);
     cancel_at_random("tmpfs", scratch.path(), "256MiB", &[], 100);
@@ -144,7 +150,7 @@ impl SlowDisk {
         let mut mkfs = command::tool("mkfs.ext4");
         command::run(mkfs.arg("-q").arg(device.path())).unwrap();
         Self {
-            mount: Mount::new("ext4", device.path(), &work.folder("fs"), ""),
+            mount: Mount::new("ext4", device.path(), &work.directory("fs"), ""),
             _device: device,
             _work: work,
             fuse,
@@ -221,7 +227,7 @@ fn kept_partial_is_taken_up_after_a_cancel() {
         let (answer, _) = interrupted(command, &file, delay, Signal::TERM);
         answer.refused(130, &["cancelled"]);
         assert_names(scratch.path(), &[".a.extant-partial"]);
-        // What is written on the disk now is what need not be written again.
+        // Space written by now need not be written again.
         let kept = oracle::filefrag(&partial_of(&file)).bytes(ExtentState::Written);
         assert!(kept > 0);
         let answer = create(&file, "48MiB", &["--json"]).success();

@@ -93,7 +93,7 @@ fn descriptor_hears_how_far_it_is_and_how_it_ended() {
 #[test]
 fn every_long_command_tells_a_socket() {
     let work = Workdir::new();
-    let pool = work.folder("pool");
+    let pool = work.directory("pool");
     let at = |name: &str| {
         work.path()
             .join(name)
@@ -128,7 +128,7 @@ fn every_long_command_tells_a_socket() {
         &["fs", "check", &file_system],
     ] {
         let all = heard(&work, extant().args(words), 0);
-        // What came before it may be over before anybody could hear it.
+        // Earlier lines may have been written before anybody could read.
         assert_end(&all, "done");
     }
 }
@@ -136,7 +136,7 @@ fn every_long_command_tells_a_socket() {
 #[test]
 fn failure_is_the_end_also_of_what_never_began() {
     let work = Workdir::new();
-    let pool = work.folder("pool");
+    let pool = work.directory("pool");
     let create = |words: &[&str]| {
         let mut command = extant();
         command.args(["vol", "create"]).arg(&pool).args(words);
@@ -267,7 +267,7 @@ fn nobody_to_tell_is_an_error_before_anything_is_made() {
     let both = ["--progress-socket", socket, "--progress-fd", "2"];
     create(&both).refused(2, &["--progress-fd"]);
     assert_names(work.path(), &["lock"]);
-    let pool = work.folder("pool");
+    let pool = work.directory("pool");
     let mut detached = extant();
     detached.args(["vol", "create"]).arg(&pool);
     let detached = detached.args(["a", "1MiB", "--detach", "--progress-fd", "2"]);
@@ -278,7 +278,7 @@ fn nobody_to_tell_is_an_error_before_anything_is_made() {
 #[test]
 fn watch_tells_a_socket_of_a_job_elsewhere() {
     let work = Workdir::new();
-    let pool = work.folder("pool");
+    let pool = work.directory("pool");
     let path = work.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
     let job = |word: &str| {

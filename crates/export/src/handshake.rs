@@ -38,7 +38,7 @@ pub(crate) struct Agreement {
     pub contexts: Vec<Context>,
 }
 
-/// What the server offers.
+/// Properties that the server offers in the handshake.
 pub(crate) struct Terms<'a> {
     pub exports: &'a Exports,
     pub tls: Option<&'a Tls>,

@@ -76,7 +76,7 @@ pub struct Server {
     listeners: Mutex<Vec<Listener>>,
 }
 
-/// What listeners and connections have in common.
+/// State shared by listeners and connections.
 struct Shared {
     exports: Exports,
     options: ServerOptions,

@@ -36,8 +36,8 @@ fn main() -> ExitCode {
 
 /// A file system in memory, always the same.
 fn filesystem() -> std::result::Result<Filesystem, Box<dyn Error>> {
-    let folder = tempfile::tempdir()?;
-    let path = folder.path().join("image");
+    let directory = tempfile::tempdir()?;
+    let path = directory.path().join("image");
     File::create_new(&path)?.set_len(SIZE)?;
     let made = Command::new("mke2fs")
         .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")

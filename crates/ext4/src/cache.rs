@@ -22,7 +22,7 @@ use extant_jbd2::{Journal, TransactionId};
 use extant_ondisk::ext4::PhysicalBlock;
 use extant_space::{Error, Result};
 
-use crate::pinned_cache::{HeldCache, held_cache};
+use crate::pinned_cache::{PinnedCache, held_cache};
 use crate::sync::lock;
 
 /// Validates bytes that come from the device.
@@ -32,16 +32,16 @@ pub(crate) struct BlockCache {
     device: Arc<dyn Device>,
     journal: Option<Arc<Journal>>,
     block_bytes: usize,
-    blocks: HeldCache<PhysicalBlock, Block>,
+    blocks: PinnedCache<PhysicalBlock, Block>,
 }
 
 /// One block.
 pub(crate) struct Block {
     number: PhysicalBlock,
-    state: Mutex<State>,
+    state: Mutex<CacheState>,
 }
 
-struct State {
+struct CacheState {
     /// Nothing before the first read.
     bytes: Option<Arc<[u8]>>,
     /// The running transaction, when it changed the block.
@@ -160,7 +160,7 @@ impl BlockCache {
         let made = self.blocks.get_or_insert_with(&number, || {
             Ok::<_, Error>(Arc::new(Block {
                 number,
-                state: Mutex::new(State {
+                state: Mutex::new(CacheState {
                     bytes: None,
                     changed_in: None,
                     created_in: None,
@@ -175,18 +175,23 @@ impl BlockCache {
     fn with<T>(
         &self,
         number: PhysicalBlock,
-        work: impl FnOnce(&Arc<Block>, &mut State) -> Result<T>,
+        work: impl FnOnce(&Arc<Block>, &mut CacheState) -> Result<T>,
     ) -> Result<T> {
         loop {
             let block = self.hold(number);
-            let mut state: MutexGuard<'_, State> = lock(&block.state);
+            let mut state: MutexGuard<'_, CacheState> = lock(&block.state);
             if !state.forgotten {
                 return work(&block, &mut state);
             }
         }
     }
 
-    fn fill(&self, number: PhysicalBlock, state: &mut State, judge: Validator<'_>) -> Result<()> {
+    fn fill(
+        &self,
+        number: PhysicalBlock,
+        state: &mut CacheState,
+        judge: Validator<'_>,
+    ) -> Result<()> {
         if state.bytes.is_some() {
             return Ok(());
         }
@@ -225,7 +230,7 @@ impl Block {
     }
 }
 
-impl State {
+impl CacheState {
     fn change<T>(
         &mut self,
         by: &impl Changing,

@@ -1,4 +1,4 @@
-//! What a fast commit of the running transaction would contain.
+//! Contents of a possible fast commit of the running transaction.
 //!
 //! Model: since the last commit, full or fast, inodes, ranges of their blocks, and names were
 //! changed. Inodes and names are listed here; ranges are kept with the inode

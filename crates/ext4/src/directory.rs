@@ -47,7 +47,7 @@ pub(crate) struct Directory<B> {
     blocks: B,
 }
 
-/// What a name stands for.
+/// Inode and type that a name refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DirectoryEntry {
     /// The inode.
@@ -66,7 +66,7 @@ impl From<Entry<'_>> for DirectoryEntry {
 }
 
 /// Position of an entry; valid until the next change.
-struct Place {
+struct EntryPosition {
     block: LogicalBlock,
     kind: BlockKind,
     /// First byte of the record.
@@ -74,7 +74,7 @@ struct Place {
     entry: DirectoryEntry,
 }
 
-impl Place {
+impl EntryPosition {
     fn new(block: LogicalBlock, kind: BlockKind, entry: Entry<'_>) -> Self {
         Self {
             block,
@@ -126,7 +126,7 @@ impl<B: DirectoryBlocks> Directory<B> {
         Ok(true)
     }
 
-    fn find(&self, name: &[u8]) -> Result<Option<Place>> {
+    fn find(&self, name: &[u8]) -> Result<Option<EntryPosition>> {
         if matches!(name, b"." | b"..") {
             return self.find_own(name).map(Some);
         }
@@ -144,18 +144,18 @@ impl<B: DirectoryBlocks> Directory<B> {
     }
 
     /// `.` or `..`, which are the first two entries in either shape.
-    fn find_own(&self, name: &[u8]) -> Result<Place> {
+    fn find_own(&self, name: &[u8]) -> Result<EntryPosition> {
         let format = &self.context.format;
         if self.shape() == Shape::Tree {
             let root = self.root()?;
             let entry = self.dots(&root).into_iter().find(|dot| dot.name == name);
             let entry = entry.expect("a root begins with both");
-            return Ok(Place::new(FIRST, BlockKind::Root, entry));
+            return Ok(EntryPosition::new(FIRST, BlockKind::Root, entry));
         }
         let block = self.leaf(FIRST)?;
         let found = disk::find(&block, format, name).map_err(|error| self.at(FIRST, error))?;
         match found {
-            Some(entry) => Ok(Place::new(FIRST, BlockKind::Records, entry)),
+            Some(entry) => Ok(EntryPosition::new(FIRST, BlockKind::Records, entry)),
             None => {
                 let name = name.escape_ascii();
                 Err(self.corrupt(FIRST, format_args!("no entry {name}")))
@@ -163,7 +163,7 @@ impl<B: DirectoryBlocks> Directory<B> {
         }
     }
 
-    fn find_linear(&self, name: &[u8]) -> Result<Option<Place>> {
+    fn find_linear(&self, name: &[u8]) -> Result<Option<EntryPosition>> {
         for index in (0..self.blocks.blocks()).map(LogicalBlock) {
             if let Some(place) = self.find_in(index, name)? {
                 return Ok(Some(place));
@@ -173,16 +173,21 @@ impl<B: DirectoryBlocks> Directory<B> {
     }
 
     /// The entry among the records of one block.
-    fn find_in(&self, index: LogicalBlock, name: &[u8]) -> Result<Option<Place>> {
+    fn find_in(&self, index: LogicalBlock, name: &[u8]) -> Result<Option<EntryPosition>> {
         let block = self.leaf(index)?;
         self.find_among(index, &block, name)
     }
 
     /// The same, in `block`, whose number is `index`.
-    fn find_among(&self, index: LogicalBlock, block: &[u8], name: &[u8]) -> Result<Option<Place>> {
+    fn find_among(
+        &self,
+        index: LogicalBlock,
+        block: &[u8],
+        name: &[u8],
+    ) -> Result<Option<EntryPosition>> {
         let found = disk::find(block, &self.context.format, name);
         let found = found.map_err(|error| self.at(index, error))?;
-        Ok(found.map(|entry| Place::new(index, BlockKind::Records, entry)))
+        Ok(found.map(|entry| EntryPosition::new(index, BlockKind::Records, entry)))
     }
 
     /// A removed directory has no blocks, and no names; no other is like that.

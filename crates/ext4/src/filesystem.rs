@@ -23,7 +23,7 @@ pub struct Filesystem {
     pub(crate) engine: Arc<Engine>,
 }
 
-/// What [`Filesystem::cut`] makes durable first, as the flags of `FS_IOC_SHUTDOWN`.
+/// Changes that [`Filesystem::shut_down`] makes durable first, as the flags of `FS_IOC_SHUTDOWN`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shutdown {
     /// Everything (`FS_SHUTDOWN_FLAGS_DEFAULT`).
@@ -65,13 +65,13 @@ impl Filesystem {
     ///
     /// # Errors
     /// Those of [`sync`](Self::sync); the file system continues then.
-    pub fn cut(&self, shutdown: Shutdown) -> Result<()> {
+    pub fn shut_down(&self, shutdown: Shutdown) -> Result<()> {
         match shutdown {
             Shutdown::Default | Shutdown::LogFlush => self.sync()?,
             Shutdown::NoLogFlush => {}
         }
         let fs = &self.engine.fs;
-        fs.cut.store(true, Ordering::Relaxed);
+        fs.shut_down.store(true, Ordering::Relaxed);
         fs.closed.store(true, Ordering::Relaxed);
         if let Some(journal) = &self.engine.journal {
             journal.abort(Error::new(ErrorKind::ReadOnly).detail("the file system was shut down"));

@@ -2,7 +2,7 @@
 
 use extant_ondisk::ext4::inode::{DeviceNumber, FileType};
 
-/// What a new inode is.
+/// Type and properties of a new inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewKind<'a> {
     /// A file without data.

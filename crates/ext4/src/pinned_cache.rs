@@ -7,24 +7,25 @@ use quick_cache::sync::Cache;
 use quick_cache::{DefaultHashBuilder, Lifecycle, UnitWeighter};
 
 /// A cache that evicts unused entries only: there are never two objects of one key.
-pub(crate) type HeldCache<K, V> = Cache<K, Arc<V>, UnitWeighter, DefaultHashBuilder, KeepHeld>;
+pub(crate) type PinnedCache<K, V> =
+    Cache<K, Arc<V>, UnitWeighter, DefaultHashBuilder, KeepReferenced>;
 
 /// A table that tries to keep `capacity` entries.
-pub(crate) fn held_cache<K: Eq + Hash, V>(capacity: usize) -> HeldCache<K, V> {
+pub(crate) fn held_cache<K: Eq + Hash, V>(capacity: usize) -> PinnedCache<K, V> {
     Cache::with(
         capacity,
         capacity as u64,
         UnitWeighter,
         DefaultHashBuilder::default(),
-        KeepHeld,
+        KeepReferenced,
     )
 }
 
 /// Keeps entries that are in use.
 #[derive(Clone)]
-pub(crate) struct KeepHeld;
+pub(crate) struct KeepReferenced;
 
-impl<K, V> Lifecycle<K, Arc<V>> for KeepHeld {
+impl<K, V> Lifecycle<K, Arc<V>> for KeepReferenced {
     type RequestState = Option<Arc<V>>;
 
     fn is_pinned(&self, _key: &K, value: &Arc<V>) -> bool {

@@ -55,7 +55,7 @@ pub(crate) struct FsState {
     pub(crate) closed: AtomicBool,
     /// It was [shut down](Filesystem::cut): the journal was stopped on purpose, which is not
     /// recorded as an error.
-    pub(crate) cut: AtomicBool,
+    pub(crate) shut_down: AtomicBool,
     /// Blocks that files can never have; counted when first asked for.
     pub(crate) overhead: OnceLock<u64>,
     /// Blocks of transactions that were frozen and have not committed: they must stay in the cache.

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use extant_jbd2::Place;
+use extant_jbd2::JournalLocation;
 use extant_ondisk::ext4::extent::ExtentNode;
 use extant_ondisk::ext4::inode::InodeFlags;
 use extant_ondisk::ext4::superblock::JournalPlace;
@@ -78,7 +78,7 @@ impl ZoneBuilder {
     pub(crate) fn finish(
         self,
         superblock: &Superblock,
-        journal: Option<&Place>,
+        journal: Option<&JournalLocation>,
     ) -> Result<SystemZone> {
         let mut zone = SystemZone {
             ranges: joined(self.sorts.concat()),

@@ -110,7 +110,7 @@ pub(crate) struct TreeMut<'a, N> {
     format: TreeFormat<'a>,
 }
 
-/// What a part of a file is.
+/// Mapping of a part of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mapping {
     /// Blocks of the device.

@@ -9,9 +9,9 @@ use extant_ondisk::ext4::{Compat, Incompat, Inode, InodeNumber, PhysicalBlock};
 use extant_space::Result;
 
 use crate::checker::Check;
-use crate::findings::{FindingKind, Place};
+use crate::findings::{FindingKind, Location};
 use crate::shared_attributes::{References, SharedBlock};
-use crate::states::Use;
+use crate::states::InodeUse;
 
 impl Check<'_> {
     /// Validates the attributes of an inode. Returns the blocks that `i_blocks` counts for them.
@@ -22,7 +22,7 @@ impl Check<'_> {
         inode: &Inode,
     ) -> Result<u64> {
         let layout = *self.volume.layout();
-        let place = Place::inode(number);
+        let place = Location::inode(number);
         let mut blocks = 0;
         match Attributes::parse_inode(bytes, inode, &layout) {
             Ok(attributes) => blocks += self.check_list(&attributes, &place)?,
@@ -36,7 +36,7 @@ impl Check<'_> {
         Ok(blocks)
     }
 
-    fn check_attribute_block(&mut self, block: PhysicalBlock, place: Place) -> Result<u64> {
+    fn check_attribute_block(&mut self, block: PhysicalBlock, place: Location) -> Result<u64> {
         let features = self.volume.superblock().features();
         if !features.compat.contains(Compat::EXT_ATTR) || !self.volume.layout().holds(block, 1) {
             let words = format_args!("its attributes are in block {block}, which cannot be");
@@ -54,7 +54,11 @@ impl Check<'_> {
         Ok(1 + shared.value_blocks)
     }
 
-    fn read_attribute_block(&mut self, block: PhysicalBlock, place: Place) -> Result<SharedBlock> {
+    fn read_attribute_block(
+        &mut self,
+        block: PhysicalBlock,
+        place: Location,
+    ) -> Result<SharedBlock> {
         let owner = "its attribute block";
         self.claims
             .claim_for(owner, block, 1, place.clone(), &mut self.findings);
@@ -86,7 +90,7 @@ impl Check<'_> {
     }
 
     /// Validates hashes and large values; returns the blocks of the latter.
-    fn check_list(&mut self, attributes: &Attributes<'_>, place: &Place) -> Result<u64> {
+    fn check_list(&mut self, attributes: &Attributes<'_>, place: &Location) -> Result<u64> {
         if let Err(error) = attributes.check_hashes() {
             self.findings
                 .add(FindingKind::Attributes, place.clone(), error);
@@ -114,7 +118,7 @@ impl Check<'_> {
         attribute: &Attribute<'_>,
         number: InodeNumber,
         bytes: u32,
-        place: &Place,
+        place: &Location,
     ) -> Result<()> {
         let layout = *self.volume.layout();
         let has_feature = self
@@ -157,7 +161,7 @@ impl Check<'_> {
                     "h_refcount is {}, and {} inodes name the block",
                     references.stored, references.found
                 );
-                let place = Place::block(block);
+                let place = Location::block(block);
                 self.findings
                     .add(FindingKind::AttributeReferences, place, words);
             }
@@ -169,19 +173,19 @@ impl Check<'_> {
             );
             self.findings.add(
                 FindingKind::AttributeReferences,
-                Place::inode(number),
+                Location::inode(number),
                 words,
             );
         }
         for (number, _) in self
             .states
             .used()
-            .filter(|(_, state)| state.usage == Use::AttributeValue)
+            .filter(|(_, state)| state.usage == InodeUse::AttributeValue)
             .filter(|(number, _)| !self.shared.values.contains_key(number))
         {
             let words = "the value of an attribute without references";
             self.findings
-                .add(FindingKind::Unreachable, Place::inode(number), words);
+                .add(FindingKind::Unreachable, Location::inode(number), words);
         }
     }
 }

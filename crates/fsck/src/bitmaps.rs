@@ -7,13 +7,13 @@ use extant_ondisk::ext4::{GroupDescriptor, GroupNumber, PhysicalBlock};
 use extant_space::Result;
 
 use crate::checker::{Check, Step};
-use crate::findings::{FindingKind, Place};
+use crate::findings::{FindingKind, Location};
 use crate::options::Totals;
 use crate::volume::{Group, Places};
 
 const BITS: u32 = u64::BITS;
 
-/// What a group should hold.
+/// Expected contents of a group.
 struct Expected {
     free_blocks: u32,
     free_inodes: u32,
@@ -90,7 +90,7 @@ impl Check<'_> {
         used: &[u64],
     ) -> Result<()> {
         let layout = *self.volume.layout();
-        let place = Place::group(group);
+        let place = Location::group(group);
         if descriptor.flags(&layout).contains(GroupFlags::BLOCK_UNINIT) {
             let own = self.own_blocks(group, descriptor);
             if ones(used) != own {
@@ -153,12 +153,12 @@ impl Check<'_> {
             if ones(used) != 0 {
                 let words = "reserved inodes in a group whose inodes were never used";
                 self.findings
-                    .add(FindingKind::InodeBitmap, Place::group(group), words);
+                    .add(FindingKind::InodeBitmap, Location::group(group), words);
             }
             return Ok(());
         }
         let bytes = self.volume.block(descriptor.inode_bitmap())?;
-        let place = Place::group(group).in_block(descriptor.inode_bitmap());
+        let place = Location::group(group).in_block(descriptor.inode_bitmap());
         let superblock = self.volume.superblock();
         if let Err(error) = Bitmap::Inodes.verify(&bytes, group, descriptor, superblock) {
             self.findings
@@ -182,7 +182,7 @@ impl Check<'_> {
     fn compare(
         &mut self,
         kind: FindingKind,
-        place: &Place,
+        place: &Location,
         bitmap: &[u8],
         used: &[u64],
         bits: u32,
@@ -233,7 +233,7 @@ impl Check<'_> {
     }
 
     /// Bits after the last one are set, so that they are not allocated.
-    fn check_padding(&mut self, place: &Place, bitmap: &[u8], bits: u32, name: &str) {
+    fn check_padding(&mut self, place: &Location, bitmap: &[u8], bits: u32, name: &str) {
         let (whole, rest) = bitmap.split_at((bits / 8) as usize);
         debug_assert_eq!(whole.len(), (bits / 8) as usize);
         let first = rest
@@ -267,7 +267,7 @@ impl Check<'_> {
             if stored != expected {
                 let words = format_args!("{field} is {stored}, not {expected}");
                 self.findings
-                    .add(FindingKind::GroupCounts, Place::group(group), words);
+                    .add(FindingKind::GroupCounts, Location::group(group), words);
             }
         }
     }
@@ -285,7 +285,7 @@ impl Check<'_> {
             if stored != expected {
                 let words = format_args!("{field} is {stored}, not {expected}");
                 self.findings
-                    .add(FindingKind::Totals, Place::default(), words);
+                    .add(FindingKind::Totals, Location::default(), words);
             }
         }
     }

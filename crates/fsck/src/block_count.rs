@@ -3,7 +3,7 @@
 use extant_ondisk::ext4::{Inode, InodeNumber};
 
 use crate::checker::Check;
-use crate::findings::{FindingKind, Place};
+use crate::findings::{FindingKind, Location};
 
 impl Check<'_> {
     /// Compares `i_blocks` with `blocks`, the number of blocks found.
@@ -14,7 +14,7 @@ impl Check<'_> {
         if stored != expected {
             let words = format_args!("i_blocks is {stored}, not {expected}");
             self.findings
-                .add(FindingKind::BlockCount, Place::inode(number), words);
+                .add(FindingKind::BlockCount, Location::inode(number), words);
         }
     }
 }

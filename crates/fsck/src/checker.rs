@@ -14,7 +14,7 @@ use crate::directory::Directory;
 use crate::findings::Findings;
 use crate::report::{Counts, Coverage, Report};
 use crate::shared_attributes::Shared;
-use crate::states::States;
+use crate::states::InodeStates;
 use crate::volume::Volume;
 
 /// A running check.
@@ -22,11 +22,11 @@ pub(crate) struct Check<'a> {
     pub(crate) volume: Volume<'a>,
     pub(crate) findings: Findings,
     pub(crate) claims: Claims,
-    pub(crate) states: States,
+    pub(crate) states: InodeStates,
     pub(crate) shared: Shared,
     pub(crate) orphans: BTreeSet<InodeNumber>,
     pub(crate) directories: Vec<Directory>,
-    /// What directories without blocks hold (`inline_data`).
+    /// Contents of directories without blocks (`inline_data`).
     pub(crate) inline_directories: BTreeMap<InodeNumber, Vec<u8>>,
     pub(crate) counts: Counts,
     /// Blocks of directories that may still be read a second time because they have two owners.
@@ -52,7 +52,7 @@ impl<'a> Check<'a> {
         Self {
             findings,
             claims: Claims::new(superblock.layout()),
-            states: States::new(superblock.layout()),
+            states: InodeStates::new(superblock.layout()),
             shared: Shared::default(),
             orphans: BTreeSet::new(),
             directories: Vec::new(),

@@ -7,7 +7,7 @@ use std::fmt::Display;
 
 use extant_ondisk::ext4::{GroupNumber, Layout, PhysicalBlock};
 
-use crate::findings::{FindingKind, Findings, Place};
+use crate::findings::{FindingKind, Findings, Location};
 
 const BITS: u32 = u64::BITS;
 
@@ -71,7 +71,7 @@ impl Claims {
         owner: impl Display,
         start: PhysicalBlock,
         blocks: u64,
-        place: Place,
+        place: Location,
         findings: &mut Findings,
     ) -> bool {
         let Some(taken) = self.claim(start, blocks) else {

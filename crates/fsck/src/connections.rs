@@ -6,8 +6,8 @@ use extant_ondisk::ext4::InodeNumber;
 use extant_ondisk::ext4::inode::FileType;
 
 use crate::checker::Check;
-use crate::findings::{FindingKind, Place};
-use crate::states::{State, Use};
+use crate::findings::{FindingKind, Location};
+use crate::states::{InodeState, InodeUse};
 
 /// Links of a directory that can be counted.
 const LINKS_MAX: u32 = 65_000;
@@ -36,7 +36,7 @@ impl Check<'_> {
                 && self.directories[at].parent.is_some()
                 && self.directories[at].number != InodeNumber::ROOT;
             if is_loop {
-                let place = Place::inode(self.directories[at].number);
+                let place = Location::inode(self.directories[at].number);
                 let words = "a directory that is below itself";
                 self.findings.add(FindingKind::Unreachable, place, words);
             }
@@ -47,7 +47,7 @@ impl Check<'_> {
     fn check_dot_dot(&mut self, index: usize) {
         let directory = &self.directories[index];
         let number = directory.number;
-        let place = Place::inode(number);
+        let place = Location::inode(number);
         let parent = match number {
             InodeNumber::ROOT => Some(number),
             _ => directory.parent,
@@ -81,23 +81,23 @@ impl Check<'_> {
             } else {
                 state.links_found == 0
             };
-            let place = Place::inode(number);
+            let place = Location::inode(number);
             match state.usage {
-                Use::None | Use::Own => {}
-                Use::AttributeValue if state.links_stored != 1 => {
+                InodeUse::None | InodeUse::Own => {}
+                InodeUse::AttributeValue if state.links_stored != 1 => {
                     let words = format_args!("i_links_count is {}, not 1", state.links_stored);
                     self.findings.add(FindingKind::Links, place, words);
                 }
-                Use::AttributeValue => {}
+                InodeUse::AttributeValue => {}
                 // Without a type nothing that names it can be right.
                 _ if state.kind.is_none() => {}
                 _ if is_unnamed && is_directory => {}
-                Use::File if is_unnamed => {
+                InodeUse::File if is_unnamed => {
                     let words = "a file without a name";
                     self.findings.add(FindingKind::Unreachable, place, words);
                 }
-                Use::File | Use::Orphan if self.is_right(number, state) => {}
-                Use::File | Use::Orphan => {
+                InodeUse::File | InodeUse::Orphan if self.is_right(number, state) => {}
+                InodeUse::File | InodeUse::Orphan => {
                     let words = format_args!(
                         "i_links_count is {}, and there are {} links",
                         state.links_stored, state.links_found
@@ -111,7 +111,7 @@ impl Check<'_> {
 
     /// The link count of a directory with a tree stays at 1 once it has exceeded [`LINKS_MAX`],
     /// also when links are removed. e2fsck checks the flag, not the feature.
-    fn is_right(&self, number: InodeNumber, state: &State) -> bool {
+    fn is_right(&self, number: InodeNumber, state: &InodeState) -> bool {
         let (stored, found) = (state.links_stored.into(), state.links_found);
         let index = match state.kind {
             Some(FileType::Directory) => self.directory_index(number),

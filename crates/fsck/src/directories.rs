@@ -15,11 +15,11 @@ use extant_space::Result;
 use crate::checker::{Check, Step};
 use crate::directory::Directory;
 use crate::file_blocks::Summary;
-use crate::findings::{FindingKind, Place};
+use crate::findings::{FindingKind, Location};
 use crate::hash_tree::{HashTree, Role};
 use crate::mapping::Run;
 use crate::names::KnownName;
-use crate::states::Use;
+use crate::states::InodeUse;
 
 /// Blocks read at once.
 const CHUNK_BLOCKS: u64 = 64;
@@ -38,8 +38,8 @@ struct Block<'a> {
 }
 
 impl Block<'_> {
-    fn place(&self) -> Place {
-        Place::inode(self.directory).in_block(self.physical)
+    fn place(&self) -> Location {
+        Location::inode(self.directory).in_block(self.physical)
     }
 }
 
@@ -50,8 +50,8 @@ impl Check<'_> {
         let size = inode.size_bytes(layout);
         let blocks = summary.last.map_or(0, |last| last + 1);
         let expected = blocks << layout.block_bits();
-        let place = Place::inode(number);
-        let is_deleted = self.states.usage(number) == Use::Orphan && inode.links() == 0;
+        let place = Location::inode(number);
+        let is_deleted = self.states.usage(number) == InodeUse::Orphan && inode.links() == 0;
         let has_high_size = layout.features().incompat.contains(Incompat::LARGEDIR);
         if inode.raw().i_size_high.get() != 0 && !has_high_size {
             let words = "i_size_high is not 0 without large_dir";
@@ -174,7 +174,7 @@ impl Check<'_> {
             if run.logical > end {
                 let words = format_args!("a directory without block {end}");
                 self.findings
-                    .add(FindingKind::DirectoryBlock, Place::inode(number), words);
+                    .add(FindingKind::DirectoryBlock, Location::inode(number), words);
             }
             end = run.logical + run.blocks;
             for first in (0..run.blocks).step_by(CHUNK_BLOCKS as usize) {
@@ -200,7 +200,7 @@ impl Check<'_> {
         if runs.first().is_none_or(|run| run.logical > 0) {
             let words = "a directory without its first block";
             self.findings
-                .add(FindingKind::OwnEntries, Place::inode(number), words);
+                .add(FindingKind::OwnEntries, Location::inode(number), words);
         }
         self.check_names(number, runs, names)
     }
@@ -315,10 +315,10 @@ impl Check<'_> {
         let number = entry.inode;
         let problem = match self.states.usage(number) {
             _ if number == InodeNumber::ROOT => Some("a second name of the root"),
-            Use::None => Some("which is not in use"),
-            Use::Own => Some("which belongs to the file system"),
-            Use::AttributeValue => Some("which is the value of an attribute"),
-            Use::File | Use::Orphan => None,
+            InodeUse::None => Some("which is not in use"),
+            InodeUse::Own => Some("which belongs to the file system"),
+            InodeUse::AttributeValue => Some("which is the value of an attribute"),
+            InodeUse::File | InodeUse::Orphan => None,
         };
         if let Some(problem) = problem {
             let words = format_args!("names inode {number}, {problem}");

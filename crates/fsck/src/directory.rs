@@ -9,7 +9,7 @@ pub(crate) struct Directory {
     pub(crate) number: InodeNumber,
     /// The directory that has an entry for it.
     pub(crate) parent: Option<InodeNumber>,
-    /// What its `..` names.
+    /// Inode named by `..`.
     pub(crate) dot_dot: Option<InodeNumber>,
     pub(crate) seed: Option<InodeSeed>,
     pub(crate) is_indexed: bool,

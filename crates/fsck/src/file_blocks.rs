@@ -1,4 +1,4 @@
-//! What the walk of one file's map brings together: claims, counts, its end.
+//! Walk over the block map of one file: claims, counts, the end of the file.
 
 use extant_ondisk::ext4::extent::ExtentKind;
 use extant_ondisk::ext4::inode::InodeFlags;
@@ -7,8 +7,8 @@ use extant_ondisk::ext4::{Inode, InodeNumber, PhysicalBlock};
 use extant_space::Error;
 
 use crate::claims::Claims;
-use crate::findings::{FindingKind, Findings, Place};
-use crate::mapping::{Run, Visit, Visitor};
+use crate::findings::{FindingKind, Findings, Location};
+use crate::mapping::{NodeAction, Run, Visitor};
 
 /// Whether runs are needed after the walk.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(crate) enum Keep {
 
 /// Claims the blocks of a file.
 pub(crate) struct FileBlocks<'c> {
-    place: Place,
+    place: Location,
     mapping: Mapping,
     claims: &'c mut Claims,
     findings: &'c mut Findings,
@@ -36,7 +36,7 @@ pub(crate) struct FileBlocks<'c> {
     summary: Summary,
 }
 
-/// What is known after the walk.
+/// Results of the walk.
 #[derive(Default)]
 pub(crate) struct Summary {
     /// Blocks of data and of the map.
@@ -62,7 +62,7 @@ impl<'c> FileBlocks<'c> {
         reread_left: &'c mut u64,
     ) -> Self {
         Self {
-            place: Place::inode(number),
+            place: Location::inode(number),
             mapping: if inode.flags().contains(InodeFlags::EXTENTS) {
                 Mapping::Extents
             } else {
@@ -92,7 +92,7 @@ impl<'c> FileBlocks<'c> {
 }
 
 impl Visitor for FileBlocks<'_> {
-    fn node(&mut self, block: PhysicalBlock) -> Visit {
+    fn node(&mut self, block: PhysicalBlock) -> NodeAction {
         self.summary.blocks += 1;
         if self.mapping == Mapping::Blocks {
             self.follow(block, 1);
@@ -102,10 +102,10 @@ impl Visitor for FileBlocks<'_> {
             .claims
             .claim_for("a block of its map", block, 1, place, self.findings)
         {
-            Visit::Enter
+            NodeAction::Enter
         } else {
             // Entered before, or about to be read as something that it is not.
-            Visit::Skip
+            NodeAction::Skip
         }
     }
 

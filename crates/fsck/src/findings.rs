@@ -1,4 +1,4 @@
-//! What is wrong, where, in words.
+//! Findings: kind, location, message.
 //!
 //! Model: every finding is counted by its kind, and the first ones are kept with their words,
 //! so that an image full of nonsense costs no more than the limit.
@@ -9,7 +9,7 @@ use std::fmt::{self, Display};
 use extant_ondisk::ext4::{GroupNumber, InodeNumber, PhysicalBlock};
 use serde::{Serialize, Serializer};
 
-/// What kind of thing is wrong.
+/// Kind of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
@@ -80,7 +80,7 @@ pub enum FindingKind {
 
 /// Where something is wrong. What is not known is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Place {
+pub struct Location {
     /// The group.
     #[serde(
         skip_serializing_if = "Option::is_none",
@@ -110,7 +110,7 @@ pub struct Finding {
     /// Its kind.
     pub kind: FindingKind,
     /// Where.
-    pub place: Place,
+    pub place: Location,
     /// What, in words, without the place.
     pub words: String,
 }
@@ -123,7 +123,7 @@ pub(crate) struct Findings {
     by_kind: BTreeMap<FindingKind, u64>,
 }
 
-impl Place {
+impl Location {
     /// A group.
     pub fn group(group: GroupNumber) -> Self {
         Self {
@@ -165,7 +165,7 @@ impl Place {
     }
 }
 
-impl Display for Place {
+impl Display for Location {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let parts = [
             self.group.map(|group| format!("group {group}")),
@@ -181,7 +181,7 @@ impl Display for Place {
 impl Display for Finding {
     /// `inode 12, block 34: what is wrong`
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.place != Place::default() {
+        if self.place != Location::default() {
             write!(f, "{}: ", self.place)?;
         }
         f.write_str(&self.words)
@@ -199,7 +199,7 @@ impl Findings {
     }
 
     /// Takes one more.
-    pub(crate) fn add(&mut self, kind: FindingKind, place: Place, words: impl Display) {
+    pub(crate) fn add(&mut self, kind: FindingKind, place: Location, words: impl Display) {
         *self.by_kind.entry(kind).or_default() += 1;
         if self.kept.len() < self.kept_max {
             let words = words.to_string();
@@ -242,7 +242,7 @@ mod tests {
             } else {
                 FindingKind::Links
             };
-            findings.add(kind, Place::inode(InodeNumber(number)), "wrong");
+            findings.add(kind, Location::inode(InodeNumber(number)), "wrong");
         }
         let (kept, by_kind) = findings.into_parts();
         assert_eq!(kept.len(), 2);
@@ -256,7 +256,7 @@ mod tests {
     fn line_of_a_finding_names_the_place_first() {
         let finding = Finding {
             kind: FindingKind::Entry,
-            place: Place::inode(InodeNumber(12))
+            place: Location::inode(InodeNumber(12))
                 .in_block(PhysicalBlock(34))
                 .at_entry(b"a\n"),
             words: "names an unused inode".into(),

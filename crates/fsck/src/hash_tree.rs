@@ -14,10 +14,10 @@ use extant_ondisk::ext4::{Incompat, InodeNumber, InodeSeed};
 use extant_space::Result;
 
 use crate::checker::Check;
-use crate::findings::{FindingKind, Place};
+use crate::findings::{FindingKind, Location};
 use crate::mapping::{Run, find_block};
 
-/// What a block of a directory is.
+/// Kind of a block of a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     /// `.`, `..` and the root.
@@ -63,7 +63,7 @@ impl HashTree {
     }
 }
 
-/// What stays the same on the way through a tree.
+/// Constants of a walk through a tree.
 struct Walk<'a> {
     number: InodeNumber,
     runs: &'a [Run],
@@ -92,7 +92,7 @@ impl Check<'_> {
         let root = match IndexNode::parse_root(&bytes, &format, levels_max, seed) {
             Ok(root) => root,
             Err(error) => {
-                let place = Place::inode(number).in_block(block);
+                let place = Location::inode(number).in_block(block);
                 self.findings.add(FindingKind::HashTree, place, error);
                 return Ok(None);
             }
@@ -103,7 +103,7 @@ impl Check<'_> {
             roles: HashMap::from([(0, Role::Root)]),
         };
         let walk = Walk { number, runs, seed };
-        let place = Place::inode(number).in_block(block);
+        let place = Location::inode(number).in_block(block);
         self.visit_hash_node(
             &walk,
             &root,
@@ -122,7 +122,7 @@ impl Check<'_> {
         node: &IndexNode<'_>,
         levels: u8,
         range: HashRange,
-        place: Place,
+        place: Location,
         tree: &mut HashTree,
     ) -> Result<()> {
         for index in 0..node.len() {
@@ -159,7 +159,7 @@ impl Check<'_> {
                 continue;
             }
             let bytes = self.volume.block(block)?;
-            let place = Place::inode(walk.number).in_block(block);
+            let place = Location::inode(walk.number).in_block(block);
             let format = self.volume.directory_format();
             if block_kind(&bytes, entry.block, &format) != BlockKind::Node {
                 let words = "not like an empty block to readers without tree support";

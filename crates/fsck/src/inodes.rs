@@ -1,6 +1,6 @@
 //! The scan of the inode tables: every inode in use is validated and its blocks are claimed.
 //!
-//! Link counts and directories are compared afterwards; the scan records a [`State`] for every
+//! Link counts and directories are compared afterwards; the scan records a [`InodeState`] for every
 //! inode and the runs of every directory.
 
 use extant_ondisk::ext4::inode::{FileType, InodeFlags};
@@ -13,9 +13,9 @@ use extant_space::Result;
 
 use crate::checker::{Check, Step};
 use crate::file_blocks::{FileBlocks, Keep};
-use crate::findings::{FindingKind, Place};
+use crate::findings::{FindingKind, Location};
 use crate::mapping::{Shape, walk};
-use crate::states::{State, Use};
+use crate::states::{InodeState, InodeUse};
 
 /// How much of a table is read at once.
 const CHUNK_BYTES: u32 = 256 << 10;
@@ -34,7 +34,7 @@ impl Check<'_> {
             self.scan_table(group, inodes, &zeros)?;
         }
         if self.states.kind(InodeNumber::ROOT) != Some(FileType::Directory) {
-            let place = Place::inode(InodeNumber::ROOT);
+            let place = Location::inode(InodeNumber::ROOT);
             self.findings.add(
                 FindingKind::ReservedInode,
                 place,
@@ -65,13 +65,13 @@ impl Check<'_> {
 
     fn judge(&mut self, number: InodeNumber, bytes: &[u8]) -> Result<()> {
         let layout = *self.volume.layout();
-        let place = Place::inode(number);
+        let place = Location::inode(number);
         let inode = Inode::read(bytes, &layout);
         if let Err(error) = Inode::parse(bytes, number, &layout, self.volume.seed()) {
             self.findings.add(FindingKind::Inode, place.clone(), error);
         }
         let usage = self.usage_of(number, &inode);
-        if usage == Use::None {
+        if usage == InodeUse::None {
             if inode.links() == 0 && inode.mode().0 != 0 && inode.deletion_word() == 0 {
                 let words = "deleted, and has no time of deletion";
                 self.findings.add(FindingKind::Inode, place, words);
@@ -79,21 +79,21 @@ impl Check<'_> {
             return Ok(());
         }
         let kind = inode.mode().file_type();
-        let state = State {
+        let state = InodeState {
             usage,
             kind,
             links_stored: inode.links(),
             links_found: 0,
         };
         self.states.push(number, state);
-        if usage != Use::Orphan && inode.deletion_word() != 0 {
+        if usage != InodeUse::Orphan && inode.deletion_word() != 0 {
             let words = format_args!("in use, and i_dtime is {}", inode.deletion_word());
             self.findings.add(FindingKind::Inode, place.clone(), words);
         }
-        if usage == Use::Own {
+        if usage == InodeUse::Own {
             self.judge_own_mode(number, &inode);
         }
-        if usage != Use::Own {
+        if usage != InodeUse::Own {
             let Some(kind) = kind else {
                 let words = format_args!("i_mode is {:#o}, which is no type", inode.mode().0);
                 self.findings.add(FindingKind::Inode, place, words);
@@ -124,7 +124,7 @@ impl Check<'_> {
             index: NameIndex(7),
             rest: (&b"data"[..]).into(),
         };
-        let place = Place::inode(number);
+        let place = Location::inode(number);
         match attributes.as_ref().ok().and_then(|all| all.get(&name)) {
             Some(XattrValue::Bytes(rest)) => data.extend_from_slice(rest),
             _ => self.findings.add(
@@ -147,8 +147,8 @@ impl Check<'_> {
         }
     }
 
-    /// What an inode is used as, whatever directories say.
-    fn usage_of(&self, number: InodeNumber, inode: &Inode) -> Use {
+    /// Usage of an inode, regardless of directories.
+    fn usage_of(&self, number: InodeNumber, inode: &Inode) -> InodeUse {
         let superblock = self.volume.superblock();
         let is_own = number < self.volume.layout().first_inode() && number != InodeNumber::ROOT
             || self.journal_inode() == Some(number)
@@ -156,17 +156,21 @@ impl Check<'_> {
             || self.project_quota_inode() == Some(number);
         if is_own {
             let is_empty = inode.links() == 0 && number != BAD_BLOCKS;
-            return if is_empty { Use::None } else { Use::Own };
+            return if is_empty {
+                InodeUse::None
+            } else {
+                InodeUse::Own
+            };
         }
         if self.orphans.contains(&number) {
-            return Use::Orphan;
+            return InodeUse::Orphan;
         }
         let has_values = superblock.features().incompat.contains(Incompat::EA_INODE);
         let is_value = has_values && inode.flags().contains(InodeFlags::EA_INODE);
         match (inode.links(), is_value) {
-            (0, _) => Use::None,
-            (_, true) => Use::AttributeValue,
-            (_, false) => Use::File,
+            (0, _) => InodeUse::None,
+            (_, true) => InodeUse::AttributeValue,
+            (_, false) => InodeUse::File,
         }
     }
 
@@ -207,7 +211,7 @@ impl Check<'_> {
             _ => return,
         };
         self.findings
-            .add(FindingKind::ReservedInode, Place::inode(number), words);
+            .add(FindingKind::ReservedInode, Location::inode(number), words);
     }
 
     /// Flags, and fields that must be zero.
@@ -270,7 +274,7 @@ impl Check<'_> {
         ];
         for (_, words) in problems.into_iter().filter(|(is_wrong, _)| *is_wrong) {
             self.findings
-                .add(FindingKind::Inode, Place::inode(number), words);
+                .add(FindingKind::Inode, Location::inode(number), words);
         }
     }
 
@@ -279,7 +283,7 @@ impl Check<'_> {
         &mut self,
         number: InodeNumber,
         inode: &Inode,
-        usage: Use,
+        usage: InodeUse,
         blocks_of_attributes: u64,
     ) -> Result<()> {
         let features = *self.volume.superblock().features();
@@ -300,9 +304,9 @@ impl Check<'_> {
             &mut self.reread_left,
         );
         blocks.shares_data = kind == Some(FileType::Regular)
-            && usage == Use::File
+            && usage == InodeUse::File
             && features.ro_compat.contains(RoCompat::SHARED_BLOCKS);
-        let is_own_file = usage == Use::Own && kind == Some(FileType::Regular);
+        let is_own_file = usage == InodeUse::Own && kind == Some(FileType::Regular);
         if kind == Some(FileType::Directory) || kind == Some(FileType::SymbolicLink) || is_own_file
         {
             blocks.keep = Keep::Runs;
@@ -341,10 +345,10 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn count_shape(&mut self, shape: Option<Shape>, usage: Use) {
+    fn count_shape(&mut self, shape: Option<Shape>, usage: InodeUse) {
         match shape {
             Some(Shape::Tree { depth }) => self.counts.trees_by_depth[usize::from(depth)] += 1,
-            Some(Shape::Blocks { indirect }) if usage != Use::Own => {
+            Some(Shape::Blocks { indirect }) if usage != InodeUse::Own => {
                 for (count, is_there) in self.counts.indirect_blocks.iter_mut().zip(indirect) {
                     *count += u64::from(is_there);
                 }
@@ -359,7 +363,7 @@ impl Check<'_> {
         &mut self,
         number: InodeNumber,
         inode: &Inode,
-        usage: Use,
+        usage: InodeUse,
         last_written: Option<u64>,
     ) {
         let layout = self.volume.layout();
@@ -369,7 +373,7 @@ impl Check<'_> {
         } else {
             Mapping::Blocks
         };
-        let place = Place::inode(number);
+        let place = Location::inode(number);
         let most = layout.file_bytes_max(mapping);
         if size > most {
             let words = format_args!("i_size is {size}, more than {most}");
@@ -381,7 +385,7 @@ impl Check<'_> {
         } else {
             last_written.map_or(0, |last| last << layout.block_bits())
         };
-        if size < end && usage != Use::Orphan {
+        if size < end && usage != InodeUse::Orphan {
             let words = format_args!("i_size is {size}, and a block is written at byte {end}");
             self.findings.add(FindingKind::Size, place.clone(), words);
         }

@@ -7,9 +7,9 @@ use extant_ondisk::jbd2::JournalSuperblock;
 use extant_space::{Error, ErrorKind, Result};
 
 use crate::checker::Check;
-use crate::findings::{FindingKind, Place};
+use crate::findings::{FindingKind, Location};
 use crate::mapping::Run;
-use crate::states::Use;
+use crate::states::InodeUse;
 
 impl Check<'_> {
     /// The journal's inode, where the journal is in the file system.
@@ -46,14 +46,14 @@ impl Check<'_> {
             if is_wrong {
                 let words = format_args!("{field} names a journal that is not there");
                 self.findings
-                    .add(FindingKind::Journal, Place::default(), words);
+                    .add(FindingKind::Journal, Location::default(), words);
             }
         }
     }
 
     /// Validates the journal in `runs`.
     pub(crate) fn check_journal(&mut self, number: InodeNumber, runs: &[Run]) -> Result<()> {
-        let place = Place::inode(number);
+        let place = Location::inode(number);
         let Some(first) = runs.first().filter(|run| run.logical == 0) else {
             let words = "a journal without a first block";
             self.findings.add(FindingKind::Journal, place, words);
@@ -111,11 +111,11 @@ impl Check<'_> {
     /// After the scan: the journal must be there.
     pub(crate) fn check_journal_is_there(&mut self) {
         if let Some(number) = self.journal_inode()
-            && self.states.usage(number) != Use::Own
+            && self.states.usage(number) != InodeUse::Own
         {
             let words = "the inode of the journal is not in use";
             self.findings
-                .add(FindingKind::Journal, Place::inode(number), words);
+                .add(FindingKind::Journal, Location::inode(number), words);
         }
     }
 }

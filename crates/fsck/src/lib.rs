@@ -55,7 +55,7 @@ mod volume;
 use extant_blockdev::Device;
 use extant_space::{Control, Result};
 
-pub use findings::{Finding, FindingKind, Place};
+pub use findings::{Finding, FindingKind, Location};
 pub use options::{Backups, CheckOptions, Totals};
 pub use report::{Counts, Coverage, Report};
 

@@ -29,9 +29,9 @@ pub(crate) struct Run {
     pub(crate) kind: ExtentKind,
 }
 
-/// What becomes of a block of the map.
+/// Treatment of a block of the map.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Visit {
+pub(crate) enum NodeAction {
     /// It is read, and what it names visited.
     Enter,
     /// It is passed over.
@@ -41,7 +41,7 @@ pub(crate) enum Visit {
 /// Where a walk leads.
 pub(crate) trait Visitor {
     /// A node of the tree, or an indirect block.
-    fn node(&mut self, block: PhysicalBlock) -> Visit;
+    fn node(&mut self, block: PhysicalBlock) -> NodeAction;
     /// Blocks of the file.
     fn run(&mut self, run: Run);
     /// Something is wrong, in a block of the map or, with `None`, in the inode.
@@ -113,7 +113,7 @@ fn visit_node(
     }
     for index in 0..node.len() {
         let place: NodePlace = node.child(index);
-        if visitor.node(place.block) == Visit::Skip {
+        if visitor.node(place.block) == NodeAction::Skip {
             continue;
         }
         let bytes = volume.block(place.block)?;
@@ -178,7 +178,7 @@ fn visit_indirect(
     logical: u64,
     visitor: &mut impl Visitor,
 ) -> Result<()> {
-    if visitor.node(block) == Visit::Skip {
+    if visitor.node(block) == NodeAction::Skip {
         return Ok(());
     }
     let layout = volume.layout();

@@ -10,7 +10,7 @@ use extant_ondisk::ext4::{InodeNumber, PhysicalBlock};
 use extant_space::Result;
 
 use crate::checker::Check;
-use crate::findings::{FindingKind, Place};
+use crate::findings::{FindingKind, Location};
 use crate::mapping::{Run, find_block};
 
 /// An abbreviated name, for finding it again: 16 bytes.
@@ -52,7 +52,7 @@ impl Check<'_> {
             if let (Some((_, first)), Some((block, name))) = (first, second)
                 && first == name
             {
-                let place = Place::inode(number).in_block(block).at_entry(&name);
+                let place = Location::inode(number).in_block(block).at_entry(&name);
                 let words = "a name that the directory has already";
                 self.findings.add(FindingKind::DuplicateName, place, words);
             }

@@ -1,6 +1,6 @@
 //! The options of a check.
 
-/// What a check is to do.
+/// Options of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckOptions {
     /// Findings that are kept with their words; more are counted only.
@@ -11,7 +11,7 @@ pub struct CheckOptions {
     pub totals: Totals,
 }
 
-/// What to do with the copies of the superblock.
+/// Treatment of the copies of the superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backups {
     /// They must be whole and describe this file system.
@@ -20,7 +20,7 @@ pub enum Backups {
     Ignore,
 }
 
-/// What to do with the free blocks and inodes that the superblock counts.
+/// Treatment of the free blocks and inodes that the superblock counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Totals {
     /// They must be right, as after a clean unmount.

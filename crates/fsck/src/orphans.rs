@@ -9,9 +9,9 @@ use extant_ondisk::ext4::{Compat, InodeNumber, PhysicalBlock};
 use extant_space::{Error, Result};
 
 use crate::checker::Check;
-use crate::findings::{FindingKind, Place};
-use crate::mapping::{Run, Visit, Visitor, walk};
-use crate::states::Use;
+use crate::findings::{FindingKind, Location};
+use crate::mapping::{NodeAction, Run, Visitor, walk};
+use crate::states::InodeUse;
 
 /// Linux takes no larger orphan file.
 const FILE_BLOCKS_MAX: u64 = 512;
@@ -24,14 +24,14 @@ impl Check<'_> {
         if !superblock.features().compat.contains(Compat::ORPHAN_FILE) {
             if superblock.raw().s_orphan_file_inum.get() != 0 {
                 let words = "s_orphan_file_inum is not 0 without orphan_file";
-                self.orphan_finding(Place::default(), words);
+                self.orphan_finding(Location::default(), words);
             }
             return Ok(());
         }
         match superblock.orphan_file() {
             Some(number) => self.read_orphan_file(number),
             None => {
-                self.orphan_finding(Place::default(), "s_orphan_file_inum is 0");
+                self.orphan_finding(Location::default(), "s_orphan_file_inum is 0");
                 Ok(())
             }
         }
@@ -41,7 +41,7 @@ impl Check<'_> {
         let mut next = self.volume.superblock().last_orphan();
         while let Some(number) = next {
             if !self.orphans.insert(number) {
-                self.orphan_finding(Place::inode(number), "twice in the list of orphans");
+                self.orphan_finding(Location::inode(number), "twice in the list of orphans");
                 break;
             }
             let Some(inode) = self.volume.inode(number)? else {
@@ -62,7 +62,7 @@ impl Check<'_> {
         let layout = *self.volume.layout();
         let seed = self.volume.seed().map(|seed| inode.seed(seed, number));
         let size = inode.size_bytes(&layout);
-        let place = Place::inode(number);
+        let place = Location::inode(number);
         if file.blocks << layout.block_bits() != size || file.blocks > FILE_BLOCKS_MAX {
             let words = format_args!("{} blocks for an orphan file of {size} bytes", file.blocks);
             self.findings.add(FindingKind::Orphan, place, words);
@@ -90,7 +90,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    fn add_orphan_of_file(&mut self, orphan: InodeNumber, place: &Place) {
+    fn add_orphan_of_file(&mut self, orphan: InodeNumber, place: &Location) {
         if !self.volume.superblock().has_orphans_in_file() {
             let words = format_args!("names inode {orphan} without orphan_present");
             self.findings.add(FindingKind::Orphan, place.clone(), words);
@@ -107,19 +107,19 @@ impl Check<'_> {
             .orphans
             .iter()
             .copied()
-            .filter(|&number| self.states.usage(number) != Use::Orphan)
+            .filter(|&number| self.states.usage(number) != InodeUse::Orphan)
             .collect();
         for number in lost {
-            self.orphan_finding(Place::inode(number), "an orphan that is no file");
+            self.orphan_finding(Location::inode(number), "an orphan that is no file");
         }
         if let Some(number) = self.volume.superblock().orphan_file()
-            && self.states.usage(number) != Use::Own
+            && self.states.usage(number) != InodeUse::Own
         {
-            self.orphan_finding(Place::inode(number), "the orphan file is not in use");
+            self.orphan_finding(Location::inode(number), "the orphan file is not in use");
         }
     }
 
-    fn orphan_finding(&mut self, place: Place, words: &str) {
+    fn orphan_finding(&mut self, place: Location, words: &str) {
         self.findings.add(FindingKind::Orphan, place, words);
     }
 }
@@ -133,13 +133,13 @@ struct OrphanFile {
 }
 
 impl Visitor for OrphanFile {
-    fn node(&mut self, _: PhysicalBlock) -> Visit {
+    fn node(&mut self, _: PhysicalBlock) -> NodeAction {
         // A tree of nodes that name each other would not end.
         self.nodes += 1;
         if self.nodes <= FILE_BLOCKS_MAX && self.blocks <= FILE_BLOCKS_MAX {
-            Visit::Enter
+            NodeAction::Enter
         } else {
-            Visit::Skip
+            NodeAction::Skip
         }
     }
 

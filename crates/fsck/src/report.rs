@@ -24,7 +24,7 @@ pub struct Report {
     pub needs_recovery: bool,
     /// Inodes that are cleared or cut at the next mount. They are not findings.
     pub orphans: u64,
-    /// What is there.
+    /// Counts of files, blocks and extents.
     pub counts: Counts,
 }
 
@@ -38,8 +38,8 @@ pub enum Coverage {
     Superblock,
 }
 
-/// What a file system holds. Files of the file system itself (journal, orphan file) are
-/// not among the files, but their blocks, inodes and extents are counted.
+/// Contents of a file system. Files of the file system itself (journal, orphan file) are not among
+/// the files, but their blocks, inodes and extents are counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Blocks in use, also those for metadata, of `blocks_total`.

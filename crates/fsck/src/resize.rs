@@ -10,14 +10,14 @@ use extant_ondisk::ext4::{
 use extant_space::Result;
 
 use crate::checker::Check;
-use crate::findings::{FindingKind, Place};
-use crate::states::Use;
+use crate::findings::{FindingKind, Location};
+use crate::states::InodeUse;
 
 /// The double indirect block's place in `i_block`.
 const DOUBLE: u32 = 13;
 const NUMBERS: u32 = 15;
 
-/// What an entry is.
+/// Kind of an entry.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Verdict {
     Right,
@@ -34,8 +34,8 @@ impl Check<'_> {
 
     /// After the scan: the inode must be there.
     pub(crate) fn check_resize_inode_is_there(&mut self) {
-        if self.has_resize_inode() && self.states.usage(InodeNumber::RESIZE) != Use::Own {
-            let place = Place::inode(InodeNumber::RESIZE);
+        if self.has_resize_inode() && self.states.usage(InodeNumber::RESIZE) != InodeUse::Own {
+            let place = Location::inode(InodeNumber::RESIZE);
             let words = "the inode is not in use";
             self.findings.add(FindingKind::ResizeInode, place, words);
         }
@@ -44,7 +44,7 @@ impl Check<'_> {
     /// Validates the inode.
     pub(crate) fn check_resize_inode(&mut self, inode: &Inode) -> Result<()> {
         let layout = *self.volume.layout();
-        let place = Place::inode(InodeNumber::RESIZE);
+        let place = Location::inode(InodeNumber::RESIZE);
         let numbers = inode.block_area();
         let is_alone = (0..NUMBERS)
             .filter(|&index| index != DOUBLE)
@@ -109,7 +109,7 @@ impl Check<'_> {
         if found.is_ok_and(|found| found == expected) {
             return Verdict::Right;
         }
-        let place = Place::inode(InodeNumber::RESIZE).in_block(block);
+        let place = Location::inode(InodeNumber::RESIZE).in_block(block);
         let words = match expected {
             Some(expected) => format!("entry {at} does not name block {expected}"),
             None => format!("entry {at} names a block that is not reserved"),

@@ -3,9 +3,9 @@
 use extant_ondisk::ext4::inode::FileType;
 use extant_ondisk::ext4::{GroupNumber, InodeNumber, Layout};
 
-/// What the scan of the inode tables found in a place.
+/// Use of an inode, as found by the scan of the inode tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Use {
+pub(crate) enum InodeUse {
     /// Nothing, or something deleted.
     None,
     /// An inode of the file system itself, which no directory names.
@@ -20,8 +20,8 @@ pub(crate) enum Use {
 
 /// One inode.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct State {
-    pub(crate) usage: Use,
+pub(crate) struct InodeState {
+    pub(crate) usage: InodeUse,
     /// The type; `None` also where the mode stands for none.
     pub(crate) kind: Option<FileType>,
     /// `i_links_count`.
@@ -31,13 +31,13 @@ pub(crate) struct State {
 }
 
 /// All inodes in use.
-pub(crate) struct States {
+pub(crate) struct InodeStates {
     layout: Layout,
     /// Of each group, with their places in it, in order.
-    groups: Vec<Vec<(u32, State)>>,
+    groups: Vec<Vec<(u32, InodeState)>>,
 }
 
-impl States {
+impl InodeStates {
     pub(crate) fn new(layout: &Layout) -> Self {
         Self {
             layout: *layout,
@@ -49,7 +49,7 @@ impl States {
     ///
     /// # Panics
     /// When it does not follow all others of its group.
-    pub(crate) fn push(&mut self, number: InodeNumber, state: State) {
+    pub(crate) fn push(&mut self, number: InodeNumber, state: InodeState) {
         let place = self
             .layout
             .locate_inode(number)
@@ -60,18 +60,18 @@ impl States {
     }
 
     /// The inodes of a group that are in use, with their places in it.
-    pub(crate) fn of_group(&self, group: GroupNumber) -> &[(u32, State)] {
+    pub(crate) fn of_group(&self, group: GroupNumber) -> &[(u32, InodeState)] {
         &self.groups[group.0 as usize]
     }
 
     /// One inode; `None` where there is none, or it is not in use.
-    pub(crate) fn get(&self, number: InodeNumber) -> Option<&State> {
+    pub(crate) fn get(&self, number: InodeNumber) -> Option<&InodeState> {
         let (group, at) = self.find(number)?;
         Some(&self.groups[group][at].1)
     }
 
     /// The same, to be changed.
-    pub(crate) fn get_mut(&mut self, number: InodeNumber) -> Option<&mut State> {
+    pub(crate) fn get_mut(&mut self, number: InodeNumber) -> Option<&mut InodeState> {
         let (group, at) = self.find(number)?;
         Some(&mut self.groups[group][at].1)
     }
@@ -83,9 +83,9 @@ impl States {
         Some((group, found.ok()?))
     }
 
-    /// What a number stands for.
-    pub(crate) fn usage(&self, number: InodeNumber) -> Use {
-        self.get(number).map_or(Use::None, |state| state.usage)
+    /// Use of an inode number.
+    pub(crate) fn usage(&self, number: InodeNumber) -> InodeUse {
+        self.get(number).map_or(InodeUse::None, |state| state.usage)
     }
 
     /// Its type.
@@ -94,7 +94,7 @@ impl States {
     }
 
     /// All inodes in use, in order.
-    pub(crate) fn used(&self) -> impl Iterator<Item = (InodeNumber, &State)> {
+    pub(crate) fn used(&self) -> impl Iterator<Item = (InodeNumber, &InodeState)> {
         let layout = self.layout;
         self.groups
             .iter()

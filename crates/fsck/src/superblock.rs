@@ -15,11 +15,11 @@ use extant_ondisk::ext4::{
 use extant_space::{ByteRange, Error, ErrorKind, Result};
 
 use crate::checker::Check;
-use crate::findings::{FindingKind, Findings, Place};
+use crate::findings::{FindingKind, Findings, Location};
 use crate::options::Backups;
 use crate::volume::{Group, Places, read};
 
-/// What the check knows in full.
+/// Features that the check supports in full.
 const CHECKED: Features = Features {
     compat: Features::UNDERSTOOD.compat,
     incompat: Features::UNDERSTOOD
@@ -51,7 +51,7 @@ pub(crate) fn open(device: &dyn Device, findings: &mut Findings) -> Result<Optio
         Superblock::OFFSET + Superblock::BYTES as u64,
     );
     let mut wrong = |words: &dyn Display| {
-        findings.add(FindingKind::Superblock, Place::default(), words);
+        findings.add(FindingKind::Superblock, Location::default(), words);
         Ok(None)
     };
     if range.end() > size {
@@ -123,7 +123,7 @@ impl Check<'_> {
             let reserved = raw.s_reserved_gdt_blocks.get();
             self.findings.add(
                 FindingKind::Feature,
-                Place::default(),
+                Location::default(),
                 format_args!("s_reserved_gdt_blocks is {reserved} without resize_inode"),
             );
         }
@@ -132,12 +132,12 @@ impl Check<'_> {
         if with_both {
             let words = "resize_inode and meta_bg, of which one can be";
             self.findings
-                .add(FindingKind::Feature, Place::default(), words);
+                .add(FindingKind::Feature, Location::default(), words);
         }
         if superblock.has_orphans_in_file() && !features.compat.contains(Compat::ORPHAN_FILE) {
             let words = "orphan_present without orphan_file";
             self.findings
-                .add(FindingKind::Feature, Place::default(), words);
+                .add(FindingKind::Feature, Location::default(), words);
         }
         let mmp_block = raw.s_mmp_block.get();
         if backups == Backups::Compare {
@@ -159,7 +159,7 @@ impl Check<'_> {
             return Ok(());
         };
         let bytes = self.volume.block(block)?;
-        let place = Place::group(group).in_block(block);
+        let place = Location::group(group).in_block(block);
         match Superblock::parse(&bytes) {
             Ok(copy) if identity(copy.raw()) == identity(self.volume.superblock().raw()) => {}
             Ok(_) => {
@@ -174,18 +174,19 @@ impl Check<'_> {
     fn check_mmp(&mut self, block: PhysicalBlock) -> Result<()> {
         if !self.volume.layout().holds(block, 1) {
             let words = format_args!("s_mmp_block is {block}, outside the file system");
-            self.findings.add(FindingKind::Mmp, Place::default(), words);
+            self.findings
+                .add(FindingKind::Mmp, Location::default(), words);
             return Ok(());
         }
         self.claim_fixed(
             block,
             1,
-            Place::block(block),
+            Location::block(block),
             "the block of multiple-mount protection",
         );
         if let Err(error) = Mmp::parse(&self.volume.block(block)?, self.volume.seed()) {
             self.findings
-                .add(FindingKind::Mmp, Place::block(block), error);
+                .add(FindingKind::Mmp, Location::block(block), error);
         }
         Ok(())
     }
@@ -215,7 +216,7 @@ impl Check<'_> {
         let descriptor = GroupDescriptor::read(bytes, layout);
         if let Err(error) = GroupDescriptor::parse(bytes, number, superblock) {
             self.findings
-                .add(FindingKind::Descriptor, Place::group(number), error);
+                .add(FindingKind::Descriptor, Location::group(number), error);
         }
         // The kernel passes them over, others may not.
         let flags = GroupFlags::from_bits_retain(descriptor.raw().bg_flags.get());
@@ -223,7 +224,7 @@ impl Check<'_> {
         if flags.intersects(uninit) && !layout.features().has_group_checksums() {
             let words = format_args!("bg_flags is {:#x} without uninit_bg", flags.bits());
             self.findings
-                .add(FindingKind::Descriptor, Place::group(number), words);
+                .add(FindingKind::Descriptor, Location::group(number), words);
         }
         let table = layout.inode_table_blocks().into();
         let is_inside = layout.holds(descriptor.block_bitmap(), 1)
@@ -244,7 +245,7 @@ impl Check<'_> {
         // In a last group that is too short for them they would be beyond the end.
         let fixed = layout.fixed_blocks(number).min(layout.blocks_in(number));
         let first = layout.first_block(number);
-        let place = Place::group(number);
+        let place = Location::group(number);
         self.claim_fixed(
             first,
             fixed.into(),
@@ -269,13 +270,14 @@ impl Check<'_> {
         }
     }
 
-    fn claim_fixed(&mut self, start: PhysicalBlock, blocks: u64, place: Place, owner: &str) {
+    fn claim_fixed(&mut self, start: PhysicalBlock, blocks: u64, place: Location, owner: &str) {
         self.claims
             .claim_for(owner, start, blocks, place, &mut self.findings);
     }
 }
 
-/// What a copy of the superblock has in common with it for as long as the size stays.
+/// Fields that a copy of the superblock shares with the superblock as long as the size does not
+/// change.
 fn identity(raw: &RawSuperblock) -> impl PartialEq + use<> {
     (
         [

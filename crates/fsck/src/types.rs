@@ -1,4 +1,4 @@
-//! What the type of a file says about its inode: device nodes have no blocks, links a target.
+//! Checks that follow from the type of a file: device nodes have no blocks, links have a target.
 
 use extant_ondisk::ext4::extent::ExtentNode;
 use extant_ondisk::ext4::inode::{FileType, InodeFlags};
@@ -6,7 +6,7 @@ use extant_ondisk::ext4::{Incompat, Inode, InodeNumber};
 use extant_space::Result;
 
 use crate::checker::Check;
-use crate::findings::{FindingKind, Place};
+use crate::findings::{FindingKind, Location};
 use crate::mapping::Run;
 
 impl Check<'_> {
@@ -22,7 +22,7 @@ impl Check<'_> {
         };
         if let Some(words) = words {
             self.findings
-                .add(FindingKind::Inode, Place::inode(number), words);
+                .add(FindingKind::Inode, Location::inode(number), words);
         }
     }
 
@@ -63,7 +63,7 @@ impl Check<'_> {
             _ => "the target is not in one block",
         };
         self.findings
-            .add(FindingKind::Inode, Place::inode(number), words);
+            .add(FindingKind::Inode, Location::inode(number), words);
         Ok(())
     }
 }

@@ -15,7 +15,7 @@ use extant_ondisk::ext4::{
 };
 use extant_space::{ByteRange, CancelToken, Result};
 
-/// What the check reads from.
+/// Source of the blocks that the check reads.
 pub(crate) struct Volume<'a> {
     device: &'a dyn Device,
     superblock: Superblock,

@@ -1,8 +1,8 @@
 //! The interface between the FUSE server and a file system.
 //!
-//! Model: the kernel identifies files by [`NodeId`]. Every [`Entry`] that is returned counts as one
-//! reference to its node, and [`Operations::forget`] returns references; the root always has one. A
-//! [`Handle`] is the file system's own number for an open file or directory.
+//! Model: the kernel identifies files by [`NodeId`]. Every [`LookupEntry`] that is returned counts
+//! as one reference to its node, and [`Operations::forget`] returns references; the root always has
+//! one. A [`Handle`] is the file system's own number for an open file or directory.
 //!
 //! - Methods are called from several threads concurrently. The kernel serialises renames of
 //!   directories, changes of one directory, and `setattr` and `write` of one file; nothing else.
@@ -24,7 +24,7 @@ use rustix::io::Errno;
 
 use extant_space::CancelToken;
 
-pub use attributes::{AttributeChange, Attributes, Entry, SetTime, Statistics, Timestamp};
+pub use attributes::{AttributeChange, Attributes, LookupEntry, SetTime, Statistics, Timestamp};
 pub use directories::{DirectorySink, Listed};
 pub use files::{
     Copy, Fallocate, FileKind, FilePosition, Ioctl, IoctlReply, Opened, OpenedFlags, Read,
@@ -121,7 +121,7 @@ pub trait Operations: Send + Sync + 'static {
     // Names.
 
     /// Looks up a name. The kernel may cache `NOENT`.
-    fn lookup(&self, request: &Request<'_>, parent: NodeId, name: &[u8]) -> Result<Entry> {
+    fn lookup(&self, request: &Request<'_>, parent: NodeId, name: &[u8]) -> Result<LookupEntry> {
         Err(Errno::NOSYS)
     }
 
@@ -135,7 +135,7 @@ pub trait Operations: Send + Sync + 'static {
         parent: NodeId,
         name: &[u8],
         new: &NewNode,
-    ) -> Result<Entry> {
+    ) -> Result<LookupEntry> {
         Err(Errno::NOSYS)
     }
 
@@ -146,7 +146,7 @@ pub trait Operations: Send + Sync + 'static {
         parent: NodeId,
         name: &[u8],
         new: &NewNode,
-    ) -> Result<Entry> {
+    ) -> Result<LookupEntry> {
         Err(Errno::NOSYS)
     }
 
@@ -157,7 +157,7 @@ pub trait Operations: Send + Sync + 'static {
         parent: NodeId,
         name: &[u8],
         target: &[u8],
-    ) -> Result<Entry> {
+    ) -> Result<LookupEntry> {
         Err(Errno::NOSYS)
     }
 
@@ -171,7 +171,7 @@ pub trait Operations: Send + Sync + 'static {
         new: &NewNode,
         flags: OFlags,
         privileges: Privileges,
-    ) -> Result<(Entry, Opened)> {
+    ) -> Result<(LookupEntry, Opened)> {
         Err(Errno::NOSYS)
     }
 
@@ -182,7 +182,7 @@ pub trait Operations: Send + Sync + 'static {
         parent: NodeId,
         new: &NewNode,
         flags: OFlags,
-    ) -> Result<(Entry, Opened)> {
+    ) -> Result<(LookupEntry, Opened)> {
         Err(Errno::NOSYS)
     }
 
@@ -193,7 +193,7 @@ pub trait Operations: Send + Sync + 'static {
         node: NodeId,
         parent: NodeId,
         name: &[u8],
-    ) -> Result<Entry> {
+    ) -> Result<LookupEntry> {
         Err(Errno::NOSYS)
     }
 

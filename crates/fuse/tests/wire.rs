@@ -1,8 +1,7 @@
 //! The FUSE server with a small file system in memory, mounted for real.
 //!
-//! What the file system does is trivial; that every call gets there and back is what is tested.
-//! `shelf` is the file system, `stand` mounts it. The same tests go through io_uring in
-//! `wire_rings`.
+//! The file system is trivial; the tests check that every call arrives, and its reply. `shelf` is
+//! the file system, `stand` mounts it. The same tests go through io_uring in `wire_rings`.
 
 /// The mount option that says which way requests come.
 fn transport() -> &'static str {

@@ -1,8 +1,8 @@
 //! The FUSE server with a small file system in memory, mounted for real.
 //!
-//! What the file system does is trivial; that every call gets there and back is what is tested.
-//! `shelf` is the file system, `stand` mounts it. These are the tests of `wire`, with requests that
-//! come through io_uring, and those of that way alone.
+//! The file system is trivial; the tests check that every call arrives, and its reply. `shelf` is
+//! the file system, `stand` mounts it. These are the tests of `wire`, with requests that come
+//! through io_uring, and those of that way alone.
 //!
 //! Most kernels have it turned off: it is turned on, and left so. Before Linux 6.14 there is none,
 //! and the tests are those of `wire` once more.

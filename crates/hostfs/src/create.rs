@@ -25,7 +25,7 @@ use crate::filesystem::{FileSystem, FileSystemKind};
 use crate::partial::Partial;
 use replaced::Replaced;
 
-/// What is done on file systems that overwrite elsewhere.
+/// Treatment of file systems that overwrite out of place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CopyOnWrite {
     /// A written file is refused there: its space would not stay in place.
@@ -36,7 +36,7 @@ pub enum CopyOnWrite {
     Disable,
 }
 
-/// What is done with a partial file after a cancel or an error.
+/// Treatment of a partial file after a cancel or an error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFailure {
     /// It is removed.
@@ -58,16 +58,16 @@ pub struct CreateOptions {
     pub preallocation: Preallocation,
     /// How the disk is used.
     pub pace: Pace,
-    /// What is done when the name exists.
+    /// Treatment of an existing file of that name.
     pub existing: Existing,
-    /// What is done on copy-on-write file systems.
+    /// Treatment of copy-on-write file systems.
     pub copy_on_write: CopyOnWrite,
-    /// What is done after a cancel or an error.
+    /// Treatment of the partial file after a cancel or an error.
     pub on_failure: OnFailure,
     /// Permissions of the file; `None`: those of a file that is replaced, else 0666 without the
     /// umask's bits.
     pub mode: Option<u32>,
-    /// What is on the disk on return.
+    /// Durability on return.
     pub durable: Durable,
 }
 
@@ -112,7 +112,7 @@ impl CreateOptions {
     }
 }
 
-/// What [`create`] did.
+/// Report of [`create`].
 #[derive(Clone, Debug, Serialize)]
 pub struct CreateReport {
     /// The file.

@@ -21,7 +21,7 @@ const FILLING: &str = ".extant-filling";
 /// Longest name of a file on every file system of Linux that matters, bytes.
 const NAME_MAX: usize = 255;
 
-/// What of a new file is on the disk on return.
+/// Durability of a new file on return.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durable {
     /// The file under its name.
@@ -154,7 +154,7 @@ impl Destination {
     }
 }
 
-/// What a symbolic link leads to.
+/// Target of a symbolic link.
 struct Linked {
     stat: Stat,
     path: PathBuf,

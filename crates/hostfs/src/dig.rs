@@ -5,7 +5,7 @@
 //! later. A zero block extends the current run; another block, a hole and the end of the range end
 //! it.
 //!
-//! What keeps data safe:
+//! Safety of data:
 //! - a run ends where the last block that was read as zero ends; no byte after it is touched. Only
 //!   at the end of the file the punch extends to the end of the block, which holds no byte of the
 //!   file, unless the file has grown since;
@@ -49,7 +49,7 @@ pub enum SpanKind {
 /// Consecutive bytes of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Span {
-    /// What they are.
+    /// State of the span.
     pub kind: SpanKind,
     /// Which bytes.
     pub range: ByteRange,
@@ -202,8 +202,8 @@ impl HoleReport {
     }
 }
 
-/// What `SEEK_DATA` and `SEEK_HOLE` call data. Unlike the extent map they see writes that
-/// have no place on the disk yet, and pass over unwritten space.
+/// Data by `SEEK_DATA` and `SEEK_HOLE`. Unlike the extent map they include delayed allocation, and
+/// skip unwritten space.
 struct SeekData<'a>(&'a HostFile);
 
 impl<'a> SeekData<'a> {
@@ -236,7 +236,7 @@ impl DataMap for SeekData<'_> {
     }
 }
 
-/// What the extent map calls written, of files that have one which is always true.
+/// Written extents by the extent map, for files whose map is always current.
 struct WrittenParts<'a>(&'a dyn SpaceFile);
 
 impl DataMap for WrittenParts<'_> {

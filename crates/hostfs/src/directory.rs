@@ -26,7 +26,7 @@ pub struct Directory {
     path: PathBuf,
 }
 
-/// What is done when the name exists already.
+/// Treatment of an existing file of the new name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Existing {
     /// Refuse with [`ErrorKind::AlreadyExists`].
@@ -331,16 +331,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn path_leads_to_the_open_folder_when_its_name_leads_elsewhere() {
+    fn path_leads_to_the_open_directory_when_its_name_leads_elsewhere() {
         let place = tempfile::tempdir().unwrap();
         let [own, moved, elsewhere] =
             ["own", "moved", "elsewhere"].map(|name| place.path().join(name));
         std::fs::create_dir(&own).unwrap();
         std::fs::create_dir(&elsewhere).unwrap();
-        let folder = Directory::open(&own).unwrap();
+        let dir = Directory::open(&own).unwrap();
         std::fs::rename(&own, &moved).unwrap();
         std::os::unix::fs::symlink(&elsewhere, &own).unwrap();
-        std::fs::write(folder.path_to("a"), "a").unwrap();
+        std::fs::write(dir.path_to("a"), "a").unwrap();
         assert!(moved.join("a").exists());
         assert_eq!(std::fs::read_dir(&elsewhere).unwrap().count(), 0);
     }
@@ -348,41 +348,41 @@ mod tests {
     #[test]
     fn links_and_fifos_are_refused_without_waiting() {
         let place = tempfile::tempdir().unwrap();
-        let folder = Directory::open(place.path()).unwrap();
+        let dir = Directory::open(place.path()).unwrap();
         std::fs::write(place.path().join("a"), "a").unwrap();
         std::os::unix::fs::symlink("a", place.path().join("link")).unwrap();
         let fifo = place.path().join("fifo");
         rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, OWNER_ONLY, 0).unwrap();
-        assert!(folder.file("a", OFlags::RDONLY).is_ok());
+        assert!(dir.file("a", OFlags::RDONLY).is_ok());
         for name in ["link", "fifo"] {
-            let error = folder.file(name, OFlags::RDONLY).unwrap_err();
+            let error = dir.file(name, OFlags::RDONLY).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::WrongType, "{name}: {error}");
         }
-        assert!(folder.child("link").is_err());
+        assert!(dir.child("link").is_err());
     }
 
     #[test]
     fn write_replaces_and_read_is_bounded() {
         let place = tempfile::tempdir().unwrap();
-        let folder = Directory::open(place.path()).unwrap();
-        folder.write("a", b"one").unwrap();
-        folder.write("a", b"two two").unwrap();
-        assert_eq!(folder.read("a", 7).unwrap().unwrap(), b"two two");
-        assert_eq!(folder.read("a", 6).unwrap_err().kind(), ErrorKind::Corrupt);
-        assert!(folder.read("b", 6).unwrap().is_none());
+        let dir = Directory::open(place.path()).unwrap();
+        dir.write("a", b"one").unwrap();
+        dir.write("a", b"two two").unwrap();
+        assert_eq!(dir.read("a", 7).unwrap().unwrap(), b"two two");
+        assert_eq!(dir.read("a", 6).unwrap_err().kind(), ErrorKind::Corrupt);
+        assert!(dir.read("b", 6).unwrap().is_none());
         assert_eq!(std::fs::read_dir(place.path()).unwrap().count(), 1);
     }
 
     #[test]
     fn rename_refuses_or_replaces() {
         let place = tempfile::tempdir().unwrap();
-        let folder = Directory::open(place.path()).unwrap();
+        let dir = Directory::open(place.path()).unwrap();
         for name in ["a", "b"] {
-            folder.write(name, name.as_bytes()).unwrap();
+            dir.write(name, name.as_bytes()).unwrap();
         }
-        let refused = folder.rename("a", &folder, "b", Existing::Refuse);
+        let refused = dir.rename("a", &dir, "b", Existing::Refuse);
         assert_eq!(refused.unwrap_err().kind(), ErrorKind::AlreadyExists);
-        folder.rename("a", &folder, "b", Existing::Replace).unwrap();
-        assert_eq!(folder.read("b", 9).unwrap().unwrap(), b"a");
+        dir.rename("a", &dir, "b", Existing::Replace).unwrap();
+        assert_eq!(dir.read("b", 9).unwrap().unwrap(), b"a");
     }
 }

@@ -13,7 +13,7 @@ use extant_sys::mounted;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, IFlags, OFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
-/// What a file is opened for.
+/// Access for which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Reading data and the extent map.

@@ -75,7 +75,7 @@ pub enum FileSystemKind {
 pub struct FileSystem {
     /// Name of the type, as in `mount(8)`.
     pub name: String,
-    /// What written space means on it.
+    /// Kind, which decides how written space behaves.
     pub kind: FileSystemKind,
     /// Where it is mounted; empty when that cannot be seen.
     #[serde(serialize_with = "serialize_path")]
@@ -152,7 +152,7 @@ impl FileSystem {
         }
     }
 
-    /// What can be read of the file system of an open file or directory.
+    /// Properties of the file system of an open file or directory.
     pub(crate) fn of(file: &impl AsFd) -> Result<Self> {
         let stat = rustix::fs::fstat(file).map_err(std::io::Error::from)?;
         let statfs = rustix::fs::fstatfs(file).map_err(std::io::Error::from)?;

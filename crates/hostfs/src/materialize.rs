@@ -3,7 +3,7 @@
 //! Order: exclude other writers, refuse what cannot stay in place, then the work of
 //! [`Provisioner::materialize`].
 //!
-//! What keeps data safe:
+//! Safety of data:
 //! - zeros go only where the map, read after a flush, says hole or unwritten;
 //! - a write lease excludes all other processes (`exclusion.rs`), unless the caller guarantees that
 //!   no process writes ([`Exclusion::Shared`]);
@@ -28,7 +28,7 @@ pub struct MaterializeOptions {
     pub range: Option<ByteRange>,
     /// How other writers are kept out.
     pub exclusion: Exclusion,
-    /// What is done about shared parts.
+    /// Treatment of shared extents.
     pub shared: Shared,
     /// How the disk is used.
     pub pace: Pace,

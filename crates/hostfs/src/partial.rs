@@ -338,7 +338,7 @@ mod tests {
         let (directory, place) = destination("a");
         let planted = directory.path().join(place.partial_name());
         let again = || Destination::new(&directory.path().join("a"), Existing::Refuse).unwrap();
-        // What no sample finds.
+        // Bytes that no sample reads.
         let mut secret = vec![0; 3 << 20];
         secret[1_234_567] = 1;
         std::fs::write(&planted, &secret).unwrap();

@@ -1,4 +1,4 @@
-//! What a place can do, found out by trying.
+//! Probe: capabilities of a path, found by trying.
 //!
 //! Everything is tried on scratch files without a name (`O_TMPFILE`; where that is
 //! missing, with a name that is removed at once), so that nothing is left behind.
@@ -26,11 +26,11 @@ pub struct ModeResult {
     pub mode: &'static str,
     /// It works.
     pub is_supported: bool,
-    /// What the file system answered, `ok` or the name of an error.
+    /// Answer of the file system: `ok` or the name of an error.
     pub answer: String,
 }
 
-/// What a place can do.
+/// Capabilities of a path.
 #[derive(Clone, Debug, Serialize)]
 pub struct ProbeReport {
     /// The directory that was tried.
@@ -50,7 +50,7 @@ pub struct ProbeReport {
     pub has_reflink: bool,
     /// Copy-on-write can be turned off for an empty file (`chattr +C`).
     pub has_nocow: bool,
-    /// What `create` would do here; `None` with the reason in `refusal`.
+    /// Plan of `create` for this path; `None` with the reason in `refusal`.
     pub plan: Option<Plan>,
     /// Why `create` would refuse a written file here.
     pub refusal: Option<String>,

@@ -9,7 +9,7 @@ use crate::format::Geometry;
 
 /// Runs of the guest's clusters, in order, apart from each other.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Placed {
+pub(crate) struct ClusterMap {
     runs: Vec<Run>,
 }
 
@@ -20,7 +20,7 @@ struct Run {
     count: u64,
 }
 
-impl Placed {
+impl ClusterMap {
     /// Every cluster, from the start of a file.
     pub(crate) fn all(clusters: u64) -> Self {
         let run = Run {
@@ -130,7 +130,7 @@ mod tests {
                 .chunks_exact(2)
                 .map(|cut| ByteRange::new(cut[0], cut[1]))
                 .collect();
-            let placed = Placed::of(&data, geometry).from(7);
+            let placed = ClusterMap::of(&data, geometry).from(7);
             let mut expected = 7;
             let mut found = Vec::new();
             placed.for_each(0..160, &mut |place| found.push(place));

@@ -30,8 +30,8 @@ use extant_space::{
 
 use crate::create::hold_existing;
 use crate::image_format::Format;
-use crate::layer::{Follow, Layer, open_path};
-use crate::lock::{Use, lock};
+use crate::layer::{Layer, ReferencedFiles, open_path};
+use crate::lock::{LockAccess, lock};
 use crate::new_image::NewImage;
 use crate::options::{BackingFile, ImageOptions};
 use crate::referenced_file::{beside, known_format};
@@ -45,7 +45,7 @@ pub struct CopyOptions {
     /// Bytes of data copied in a second, at most.
     pub rate: Option<NonZeroU64>,
     /// Treatment of files that the backing file of the new image names.
-    pub follow: Follow,
+    pub follow: ReferencedFiles,
 }
 
 impl Default for CopyOptions {
@@ -54,7 +54,7 @@ impl Default for CopyOptions {
         Self {
             threads: (processors * 2).min(8),
             rate: None,
-            follow: Follow::Nothing,
+            follow: ReferencedFiles::Ignore,
         }
     }
 }
@@ -302,11 +302,15 @@ pub fn convert(
 
 /// Opens the backing file that the image at `path` will have, and keeps those out who would write
 /// to it.
-fn open_base(path: &Path, backing: &BackingFile, follow: Follow) -> Result<(Layer, HostFile)> {
+fn open_base(
+    path: &Path,
+    backing: &BackingFile,
+    follow: ReferencedFiles,
+) -> Result<(Layer, HostFile)> {
     let format = known_format(&backing.format)?;
     let place = beside(path, &backing.name)?;
     let held = HostFile::open_read(&place)?;
-    lock(&held, Use::Read).map_err(|error| error.at(&place))?;
+    lock(&held, LockAccess::Read).map_err(|error| error.at(&place))?;
     let layer = open_path(&place, Some(format), follow)?;
     layer.check_complete().map_err(|error| error.at(&place))?;
     Ok((layer, held))

@@ -4,13 +4,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Two bits for each cluster of a run of the file, set by several threads.
-pub(crate) struct Occupied {
+pub(crate) struct DataBitmap {
     start: u64,
     data: Vec<AtomicU64>,
     zeros: Vec<AtomicU64>,
 }
 
-impl Occupied {
+impl DataBitmap {
     /// None yet, of `count` clusters from `start` on.
     pub(crate) fn new(start: u64, count: u64) -> Self {
         let words = count.div_ceil(64);

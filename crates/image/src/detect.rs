@@ -26,7 +26,7 @@ use crate::image_format::Format;
 /// Number of first bytes that [`of_contents`] needs.
 pub const HEAD_BYTES: usize = 4096;
 
-/// What a name or contents stand for.
+/// Format indicated by a name or by contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// QEMU's format, version 2 or 3.
@@ -140,7 +140,7 @@ pub fn format_of_new(path: &Path) -> Result<Format> {
     }
 }
 
-/// What a file with this name and these contents is.
+/// Format of a file with this name and these contents.
 pub fn of_both(path: &Path, contents: Option<Kind>) -> Option<Kind> {
     // The signature of a fixed VHD is at its end, where the disk of a guest may have anything.
     contents.or_else(|| of_name(path).filter(|kind| *kind == Kind::Foreign("VHD")))

@@ -32,7 +32,7 @@ use crate::{Format, detect};
 use host::HostImage;
 use options::not_allowed;
 pub use options::{Companions, DeviceOptions, ImageAccess};
-use qcow2::{Parts, Qcow2};
+use qcow2::{ImageFiles, Qcow2};
 pub use store::Store;
 pub(crate) use store_file::StoreFile;
 
@@ -95,7 +95,7 @@ impl ImageDevice {
                     header = read_header(&store, first)?;
                 }
                 let (backing, data) = companions(&header, options, origin)?;
-                let parts = Parts {
+                let parts = ImageFiles {
                     file: store,
                     data,
                     backing,

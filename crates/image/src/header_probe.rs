@@ -12,14 +12,14 @@ const REFCOUNT_ORDER_V2: u32 = 4;
 
 /// Sizes of an image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Glance {
+pub struct HeaderProbe {
     /// Size of the guest's disk.
     pub virtual_bytes: u64,
     /// Size of the file when the guest has written everything.
     pub fully_allocated_bytes: u64,
 }
 
-impl Glance {
+impl HeaderProbe {
     /// First bytes that are needed.
     pub const BYTES: usize = size_of::<RawHeader>() + size_of::<RawHeaderV3>();
 
@@ -62,7 +62,7 @@ mod tests {
             let mut options = ImageOptions::new(Format::Qcow2, virtual_bytes);
             options.qcow2.cluster_bytes = cluster_bytes;
             let header = Header::new(options.qcow2.geometry().unwrap(), virtual_bytes);
-            let glance = Glance::of(&header.encode().unwrap()).unwrap();
+            let glance = HeaderProbe::of(&header.encode().unwrap()).unwrap();
             assert_eq!(glance.virtual_bytes, virtual_bytes);
             let measured = measure(&options, 0).unwrap();
             assert_eq!(glance.fully_allocated_bytes, measured.fully_allocated_bytes);
@@ -73,7 +73,7 @@ mod tests {
     fn what_cannot_be_has_no_sizes() {
         let geometry = Geometry::new(16, 4).unwrap();
         let good = Header::new(geometry, 1 << 30).encode().unwrap();
-        assert!(Glance::of(&good).is_some());
+        assert!(HeaderProbe::of(&good).is_some());
         let with = |at: usize, byte: u8| {
             let mut bytes = good.clone();
             bytes[at] = byte;
@@ -86,10 +86,10 @@ mod tests {
             with(23, 40),
             with(24, 0xff),
             with(99, 200),
-            good[..Glance::BYTES - 1].to_vec(),
+            good[..HeaderProbe::BYTES - 1].to_vec(),
             Vec::new(),
         ] {
-            assert_eq!(Glance::of(&bytes), None);
+            assert_eq!(HeaderProbe::of(&bytes), None);
         }
     }
 }

@@ -14,7 +14,7 @@ use extant_space::{Error, ErrorKind, Result};
 use extant_sys::identity::Identity;
 use extant_sys::mounts::Mount;
 
-use crate::lock::{Use, lock};
+use crate::lock::{LockAccess, lock};
 
 pub use busy::{MountPoint, mounted_at};
 
@@ -35,8 +35,8 @@ pub fn hold_device(path: &Path, options: &HostOptions) -> Result<HostDevice> {
     // Locked first: who comes later sees the lock.
     let device = open_device(path, options)?;
     let wanted = match options.access {
-        HostAccess::ReadWrite => Use::Write,
-        HostAccess::ReadOnly => Use::Read,
+        HostAccess::ReadWrite => LockAccess::Write,
+        HostAccess::ReadOnly => LockAccess::Read,
     };
     // QEMU's programs check no other locks.
     lock(&device, wanted).map_err(|error| error.at(path))?;
@@ -85,7 +85,7 @@ pub fn hold_replaced(path: &Path) -> Result<Replaced> {
         Err(_) => None,
     };
     if let Some(file) = &file {
-        lock(file, Use::Write).map_err(place)?;
+        lock(file, LockAccess::Write).map_err(place)?;
         lock_as_device(file).map_err(|error| place(busy::explain(error, path)))?;
     }
     busy::check(path).map_err(place)?;

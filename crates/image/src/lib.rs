@@ -14,8 +14,8 @@
 //! 4. `check`, `layer`: metadata checks; an image and its backing chain
 //! 5. `device`, `info`: access as a block device; descriptions
 //! 6. `on_disk`: qcow2 images directly on block devices
-//! 7. `create`, `target`: files that an image is written to
-//! 8. `convert`, `editor`: copies between formats; offline edits
+//! 7. `create`, `image_file`: files that an image is written to
+//! 8. `convert`, `offline_edit`: copies between formats; offline edits
 //! 9. `materialize`, `measure`, `reclaim`, `resize`: operations on whole images
 
 #![forbid(unsafe_code)]
@@ -28,10 +28,10 @@ mod create;
 mod data_bitmap;
 pub mod detect;
 pub mod device;
-mod editor;
 pub mod format;
 mod header_probe;
 pub mod hold;
+mod image_file;
 mod image_format;
 mod info;
 mod layer;
@@ -40,6 +40,7 @@ mod lock;
 mod materialize;
 mod measure;
 mod new_image;
+mod offline_edit;
 mod on_disk;
 mod options;
 mod preallocation;
@@ -47,16 +48,16 @@ mod qcow2;
 mod reclaim;
 mod referenced_file;
 mod resize;
-mod target;
 
 pub use check::{CheckReport, Finding, FindingKind, check, rebuild_refcounts, repair_leaks};
 pub use convert::{Conversion, CopyOptions, convert};
 pub use create::create;
-pub use header_probe::Glance;
+pub use header_probe::HeaderProbe;
+pub use image_file::ImageFile;
 pub use image_format::Format;
 pub use info::{BitmapInfo, ImageInfo, Qcow2Info, SnapshotInfo, StateBytes};
-pub use layer::{Follow, ImageExtent, Layer, open_path};
-pub use lock::{Use, lock, unlock};
+pub use layer::{ImageExtent, Layer, ReferencedFiles, open_path};
+pub use lock::{LockAccess, lock, unlock};
 pub use materialize::{MaterializeReport, materialize};
 pub use measure::{
     Measurement, bitmap_bytes, data_bytes, full_file_bytes, measure, resize_bytes_max,
@@ -67,4 +68,3 @@ pub use preallocation::Preallocation;
 pub use reclaim::reclaim;
 pub use referenced_file::{backing_of, check_backing};
 pub use resize::{ResizeOptions, ResizeReport, resize};
-pub use target::Target;

@@ -27,7 +27,7 @@ const RESIZE: u64 = 3;
 
 /// The access for which an image is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
+pub enum LockAccess {
     /// Reading; others may read as well.
     Read,
     /// Everything.
@@ -39,7 +39,7 @@ pub enum Use {
 /// # Errors
 /// `InUse` if a conflicting user has it open. On file systems without such locks nothing is
 /// excluded.
-pub fn lock(file: impl AsFd, wanted: Use) -> Result<()> {
+pub fn lock(file: impl AsFd, wanted: LockAccess) -> Result<()> {
     let mut refused = Ok(());
     let locked = poll_until(LOCK_TIMEOUT, LOCK_TIMEOUT / 20, || {
         match try_lock(&file, wanted) {
@@ -75,10 +75,10 @@ pub fn unlock(file: impl AsFd) {
     }
 }
 
-fn try_lock(file: &impl AsFd, wanted: Use) -> Result<()> {
+fn try_lock(file: &impl AsFd, wanted: LockAccess) -> Result<()> {
     let done: &[u64] = match wanted {
-        Use::Read => &[READ],
-        Use::Write => &[READ, WRITE, RESIZE],
+        LockAccess::Read => &[READ],
+        LockAccess::Write => &[READ, WRITE, RESIZE],
     };
     let refused = [WRITE, RESIZE];
     let held = done.iter().map(|what| DONE + what);

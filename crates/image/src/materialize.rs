@@ -12,10 +12,10 @@ use std::time::Instant;
 use extant_space::{ByteRange, Control, Preallocation as Space, Result, SyncMode};
 use serde::Serialize;
 
-use crate::editor::Editor;
+use crate::image_file::ImageFile;
 use crate::image_format::Format;
+use crate::offline_edit::OfflineEdit;
 use crate::preallocation::Preallocation;
-use crate::target::Target;
 
 /// Result of [`materialize`].
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -36,28 +36,28 @@ pub struct MaterializeReport {
 /// `Unsupported` for images that cannot be full in place, `NoSpace`, `Cancelled`. The data is as
 /// before then, and running again does what is left.
 pub fn materialize(
-    target: &Target,
+    file: &ImageFile,
     format: Format,
     control: Control<'_>,
 ) -> Result<MaterializeReport> {
     let started = Instant::now();
-    let layer = target.layer(format)?;
+    let layer = file.layer(format)?;
     let before = layer.info()?;
     drop(layer);
     match format {
-        Format::Qcow2 => map_all(target, control)?,
-        Format::Raw if target.is_disk() => {
-            return Err(Target::refuse(
+        Format::Qcow2 => map_all(file, control)?,
+        Format::Raw if file.is_disk() => {
+            return Err(ImageFile::refuse(
                 "a raw image on a disk is the disk, which has its space",
             ));
         }
         Format::Raw => {}
     }
-    let file_bytes = target.file().size()?;
+    let file_bytes = file.file().size()?;
     let whole = ByteRange::new(0, file_bytes);
-    target.make_space(whole, Space::Full, control)?;
-    target.file().sync(SyncMode::All)?;
-    if let Some(data) = target.data_file() {
+    file.make_space(whole, Space::Full, control)?;
+    file.file().sync(SyncMode::All)?;
+    if let Some(data) = file.data_file() {
         let whole = ByteRange::new(0, before.virtual_bytes);
         data.make_space(whole, Space::Full, control)?;
         data.file().sync(SyncMode::All)?;
@@ -70,20 +70,20 @@ pub fn materialize(
     })
 }
 
-fn map_all(target: &Target, control: Control<'_>) -> Result<()> {
-    let mut editor = Editor::open(target, control)?;
-    let header = &editor.image().header;
+fn map_all(file: &ImageFile, control: Control<'_>) -> Result<()> {
+    let mut edit = OfflineEdit::open(file, control)?;
+    let header = &edit.image().header;
     if let Some(name) = &header.backing_file {
-        return Err(Target::refuse(format!(
+        return Err(ImageFile::refuse(format!(
             "the image has a backing file ({}), which shows through where it has nothing",
             name.display()
         ))
         .advice("extant image convert --chain makes one full image of both"));
     }
     let all = ByteRange::new(0, header.virtual_bytes);
-    editor.check_counts(control)?;
-    if let Some(data) = target.data_file() {
+    edit.check_counts(control)?;
+    if let Some(data) = file.data_file() {
         data.lengthen(all.end())?;
     }
-    editor.map_range(all, Preallocation::Full, control)
+    edit.map_range(all, Preallocation::Full, control)
 }

@@ -6,17 +6,17 @@ use std::sync::Arc;
 use extant_space::{ByteRange, Preallocation as Space, Result, SpaceFile};
 use serde::Serialize;
 
-use crate::editor::Editor;
 use crate::format::{Header, RawBitmap, Version};
+use crate::image_file::ImageFile;
 use crate::image_format::Format;
 use crate::layer::Layer;
 use crate::layout::{DATA_ALIGNMENT, Layout, Mapped};
 use crate::new_image::NewImage;
+use crate::offline_edit::OfflineEdit;
 use crate::options::ImageOptions;
 use crate::preallocation::Preallocation;
-use crate::target::Target;
 
-/// What a new image needs.
+/// Sizes of a new image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Measurement {
     /// Bytes for the image with the data that it is to hold.
@@ -141,7 +141,7 @@ pub fn resize_bytes_max(
 /// # Errors
 /// Those of the tables, which are read; nothing is changed.
 pub fn full_file_bytes(file: Arc<dyn SpaceFile>) -> Result<u64> {
-    Editor::looking(&Target::held(file))?.full_bytes()
+    OfflineEdit::looking(&ImageFile::held(file))?.full_bytes()
 }
 
 /// Bytes of the clusters of `cluster_bytes` in which a copy of `layer` would have data.

@@ -11,8 +11,8 @@ use extant_space::{
     ByteRange, Control, Phase, Preallocation as Space, Result, SpaceFile, SyncMode,
 };
 
-use crate::cluster_map::Placed;
-use crate::data_bitmap::Occupied;
+use crate::cluster_map::ClusterMap;
+use crate::data_bitmap::DataBitmap;
 use crate::format::{
     Autoclear, Compatible, Compression, Extensions, FeatureName, Geometry, Header, Incompatible,
     L1Entry, L2Entry, RefcountBlock, Version,
@@ -46,7 +46,7 @@ struct Qcow2 {
     layout: Layout,
     header: Vec<u8>,
     has_zero_clusters: bool,
-    placed: Placed,
+    placed: ClusterMap,
 }
 
 impl NewImage {
@@ -183,7 +183,7 @@ impl NewImage {
     pub(crate) fn write_occupied(
         &self,
         file: &dyn SpaceFile,
-        occupied: Option<&Occupied>,
+        occupied: Option<&DataBitmap>,
         control: Control<'_>,
     ) -> Result<()> {
         match &self.contents {
@@ -220,18 +220,18 @@ impl NewImage {
 
     /// A bit for each cluster that is kept for data, where those without any can do without a
     /// place.
-    pub(crate) fn occupied(&self) -> Option<Occupied> {
+    pub(crate) fn occupied(&self) -> Option<DataBitmap> {
         match &self.contents {
             Contents::Qcow2(qcow2) if self.preallocation == Preallocation::Off => {
                 let layout = &qcow2.layout;
-                Some(Occupied::new(layout.data_start, layout.data_clusters))
+                Some(DataBitmap::new(layout.data_start, layout.data_clusters))
             }
             _ => None,
         }
     }
 
     /// Bytes of the file up to the last cluster that got data.
-    pub(crate) fn occupied_bytes(&self, occupied: Option<&Occupied>) -> u64 {
+    pub(crate) fn occupied_bytes(&self, occupied: Option<&DataBitmap>) -> u64 {
         match (&self.contents, occupied) {
             (Contents::Qcow2(qcow2), Some(occupied)) => qcow2.layout.offset(occupied.end()),
             _ => self.file_bytes(),
@@ -271,8 +271,8 @@ impl Qcow2 {
             .allocation_bytes
             .filter(|&bytes| bytes < options.disk_bytes());
         let placed = match preallocation {
-            Preallocation::Off => Placed::of(data, geometry),
-            _ => Placed::all(geometry.clusters(part.unwrap_or(options.disk_bytes()))),
+            Preallocation::Off => ClusterMap::of(data, geometry),
+            _ => ClusterMap::all(geometry.clusters(part.unwrap_or(options.disk_bytes()))),
         };
         let mapped = match (preallocation, &options.qcow2.data_file) {
             (Preallocation::Off, None) => Mapped::Some {
@@ -314,7 +314,7 @@ impl Qcow2 {
     fn write_tables(
         &self,
         file: &dyn SpaceFile,
-        occupied: Option<&Occupied>,
+        occupied: Option<&DataBitmap>,
         control: Control<'_>,
     ) -> Result<()> {
         let layout = &self.layout;
@@ -337,7 +337,7 @@ impl Qcow2 {
     }
 
     /// The L1 table, and the L2 tables that it names.
-    fn write_mapping(&self, out: &mut Writer<'_>, occupied: Option<&Occupied>) -> Result<()> {
+    fn write_mapping(&self, out: &mut Writer<'_>, occupied: Option<&DataBitmap>) -> Result<()> {
         let layout = &self.layout;
         let geometry = layout.geometry;
         let tables = self.placed.tables(geometry);
@@ -378,7 +378,7 @@ impl Qcow2 {
     }
 
     /// One for every cluster but those between the two runs.
-    fn write_refcounts(&self, out: &mut Writer<'_>, occupied: Option<&Occupied>) -> Result<()> {
+    fn write_refcounts(&self, out: &mut Writer<'_>, occupied: Option<&DataBitmap>) -> Result<()> {
         let layout = &self.layout;
         let free = layout.metadata_clusters()..layout.data_start;
         let entries = layout.geometry.refcount_block_entries();
@@ -413,7 +413,7 @@ impl Qcow2 {
 }
 
 /// A cluster of data is in use.
-fn holds(occupied: Option<&Occupied>, cluster: u64) -> bool {
+fn holds(occupied: Option<&DataBitmap>, cluster: u64) -> bool {
     occupied.is_none_or(|occupied| occupied.holds(cluster))
 }
 

@@ -19,7 +19,7 @@ use extant_space::{
 };
 
 use crate::device::StoreFile;
-use crate::lock::{Use, lock};
+use crate::lock::{LockAccess, lock};
 use crate::new_image::NewImage;
 
 /// Bytes zeroed between two checks for a cancel.
@@ -36,7 +36,7 @@ pub(crate) fn open_disk(path: &Path) -> Result<HostDevice> {
         ..HostOptions::default()
     };
     let disk = HostDevice::open(path, &options)?;
-    lock(&disk, Use::Write).map_err(|error| error.at(path))?;
+    lock(&disk, LockAccess::Write).map_err(|error| error.at(path))?;
     Ok(disk)
 }
 

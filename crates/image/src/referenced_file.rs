@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_paths_from_the_folder_of_the_image() {
+    fn names_are_paths_from_the_directory_of_the_image() {
         let image = Path::new("/srv/vm/disk.qcow2");
         let path = |name: &str| beside(image, Path::new(name)).unwrap();
         assert_eq!(path("base.raw"), Path::new("/srv/vm/base.raw"));

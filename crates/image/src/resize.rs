@@ -3,11 +3,11 @@
 use extant_space::{ByteRange, ByteSize, Control, Error, ErrorKind, Result, SyncMode};
 use serde::Serialize;
 
-use crate::editor::Editor;
 use crate::format::Autoclear;
+use crate::image_file::ImageFile;
 use crate::image_format::Format;
+use crate::offline_edit::OfflineEdit;
 use crate::preallocation::Preallocation;
-use crate::target::Target;
 
 /// Whole sectors of qcow2.
 const SECTOR_BYTES: u64 = 512;
@@ -39,13 +39,13 @@ pub struct ResizeReport {
 /// not changed here, `NoSpace` and `Cancelled`: the disk has its old size then. A crash costs space
 /// in the image at worst.
 pub fn resize(
-    target: &Target,
+    file: &ImageFile,
     format: Format,
     virtual_bytes: u64,
     options: &ResizeOptions,
     control: Control<'_>,
 ) -> Result<ResizeReport> {
-    let layer = target.layer(format)?;
+    let layer = file.layer(format)?;
     let old_bytes = layer.virtual_bytes();
     let new_bytes = match format {
         Format::Raw => virtual_bytes,
@@ -77,54 +77,57 @@ pub fn resize(
         preallocation,
     };
     match format {
-        Format::Raw => resize_raw(target, &report, control)?,
-        Format::Qcow2 => resize_qcow2(target, &report, control)?,
+        Format::Raw => resize_raw(file, &report, control)?,
+        Format::Qcow2 => resize_qcow2(file, &report, control)?,
     }
     Ok(report)
 }
 
-fn resize_raw(target: &Target, report: &ResizeReport, control: Control<'_>) -> Result<()> {
+fn resize_raw(file: &ImageFile, report: &ResizeReport, control: Control<'_>) -> Result<()> {
     if report.preallocation == Preallocation::Metadata {
         return Err(Error::new(ErrorKind::InvalidArgument)
             .detail("preallocation=metadata is for qcow2; a raw image has no metadata"));
     }
-    if target.is_disk() {
-        return Err(Target::refuse(
+    if file.is_disk() {
+        return Err(ImageFile::refuse(
             "a raw image on a disk is the disk, which keeps its size",
         ));
     }
-    let file = target.file();
-    file.resize(report.new_bytes)?;
+    let contents = file.file();
+    contents.resize(report.new_bytes)?;
     if report.new_bytes > report.old_bytes {
         let new = ByteRange::new(report.old_bytes, report.new_bytes);
-        target
-            .make_space(new, report.preallocation.space(), control)
+        file.make_space(new, report.preallocation.space(), control)
             .inspect_err(|_| {
-                let _ = file.resize(report.old_bytes);
+                let _ = contents.resize(report.old_bytes);
             })?;
     }
-    file.sync(SyncMode::All)
+    contents.sync(SyncMode::All)
 }
 
-fn resize_qcow2(target: &Target, report: &ResizeReport, control: Control<'_>) -> Result<()> {
-    let mut editor = Editor::open(target, control)?;
+fn resize_qcow2(file: &ImageFile, report: &ResizeReport, control: Control<'_>) -> Result<()> {
+    let mut edit = OfflineEdit::open(file, control)?;
     let (old, new) = (report.old_bytes, report.new_bytes);
-    editor.check_resizable(new)?;
+    edit.check_resizable(new)?;
     if new < old {
-        editor.check_counts(control)?;
-        editor.shrink(new, control)?;
+        edit.check_counts(control)?;
+        edit.shrink(new, control)?;
     } else if new > old {
-        grow_qcow2(&mut editor, report, control)?;
+        grow_qcow2(&mut edit, report, control)?;
     }
-    if let Some(data) = target.data_file() {
+    if let Some(data) = file.data_file() {
         data.file().sync(SyncMode::All)?;
     }
-    target.file().sync(SyncMode::All)
+    file.file().sync(SyncMode::All)
 }
 
-fn grow_qcow2(editor: &mut Editor<'_>, report: &ResizeReport, control: Control<'_>) -> Result<()> {
+fn grow_qcow2(
+    edit: &mut OfflineEdit<'_>,
+    report: &ResizeReport,
+    control: Control<'_>,
+) -> Result<()> {
     let (old, new) = (report.old_bytes, report.new_bytes);
-    let header = &editor.image().header;
+    let header = &edit.image().header;
     let preallocation = if header.autoclear.contains(Autoclear::RAW_DATA_FILE) {
         // A raw file that others read has to be what the tables say.
         report.preallocation.max_metadata()
@@ -137,17 +140,16 @@ fn grow_qcow2(editor: &mut Editor<'_>, report: &ResizeReport, control: Control<'
             "preallocation and a backing file exclude each other: mapped clusters would hide it",
         ));
     }
-    editor.check_room(new, preallocation)?;
-    let bitmaps = editor.longer_bitmaps(new)?;
+    edit.check_room(new, preallocation)?;
+    let bitmaps = edit.longer_bitmaps(new)?;
     if !bitmaps.is_empty() {
-        editor.believe_bitmaps(false)?;
+        edit.believe_bitmaps(false)?;
     }
-    let done = editor.grow(new, control).and_then(|()| {
+    let done = edit.grow(new, control).and_then(|()| {
         if is_mapped {
-            editor
-                .map_range(ByteRange::new(old, new), preallocation, control)
+            edit.map_range(ByteRange::new(old, new), preallocation, control)
                 .or_else(|error| {
-                    editor.set_size(old)?;
+                    edit.set_size(old)?;
                     Err(error)
                 })
         } else {
@@ -156,10 +158,10 @@ fn grow_qcow2(editor: &mut Editor<'_>, report: &ResizeReport, control: Control<'
     });
     match (bitmaps.is_empty(), done) {
         (true, done) => done,
-        (false, Ok(())) => editor.lengthen_bitmaps(bitmaps),
+        (false, Ok(())) => edit.lengthen_bitmaps(bitmaps),
         (false, Err(error)) => {
-            if editor.image().header.virtual_bytes == old {
-                editor.forget_bitmaps(bitmaps)?;
+            if edit.image().header.virtual_bytes == old {
+                edit.forget_bitmaps(bitmaps)?;
             }
             Err(error)
         }

@@ -8,7 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use extant_hostfs::{Access, HostFile, Pace};
 use extant_image::{
-    Format, ImageOptions, Layer, NewImage, Preallocation, ResizeOptions, Target, check,
+    Format, ImageFile, ImageOptions, Layer, NewImage, Preallocation, ResizeOptions, check,
     materialize, rebuild_refcounts, repair_leaks, resize,
 };
 use extant_space::{ByteRange, CancelToken, Control, Result, Silent};
@@ -88,20 +88,20 @@ fn change(place: &NamedTempFile) {
     disk.as_file().write_all_at(&bytes, 0).unwrap();
     let on_disk = || {
         let file = HostFile::open(disk.path(), Access::ReadWrite)?;
-        Ok(Target::on_disk(Arc::new(file)))
+        Ok(ImageFile::on_disk(Arc::new(file)))
     };
     if change_in(&disk, &on_disk).is_ok() {
         let file = Arc::new(HostFile::open_read(disk.path()).unwrap());
         let report = silent(|control| check(file, 10, control)).unwrap();
         assert_eq!(report.corruptions, 0, "{report:?}");
     }
-    let _ = change_in(place, &|| Target::host(place.path(), Pace::Full));
+    let _ = change_in(place, &|| ImageFile::host(place.path(), Pace::Full));
 }
 
-fn change_in(place: &NamedTempFile, open: &dyn Fn() -> Result<Target>) -> Result<()> {
+fn change_in(place: &NamedTempFile, open: &dyn Fn() -> Result<ImageFile>) -> Result<()> {
     let file = Arc::new(HostFile::open(place.path(), Access::ReadWrite)?);
     if silent(|control| rebuild_refcounts(file.clone(), control)).is_ok() {
-        // What it repairs is right for the check as well.
+        // A repaired image passes the check.
         let report = silent(|control| check(file.clone(), 10, control))?;
         assert!(report.is_clean(), "{report:?}");
     }

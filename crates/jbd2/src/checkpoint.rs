@@ -6,7 +6,7 @@
 //! [`Plan`] writes the blocks of some oldest transactions in place, sorted, in batches between
 //! which commits may run.
 //!
-//! Invariant: the sum of `homeless` is the number of blocks in the table.
+//! Invariant: the sum of `uncheckpointed` is the number of blocks in the table.
 
 use std::collections::VecDeque;
 
@@ -15,7 +15,7 @@ use extant_space::Result;
 
 use crate::frozen::Settled;
 use crate::log::{Log, Position};
-use crate::table::{Homeless, Ordinal, Table};
+use crate::table::{Ordinal, Table, Uncheckpointed};
 
 /// Bytes that are on their way home at a time.
 const BATCH_BYTES: usize = 4 << 20;
@@ -23,12 +23,13 @@ const BATCH_BYTES: usize = 4 << 20;
 struct Logged {
     position: Position,
     blocks: u32,
-    homeless: u32,
+    uncheckpointed: u32,
 }
 
 struct Plan {
     last: Ordinal,
-    /// What was homeless of these transactions when the plan was made, sorted, from the end.
+    /// Blocks of these transactions that were uncheckpointed when the plan was made, sorted, last
+    /// first.
     blocks: Vec<PhysicalBlock>,
 }
 
@@ -55,12 +56,12 @@ impl Checkpoints {
         self.logged.push_back(Logged {
             position,
             blocks,
-            homeless: 0,
+            uncheckpointed: 0,
         });
         for (block, contents) in transaction.blocks {
-            let homeless = Homeless { contents, ordinal };
-            let before = table.insert(block, homeless);
-            self.of(ordinal).homeless += 1;
+            let uncheckpointed = Uncheckpointed { contents, ordinal };
+            let before = table.insert(block, uncheckpointed);
+            self.of(ordinal).uncheckpointed += 1;
             self.found_home(before);
         }
         for block in transaction.revoked {
@@ -75,7 +76,7 @@ impl Checkpoints {
 
     fn found_home(&mut self, of: Option<Ordinal>) {
         if let Some(ordinal) = of {
-            self.of(ordinal).homeless -= 1;
+            self.of(ordinal).uncheckpointed -= 1;
         }
     }
 
@@ -117,13 +118,13 @@ impl Checkpoints {
         let last = plan.last;
         let due: Vec<_> = due
             .filter_map(|block| Some((block, table.get(block)?)))
-            .filter(|(_, homeless)| homeless.ordinal <= last)
+            .filter(|(_, uncheckpointed)| uncheckpointed.ordinal <= last)
             .collect();
         let is_last = rest == 0;
         let writes = due
             .iter()
-            .map(|(block, homeless)| (*block, &*homeless.contents));
-        log.disk().write_home(writes)?;
+            .map(|(block, uncheckpointed)| (*block, &*uncheckpointed.contents));
+        log.disk().write_back(writes)?;
         for (block, _) in due {
             let before = table.remove(block);
             self.found_home(before);
@@ -139,7 +140,11 @@ impl Checkpoints {
     /// Moves the tail past the oldest transactions that are completely checkpointed.
     fn move_tail(&mut self, log: &mut Log) -> Result<()> {
         let mut freed = 0;
-        while let Some(oldest) = self.logged.front().filter(|oldest| oldest.homeless == 0) {
+        while let Some(oldest) = self
+            .logged
+            .front()
+            .filter(|oldest| oldest.uncheckpointed == 0)
+        {
             freed += oldest.blocks;
             self.logged.pop_front();
             self.first += 1;
@@ -154,8 +159,8 @@ impl Checkpoints {
 
     /// Whether the books agree with the table and the log.
     fn is_consistent(&self, log: &Log, table: &Table) -> bool {
-        let homeless: u32 = self.logged.iter().map(|logged| logged.homeless).sum();
+        let uncheckpointed: u32 = self.logged.iter().map(|logged| logged.uncheckpointed).sum();
         let used: u32 = self.logged.iter().map(|logged| logged.blocks).sum();
-        homeless as usize == table.up_to(Ordinal::MAX).len() && used == log.used()
+        uncheckpointed as usize == table.up_to(Ordinal::MAX).len() && used == log.used()
     }
 }

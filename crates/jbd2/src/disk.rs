@@ -7,13 +7,13 @@ use extant_ondisk::ext4::PhysicalBlock;
 use extant_ondisk::jbd2::JournalSuperblock;
 use extant_space::{ByteRange, Error, ErrorKind, Result};
 
-use crate::Place;
+use crate::JournalLocation;
 
-/// A device and the place of the journal on it.
+/// A device and the location of the journal on it.
 #[derive(Clone)]
 pub(crate) struct Disk {
     device: Arc<dyn Device>,
-    place: Arc<Place>,
+    location: Arc<JournalLocation>,
     /// Whole blocks of the device, where homes are.
     home_blocks: u64,
 }
@@ -22,41 +22,41 @@ impl Disk {
     /// # Errors
     /// `Corrupt` if the location is outside the device, `Unsupported` if a block is smaller than
     /// the device can write.
-    pub(crate) fn new(device: Arc<dyn Device>, place: Place) -> Result<Self> {
+    pub(crate) fn new(device: Arc<dyn Device>, location: JournalLocation) -> Result<Self> {
         let geometry = device.geometry();
-        if place.end_bytes() > geometry.size {
+        if location.end_bytes() > geometry.size {
             return Err(Error::new(ErrorKind::Corrupt).detail(format!(
                 "journal ends at byte {}, past the end of the device, {}",
-                place.end_bytes(),
+                location.end_bytes(),
                 geometry.size
             )));
         }
-        if geometry.logical_block > place.block_bytes() {
+        if geometry.logical_block > location.block_bytes() {
             return Err(Error::new(ErrorKind::Unsupported).detail(format!(
                 "journal in blocks of {} bytes on a device with blocks of {}",
-                place.block_bytes(),
+                location.block_bytes(),
                 geometry.logical_block
             )));
         }
         Ok(Self {
-            home_blocks: geometry.size / u64::from(place.block_bytes()),
+            home_blocks: geometry.size / u64::from(location.block_bytes()),
             device,
-            place: Arc::new(place),
+            location: Arc::new(location),
         })
     }
 
-    pub(crate) fn place(&self) -> &Place {
-        &self.place
+    pub(crate) fn location(&self) -> &JournalLocation {
+        &self.location
     }
 
     pub(crate) fn block_bytes(&self) -> usize {
-        self.place.block_bytes() as usize
+        self.location.block_bytes() as usize
     }
 
     /// Whether the journal may keep copies of the block: it is on the device, and not the journal's
     /// own.
     pub(crate) fn is_home(&self, block: PhysicalBlock) -> bool {
-        block.0 < self.home_blocks && !self.place.contains(block)
+        block.0 < self.home_blocks && !self.location.contains(block)
     }
 
     /// The largest number of a block on the device.
@@ -66,7 +66,7 @@ impl Disk {
 
     /// The first byte of a block at home.
     fn offset(&self, block: PhysicalBlock) -> u64 {
-        block.0 * u64::from(self.place.block_bytes())
+        block.0 * u64::from(self.location.block_bytes())
     }
 
     /// # Errors
@@ -77,17 +77,17 @@ impl Disk {
         self.read(0, 1, &mut block)?;
         let at = self.superblock_range();
         let superblock = JournalSuperblock::parse(&block).map_err(|error| error.in_range(at))?;
-        let problem = if superblock.format().block_bytes != self.place.block_bytes() {
+        let problem = if superblock.format().block_bytes != self.location.block_bytes() {
             format!(
                 "s_blocksize is {}, the file system's block {}",
                 superblock.format().block_bytes,
-                self.place.block_bytes()
+                self.location.block_bytes()
             )
-        } else if superblock.blocks() > self.place.blocks() {
+        } else if superblock.blocks() > self.location.blocks() {
             format!(
                 "s_maxlen is {}, the journal has {} blocks",
                 superblock.blocks(),
-                self.place.blocks()
+                self.location.blocks()
             )
         } else {
             return Ok(superblock);
@@ -108,7 +108,7 @@ impl Disk {
     }
 
     fn superblock_range(&self) -> ByteRange {
-        let run = self.place.runs(0, 1).next().expect("one block");
+        let run = self.location.runs(0, 1).next().expect("one block");
         let start = self.offset(run.first);
         ByteRange::new(start, start + JournalSuperblock::BYTES as u64)
     }
@@ -116,7 +116,7 @@ impl Disk {
     /// Reads `count` blocks of the journal from `first` on, which do not go round.
     pub(crate) fn read(&self, first: u32, count: u32, mut into: &mut [u8]) -> Result<()> {
         let mut requests = Vec::new();
-        for run in self.place.runs(first, count) {
+        for run in self.location.runs(first, count) {
             let (part, rest) = into.split_at_mut(run.blocks as usize * self.block_bytes());
             requests.push(Request::read(self.offset(run.first), part));
             into = rest;
@@ -130,7 +130,7 @@ impl Disk {
         blocks: impl IntoIterator<Item = (u32, &'a mut [u8])>,
     ) -> Result<()> {
         let requests = blocks.into_iter().map(|(block, into)| {
-            let run = self.place.runs(block, 1).next().expect("one block");
+            let run = self.location.runs(block, 1).next().expect("one block");
             Request::read(self.offset(run.first), into)
         });
         self.submit(requests.collect())
@@ -145,7 +145,7 @@ impl Disk {
         requests: &mut Vec<Request<'a>>,
     ) {
         let mut rest = parts;
-        for run in self.place.runs(first, parts.len() as u32) {
+        for run in self.location.runs(first, parts.len() as u32) {
             let (these, others) = rest.split_at(run.blocks as usize);
             rest = others;
             requests.push(Request::new(Operation::Write {
@@ -157,11 +157,11 @@ impl Disk {
     }
 
     /// Writes blocks to their homes. Sorted, neighbours become one request.
-    pub(crate) fn write_home<'a>(
+    pub(crate) fn write_back<'a>(
         &self,
         blocks: impl IntoIterator<Item = (PhysicalBlock, &'a [u8])>,
     ) -> Result<()> {
-        write_blocks(&*self.device, self.place.block_bytes(), blocks)
+        write_blocks(&*self.device, self.location.block_bytes(), blocks)
     }
 
     /// Makes durable what has been written, where that is not so already.

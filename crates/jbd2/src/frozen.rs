@@ -1,4 +1,4 @@
-//! What a transaction changed, as it is committed.
+//! Changes of a transaction, as they are committed.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -49,7 +49,7 @@ impl Frozen {
         self.blocks.is_empty() && self.revoked.is_empty()
     }
 
-    /// What goes to the log.
+    /// Blocks for the log.
     pub(crate) fn settle(self) -> Settled {
         let mut revoked = self.revoked;
         if !revoked.is_empty() {

@@ -27,7 +27,7 @@ use crate::frozen::Settled;
 use crate::log::{Log, Position};
 use crate::sync::{Mutex, lock};
 use crate::table::Table;
-use crate::{FastCommitBlocks, Frozen, Place};
+use crate::{FastCommitBlocks, Frozen, JournalLocation};
 
 /// Maximum share of the log for a transaction. The rest holds committed blocks that are not
 /// checkpointed.
@@ -56,7 +56,7 @@ pub enum FastCommits {
     On,
 }
 
-/// What a journal is to be like.
+/// Options of a journal.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct JournalOptions {
     /// How the log is written; `None`: as the superblock says. The kernel's ext4 takes checksums v3
@@ -113,7 +113,7 @@ struct State {
     /// Blocks of fast commits on the next transaction.
     fast_used: u32,
     /// The last block that came home by itself, with what is there.
-    brought_home: Option<(PhysicalBlock, Arc<[u8]>)>,
+    written_back: Option<(PhysicalBlock, Arc<[u8]>)>,
 }
 
 impl Journal {
@@ -124,8 +124,12 @@ impl Journal {
     /// `InvalidArgument` when the log is not empty, and for a format that cannot name the blocks of
     /// the device; `Unsupported` for a superblock of the first version; as
     /// [`Recovery::read`](crate::Recovery::read).
-    pub fn open(device: Arc<dyn Device>, place: Place, options: JournalOptions) -> Result<Self> {
-        let disk = Disk::new(device, place)?;
+    pub fn open(
+        device: Arc<dyn Device>,
+        location: JournalLocation,
+        options: JournalOptions,
+    ) -> Result<Self> {
+        let disk = Disk::new(device, location)?;
         let superblock = disk.read_superblock()?;
         if superblock.start().is_some() {
             return Err(invalid("the journal needs recovery"));
@@ -162,7 +166,7 @@ impl Journal {
                 log,
                 checkpoints: Checkpoints::default(),
                 fast_used: 0,
-                brought_home: None,
+                written_back: None,
             }),
             table: Table::new(),
             failure: Arc::default(),
@@ -210,7 +214,7 @@ impl Journal {
             sequence: state.log.head().sequence,
             used: state.fast_used,
             left,
-            block_bytes: self.disk.place().block_bytes(),
+            block_bytes: self.disk.location().block_bytes(),
         })
     }
 
@@ -277,18 +281,18 @@ impl Journal {
     pub fn bring_home(&self, block: PhysicalBlock) -> Result<()> {
         let mut state = lock(&self.state);
         self.failure.check()?;
-        let Some(homeless) = self.table.get(block) else {
+        let Some(uncheckpointed) = self.table.get(block) else {
             return Ok(());
         };
-        let before = state.brought_home.as_ref();
+        let before = state.written_back.as_ref();
         if before.is_some_and(|(other, contents)| {
-            *other == block && Arc::ptr_eq(contents, &homeless.contents)
+            *other == block && Arc::ptr_eq(contents, &uncheckpointed.contents)
         }) {
             return Ok(());
         }
         // It stays in the table: when the tail of the log may move is the checkpoint's to know.
-        let written = self.disk.write_home([(block, &*homeless.contents)]);
-        state.brought_home = Some((block, homeless.contents));
+        let written = self.disk.write_back([(block, &*uncheckpointed.contents)]);
+        state.written_back = Some((block, uncheckpointed.contents));
         self.stop_on_error(&state, written)
     }
 
@@ -374,14 +378,14 @@ impl Journal {
         self.fast_commits.clone()
     }
 
-    /// What these blocks hold, from the first on.
+    /// Reads the fast-commit blocks, from the first on.
     pub fn read_fast_commits(&self) -> FastCommitBlocks<'_> {
         FastCommitBlocks::new(&self.disk, self.fast_commits())
     }
 
     /// Location of the journal.
-    pub fn place(&self) -> &Place {
-        self.disk.place()
+    pub fn location(&self) -> &JournalLocation {
+        self.disk.location()
     }
 
     /// The error that stopped the journal.

@@ -51,7 +51,7 @@ pub(crate) struct Log {
     used: u32,
 }
 
-/// A place in the log, and the transaction that begins there.
+/// A location in the log, and the transaction that begins there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Position {
     pub(crate) block: u32,
@@ -136,7 +136,7 @@ impl Log {
         (blocks + descriptors + revokes) as u64 + 1
     }
 
-    /// Refuses what can have no place in the log.
+    /// Refuses what is too large for the log.
     pub(crate) fn check(&self, transaction: &Settled) -> Result<()> {
         let invalid = |detail: String| Err(Error::new(ErrorKind::InvalidArgument).detail(detail));
         for (block, contents) in &transaction.blocks {

@@ -25,7 +25,7 @@ use extant_space::{Error, Result};
 use crate::disk::Disk;
 use crate::fast_commit_blocks::FastCommitBlocks;
 use crate::log::{Position, mark_empty};
-use crate::{Journal, Place};
+use crate::{Journal, JournalLocation};
 
 pub use overlay::Overlay;
 pub(crate) use scan::Copy;
@@ -33,7 +33,7 @@ pub(crate) use scan::Copy;
 /// Bytes that are on their way home at a time.
 const BATCH_BYTES: usize = 4 << 20;
 
-/// What was found in a log.
+/// Report of a recovery.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecoveryReport {
     /// Transactions that were complete.
@@ -69,8 +69,8 @@ impl Recovery {
     /// `Corrupt` for a superblock or a log that cannot be true, also where a checksum is wrong in a
     /// transaction that was committed; `Unsupported` for features that are not known; errors of the
     /// device.
-    pub fn read(device: Arc<dyn Device>, place: Place) -> Result<Self> {
-        let disk = Disk::new(device, place)?;
+    pub fn read(device: Arc<dyn Device>, location: JournalLocation) -> Result<Self> {
+        let disk = Disk::new(device, location)?;
         let superblock = disk.read_superblock()?;
         let scanned = scan::scan(&disk, &superblock)?;
         let recovery = Self {
@@ -96,7 +96,7 @@ impl Recovery {
         self.superblock.start().is_some()
     }
 
-    /// What was found.
+    /// The report.
     pub fn report(&self) -> &RecoveryReport {
         &self.report
     }
@@ -130,7 +130,7 @@ impl Recovery {
             }
             let homes = copies.iter().map(|copy| copy.tag.block);
             let contents = batch.buffer.chunks_exact(bytes);
-            self.disk.write_home(homes.zip(contents))?;
+            self.disk.write_back(homes.zip(contents))?;
         }
         self.disk.flush()
     }

@@ -18,13 +18,13 @@ const SHARDS: usize = 16;
 pub(crate) type Ordinal = u64;
 
 #[derive(Clone)]
-pub(crate) struct Homeless {
+pub(crate) struct Uncheckpointed {
     pub(crate) contents: Arc<[u8]>,
     /// The transaction that they are of.
     pub(crate) ordinal: Ordinal,
 }
 
-type Shard = HashMap<PhysicalBlock, Homeless>;
+type Shard = HashMap<PhysicalBlock, Uncheckpointed>;
 
 pub(crate) struct Table {
     shards: Box<[CachePadded<RwLock<Shard>>]>,
@@ -43,13 +43,17 @@ impl Table {
         &self.shards[(block.0 >> 4) as usize % SHARDS]
     }
 
-    pub(crate) fn get(&self, block: PhysicalBlock) -> Option<Homeless> {
+    pub(crate) fn get(&self, block: PhysicalBlock) -> Option<Uncheckpointed> {
         read(self.shard(block)).get(&block).cloned()
     }
 
     /// Puts in newer contents, and returns the transaction that the older ones were of.
-    pub(crate) fn insert(&self, block: PhysicalBlock, homeless: Homeless) -> Option<Ordinal> {
-        let before = write(self.shard(block)).insert(block, homeless);
+    pub(crate) fn insert(
+        &self,
+        block: PhysicalBlock,
+        uncheckpointed: Uncheckpointed,
+    ) -> Option<Ordinal> {
+        let before = write(self.shard(block)).insert(block, uncheckpointed);
         before.map(|before| before.ordinal)
     }
 

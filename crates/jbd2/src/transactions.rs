@@ -29,7 +29,7 @@ use std::time::Duration;
 use extant_space::{Error, ErrorKind, Result};
 
 use crate::sync::{Arc, Builder, JoinHandle};
-use crate::{FastCommitSpace, Frozen, Journal, Target};
+use crate::{CommitTarget, FastCommitSpace, Frozen, Journal};
 use handle::assert_no_handle;
 use shared::Shared;
 
@@ -161,7 +161,11 @@ impl<C: Client> Transactions<C> {
     ///
     /// # Errors
     /// If no thread can be created.
-    pub fn new(target: impl Into<Target>, client: C, options: TransactionOptions) -> Result<Self> {
+    pub fn new(
+        target: impl Into<CommitTarget>,
+        client: C,
+        options: TransactionOptions,
+    ) -> Result<Self> {
         let shared = Arc::new(Shared::new(target.into(), client, options));
         let theirs = shared.clone();
         let committer = Builder::new()
@@ -208,7 +212,7 @@ impl<C: Client> Transactions<C> {
         self.shared.wait_committed(transaction)
     }
 
-    /// What a handle started now would belong to.
+    /// Epoch of a handle that would start now.
     pub fn epoch(&self) -> Epoch {
         self.shared.epoch()
     }
@@ -266,8 +270,8 @@ impl<C: Client> Transactions<C> {
     /// The journal, to look blocks up; `None` without one.
     pub fn journal(&self) -> Option<&Journal> {
         match &self.shared.target {
-            Target::Journal(journal) => Some(journal),
-            Target::InPlace(_) => None,
+            CommitTarget::Journal(journal) => Some(journal),
+            CommitTarget::InPlace(_) => None,
         }
     }
 

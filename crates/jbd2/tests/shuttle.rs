@@ -12,8 +12,9 @@ use std::time::Duration;
 use extant_blockdev::simulation::{CrashDevice, Survivors};
 use extant_blockdev::{Device, MemoryDevice, Persistence};
 use extant_jbd2::{
-    BlockNumbers, Checksums, Client, FastCommitSpace, FastCommits, Frozen, Journal, JournalOptions,
-    LogFormat, Place, Recovery, Run, TransactionId, TransactionOptions, Transactions,
+    BlockNumbers, Checksums, Client, FastCommitSpace, FastCommits, Frozen, Journal,
+    JournalLocation, JournalOptions, LogFormat, Recovery, Run, TransactionId, TransactionOptions,
+    Transactions,
 };
 use extant_ondisk::ext4::PhysicalBlock;
 use extant_ondisk::jbd2::superblock::RawJournalSuperblock;
@@ -29,16 +30,16 @@ const SCHEDULES: usize = 400;
 /// Room for a log beside four blocks of fast commits.
 const FAST_BLOCKS: u32 = 1024 + 5;
 
-fn place() -> Place {
+fn location() -> JournalLocation {
     place_of(BLOCKS)
 }
 
-fn place_of(blocks: u32) -> Place {
+fn place_of(blocks: u32) -> JournalLocation {
     let run = Run {
         first: PhysicalBlock(HOMES),
         blocks,
     };
-    Place::new(BLOCK as u32, &[run]).unwrap()
+    JournalLocation::new(BLOCK as u32, &[run]).unwrap()
 }
 
 fn device() -> MemoryDevice {
@@ -68,7 +69,7 @@ struct Counters {
     values: Mutex<[u64; HOMES as usize]>,
     changed: Mutex<BTreeSet<u64>>,
     aborted: Mutex<u32>,
-    /// What transactions and fast commits have said of each counter.
+    /// Last value of each counter in transactions and fast commits.
     said: Mutex<[u64; HOMES as usize]>,
 }
 
@@ -98,10 +99,10 @@ impl Client for Counters {
 }
 
 fn begin(device: Arc<dyn Device>) -> Arc<Transactions<Counters>> {
-    begin_at(device, place())
+    begin_at(device, location())
 }
 
-fn begin_at(device: Arc<dyn Device>, place: Place) -> Arc<Transactions<Counters>> {
+fn begin_at(device: Arc<dyn Device>, location: JournalLocation) -> Arc<Transactions<Counters>> {
     let options = JournalOptions {
         format: Some(LogFormat {
             checksums: Checksums::V3,
@@ -109,7 +110,7 @@ fn begin_at(device: Arc<dyn Device>, place: Place) -> Arc<Transactions<Counters>
         }),
         fast_commits: FastCommits::On,
     };
-    let journal = Journal::open(device, place, options).unwrap();
+    let journal = Journal::open(device, location, options).unwrap();
     let options = TransactionOptions {
         interval: Duration::from_secs(3600),
         slots: Some(2),
@@ -145,7 +146,7 @@ fn value(device: &dyn Device, block: u64) -> u64 {
 }
 
 fn recover(device: Arc<dyn Device>) {
-    let recovery = Recovery::read(device, place()).unwrap();
+    let recovery = Recovery::read(device, location()).unwrap();
     recovery.replay().unwrap();
     recovery.finish().unwrap();
 }

@@ -45,7 +45,7 @@ pub(crate) enum Count {
 
 const COUNTS: usize = Count::GroupsScanned as usize + CRITERIA;
 
-/// What the allocator has done since it was opened.
+/// Counters of the allocator since it was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Statistics {
     /// Requests.

@@ -1,4 +1,4 @@
-//! What is asked of the allocator.
+//! Requests to the allocator.
 
 use bitflags::bitflags;
 use extant_space::{Error, ErrorKind, Result};
@@ -10,7 +10,7 @@ use crate::Block;
 pub struct TransactionId(pub u32);
 
 bitflags! {
-    /// What a request is for, and what it may do.
+    /// Purpose and permissions of a request.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct RequestFlags: u32 {
         /// Blocks of metadata: no window is kept behind them.
@@ -61,7 +61,7 @@ pub struct Request {
     pub alignment: Alignment,
     /// No block from this on (files that address blocks by 32 bits).
     pub limit: Option<Block>,
-    /// What the blocks are for.
+    /// Purpose of the blocks.
     pub flags: RequestFlags,
     /// The transaction that will name the blocks, for reuse inside it.
     pub transaction: Option<TransactionId>,

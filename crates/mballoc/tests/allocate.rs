@@ -1,5 +1,4 @@
-//! What a request gets: goal, length, alignment, limit, reserve, policy, and what the statistics
-//! say of it.
+//! Result of a request: goal, length, alignment, limit, reserve, policy, and its statistics.
 
 #![cfg(not(feature = "shuttle"))]
 
@@ -20,7 +19,7 @@ use disk::Disk;
 
 const PER_GROUP: u64 = 1024;
 
-/// What a request gets and nothing behind it.
+/// Options under which a request gets no more than it asks for.
 fn alone() -> Options {
     Options {
         reservation: Reservation::None,

@@ -251,7 +251,7 @@ fn churn(allocator: &Allocator, claims: &Claims, done: &AtomicBool, seed: u64) {
         match owner.allocate(&request) {
             Ok(allocation) => {
                 claims.take(allocation.range());
-                // What is in use cannot be cut off.
+                // Blocks in use cannot be cut off.
                 assert!(allocation.range().end() <= allocator.geometry().end);
                 mine.push(allocation.keep());
             }

@@ -33,7 +33,7 @@ pub(crate) fn crc32c_fitting_word(before: u32, behind: &[u8], wanted: u32) -> u3
     crc32c_undone(at_word_end, 32) ^ before
 }
 
-/// What a crc32c was before `bits` zeros.
+/// Inverse of crc32c over `bits` zeros.
 fn crc32c_undone(sum: u32, bits: u32) -> u32 {
     // A step shifts a bit out, and sets the highest one just when that was set.
     (0..bits).fold(sum, |sum, _| match sum >> 31 {

@@ -146,7 +146,7 @@ proptest! {
             parsed.computed_hash();
             let list = parsed.attributes;
             if !list.is_empty() {
-                // What was taken from a block fits one again.
+                // Attributes taken from a block fit one again.
                 list.write_block(&mut vec![0; BLOCK_BYTES], 1, place, None).unwrap();
             }
         }

@@ -27,7 +27,7 @@ use serde::Serialize;
 use crate::format;
 use crate::job::{Alive, JobId, Operation, Stage, job_of};
 use crate::limits::Limits;
-use crate::state::{Locked, State};
+use crate::state::{Locked, PoolState};
 use crate::storage::{Storage, WorkFile};
 
 /// Maximum number of counts when space is freed and allocated meanwhile.
@@ -35,7 +35,7 @@ const COUNTS_MAX: u32 = 8;
 /// A job that is at its last steps is given so long before the next count.
 const NEXT_COUNT: Duration = Duration::from_millis(1);
 
-/// What a pool has and has promised, bytes.
+/// Space and promises of a pool, bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Space {
     /// Size of the file system, within the pool's limit. Others may have files there.
@@ -57,7 +57,7 @@ pub struct Space {
     pub volumes: u64,
 }
 
-/// What a job asks for.
+/// Space requested by a job.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Need {
     /// Capacity beyond what was promised before.
@@ -66,7 +66,7 @@ pub(crate) struct Need {
     pub(crate) space_bytes: u64,
 }
 
-/// What a count depends on beside the volumes.
+/// Inputs of a count besides the volumes.
 #[derive(PartialEq)]
 struct Moment {
     jobs: Vec<Alive>,
@@ -75,7 +75,7 @@ struct Moment {
 }
 
 impl Moment {
-    fn now(storage: &dyn Storage, state: Option<&State>) -> Result<Self> {
+    fn now(storage: &dyn Storage, state: Option<&PoolState>) -> Result<Self> {
         // The jobs first: a file that gets its name after they were read is counted with its job,
         // whatever else it is counted with.
         let (jobs, files) = match state {
@@ -108,7 +108,7 @@ impl Space {
     pub(crate) fn of(
         limits: &Limits,
         storage: &dyn Storage,
-        state: Option<&State>,
+        state: Option<&PoolState>,
     ) -> Result<Self> {
         let mut before = Moment::now(storage, state)?;
         for _ in 1..COUNTS_MAX {
@@ -129,7 +129,7 @@ impl Space {
     pub(crate) fn require(
         limits: &Limits,
         storage: &dyn Storage,
-        state: &State,
+        state: &PoolState,
         _: &Locked,
         check: impl Fn(&Self) -> Result<()>,
     ) -> Result<()> {
@@ -190,7 +190,7 @@ impl Space {
             space.reserved_bytes += reservation.space_bytes.saturating_sub(taken);
             space.add(taken, reservation.capacity_bytes);
         }
-        // What interrupted jobs have allocated stays in use until they are resumed or cancelled.
+        // Space of interrupted jobs stays in use until they are resumed or cancelled.
         let is_left = |file: &&WorkFile| {
             let mut jobs = before.jobs.iter();
             !jobs.any(|job| job_of(&file.name) == Some(job.record.id))

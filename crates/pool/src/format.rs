@@ -16,7 +16,7 @@ pub(crate) mod qcow2;
 use std::path::Path;
 
 pub use extant_image::Format;
-use extant_image::Glance;
+use extant_image::HeaderProbe;
 use extant_image::detect::{self, Kind};
 use extant_space::{Error, ErrorKind, Result, SpaceFile};
 
@@ -61,7 +61,7 @@ impl Facts {
     /// The properties of an open volume.
     pub(crate) fn of(file: &dyn VolumeFile, name: &VolumeName) -> Result<Self> {
         let stored = StoredFormat::of(file.attribute(ATTRIBUTE)?);
-        let mut first = [0; Glance::BYTES];
+        let mut first = [0; HeaderProbe::BYTES];
         let got = file.read_at(&mut first, 0)?;
         Ok(Self::from_parts(stored, name, file.size()?, || {
             &first[..got]
@@ -70,7 +70,7 @@ impl Facts {
 
     /// The properties of content of a known `format`.
     pub(crate) fn of_content(file: &dyn SpaceFile, format: Format) -> Result<Self> {
-        let mut first = [0; Glance::BYTES];
+        let mut first = [0; HeaderProbe::BYTES];
         let got = file.read_at(&mut first, 0)?;
         Ok(Self::of_known(format, file.size()?, || &first[..got]))
     }
@@ -79,7 +79,7 @@ impl Facts {
     pub(crate) fn listed(storage: &dyn Storage, name: &VolumeName, stat: &FileStat) -> Self {
         let peek = storage.peek(name);
         let stored = StoredFormat::of(peek.as_ref().and_then(|peek| peek.attribute(ATTRIBUTE)));
-        let first = &mut [0; Glance::BYTES];
+        let first = &mut [0; HeaderProbe::BYTES];
         Self::from_parts(stored, name, stat.size_bytes, move || {
             let got = peek.map_or(0, |peek| peek.read(first));
             &first[..got]
@@ -115,7 +115,7 @@ impl Facts {
         let glance = match format {
             Format::Raw => None,
             // A damaged image is listed by its file; opening it reports the damage.
-            Format::Qcow2 => Glance::of(first()),
+            Format::Qcow2 => HeaderProbe::of(first()),
         };
         Self {
             format: Some(format),
@@ -134,9 +134,9 @@ pub(crate) fn promised_bytes(storage: &dyn Storage, name: &VolumeName, stat: &Fi
     };
     match (format, peek) {
         (Some(Format::Qcow2), Some(peek)) => {
-            let mut first = [0; Glance::BYTES];
+            let mut first = [0; HeaderProbe::BYTES];
             let got = peek.read(&mut first);
-            let glance = Glance::of(&first[..got]);
+            let glance = HeaderProbe::of(&first[..got]);
             glance.map_or(stat.size_bytes, |glance| glance.fully_allocated_bytes)
         }
         _ => stat.size_bytes,

@@ -10,7 +10,7 @@ use extant_space::Result;
 
 use crate::job::{JobOptions, Record, Stage};
 use crate::limits::Limits;
-use crate::state::State;
+use crate::state::PoolState;
 
 /// The rate of one job.
 pub(crate) struct JobRate {
@@ -49,7 +49,7 @@ impl JobRate {
     }
 
     /// Recomputes this job's share of the pool's rate.
-    pub(crate) fn share(&self, own: &Record, state: &State) -> Result<()> {
+    pub(crate) fn share(&self, own: &Record, state: &PoolState) -> Result<()> {
         let (Some(of_pool), Some(shared)) = (self.of_pool, &self.shared) else {
             return Ok(());
         };

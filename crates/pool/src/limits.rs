@@ -1,4 +1,4 @@
-//! What a pool may promise, and how it treats the disk.
+//! Limits of a pool: overcommit, rate, jobs.
 
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};

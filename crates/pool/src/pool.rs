@@ -29,7 +29,7 @@ use crate::definition::{Definition, PoolKind};
 use crate::job::Stage;
 use crate::limits::Limits;
 use crate::name::{PoolName, VolumeName};
-use crate::state::State;
+use crate::state::PoolState;
 use crate::state_directory::STATE_DIRECTORY;
 use crate::storage::{
     DirectoryStorage, Ext4Image, Ext4Storage, ImageWaiter, Opening, Pin, Purpose, Storage,
@@ -128,7 +128,7 @@ impl Pool {
         let pool = Self::at_location(definition)?;
         if let Some(identifier) = pool.definition.identifier() {
             let (above, name) = pool.own();
-            let state = State::make(above, name)?;
+            let state = PoolState::make(above, name)?;
             if let PoolLocation::Image { image, .. } = &pool.location {
                 state.set_directory(pool.definition.directory())?;
                 let mut waiter = ImageWaiter::default();
@@ -182,7 +182,7 @@ impl Pool {
         })
     }
 
-    fn check_identity(&self, state: Option<&State>, identifier: &str) -> Result<()> {
+    fn check_identity(&self, state: Option<&PoolState>, identifier: &str) -> Result<()> {
         let found = match state {
             Some(state) => state.identifier()?,
             None => None,
@@ -309,7 +309,7 @@ impl Pool {
                 state => state?,
             },
         };
-        let own = state.as_ref().map(State::dir);
+        let own = state.as_ref().map(PoolState::dir);
         self.wait_for(patience, &mut || image.try_open(purpose, own, waiter))
     }
 
@@ -393,15 +393,15 @@ impl Pool {
     }
 
     /// The pool's own state; `None` where nothing was ever kept.
-    pub(crate) fn state(&self) -> Result<Option<State>> {
+    pub(crate) fn state(&self) -> Result<Option<PoolState>> {
         let (above, name) = self.own();
-        State::open(above, name)
+        PoolState::open(above, name)
     }
 
     /// The pool's own state, made where there is none.
-    pub(crate) fn make_state(&self) -> Result<State> {
+    pub(crate) fn make_state(&self) -> Result<PoolState> {
         let (above, name) = self.own();
-        let state = State::make(above, name)?;
+        let state = PoolState::make(above, name)?;
         if let PoolLocation::Image { .. } = &self.location {
             state.check_directory(self.definition.directory())?;
         }

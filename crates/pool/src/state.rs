@@ -43,7 +43,7 @@ const POLL_INTERVAL_MAX: Duration = Duration::from_millis(16);
 
 /// The state directory, open.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct PoolState {
     dir: Directory,
     pub(crate) jobs: Jobs,
 }
@@ -95,7 +95,7 @@ pub(crate) struct Locked {
     _held: HeldLock,
 }
 
-impl State {
+impl PoolState {
     /// Opens it; `None` if the pool has no state.
     pub(crate) fn open(above: &Directory, name: &str) -> Result<Option<Self>> {
         match open_state_directory(above, name) {
@@ -227,10 +227,10 @@ mod tests {
     fn state_is_made_once_and_its_lock_is_exclusive() {
         let place = tempfile::tempdir().unwrap();
         let pool = Directory::open(place.path()).unwrap();
-        assert!(State::open(&pool, STATE_DIRECTORY).unwrap().is_none());
-        let state = State::make(&pool, STATE_DIRECTORY).unwrap();
+        assert!(PoolState::open(&pool, STATE_DIRECTORY).unwrap().is_none());
+        let state = PoolState::make(&pool, STATE_DIRECTORY).unwrap();
         let locked = state.lock().unwrap();
-        let again = State::make(&pool, STATE_DIRECTORY).unwrap();
+        let again = PoolState::make(&pool, STATE_DIRECTORY).unwrap();
         let other = again.dir.file(LOCK, OFlags::RDWR).unwrap();
         assert!(matches!(
             other.try_lock(),
@@ -244,7 +244,7 @@ mod tests {
     fn process_that_takes_the_lock_again_and_again_starves_no_other() {
         let place = tempfile::tempdir().unwrap();
         let pool = Directory::open(place.path()).unwrap();
-        let state = State::make(&pool, STATE_DIRECTORY).unwrap();
+        let state = PoolState::make(&pool, STATE_DIRECTORY).unwrap();
         let (taken, has_other) = (AtomicU32::new(0), AtomicBool::new(false));
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -283,13 +283,13 @@ mod tests {
     fn directory_that_others_may_write_to_is_refused() {
         let place = tempfile::tempdir().unwrap();
         let pool = Directory::open(place.path()).unwrap();
-        State::make(&pool, STATE_DIRECTORY).unwrap();
+        PoolState::make(&pool, STATE_DIRECTORY).unwrap();
         for mode in [0o770, 0o702] {
             let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
             std::fs::set_permissions(place.path().join(STATE_DIRECTORY), mode).unwrap();
             for opened in [
-                State::make(&pool, STATE_DIRECTORY).map(Some),
-                State::open(&pool, STATE_DIRECTORY),
+                PoolState::make(&pool, STATE_DIRECTORY).map(Some),
+                PoolState::open(&pool, STATE_DIRECTORY),
             ] {
                 assert_eq!(opened.unwrap_err().kind(), ErrorKind::PermissionDenied);
             }
@@ -302,7 +302,7 @@ mod tests {
         let elsewhere = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(elsewhere.path(), place.path().join(STATE_DIRECTORY)).unwrap();
         let pool = Directory::open(place.path()).unwrap();
-        assert!(State::make(&pool, STATE_DIRECTORY).is_err());
+        assert!(PoolState::make(&pool, STATE_DIRECTORY).is_err());
         assert_eq!(std::fs::read_dir(elsewhere.path()).unwrap().count(), 0);
     }
 }

@@ -28,7 +28,7 @@ use crate::name::VolumeName;
 pub(crate) use directory::DirectoryStorage;
 pub(crate) use ext4::{Ext4Image, Ext4Storage, ImageWaiter, Opening, Pin};
 
-/// What a storage is opened for.
+/// Access for which a storage is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Purpose {
     /// Nothing is changed.

@@ -123,7 +123,7 @@ impl Direct {
         })
     }
 
-    /// What of `range` can go directly, from these bytes.
+    /// Part of `range` that direct I/O can write from these bytes.
     fn blocks(&self, bytes: &[u8], range: ByteRange) -> ByteRange {
         let none = ByteRange::new(range.start(), range.start());
         if !self.block_bytes.is_power_of_two() {

@@ -15,7 +15,7 @@ use crate::zero_writer::ZeroWriter;
 /// Granularity of paced requests, bytes: a multiple of any block.
 const PACED_UNIT: u32 = 64 << 10;
 
-/// What [`Provisioner::make_written`] did.
+/// Report of [`Provisioner::make_written`].
 #[derive(Clone, Debug, Default)]
 pub struct Provisioned {
     /// The way taken; `None`: nothing had to be done.
@@ -57,7 +57,7 @@ impl Provisioner<'_> {
             ..Provisioned::default()
         };
         if plan.strategy == Strategy::WriteZeroes {
-            // What the plan was tried on is zeroed already.
+            // The range of the trial is zeroed already.
             let tried = trial.map_or(0, ByteRange::len);
             made.zeroed_bytes = tried + self.zero_by_kernel(before.written_bytes + tried)?;
             self.write_rest(&plan)?;

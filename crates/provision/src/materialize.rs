@@ -12,7 +12,7 @@ use crate::verify::{Contents, Verified};
 /// Unshared in one request, which copies the data.
 const UNSHARE_BYTES: u64 = 64 << 20;
 
-/// What is done about parts shared with other files (reflinks).
+/// Treatment of extents shared with other files (reflinks).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Shared {
     /// The file is refused: its next overwrite would allocate.

@@ -50,7 +50,7 @@ pub struct NewFile<'a> {
 /// Result of [`Provisioner::provision_new`].
 #[derive(Clone, Debug)]
 pub struct NewFileReport {
-    /// What was done.
+    /// Report of the provisioning.
     pub provisioned: Provisioned,
     /// How the result was verified.
     pub verified: Verified,

@@ -44,7 +44,7 @@ impl Strategy {
 pub struct Rejected {
     /// The strategy.
     pub strategy: Strategy,
-    /// What the target answered.
+    /// Answer of the target.
     pub reason: String,
 }
 
@@ -126,7 +126,7 @@ impl Plan {
     }
 }
 
-/// What a target answered, in a word: `EOPNOTSUPP`.
+/// Name of an error, as in `EOPNOTSUPP`.
 pub fn refusal(error: &Error) -> String {
     match error.os_errno() {
         Some(libc::EOPNOTSUPP) => "EOPNOTSUPP".to_owned(),

@@ -28,7 +28,7 @@ pub enum Verified {
     AllocatedSize,
 }
 
-/// What the range is known to hold.
+/// Known contents of the range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Contents {
     /// Any data.

@@ -17,7 +17,7 @@ use crate::provisioner::Provisioner;
 use crate::timed_calls;
 use crate::verify::{Contents, Verified};
 
-/// What is done when the kernel refuses.
+/// Treatment of a refusal by the kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fallback {
     /// Zeros are written from here.
@@ -27,7 +27,7 @@ pub enum Fallback {
     None,
 }
 
-/// What [`write_zeroes`] did.
+/// Report of [`write_zeroes`].
 #[derive(Clone, Debug, Serialize)]
 pub struct WriteZeroesReport {
     /// The bytes that are zero and written now.

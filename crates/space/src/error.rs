@@ -228,7 +228,7 @@ impl Error {
         io::Error::from_raw_os_error(errno).into()
     }
 
-    /// What was being done, as a verb: `allocate`, `write`.
+    /// Operation in progress, as a verb: `allocate`, `write`.
     pub fn during(mut self, operation: &'static str) -> Self {
         self.context().operation.get_or_insert(operation);
         self
@@ -274,7 +274,7 @@ impl Error {
         self
     }
 
-    /// What the user can do about it.
+    /// Remedy for the user.
     pub fn advice(mut self, advice: impl Into<String>) -> Self {
         self.context().advice = Some(advice.into());
         self

@@ -1,4 +1,4 @@
-//! What a file map says of a range: its state, its flags and its place.
+//! Extents of a file map: state, flags and location.
 //!
 //! Three states and no others are used of ranges anywhere in the project.
 
@@ -48,7 +48,7 @@ impl fmt::Display for ExtentState {
 }
 
 bitflags! {
-    /// What else a map says of an extent.
+    /// Flags of an extent in a map.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct ExtentFlags: u8 {
         /// Copy-on-write: other files use the same space, and the next overwrite allocates.

@@ -4,8 +4,7 @@ use std::fmt;
 
 /// One operation on the space of a range of a file.
 ///
-/// What each promises is defined in `docs/design.md`, "Words"; how each layer
-/// keeps the promise is that layer's documentation.
+/// Each mode is defined in `docs/design.md`, "Vocabulary".
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum FallocateMode {

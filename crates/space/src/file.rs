@@ -8,7 +8,7 @@ use crate::{ByteRange, Extent, ExtentState, FallocateMode, Result};
 /// Extents that [`SpaceFile::walk_extents`] reads before it visits them.
 const WALK_EXTENTS: usize = 1024;
 
-/// What must be durable after a sync.
+/// Scope of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncMode {
     /// Data and what is needed to read it back (`fdatasync`).
@@ -17,7 +17,7 @@ pub enum SyncMode {
     All,
 }
 
-/// What the extent map of a file shows.
+/// Detail of a file's extent map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapDetail {
     /// Holes, unwritten and written space.
@@ -117,7 +117,7 @@ pub trait SpaceFile: Send + Sync {
         }
     }
 
-    /// What the extent map shows.
+    /// Detail of the extent map.
     fn map_detail(&self) -> Result<MapDetail> {
         Ok(MapDetail::States)
     }

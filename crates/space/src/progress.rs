@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::CancelToken;
 
-/// What a long operation is doing.
+/// Phase of a long operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
@@ -45,7 +45,7 @@ impl Phase {
 /// How far an operation is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// What it is doing.
+    /// The current phase.
     pub phase: Phase,
     /// Bytes that are in the wanted state already.
     pub done_bytes: u64,

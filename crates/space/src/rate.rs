@@ -243,7 +243,7 @@ mod tests {
             for (pause, tokens) in takes {
                 now += u32::try_from(pause).unwrap() * MILLISECOND;
                 now += bucket.take(tokens, RATE, now);
-                // What goes now was paid for but for the burst, whatever it is itself.
+                // All bytes up to now are paid for, except the burst.
                 let most = (now + burst).as_secs_f64() * RATE.get() as f64;
                 prop_assert!(used as f64 <= most + 0.001, "{used} tokens in {now:?}");
                 used += tokens;

@@ -447,7 +447,7 @@ mod tests {
         assert_eq!((total.extents(), total.best_extents()), (76, 3));
         let percent = 73.0 * 100.0 / (512.0 + 300.0 + 32.0);
         assert_eq!(total.fragmentation_score(), Some(8.0 * percent));
-        // What follows is another file, even at the place where the last one ended.
+        // The next extent belongs to another file, although it begins where the last one ended.
         total.extend(&extents(Written, 4096, &[(64, 39_808, 1)]));
         assert_eq!((total.files(), total.fragments()), (4, 21 + 23 + 3 + 1));
         assert_eq!(total.best_extents(), 4);

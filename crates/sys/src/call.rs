@@ -48,7 +48,7 @@ pub enum Call<'a> {
     },
     /// `fallocate(2)`.
     Fallocate {
-        /// What is done.
+        /// Mode of the call.
         mode: FallocateFlags,
         /// To which bytes.
         range: ByteRange,

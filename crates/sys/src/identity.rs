@@ -1,4 +1,4 @@
-//! What makes a file or disk the same under another name.
+//! Identity of a file or disk, whatever its name.
 
 use std::io;
 use std::path::Path;

@@ -46,7 +46,7 @@ pub struct LoopDevice {
     pub path: PathBuf,
     /// Its device number.
     pub number: u64,
-    /// What is known of the file below.
+    /// Certainty about the file below.
     pub certainty: Certainty,
 }
 
@@ -127,7 +127,7 @@ fn status(device: &File) -> io::Result<LoopInfo64> {
     }
 }
 
-/// What sysfs shows of a device, all in bytes.
+/// Geometry of a device in sysfs, bytes.
 struct Geometry {
     size: u64,
     offset: u64,

@@ -20,7 +20,7 @@ pub const TABLE: &str = "/proc/self/mountinfo";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
     id: u64,
-    /// What `stat` shows as the device of its files, on most file systems.
+    /// Device number of its files (`st_dev`), on most file systems.
     pub device: u64,
     /// Where it is.
     pub point: PathBuf,
@@ -28,7 +28,7 @@ pub struct Mount {
     pub options: Vec<String>,
     /// Name of the file system.
     pub fs_type: String,
-    /// What is mounted: a device, or any word.
+    /// Source of the mount: a device, or any string.
     pub source: PathBuf,
 }
 
@@ -61,7 +61,7 @@ impl Mount {
         .flatten()
     }
 
-    /// What is seen at a directory, given by its full name, if it is the place of a mount.
+    /// Finds the mount that is visible at `directory`, an absolute path, if it is a mount point.
     ///
     /// # Errors
     /// Where there is no `/proc`.

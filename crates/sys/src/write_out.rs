@@ -6,7 +6,7 @@ use std::os::fd::AsRawFd;
 
 use extant_space::ByteRange;
 
-/// What [`write_out`] waits for.
+/// Completion that [`write_out`] waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteOut {
     /// Nothing.

@@ -96,9 +96,9 @@ pub(crate) fn architecture() -> Result<String> {
 }
 
 /// The mirror of Debian's main archive that this machine uses.
-fn mirror(apt_folder: &Path) -> Result<String> {
-    let mut files = vec![apt_folder.join("sources.list")];
-    if let Ok(parts) = fs::read_dir(apt_folder.join("sources.list.d")) {
+fn mirror(apt_directory: &Path) -> Result<String> {
+    let mut files = vec![apt_directory.join("sources.list")];
+    if let Ok(parts) = fs::read_dir(apt_directory.join("sources.list.d")) {
         files.extend(parts.flatten().map(|entry| entry.path()));
     }
     files.sort();
@@ -106,7 +106,7 @@ fn mirror(apt_folder: &Path) -> Result<String> {
         .iter()
         .filter_map(|file| fs::read_to_string(file).ok())
         .find_map(|sources| mirror_in(&sources))
-        .ok_or_else(|| format!("no mirror of Debian in {}", apt_folder.display()).into())
+        .ok_or_else(|| format!("no mirror of Debian in {}", apt_directory.display()).into())
 }
 
 /// Both forms of sources: `URIs: a b` and `deb [options] a suite`.

@@ -127,7 +127,7 @@ impl Faulty {
     #[track_caller]
     pub fn new(capacity_bytes: u64, faults: Faults) -> Self {
         let work = Workdir::new();
-        let place = work.folder("fuse");
+        let place = work.directory("fuse");
         let shared = Arc::new(Shared::new(capacity_bytes, faults));
         let mut config = Config::default();
         config.mount_options = vec![

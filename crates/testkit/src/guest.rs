@@ -73,7 +73,7 @@ impl Default for Options {
 pub struct Output {
     /// Its status.
     pub status: i32,
-    /// What it printed, errors included.
+    /// Output, with stderr.
     pub text: String,
 }
 

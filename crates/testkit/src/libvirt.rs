@@ -46,7 +46,7 @@ impl Libvirt {
     pub fn start() -> Self {
         let work = Workdir::new();
         for name in ["run", "home"] {
-            give(&work.folder(name));
+            give(&work.directory(name));
         }
         let log = work.path().join("log");
         let log_file = File::create(&log).expect("a new file");
@@ -74,8 +74,8 @@ impl Libvirt {
 
     /// Makes a directory in it that is [`NOBODY`]'s.
     #[track_caller]
-    pub fn folder(&self, name: &str) -> PathBuf {
-        let directory = self.work.folder(name);
+    pub fn directory(&self, name: &str) -> PathBuf {
+        let directory = self.work.directory(name);
         give(&directory);
         directory
     }

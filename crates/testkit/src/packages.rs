@@ -2,8 +2,8 @@
 
 /// The Debian packages behind every part of the kit, for `cargo xtask setup`.
 ///
-/// What runs inside the guest, QEMU included, is not among them: [`guest`](crate::guest)
-/// fetches it into a directory of its own.
+/// Packages of the guest, QEMU included, are not in this list: [`guest`](crate::guest) fetches it
+/// into a directory of its own.
 pub const PACKAGES: &[&str] = &[
     // extended attributes and access lists, as others set them
     "acl",

@@ -7,7 +7,7 @@
 //! Tests run in parallel and in several processes; no name or device number is shared.
 //!
 //! Root passes many a limit: for permissions, and for the blocks that ext4 keeps back, run
-//! a program as another user in [`Scratch::user_folder`].
+//! a program as another user in [`Scratch::user_directory`].
 
 mod filesystem;
 mod loop_device;
@@ -87,13 +87,13 @@ impl Builder {
             self.size_bytes
         );
         let work = Workdir::new();
-        let place = work.folder("fs");
+        let place = work.directory("fs");
         if self.filesystem == Filesystem::Tmpfs {
             return self.tmpfs(work, &place);
         }
 
         let store = self.memory_bytes.map(|bytes| {
-            let directory = work.folder("store");
+            let directory = work.directory("store");
             Mount::new(
                 "tmpfs",
                 Path::new("tmpfs"),
@@ -120,7 +120,7 @@ impl Builder {
             &self.mount_options.join(","),
         );
         let overlay = (self.filesystem == Filesystem::Overlay)
-            .then(|| Mount::overlay(&place, &work.folder("overlay")));
+            .then(|| Mount::overlay(&place, &work.directory("overlay")));
         Scratch {
             filesystem: self.filesystem,
             overlay,
@@ -243,7 +243,7 @@ impl Scratch {
     /// # Panics
     /// When it cannot be made.
     #[track_caller]
-    pub fn user_folder(&self, uid: u32) -> PathBuf {
+    pub fn user_directory(&self, uid: u32) -> PathBuf {
         let directory = self.path().join(format!("user-{uid}"));
         fs::create_dir_all(&directory)
             .and_then(|()| chown(&directory, Some(uid), Some(uid)))
@@ -259,7 +259,7 @@ impl Scratch {
     /// # Panics
     /// When it cannot be made, and on other file systems.
     #[track_caller]
-    pub fn limited_folder(&self, name: &str, bytes: u64) -> PathBuf {
+    pub fn limited_directory(&self, name: &str, bytes: u64) -> PathBuf {
         let directory = self.path().join(name);
         let btrfs = |words: &[&str]| {
             let mut command = tool("btrfs");
@@ -277,8 +277,8 @@ impl Scratch {
     /// # Panics
     /// When the name is taken.
     #[track_caller]
-    pub fn folder_beside(&self, name: &str) -> PathBuf {
-        self.work.folder(name)
+    pub fn directory_beside(&self, name: &str) -> PathBuf {
+        self.work.directory(name)
     }
 }
 

@@ -70,7 +70,7 @@ impl Workdir {
     /// # Panics
     /// When it cannot be made.
     #[track_caller]
-    pub fn folder(&self, name: &str) -> PathBuf {
+    pub fn directory(&self, name: &str) -> PathBuf {
         let directory = self.path().join(name);
         fs::create_dir(&directory)
             .unwrap_or_else(|error| panic!("{}: {error}", directory.display()));
@@ -170,7 +170,7 @@ mod tests {
     fn dropped_directory_is_gone() {
         let work = Workdir::new();
         let path = work.path().to_owned();
-        assert!(work.folder("a").is_dir());
+        assert!(work.directory("a").is_dir());
         drop(work);
         assert!(!path.exists());
     }

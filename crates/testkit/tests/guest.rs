@@ -74,7 +74,7 @@ fn write_zeroes_on_virtio_is_refused() {
 }
 
 #[test]
-fn shared_folder_is_written_by_the_guest() {
+fn shared_directory_is_written_by_the_guest() {
     require!(Guest::requirement());
     let work = Workdir::new();
     fs::write(work.path().join("question"), "six times seven").unwrap();

@@ -216,10 +216,10 @@ fn read_only_remount_refuses_writes() {
 }
 
 #[test]
-fn limited_folder_stops_root() {
+fn limited_directory_stops_root() {
     require!(Filesystem::Btrfs.requirement(), requires::tool("btrfs"));
     let scratch = Scratch::new(Filesystem::Btrfs, 256 * MIB);
-    let directory = scratch.limited_folder("small", 16 * MIB);
+    let directory = scratch.limited_directory("small", 16 * MIB);
     let mut file = create(&directory.join("f"));
     let written = (0..32).find_map(|_| {
         let written = file.write_all(&vec![1; MIB as usize]);
@@ -233,10 +233,10 @@ fn limited_folder_stops_root() {
 }
 
 #[test]
-fn user_folder_is_for_that_user_only() {
+fn user_directory_is_for_that_user_only() {
     require!(Filesystem::Ext4.requirement());
     let scratch = Scratch::new(Filesystem::Ext4, 16 * MIB);
-    let directory = scratch.user_folder(NOBODY);
+    let directory = scratch.user_directory(NOBODY);
     let touch = |directory: &Path| {
         let mut command = Command::new("touch");
         command.arg(directory.join("f")).uid(NOBODY).gid(NOBODY);

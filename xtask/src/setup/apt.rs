@@ -175,7 +175,7 @@ fn rights() -> Option<Rights> {
 
 fn on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    std::env::split_paths(&path).any(|folder| Path::new(&folder).join(program).is_file())
+    std::env::split_paths(&path).any(|directory| Path::new(&directory).join(program).is_file())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Rules for prose: banned phrases, and the width of comments.
+//! Rules for prose: banned phrases, subjects of comments, and the width of comments.
 //!
 //! The phrases are in `banned.txt`, each with its replacement. They are searched for in comments,
 //! in string literals and in documents, without case, and across line ends. Code in backticks and
@@ -23,6 +23,7 @@ pub fn check(tree: &Tree) -> Vec<Finding> {
     let mut findings = Vec::new();
     for (path, text) in tree.texts(".rs") {
         findings.extend(wide_comments(path, text));
+        findings.extend(comments_without_noun(path, text));
         findings.extend(banned(path, &prose_of_rust(text), &phrases));
     }
     for (path, text) in tree.texts(".md") {
@@ -56,6 +57,23 @@ fn wide_comments(path: &str, text: &str) -> Vec<Finding> {
             let message = format!("comment of {columns} columns; {COMMENT_COLUMNS_MAX} at most");
             findings.push(Finding::at_line(path, number, message));
         }
+    }
+    findings
+}
+
+/// A description begins with the noun that names the item, not with a relative clause.
+fn comments_without_noun(path: &str, text: &str) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut is_inside = false;
+    for (number, line) in (1..).zip(text.lines()) {
+        let comment = line.trim_start().strip_prefix("//");
+        let comment = comment.map(|comment| comment.trim_start_matches(['/', '!']).trim_start());
+        let word = comment.and_then(|comment| comment.split(' ').next());
+        if !is_inside && matches!(word, Some("What" | "Who")) {
+            let message = "comment begins with a relative clause; begin with the noun";
+            findings.push(Finding::at_line(path, number, message.to_owned()));
+        }
+        is_inside = comment.is_some_and(|comment| !comment.is_empty());
     }
     findings
 }
@@ -199,5 +217,15 @@ mod tests {
     fn every_line_of_the_list_has_a_replacement() {
         let lines = BANNED.lines().filter(|line| !line.starts_with('#'));
         assert_eq!(lines.count(), phrases().len());
+    }
+
+    #[test]
+    fn comment_that_begins_with_a_relative_clause_is_found() {
+        let text =
+            "/// What is read.\nfn a() {}\n/// Counts\n/// What follows.\n// Who waits.\n\n//! Who";
+        let found = comments_without_noun("a.rs", text);
+        let lines: Vec<_> = found.iter().map(Finding::to_string).collect();
+        assert_eq!(lines.len(), 2, "{lines:?}");
+        assert!(lines[0].starts_with("a.rs:1:") && lines[1].starts_with("a.rs:7:"));
     }
 }

@@ -146,7 +146,7 @@ fn rank(package: &str) -> Option<usize> {
     products().position(|layer| layer.package == package)
 }
 
-/// What the arrows of `package` reach.
+/// Crates reachable by the arrows of `package`.
 fn below(package: &str) -> BTreeSet<&'static str> {
     let mut reached = BTreeSet::new();
     let mut next: Vec<_> = arrows(package).unwrap_or_default().to_vec();

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn link_is_taken_from_the_folder_of_its_document() {
+    fn link_is_taken_from_the_directory_of_its_document() {
         let with = |text: &str| {
             let files = [
                 ("README.md", "[a](docs/a.md)"),

@@ -9,7 +9,7 @@ use super::tree::Tree;
 /// Absolute directories of machines on which people work. Taken apart, because this file is in
 /// the tree as well.
 const DIRECTORIES: [&str; 2] = [concat!("/wo", "rk/"), concat!("/ro", "ot/")];
-/// What runs inside the guest, where paths are the guest's own.
+/// Programs that run inside the guest, where paths are the guest's own.
 const GUEST_DIRECTORY: &str = "crates/testkit/src/guest/";
 /// Hosts of registries: which one serves is the machine's own setting.
 const HOSTS: [&str; 4] = [

@@ -43,11 +43,11 @@ fn check_crate(tree: &Tree, root: &str, text: &str) -> Vec<Finding> {
     }
 
     let exports = exports(&code, &modules);
-    let folder = root.rsplit_once('/').map_or("", |(folder, _)| folder);
+    let directory = root.rsplit_once('/').map_or("", |(directory, _)| directory);
     let mut graph: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
     for (path, text) in tree.texts(".rs") {
         let Some(inner) = path
-            .strip_prefix(folder)
+            .strip_prefix(directory)
             .and_then(|path| path.strip_prefix('/'))
         else {
             continue;
@@ -146,7 +146,7 @@ fn declared_modules(code: &str) -> BTreeSet<String> {
     modules
 }
 
-/// What the crate's root re-exports, with the module that it comes from.
+/// Re-exports of the crate's root, with the module of each.
 fn exports<'a>(code: &str, modules: &'a BTreeSet<String>) -> BTreeMap<String, &'a String> {
     let mut found = BTreeMap::new();
     for (at, _) in code.match_indices("use ") {
@@ -164,8 +164,8 @@ fn exports<'a>(code: &str, modules: &'a BTreeSet<String>) -> BTreeMap<String, &'
 
 /// How many modules a file is below the crate's root.
 fn depth(inner: &str) -> usize {
-    let folders = inner.matches('/').count();
-    folders + usize::from(!inner.ends_with("/mod.rs"))
+    let directories = inner.matches('/').count();
+    directories + usize::from(!inner.ends_with("/mod.rs"))
 }
 
 /// First names of paths that begin at the crate's root, as `crate::` or as enough `super::`.

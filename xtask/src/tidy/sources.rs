@@ -94,8 +94,8 @@ fn strays(tree: &Tree) -> Vec<Finding> {
 /// Cargo finds it by itself, or by a line of a manifest.
 fn is_root(path: &Path) -> bool {
     let is_named_so = |name: &str| path.file_name().is_some_and(|file| file == name);
-    let folder = path.parent().and_then(Path::file_name);
-    let is_in = |name: &str| folder.is_some_and(|folder| folder == name);
+    let directory = path.parent().and_then(Path::file_name);
+    let is_in = |name: &str| directory.is_some_and(|directory| directory == name);
     let is_in_src = path.iter().any(|part| part == "src");
     ["lib.rs", "main.rs", "build.rs"]
         .into_iter()
@@ -106,19 +106,19 @@ fn is_root(path: &Path) -> bool {
 
 /// Where the files may be that `text` names as modules.
 fn modules_of(path: &Path, text: &str) -> Vec<PathBuf> {
-    let folder = path.parent().unwrap_or(Path::new(""));
-    let has_own_folder = !is_root(path) && !path.ends_with("mod.rs");
-    let below = if has_own_folder {
+    let directory = path.parent().unwrap_or(Path::new(""));
+    let has_own_directory = !is_root(path) && !path.ends_with("mod.rs");
+    let below = if has_own_directory {
         path.with_extension("")
     } else {
-        folder.to_owned()
+        directory.to_owned()
     };
     let mut found = Vec::new();
     for line in text.lines() {
         let line = line.trim();
         if let Some(quoted) = line.strip_prefix("#[path = \"") {
             let name = quoted.split('"').next().unwrap_or_default();
-            found.push(folder.join(name));
+            found.push(directory.join(name));
         }
         let declared = line
             .strip_suffix(';')
@@ -155,7 +155,11 @@ fn unsafe_word(path: &str, code: &str) -> Option<Finding> {
         .trim_end_matches(".rs")
         .split(['/', '_'])
         .any(|part| part == "sys");
-    if has_calls && UNSAFE_CRATES.iter().any(|folder| path.starts_with(folder)) {
+    if has_calls
+        && UNSAFE_CRATES
+            .iter()
+            .any(|directory| path.starts_with(directory))
+    {
         return None;
     }
     let (at, _) = words(code).find(|(_, word)| *word == "unsafe")?;
@@ -191,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_name_of_file_or_folder_is_found() {
+    fn empty_name_of_file_or_directory_is_found() {
         assert_found("crates/a/src/util.rs", GOOD, "`util`");
         assert_found("crates/a/src/misc/b.rs", GOOD, "`misc`");
         assert_eq!(findings("crates/a/src/utility.rs", GOOD), [""; 0]);

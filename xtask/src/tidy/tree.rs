@@ -63,12 +63,12 @@ impl Tree {
 
     /// Whether there is a file or a directory at `path`.
     pub fn has(&self, path: &str) -> bool {
-        let folder = format!("{path}/");
+        let directory = format!("{path}/");
         path.is_empty()
             || self
                 .files
                 .iter()
-                .any(|file| file.path == path || file.path.starts_with(&folder))
+                .any(|file| file.path == path || file.path.starts_with(&directory))
     }
 
     /// A made-up tree.
@@ -106,17 +106,17 @@ fn listed_by_git(root: &Path) -> Option<BTreeSet<PathBuf>> {
 /// Every file outside `target` and `.git`.
 fn walked(root: &Path) -> Result<BTreeSet<PathBuf>> {
     let mut found = BTreeSet::new();
-    let mut folders = vec![PathBuf::new()];
-    while let Some(folder) = folders.pop() {
-        let shown = root.join(&folder);
+    let mut directories = vec![PathBuf::new()];
+    while let Some(directory) = directories.pop() {
+        let shown = root.join(&directory);
         let entries = fs::read_dir(&shown).with_context(|| format!("{}", shown.display()))?;
         for entry in entries {
             let entry = entry.with_context(|| format!("{}", shown.display()))?;
-            let path = folder.join(entry.file_name());
+            let path = directory.join(entry.file_name());
             let skipped = path == Path::new("target") || entry.file_name() == ".git";
             if entry.file_type()?.is_dir() {
                 if !skipped {
-                    folders.push(path);
+                    directories.push(path);
                 }
             } else if !skipped {
                 found.insert(path);
@@ -133,9 +133,9 @@ mod tests {
     #[test]
     fn walk_leaves_out_what_cargo_built() {
         let root = std::env::temp_dir().join(format!("extant-tidy-{}", std::process::id()));
-        for folder in ["target", "src/target", ".git"] {
-            fs::create_dir_all(root.join(folder)).unwrap();
-            fs::write(root.join(folder).join("file"), "x").unwrap();
+        for directory in ["target", "src/target", ".git"] {
+            fs::create_dir_all(root.join(directory)).unwrap();
+            fs::write(root.join(directory).join("file"), "x").unwrap();
         }
         let found = walked(&root).unwrap();
         fs::remove_dir_all(&root).unwrap();
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn tree_has_folders_of_its_files() {
+    fn tree_has_directories_of_its_files() {
         let tree = Tree::of(&[("docs/a.md", "")]);
         assert!(tree.has("docs/a.md") && tree.has("docs") && tree.has(""));
         assert!(!tree.has("doc") && !tree.has("a.md"));

@@ -32,7 +32,7 @@ use crate::needs::Need;
 pub struct Images;
 
 /// A location of the images.
-struct Place {
+struct ImageLocation {
     name: &'static str,
     path: PathBuf,
     size: u64,
@@ -121,9 +121,9 @@ fn size(options: &Options) -> u64 {
     options.size(8 << 30, 256 << 20)
 }
 
-fn places(context: &Context) -> Result<Vec<Place>> {
+fn places(context: &Context) -> Result<Vec<ImageLocation>> {
     let size = size(&context.options);
-    let disk = Place {
+    let disk = ImageLocation {
         name: "disk",
         path: context.path().to_owned(),
         size,
@@ -142,7 +142,7 @@ fn places(context: &Context) -> Result<Vec<Place>> {
     touch_all(&scratch.path().join("touch"))?;
     Ok(vec![
         disk,
-        Place {
+        ImageLocation {
             name: "loop",
             path: scratch.path().to_owned(),
             size: in_memory,

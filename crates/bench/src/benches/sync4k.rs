@@ -26,23 +26,23 @@ const IOPS: &str = "IOPS";
 /// The bench.
 pub struct Sync4k;
 
-/// State of the file before the writes.
+/// FileState of the file before the writes.
 #[derive(Clone, Copy, Debug)]
-enum State {
+enum FileState {
     Sparse,
     Unwritten,
     Written,
     Create,
 }
 
-const STATES: [State; 4] = [
-    State::Sparse,
-    State::Unwritten,
-    State::Written,
-    State::Create,
+const STATES: [FileState; 4] = [
+    FileState::Sparse,
+    FileState::Unwritten,
+    FileState::Written,
+    FileState::Create,
 ];
 
-impl State {
+impl FileState {
     fn name(self) -> &'static str {
         match self {
             Self::Sparse => "sparse",
@@ -54,7 +54,7 @@ impl State {
 }
 
 /// A file system, the word for it in goals, and its goal.
-struct Place {
+struct BenchFilesystem {
     name: &'static str,
     goal: &'static str,
     path: PathBuf,
@@ -135,8 +135,8 @@ fn size(options: &Options) -> u64 {
     options.size(1 << 30, 256 << 20)
 }
 
-fn places(context: &Context, size: u64) -> Result<Vec<Place>> {
-    let mut places = vec![Place {
+fn places(context: &Context, size: u64) -> Result<Vec<BenchFilesystem>> {
+    let mut places = vec![BenchFilesystem {
         name: DISK.0,
         goal: DISK.1,
         path: context.path().to_owned(),
@@ -151,7 +151,7 @@ fn places(context: &Context, size: u64) -> Result<Vec<Place>> {
             .build();
         let path = scratch.path().to_owned();
         warm(&path, device)?;
-        places.push(Place {
+        places.push(BenchFilesystem {
             name,
             goal,
             path,
@@ -172,15 +172,15 @@ fn warm(directory: &Path, device: u64) -> Result<()> {
 }
 
 /// Makes a file in `state`; how, in words.
-fn make(context: &Context, file: &Path, state: State, size: u64) -> Result<String> {
+fn make(context: &Context, file: &Path, state: FileState, size: u64) -> Result<String> {
     let mut command = match state {
-        State::Sparse => {
+        FileState::Sparse => {
             File::create_new(file)?.set_len(size)?;
             return Ok(format!("truncate -s {size} FILE"));
         }
-        State::Unwritten => peers::fallocate(file, size, &[]),
-        State::Written => peers::dd(file, size),
-        State::Create => {
+        FileState::Unwritten => peers::fallocate(file, size, &[]),
+        FileState::Written => peers::dd(file, size),
+        FileState::Create => {
             let mut command = context.extant();
             command.arg("create").arg(file).arg(size_word(size));
             command
@@ -195,8 +195,8 @@ fn make(context: &Context, file: &Path, state: State, size: u64) -> Result<Strin
 
 fn one(
     context: &Context,
-    place: &Place,
-    state: State,
+    place: &BenchFilesystem,
+    state: FileState,
     size: u64,
     metrics: &mut Metrics,
 ) -> Result<()> {
@@ -223,7 +223,12 @@ fn one(
     Ok(fs::remove_file(&file)?)
 }
 
-fn outcome(places: &[Place], runs: usize, size: u64, metrics: Metrics) -> Result<Outcome> {
+fn outcome(
+    places: &[BenchFilesystem],
+    runs: usize,
+    size: u64,
+    metrics: Metrics,
+) -> Result<Outcome> {
     let mut heading = vec!["IOPS"];
     heading.extend(places.iter().flat_map(|place| [place.name, "spread"]));
     let mut table = Table::new(&heading);
@@ -247,8 +252,8 @@ fn outcome(places: &[Place], runs: usize, size: u64, metrics: Metrics) -> Result
         ..Outcome::default()
     };
     for place in places {
-        let of = |state: State| format!("{}, {}", place.name, state.name());
-        let ratio = metrics.ratio(&of(State::Create), &of(State::Written), IOPS)?;
+        let of = |state: FileState| format!("{}, {}", place.name, state.name());
+        let ratio = metrics.ratio(&of(FileState::Create), &of(FileState::Written), IOPS)?;
         outcome.goals.insert(place.goal, ratio.into());
     }
     outcome.metrics = metrics;

@@ -21,10 +21,10 @@ use extant_sys::queue::CallQueue;
 
 use super::HostDevice;
 use super::limits::TRANSFER;
+use super::offload::OffloadMethod;
+use super::opened_file::FileKind;
 use super::syncs::{InFlight, Success};
-use super::target::TargetKind;
-use super::ways::Way;
-use crate::traffic::{Pace, Visit};
+use crate::foreground::{AssignThrottle, ForegroundRequest};
 use crate::{Operation, Persistence};
 use space::Purpose;
 
@@ -41,7 +41,7 @@ enum Job<'s> {
     },
     Space {
         range: ByteRange,
-        ways: &'static [Way],
+        methods: &'static [OffloadMethod],
         purpose: Purpose,
     },
     /// Zeros as data.
@@ -51,7 +51,7 @@ enum Job<'s> {
     },
 }
 
-/// What a call in flight is for.
+/// Purpose of a call in flight.
 enum Flight<'s> {
     Transfer {
         owner: usize,
@@ -62,9 +62,9 @@ enum Flight<'s> {
     Space {
         owner: usize,
         range: ByteRange,
-        way: Way,
-        /// The ways after it.
-        rest: &'static [Way],
+        method: OffloadMethod,
+        /// The methods after it.
+        rest: &'static [OffloadMethod],
         purpose: Purpose,
     },
     Sync {
@@ -76,7 +76,7 @@ enum Flight<'s> {
 struct Flying<'s> {
     flight: Flight<'s>,
     /// Assigns are no visits.
-    _visit: Option<Visit<'s>>,
+    _request: Option<ForegroundRequest<'s>>,
     /// Of syncs and durable writes.
     sync: Option<InFlight<'s>>,
 }
@@ -88,7 +88,7 @@ pub(super) struct Batch<'s> {
     assigns: VecDeque<(usize, ByteRange)>,
     is_assigning: bool,
     /// Of the assigns, if there are any.
-    pace: Option<Pace<'s>>,
+    throttle: Option<AssignThrottle<'s>>,
     flushes: Vec<usize>,
     /// Zeroed, not yet durable, and to be.
     unsynced: Vec<usize>,
@@ -110,7 +110,7 @@ impl<'s> Batch<'s> {
             waiting: VecDeque::new(),
             assigns: VecDeque::new(),
             is_assigning: false,
-            pace: None,
+            throttle: None,
             flushes: Vec::new(),
             unsynced: Vec::new(),
             again: Vec::new(),
@@ -126,12 +126,13 @@ impl<'s> Batch<'s> {
     pub(super) fn add(&mut self, operation: &'s mut Operation<'_>) {
         let owner = self.results.len();
         self.results.push(Ok(()));
-        let ways = Way::of(operation, self.device.kind);
+        let methods = OffloadMethod::of(operation, self.device.kind);
         let job = match operation {
             Operation::Flush => return self.flushes.push(owner),
             Operation::Assign(range) => {
-                let traffic = &self.device.traffic;
-                self.pace.get_or_insert_with(|| traffic.pace());
+                let foreground = &self.device.foreground;
+                self.throttle
+                    .get_or_insert_with(|| foreground.begin_assign());
                 return self.assigns.push_back((owner, *range));
             }
             Operation::Read { offset, into } => Job::Read {
@@ -157,12 +158,12 @@ impl<'s> Batch<'s> {
             },
             Operation::Discard(range) => Job::Space {
                 range: *range,
-                ways,
+                methods,
                 purpose: Purpose::Discard,
             },
             Operation::WriteZeroes(range, zeroing) => Job::Space {
                 range: *range,
-                ways,
+                methods,
                 purpose: Purpose::Zero(*zeroing),
             },
         };
@@ -184,7 +185,7 @@ impl<'s> Batch<'s> {
 
     /// It is of nothing but direct writes to a file.
     pub(super) fn writes_directly(&self) -> bool {
-        self.device.kind == TargetKind::File
+        self.device.kind == FileKind::File
             && self.device.direct.is_some()
             && self.assigns.is_empty()
             && self.flushes.is_empty()
@@ -200,9 +201,12 @@ impl<'s> Batch<'s> {
             // Without a way it is written as data.
             Job::Space {
                 range,
-                ways,
+                methods,
                 purpose: Purpose::Zero(zeroing),
-            } if self.first_way(ways, Purpose::Zero(*zeroing)).is_none() => {
+            } if self
+                .first_method(methods, Purpose::Zero(*zeroing))
+                .is_none() =>
+            {
                 range.len().div_ceil(TRANSFER as u64) as usize
             }
             _ => 1,
@@ -244,11 +248,11 @@ impl<'s> Batch<'s> {
                 ..
             }
         );
-        let visit = (!is_assign).then(|| self.device.traffic.visit());
+        let request = (!is_assign).then(|| self.device.foreground.begin_request());
         let tells = self.device.tells_of_write_back(&call);
         self.flights[tag] = Some(Flying {
             flight,
-            _visit: visit,
+            _request: request,
             sync: tells.then(|| self.device.syncs.begin()),
         });
         (tag, call)
@@ -279,17 +283,17 @@ impl<'s> Batch<'s> {
             if self.results[owner].is_err() {
                 continue;
             }
-            let pace = self.pace.as_mut().expect("assigns have a pace");
+            let throttle = self.throttle.as_mut().expect("assigns have a throttle");
             // Visits of this batch cannot end meanwhile.
             if is_alone {
-                pace.give_way();
+                throttle.yield_to_foreground();
             }
-            let piece = pace.take_piece(&mut rest);
+            let piece = throttle.take_chunk(&mut rest);
             if !rest.is_empty() {
                 self.assigns.push_front((owner, rest));
             }
-            let ways = Way::of(&Operation::Assign(piece), self.device.kind);
-            let started = self.change_space(owner, piece, ways, Purpose::Assign);
+            let methods = OffloadMethod::of(&Operation::Assign(piece), self.device.kind);
+            let started = self.change_space(owner, piece, methods, Purpose::Assign);
             if started.is_some() {
                 return started;
             }
@@ -308,9 +312,9 @@ impl<'s> Batch<'s> {
             } => self.write(owner, offset, parts, persistence),
             Job::Space {
                 range,
-                ways,
+                methods,
                 purpose,
-            } => return self.change_space(owner, range, ways, purpose),
+            } => return self.change_space(owner, range, methods, purpose),
             Job::Zeroes { range, persistence } => {
                 return self.write_zeroes(owner, range, persistence);
             }
@@ -350,7 +354,7 @@ impl<'s> CallQueue<'s> for Batch<'s> {
     fn ended(&mut self, tag: usize, call: Call<'s>, result: io::Result<usize>) {
         let Flying {
             flight,
-            _visit,
+            _request,
             sync,
         } = self.flights[tag]
             .take()
@@ -384,10 +388,10 @@ impl<'s> CallQueue<'s> for Batch<'s> {
             Flight::Space {
                 owner,
                 range,
-                way,
+                method,
                 rest,
                 purpose,
-            } => self.changed_space((owner, range, way), rest, purpose, result),
+            } => self.changed_space((owner, range, method), rest, purpose, result),
             // All owners get the first failure.
             Flight::Sync { owners } => self.succeeded(&owners),
         }

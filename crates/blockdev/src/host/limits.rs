@@ -6,8 +6,8 @@
 //! | physical block | block of the file system | `BLKPBSZGET` |
 //! | limits | what keeps a call short | the queue in sysfs |
 //!
-//! What a file offers is not known before it is tried: the features say yes, and what was refused
-//! is answered as if it had never been offered.
+//! Support by a file is unknown before the first attempt: the features say yes, and a method that
+//! was refused is answered as if it had never been offered.
 
 use std::fs::File;
 use std::io;
@@ -18,8 +18,8 @@ use extant_space::{Error, ErrorKind, Result};
 use extant_sys::disk;
 use rustix::fs::SeekFrom;
 
+use super::opened_file::{FileKind, OpenedFile};
 use super::options::{HostAccess, HostEnd, HostOptions};
-use super::target::{Target, TargetKind};
 use crate::{Features, Geometry, Limits, RangeLimit};
 
 /// Bytes of one read or write: long enough for a disk, short enough for a large request to have
@@ -38,10 +38,10 @@ const SENT_ZEROES_MAX: u64 = 16 << 20;
 pub(super) struct Queue(Option<PathBuf>);
 
 impl Queue {
-    pub(super) fn of(target: &Target) -> Self {
-        Self(match target.kind {
-            TargetKind::File => None,
-            TargetKind::Disk => disk::directory(target.metadata.rdev()),
+    pub(super) fn of(opened: &OpenedFile) -> Self {
+        Self(match opened.kind {
+            FileKind::File => None,
+            FileKind::Disk => disk::directory(opened.metadata.rdev()),
         })
     }
 
@@ -68,17 +68,21 @@ impl Queue {
 }
 
 /// All of the geometry but the size, which is 0.
-pub(super) fn geometry(target: &Target, queue: &Queue, options: &HostOptions) -> Result<Geometry> {
-    let file = &target.file;
-    let (logical_block, physical_block) = match target.kind {
-        TargetKind::File => {
-            let logical = target
+pub(super) fn geometry(
+    opened: &OpenedFile,
+    queue: &Queue,
+    options: &HostOptions,
+) -> Result<Geometry> {
+    let file = &opened.file;
+    let (logical_block, physical_block) = match opened.kind {
+        FileKind::File => {
+            let logical = opened
                 .direct
                 .map_or(SECTOR, |direct| direct.offset_bytes.max(SECTOR));
             let file_bytes = size(file, 1)?;
             let is_exact =
                 options.end == HostEnd::Exact && !file_bytes.is_multiple_of(logical.into());
-            if is_exact && target.direct.is_some() {
+            if is_exact && opened.direct.is_some() {
                 return Err(Error::new(ErrorKind::Unsupported)
                     .detail(format!(
                         "the file of {file_bytes} bytes ends inside a block of {logical}, which direct I/O cannot reach"
@@ -90,7 +94,7 @@ pub(super) fn geometry(target: &Target, queue: &Queue, options: &HostOptions) ->
             let is_usual = block.is_power_of_two() && block <= PHYSICAL_MAX;
             (logical, if is_usual { block as u32 } else { 4096 })
         }
-        TargetKind::Disk => (
+        FileKind::Disk => (
             rustix::fs::ioctl_blksszget(file).map_err(io::Error::from)?,
             rustix::fs::ioctl_blkpbszget(file).map_err(io::Error::from)?,
         ),
@@ -100,16 +104,16 @@ pub(super) fn geometry(target: &Target, queue: &Queue, options: &HostOptions) ->
             .detail(format!("logical blocks of {logical_block} bytes")));
     }
     let physical_block = physical_block.max(logical_block);
-    let limits = match target.kind {
-        TargetKind::File => file_limits(physical_block, logical_block, options),
-        TargetKind::Disk => disk_limits(queue, logical_block),
+    let limits = match opened.kind {
+        FileKind::File => file_limits(physical_block, logical_block, options),
+        FileKind::Disk => disk_limits(queue, logical_block),
     };
     Ok(Geometry {
         size: 0,
         logical_block,
         physical_block,
         limits,
-        features: features(target, queue, options),
+        features: features(opened, queue, options),
     })
 }
 
@@ -149,23 +153,23 @@ fn disk_limits(queue: &Queue, logical_block: u32) -> Limits {
     }
 }
 
-fn features(target: &Target, queue: &Queue, options: &HostOptions) -> Features {
+fn features(opened: &OpenedFile, queue: &Queue, options: &HostOptions) -> Features {
     let mut features = Features::empty();
-    let is_direct = target.direct.is_some();
+    let is_direct = opened.direct.is_some();
     let writes_through = is_direct && queue.says("write_cache", "write through");
     features.set(Features::VOLATILE_CACHE, !writes_through);
-    match target.kind {
-        TargetKind::File => {
+    match opened.kind {
+        FileKind::File => {
             features |= Features::STATUS;
             features.set(Features::FUA, is_direct);
         }
-        TargetKind::Disk => features.set(Features::FUA, is_direct && queue.says("fua", "1")),
+        FileKind::Disk => features.set(Features::FUA, is_direct && queue.says("fua", "1")),
     }
     if options.access == HostAccess::ReadOnly {
         return features | Features::READ_ONLY;
     }
-    match target.kind {
-        TargetKind::File => {
+    match opened.kind {
+        FileKind::File => {
             features
                 | Features::DISCARD
                 | Features::WRITE_ZEROES
@@ -173,7 +177,7 @@ fn features(target: &Target, queue: &Queue, options: &HostOptions) -> Features {
                 | Features::WRITE_ZEROES_ALLOCATE
                 | Features::ASSIGN
         }
-        TargetKind::Disk => {
+        FileKind::Disk => {
             let zeroes = Features::WRITE_ZEROES | Features::WRITE_ZEROES_UNMAP;
             features.set(zeroes, queue.offloads_zeroes());
             features.set(Features::DISCARD, queue.number("discard_max_bytes") > 0);

@@ -3,7 +3,7 @@
 /// A kernel file system allocates so much in a few milliseconds, while others wait for the inode.
 const ASSIGN_MAX: u64 = 1 << 30;
 
-/// What a host device is to be like.
+/// Options for opening a host device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostOptions {
     /// Whether anything may be changed.
@@ -31,7 +31,7 @@ pub enum HostEnd {
     Exact,
 }
 
-/// What may be done to the file or disk.
+/// Access to the file or disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostAccess {
     /// Everything. Keeps every other host device out.

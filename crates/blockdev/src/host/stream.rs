@@ -9,7 +9,7 @@ use extant_sys::queue::CallQueue;
 
 use super::HostDevice;
 use super::batch::is_interrupted;
-use crate::traffic::Visit;
+use crate::foreground::ForegroundRequest;
 use crate::{Transfer, TransferKind, TransferStream};
 
 /// A stream on its way, as calls.
@@ -22,12 +22,12 @@ pub(super) struct Streamed<'s> {
     again: Vec<(usize, Call<'static>)>,
 }
 
-/// What a call in flight is for.
+/// Purpose of a call in flight.
 struct Flight<'s> {
     kind: TransferKind,
     offset: u64,
     length: usize,
-    _visit: Visit<'s>,
+    _request: ForegroundRequest<'s>,
 }
 
 impl<'s> Streamed<'s> {
@@ -55,7 +55,7 @@ impl<'s> Streamed<'s> {
             kind,
             offset,
             length,
-            _visit: self.device.traffic.visit(),
+            _request: self.device.foreground.begin_request(),
         });
         assert!(before.is_none(), "two transfers with the tag {tag}");
         let call = match kind {

@@ -1,4 +1,4 @@
-//! What a file has refused.
+//! Modes of fallocate that a file has refused.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

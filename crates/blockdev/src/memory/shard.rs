@@ -40,7 +40,7 @@ struct Capacity {
     pages: AtomicU64,
 }
 
-/// What gives space to a range.
+/// Operation that allocates a range.
 #[derive(Clone, Copy)]
 pub(super) enum Change<'a> {
     Write(&'a [u8]),
@@ -190,7 +190,7 @@ impl Shards {
         found
     }
 
-    /// What has space in region `number`.
+    /// Allocated part of region `number`.
     pub(super) fn allocation(&self, number: u64) -> Allocation {
         let shard = self.read_shard(number);
         let region = shard.regions.get(&number);

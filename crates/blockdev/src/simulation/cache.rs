@@ -1,4 +1,4 @@
-//! What is durable on a disk with a volatile cache, and what may get lost.
+//! Durable and volatile contents of a disk with a volatile cache.
 //!
 //! Model: the durable contents, and the changes after them in their order, each with the parts of
 //! it that are still at stake. Positions are those of events in a log, and stand for time.
@@ -32,7 +32,7 @@ struct Batch {
 /// A change that may get lost.
 pub(super) struct Unflushed {
     pub(super) change: Change,
-    /// What is at stake of it, in order.
+    /// Parts of the change that may still be lost, in order.
     pub(super) parts: SmallVec<[ByteRange; 1]>,
     batch: u64,
     persistence: Persistence,

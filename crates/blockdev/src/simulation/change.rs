@@ -8,7 +8,7 @@ use smallvec::smallvec;
 
 use crate::{MemoryDevice, Operation, Persistence, Speed, Unmap, Zeroing};
 
-/// What a request changed. Clones share the data.
+/// Change made by a request. Clones share the data.
 #[derive(Clone, PartialEq, Eq)]
 pub enum Change {
     /// Data was written.
@@ -27,7 +27,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// What `operation` changes and when that is durable; `None` of a read and a flush.
+    /// Change made by `operation`, and its persistence; `None` of a read and a flush.
     pub(super) fn of(operation: &Operation<'_>) -> Option<(Self, Persistence)> {
         Some(match operation {
             Operation::Read { .. } | Operation::Flush => return None,

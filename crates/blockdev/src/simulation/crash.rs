@@ -1,4 +1,4 @@
-//! What a power cut may leave.
+//! States that a power cut may leave.
 //!
 //! Few blocks at stake: every combination of their versions, each once. Many: the two extremes, and
 //! samples of three sorts that find different mistakes: all but one change (a missing order), one
@@ -26,8 +26,8 @@ pub struct CrashOptions {
     pub seed: u64,
     /// Most states of one position; at least 1.
     pub states_max: u64,
-    /// What the disk writes whole or not at all: a power of two, at most a logical block, which
-    /// `None` means.
+    /// Unit that the disk writes atomically: a power of two, at most a logical block, which is the
+    /// default (`None`).
     pub atomic_bytes: Option<u32>,
 }
 
@@ -109,7 +109,7 @@ struct Cell {
     versions: Vec<usize>,
 }
 
-/// What becomes of a change.
+/// Fate of a change.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Kept,

@@ -23,16 +23,16 @@ use crate::{
 /// Whether writes wait in a cache for a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheMode {
-    /// What was not flushed may get lost.
+    /// Changes that were not flushed may be lost.
     Volatile,
-    /// What has completed is durable, and a flush does nothing.
+    /// Completed changes are durable, and a flush does nothing.
     WriteThrough,
 }
 
-/// What of the changes at stake is there again after a power cut.
+/// Volatile changes that survive a power cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survivors {
-    /// What the seed says.
+    /// A selection by the seed.
     Seeded(u64),
     /// Everything.
     All,
@@ -147,12 +147,12 @@ impl CrashDevice {
         (recorder.cuts, recorder.changes_left) = (cuts, changes_left);
     }
 
-    /// What was done so far; the data is shared, not copied.
+    /// Events so far; the data is shared, not copied.
     pub fn log(&self) -> WriteLog {
         self.recorder().log.clone()
     }
 
-    /// What was done.
+    /// All events.
     pub fn into_log(self) -> WriteLog {
         let recorder = self.recorder.into_inner();
         recorder.log

@@ -90,7 +90,7 @@ impl<D: Device> FaultyDevice<D> {
         rules.clone()
     }
 
-    /// What becomes of an operation, and how late.
+    /// Outcome of an operation, and its delay.
     fn judge(&self, rules: &[ActiveRule], operation: &Operation<'_>) -> (Option<Strike>, Duration) {
         let mut strike = None;
         let mut delay = Duration::ZERO;
@@ -296,7 +296,7 @@ impl<D: Device> Device for FaultyDevice<D> {
         let strikes: Vec<Option<Strike>> = requests
             .iter()
             .map(|request| {
-                // What the device refuses, and what is nothing, is not for the rules.
+                // Rules do not apply to requests that the device refuses, nor to empty ones.
                 let length = request.operation.start_and_length();
                 let is_nothing = length.is_some_and(|(_, length)| length == 0);
                 if is_nothing || geometry.admit(&request.operation).is_err() {

@@ -18,7 +18,7 @@ pub enum Event {
     Change {
         /// Which call of `submit` it came with.
         batch: u64,
-        /// What was changed.
+        /// The change.
         change: Change,
         /// `Fua`: durable when the batch has completed.
         persistence: Persistence,
@@ -33,7 +33,7 @@ pub enum Event {
         /// Which call of `submit`.
         batch: u64,
     },
-    /// What the test has to say.
+    /// A remark of the test.
     Mark(Arc<str>),
 }
 
@@ -62,7 +62,7 @@ impl WriteLog {
         &self.base
     }
 
-    /// What happened, in order.
+    /// Events, in order.
     pub fn events(&self) -> &[Event] {
         &self.events
     }
@@ -90,7 +90,7 @@ impl WriteLog {
         })
     }
 
-    /// What was read from the device at `position`: every change up to there is in it, flushed or
+    /// Contents as read from the device at `position`: with every change up to there, flushed or
     /// not.
     ///
     /// # Panics
@@ -115,7 +115,7 @@ impl WriteLog {
         }
     }
 
-    /// What a power cut at `position` may leave. For many positions, walk a
+    /// States that a power cut at `position` may leave. For many positions, walk a
     /// [`cursor`](Self::cursor) or take [`crashes`](Self::crashes).
     ///
     /// # Panics
@@ -131,7 +131,7 @@ impl WriteLog {
         states.into_iter()
     }
 
-    /// What a power cut may leave at every position where that is something new, or where more was
+    /// States that a power cut may leave, at every position at which new states exist or more was
     /// promised (a mark), in order.
     pub fn crashes(&self, options: CrashOptions) -> Crashes<'_> {
         Crashes::new(self.cursor(), options)
@@ -210,7 +210,7 @@ impl<'l> LogCursor<'l> {
         self.news
     }
 
-    /// What a power cut here may leave: every possible state if they are at most
+    /// States that a power cut here may leave: every possible state if they are at most
     /// [`CrashOptions::states_max`], else that number of them, by the seed; the first without, the
     /// second with all changes that may be lost.
     pub fn crash_states(

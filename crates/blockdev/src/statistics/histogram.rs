@@ -122,7 +122,7 @@ impl Histogram {
             .map(|(bucket, count)| (largest_of(bucket), *count))
     }
 
-    /// What was recorded after `earlier`, an older state of the same counters, was taken.
+    /// Difference to `earlier`, an older state of the same counters.
     pub(super) fn since(&self, earlier: &Self) -> Self {
         let pairs = self.buckets.iter().zip(&earlier.buckets);
         Self {

@@ -1,4 +1,4 @@
-//! What was counted, at one time or between two.
+//! Counts at one time, or between two times.
 
 use std::fmt;
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl StatisticsSnapshot {
         &self.operations[kind as usize]
     }
 
-    /// What was counted after `earlier`, an older snapshot of the same device, was taken.
+    /// Difference to `earlier`, an older snapshot of the same device.
     pub fn since(&self, earlier: &Self) -> Self {
         Self {
             operations: OperationKind::ALL.map(|kind| {

@@ -42,8 +42,8 @@ pub fn uring() -> Requirement {
 }
 
 /// A hole of `size` bytes.
-pub fn sparse(folder: &Path, name: &str, size: u64) -> PathBuf {
-    let path = folder.join(name);
+pub fn sparse(directory: &Path, name: &str, size: u64) -> PathBuf {
+    let path = directory.join(name);
     File::create(&path).unwrap().set_len(size).unwrap();
     path
 }

@@ -16,7 +16,7 @@ use extant_space::{CancelToken, Control, Error, ErrorKind, Phase, Progress, Resu
 
 use crate::versioned;
 
-/// What a long operation is doing.
+/// Phase of a long operation.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
@@ -28,7 +28,7 @@ pub enum Step {
     Allocate,
     /// Space is being written with zeros.
     Write,
-    /// What was written is being made durable.
+    /// Written data is being made durable.
     Sync,
     /// The result is being verified.
     Verify,
@@ -40,7 +40,7 @@ pub enum Step {
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct OperationProgress {
-    /// What it is doing: `extant_step`.
+    /// The current phase: `extant_step`.
     pub step: u32,
     /// 0.
     pub reserved: u32,

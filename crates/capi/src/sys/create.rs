@@ -48,7 +48,7 @@ pub struct FileOptions {
     pub keep_partial: u32,
 }
 
-/// What `extant_create` did.
+/// Report of `extant_create`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FileReport {

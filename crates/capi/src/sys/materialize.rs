@@ -35,7 +35,7 @@ pub struct RangeOptions {
     pub reserved: u32,
 }
 
-/// What `extant_materialize` did.
+/// Report of `extant_materialize`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub struct RangeReport {
@@ -74,7 +74,8 @@ pub unsafe extern "C" fn extant_materialize_options_init(options: *mut RangeOpti
 /// `options`, `control`, `report` and `error` may be null.
 ///
 /// # Safety
-/// What is not null is what its type says. `error` gets null, or what `extant_error_free` frees.
+/// Pointers that are not null are valid for their type. `error` receives null, or an object for
+/// `extant_error_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn extant_materialize(
     path: *const c_char,

@@ -1,4 +1,4 @@
-//! What a place can do.
+//! Capabilities of a path.
 
 use std::ffi::c_char;
 
@@ -22,11 +22,11 @@ pub enum Way {
     WriteInOrder,
 }
 
-/// What a place can do.
+/// Capabilities of a path.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct PlaceReport {
-    /// What `extant_create` would do: `extant_way`.
+    /// Strategy that `extant_create` would use: `extant_way`.
     pub way: u32,
     /// 1: files can share space (reflinks).
     pub has_reflink: u32,
@@ -46,7 +46,8 @@ pub struct PlaceReport {
 /// `error` may be null.
 ///
 /// # Safety
-/// What is not null is what its type says. `error` gets null, or what `extant_error_free` frees.
+/// Pointers that are not null are valid for their type. `error` receives null, or an object for
+/// `extant_error_free`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn extant_probe(
     path: *const c_char,

@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 use extant_testkit::command::{must, tool};
 
 /// The directory with `libextant.so` and `libextant.a`: that of this test program.
-pub fn folder() -> PathBuf {
+pub fn directory() -> PathBuf {
     let program = env::current_exe().unwrap();
-    let folder = program.parent().unwrap().to_owned();
+    let directory = program.parent().unwrap().to_owned();
     assert!(
-        folder.join("libextant.so").is_file(),
+        directory.join("libextant.so").is_file(),
         "{}",
-        folder.display()
+        directory.display()
     );
-    folder
+    directory
 }
 
 /// Of this crate.
@@ -22,7 +22,7 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// What is linked.
+/// Kind of library that is linked.
 #[derive(Clone, Copy, Debug)]
 pub enum Linked {
     Shared,
@@ -38,10 +38,11 @@ pub fn compile(name: &str, linked: Linked, place: &Path) -> PathBuf {
     cc.arg(&program).arg("-I").arg(root().join("include"));
     cc.arg(root().join("tests/c").join(name).with_extension("c"));
     match linked {
-        Linked::Shared => cc.arg("-L").arg(folder()).arg("-lextant"),
-        Linked::Static => cc
-            .arg(folder().join("libextant.a"))
-            .args(["-lpthread", "-lm", "-ldl"]),
+        Linked::Shared => cc.arg("-L").arg(directory()).arg("-lextant"),
+        Linked::Static => {
+            cc.arg(directory().join("libextant.a"))
+                .args(["-lpthread", "-lm", "-ldl"])
+        }
     };
     must(&mut cc);
     program

@@ -4,7 +4,7 @@ use extant_testkit::command::{must, tool};
 use extant_testkit::scratch::{Filesystem, Scratch};
 use extant_testkit::{require, requires};
 
-use crate::library::{Linked, compile, folder, root};
+use crate::library::{Linked, compile, directory, root};
 
 #[test]
 fn example_in_c_makes_a_written_file_and_shows_its_map() {
@@ -14,7 +14,7 @@ fn example_in_c_makes_a_written_file_and_shows_its_map() {
         let program = compile("example", linked, place.path());
         let file = place.path().join(format!("{linked:?}.raw"));
         let mut command = std::process::Command::new(&program);
-        let output = must(command.arg(&file).env("LD_LIBRARY_PATH", folder()));
+        let output = must(command.arg(&file).env("LD_LIBRARY_PATH", directory()));
         let said = String::from_utf8(output.stdout).unwrap();
         assert!(said.contains("written"), "{said}");
         assert_eq!(std::fs::metadata(&file).unwrap().len(), 8 << 20);
@@ -36,7 +36,7 @@ fn every_call_keeps_its_promise_to_c() {
     must(
         command
             .current_dir(scratch.path())
-            .env("LD_LIBRARY_PATH", folder()),
+            .env("LD_LIBRARY_PATH", directory()),
     );
 }
 
@@ -55,6 +55,6 @@ fn module_for_python_has_the_same_calls() {
             .arg(root().join("python/tests"))
             .current_dir(scratch.path())
             .env("PYTHONPATH", root().join("python"))
-            .env("EXTANT_LIBRARY", folder().join("libextant.so")),
+            .env("EXTANT_LIBRARY", directory().join("libextant.so")),
     );
 }

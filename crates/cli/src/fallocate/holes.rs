@@ -52,7 +52,7 @@ pub fn report(
     cancel: &CancelToken,
     out: &mut impl Write,
 ) -> Result<io::Result<()>> {
-    let mut told = Told::new(out, detail);
+    let mut told = HoleOutput::new(out, detail);
     let control = Control::new(cancel, &Silent);
     let report = report_holes(file, range, control, &mut |span| told.span(span))?;
     Ok(told.summary(&report))
@@ -67,14 +67,14 @@ pub fn report_inside(
     cancel: &CancelToken,
     out: &mut impl Write,
 ) -> Result<io::Result<()>> {
-    let mut told = Told::new(out, detail);
+    let mut told = HoleOutput::new(out, detail);
     let control = Control::new(cancel, &Silent);
     let visit = &mut |span| told.span(span);
     let report = report_holes_in(file, block_bytes, range, control, visit)?;
     Ok(told.summary(&report))
 }
 
-struct Told<'a, W> {
+struct HoleOutput<'a, W> {
     out: &'a mut W,
     detail: Detail,
     /// Where the last data ended: the next file hole begins there.
@@ -84,7 +84,7 @@ struct Told<'a, W> {
     result: io::Result<()>,
 }
 
-impl<'a, W: Write> Told<'a, W> {
+impl<'a, W: Write> HoleOutput<'a, W> {
     fn new(out: &'a mut W, detail: Detail) -> Self {
         Self {
             out,

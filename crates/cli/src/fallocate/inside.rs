@@ -42,16 +42,16 @@ pub(super) fn execute(
     // Durable and whole before anything is said.
     let said = image.finish(done).map_err(|error| failed(error, &place))?;
     match said {
-        Said::Range(done) => tell(args, &place, range, done),
-        Said::Dug(line) if args.verbose => {
+        Outcome::Range(done) => tell(args, &place, range, done),
+        Outcome::Dug(line) if args.verbose => {
             print(&[place.as_os_str().as_bytes(), b": ", line.as_bytes()])
         }
-        Said::Dug(_) => Ok(()),
-        Said::Reported(written) => written.map_err(Failure::Output),
+        Outcome::Dug(_) => Ok(()),
+        Outcome::Reported(written) => written.map_err(Failure::Output),
     }
 }
 
-enum Said {
+enum Outcome {
     Range(&'static str),
     Dug(String),
     Reported(io::Result<()>),
@@ -64,23 +64,23 @@ fn run(
     file: &File,
     range: ByteRange,
     cancel: &CancelToken,
-) -> extant_space::Result<Said> {
+) -> extant_space::Result<Outcome> {
     let block_bytes = image.filesystem().block_bytes().into();
     let said = match operation {
         Operation::Kernel(mode, done) => {
             file.fallocate(mode, range)?;
-            Said::Range(done)
+            Outcome::Range(done)
         }
         Operation::Posix => {
             file.fallocate(FallocateMode::Allocate, range)?;
-            Said::Range("allocated")
+            Outcome::Range("allocated")
         }
         Operation::WriteZeroes => {
             let control = Control::new(cancel, &Silent);
             write_zeroes(file, range, Fallback::Write, &Pace::Full, control)?;
-            Said::Range("written as zeroes")
+            Outcome::Range("written as zeroes")
         }
-        Operation::Dig => Said::Dug(holes::dig_inside(file, block_bytes, Some(range), cancel)?),
+        Operation::Dig => Outcome::Dug(holes::dig_inside(file, block_bytes, Some(range), cancel)?),
         Operation::Report => {
             let mut out = BufWriter::new(io::stdout().lock());
             let written = holes::report_inside(
@@ -91,7 +91,7 @@ fn run(
                 cancel,
                 &mut out,
             )?;
-            return Ok(Said::Reported(written.and_then(|()| out.flush())));
+            return Ok(Outcome::Reported(written.and_then(|()| out.flush())));
         }
     };
     file.sync(SyncMode::All)?;

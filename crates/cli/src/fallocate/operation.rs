@@ -9,7 +9,7 @@ use extant_space::FallocateMode;
 
 use super::FallocateArgs;
 
-/// What is to be done to the file.
+/// Operation on the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
     /// One request to the kernel, reported in these words.

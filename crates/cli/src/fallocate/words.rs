@@ -55,7 +55,7 @@ impl fmt::Display for Share {
     }
 }
 
-/// What `error`, of opening `path`, is called by the operating system.
+/// Message of the operating system for `error` on opening `path`.
 pub fn open_error(error: &Error, path: &Path) -> String {
     let errno = error.os_errno().or_else(|| {
         // Opening went well, but a space file it is not.

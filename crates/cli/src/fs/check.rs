@@ -1,7 +1,7 @@
 //! `extant fs check`: the consistency check, with the exit status of `e2fsck -n`.
 //!
-//! What a crash left in the journal is replayed in memory first. Where the file system is too
-//! damaged for that, the device is checked as it is.
+//! The journal is first replayed in memory. Where the file system is too damaged for that, the
+//! device is checked as it is.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -25,7 +25,7 @@ pub struct ChmodArgs {
     /// The image or disk
     pub image: PathBuf,
 
-    /// What to make of the permissions
+    /// New permissions
     #[arg(allow_hyphen_values = true)]
     pub mode: ModeChange,
 
@@ -67,7 +67,7 @@ pub struct ChownArgs {
     pub no_dereference: bool,
 }
 
-/// What a command goes through.
+/// Files that a command changes.
 struct Targets<'a> {
     paths: &'a [PathBuf],
     recursive: bool,

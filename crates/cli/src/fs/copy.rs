@@ -1,4 +1,4 @@
-//! What `put` and `get` have in common: how far they are, and what they did.
+//! Progress and report shared by `put` and `get`.
 
 use std::cell::Cell;
 use std::time::Instant;
@@ -11,7 +11,7 @@ use crate::print;
 /// Bytes that are copied at a time, between two checks for a cancel.
 pub(super) const PIECE: usize = 1 << 20;
 
-/// What was copied.
+/// Report of a copy.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(super) struct Tally {
     pub(super) files: u64,
@@ -104,7 +104,7 @@ impl<'a> Meter<'a> {
     pub(super) fn add(&self, bytes: u64) {
         let done = self.done_bytes.get() + bytes;
         self.done_bytes.set(done);
-        // What was counted before may have grown since.
+        // The source may have grown since it was counted.
         self.control
             .report(Phase::Write, done, self.total_bytes.max(done));
     }

@@ -57,7 +57,7 @@ pub struct DumpArgs {
     pub json: bool,
 }
 
-/// What was asked for.
+/// Selected output.
 #[derive(Serialize)]
 struct Dump {
     image: String,

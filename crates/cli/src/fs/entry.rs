@@ -1,4 +1,4 @@
-//! What an inode says about its file, in words and as JSON.
+//! Attributes of a file, as text and JSON.
 
 use extant_ext4::{Attributes, DeviceNumber, FileType, Node};
 use extant_space::Result;
@@ -9,7 +9,7 @@ use crate::fs_image::names;
 
 /// A file as JSON has it.
 #[derive(Debug, Serialize)]
-pub(super) struct Entry {
+pub(super) struct FileEntry {
     /// Bytes that are no UTF-8 are replaced; then `path_hex` has them all.
     pub(super) path: String,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -42,7 +42,7 @@ pub(super) struct Device {
     minor: u32,
 }
 
-impl Entry {
+impl FileEntry {
     /// The file `node`, called `path`.
     pub(super) fn of(path: &[u8], node: &Node) -> Result<Self> {
         let found = node.attributes();

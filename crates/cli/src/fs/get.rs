@@ -169,8 +169,7 @@ impl Get<'_> {
         Ok(())
     }
 
-    /// What is in the image at `path` is called `name` on the host; `None`: it is the open
-    /// directory itself.
+    /// Copies `path` of the image to `name` on the host; with `None` to the open directory itself.
     fn tree(&mut self, root: &Node, path: &[u8], name: Option<&[u8]>) -> Result<()> {
         if root.file_type() == FileType::Directory && !self.args.recursive {
             return Err(Error::new(ErrorKind::IsDirectory)

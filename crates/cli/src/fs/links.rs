@@ -159,11 +159,11 @@ pub(super) fn mv(args: &MvArgs) -> Result<ExitCode> {
     };
     changing(&args.image, AssignMode::default(), |image| {
         let target = if args.exchange || args.no_target_directory {
-            Target::Name(to)
+            LinkDestination::Name(to)
         } else {
-            Target::of(image, to, sources.len())?
+            LinkDestination::of(image, to, sources.len())?
         };
-        if sources.len() > 1 && matches!(target, Target::Name(_)) {
+        if sources.len() > 1 && matches!(target, LinkDestination::Name(_)) {
             return Err(
                 Error::new(ErrorKind::InvalidArgument).detail("two files cannot have one name")
             );
@@ -187,7 +187,7 @@ pub(super) fn mv(args: &MvArgs) -> Result<ExitCode> {
 /// Makes a link.
 pub(super) fn ln(args: &LnArgs) -> Result<ExitCode> {
     changing(&args.image, AssignMode::default(), |image| {
-        let target = Target::of(image, &args.name, 1)?;
+        let target = LinkDestination::of(image, &args.name, 1)?;
         let (directory, name, place) = target.name_for(image, &args.target)?;
         let existing = if args.symbolic {
             None
@@ -236,14 +236,14 @@ fn symbolic_link(
 }
 
 /// Where something goes.
-pub(super) enum Target<'a> {
+pub(super) enum LinkDestination<'a> {
     /// Under its own name into a directory, called so.
     Into(Node, &'a Path),
     /// It gets this path.
     Name(&'a Path),
 }
 
-impl<'a> Target<'a> {
+impl<'a> LinkDestination<'a> {
     /// As `cp` and `mv` read their last argument, for `sources` files.
     pub(super) fn of(image: &Image, to: &'a Path, sources: usize) -> Result<Self> {
         let ends_in_slash = to.as_os_str().as_encoded_bytes().ends_with(b"/");

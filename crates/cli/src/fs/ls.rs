@@ -9,7 +9,7 @@ use extant_ext4::{Attributes, FileType, FollowLast, Node};
 use extant_space::Result;
 use serde::Serialize;
 
-use super::entry::{Entry, mode_letters};
+use super::entry::{FileEntry, mode_letters};
 use super::time;
 use crate::fs_image::names::{self, Names};
 use crate::fs_image::walk::{Enter, Stage, names_of, walk};
@@ -41,7 +41,7 @@ pub struct LsArgs {
     #[arg(long, short)]
     pub all: bool,
 
-    /// What is in directories below as well
+    /// List directories recursively
     #[arg(long, short = 'R')]
     pub recursive: bool,
 
@@ -61,7 +61,7 @@ pub struct LsArgs {
 #[derive(Serialize)]
 struct Document {
     image: String,
-    entries: Vec<Entry>,
+    entries: Vec<FileEntry>,
 }
 
 /// A line to be.
@@ -124,7 +124,7 @@ struct Lister<'a> {
     names: Names,
     out: BufWriter<io::StdoutLock<'static>>,
     /// For JSON.
-    entries: Vec<Entry>,
+    entries: Vec<FileEntry>,
     /// Blocks of lines written so far, with an empty line between them.
     blocks: usize,
 }
@@ -149,7 +149,7 @@ impl Lister<'_> {
     fn block(&mut self, heading: Option<&[u8]>, listed: Vec<Listed>) -> Result<()> {
         if self.args.json {
             for Listed { path, node, .. } in &listed {
-                let entry = Entry::of(path, node).at_inner(self.image, path)?;
+                let entry = FileEntry::of(path, node).at_inner(self.image, path)?;
                 self.entries.push(entry);
             }
             return Ok(());

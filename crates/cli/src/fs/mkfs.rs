@@ -50,7 +50,7 @@ pub struct MkfsArgs {
     pub options: Vec<OsString>,
 }
 
-/// What was made.
+/// Report of a new file system.
 #[derive(Serialize)]
 struct Report {
     path: String,
@@ -221,9 +221,9 @@ const WITH_VALUES: &[u8] = b"bCdEeGgIiJLlMmNOorRTtUz";
 /// Most users do not have the directories of the system's tools in their PATH.
 fn find_mke2fs() -> Result<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    let folders = env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
-    folders
-        .map(|folder| folder.join("mke2fs"))
+    let directories = env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
+    directories
+        .map(|directory| directory.join("mke2fs"))
         .find(|program| program.is_file())
         .ok_or_else(|| {
             Error::new(ErrorKind::NotFound)

@@ -5,7 +5,7 @@
 
 use std::str::FromStr;
 
-/// What becomes of permissions.
+/// Change of permissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModeChange(Vec<Clause>);
 
@@ -36,7 +36,7 @@ enum What {
         /// `X`: execute, for directories and for files with an execute bit.
         search: bool,
     },
-    /// What one user has, by the place of the lowest bit.
+    /// Permissions of one class of users, by the position of the lowest bit.
     CopyOf(u16),
 }
 

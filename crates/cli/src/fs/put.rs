@@ -27,7 +27,7 @@ use extant_ext4::{
 use extant_space::{CancelToken, Control, Error, ErrorKind, Result, SpaceFile};
 
 use super::copy::{Meter, PIECE, Tally};
-use super::links::Target;
+use super::links::LinkDestination;
 use super::owner::CopyOwner;
 use crate::arguments::{OutputArgs, parse_mode};
 use crate::fs_image::{AssignMode, At, Image, changing, names};
@@ -126,7 +126,7 @@ struct Put<'a> {
 }
 
 /// Where a file goes.
-struct Place<'a> {
+struct Destination<'a> {
     directory: &'a Node,
     name: &'a [u8],
     /// For errors and notes.
@@ -135,7 +135,7 @@ struct Place<'a> {
 
 impl Put<'_> {
     fn all(&mut self, sources: &[PathBuf], to: &Path) -> Result<()> {
-        let target = Target::of(self.image, to, sources.len())?;
+        let target = LinkDestination::of(self.image, to, sources.len())?;
         for source in sources {
             self.meter.check()?;
             if source.as_os_str() == "-" {
@@ -154,12 +154,12 @@ impl Put<'_> {
                 b"" | b"." | b".."
             );
             match &target {
-                Target::Into(directory, path) if is_contents && metadata.is_dir() => {
+                LinkDestination::Into(directory, path) if is_contents && metadata.is_dir() => {
                     self.fill_directory(source, &metadata, directory, path.as_os_str().as_bytes())?;
                 }
                 target => {
                     let (directory, name, path) = target.name_for(self.image, source)?;
-                    let place = Place {
+                    let place = Destination {
                         directory: &directory,
                         name: &name,
                         path: &path,
@@ -171,7 +171,7 @@ impl Put<'_> {
         Ok(())
     }
 
-    fn put(&mut self, source: &Path, metadata: &Metadata, place: &Place<'_>) -> Result<()> {
+    fn put(&mut self, source: &Path, metadata: &Metadata, place: &Destination<'_>) -> Result<()> {
         self.meter.check()?;
         if self.args.output.verbose {
             eprintln!("{} -> {}", print::path(source), names::escaped(place.path));
@@ -212,7 +212,7 @@ impl Put<'_> {
         &mut self,
         source: &Path,
         metadata: &Metadata,
-        place: &Place<'_>,
+        place: &Destination<'_>,
     ) -> Result<()> {
         if !self.args.recursive {
             return Err(Error::new(ErrorKind::IsDirectory)
@@ -235,7 +235,8 @@ impl Put<'_> {
         self.fill_directory(source, metadata, &directory, place.path)
     }
 
-    /// What is in `source` goes into `directory`, which is then as `source` is.
+    /// Copies the contents of `source` into `directory`, which then gets the attributes of
+    /// `source`.
     fn fill_directory(
         &mut self,
         source: &Path,
@@ -253,7 +254,7 @@ impl Put<'_> {
             let metadata =
                 fs::symlink_metadata(&below).map_err(|error| Error::from(error).at(&below))?;
             let path = names::join(path, entry.as_bytes());
-            let place = Place {
+            let place = Destination {
                 directory,
                 name: entry.as_bytes(),
                 path: &path,
@@ -264,7 +265,12 @@ impl Put<'_> {
         self.describe(source, metadata, directory, path)
     }
 
-    fn put_file(&mut self, source: &Path, metadata: &Metadata, place: &Place<'_>) -> Result<Node> {
+    fn put_file(
+        &mut self,
+        source: &Path,
+        metadata: &Metadata,
+        place: &Destination<'_>,
+    ) -> Result<Node> {
         let mut options = File::options();
         options.read(true).custom_flags(if self.args.recursive {
             libc::O_NOFOLLOW
@@ -298,14 +304,14 @@ impl Put<'_> {
         Ok(node)
     }
 
-    fn put_stdin(&mut self, target: &Target<'_>, to: &Path) -> Result<()> {
-        let Target::Name(path) = target else {
+    fn put_stdin(&mut self, target: &LinkDestination<'_>, to: &Path) -> Result<()> {
+        let LinkDestination::Name(path) = target else {
             return Err(Error::new(ErrorKind::IsDirectory)
                 .at(self.image.place(to.as_os_str().as_bytes()))
                 .detail("what comes from stdin needs a name"));
         };
         let (directory, name) = self.image.resolve_parent(path)?;
-        let place = Place {
+        let place = Destination {
             directory: &directory,
             name,
             path: path.as_os_str().as_bytes(),
@@ -356,7 +362,7 @@ impl Put<'_> {
         &mut self,
         source: &Path,
         metadata: &Metadata,
-        place: &Place<'_>,
+        place: &Destination<'_>,
     ) -> Result<Node> {
         let kind = metadata.file_type();
         let target;
@@ -395,7 +401,7 @@ impl Put<'_> {
     }
 
     /// A file without a name yet.
-    fn unnamed(&self, place: &Place<'_>) -> Result<Node> {
+    fn unnamed(&self, place: &Destination<'_>) -> Result<Node> {
         // Before any work.
         if self.args.no_clobber && self.is_taken(place) {
             return Err(Error::new(ErrorKind::AlreadyExists).at(self.image.place(place.path)));
@@ -406,12 +412,12 @@ impl Put<'_> {
         made.at_inner(self.image, place.path)
     }
 
-    fn is_taken(&self, place: &Place<'_>) -> bool {
+    fn is_taken(&self, place: &Destination<'_>) -> bool {
         place.directory.lookup(place.name).is_ok()
     }
 
     /// Gives a file its name, which it takes from what has it.
-    fn name(&self, node: &Node, place: &Place<'_>) -> Result<()> {
+    fn name(&self, node: &Node, place: &Destination<'_>) -> Result<()> {
         match place.directory.link(place.name, node) {
             Err(error) if error.kind() == ErrorKind::AlreadyExists && !self.args.no_clobber => {}
             done => return done,
@@ -421,8 +427,8 @@ impl Put<'_> {
         self.replace(&name, place)
     }
 
-    /// What is called `name` takes the place; it loses that name also where it cannot.
-    fn replace(&self, name: &[u8], place: &Place<'_>) -> Result<()> {
+    /// Moves the file `name` to its destination; it loses `name` on failure too.
+    fn replace(&self, name: &[u8], place: &Destination<'_>) -> Result<()> {
         let mode = if self.args.no_clobber {
             RenameMode::NoReplace
         } else {
@@ -530,7 +536,7 @@ fn time(seconds: i64, nanoseconds: i64) -> Timestamp {
 }
 
 /// A name that is free in the directory, for a moment.
-fn temporary_name(place: &Place<'_>) -> Vec<u8> {
+fn temporary_name(place: &Destination<'_>) -> Vec<u8> {
     let mut number = 0;
     loop {
         let name = format!(".extant-partial-{number}").into_bytes();

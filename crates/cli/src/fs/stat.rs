@@ -8,7 +8,7 @@ use extant_ext4::{Attributes, FileType, FollowLast, Node};
 use extant_space::{ByteRange, ByteSize, Extent, ExtentState, MapSummary, Result, SpaceFile};
 use serde::Serialize;
 
-use super::entry::{Entry, flag_names, mode_letters, type_name};
+use super::entry::{FileEntry, flag_names, mode_letters, type_name};
 use super::time;
 use crate::fs_image::names::{escaped, hex_unless_text};
 use crate::fs_image::{At, Image};
@@ -52,7 +52,7 @@ struct Document {
 #[derive(Serialize)]
 struct Stat {
     #[serde(flatten)]
-    entry: Entry,
+    entry: FileEntry,
     xattrs: Vec<Xattr>,
     #[serde(skip_serializing_if = "Option::is_none")]
     map: Option<MapSummary>,
@@ -119,7 +119,7 @@ impl Stat {
             _ => (None, Vec::new()),
         };
         Ok(Self {
-            entry: Entry::of(path, node)?,
+            entry: FileEntry::of(path, node)?,
             xattrs,
             map,
             extents,

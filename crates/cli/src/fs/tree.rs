@@ -9,7 +9,7 @@ use extant_ext4::{FileType, FollowLast};
 use extant_space::Result;
 use serde::Serialize;
 
-use super::entry::Entry;
+use super::entry::FileEntry;
 use crate::fs_image::names::Names;
 use crate::fs_image::walk::{Enter, Stage, walk};
 use crate::fs_image::{At, Image};
@@ -42,7 +42,7 @@ pub struct TreeArgs {
 #[derive(Serialize)]
 struct Document {
     image: String,
-    entries: Vec<Entry>,
+    entries: Vec<FileEntry>,
     directories: u64,
     files: u64,
 }
@@ -74,7 +74,7 @@ pub(super) fn run(args: &TreeArgs) -> Result<ExitCode> {
             document.files += 1
         }
         if args.json {
-            let entry = Entry::of(step.path, step.node).at_inner(&image, step.path)?;
+            let entry = FileEntry::of(step.path, step.node).at_inner(&image, step.path)?;
             document.entries.push(entry);
         } else {
             goes_on.truncate(step.depth.saturating_sub(1));

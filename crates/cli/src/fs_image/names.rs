@@ -36,7 +36,7 @@ pub enum Names {
 }
 
 impl Names {
-    /// What suits stdout.
+    /// Quoting for stdout.
     pub fn for_stdout() -> Self {
         use std::io::IsTerminal;
         if io::stdout().is_terminal() {

@@ -1,6 +1,6 @@
 //! Trees of an image: the names of a directory in order, and everything below it.
 //!
-//! What a damaged or hostile image says is not trusted: a name must be one, and a directory is
+//! The image may be damaged or hostile: each name must be a valid component, and a directory is
 //! entered once, so that a walk ends and no name leads out of where it is. The walk needs memory
 //! for the names of the directories on the way down, and none of the stack.
 
@@ -46,7 +46,7 @@ pub enum Stage {
     After,
 }
 
-/// What a walk has come to.
+/// Step of a walk.
 pub struct Step<'a> {
     /// Its path, which begins with the path of where the walk began.
     pub path: &'a [u8],

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use extant_ext4::FollowLast;
 use extant_image::detect::Purpose;
-use extant_image::{Format, Target};
+use extant_image::{Format, ImageFile};
 use extant_space::{Error, ErrorKind, Result};
 
 use super::{ChainArgs, LookArgs, not_inside};
@@ -17,9 +17,9 @@ pub fn change<T>(
     look: &LookArgs,
     chain: ChainArgs,
     pace: &PaceArgs,
-    work: impl FnOnce(&Target, Format) -> Result<T>,
+    work: impl FnOnce(&ImageFile, Format) -> Result<T>,
 ) -> Result<T> {
-    let run = |target: Target| {
+    let run = |target: ImageFile| {
         let format = look.format_in(&**target.file(), Purpose::Use)?;
         let target = match format {
             Format::Qcow2 if chain.chain => target.with_named_files()?,
@@ -28,7 +28,7 @@ pub fn change<T>(
         work(&target, format)
     };
     let Some(outer) = &look.image else {
-        let target = Target::host(&look.file, pace.pace())?;
+        let target = ImageFile::host(&look.file, pace.pace())?;
         if target.is_disk() && pace.rate.is_some() {
             return Err(Error::new(ErrorKind::Unsupported)
                 .at(&look.file)
@@ -48,7 +48,7 @@ pub fn change<T>(
         let inner = look.file.as_os_str().as_encoded_bytes();
         let done = node
             .file()
-            .and_then(|file| run(Target::held(Arc::new(file))));
+            .and_then(|file| run(ImageFile::held(Arc::new(file))));
         done.at_inner(outer, inner)
     })
 }

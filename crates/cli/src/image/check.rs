@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use extant_hostfs::{Access, HostFile};
 use extant_image::detect::{self, Kind, Purpose};
 use extant_image::{
-    CheckReport, FindingKind, Format, Use, check, lock, rebuild_refcounts, repair_leaks,
+    CheckReport, FindingKind, Format, LockAccess, check, lock, rebuild_refcounts, repair_leaks,
 };
 use extant_space::{ByteSize, CancelToken, Control, Error, ErrorKind, Result};
 use serde::Serialize;
@@ -62,7 +62,7 @@ pub struct CheckArgs {
     pub form: FormArgs,
 }
 
-/// What is repaired.
+/// Errors that are repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Repair {
     /// Counts above the uses, in an image without other corruptions
@@ -118,7 +118,7 @@ fn report(
     drop((file, outer));
     if let Some(repair) = args.repair {
         let file = HostFile::open(&args.look.file, Access::ReadWrite)?;
-        lock(&file, Use::Write)?;
+        lock(&file, LockAccess::Write)?;
         let file = Arc::new(file);
         match repair {
             Repair::Leaks => repair_leaks(file, control)?,
@@ -131,7 +131,7 @@ fn report(
 
 /// The result as JSON.
 #[derive(Serialize)]
-struct Told<'a> {
+struct CheckOutput<'a> {
     #[serde(flatten)]
     place: FileLocation,
     format: Format,
@@ -141,8 +141,8 @@ struct Told<'a> {
     report: &'a CheckReport,
 }
 
-fn told<'a>(args: &CheckArgs, report: &'a CheckReport) -> Told<'a> {
-    Told {
+fn told<'a>(args: &CheckArgs, report: &'a CheckReport) -> CheckOutput<'a> {
+    CheckOutput {
         place: args.look.place(),
         format: Format::Qcow2,
         qemu: qemu::Check::of(&args.look.file, report),

@@ -13,7 +13,8 @@ use extant_ext4::FollowLast;
 use extant_hostfs::{CreateOptions, Existing, Pace};
 use extant_image::detect::Purpose;
 use extant_image::{
-    Conversion, CopyOptions, Follow, Format, ImageOptions, Layer, Preallocation, convert, open_path,
+    Conversion, CopyOptions, Format, ImageOptions, Layer, Preallocation, ReferencedFiles, convert,
+    open_path,
 };
 use extant_space::{ByteRange, ByteSize, CancelToken, Control, Error, ErrorKind, Phase, Result};
 use serde::Serialize;
@@ -23,7 +24,7 @@ use crate::arguments::{OutputArgs, parse_mode, parse_rate, parse_size};
 use crate::file_location::FileLocation;
 use crate::fs_image::{AssignMode, At, Image, changing};
 use crate::image_format::{ImageFormat, Mode};
-use crate::image_options::{self, Words};
+use crate::image_options::{self, ImageOptionList};
 use crate::in_image::NewFile;
 use crate::{exit, image_format, print};
 
@@ -61,7 +62,7 @@ pub struct ConvertArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub size: Option<ByteSize>,
 
-    /// What is done about its space [default: off]
+    /// Preallocation [default: off]
     #[arg(long, value_name = "MODE")]
     pub preallocation: Option<Mode>,
 
@@ -196,9 +197,9 @@ fn copy(args: &ConvertArgs, control: Control<'_>) -> Result<Option<Report>> {
             .at(&args.target)
             .detail("the source and the new image are the same file"));
     }
-    let mut words = Words::parse(&args.words, format)?;
+    let mut words = ImageOptionList::parse(&args.words, format)?;
     if let (Some(name), Some(backing_format)) = (&args.backing, args.backing_format) {
-        words.stand_on(name, backing_format.into(), format)?;
+        words.set_backing(name, backing_format.into(), format)?;
     }
     let wanted = Wanted {
         args,
@@ -293,7 +294,7 @@ fn is_same_file(one: &Path, other: &Path) -> bool {
 struct Wanted<'a> {
     args: &'a ConvertArgs,
     format: Format,
-    words: Words,
+    words: ImageOptionList,
 }
 
 impl Wanted<'_> {
@@ -338,7 +339,7 @@ impl Wanted<'_> {
         }
         let target = &self.args.target;
         let done = convert(source, target, &image, &file, self.options(), control)?;
-        let layer = open_path(target, Some(self.format), Follow::Nothing)?;
+        let layer = open_path(target, Some(self.format), ReferencedFiles::Ignore)?;
         self.report(
             source,
             FileLocation::new(target, None),

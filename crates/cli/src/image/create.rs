@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use extant_image::{Follow, open_path};
+use extant_image::{ReferencedFiles, open_path};
 use extant_space::{ByteSize, CancelToken, Control, Error, ErrorKind, Result};
 
 use crate::arguments::{OutputArgs, PaceArgs, parse_mode, parse_size};
@@ -128,13 +128,13 @@ impl ImageCreateArgs {
         }
         let size = match whole.image()?.qcow2.backing {
             Some(backing) if !self.is_unsafe && self.inside.image.is_none() => {
-                let folder = whole.path.parent().unwrap_or(std::path::Path::new(""));
-                let place = folder.join(&backing.name);
+                let directory = whole.path.parent().unwrap_or(std::path::Path::new(""));
+                let place = directory.join(&backing.name);
                 let format = backing
                     .format
                     .parse()
                     .map_err(|error: Error| error.at(&place))?;
-                let layer = open_path(&place, Some(format), Follow::Nothing)?;
+                let layer = open_path(&place, Some(format), ReferencedFiles::Ignore)?;
                 ByteSize(layer.with_cancel(cancel).virtual_bytes())
             }
             _ => return Err(missing("the size of the image is missing")),

@@ -1,4 +1,4 @@
-//! What an image is, as the JSON of every result has it: docs/formats/json.md, "file / image".
+//! Properties of an image in the JSON of every report: docs/formats/json.md, "file / image".
 
 use extant_image::{ImageInfo, Layer};
 use extant_space::Result;

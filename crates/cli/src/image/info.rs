@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use extant_image::detect::Purpose;
-use extant_image::{Follow, Layer, Qcow2Info, backing_of, open_path};
+use extant_image::{Layer, Qcow2Info, ReferencedFiles, backing_of, open_path};
 use extant_space::{ByteSize, CancelToken, Result};
 use serde::Serialize;
 
@@ -45,14 +45,15 @@ pub(super) fn run(args: &InfoArgs, cancel: &CancelToken) -> Result<ExitCode> {
         return Err(not_inside());
     }
     let looked = args.look.open(args.chain.follow(), Purpose::Look, cancel)?;
-    let mut told = vec![Told::of(args.look.place(), &looked.layer)?];
+    let mut told = vec![InfoReport::of(args.look.place(), &looked.layer)?];
     if args.backing_chain {
         let mut next = looked.layer.header().map(|header| {
             backing_of(&args.look.file, header, 0).map_err(|error| error.at(&args.look.file))
         });
         while let Some((path, format)) = next.take().transpose()?.flatten() {
-            let layer = open_path(&path, Some(format), Follow::Nothing)?.with_cancel(cancel);
-            told.push(Told::of(FileLocation::new(&path, None), &layer)?);
+            let layer =
+                open_path(&path, Some(format), ReferencedFiles::Ignore)?.with_cancel(cancel);
+            told.push(InfoReport::of(FileLocation::new(&path, None), &layer)?);
             let depth = told.len() as u32 - 1;
             next = layer
                 .header()
@@ -72,7 +73,7 @@ pub(super) fn run(args: &InfoArgs, cancel: &CancelToken) -> Result<ExitCode> {
 
 /// An image as JSON has it.
 #[derive(Serialize)]
-struct Told {
+struct InfoReport {
     #[serde(flatten)]
     facts: Facts,
     #[serde(flatten)]
@@ -80,7 +81,7 @@ struct Told {
     notes: Vec<String>,
 }
 
-impl Told {
+impl InfoReport {
     fn of(place: FileLocation, layer: &Layer) -> Result<Self> {
         let info = layer.info().map_err(|error| error.at(place.path()))?;
         let notes = image_format::disagreement(place.path(), info.format);
@@ -92,7 +93,7 @@ impl Told {
     }
 }
 
-fn describe(told: &Told) -> String {
+fn describe(told: &InfoReport) -> String {
     let info = &told.facts.info;
     let mut out = format!(
         "{}: {} image of {} ({} bytes)",

@@ -57,7 +57,7 @@ impl MapArgs {
 
 /// A line of the JSON.
 #[derive(Serialize)]
-struct Entry {
+struct MapEntry {
     start: u64,
     length: u64,
     depth: u32,
@@ -71,7 +71,7 @@ struct Entry {
     shared: bool,
 }
 
-impl From<&ImageExtent> for Entry {
+impl From<&ImageExtent> for MapEntry {
     fn from(extent: &ImageExtent) -> Self {
         Self {
             start: extent.guest.start(),
@@ -108,7 +108,7 @@ fn json(layer: &Layer, range: ByteRange, out: &mut impl Write) -> Result<()> {
     each(layer, range, &mut |extent| {
         out.write_all(separator.as_bytes())?;
         separator = ",\n";
-        serde_json::to_writer(&mut *out, &Entry::from(extent)).map_err(io::Error::from)
+        serde_json::to_writer(&mut *out, &MapEntry::from(extent)).map_err(io::Error::from)
     })?;
     let end = if separator == "[" { "[]\n" } else { "]\n" };
     out.write_all(end.as_bytes()).map_err(output_error)

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use extant_image::{Format, Target, materialize};
+use extant_image::{Format, ImageFile, materialize};
 use extant_space::{ByteSize, CancelToken, Control, Result};
 use serde::Serialize;
 
@@ -76,7 +76,7 @@ pub struct Done {
 impl Done {
     /// Makes the image in `target` full.
     pub fn of(
-        target: &Target,
+        target: &ImageFile,
         format: Format,
         place: FileLocation,
         control: Control<'_>,

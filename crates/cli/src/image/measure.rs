@@ -15,7 +15,7 @@ use serde::Serialize;
 use super::{ChainArgs, FormArgs, LookArgs, ShareArgs, qemu};
 use crate::arguments::parse_size;
 use crate::image_format::{ImageFormat, Mode};
-use crate::image_options::{self, Words};
+use crate::image_options::{self, ImageOptionList};
 use crate::print;
 
 /// Print how large the file of an image would be.
@@ -42,7 +42,7 @@ pub struct MeasureArgs {
     #[arg(long, short = 'O', value_name = "FORMAT", default_value = "qcow2")]
     pub to: ImageFormat,
 
-    /// What would be done about its space
+    /// Preallocation of the new image
     #[arg(long, value_name = "MODE")]
     pub preallocation: Option<Mode>,
 
@@ -66,7 +66,7 @@ pub(super) fn run(args: &MeasureArgs, cancel: &CancelToken) -> Result<ExitCode> 
         return Ok(print::text(image_options::HELP_WORD));
     }
     let format = Format::from(args.to);
-    let words = Words::parse(&args.words, format)?;
+    let words = ImageOptionList::parse(&args.words, format)?;
     let mut options = ImageOptions::new(format, 0);
     options.preallocation = args
         .preallocation
@@ -98,7 +98,7 @@ pub(super) fn run(args: &MeasureArgs, cancel: &CancelToken) -> Result<ExitCode> 
     }
     let measured = measure(&options, data)?;
     Ok(if args.form.is_json() {
-        print::json(&Told {
+        print::json(&MeasureOutput {
             format,
             size_bytes: options.disk_bytes(),
             qemu: qemu::Measure {
@@ -121,7 +121,7 @@ pub(super) fn run(args: &MeasureArgs, cancel: &CancelToken) -> Result<ExitCode> 
 
 /// The result as JSON.
 #[derive(Serialize)]
-struct Told {
+struct MeasureOutput {
     format: Format,
     size_bytes: u64,
     #[serde(flatten)]

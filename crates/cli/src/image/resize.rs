@@ -39,7 +39,7 @@ pub struct ResizeArgs {
     #[arg(value_parser = parse_change, allow_hyphen_values = true)]
     pub size: Change,
 
-    /// What is done about the space of what is new [default: as the image is]
+    /// Preallocation of the new part [default: as the image]
     #[arg(long, value_name = "MODE")]
     pub preallocation: Option<Mode>,
 
@@ -117,7 +117,7 @@ pub(super) fn run(args: &ResizeArgs, cancel: &CancelToken) -> ExitCode {
     match result {
         Ok((report, facts)) if args.output.json => {
             let old_bytes = report.old_bytes;
-            print::json(&Told { facts, old_bytes })
+            print::json(&ResizeOutput { facts, old_bytes })
         }
         Ok((report, _)) => {
             let mut out = format!(
@@ -141,7 +141,7 @@ pub(super) fn run(args: &ResizeArgs, cancel: &CancelToken) -> ExitCode {
 
 /// The result as JSON.
 #[derive(Serialize)]
-struct Told {
+struct ResizeOutput {
     #[serde(flatten)]
     facts: Facts,
     /// The size of the disk before.

@@ -13,7 +13,7 @@ use rustix::process::setsid;
 
 use crate::pool::PoolArgs;
 
-/// What the parent says.
+/// Arguments from the parent process.
 #[derive(Args, Clone, Debug)]
 pub struct WorkArgs {
     /// Number of the job

@@ -1,5 +1,5 @@
-//! What a part of a picture is filled with: the states of the project, and
-//! *shared*, which is written but not extant.
+//! Fill of a part of a picture: the states of extents, and *shared*, which is written but not
+//! extant.
 
 use extant_space::{Extent, ExtentFlags, ExtentState};
 

@@ -42,7 +42,7 @@ const PLOT_RIGHT: u32 = PLOT_LEFT + PLOT_WIDTH;
 const MARGIN: u32 = 56;
 const WIDTH: u32 = PLOT_RIGHT + MARGIN;
 
-/// What is drawn, back to front: rectangles, then labels.
+/// Elements, back to front: rectangles, then labels.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Picture {
     pub(super) title: String,

@@ -12,7 +12,7 @@ use extant_space::{ErrorKind, MapSummary, Result, SpaceFile};
 
 use super::disk::Disk;
 use super::geometry::Geometry;
-use super::walk::{Boundary, Found, Hidden, Walk};
+use super::walk::{Boundary, Hidden, MapFile, Walk};
 use crate::fs_image::names::last;
 use crate::fs_image::walk::{Enter, walk};
 use crate::fs_image::{At, Image, path_of};
@@ -21,7 +21,7 @@ use crate::image_format::{self, Meaning};
 /// Finds and opens files.
 pub(super) trait Source {
     /// The files that `paths` stand for; an error stands for one file or directory.
-    fn files<'a>(&'a self, paths: &[PathBuf]) -> Box<dyn Iterator<Item = Result<Found>> + 'a>;
+    fn files<'a>(&'a self, paths: &[PathBuf]) -> Box<dyn Iterator<Item = Result<MapFile>> + 'a>;
 
     /// Opens one.
     fn open(&self, path: &Path) -> Result<Arc<dyn SpaceFile>>;
@@ -30,14 +30,14 @@ pub(super) trait Source {
     fn summary_for(&self, path: &Path) -> MapSummary;
 }
 
-/// What is mapped of an open file: itself, or the guest's disk in it. A file found below a
-/// directory is shown as what it certainly is; only an argument is refused if its name and contents
+/// Selects the contents to map: the file itself, or the guest's disk in it. A file found below a
+/// directory is shown by its certain format; only an argument is refused if its name and contents
 /// contradict each other.
 ///
 /// # Errors
 /// Those of detection, and of opening the image.
 pub(super) fn shown(
-    found: &Found,
+    found: &MapFile,
     said: Option<Format>,
     file: Arc<dyn SpaceFile>,
 ) -> Result<(Arc<dyn SpaceFile>, Format)> {
@@ -77,7 +77,7 @@ impl HostSource {
 }
 
 impl Source for HostSource {
-    fn files<'a>(&'a self, paths: &[PathBuf]) -> Box<dyn Iterator<Item = Result<Found>> + 'a> {
+    fn files<'a>(&'a self, paths: &[PathBuf]) -> Box<dyn Iterator<Item = Result<MapFile>> + 'a> {
         Box::new(Walk::new(paths, self.boundary, self.hidden))
     }
 
@@ -94,7 +94,7 @@ impl Source for HostSource {
 pub(super) struct ImageSource(pub(super) Image, pub(super) Hidden);
 
 impl Source for ImageSource {
-    fn files<'a>(&'a self, paths: &[PathBuf]) -> Box<dyn Iterator<Item = Result<Found>> + 'a> {
+    fn files<'a>(&'a self, paths: &[PathBuf]) -> Box<dyn Iterator<Item = Result<MapFile>> + 'a> {
         let found = paths.iter().flat_map(|path| self.below(path));
         Box::new(found.collect::<Vec<_>>().into_iter())
     }
@@ -114,13 +114,13 @@ impl Source for ImageSource {
 
 impl ImageSource {
     /// The file at `path`, or the regular files below it.
-    fn below(&self, path: &Path) -> Vec<Result<Found>> {
+    fn below(&self, path: &Path) -> Vec<Result<MapFile>> {
         let node = match self.0.resolve(path, FollowLast::Yes) {
             Ok(node) => node,
             Err(error) => return vec![Err(error)],
         };
         if node.file_type() != FileType::Directory {
-            return vec![Ok(Found {
+            return vec![Ok(MapFile {
                 path: path.to_path_buf(),
                 is_argument: true,
             })];
@@ -132,7 +132,7 @@ impl ImageSource {
                 return Ok(Enter::No);
             }
             if step.node.file_type() == FileType::Regular {
-                found.push(Ok(Found {
+                found.push(Ok(MapFile {
                     path: path_of(step.path.to_vec()),
                     is_argument: false,
                 }));

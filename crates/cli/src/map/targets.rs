@@ -69,11 +69,11 @@ impl Targets {
 /// Of files that are to be, only the names can be compared.
 fn is_same_name(one: &Path, other: &Path) -> bool {
     let place = |path: &Path| {
-        let folder = path
+        let directory = path
             .parent()
-            .filter(|folder| !folder.as_os_str().is_empty());
-        let folder = fs::canonicalize(folder.unwrap_or(Path::new("."))).ok()?;
-        Some(folder.join(path.file_name()?))
+            .filter(|directory| !directory.as_os_str().is_empty());
+        let directory = fs::canonicalize(directory.unwrap_or(Path::new("."))).ok()?;
+        Some(directory.join(path.file_name()?))
     };
     one == other || place(one).is_some() && place(one) == place(other)
 }

@@ -95,7 +95,7 @@ pub(super) struct Terminal<W> {
     charset: Charset,
     header: bool,
     row: u64,
-    /// What the legend has to explain, by [`Fill`], and mixed cells.
+    /// Fills that the legend explains, by [`Fill`], and mixed cells.
     seen: [bool; Fill::ALL.len()],
     seen_mixed: bool,
 }

@@ -34,7 +34,7 @@ impl Hidden {
 
 /// A file to be mapped.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Found {
+pub(super) struct MapFile {
     pub(super) path: PathBuf,
     /// Named by the user, and not found below a directory.
     pub(super) is_argument: bool,
@@ -44,7 +44,7 @@ pub(super) struct Found {
 pub(super) struct Walk {
     boundary: Boundary,
     hidden: Hidden,
-    /// What is still to be visited, the next one last.
+    /// Paths not visited yet, the next one last.
     pending: Vec<Pending>,
 }
 
@@ -57,8 +57,8 @@ struct Pending {
 enum Origin {
     /// An argument: a symbolic link is followed, anything else than a directory is a file.
     Argument,
-    /// Found in a walk that began on this device.
-    Found { device: u64 },
+    /// MapFile in a walk that began on this device.
+    MapFile { device: u64 },
 }
 
 impl Walk {
@@ -76,7 +76,7 @@ impl Walk {
     }
 
     /// The file, or `None` for what is no file; a directory's entries are queued.
-    fn visit(&mut self, next: Pending) -> Result<Option<Found>> {
+    fn visit(&mut self, next: Pending) -> Result<Option<MapFile>> {
         let wrong = |source| Error::from(source).at(&next.path);
         let (metadata, device) = match next.origin {
             Origin::Argument => {
@@ -84,7 +84,9 @@ impl Walk {
                 let device = metadata.dev();
                 (metadata, device)
             }
-            Origin::Found { device } => (fs::symlink_metadata(&next.path).map_err(wrong)?, device),
+            Origin::MapFile { device } => {
+                (fs::symlink_metadata(&next.path).map_err(wrong)?, device)
+            }
         };
         if metadata.is_dir() {
             if self.boundary == Boundary::Cross || metadata.dev() == device {
@@ -95,7 +97,7 @@ impl Walk {
         // A fifo named as an argument is an error of its own when it is opened.
         let is_argument = matches!(next.origin, Origin::Argument);
         let wanted = metadata.is_file() || is_argument;
-        Ok(wanted.then_some(Found {
+        Ok(wanted.then_some(MapFile {
             path: next.path,
             is_argument,
         }))
@@ -115,14 +117,14 @@ impl Walk {
         entries.sort_unstable_by(|a, b| b.cmp(a));
         self.pending.extend(entries.into_iter().map(|path| Pending {
             path,
-            origin: Origin::Found { device },
+            origin: Origin::MapFile { device },
         }));
         Ok(())
     }
 }
 
 impl Iterator for Walk {
-    type Item = Result<Found>;
+    type Item = Result<MapFile>;
 
     fn next(&mut self) -> Option<Self::Item> {
         while let Some(next) = self.pending.pop() {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use extant_ext4::FollowLast;
-use extant_image::{Format, Layer, Target};
+use extant_image::{Format, ImageFile, Layer};
 use extant_provision::{MaterializeReport, Provisioner, Shared};
 use extant_space::{ByteRange, Control, Error, ErrorKind, Result};
 
-use super::{Done, MaterializeArgs, Told};
+use super::{Done, MaterializeArgs, MaterializeOutput};
 use crate::file_location::FileLocation;
 use crate::fs_image::{At, changing};
 use crate::image::{self, Facts};
@@ -35,7 +35,7 @@ pub fn materialize(
                         "--rate is for the files inside an image (--in), not for disks in them",
                     ));
                 }
-                let target = Target::held(file);
+                let target = ImageFile::held(file);
                 let done = image::Done::of(&target, Format::Qcow2, place, control)?;
                 return Ok(Done::Disk(Box::new(done)));
             }
@@ -49,7 +49,7 @@ pub fn materialize(
                 ..report
             };
             let facts = Facts::of(place, &Layer::open(file, Format::Raw)?)?;
-            Ok(Done::File(Box::new(Told { facts, report })))
+            Ok(Done::File(Box::new(MaterializeOutput { facts, report })))
         };
         make().at_inner(image, inner)
     })

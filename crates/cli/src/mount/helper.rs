@@ -139,7 +139,7 @@ pub fn umount_helper(arguments: &[OsString], cancel: &CancelToken) -> ExitCode {
 }
 
 impl MountHelper {
-    /// What came of `-o remount`, if that is what is wanted.
+    /// Result of `-o remount`, if requested.
     fn remount(&self) -> Option<Result<()>> {
         let list = self.options.join(",");
         if !list.split(',').any(|word| word == "remount") {

@@ -23,22 +23,22 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::{OnReadOnly, Ready, Wish};
-use crate::background::{self, Place};
+use crate::background::{self, RunMode};
 use crate::fs_image::{Image, names, refuse_without_ext4};
 use crate::log::Log;
 use crate::print;
 
 /// Mounts, and answers until it is unmounted. The status is that of the image: whether an error of
 /// the device was met.
-pub(super) fn run(wish: &Wish, place: Place, cancel: &CancelToken) -> Result<ExitCode> {
-    if place == Place::Background {
+pub(super) fn run(wish: &Wish, mode: RunMode, cancel: &CancelToken) -> Result<ExitCode> {
+    if mode == RunMode::Background {
         background::leave_terminal();
     }
     check_directory(&wish.directory)?;
     let mut options = wish.options.clone();
     let filesystem = open(wish, &mut options)?;
-    let log = Arc::new(Log::new(place));
-    let begun = begin(wish, &options, &filesystem, &log, place, cancel);
+    let log = Arc::new(Log::new(mode));
+    let begun = begin(wish, &options, &filesystem, &log, mode, cancel);
     let (session, signals) = match begun {
         Ok(begun) => begun,
         Err(error) => {
@@ -69,10 +69,10 @@ fn check_directory(directory: &Path) -> Result<()> {
         Ok(metadata) if metadata.is_dir() => return Ok(()),
         Ok(_) => Error::new(ErrorKind::NotDirectory),
         Err(error) if error.raw_os_error() == Some(libc::ENOTCONN) => {
-            let place = names::shown_path(directory);
+            let mode = names::shown_path(directory);
             Error::new(ErrorKind::InUse)
                 .detail("a mount whose server is gone is in the way")
-                .advice(format!("extant umount {place}"))
+                .advice(format!("extant umount {mode}"))
         }
         Err(error) => Error::from(error),
     };
@@ -145,7 +145,7 @@ fn begin(
     options: &MountOptions,
     filesystem: &Filesystem,
     log: &Arc<Log>,
-    place: Place,
+    mode: RunMode,
     cancel: &CancelToken,
 ) -> Result<(Session, Signals)> {
     let volume = Volume::new(filesystem.clone(), VolumeOptions::from(options))
@@ -171,12 +171,12 @@ fn begin(
         options: options.to_string(),
     };
     let line = ready.show(wish.style);
-    match place {
-        Place::Foreground => {
+    match mode {
+        RunMode::Foreground => {
             // The reader may have closed the output.
             print::text(line);
         }
-        Place::Background => background::let_go(&line)?,
+        RunMode::Background => background::let_go(&line)?,
     }
     Ok((session, signals))
 }
@@ -187,24 +187,24 @@ fn unmount_on_signals(
     log: &Arc<Log>,
 ) -> thread::JoinHandle<()> {
     let unmounter = session.unmounter();
-    let place = names::shown_path(session.directory()).to_string();
+    let mode = names::shown_path(session.directory()).to_string();
     let log = Arc::clone(log);
     thread::spawn(move || {
         // The second one ends the process; see `crate::signals`.
         for _ in signals.forever() {
-            if let Err(error) = unmount(&unmounter, &place, &log) {
+            if let Err(error) = unmount(&unmounter, &mode, &log) {
                 log.error(error);
             }
         }
     })
 }
 
-fn unmount(unmounter: &Unmounter, place: &str, log: &Log) -> Result<()> {
+fn unmount(unmounter: &Unmounter, mode: &str, log: &Log) -> Result<()> {
     match unmounter.unmount() {
         Err(error) if error.kind() == ErrorKind::InUse => {
             unmounter.detach()?;
             log.notice(format_args!(
-                "{place}: in use; unmounted there, and closed when the last file is; \
+                "{mode}: in use; unmounted there, and closed when the last file is; \
                  a second signal ends the server at once, as a crash would"
             ));
             Ok(())

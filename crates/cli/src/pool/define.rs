@@ -46,7 +46,7 @@ pub struct DefineArgs {
     #[arg(long, value_name = "PATH", conflicts_with = "place")]
     pub target: Option<PathBuf>,
 
-    /// What holds the volumes
+    /// Storage of the volumes
     #[arg(long, value_name = "KIND", default_value = "dir")]
     pub kind: KindArg,
 
@@ -71,7 +71,7 @@ pub struct DefineArgs {
     #[arg(long, value_name = "RATIO", default_value = "1.0")]
     pub overcommit: Overcommit,
 
-    /// What all jobs with --background write together, such as 100M or 1GB/s
+    /// Rate of all jobs with --background together, such as 100M or 1GB/s
     #[arg(long, value_name = "BYTES/s", value_parser = parse_rate)]
     pub rate: Option<NonZeroU64>,
 
@@ -79,7 +79,7 @@ pub struct DefineArgs {
     #[arg(long, value_name = "N", default_value = "4")]
     pub jobs: NonZeroU32,
 
-    /// What is done about the space of new volumes, where nothing is said
+    /// Default preallocation of new volumes
     #[arg(long, value_name = "MODE", default_value = "full")]
     pub preallocation: Mode,
 

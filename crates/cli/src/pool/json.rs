@@ -182,7 +182,7 @@ impl<'a> JobJson<'a> {
     }
 }
 
-/// What was asked for, beside the volume.
+/// Request of a job, without the volume.
 fn request(operation: &Operation) -> Value {
     match operation {
         Operation::Create(create) => json!({
@@ -218,7 +218,7 @@ fn request(operation: &Operation) -> Value {
     }
 }
 
-/// What a refresh found.
+/// Report of a refresh.
 pub fn refreshed(pool: &Pool, found: &Refreshed) -> Value {
     let interrupted = |interrupted: &Interrupted| {
         let mut job = json!(JobJson::new(pool, &interrupted.job));

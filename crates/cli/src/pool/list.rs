@@ -29,7 +29,7 @@ pub struct ListArgs {
     pub json: bool,
 }
 
-struct Line {
+struct PoolRow {
     name: String,
     info: Option<PoolInfo>,
     /// Why the pool cannot be used.
@@ -55,8 +55,8 @@ enum Listed<'a> {
     },
 }
 
-impl<'a> From<&'a Line> for Listed<'a> {
-    fn from(line: &'a Line) -> Self {
+impl<'a> From<&'a PoolRow> for Listed<'a> {
+    fn from(line: &'a PoolRow) -> Self {
         let error = line.error.as_deref();
         match &line.info {
             Some(info) => Self::Open {
@@ -73,10 +73,10 @@ impl<'a> From<&'a Line> for Listed<'a> {
 
 pub(super) fn run(args: &ListArgs) -> Result<ExitCode> {
     let found = args.config.definitions()?.list()?.into_iter();
-    let lines: Vec<Line> = found
+    let lines: Vec<PoolRow> = found
         .map(|(name, definition)| {
             let info = definition.and_then(Pool::open).and_then(|pool| pool.info());
-            Line {
+            PoolRow {
                 name: name.to_string(),
                 error: info.as_ref().err().map(ToString::to_string),
                 info: info.ok(),

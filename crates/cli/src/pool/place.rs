@@ -26,7 +26,7 @@ impl ConfigArgs {
     /// The definitions.
     pub fn definitions(&self) -> Result<Definitions> {
         match &self.config_dir {
-            Some(folder) => Ok(Definitions::in_directory(folder)),
+            Some(directory) => Ok(Definitions::in_directory(directory)),
             None => Definitions::of_user(),
         }
     }
@@ -62,9 +62,9 @@ impl PoolArgs {
         let absolute =
             |path: &Path| std::path::absolute(path).map_err(|source| Error::from(source).at(path));
         let mut words = Vec::new();
-        if let Some(folder) = &self.config.config_dir {
+        if let Some(directory) = &self.config.config_dir {
             words.push("--config-dir".into());
-            words.push(absolute(folder)?);
+            words.push(absolute(directory)?);
         }
         words.push("--".into());
         words.push(if is_path(&self.pool) {

@@ -1,4 +1,4 @@
-//! What a line of progress says, and when there is one.
+//! Contents and times of progress lines.
 //!
 //! A line when a phase begins, and about ten a second. The rate is that of the last seconds of the
 //! phase, so that a disk that became slower is seen, and what was there before the operation began
@@ -24,7 +24,7 @@ pub struct Lines {
     started: Instant,
     /// The last line.
     told: Option<(Instant, Phase)>,
-    /// What was done when, in this phase; the oldest first.
+    /// Positions in this phase with their times; the oldest first.
     marks: VecDeque<(Instant, u64)>,
 }
 
@@ -190,7 +190,7 @@ mod tests {
         let mut tell = |millis, progress| {
             parsed(lines.update(start + Duration::from_millis(millis), progress))
         };
-        // What existed before the start is not progress.
+        // Data that existed before the start is no progress.
         let first = tell(0, at(Phase::Write, 500, 1000));
         assert_eq!(first["rate_bytes_per_second"], Value::Null);
         assert_eq!(first["eta_seconds"], Value::Null);

@@ -22,9 +22,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connec
 
 /// For the last line. A reader who has room for one gets it at once; the buffer of one who has not
 /// was full for long.
-const PATIENCE: Duration = Duration::from_secs(1);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a listener may have too many connections before it.
-const BACKLOG_PATIENCE: Duration = Duration::from_secs(1);
+const BACKLOG_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A way to the other program.
 pub struct Stream {
@@ -84,7 +84,7 @@ impl Stream {
         loop {
             match connect(&socket, &address) {
                 Ok(()) => return Self::new(socket),
-                Err(Errno::AGAIN) if started.elapsed() < BACKLOG_PATIENCE => {
+                Err(Errno::AGAIN) if started.elapsed() < BACKLOG_TIMEOUT => {
                     thread::sleep(Duration::from_millis(5));
                 }
                 Err(errno) => return Err(fail(errno)),
@@ -114,7 +114,7 @@ impl Stream {
         self.tell(line);
         self.close();
         // Whether it was written or not, nothing is left to be done.
-        let _ = self.is_over.recv_timeout(PATIENCE);
+        let _ = self.is_over.recv_timeout(WRITE_TIMEOUT);
     }
 
     fn close(&self) {

@@ -1,4 +1,4 @@
-//! What clients do, and what goes wrong, as lines of the log.
+//! Events of clients, and errors, as lines of the log.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

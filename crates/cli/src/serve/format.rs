@@ -15,7 +15,7 @@ use extant_space::{Error, ErrorKind, Result};
 
 use crate::image_format::ImageFormat;
 
-/// What `path` is served as, if anybody has said so: with the option, or by the end of its name.
+/// Format of `path` by the option or the extension, if either determines it.
 pub(super) fn said(option: Option<ImageFormat>, path: &Path) -> Option<Format> {
     match (option, Format::of_name(path)) {
         (Some(format), _) => Some(format.into()),

@@ -20,7 +20,7 @@ use super::pid_file::PidFile;
 use super::ready::Ready;
 use super::source::Sources;
 use super::{ServeArgs, events};
-use crate::background::{self, Place};
+use crate::background::{self, RunMode};
 use crate::log::Log;
 use crate::print;
 
@@ -28,14 +28,14 @@ use crate::print;
 const GRACE: Duration = Duration::from_secs(10);
 
 /// Serves until a signal comes.
-pub(super) fn run(args: &ServeArgs, place: Place, cancel: &CancelToken) -> Result<ExitCode> {
-    if place == Place::Background {
+pub(super) fn run(args: &ServeArgs, mode: RunMode, cancel: &CancelToken) -> Result<ExitCode> {
+    if mode == RunMode::Background {
         background::leave_terminal();
     }
     let wanted = Wanted::of(args)?;
     let tls = tls(args)?;
     let sources = Sources::open(args)?;
-    let served = serve(args, place, cancel, wanted, tls, &sources);
+    let served = serve(args, mode, cancel, wanted, tls, &sources);
     sources.close(served)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -59,7 +59,7 @@ fn tls(args: &ServeArgs) -> Result<Option<Tls>> {
 
 fn serve(
     args: &ServeArgs,
-    place: Place,
+    mode: RunMode,
     cancel: &CancelToken,
     wanted: Wanted<'_>,
     tls: Option<Tls>,
@@ -67,7 +67,7 @@ fn serve(
 ) -> Result<()> {
     let exports = sources.list().iter().map(|source| source.export(args));
     let exports = Exports::new(exports.collect::<Result<_>>()?)?;
-    let log = Arc::new(Log::new(place));
+    let log = Arc::new(Log::new(mode));
     let scheme = match tls {
         Some(_) => Scheme::Tls,
         None => Scheme::Clear,
@@ -99,13 +99,13 @@ fn serve(
         (false, true) => String::new(),
         (false, false) => ready.uris(),
     };
-    match place {
-        Place::Foreground if word.is_empty() => {}
-        Place::Foreground => {
+    match mode {
+        RunMode::Foreground if word.is_empty() => {}
+        RunMode::Foreground => {
             // The reader may have closed the output.
             print::text(word);
         }
-        Place::Background => {
+        RunMode::Background => {
             if args.pid_file.is_none() && !args.json {
                 let pid = std::process::id();
                 eprintln!("extant: serving as process {pid}; kill {pid} ends it");
@@ -123,8 +123,8 @@ fn serve(
     if args.verbose {
         events::tell_statistics(&log, sources.list());
     }
-    match (ended, place) {
-        (Err(error), Place::Background) => {
+    match (ended, mode) {
+        (Err(error), RunMode::Background) => {
             // Stderr is gone.
             log.error(&error);
             Err(error)

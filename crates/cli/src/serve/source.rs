@@ -22,7 +22,7 @@ use extant_image::device::{Companions, DeviceOptions, ImageAccess, ImageDevice};
 use extant_image::hold;
 use extant_space::{Error, ErrorKind, Result, SpaceFile};
 
-use super::volumes::{Place, Places};
+use super::volumes::{NamedFile, NamedFiles};
 use super::{ServeArgs, Served, format};
 use crate::fs_image::{At, Image};
 
@@ -58,7 +58,7 @@ impl Sources {
             list: Vec::new(),
             image: None,
         };
-        let places = Places::of(args)?;
+        let places = NamedFiles::of(args)?;
         if let Some(path) = &places.image {
             sources.image = Some(if args.read_only {
                 Image::hold_still(path)?
@@ -72,7 +72,7 @@ impl Sources {
         }
     }
 
-    fn add_all(&mut self, args: &ServeArgs, places: &[Place]) -> Result<()> {
+    fn add_all(&mut self, args: &ServeArgs, places: &[NamedFile]) -> Result<()> {
         let mut inodes = HashSet::new();
         for (served, place) in args.files.iter().zip(places) {
             let format = place.format;
@@ -135,7 +135,7 @@ impl Sources {
 }
 
 impl Source {
-    /// What clients see of it.
+    /// Export as clients see it.
     pub(super) fn export(&self, args: &ServeArgs) -> Result<Export> {
         let device = self.device.clone();
         let export = Export::new(&*self.name, &*args.description, device, self.access);

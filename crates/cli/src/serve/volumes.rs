@@ -11,34 +11,34 @@ use super::{Cache, ServeArgs, Served, format};
 use crate::pool::PoolArgs;
 
 /// All that is to be served, in the order of the arguments.
-pub(super) struct Places {
-    /// What the files are in.
+pub(super) struct NamedFiles {
+    /// Image that contains the files.
     pub(super) image: Option<PathBuf>,
-    pub(super) files: Vec<Place>,
+    pub(super) files: Vec<NamedFile>,
 }
 
 /// A file that is to be served.
-pub(super) struct Place {
+pub(super) struct NamedFile {
     pub(super) path: PathBuf,
     /// `None`: not given.
     pub(super) format: Option<Format>,
-    /// What its pool has checked, kept open until it is served.
+    /// Location checked by the pool, open until it is served.
     judged: Option<VolumePlace>,
 }
 
-impl Place {
+impl NamedFile {
     /// For a volume, a path of the file that its pool has checked.
     pub(super) fn judged_file(&self) -> Option<PathBuf> {
         self.judged.as_ref().and_then(VolumePlace::path_of_file)
     }
 }
 
-impl Places {
+impl NamedFiles {
     /// # Errors
     /// Those of finding volumes.
     pub(super) fn of(args: &ServeArgs) -> Result<Self> {
         let Some(pool) = &args.pool else {
-            let named = |served: &Served| Place {
+            let named = |served: &Served| NamedFile {
                 path: served.path.clone(),
                 format: format::said(args.format, &served.path),
                 judged: None,
@@ -63,7 +63,7 @@ impl Places {
         for served in &args.files {
             let found = pool.place_of(&volume_name(served)?, !args.read_only)?;
             places.image.clone_from(&found.image);
-            places.files.push(Place {
+            places.files.push(NamedFile {
                 path: found.path.clone(),
                 format: args.format.map(Format::from).or(Some(found.format)),
                 judged: Some(found),

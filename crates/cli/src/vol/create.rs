@@ -11,12 +11,12 @@ use super::work::{WorkArgs, work};
 use crate::arguments::{parse_mode, parse_size};
 use crate::image_format;
 use crate::image_format::{ImageFormat, Mode};
-use crate::image_options::Words;
+use crate::image_options::ImageOptionList;
 use crate::pool::{PoolArgs, xml};
 
 /// Make a new volume.
 ///
-/// What it needs is reserved before anything is written: it fails at once, or it has its space.
+/// The space is reserved before anything is written: the command fails at once, or has its space.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -55,8 +55,8 @@ pub struct CreateArgs {
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub allocation: Option<ByteSize>,
 
-    /// What is done about its space [default: as the pool says, or full; with a backing file off;
-    /// with --xml as the described volume has it]
+    /// Preallocation [default: as the pool, or full; with a backing file off; with --xml as
+    /// described]
     #[arg(long, value_name = "MODE")]
     pub preallocation: Option<Mode>,
 
@@ -87,7 +87,7 @@ pub(super) fn run(args: &CreateArgs, control: Control<'_>) -> Result<String> {
     let operation = match (&args.volume, args.capacity, &args.xml) {
         (Some(volume), Some(capacity), _) => {
             let format = image_format::of_new(Path::new(volume.as_str()), args.format)?;
-            let words = Words::parse(&args.words, format)?;
+            let words = ImageOptionList::parse(&args.words, format)?;
             let mut create = CreateVolume::new(volume.clone(), capacity.0, of_pool);
             create.format = format;
             create.qcow2 = (format == Format::Qcow2).then_some(words.qcow2);

@@ -26,7 +26,7 @@ pub struct FormatArgs {
     #[command(flatten)]
     pub volume: VolumeArgs,
 
-    /// What it is
+    /// Format of the volume
     pub format: ImageFormat,
 
     /// Take a qcow2 image that names a backing file

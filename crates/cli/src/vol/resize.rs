@@ -26,8 +26,8 @@ pub struct ResizeArgs {
     #[arg(value_parser = parse_size)]
     pub capacity: ByteSize,
 
-    /// What is done about the space of the new part [default: as the pool says, or full; of an
-    /// image with a backing file off]
+    /// Preallocation of the new part [default: as the pool, or full; of an image with a backing
+    /// file off]
     #[arg(long, value_name = "MODE")]
     pub preallocation: Option<Mode>,
 

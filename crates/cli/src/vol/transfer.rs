@@ -30,7 +30,8 @@ pub struct UploadArgs {
     /// The file
     pub file: PathBuf,
 
-    /// What the file is, which is checked [default: by the end of the volume's name, .qcow2 or raw]
+    /// Format of the file, which is checked [default: by the extension of the volume's name, .qcow2
+    /// or raw]
     #[arg(long, value_name = "FORMAT")]
     pub format: Option<ImageFormat>,
 

@@ -8,9 +8,9 @@ use super::work::{VolumeArgs, WorkArgs, work};
 
 /// Destroy the content of a volume; its capacity stays.
 ///
-/// What is wiped stays wiped, also after a cancel. After a kill the same command resumes, unless
-/// the volume has been changed since. A qcow2 volume becomes an empty image of the same shape
-/// without backing file: without data and snapshots.
+/// Wiped parts stay wiped after a cancel. After a kill the same command resumes, unless the volume
+/// has been changed since. A qcow2 volume becomes an empty image of the same shape without backing
+/// file: without data and snapshots.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:

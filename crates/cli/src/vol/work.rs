@@ -77,7 +77,7 @@ impl WorkArgs {
     }
 }
 
-/// What came of a job.
+/// Result of a job.
 #[derive(Serialize)]
 struct JobOutcome<'a> {
     job: JobId,

@@ -62,7 +62,7 @@ fn partial_file_is_private_whatever_the_mode() {
 #[test]
 fn relative_paths_are_relative_to_the_working_directory() {
     let work = Workdir::new();
-    let inner = work.folder("inner");
+    let inner = work.directory("inner");
     for path in ["plain", "./dotted", "../above", "down/../plain2"] {
         fs::create_dir_all(inner.join("down")).unwrap();
         run(create_command(Path::new(path), "64k", &[]).current_dir(&inner)).success();
@@ -77,24 +77,24 @@ fn relative_paths_are_relative_to_the_working_directory() {
 #[test]
 fn directory_that_is_a_link_is_followed() {
     let work = Workdir::new();
-    let folder = work.folder("real");
-    std::os::unix::fs::symlink(&folder, work.path().join("link")).unwrap();
+    let dir = work.directory("real");
+    std::os::unix::fs::symlink(&dir, work.path().join("link")).unwrap();
     create(&work.path().join("link/a"), "64k", &[]).success();
-    assert_eq!(names(&folder), ["a"].map(OsStr::new));
+    assert_eq!(names(&dir), ["a"].map(OsStr::new));
 }
 
 #[test]
 fn name_of_255_bytes_is_made_and_one_of_256_is_refused() {
     let work = Workdir::new();
-    let folder = work.folder("long");
+    let dir = work.directory("long");
     let longest = "n".repeat(255);
-    create(&folder.join(&longest), "1MiB", &[]).success();
+    create(&dir.join(&longest), "1MiB", &[]).success();
     // Distinct from its neighbour although the partial name cannot hold either in full.
     let other = format!("{}m", "n".repeat(254));
-    create(&folder.join(&other), "1MiB", &[]).success();
-    let too_long = create(&folder.join("n".repeat(256)), "1MiB", &[]);
+    create(&dir.join(&other), "1MiB", &[]).success();
+    let too_long = create(&dir.join("n".repeat(256)), "1MiB", &[]);
     too_long.refused(2, &["name is too long"]);
-    assert_eq!(names(&folder), [OsStr::new(&other), OsStr::new(&longest)]);
+    assert_eq!(names(&dir), [OsStr::new(&other), OsStr::new(&longest)]);
 }
 
 #[test]
@@ -110,8 +110,8 @@ fn name_that_is_not_utf8_is_made_exactly() {
 #[test]
 fn name_that_is_not_utf8_gives_json_in_success_and_failure() {
     let work = Workdir::new();
-    let folder = work.folder("names");
-    let file = folder.join(OsStr::from_bytes(b"caf\xe9"));
+    let dir = work.directory("names");
+    let file = dir.join(OsStr::from_bytes(b"caf\xe9"));
     let answer = create(&file, "64k", &["--json"]).success();
     assert!(answer.text("/path").ends_with("/caf\u{fffd}"), "{answer}");
     assert_eq!(answer.number("/size_bytes"), 64 << 10);
@@ -126,20 +126,20 @@ fn name_that_is_not_utf8_gives_json_in_success_and_failure() {
 #[test]
 fn probe_and_map_of_a_place_that_is_not_utf8_give_json() {
     let work = Workdir::new();
-    let folder = work.path().join(OsStr::from_bytes(b"d\xe9"));
-    fs::create_dir(&folder).unwrap();
-    create(&folder.join("a"), "64k", &[]).success();
-    let probe = run(extant().args(["probe", "--json"]).arg(&folder)).success();
+    let dir = work.path().join(OsStr::from_bytes(b"d\xe9"));
+    fs::create_dir(&dir).unwrap();
+    create(&dir.join("a"), "64k", &[]).success();
+    let probe = run(extant().args(["probe", "--json"]).arg(&dir)).success();
     assert!(probe.text("/directory").ends_with("/d\u{fffd}"), "{probe}");
-    let map = run(extant().args(["map", "--json"]).arg(folder.join("a"))).success();
+    let map = run(extant().args(["map", "--json"]).arg(dir.join("a"))).success();
     assert!(map.text("/files/0/path").ends_with("/d\u{fffd}/a"), "{map}");
 }
 
 #[test]
 fn name_with_a_newline_stays_on_one_line() {
     let work = Workdir::new();
-    let folder = work.folder("names");
-    let file = folder.join("a\nb");
+    let dir = work.directory("names");
+    let file = dir.join("a\nb");
     let answer = create(&file, "64k", &[]).success();
     let first = answer.stdout.lines().next().unwrap();
     assert!(first.contains("a\\nb"), "{answer}");
@@ -162,11 +162,11 @@ fn probe_of_a_place_that_is_not_there_is_an_error() {
 #[test]
 fn name_that_looks_like_an_option_is_made_after_two_dashes() {
     let work = Workdir::new();
-    let folder = work.folder("names");
+    let dir = work.directory("names");
     let mut command = extant();
     command.args(["create", "--", "--json", "64k"]);
-    run(command.current_dir(&folder)).success();
-    assert_eq!(names(&folder), ["--json"].map(OsStr::new));
+    run(command.current_dir(&dir)).success();
+    assert_eq!(names(&dir), ["--json"].map(OsStr::new));
 }
 
 #[test]
@@ -185,12 +185,12 @@ fn sizes_of_people_are_understood() {
 }
 
 #[test]
-fn user_creates_in_a_folder_of_his_own() {
+fn user_creates_in_a_directory_of_his_own() {
     require!(requires::root(), requires::tool("setpriv"));
     require!(Filesystem::Ext4.requirement());
     let work = Workdir::new();
     let scratch = Scratch::new(Filesystem::Ext4, 64 * MIB);
-    let file = scratch.user_folder(65534).join("a");
+    let file = scratch.user_directory(65534).join("a");
     let answer = run(&mut as_nobody(
         &create_command(&file, "8MiB", &["--json"]),
         &work,

@@ -1,4 +1,4 @@
-//! What is said, where, and how often; and that a rate holds.
+//! Messages: contents, stream and number; and the rate limit.
 
 use std::io::Read;
 use std::os::unix::fs::FileExt;
@@ -259,7 +259,7 @@ fn background_tells_the_time_that_it_left_to_others() {
     assert!(words.stdout.contains(" s of it left to others"), "{words}");
 }
 
-/// What a run of `extant create` at 32 MiB/s draws on a terminal, without its escape sequences.
+/// Terminal output of `extant create` at 32 MiB/s, without escape sequences.
 #[track_caller]
 fn drawn(columns: u32, locale: &str) -> Vec<String> {
     let work = Workdir::new();

@@ -16,13 +16,13 @@ use crate::support::{MIB, Running, assert_names, create, create_command, wait_fo
 
 const OLD: &str = "precious";
 
-fn old_file(folder: &Path) -> std::path::PathBuf {
-    let file = folder.join("a");
+fn old_file(directory: &Path) -> std::path::PathBuf {
+    let file = directory.join("a");
     fs::write(&file, OLD).unwrap();
     file
 }
 
-/// What a tool of the system says of a file.
+/// Output of a system tool for a file.
 #[track_caller]
 fn tool(words: &[&str], file: &Path) -> String {
     command::text(command::tool(words[0]).args(&words[1..]).arg(file)).unwrap()
@@ -44,8 +44,8 @@ fn slow_replacement(file: &Path) -> Running {
 #[test]
 fn forced_creation_shows_the_old_file_until_the_new_one_is_complete() {
     let work = Workdir::new();
-    let folder = work.folder("f");
-    let file = old_file(&folder);
+    let directory = work.directory("f");
+    let file = old_file(&directory);
     let mut running = slow_replacement(&file);
     let mut looks = 0;
     while running.is_alive() {
@@ -59,7 +59,7 @@ fn forced_creation_shows_the_old_file_until_the_new_one_is_complete() {
     assert!(looks > 100, "it was replaced at once: {looks}");
     running.wait().success();
     assert_eq!(fs::metadata(&file).unwrap().len(), 24 * MIB);
-    assert_names(&folder, &["a"]);
+    assert_names(&directory, &["a"]);
 }
 
 #[test]
@@ -99,23 +99,23 @@ fn forced_creation_keeps_owner_mode_and_attributes_of_the_old_file() {
 #[test]
 fn forced_creation_that_is_cancelled_keeps_the_old_file() {
     let work = Workdir::new();
-    let folder = work.folder("f");
-    let file = old_file(&folder);
+    let directory = work.directory("f");
+    let file = old_file(&directory);
     let (answer, _) = slow_replacement(&file).stop(Signal::INT);
     answer.refused(130, &["cancelled"]);
     assert_old(&file);
-    assert_names(&folder, &["a"]);
+    assert_names(&directory, &["a"]);
 }
 
 #[test]
 fn forced_creation_that_is_killed_keeps_the_old_file() {
     let work = Workdir::new();
-    let folder = work.folder("f");
-    let file = old_file(&folder);
+    let directory = work.directory("f");
+    let file = old_file(&directory);
     let (answer, _) = slow_replacement(&file).stop(Signal::KILL);
     assert_eq!(answer.signal, Some(9), "{answer}");
     assert_old(&file);
-    assert_names(&folder, &[".a.extant-partial", "a"]);
+    assert_names(&directory, &[".a.extant-partial", "a"]);
 }
 
 #[test]
@@ -136,7 +136,7 @@ fn forced_creation_that_fails_keeps_the_old_file() {
 fn file_that_appears_meanwhile_is_not_replaced_without_force() {
     require!(Faulty::requirement());
     let work = Workdir::new();
-    let local = work.folder("f");
+    let local = work.directory("f");
     // Renames that know no flags must find it as well.
     let fuse = Faulty::new(
         64 * MIB,
@@ -145,35 +145,35 @@ fn file_that_appears_meanwhile_is_not_replaced_without_force() {
             ..Faults::default()
         },
     );
-    for folder in [local.as_path(), fuse.path()] {
-        let file = folder.join("a");
+    for directory in [local.as_path(), fuse.path()] {
+        let file = directory.join("a");
         let mut command = create_command(&file, "8MiB", &["--rate", "16M"]);
         let running = Running::start(&mut command);
         wait_for_space_of(&file);
         fs::write(&file, OLD).unwrap();
         running.wait().refused(4, &["/a: ", "meanwhile"]);
         assert_old(&file);
-        assert_names(folder, &["a"]);
+        assert_names(directory, &["a"]);
     }
 }
 
 #[test]
 fn existing_file_is_refused_without_force_before_anything_is_done() {
     let work = Workdir::new();
-    let folder = work.folder("f");
-    let file = old_file(&folder);
+    let directory = work.directory("f");
+    let file = old_file(&directory);
     create(&file, "1TiB", &[]).refused(4, &["/a: ", "exists", "--force"]);
     assert_old(&file);
-    assert_names(&folder, &["a"]);
+    assert_names(&directory, &["a"]);
 }
 
 #[test]
 fn link_is_refused_without_force_and_followed_with_it() {
     let work = Workdir::new();
-    let folder = work.folder("f");
-    let elsewhere = work.folder("elsewhere");
+    let directory = work.directory("f");
+    let elsewhere = work.directory("elsewhere");
     let target = old_file(&elsewhere);
-    let link = folder.join("link");
+    let link = directory.join("link");
     symlink(&target, &link).unwrap();
 
     create(&link, "1MiB", &[]).refused(4, &["/link: ", "exists"]);
@@ -182,25 +182,25 @@ fn link_is_refused_without_force_and_followed_with_it() {
     create(&link, "1MiB", &["--force"]).success();
     assert!(link.is_symlink(), "the link stays");
     assert_eq!(fs::metadata(&target).unwrap().len(), MIB);
-    assert_names(&folder, &["link"]);
+    assert_names(&directory, &["link"]);
     assert_names(&elsewhere, &["a"]);
 }
 
 #[test]
 fn link_to_nothing_is_refused_and_stays() {
     let work = Workdir::new();
-    let folder = work.folder("f");
-    let link = folder.join("link");
-    symlink(folder.join("nothing"), &link).unwrap();
+    let directory = work.directory("f");
+    let link = directory.join("link");
+    symlink(directory.join("nothing"), &link).unwrap();
     create(&link, "1MiB", &[]).refused(4, &["/link: ", "exists"]);
     create(&link, "1MiB", &["--force"]).refused(4, &["/link: "]);
-    assert_names(&folder, &["link"]);
+    assert_names(&directory, &["link"]);
 }
 
 #[test]
 fn forced_creation_without_an_old_file_is_an_ordinary_one() {
     let work = Workdir::new();
-    let folder = work.folder("f");
-    create(&folder.join("a"), "1MiB", &["-f"]).success();
-    assert_names(&folder, &["a"]);
+    let directory = work.directory("f");
+    create(&directory.join("a"), "1MiB", &["-f"]).success();
+    assert_names(&directory, &["a"]);
 }

@@ -1,4 +1,4 @@
-//! What the file is afterwards: its size, its bytes, the state of its space.
+//! Resulting file: size, bytes, extent states.
 
 use std::fs;
 use std::path::Path;

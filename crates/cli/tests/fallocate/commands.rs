@@ -45,7 +45,7 @@ fn exclusions_are_those_of_the_real_one() {
     require!(newer::requirement());
     for one in MODES {
         for other in MODES {
-            // What -r makes of a missing file, and -w of a range, differs on purpose.
+            // -r on a missing file, and -w of a range, differ on purpose.
             if one == "-r" || other == "-r" || (one == "-w" && other == "-w") {
                 continue;
             }

@@ -34,13 +34,13 @@ const SEEDS_VARIABLE: &str = "EXTANT_FALLOCATE_SEEDS";
 /// A file in a file system of its own.
 struct Side {
     program: Program,
-    folder: PathBuf,
+    directory: PathBuf,
     filesystem: Filesystem,
 }
 
 impl Side {
     fn file(&self) -> PathBuf {
-        self.folder.join("f")
+        self.directory.join("f")
     }
 
     fn state(&self) -> State {
@@ -70,7 +70,7 @@ impl Side {
                     arguments.push("--no-fallback");
                 }
                 arguments.push("f");
-                self.program.run(&self.folder, &arguments)
+                self.program.run(&self.directory, &arguments)
             }
         }
     }
@@ -130,11 +130,11 @@ fn compare(filesystem: Filesystem, test: &str) {
         });
         let [real, ours] = [Program::Real, Program::Ours].map(|program| {
             let scratch = &scratches[usize::from(program == Program::Ours)];
-            let folder = scratch.path().to_owned();
-            fs::write(folder.join("f"), b"").unwrap();
+            let directory = scratch.path().to_owned();
+            fs::write(directory.join("f"), b"").unwrap();
             Side {
                 program,
-                folder,
+                directory,
                 filesystem,
             }
         });
@@ -231,6 +231,6 @@ fn punch(side: &Side, range: ByteRange) {
     let (offset, length) = (range.start().to_string(), range.len().to_string());
     let answer = side
         .program
-        .run(&side.folder, &["-p", "-o", &offset, "-l", &length, "f"]);
+        .run(&side.directory, &["-p", "-o", &offset, "-l", &length, "f"]);
     assert_eq!(answer.status, Some(0), "{answer:?}");
 }

@@ -10,11 +10,11 @@ use extant_testkit::{command, newer, require, requires};
 
 use crate::program::{Answer, Program};
 
-/// Runs both in `folder`; status and the text of the error number must agree.
+/// Runs both in `directory`; status and the text of the error number must agree.
 #[track_caller]
-fn same_cause(folder: &Path, arguments: &[&str]) {
+fn same_cause(dir: &Path, arguments: &[&str]) {
     let [wanted, answer] =
-        [Program::Real, Program::Ours].map(|program| program.run(folder, arguments).plain());
+        [Program::Real, Program::Ours].map(|program| program.run(dir, arguments).plain());
     assert_eq!(wanted.status, Some(1), "{wanted:#?}");
     assert!(
         answer.status == wanted.status && answer.cause() == wanted.cause(),
@@ -27,7 +27,7 @@ fn same_cause(folder: &Path, arguments: &[&str]) {
 fn files_that_are_none_are_refused_without_a_wait() {
     require!(newer::requirement());
     let work = Workdir::new();
-    work.folder("directory");
+    work.directory("directory");
     command::run(command::tool("mkfifo").arg(work.path().join("fifo"))).unwrap();
     let _socket = UnixListener::bind(work.path().join("socket")).unwrap();
     std::os::unix::fs::symlink("loop", work.path().join("loop")).unwrap();
@@ -46,7 +46,7 @@ fn files_that_are_none_are_refused_without_a_wait() {
 fn full_and_read_only_file_systems_fail_with_the_same_errno() {
     require!(newer::requirement(), Filesystem::Ext4.requirement());
     let scratch = Scratch::new(Filesystem::Ext4, 32 << 20);
-    let folder = scratch.path();
+    let dir = scratch.path();
     for mode in [
         &["-l"] as &[&str],
         &["-n", "-l"],
@@ -55,27 +55,27 @@ fn full_and_read_only_file_systems_fail_with_the_same_errno() {
     ] {
         if mode[0] == "-w" {
             // util-linux's program is refused before space is checked.
-            let answer = Program::Ours.run(folder, &["-w", "-l", "1G", "f"]);
+            let answer = Program::Ours.run(dir, &["-w", "-l", "1G", "f"]);
             assert_eq!(
                 (answer.status, answer.cause()),
                 (Some(1), "No space left on device")
             );
             continue;
         }
-        fs::write(folder.join("f"), b"").unwrap();
-        same_cause(folder, &[mode, &["1G", "f"]].concat());
-        fs::remove_file(folder.join("f")).unwrap();
+        fs::write(dir.join("f"), b"").unwrap();
+        same_cause(dir, &[mode, &["1G", "f"]].concat());
+        fs::remove_file(dir.join("f")).unwrap();
     }
-    same_cause(folder, &["-l", "17T", "f"]);
-    fs::write(folder.join("f"), vec![0; 8192]).unwrap();
+    same_cause(dir, &["-l", "17T", "f"]);
+    fs::write(dir.join("f"), vec![0; 8192]).unwrap();
     scratch.remount("ro");
     for mode in [&["-l", "1"] as &[&str], &["-d"], &["-w", "-l", "1"]] {
-        same_cause(folder, &[mode, &["f"]].concat());
-        let Some(1) = Program::Ours.run(folder, &[mode, &["new"]].concat()).status else {
+        same_cause(dir, &[mode, &["f"]].concat());
+        let Some(1) = Program::Ours.run(dir, &[mode, &["new"]].concat()).status else {
             panic!("{mode:?} made a file on a read-only file system");
         };
     }
-    let answer = Program::Ours.run(folder, &["-r", "f"]);
+    let answer = Program::Ours.run(dir, &["-r", "f"]);
     assert_eq!(
         answer.status,
         Some(0),

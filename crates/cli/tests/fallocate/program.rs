@@ -27,14 +27,14 @@ impl Program {
         }
     }
 
-    /// Runs it with `arguments` in `folder`.
+    /// Runs it with `arguments` in `directory`.
     #[track_caller]
-    pub fn run(self, folder: &Path, arguments: &[&str]) -> Answer {
-        Answer::of(self.command().args(arguments).current_dir(folder))
+    pub fn run(self, directory: &Path, arguments: &[&str]) -> Answer {
+        Answer::of(self.command().args(arguments).current_dir(directory))
     }
 }
 
-/// What a run answered.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     /// Exit status; `None` when a signal ended it.
@@ -70,7 +70,7 @@ impl Answer {
         self
     }
 
-    /// What stands behind the last colon: the text of the error number.
+    /// Text after the last colon: that of the error number.
     pub fn cause(&self) -> &str {
         self.stderr.trim_end().rsplit(": ").next().unwrap()
     }

@@ -44,8 +44,7 @@ impl State {
         }
     }
 
-    /// What differs from `other`, in words; `None` when nothing does, or nothing but
-    /// `slack_bytes` of space.
+    /// Differences from `other`; `None` if there are none except `slack_bytes` of space.
     pub fn difference(&self, other: &Self, slack_bytes: u64) -> Option<String> {
         if self.bytes != other.bytes {
             let same = self.bytes.iter().zip(&other.bytes);

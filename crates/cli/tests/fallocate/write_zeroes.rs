@@ -20,14 +20,14 @@ fn scratch(filesystem: Filesystem) -> Scratch {
 }
 
 #[track_caller]
-fn fallocate(folder: &Path, arguments: &str) -> Answer {
+fn fallocate(directory: &Path, arguments: &str) -> Answer {
     let words: Vec<&str> = arguments.split(' ').collect();
-    Program::Ours.run(folder, &words)
+    Program::Ours.run(directory, &words)
 }
 
 #[track_caller]
-fn must(folder: &Path, arguments: &str) -> Answer {
-    let answer = fallocate(folder, arguments);
+fn must(directory: &Path, arguments: &str) -> Answer {
+    let answer = fallocate(directory, arguments);
     assert_eq!(
         (answer.status, &*answer.stderr),
         (Some(0), ""),

@@ -97,7 +97,7 @@ fn mkfs_makes_a_sparse_image_that_everybody_accepts() {
     image
         .fs(&["mkfs", "none.img"])
         .refused(4, &["none.img", "SIZE"]);
-    // What mke2fs refuses leaves nothing.
+    // A refusal by mke2fs leaves no file.
     let answer = image.fs(&["mkfs", "bad.img", "1GiB", "--", "-b", "77"]);
     assert_eq!(answer.code, Some(1), "{answer}");
     assert!(!image.work.path().join("bad.img").exists());

@@ -1,4 +1,4 @@
-//! What the kernel wrote comes out as it is, and nowhere else.
+//! `fs get` copies files of the kernel exactly, and writes nowhere else.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, symlink};
@@ -60,7 +60,7 @@ fn tree_that_went_in_comes_out_the_same() {
     let source = tree(image.work.path());
     image.fs(&["put", "-r", "IMAGE", "tree", "/"]).success();
     // Into a directory that is there, under its own name.
-    let out = image.work.folder("out");
+    let out = image.work.directory("out");
     image.fs(&["get", "-r", "IMAGE", "/tree", "out"]).success();
     assert_same_trees(&source, &out.join("tree"), Owners::Left);
     // Again, over what is there; and refused when that is not wanted.
@@ -83,7 +83,7 @@ fn user_gets_files_of_his_own_without_set_id_bits() {
     image
         .fs(&["put", "-r", "--owner", "1:2", "IMAGE", "tree", "/"])
         .success();
-    let out = image.work.folder("user");
+    let out = image.work.directory("user");
     must(command::tool("chown").arg("65534:65534").arg(&out));
     for path in [image.work.path(), &image.path] {
         must(command::tool("chmod").arg("a+rwX").arg(path));
@@ -101,13 +101,13 @@ fn user_gets_files_of_his_own_without_set_id_bits() {
 fn nothing_outside_the_destination_is_reached() {
     require!(requires::tool("mke2fs"));
     let image = Image::new(32);
-    let outside = image.work.folder("outside");
+    let outside = image.work.directory("outside");
     fs::write(outside.join("kept"), "kept").unwrap();
     // In the image a directory, in the destination a link to elsewhere.
     fs::create_dir_all(image.work.path().join("source/dir")).unwrap();
     fs::write(image.work.path().join("source/dir/kept"), "overwritten").unwrap();
     image.fs(&["put", "-r", "IMAGE", "source/.", "/"]).success();
-    let out = image.work.folder("out");
+    let out = image.work.directory("out");
     symlink(&outside, out.join("dir")).unwrap();
     image
         .fs(&["get", "-r", "IMAGE", "/dir", "out"])

@@ -32,7 +32,7 @@ impl Image {
         Self::of(FORMATS[0], mebibytes)
     }
 
-    /// What mke2fs makes of `options`.
+    /// Makes a file system by mke2fs with `options`.
     #[track_caller]
     pub fn of(options: &str, mebibytes: u64) -> Self {
         let work = Workdir::new();
@@ -90,7 +90,7 @@ impl Image {
         }
     }
 
-    /// What debugfs answers.
+    /// Output of debugfs.
     #[track_caller]
     pub fn debugfs(&self, request: &str) -> String {
         must(
@@ -117,8 +117,8 @@ pub fn must(command: &mut Command) -> String {
 /// A tree with everything that a copy must preserve, in a new directory below `work`.
 pub fn tree(work: &Path) -> PathBuf {
     let root = work.join("tree");
-    for folder in ["a/deep/er", "empty", "b"] {
-        fs::create_dir_all(root.join(folder)).unwrap();
+    for directory in ["a/deep/er", "empty", "b"] {
+        fs::create_dir_all(root.join(directory)).unwrap();
     }
     fs::write(root.join("a/small"), "small\n").unwrap();
     fs::write(root.join("a/nothing"), "").unwrap();

@@ -136,7 +136,7 @@ fn df_says_what_the_kernel_says() {
         );
         let mounted = image.mount();
         let kernel = |options: &[&str]| must(command::tool("df").args(options).arg(&mounted.place));
-        // What the kernel keeps back for writes that it has delayed is available here.
+        // The kernel's reserve for delayed allocation is available here.
         let (ours, theirs) = (figures(&blocks), figures(&kernel(&["-k"])));
         assert_eq!(ours[..2], theirs[..2], "{format}");
         let available = |figures: &[String]| figures[2].parse::<u64>().unwrap();

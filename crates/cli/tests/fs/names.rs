@@ -101,7 +101,7 @@ fn kernel(words: &[&str], root: &Path) -> Command {
     for word in &words[1..] {
         let is_path = word.starts_with('/');
         paths += u32::from(!word.starts_with('-'));
-        // What a symbolic link says is no path of this machine.
+        // The target of a symbolic link is no path of this machine.
         if is_path && !(is_symlink && paths == 1) {
             command.arg(format!("{root}{word}"))
         } else {

@@ -229,7 +229,7 @@ fn help_of_put_says_whose_files_are() {
 fn set_id_bits_and_capabilities_are_kept_where_the_owner_is() {
     require!(requires::root(), requires::tool("mke2fs"));
     let image = Image::new(32);
-    let source = image.work.folder("src");
+    let source = image.work.directory("src");
     // `cap_setuid=ep`, as the kernel stores it.
     let mut capability = [0; 20];
     capability[..5].copy_from_slice(&[1, 0, 0, 2, 128]);

@@ -9,24 +9,24 @@ use extant_testkit::{command, require, requires};
 use crate::image::{FORMATS, Image, must};
 
 /// Files appended to in turn, so that they and the space between them are in pieces.
-fn fragment(folder: &Path) {
-    fs::create_dir(folder.join("dir")).unwrap();
+fn fragment(directory: &Path) {
+    fs::create_dir(directory.join("dir")).unwrap();
     let names = ["one", "two", "dir/three"];
     for round in 0..20u8 {
         for name in names {
             let mut file = fs::File::options()
                 .create(true)
                 .append(true)
-                .open(folder.join(name))
+                .open(directory.join(name))
                 .unwrap();
             file.write_all(&vec![round + 1; 40_000]).unwrap();
             file.sync_all().unwrap();
         }
     }
-    fs::remove_file(folder.join("two")).unwrap();
-    fs::write(folder.join("whole"), vec![1; 3_000_000]).unwrap();
+    fs::remove_file(directory.join("two")).unwrap();
+    fs::write(directory.join("whole"), vec![1; 3_000_000]).unwrap();
     // Blocks and no size: not counted by e4defrag.
-    let empty = folder.join("empty");
+    let empty = directory.join("empty");
     fs::write(&empty, "").unwrap();
     must(
         command::tool("fallocate")
@@ -102,8 +102,8 @@ fn fragmentation_is_what_e4defrag_says() {
                 .success()
                 .json();
             let mounted = image.mount();
-            let folder = mounted.place.join(&path[1..]);
-            let theirs = must(command::tool("e4defrag").arg("-c").arg(&folder));
+            let directory = mounted.place.join(&path[1..]);
+            let theirs = must(command::tool("e4defrag").arg("-c").arg(&directory));
             let total = &ours["total"];
             let row = |name: &str| {
                 let line = theirs

@@ -59,7 +59,7 @@ fn disk_is_used_like_an_image_unless_it_is_mounted() {
         image.fs(&["ls", disk]).success().stdout,
         "lost+found\non-disk\n"
     );
-    let place = image.work.folder("m");
+    let place = image.work.directory("m");
     let mount = extant_testkit::scratch::Mount::new("ext4", device.path(), &place, "");
     assert!(place.join("on-disk").is_dir());
     image
@@ -74,11 +74,11 @@ fn disk_is_used_like_an_image_unless_it_is_mounted() {
 struct Namespace(Child);
 
 impl Namespace {
-    fn with(script: &str, folder: &Path) -> Self {
+    fn with(script: &str, dir: &Path) -> Self {
         let mut child = command::tool("unshare")
             .args(["--mount", "--propagation", "private", "sh", "-ec"])
             .arg(format!("{script}; echo ready; exec sleep 60"))
-            .current_dir(folder)
+            .current_dir(dir)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -108,7 +108,7 @@ fn image_mounted_in_another_mount_namespace_is_refused() {
         requires::tool("setpriv")
     );
     let image = Image::new(32);
-    let [images, hidden, place] = ["images", "hidden", "place"].map(|n| image.work.folder(n));
+    let [images, hidden, place] = ["images", "hidden", "place"].map(|n| image.work.directory(n));
     fs::rename(&image.path, images.join("disk.img")).unwrap();
     let disk = images.join("disk.img");
     fs::set_permissions(&disk, fs::Permissions::from_mode(0o666)).unwrap();
@@ -147,7 +147,7 @@ fn disk_mounted_in_another_mount_namespace_is_read_with_a_word() {
     let image = Image::new(32);
     let device = LoopDevice::attach(&image.path);
     let disk = device.path().to_str().unwrap();
-    image.work.folder("place");
+    image.work.directory("place");
     let namespace = Namespace::with(&format!("mount {disk} place"), image.work.path());
     let look = image.fs(&["ls", disk]);
     assert!(look.stderr.contains("mount namespace of process"), "{look}");

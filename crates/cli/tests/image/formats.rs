@@ -1,5 +1,5 @@
-//! What a file is taken for, by its name and its contents, in every command; and what that means
-//! for `map` and `materialize`.
+//! Detection of formats by name and contents, in every command; and its effect on `map` and
+//! `materialize`.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -254,7 +254,7 @@ fn name_and_contents_that_disagree_are_told() {
     }
     on(&["image", "resize"], &file, &["+1M"]).refused(5, &["its contents are not"]);
     assert_eq!(fs::read(&file).unwrap(), [7; 4096]);
-    // What has no metadata cannot be checked, as qemu-img says it.
+    // A file without metadata cannot be checked, as with qemu-img.
     let raw = work.path().join("x.raw");
     fs::write(&raw, [7; 4096]).unwrap();
     for more in [&[][..], &["--format", "raw"]] {

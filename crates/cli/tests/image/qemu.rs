@@ -118,7 +118,7 @@ fn options_and_commands_that_are_missing_are_refused_by_name() {
     ] {
         image(&work, words).refused(2, &[named, "not supported"]);
     }
-    // What qemu-img does not have either is an error of the arguments.
+    // An option that qemu-img does not have either is an error of the arguments.
     let answer = image(&work, &["convert", "--nonsense", "a.raw", "b"]);
     answer.refused(2, &["--nonsense"]);
     assert!(!work.path().join("b.qcow2").exists());

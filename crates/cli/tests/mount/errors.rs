@@ -1,4 +1,4 @@
-//! What cannot be mounted or unmounted: one line that names it, and nothing left behind.
+//! Failed mounts and unmounts: one line that names the cause, and nothing left behind.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -110,7 +110,7 @@ fn image_in_the_hands_of_the_kernel_is_refused() {
     drop(mounted);
     let device = LoopDevice::attach(&stand.image.path);
     stand.mount(&[]).refused(4, &["attached to", "/dev/loop"]);
-    let place = stand.image.work.folder("kernel");
+    let place = stand.image.work.directory("kernel");
     let mounted = extant_testkit::scratch::Mount::new("ext4", device.path(), &place, "");
     for words in [&["mount"][..], &["mount", "-r"]] {
         let mut command = extant();

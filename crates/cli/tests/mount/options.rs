@@ -13,7 +13,7 @@ use crate::image::must;
 use crate::stand::{Stand, can_mount, send, wait_for_end};
 use crate::support::{noise, wait_until};
 
-/// What the kernel shows of a mount with options.
+/// Options of a mount as the kernel shows them.
 #[track_caller]
 fn shown(stand: &Stand, options: &str) -> Vec<String> {
     stand.mount(&["-o", options]).success();

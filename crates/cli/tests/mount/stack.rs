@@ -37,7 +37,7 @@ impl Inner {
         let mut mke2fs = tool("mke2fs");
         mke2fs.args(["-q", "-t", "ext4", "-E", "nodiscard"]);
         must(mke2fs.arg(disk.path()));
-        let place = outer.image.work.folder("inner");
+        let place = outer.image.work.directory("inner");
         Self { outer, disk, place }
     }
 

@@ -19,7 +19,7 @@ use crate::support::{Answer, Running, extant, run, wait_until};
 /// their unmount.
 pub const LEAVE_OTHER_MOUNTS: &str = "cut -d ' ' -f 5 /proc/self/mountinfo | grep extant-test- | tac | xargs -r -n 1 umount -l || true\n";
 
-/// What mounting needs.
+/// Requirements of mounting.
 pub fn can_mount() -> Requirement {
     let needs = [
         requires::root(),
@@ -61,7 +61,7 @@ impl Stand {
     }
 
     pub fn of(image: Image) -> Self {
-        let directory = image.work.folder("mount");
+        let directory = image.work.directory("mount");
         Self {
             image,
             directory,
@@ -152,7 +152,7 @@ impl Stand {
         self.directory.join(name.as_ref())
     }
 
-    /// What the kernel has at the place.
+    /// The kernel's mount at the directory.
     pub fn seen(&self) -> Option<Mount> {
         mount_at(&self.directory)
     }

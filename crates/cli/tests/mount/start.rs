@@ -113,7 +113,7 @@ fn names_with_spaces_commas_and_backslashes_are_found_again() {
     let odd = stand.image.work.path().join("a b,c\\d\te.img");
     fs::rename(&stand.image.path, &odd).unwrap();
     stand.image.path = odd;
-    stand.directory = stand.image.work.folder("m n,\\o");
+    stand.directory = stand.image.work.directory("m n,\\o");
     stand.mount(&[]).success();
     assert_eq!(stand.seen().unwrap().source, stand.image.path);
     // By what is mounted, from where it is.

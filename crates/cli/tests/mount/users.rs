@@ -99,7 +99,7 @@ impl Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        // What is mounted in it goes with its last process.
+        // Mounts of the namespace end with its last process.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

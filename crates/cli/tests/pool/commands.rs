@@ -44,7 +44,7 @@ fn session_with_a_defined_pool_does_what_it_says() {
     require!(Filesystem::Ext4.requirement());
     let scratch = in_memory(128 * MIB);
     let work = Workdir::new();
-    let config = work.folder("config");
+    let config = work.directory("config");
     let config = ["--config-dir", config.to_str().unwrap()];
     let pool = scratch.path().join("vms");
     let define = |name: &str| {
@@ -184,7 +184,7 @@ fn images_are_volumes_like_others() {
 #[test]
 fn names_and_arguments_that_cannot_be_are_refused_on_one_line() {
     let work = Workdir::new();
-    let pool = work.folder("pool");
+    let pool = work.directory("pool");
     for (name, words) in [
         ("../a", "begins with a dot"),
         ("a/b", "slash"),
@@ -211,7 +211,7 @@ fn names_and_arguments_that_cannot_be_are_refused_on_one_line() {
 #[test]
 fn error_of_a_job_is_about_the_volume_and_json_where_progress_is() {
     let work = Workdir::new();
-    let pool = work.folder("pool");
+    let pool = work.directory("pool");
     fs::write(pool.join("a"), "a").unwrap();
     let answer = vol("create", &pool, &["a", "1M", "--progress", "json"]);
     let line: serde_json::Value = serde_json::from_str(answer.stderr.trim()).unwrap();

@@ -28,15 +28,15 @@ fn stand() -> (Scratch, PathBuf) {
 fn session_in_an_image_needs_no_root_and_no_mount() {
     require!(root(), tool("mke2fs"), tool("setpriv"));
     let work = Workdir::new();
-    let folder = work.folder("own");
-    let image = folder.join("disk.img");
+    let dir = work.directory("own");
+    let image = dir.join("disk.img");
     make_image(&image, 128 * MIB);
-    let source = folder.join("source");
+    let source = dir.join("source");
     fs::write(&source, noise(3, 3 << 20)).unwrap();
-    for path in [&folder, &image, &source] {
+    for path in [&dir, &image, &source] {
         chown(path, Some(NOBODY), Some(NOBODY)).unwrap();
     }
-    let config = folder.join("config");
+    let config = dir.join("config");
     let nobody = |words: &[&str]| {
         let mut command = extant();
         command.args(words).arg("--config-dir").arg(&config);
@@ -53,7 +53,7 @@ fn session_in_an_image_needs_no_root_and_no_mount() {
     nobody(&["vol", "resize", "box", "c", "5MiB"]).success();
     nobody(&["vol", "wipe", "box", "c", "--method", "discard"]).success();
     nobody(&["vol", "materialize", "box", "c"]).success();
-    let back = folder.join("back");
+    let back = dir.join("back");
     nobody(&["vol", "download", "box", "b", back.to_str().unwrap()]).success();
     assert!(fs::read(&back).unwrap() == fs::read(&source).unwrap());
     let info = nobody(&["vol", "info", "box", "c", "--json"]).success();
@@ -81,19 +81,19 @@ fn session_in_an_image_needs_no_root_and_no_mount() {
 #[test]
 fn options_of_images_are_refused_for_directories() {
     let work = Workdir::new();
-    let folder = work.folder("pool");
-    let config = work.folder("config");
+    let dir = work.directory("pool");
+    let config = work.directory("config");
     let define = |more: &[&str]| {
         let mut command = extant();
         command.args(["pool", "define", "p"]).args(more);
         run(command.arg("--config-dir").arg(&config))
     };
-    let folder = folder.to_str().unwrap();
-    define(&[folder, "--directory", "/a"]).refused(2, &["--kind ext4"]);
-    define(&[folder, "--target", folder]).refused(2, &["--target"]);
-    define(&["--kind", "zfs", folder]).refused(2, &["zfs"]);
-    define(&["--kind", "ext4", folder]).refused(4, &["pool"]);
-    define(&["--target", folder]).success();
+    let dir = dir.to_str().unwrap();
+    define(&[dir, "--directory", "/a"]).refused(2, &["--kind ext4"]);
+    define(&[dir, "--target", dir]).refused(2, &["--target"]);
+    define(&["--kind", "zfs", dir]).refused(2, &["zfs"]);
+    define(&["--kind", "ext4", dir]).refused(4, &["pool"]);
+    define(&["--target", dir]).success();
 }
 
 #[test]

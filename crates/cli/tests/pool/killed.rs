@@ -126,7 +126,7 @@ impl Stand {
         self.scratch.path().join(name)
     }
 
-    /// What a volume holds, seen past the pool; `None`: there is none.
+    /// Contents of a volume, read without the pool; `None` if there is none.
     fn read(&self, volume: &str) -> Option<Vec<u8>> {
         match self.kind {
             Kind::Directory => fs::read(self.pool().join(volume)).ok(),
@@ -240,7 +240,7 @@ impl Stand {
         command
     }
 
-    /// What is there is whole: the old or the new.
+    /// The contents are complete: the old or the new ones.
     #[track_caller]
     fn check_nothing_is_half(&self, operation: Operation, is_done: bool) {
         let new = self.read("new");
@@ -401,12 +401,12 @@ fn check_code(image: &Path) -> i32 {
     output.status.code().expect("an exit status")
 }
 
-/// What the disk of an image reads as.
+/// Guest's disk in an image.
 fn disk_of(image: &Path) -> Vec<u8> {
     let layer = extant_image::open_path(
         image,
         Some(extant_image::Format::Qcow2),
-        extant_image::Follow::Nothing,
+        extant_image::ReferencedFiles::Ignore,
     )
     .unwrap();
     let mut bytes = vec![0; layer.virtual_bytes() as usize];
@@ -414,8 +414,8 @@ fn disk_of(image: &Path) -> Vec<u8> {
     bytes
 }
 
-fn free_bytes(folder: &Path) -> u64 {
-    let space = rustix::fs::statvfs(folder).unwrap();
+fn free_bytes(directory: &Path) -> u64 {
+    let space = rustix::fs::statvfs(directory).unwrap();
     space.f_bfree * space.f_frsize
 }
 
@@ -514,9 +514,9 @@ fn kill(kind: Kind) {
 }
 
 /// Freed blocks count when the journal has committed.
-fn sync(folder: &Path) {
-    let folder = fs::File::open(folder).unwrap();
-    rustix::fs::syncfs(&folder).unwrap();
+fn sync(directory: &Path) {
+    let directory = fs::File::open(directory).unwrap();
+    rustix::fs::syncfs(&directory).unwrap();
 }
 
 #[test]
@@ -529,7 +529,7 @@ fn wipe_goes_on_where_it_was_killed() {
 
 fn kill_wipe(kind: Kind) {
     const SIZE: u64 = 400 * MIB;
-    /// What a wipe makes durable at once.
+    /// Bytes that a wipe makes durable at a time.
     const PIECE: u64 = 256 * MIB;
     let stand = Stand::empty(kind, in_memory(640 * MIB), 500 * MIB);
     let pool = stand.pool();

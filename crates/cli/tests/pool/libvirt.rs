@@ -67,7 +67,7 @@ fn libvirt_and_extant_read_each_others_images() {
     require!(Libvirt::requirement(), requires::tool("qemu-img"));
     let libvirt = Libvirt::start();
     let file = |name: &str| libvirt.work().path().join(name);
-    let pool = libvirt.folder("pool");
+    let pool = libvirt.directory("pool");
     let ours = |words: &[&str]| by_the_user(&libvirt, words);
     libvirt.ask(&[
         "pool-create-as",
@@ -133,7 +133,7 @@ fn libvirt_and_extant_read_each_others_images() {
         let ours = ours(&["vol", "info", "vms", name, "--xml"]).stdout;
         assert_eq!(text(&ours, &["capacity"]), capacity.to_string());
         assert_same(name, &ours, &theirs);
-        // What is of version 2 has none there.
+        // An image of version 2 has no such element.
         let compat = if theirs.contains("<compat>") {
             text(&theirs, &["target", "compat"])
         } else {
@@ -161,8 +161,8 @@ fn libvirt_and_extant_read_each_others_images() {
     assert_eq!(again.number("/size_bytes"), 6 * MIB);
     assert_eq!(again.json()["qcow2"]["lazy_refcounts"], true);
 
-    // What virsh wipes is no image any more; what we wipe is an empty one, and both have lost their
-    // data.
+    // After a wipe by virsh the volume is no image; after ours it is an empty one. Both have lost
+    // their data.
     libvirt.ask(&["vol-wipe", "again.qcow2", "vms"]);
     let file = fs::read(pool.join("again.qcow2")).unwrap();
     assert!(file.iter().all(|&byte| byte == 0));
@@ -176,7 +176,7 @@ fn libvirt_and_extant_read_each_others_pools_and_volumes() {
     require!(Libvirt::requirement());
     let libvirt = Libvirt::start();
     let file = |name: &str| libvirt.work().path().join(name);
-    let pool = libvirt.folder("pool");
+    let pool = libvirt.directory("pool");
     let shown = pool.to_str().unwrap();
 
     // Theirs: the pool, and a volume in it.
@@ -257,7 +257,7 @@ fn libvirt_and_extant_read_each_others_pools_and_volumes() {
 fn volume_made_of_a_description_has_the_space_of_the_described_one() {
     require!(Libvirt::requirement());
     let libvirt = Libvirt::start();
-    let pool = libvirt.folder("pool");
+    let pool = libvirt.directory("pool");
     let ours = |words: &[&str]| by_the_user(&libvirt, words);
     let target = pool.to_str().unwrap();
     libvirt.ask(&["pool-create-as", "vms", "dir", "--target", target]);

@@ -1,4 +1,4 @@
-//! What the tests share: places for pools, and the words of commands about them.
+//! Fixture of the tests: directories for pools, and commands on them.
 
 use std::fs::File;
 use std::path::Path;

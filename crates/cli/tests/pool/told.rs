@@ -1,4 +1,4 @@
-//! What the commands of pools, volumes and jobs say, beside results.
+//! Messages of the commands of pools, volumes and jobs, other than results.
 
 use std::path::Path;
 
@@ -58,7 +58,7 @@ fn who_has_seen_enough_of_a_job_is_told_that_it_goes_on() {
 fn definition_that_nobody_has_made_is_looked_for_in_every_place() {
     require!(root(), tool("setpriv"));
     let work = Workdir::new();
-    let home = work.folder("home");
+    let home = work.directory("home");
     let mut info = extant();
     info.args(["pool", "info", "no-such-pool-anywhere"]);
     let mut info = as_nobody(&info, &work);
@@ -70,15 +70,15 @@ fn definition_that_nobody_has_made_is_looked_for_in_every_place() {
 #[test]
 fn lists_are_of_every_defined_pool_where_none_is_named() {
     let work = Workdir::new();
-    let config = work.folder("config");
+    let config = work.directory("config");
     let with_config = |words: &[&str]| {
         let mut command = extant();
         command.args(words).arg("--config-dir").arg(&config);
         run(&mut command)
     };
     for name in ["one", "two"] {
-        let folder = work.folder(name);
-        with_config(&["pool", "define", name, folder.to_str().unwrap()]).success();
+        let directory = work.directory(name);
+        with_config(&["pool", "define", name, directory.to_str().unwrap()]).success();
         with_config(&["vol", "create", name, "a", "1MiB", "--preallocation", "off"]).success();
     }
     let pools = |answer: &Answer, list: &str| -> Vec<String> {
@@ -105,8 +105,8 @@ fn lists_are_of_every_defined_pool_where_none_is_named() {
 #[test]
 fn commands_without_a_result_tell_what_they_did() {
     let work = Workdir::new();
-    let (folder, config) = (work.folder("vms"), work.folder("config"));
-    let shown = folder.to_str().unwrap();
+    let (directory, config) = (work.directory("vms"), work.directory("config"));
+    let shown = directory.to_str().unwrap();
     let config = ["--config-dir", config.to_str().unwrap()];
     let with_config = |words: &[&str]| run(extant().args(words).args(config));
     let made = with_config(&["pool", "define", "p", shown, "--json"]).success();
@@ -119,7 +119,7 @@ fn commands_without_a_result_tell_what_they_did() {
     assert!(info.stdout.starts_with("p: dir, 1 volume\n"), "{info}");
     // Without its definition, by a relative path.
     let mut unnamed = extant();
-    unnamed.args(["pool", "info", "."]).current_dir(&folder);
+    unnamed.args(["pool", "info", "."]).current_dir(&directory);
     let unnamed = run(&mut unnamed).success();
     let first = "vms: dir, 1 volume, without a definition\n";
     assert!(unnamed.stdout.starts_with(first), "{unnamed}");
@@ -137,7 +137,7 @@ fn commands_without_a_result_tell_what_they_did() {
     assert_eq!(said.stdout, "a: deleted\n");
     with_config(&["vol", "create", "p", "b", "1MiB"]).success();
     let said = with_config(&["vol", "delete", "p", "b", "--json"]).success();
-    assert_eq!(Path::new(&said.text("/path")), folder.join("b"));
+    assert_eq!(Path::new(&said.text("/path")), directory.join("b"));
     assert_eq!(said.text("/pool"), "p");
     let said = with_config(&["pool", "delete", "p"]).success();
     assert!(said.stdout.starts_with("p: "), "{said}");

@@ -85,13 +85,13 @@ fn name_of(line: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// Runs the session in `folder`: the commands and their documents.
+/// Runs the session in `directory`: the commands and their documents.
 #[track_caller]
-fn documents(folder: &Path) -> Vec<(String, Value)> {
-    fs::create_dir(folder.join("pool")).unwrap();
+fn documents(directory: &Path) -> Vec<(String, Value)> {
+    fs::create_dir(directory.join("pool")).unwrap();
     let mut documents = Vec::new();
     for line in SESSION.lines() {
-        let answer = run(extant().args(line.split(' ')).current_dir(folder)).success();
+        let answer = run(extant().args(line.split(' ')).current_dir(directory)).success();
         let texts: Vec<&str> = match name_of(line).as_str() {
             "job watch" => answer.stdout.lines().collect(),
             _ => vec![&answer.stdout],
@@ -179,8 +179,8 @@ fn every_command_with_json_is_in_the_session() {
 #[test]
 fn errors_are_json_on_stderr_with_the_same_status() {
     let work = Workdir::new();
-    let folder = work.folder("f");
-    create(&folder.join("a"), "64KiB", &[]).success();
+    let directory = work.directory("f");
+    create(&directory.join("a"), "64KiB", &[]).success();
     for (line, kind) in [
         ("create a 64KiB", "already-exists"),
         ("create none/a 64KiB", "not-found"),
@@ -198,7 +198,7 @@ fn errors_are_json_on_stderr_with_the_same_status() {
     ] {
         let command = || {
             let mut command = extant();
-            command.args(line.split(' ')).current_dir(&folder);
+            command.args(line.split(' ')).current_dir(&directory);
             command
         };
         let words = run(&mut command());
@@ -285,7 +285,7 @@ fn line_of_a_server_has_a_schema_version() {
     command::must(kill.arg(ready["pid"].to_string()));
 }
 
-/// What is the same of a raw file and of an image.
+/// Fields that a raw file and an image share.
 fn shape(answer: &Answer) -> BTreeSet<String> {
     let document = answer.json();
     let fields = document.as_object().expect("an object").keys();

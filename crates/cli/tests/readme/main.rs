@@ -1,4 +1,4 @@
-//! What is written about the command: README, help, completions, man pages, JSON.
+//! Documentation of the command: README, help, completions, man pages, JSON.
 
 mod json;
 mod session;
@@ -92,7 +92,7 @@ fn all_commands() -> Vec<Vec<&'static str>> {
         .collect()
 }
 
-/// What stands before the examples in the help of a command.
+/// Help of a command before its examples.
 #[track_caller]
 fn options_of(words: &[&str]) -> String {
     let help = run(extant().args(words).arg("--help")).success().stdout;
@@ -111,10 +111,10 @@ fn search_path() -> OsString {
     path
 }
 
-/// Runs `line` by the shell in `folder`, with the built command in the path.
-fn shell(line: &str, folder: &Path) -> Answer {
+/// Runs `line` by the shell in `directory`, with the built command in the path.
+fn shell(line: &str, directory: &Path) -> Answer {
     let mut command = command::tool("sh");
-    command.args(["-c", line]).current_dir(folder);
+    command.args(["-c", line]).current_dir(directory);
     run(command.env("PATH", search_path()).stdin(Stdio::null()))
 }
 
@@ -222,14 +222,14 @@ fn version_is_that_of_the_package() {
     );
 }
 
-/// What is offered for the last of `words`, in `folder`.
+/// Completions of the last of `words`, in `directory`.
 #[track_caller]
-fn offered(words: &[&str], folder: &Path) -> Vec<String> {
+fn offered(words: &[&str], directory: &Path) -> Vec<String> {
     let mut command = extant();
     command
         .arg("--")
         .args(words)
-        .current_dir(folder)
+        .current_dir(directory)
         .env("EXTANT_COMPLETE", "bash")
         .env("_CLAP_IFS", "\n")
         .env("_CLAP_COMPLETE_INDEX", (words.len() - 1).to_string());
@@ -245,8 +245,8 @@ fn completions_name_commands_options_pools_volumes_and_jobs() {
     }
     run(extant().args(["completions", "csh"])).refused(2, &["csh"]);
     let work = Workdir::new();
-    let pool = work.folder("pool");
-    let config = work.folder("config");
+    let pool = work.directory("pool");
+    let config = work.directory("config");
     let config = config.to_str().unwrap();
     let mut define = extant();
     define.args(["pool", "define", "vms", "--config-dir", config]);
@@ -254,7 +254,7 @@ fn completions_name_commands_options_pools_volumes_and_jobs() {
     let mut volume = extant();
     volume.args(["vol", "create", "--config-dir", config]);
     run(volume.args(["vms", "web.raw", "64KiB"])).success();
-    let folder = work.path();
+    let directory = work.path();
     for (words, wanted) in [
         (&["extant", "mat"][..], &["materialize"][..]),
         (&["extant", "create", "--prealloc"], &["--preallocation"]),
@@ -274,7 +274,7 @@ fn completions_name_commands_options_pools_volumes_and_jobs() {
         (&["extant", "vol", "info", "./pool", "w"], &["web.raw"]),
         (&["extant", "job", "show", "./pool", ""], &["1"]),
     ] {
-        let found = offered(words, folder);
+        let found = offered(words, directory);
         for word in wanted {
             assert!(
                 found.iter().any(|found| found == word),
@@ -284,7 +284,7 @@ fn completions_name_commands_options_pools_volumes_and_jobs() {
     }
     // Nothing to say is no error.
     assert_eq!(
-        offered(&["extant", "vol", "info", "./none", "w"], folder).len(),
+        offered(&["extant", "vol", "info", "./none", "w"], directory).len(),
         0
     );
 }
@@ -313,14 +313,14 @@ fn man_pages(work: &Workdir) -> Vec<(String, String)> {
     let answer = run(extant().arg("man").arg(work.path().join("man"))).success();
     let mut pages = Vec::new();
     for section in ["man1", "man3", "man5"] {
-        let folder = work.path().join("man").join(section);
-        for name in support::names(&folder) {
-            let text = fs::read_to_string(folder.join(&name)).unwrap();
+        let directory = work.path().join("man").join(section);
+        for name in support::names(&directory) {
+            let text = fs::read_to_string(directory.join(&name)).unwrap();
             pages.push((format!("{section}/{}", name.display()), text));
         }
     }
-    let folder = work.path().join("man");
-    let told = format!("{}: {} man pages\n", folder.display(), pages.len());
+    let directory = work.path().join("man");
+    let told = format!("{}: {} man pages\n", directory.display(), pages.len());
     assert_eq!(answer.stdout, told);
     pages
 }

@@ -76,7 +76,7 @@ impl Session<'_> {
         let lines = commands_of(&text);
         assert!(lines.len() >= 5, "too few are run: {lines:?}");
         let work = Workdir::new();
-        let program = work.folder("bin");
+        let program = work.directory("bin");
         copy_program(
             Path::new(env!("CARGO_BIN_EXE_extant")),
             &program.join("extant"),
@@ -125,7 +125,7 @@ impl Session<'_> {
 fn page_succeeds(page: &str) {
     for user in [None, Some(NOBODY)] {
         let work = Workdir::new();
-        let directory = work.folder("session");
+        let directory = work.directory("session");
         chown(&directory, user, user).unwrap();
         Session {
             page,
@@ -166,7 +166,7 @@ fn guide_to_slow_files_succeeds() {
 fn guide_to_pools_for_libvirt_succeeds() {
     require!(Libvirt::requirement());
     let libvirt = Libvirt::start();
-    let directory = libvirt.folder("pool");
+    let directory = libvirt.directory("pool");
     let virsh = libvirt.virsh();
     let words: Vec<_> = std::iter::once(virsh.get_program())
         .chain(virsh.get_args())

@@ -41,7 +41,7 @@ fn machine_works_on_an_export_and_its_kernel_on_another() {
     require!(Guest::requirement());
     let stand = Stand::new();
     let disk = stand.sparse("vm.raw", 128);
-    let shared = stand.work.folder("shared");
+    let shared = stand.work.directory("shared");
     fs::copy(extant().get_program(), shared.join("extant")).unwrap();
     let serving = stand.serve(&["vm.raw"]);
     let options = Options {

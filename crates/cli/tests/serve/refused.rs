@@ -1,4 +1,4 @@
-//! What is not served, and why.
+//! Files that are not served, and the reasons.
 
 use std::fs;
 
@@ -140,7 +140,7 @@ fn arguments_that_contradict_each_other_are_refused() {
     serve(&stand, &["a.raw", "--connections", "0"]).refused(2, &["connections"]);
     serve(&stand, &["a.raw", "--listen", "nowhere at all"]).refused(2, &["nowhere at all"]);
     serve(&stand, &["a.raw", "--tls-optional"]).refused(2, &["--tls-creds"]);
-    serve(&stand, &["a.raw", "--socket", "no/such/folder"]).refused(4, &["no/such/folder"]);
+    serve(&stand, &["a.raw", "--socket", "no/such/directory"]).refused(4, &["no/such/directory"]);
     assert!(!stand.path("t").exists(), "a socket is left");
     fs::copy(stand.path("a.raw"), stand.path("b.raw")).unwrap();
     serve(&stand, &["x=a.raw", "x=b.raw"]).refused(4, &["two exports"]);

@@ -1,4 +1,4 @@
-//! What becomes of space that is really there while clients use it.
+//! Allocated space while clients use it.
 
 use std::path::Path;
 

@@ -86,7 +86,7 @@ impl Serving {
     }
 }
 
-/// What a tool says when all went well.
+/// Output of a tool that succeeds.
 #[track_caller]
 pub fn said(command: &mut Command) -> String {
     command::text(command).unwrap_or_else(|failure| panic!("{failure}"))

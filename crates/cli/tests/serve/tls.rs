@@ -11,9 +11,9 @@ use crate::stand::{Stand, said};
 use crate::support::run;
 
 /// An authority, and certificates by it for a server at localhost and a client.
-fn certificates(folder: &Path) {
-    fs::create_dir_all(folder).unwrap();
-    let write = |name: &str, text: String| fs::write(folder.join(name), text).unwrap();
+fn certificates(directory: &Path) {
+    fs::create_dir_all(directory).unwrap();
+    let write = |name: &str, text: String| fs::write(directory.join(name), text).unwrap();
     let authority_key = KeyPair::generate().unwrap();
     let mut authority = CertificateParams::new(Vec::new()).unwrap();
     authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -29,12 +29,12 @@ fn certificates(folder: &Path) {
     }
 }
 
-/// A URI for clients that use TLS, with the certificates in `folder`.
-fn with_certificates(uri: &str, folder: &Path) -> String {
+/// A URI for clients that use TLS, with the certificates in `directory`.
+fn with_certificates(uri: &str, directory: &Path) -> String {
     let uri = uri.replacen("nbd", "nbds", 1);
     format!(
         "{uri}&tls-certificates={}&tls-hostname=localhost",
-        folder.display()
+        directory.display()
     )
 }
 

@@ -14,7 +14,7 @@ fn vol(words: &[&str]) -> Answer {
     run(extant().arg("vol").args(words))
 }
 
-/// What a client reads.
+/// Contents as a client reads them.
 fn read(stand: &Stand, serving: &Serving, name: &str) -> Vec<u8> {
     let copy = stand.path("copy");
     let mut convert = tool("qemu-img");

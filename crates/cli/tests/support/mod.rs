@@ -1,4 +1,4 @@
-//! What the product tests share: the command run as a user runs it, and what it left.
+//! Support of the product tests: the command as a user runs it, and its results.
 //!
 //! Every run is of the built binary, in a process of its own. What it said is kept with
 //! its command line, so that a failed assertion shows both.
@@ -62,8 +62,8 @@ pub fn through(wrapper: &[&str], inner: &Command) -> Command {
         .arg(inner.get_program())
         .args(inner.get_args())
         .stdin(Stdio::null());
-    if let Some(folder) = inner.get_current_dir() {
-        command.current_dir(folder);
+    if let Some(dir) = inner.get_current_dir() {
+        command.current_dir(dir);
     }
     command
 }
@@ -97,7 +97,7 @@ pub fn run(command: &mut Command) -> Answer {
     Answer::of(command::line(command), output)
 }
 
-/// What a run said, and how it ended.
+/// Output and exit status of a run.
 #[derive(Debug)]
 pub struct Answer {
     pub line: String,
@@ -191,11 +191,11 @@ impl fmt::Display for Answer {
     }
 }
 
-/// The names in `folder`, sorted, without what mkfs puts there.
+/// The names in `directory`, sorted, without what mkfs puts there.
 #[track_caller]
-pub fn names(folder: &Path) -> Vec<OsString> {
-    let entries = std::fs::read_dir(folder);
-    let entries = entries.unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
+pub fn names(dir: &Path) -> Vec<OsString> {
+    let entries = std::fs::read_dir(dir);
+    let entries = entries.unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
     let mut names: Vec<OsString> = entries
         .map(|entry| entry.expect("a readable directory").file_name())
         .filter(|name| name != "lost+found")
@@ -204,12 +204,12 @@ pub fn names(folder: &Path) -> Vec<OsString> {
     names
 }
 
-/// Nothing but `wanted` is in `folder`.
+/// Nothing but `wanted` is in `directory`.
 #[track_caller]
-pub fn assert_names(folder: &Path, wanted: &[&str]) {
+pub fn assert_names(dir: &Path, wanted: &[&str]) {
     let mut wanted: Vec<&OsStr> = wanted.iter().map(OsStr::new).collect();
     wanted.sort();
-    assert_eq!(names(folder), wanted, "in {}", folder.display());
+    assert_eq!(names(dir), wanted, "in {}", dir.display());
 }
 
 /// Where `extant create` works until `path` is complete.

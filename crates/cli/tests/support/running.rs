@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use super::Answer;
 
 /// How long a test waits for what must come.
-const PATIENCE: Duration = Duration::from_secs(30);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Waits until `condition` holds.
 ///
@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     let start = Instant::now();
     while !condition() {
-        assert!(start.elapsed() < PATIENCE, "waited in vain: {what}");
+        assert!(start.elapsed() < ANSWER_TIMEOUT, "waited in vain: {what}");
         thread::sleep(Duration::from_millis(1));
     }
 }
@@ -87,7 +87,11 @@ impl Running {
             if let Some(status) = self.child.try_wait().expect("a child of ours") {
                 break status;
             }
-            assert!(start.elapsed() < PATIENCE, "`{}` does not end", self.line);
+            assert!(
+                start.elapsed() < ANSWER_TIMEOUT,
+                "`{}` does not end",
+                self.line
+            );
             thread::sleep(Duration::from_millis(1));
         };
         let [stdout, stderr] = self.readers.take().expect("taken once");

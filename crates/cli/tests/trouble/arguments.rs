@@ -7,7 +7,7 @@ use crate::support::{assert_names, create, extant, run};
 #[test]
 fn size_that_is_none_is_refused_with_the_reason() {
     let work = Workdir::new();
-    let folder = work.folder("f");
+    let directory = work.directory("f");
     for (size, why) in [
         ("0", "at least 1"),
         ("-1", "negative"),
@@ -23,25 +23,25 @@ fn size_that_is_none_is_refused_with_the_reason() {
         ("16E", "64 bits"),
         ("99999999999999999999", "64 bits"),
     ] {
-        create(&folder.join("a"), size, &[]).refused(2, &[why]);
+        create(&directory.join("a"), size, &[]).refused(2, &[why]);
     }
-    assert_names(&folder, &[]);
+    assert_names(&directory, &[]);
 }
 
 #[test]
 fn size_past_the_largest_file_of_linux_is_too_large() {
     let work = Workdir::new();
-    let folder = work.folder("f");
+    let directory = work.directory("f");
     for size in ["8E", "9223372036854775808", "18446744073709551615"] {
-        create(&folder.join("a"), size, &[]).refused(3, &["/a: "]);
+        create(&directory.join("a"), size, &[]).refused(3, &["/a: "]);
     }
-    assert_names(&folder, &[]);
+    assert_names(&directory, &[]);
 }
 
 #[test]
 fn options_that_contradict_are_refused() {
     let work = Workdir::new();
-    let folder = work.folder("f");
+    let directory = work.directory("f");
     for (options, why) in [
         (&["--allocation", "2MiB"][..], "more than the size"),
         (
@@ -56,9 +56,9 @@ fn options_that_contradict_are_refused() {
         (&["--progress", "loud"], "loud"),
         (&["--no-such-option"], "--no-such-option"),
     ] {
-        create(&folder.join("a"), "1MiB", options).refused(2, &[why]);
+        create(&directory.join("a"), "1MiB", options).refused(2, &[why]);
     }
-    assert_names(&folder, &[]);
+    assert_names(&directory, &[]);
 }
 
 #[test]

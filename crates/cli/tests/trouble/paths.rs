@@ -52,8 +52,8 @@ fn whatever_is_no_regular_file_is_not_replaced() {
         requires::tool("mkfifo")
     );
     let work = Workdir::new();
-    let folder = work.folder("f");
-    let place = |name: &str| folder.join(name);
+    let dir = work.directory("f");
+    let place = |name: &str| dir.join(name);
     fs::create_dir(place("directory")).unwrap();
     tool(&["mkfifo"], &place("fifo"));
     command::run(
@@ -71,7 +71,7 @@ fn whatever_is_no_regular_file_is_not_replaced() {
         }
     }
     let all = ["device", "directory", "fifo", "socket", "to-directory"];
-    assert_names(&folder, &all);
+    assert_names(&dir, &all);
     let kind = fs::symlink_metadata(place("fifo")).unwrap().file_type();
     assert!(kind.is_fifo());
 }
@@ -79,13 +79,13 @@ fn whatever_is_no_regular_file_is_not_replaced() {
 #[test]
 fn path_that_ends_in_no_name_is_refused() {
     let work = Workdir::new();
-    let folder = work.folder("f");
+    let dir = work.directory("f");
     for path in ["new/", "..", ".", "../f/"] {
         let mut command = create_command(Path::new(path), "1MiB", &[]);
-        let answer = crate::support::run(command.current_dir(&folder));
+        let answer = crate::support::run(command.current_dir(&dir));
         answer.refused(4, &[]);
     }
-    assert_names(&folder, &[]);
+    assert_names(&dir, &[]);
 }
 
 #[test]
@@ -147,13 +147,13 @@ fn immutable_and_append_only_directories_stay_as_they_are() {
     require!(Filesystem::Ext4.requirement(), requires::tool("chattr"));
     let scratch = Scratch::new(Filesystem::Ext4, 32 * MIB);
     for letter in ["i", "a"] {
-        let folder = scratch.path().join(letter);
-        fs::create_dir(&folder).unwrap();
-        let attribute = Attribute::set(&folder, letter);
-        let answer = create(&folder.join("x"), "1MiB", &[]);
+        let dir = scratch.path().join(letter);
+        fs::create_dir(&dir).unwrap();
+        let attribute = Attribute::set(&dir, letter);
+        let answer = create(&dir.join("x"), "1MiB", &[]);
         drop(attribute);
         answer.refused(4, &["immutable or append-only"]);
-        assert_names(&folder, &[]);
+        assert_names(&dir, &[]);
     }
 }
 
@@ -161,11 +161,11 @@ fn immutable_and_append_only_directories_stay_as_they_are() {
 fn planted_partial_that_is_no_file_is_neither_followed_nor_removed() {
     require!(requires::tool("mkfifo"));
     let work = Workdir::new();
-    let folder = work.folder("f");
+    let dir = work.directory("f");
     let victim = work.path().join("victim");
     fs::write(&victim, "data").unwrap();
     for name in ["link", "directory", "fifo"] {
-        let file = folder.join(name);
+        let file = dir.join(name);
         let planted = partial_of(&file);
         match name {
             "link" => symlink(&victim, &planted).unwrap(),
@@ -183,37 +183,37 @@ fn planted_partial_that_is_no_file_is_neither_followed_nor_removed() {
 fn planted_partial_of_another_user_is_neither_used_nor_removed() {
     require!(requires::root());
     let work = Workdir::new();
-    let folder = work.folder("f");
-    let file = folder.join("a");
+    let dir = work.directory("f");
+    let file = dir.join("a");
     let planted = partial_of(&file);
     fs::write(&planted, "data").unwrap();
     std::os::unix::fs::chown(&planted, Some(crate::support::NOBODY), None).unwrap();
     create(&file, "1MiB", &[]).refused(4, &[".a.extant-partial", "in the way"]);
     assert_eq!(fs::read(&planted).unwrap(), b"data");
-    assert_names(&folder, &[".a.extant-partial"]);
+    assert_names(&dir, &[".a.extant-partial"]);
 }
 
 #[test]
 fn second_creation_of_one_name_is_refused_and_the_first_wins() {
     let work = Workdir::new();
-    let folder = work.folder("f");
-    let file = folder.join("a");
+    let dir = work.directory("f");
+    let file = dir.join("a");
     let first = Running::start(&mut create_command(&file, "8MiB", &["--rate", "4M"]));
     wait_for_space_of(&file);
     for options in [&["--keep-partial"][..], &["--force"]] {
         create(&file, "8MiB", options).refused(4, &["/a: ", "being created"]);
     }
     first.wait().success();
-    assert_names(&folder, &["a"]);
+    assert_names(&dir, &["a"]);
     assert_eq!(fs::metadata(&file).unwrap().len(), 8 * MIB);
 }
 
 #[test]
 fn of_many_creations_at_once_one_wins_and_the_others_say_so() {
     let work = Workdir::new();
-    let folder = work.folder("f");
+    let dir = work.directory("f");
     for round in 0..10 {
-        let file = folder.join(format!("a{round}"));
+        let file = dir.join(format!("a{round}"));
         let all: Vec<Running> = (0..4)
             .map(|_| Running::start(&mut create_command(&file, "1MiB", &[])))
             .collect();
@@ -228,6 +228,6 @@ fn of_many_creations_at_once_one_wins_and_the_others_say_so() {
         assert_eq!(winners, 1);
         assert_eq!(fs::metadata(&file).unwrap().len(), MIB);
         fs::remove_file(&file).unwrap();
-        assert_names(&folder, &[]);
+        assert_names(&dir, &[]);
     }
 }

@@ -73,10 +73,10 @@ fn copy_on_write_file_is_refused_with_the_way_out() {
 fn copy_on_write_file_without_cow_is_made_real() {
     require!(Filesystem::Btrfs.requirement());
     let scratch = Scratch::new(Filesystem::Btrfs, Filesystem::Btrfs.size_bytes_min());
-    let folder = scratch.path().join("f");
-    fs::create_dir(&folder).unwrap();
-    command::run(command::tool("chattr").arg("+C").arg(&folder)).unwrap();
-    let file = folder.join("a");
+    let directory = scratch.path().join("f");
+    fs::create_dir(&directory).unwrap();
+    command::run(command::tool("chattr").arg("+C").arg(&directory)).unwrap();
+    let file = directory.join("a");
     let data = noise(11, 100_000);
     fs::write(&file, &data).unwrap();
     lengthen(&file, 4 * MIB);
@@ -89,11 +89,11 @@ fn copy_on_write_file_without_cow_is_made_real() {
 fn snapshot_of_a_file_without_cow_is_refused() {
     require!(Filesystem::Btrfs.requirement());
     let scratch = Scratch::new(Filesystem::Btrfs, Filesystem::Btrfs.size_bytes_min());
-    let folder = scratch.limited_folder("subvolume", 64 * MIB);
-    let file = folder.join("a");
+    let directory = scratch.limited_directory("subvolume", 64 * MIB);
+    let file = directory.join("a");
     crate::support::create(&file, "4MiB", &["--nocow"]).success();
     let mut btrfs = command::tool("btrfs");
-    btrfs.args(["subvolume", "snapshot"]).arg(&folder);
+    btrfs.args(["subvolume", "snapshot"]).arg(&directory);
     command::run(btrfs.arg(scratch.path().join("snapshot"))).unwrap();
     // Written before, shared now: the next overwrite allocates.
     materialize(&file, &[]).refused(5, &["/a: ", "shared"]);

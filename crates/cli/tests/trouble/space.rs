@@ -71,13 +71,13 @@ fn reserve_of_root_is_not_counted_for_others() {
     let scratch = Scratch::builder(Filesystem::Ext4, 64 * MIB)
         .mkfs_options(&reserve)
         .build();
-    let folder = scratch.user_folder(crate::support::NOBODY);
+    let directory = scratch.user_directory(crate::support::NOBODY);
     let space = rustix::fs::statvfs(scratch.path()).unwrap();
     let size = ((space.f_bavail + space.f_bfree) / 2 * space.f_frsize).to_string();
-    let inner = create_command(&folder.join("a"), &size, &[]);
+    let inner = create_command(&directory.join("a"), &size, &[]);
     run(&mut as_nobody(&inner, &work)).refused(3, &["missing"]);
-    assert_names(&folder, &[]);
-    create(&folder.join("a"), &size, &[]).success();
+    assert_names(&directory, &[]);
+    create(&directory.join("a"), &size, &[]).success();
 }
 
 #[test]
@@ -119,8 +119,8 @@ fn space_that_somebody_else_takes_meanwhile_leaves_nothing() {
 fn few_descriptors_are_enough() {
     require!(requires::tool("prlimit"));
     let work = Workdir::new();
-    let folder = work.folder("f");
-    let file = folder.join("a");
+    let directory = work.directory("f");
+    let file = directory.join("a");
     let limited = |command: &Command| run(&mut through(&["prlimit", "--nofile=30", "--"], command));
     limited(&create_command(&file, "1MiB", &[])).success();
     let mut write_zeroes = extant();
@@ -128,7 +128,7 @@ fn few_descriptors_are_enough() {
     limited(write_zeroes.arg(&file)).success();
     lengthen(&file, 2 * MIB);
     limited(extant().arg("materialize").arg(&file)).success();
-    assert_names(&folder, &["a"]);
+    assert_names(&directory, &["a"]);
 }
 
 #[test]
@@ -147,13 +147,13 @@ fn materialize_without_space_changes_nothing() {
 fn quota_is_told_as_such_and_leaves_nothing() {
     require!(Filesystem::Btrfs.requirement());
     let scratch = Scratch::new(Filesystem::Btrfs, 256 * MIB);
-    let folder = scratch.limited_folder("limited", 16 * MIB);
+    let directory = scratch.limited_directory("limited", 16 * MIB);
     for options in [&["--nocow"][..], &["--preallocation", "falloc"]] {
-        let answer = create(&folder.join("a"), "64MiB", options);
+        let answer = create(&directory.join("a"), "64MiB", options);
         answer.refused(3, &["/a: ", "quota"]);
-        assert_names(&folder, &[]);
+        assert_names(&directory, &[]);
     }
-    create(&folder.join("a"), "4MiB", &["--nocow"]).success();
+    create(&directory.join("a"), "4MiB", &["--nocow"]).success();
 }
 
 #[test]
@@ -178,12 +178,12 @@ fn size_past_the_largest_file_of_the_file_system_is_told() {
 fn limit_of_the_process_is_told_and_leaves_nothing() {
     require!(requires::tool("sh"));
     let work = Workdir::new();
-    let folder = work.folder("f");
-    let inner = create_command(&folder.join("a"), "2MiB", &[]);
+    let directory = work.directory("f");
+    let inner = create_command(&directory.join("a"), "2MiB", &[]);
     // In units of 512 bytes in POSIX, of 1024 in bash: both below 2 MiB.
     let limited = ["sh", "-c", "ulimit -f 1024; exec \"$@\"", "sh"];
     run(&mut through(&limited, &inner)).refused(3, &["/a: ", "ulimit -f"]);
-    assert_names(&folder, &[]);
+    assert_names(&directory, &[]);
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! What a user without privileges may not do: exit code 4, and why.
+//! Operations that a user without privileges may not do: exit code 4, and the reason.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
@@ -43,13 +43,13 @@ impl Place {
 fn directory_without_permission_is_named() {
     require!(Filesystem::Ext4.requirement(), requires::tool("setpriv"));
     let place = Place::new();
-    let folder = place.scratch.path().join("closed");
-    fs::create_dir(&folder).unwrap();
+    let directory = place.scratch.path().join("closed");
+    fs::create_dir(&directory).unwrap();
     let words = ["closed", "permission denied"];
-    place.create(&folder.join("a")).refused(4, &words);
-    fs::set_permissions(&folder, Permissions::from_mode(0o700)).unwrap();
-    place.create(&folder.join("a")).refused(4, &words);
-    assert_names(&folder, &[]);
+    place.create(&directory.join("a")).refused(4, &words);
+    fs::set_permissions(&directory, Permissions::from_mode(0o700)).unwrap();
+    place.create(&directory.join("a")).refused(4, &words);
+    assert_names(&directory, &[]);
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn lease_on_the_file_of_another_user_is_refused_with_the_reason() {
 }
 
 #[test]
-fn partial_planted_by_another_user_in_a_common_folder_is_not_used() {
+fn partial_planted_by_another_user_in_a_common_directory_is_not_used() {
     require!(Filesystem::Ext4.requirement(), requires::tool("setpriv"));
     let place = Place::new();
     let common = place.scratch.path().join("common");
@@ -94,7 +94,7 @@ fn partial_planted_by_another_user_in_a_common_folder_is_not_used() {
 }
 
 /// A directory to which every user may write.
-fn common_folder(place: &Place, mode: u32) -> PathBuf {
+fn common_directory(place: &Place, mode: u32) -> PathBuf {
     let common = place.scratch.path().join("common");
     fs::create_dir(&common).unwrap();
     fs::set_permissions(&common, Permissions::from_mode(mode)).unwrap();
@@ -106,7 +106,7 @@ fn own_file_renamed_to_a_partial_one_by_another_user_is_not_published() {
     require!(Filesystem::Ext4.requirement(), requires::tool("setpriv"));
     let place = Place::new();
     // Without the sticky bit, others rename what is not theirs.
-    let common = common_folder(&place, 0o777);
+    let common = common_directory(&place, 0o777);
     let file = common.join("a");
     let mut secret = vec![0; MIB as usize];
     secret[5000..5010].copy_from_slice(b"TOP SECRET");
@@ -144,7 +144,7 @@ fn link_of_another_user_is_followed_as_the_kernel_follows_it() {
     fs::write(&victim, "precious").unwrap();
     let source = place.scratch.path().join("source.raw");
     create(&source, "64KiB", &[]).success();
-    let common = common_folder(&place, 0o1777);
+    let common = common_directory(&place, 0o1777);
     let link = common.join("a");
     symlink(&victim, &link).unwrap();
     lchown(&link, Some(NOBODY), Some(NOBODY)).unwrap();
@@ -169,8 +169,8 @@ fn link_of_another_user_is_followed_as_the_kernel_follows_it() {
 fn forced_creation_of_a_user_keeps_what_it_may_and_tells_the_rest() {
     require!(Filesystem::Ext4.requirement(), requires::tool("setpriv"));
     let place = Place::new();
-    let folder = place.scratch.user_folder(NOBODY);
-    let file = folder.join("a");
+    let directory = place.scratch.user_directory(NOBODY);
+    let file = directory.join("a");
     fs::write(&file, "data").unwrap();
     fs::set_permissions(&file, Permissions::from_mode(0o664)).unwrap();
     let command = create_command(&file, "1MiB", &["--force", "--json"]);
@@ -189,7 +189,7 @@ fn forced_creation_of_a_user_keeps_what_it_may_and_tells_the_rest() {
 fn own_file_of_a_user_is_made_real() {
     require!(Filesystem::Ext4.requirement(), requires::tool("setpriv"));
     let place = Place::new();
-    let file = place.scratch.user_folder(NOBODY).join("a");
+    let file = place.scratch.user_directory(NOBODY).join("a");
     fs::File::create(&file).unwrap().set_len(MIB).unwrap();
     std::os::unix::fs::chown(&file, Some(NOBODY), Some(NOBODY)).unwrap();
     place.materialize(&file, &[]).success();

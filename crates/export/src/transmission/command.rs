@@ -20,7 +20,7 @@ pub(super) enum Class {
     Heavy,
 }
 
-/// What a request does.
+/// Effect of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Action {
     Read,

@@ -100,7 +100,7 @@ pub(crate) struct BlockSizeInformation {
     pub maximum: U32,
 }
 
-/// What an export offers (`NBD_FLAG_*` of the transmission flags).
+/// Transmission flags of an export (`NBD_FLAG_*`).
 pub(crate) mod transmission_flag {
     pub(crate) const HAS_FLAGS: u16 = 1 << 0;
     pub(crate) const READ_ONLY: u16 = 1 << 1;

@@ -73,7 +73,7 @@ impl Change {
     }
 }
 
-/// What clients did, and the promises after each step.
+/// Work of the clients, and the promises after each step.
 fn live(seed: u64) -> (Arc<CrashDevice>, Vec<Promise>) {
     let device = Arc::new(CrashDevice::new(MemoryDevice::new(BLOCKS as u64 * BLOCK)));
     let export = Export::new("disk", "", device.clone(), Access::ReadWrite).unwrap();

@@ -69,7 +69,7 @@ impl Probe {
         }
     }
 
-    /// What was asked for since the last time, reads aside.
+    /// Requests since the last call, without reads.
     pub fn take_seen(&self) -> Vec<String> {
         std::mem::take(&mut self.seen.lock().unwrap())
     }

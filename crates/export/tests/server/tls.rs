@@ -102,7 +102,7 @@ fn requests_large_and_small_pass_through_tls() {
     assert_eq!(client.option(STARTTLS, &[]), [(ACK, vec![])]);
     let mut client = encrypted(directory.path(), tcp);
     assert_eq!(client.option(STARTTLS, &[])[0].0, INVALID);
-    // What was agreed on in the clear is forgotten.
+    // Options negotiated before TLS are forgotten.
     client.negotiate(Some(STRUCTURED), &["base:allocation"]);
     for length in [512, 4096, 300_000 / 512 * 512, 5 << 20] {
         let data: Vec<u8> = (0..length).map(|at| (at % 253) as u8).collect();
@@ -138,7 +138,7 @@ fn server_that_requires_tls_tells_nothing_before_it() {
     }
     client.send_option(1, b"disk");
     client.expect_end();
-    // What an attacker puts behind the start of TLS is not taken for the client's.
+    // Bytes that an attacker adds after the start of TLS are not taken for the client's.
     let (mut client, _tcp) = connect(port);
     client.send_option(STARTTLS, &[]);
     client.send_option(GO, &name_and_kinds("disk", &[]));

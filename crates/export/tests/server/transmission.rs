@@ -1,4 +1,4 @@
-//! What requests do, in each style of replies, and what becomes of errors.
+//! Requests in each style of replies, and their errors.
 
 use std::collections::HashSet;
 use std::ops::ControlFlow;

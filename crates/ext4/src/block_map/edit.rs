@@ -32,7 +32,7 @@ pub(crate) struct BlockMapMut<'a, N> {
 }
 
 /// The existing indirect blocks on the path to a leaf: that of `i_block` first.
-type Way = SmallVec<[Indirect; 3]>;
+type IndirectPath = SmallVec<[Indirect; 3]>;
 
 impl<'a, N: NodesMut> BlockMapMut<'a, N> {
     /// The map that begins in `i_block`.
@@ -145,7 +145,7 @@ impl<'a, N: NodesMut> BlockMapMut<'a, N> {
     fn remove_below(
         &mut self,
         path: &BlockPath,
-        way: Way,
+        way: IndirectPath,
         start: u64,
         freed: &mut dyn FnMut(LeafEntry),
     ) -> Result<bool> {
@@ -218,9 +218,9 @@ impl<'a, N: NodesMut> BlockMapMut<'a, N> {
     }
 
     /// The indirect blocks on the way to a leaf, which may be changed.
-    fn descend(&mut self, path: &BlockPath) -> Result<Way> {
+    fn descend(&mut self, path: &BlockPath) -> Result<IndirectPath> {
         let (_, steps) = path.steps().split_last().expect("at least one step");
-        let mut way = Way::new();
+        let mut way = IndirectPath::new();
         for &step in steps {
             let Some(next) = number(self.i_block, way.last(), step, self.format.layout)? else {
                 break;

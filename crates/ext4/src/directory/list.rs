@@ -54,7 +54,7 @@ pub(crate) struct Listed<'a> {
     pub(crate) cookie: u64,
 }
 
-/// What a listing calls for each name; `Break` ends it.
+/// Callback of a listing, for each name; `Break` ends the listing.
 pub(crate) type Visit<'a> = &'a mut dyn FnMut(Listed<'_>) -> ControlFlow<()>;
 
 impl<B: DirectoryBlocks> Directory<B> {
@@ -66,7 +66,7 @@ impl<B: DirectoryBlocks> Directory<B> {
     /// # Errors
     /// `Corrupt` with the block; what the store says.
     pub(crate) fn for_each(&self, after: After<'_>, visit: Visit<'_>) -> Result<()> {
-        let mut seen = Seen {
+        let mut seen = LastName {
             cookie: after.cookie,
             name: after.name.map(Into::into),
         };
@@ -96,10 +96,15 @@ impl<B: DirectoryBlocks> Directory<B> {
         Ok(())
     }
 
-    fn list_like_tree(&self, rules: TreeRules, seen: &mut Seen, visit: Visit<'_>) -> Result<()> {
+    fn list_like_tree(
+        &self,
+        rules: TreeRules,
+        seen: &mut LastName,
+        visit: Visit<'_>,
+    ) -> Result<()> {
         let block = self.leaf(FIRST)?;
         loop {
-            let mut kept = Kept::new(seen);
+            let mut kept = NextNames::new(seen);
             for entry in disk::entries(&block, &self.context.format) {
                 let entry = entry.map_err(|error| self.at(FIRST, error))?;
                 let cookie = match entry.name {
@@ -116,7 +121,7 @@ impl<B: DirectoryBlocks> Directory<B> {
         }
     }
 
-    fn list_tree(&self, seen: &mut Seen, visit: Visit<'_>) -> Result<()> {
+    fn list_tree(&self, seen: &mut LastName, visit: Visit<'_>) -> Result<()> {
         let root = self.root()?;
         for (dot, cookie) in self.dots(&root).iter().zip([COOKIE_OWN, COOKIE_PARENT]) {
             if cookie > seen.cookie && visit(Listed::new(dot, cookie)).is_break() {
@@ -146,8 +151,13 @@ impl<B: DirectoryBlocks> Directory<B> {
 
     /// The names of the leaf at `path`, and of those that continue its last hash: they are sorted
     /// together.
-    fn gather<'s>(&self, root: &Root, mut path: Path, seen: &'s Seen) -> Result<(Kept<'s>, Path)> {
-        let mut kept = Kept::new(seen);
+    fn gather<'s>(
+        &self,
+        root: &Root,
+        mut path: Path,
+        seen: &'s LastName,
+    ) -> Result<(NextNames<'s>, Path)> {
+        let mut kept = NextNames::new(seen);
         loop {
             let next = self.next_hash(&path)?;
             let lowest = path.hash() & !CONTINUED;
@@ -193,13 +203,13 @@ fn cookie(name: &[u8], version: HashVersion, seed: HashSeed, lowest: u32, highes
 }
 
 /// The last name that was given out.
-struct Seen {
+struct LastName {
     cookie: u64,
     /// `None`: the last of those with the cookie.
     name: Option<Box<[u8]>>,
 }
 
-impl Seen {
+impl LastName {
     fn is_before(&self, cookie: u64, name: &[u8]) -> bool {
         let is_before_name = || self.name.as_deref().is_some_and(|seen| seen < name);
         self.cookie < cookie || self.cookie == cookie && is_before_name()
@@ -215,8 +225,8 @@ enum Fullness {
 }
 
 /// The first names behind one.
-struct Kept<'s> {
-    seen: &'s Seen,
+struct NextNames<'s> {
+    seen: &'s LastName,
     /// In no order, and up to twice [`KEPT_MAX`].
     names: Vec<Name>,
     fullness: Fullness,
@@ -235,8 +245,8 @@ impl Name {
     }
 }
 
-impl<'s> Kept<'s> {
-    fn new(seen: &'s Seen) -> Self {
+impl<'s> NextNames<'s> {
+    fn new(seen: &'s LastName) -> Self {
         Self {
             seen,
             names: Vec::new(),
@@ -276,14 +286,14 @@ impl<'s> Kept<'s> {
     }
 }
 
-fn give_out(names: Vec<Name>, seen: &mut Seen, visit: Visit<'_>) -> ControlFlow<()> {
+fn give_out(names: Vec<Name>, seen: &mut LastName, visit: Visit<'_>) -> ControlFlow<()> {
     for kept in names {
         let flow = visit(Listed {
             name: &kept.name,
             entry: kept.entry,
             cookie: kept.cookie,
         });
-        *seen = Seen {
+        *seen = LastName {
             cookie: kept.cookie,
             name: Some(kept.name),
         };

@@ -20,7 +20,7 @@ use extant_ondisk::ext4::directory::{
 use extant_space::Result;
 use smallvec::SmallVec;
 
-use super::{Directory, DirectoryBlocks, FIRST, Place, TreeRules};
+use super::{Directory, DirectoryBlocks, EntryPosition, FIRST, TreeRules};
 
 /// The highest hash that a name can have.
 pub(super) const HASH_MAX: u32 = HASH_END - 2;
@@ -111,7 +111,7 @@ impl<B: DirectoryBlocks> Directory<B> {
         leaf: &[u8],
         name: &[u8],
         hash: NameHash,
-    ) -> Result<Option<Place>> {
+    ) -> Result<Option<EntryPosition>> {
         let continued = Some(hash.major | CONTINUED);
         let place = self.find_among(path.leaf(), leaf, name)?;
         if place.is_some() || self.next_hash(path)? != continued {

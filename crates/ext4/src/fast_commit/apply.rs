@@ -111,7 +111,7 @@ impl<'a> Apply<'a> {
         // not order data.
         if self.space.has_conflict()? {
             for cell in &dead {
-                self.cut(cell, 0..LOGICAL_END)?;
+                self.truncate_to(cell, 0..LOGICAL_END)?;
             }
         }
         self.space.settle()?;
@@ -238,7 +238,7 @@ impl<'a> Apply<'a> {
             .flags()
             .contains(InodeFlags::EXTENTS)
         {
-            self.cut(cell, 0..LOGICAL_END)?;
+            self.truncate_to(cell, 0..LOGICAL_END)?;
         } else if read(&cell.state).inode.is_mapped() {
             return Err(block_mapped(cell.number));
         }
@@ -298,7 +298,7 @@ impl<'a> Apply<'a> {
         if self.has_extent(&cell, &extent)? {
             return Ok(());
         }
-        self.cut(&cell, range)?;
+        self.truncate_to(&cell, range)?;
         self.space.reserve(STEP_CREDITS)?;
         self.with_tree(
             &cell,
@@ -333,11 +333,11 @@ impl<'a> Apply<'a> {
             return Ok(());
         };
         check_extents(&cell)?;
-        self.cut(&cell, range)
+        self.truncate_to(&cell, range)
     }
 
     /// Takes blocks from a file.
-    fn cut(&self, cell: &Arc<InodeCell>, range: Range<u64>) -> Result<()> {
+    fn truncate_to(&self, cell: &Arc<InodeCell>, range: Range<u64>) -> Result<()> {
         if !read(&cell.state)
             .inode
             .flags()

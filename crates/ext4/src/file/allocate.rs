@@ -26,7 +26,7 @@ use extant_ondisk::ext4::{LogicalBlock, PhysicalBlock};
 use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, Result};
 
 use super::check_extents;
-use super::write::{Spot, Stamp};
+use super::write::{MapPosition, Stamp};
 use crate::engine::Engine;
 use crate::inode_cell::InodeCell;
 use crate::io;
@@ -116,17 +116,17 @@ impl Engine {
         cell: &Arc<InodeCell>,
         range: ByteRange,
         stamp: Stamp,
-        mut first: Option<Spot>,
+        mut first: Option<MapPosition>,
     ) -> Result<()> {
         let fs = &*self.fs;
         let blocks = u64::from(fs.block_of(range.start()).0)..fs.block_after(range.end());
         let mut at = blocks.start;
         while at < blocks.end {
-            let spot = match first.take() {
-                Some(spot) => spot,
-                None => fs.spot(cell, LogicalBlock(at as u32))?,
+            let position = match first.take() {
+                Some(position) => position,
+                None => fs.position(cell, LogicalBlock(at as u32))?,
             };
-            at = self.allocate_some(cell, at..blocks.end, stamp, spot)?;
+            at = self.allocate_some(cell, at..blocks.end, stamp, position)?;
         }
         Ok(())
     }
@@ -137,21 +137,21 @@ impl Engine {
         cell: &Arc<InodeCell>,
         blocks: Range<u64>,
         stamp: Stamp,
-        mut spot: Spot,
+        mut position: MapPosition,
     ) -> Result<u64> {
         let fs = &*self.fs;
-        let transaction = self.begin_recorded(fs.tree_credits_at(spot.depth))?;
+        let transaction = self.begin_recorded(fs.tree_credits_at(position.depth))?;
         let mut at = blocks.start;
         let mut is_stamped = false;
         for _ in 0..PIECES_MAX {
-            match spot.mapping {
+            match position.mapping {
                 Mapping::Extent(extent) => {
                     at = extent.logical_end();
                     is_stamped = false;
                 }
                 Mapping::Hole(ref hole) => {
                     let wanted = hole.end.min(blocks.end) - at;
-                    let allocation = fs.take(cell, &spot, wanted, Some(&transaction))?;
+                    let allocation = fs.take(cell, &position, wanted, Some(&transaction))?;
                     at = fs.fill_hole(&transaction, cell, at, allocation, stamp)?;
                     is_stamped = true;
                 }
@@ -159,8 +159,8 @@ impl Engine {
             if at >= blocks.end {
                 break;
             }
-            spot = fs.spot(cell, LogicalBlock(at as u32))?;
-            if transaction.reserve(fs.tree_credits_at(spot.depth)) == Extension::Refused {
+            position = fs.position(cell, LogicalBlock(at as u32))?;
+            if transaction.reserve(fs.tree_credits_at(position.depth)) == Extension::Refused {
                 break;
             }
         }

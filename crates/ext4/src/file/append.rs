@@ -10,16 +10,16 @@ use extant_ondisk::ext4::extent::{ExtentNode, ExtentNodeMut, LOGICAL_END, LeafEn
 use extant_ondisk::ext4::inode::InodeFlags;
 use extant_ondisk::ext4::{Layout, LogicalBlock};
 
-use super::write::Spot;
+use super::write::MapPosition;
 use crate::inode_cell::{InodeState, LastExtent};
 use crate::tree::Mapping;
 
 impl InodeState {
-    /// [`Spot`] after the last extent.
-    pub(super) fn spot_at_end(&self, logical: LogicalBlock) -> Option<Spot> {
+    /// [`MapPosition`] after the last extent.
+    pub(super) fn spot_at_end(&self, logical: LogicalBlock) -> Option<MapPosition> {
         let last = self.end?.extent;
         let end = last.logical_end();
-        (end == u64::from(logical.0)).then(|| Spot {
+        (end == u64::from(logical.0)).then(|| MapPosition {
             mapping: Mapping::Hole(end..LOGICAL_END),
             goal: Goal::Follow(AllocatorBlock(last.physical.0 + u64::from(last.blocks))),
             room: None,

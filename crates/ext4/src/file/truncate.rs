@@ -60,13 +60,13 @@ impl Engine {
             return Ok(());
         }
         // To the size it has: such blocks go, as in the kernel.
-        self.cut(cell, size)
+        self.truncate_to(cell, size)
     }
 
     /// Truncates the file to `size`, which is less than its size, and frees all blocks after it.
-    fn cut(&self, cell: &Arc<InodeCell>, size: u64) -> Result<()> {
+    fn truncate_to(&self, cell: &Arc<InodeCell>, size: u64) -> Result<()> {
         let fs = &*self.fs;
-        let credits = self.cut_credits(cell)?;
+        let credits = self.truncate_credits(cell)?;
         let transaction = self.begin_recorded(credits)?;
         let rest = {
             let mut state = write(&cell.state);
@@ -107,7 +107,7 @@ impl Engine {
         let fs = &*self.fs;
         let mut rest = Some(range);
         while rest.is_some() {
-            let credits = self.cut_credits(cell)?;
+            let credits = self.truncate_credits(cell)?;
             let transaction = self.begin_recorded(credits)?;
             let mut state = write(&cell.state);
             state.join(cell, &transaction);
@@ -123,7 +123,7 @@ impl Engine {
     }
 
     /// Upper bound of the blocks modified by one freeing step, including the orphan record.
-    pub(crate) fn cut_credits(&self, cell: &InodeCell) -> Result<u32> {
+    pub(crate) fn truncate_credits(&self, cell: &InodeCell) -> Result<u32> {
         let groups = group_credits(2 * EXTENTS_MAX as u32);
         let forgotten = if holds_metadata(&read(&cell.state)) {
             DIRECTORY_BLOCKS_MAX

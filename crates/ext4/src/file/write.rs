@@ -45,13 +45,13 @@ pub(crate) struct Stamp {
 }
 
 /// A place in a file.
-pub(crate) struct Spot {
+pub(crate) struct MapPosition {
     /// The mapping at this block.
     pub(crate) mapping: Mapping,
     /// The goal for blocks of a hole that begins there, from its neighbours in the file.
     pub(crate) goal: Goal,
     /// Free blocks to leave around them.
-    pub(crate) room: Option<Room>,
+    pub(crate) room: Option<FreeMargin>,
     /// Where they have to end.
     pub(crate) limit: Option<AllocatorBlock>,
     /// Levels of the tree below its root.
@@ -60,7 +60,7 @@ pub(crate) struct Spot {
 
 /// Blocks around the first one of a piece of a file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
+pub(crate) struct FreeMargin {
     before: u32,
     /// With the block itself.
     behind: u32,
@@ -107,12 +107,12 @@ impl Engine {
     fn write_piece(&self, cell: &Arc<InodeCell>, from: &[u8], at: u64) -> Result<u64> {
         let fs = &*self.fs;
         let bits = fs.layout.block_bits();
-        let spot = fs.spot(cell, fs.block_of(at))?;
-        let range = spot.mapping.logical();
+        let position = fs.position(cell, fs.block_of(at))?;
+        let range = position.mapping.logical();
         let length = (from.len() as u64).min((range.end << bits) - at);
         let from = &from[..length as usize];
         let end = at + length;
-        match spot.mapping {
+        match position.mapping {
             Mapping::Extent(extent) if extent.kind == ExtentKind::Written => {
                 let within = at - (u64::from(extent.logical.0) << bits);
                 io::write(&*fs.device, (extent.physical.0 << bits) + within, from)?;
@@ -131,7 +131,7 @@ impl Engine {
                 let wanted = fs.block_after(end) - first;
                 let most = u64::from(ExtentKind::Written.blocks_max());
                 let wanted = wanted.min(hole.end - first).min(most);
-                let allocation = fs.take(cell, &spot, wanted, None)?;
+                let allocation = fs.take(cell, &position, wanted, None)?;
                 let blocks = allocation.range().count() as u16;
                 let length = length.min(((first + u64::from(blocks)) << bits) - at);
                 let physical = PhysicalBlock(allocation.range().start().0);
@@ -280,14 +280,14 @@ fn is_stamped(inode: &Inode) -> bool {
 
 impl FsState {
     /// Looks up a block, with what is needed to fill it if it is a hole.
-    pub(crate) fn spot(&self, cell: &InodeCell, logical: LogicalBlock) -> Result<Spot> {
+    pub(crate) fn position(&self, cell: &InodeCell, logical: LogicalBlock) -> Result<MapPosition> {
         self.spot_in(&read(&cell.state), logical)
     }
 
     /// The same, where the state is locked.
-    pub(super) fn spot_in(&self, state: &InodeState, logical: LogicalBlock) -> Result<Spot> {
-        if let Some(spot) = state.spot_at_end(logical) {
-            return Ok(spot);
+    pub(super) fn spot_in(&self, state: &InodeState, logical: LogicalBlock) -> Result<MapPosition> {
+        if let Some(position) = state.spot_at_end(logical) {
+            return Ok(position);
         }
         let format = self.tree_format(state);
         let find = |logical| mapping::find(&state.inode, &self.cache, format, logical);
@@ -304,7 +304,7 @@ impl FsState {
             Mapping::Hole(hole) => self.goal_in(hole, logical, find)?,
             Mapping::Extent(_) => (Goal::Anywhere, None),
         };
-        Ok(Spot {
+        Ok(MapPosition {
             mapping,
             goal,
             room,
@@ -321,10 +321,10 @@ impl FsState {
         hole: &Range<u64>,
         logical: LogicalBlock,
         find: impl Fn(LogicalBlock) -> Result<Mapping>,
-    ) -> Result<(Goal, Option<Room>)> {
+    ) -> Result<(Goal, Option<FreeMargin>)> {
         let at = u64::from(logical.0);
         let piece = at / PIECE * PIECE..(at / PIECE + 1) * PIECE;
-        let room = Room {
+        let room = FreeMargin {
             before: (at - piece.start.max(hole.start)) as u32,
             behind: (piece.end.min(hole.end) - at) as u32,
         };
@@ -360,7 +360,7 @@ impl FsState {
     pub(crate) fn take<'c>(
         &self,
         cell: &'c InodeCell,
-        spot: &Spot,
+        position: &MapPosition,
         wanted: u64,
         transaction: Option<&Transaction<'_>>,
     ) -> Result<Allocation<'c>> {
@@ -370,16 +370,16 @@ impl FsState {
             wanted,
             minimum: 1,
             alignment: Alignment::Any,
-            limit: spot.limit,
+            limit: position.limit,
             flags: RequestFlags::STREAM | self.reserve_flag(),
             transaction: transaction.map(|transaction| allocator_id(transaction.id())),
         };
         let owner = self.owner_of(cell);
-        let Some(room) = spot.room else {
-            return owner.allocate(&request(spot.goal, wanted));
+        let Some(room) = position.room else {
+            return owner.allocate(&request(position.goal, wanted));
         };
-        if let Goal::Near(block) = spot.goal {
-            let found = owner.allocate(&request(spot.goal, wanted))?;
+        if let Goal::Near(block) = position.goal {
+            let found = owner.allocate(&request(position.goal, wanted))?;
             if found.range().start() == block {
                 return Ok(found);
             }

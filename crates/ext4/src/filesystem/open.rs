@@ -11,8 +11,8 @@ use std::thread;
 
 use extant_blockdev::Device;
 use extant_jbd2::{
-    BlockNumbers, Checksums, FastCommits, InPlace, Journal, JournalOptions, LogFormat, Place, Run,
-    Target, TransactionOptions, Transactions,
+    BlockNumbers, Checksums, CommitTarget, FastCommits, InPlace, Journal, JournalLocation,
+    JournalOptions, LogFormat, Run, TransactionOptions, Transactions,
 };
 use extant_mballoc::{self as mballoc, Allocator, Block as AllocatorBlock, Reuse};
 use extant_ondisk::ext4::superblock::{JournalPlace, State};
@@ -42,7 +42,7 @@ const TABLE_WINDOW: usize = 1 << 20;
 /// Blocks of descriptors that are worth a thread.
 const PART_BLOCKS_MIN: u32 = 256;
 /// Blocks and inodes cached while the journal is located.
-const FEW: usize = 64;
+const THREADED_GROUPS_MIN: usize = 64;
 
 impl Filesystem {
     /// Opens the file system on `device`. What a crash left in its journal is replayed, or with
@@ -122,7 +122,7 @@ fn open_read_write(
 }
 
 /// Lets changes begin.
-fn start(fs: FsState, target: impl Into<Target>) -> Result<Filesystem> {
+fn start(fs: FsState, target: impl Into<CommitTarget>) -> Result<Filesystem> {
     let fs = Arc::new(fs);
     fs.assign_system()?;
     fs.mark_open()?;
@@ -167,7 +167,7 @@ fn journal_options(superblock: &Superblock) -> JournalOptions {
 pub(super) fn journal_place(
     device: &Arc<dyn Device>,
     superblock: &Superblock,
-) -> Result<Option<Place>> {
+) -> Result<Option<JournalLocation>> {
     if !superblock.features().compat.contains(Compat::HAS_JOURNAL) {
         return Ok(None);
     }
@@ -184,16 +184,21 @@ pub(super) fn journal_place(
         Arc::clone(device),
         None,
         layout.block_bytes() as usize,
-        FEW,
+        THREADED_GROUPS_MIN,
     ));
     // The locations of metadata are not known yet.
     let zone = SystemZone::default();
     let sums = FreeSums::default();
     let groups = Groups::new(Arc::clone(&cache), superblock.clone(), sums, zone);
-    let inodes = InodeTable::new(Arc::clone(&cache), Arc::new(groups), superblock.seed(), FEW);
+    let inodes = InodeTable::new(
+        Arc::clone(&cache),
+        Arc::new(groups),
+        superblock.seed(),
+        THREADED_GROUPS_MIN,
+    );
     let runs = journal_runs(&cache, &inodes, superblock, number)
         .map_err(|error| error.advice("check the file system"))?;
-    Place::new(layout.block_bytes(), &runs).map(Some)
+    JournalLocation::new(layout.block_bytes(), &runs).map(Some)
 }
 
 fn journal_runs(
@@ -321,7 +326,7 @@ impl FsState {
             rename_lock: Mutex::default(),
             stopped: AtomicBool::new(false),
             closed: AtomicBool::new(false),
-            cut: AtomicBool::new(false),
+            shut_down: AtomicBool::new(false),
             overhead: OnceLock::new(),
         })
     }

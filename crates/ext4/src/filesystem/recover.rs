@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use extant_blockdev::Device;
-use extant_jbd2::{Place, Recovery};
+use extant_jbd2::{JournalLocation, Recovery};
 use extant_ondisk::ext4::{Access, Superblock};
 use extant_space::{Error, ErrorKind, Result};
 
@@ -17,7 +17,11 @@ use crate::recovered::RecoveredDevice;
 use crate::state::{FsState, note_on_device, read_superblock};
 
 /// Leaves the journal empty, and everything that was in it at home.
-pub(super) fn recover(device: &Arc<dyn Device>, place: Place, options: &Options) -> Result<()> {
+pub(super) fn recover(
+    device: &Arc<dyn Device>,
+    place: JournalLocation,
+    options: &Options,
+) -> Result<()> {
     let recovery = Recovery::read(Arc::clone(device), place)?;
     if let Some(sequence) = recovery.report().failed_commit {
         return Err(Error::new(ErrorKind::Corrupt)

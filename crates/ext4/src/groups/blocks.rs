@@ -11,9 +11,9 @@ use extant_space::{Error, ErrorKind, Result};
 use super::{BitmapBytes, Group, Groups};
 use crate::transaction::Transaction;
 
-/// What happens to freed blocks.
+/// Treatment of freed blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
+enum FreedBlocks {
     Used,
     Free,
 }
@@ -28,7 +28,7 @@ impl Groups {
         transaction: &Transaction<'_>,
         range: Range<u64>,
     ) -> Result<()> {
-        self.mark(Some(transaction), range, Use::Used)
+        self.mark(Some(transaction), range, FreedBlocks::Used)
     }
 
     /// The same for blocks of a group that the running transaction has changed already.
@@ -36,7 +36,7 @@ impl Groups {
     /// # Errors
     /// As [`use_blocks`](Self::use_blocks).
     pub(crate) fn use_joined(&self, range: &Range<u64>) -> Result<()> {
-        self.mark(None, range.clone(), Use::Used)
+        self.mark(None, range.clone(), FreedBlocks::Used)
     }
 
     /// Clears the bits of `range`.
@@ -48,7 +48,7 @@ impl Groups {
         transaction: &Transaction<'_>,
         range: Range<u64>,
     ) -> Result<()> {
-        self.mark(Some(transaction), range, Use::Free)
+        self.mark(Some(transaction), range, FreedBlocks::Free)
     }
 
     /// Whether all blocks of `range` are free.
@@ -111,7 +111,7 @@ impl Groups {
         &self,
         transaction: Option<&Transaction<'_>>,
         range: Range<u64>,
-        to: Use,
+        to: FreedBlocks,
     ) -> Result<()> {
         let layout = self.layout();
         let mut at = range.start;
@@ -133,8 +133,12 @@ impl Groups {
                 None => debug_assert!(group.blocks_changed, "a group that has joined"),
             }
             let bitmap = group.block_bitmap.as_mut().expect("just read");
-            if !bitmap.flip(bits, to == Use::Used) {
-                let is = if to == Use::Free { "free" } else { "in use" };
+            if !bitmap.flip(bits, to == FreedBlocks::Used) {
+                let is = if to == FreedBlocks::Free {
+                    "free"
+                } else {
+                    "in use"
+                };
                 return Err(Error::new(ErrorKind::Corrupt)
                     .detail(format!(
                         "blocks {at} to {}: some are {is} already",
@@ -144,8 +148,8 @@ impl Groups {
             }
             let free = group.descriptor.free_blocks();
             let free = match to {
-                Use::Used => free.checked_sub(count),
-                Use::Free => free.checked_add(count),
+                FreedBlocks::Used => free.checked_sub(count),
+                FreedBlocks::Free => free.checked_add(count),
             };
             group
                 .descriptor
@@ -218,8 +222,7 @@ impl Groups {
         Ok(())
     }
 
-    /// What a bitmap that was never written stands for: only metadata of the group itself is in
-    /// use.
+    /// Contents of a bitmap that was never written: only the group's own metadata is in use.
     fn fixed_blocks(&self, group: &Group) -> BitmapBytes {
         let layout = self.layout();
         let (number, descriptor) = (group.number, &group.descriptor);

@@ -9,13 +9,13 @@ use extant_space::{Error, ErrorKind, Result};
 use crate::cache::BlockCache;
 use crate::groups::Groups;
 use crate::inode_cell::{InodeCell, SlotPlace};
-use crate::pinned_cache::{HeldCache, held_cache};
+use crate::pinned_cache::{PinnedCache, held_cache};
 
 pub(crate) struct InodeTable {
     cache: Arc<BlockCache>,
     groups: Arc<Groups>,
     seed: Option<Seed>,
-    cells: HeldCache<InodeNumber, InodeCell>,
+    cells: PinnedCache<InodeNumber, InodeCell>,
 }
 
 impl InodeTable {

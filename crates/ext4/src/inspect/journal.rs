@@ -1,6 +1,6 @@
 //! Inspection of the journal.
 
-use extant_jbd2::{Place, Recovery, RecoveryReport, Run};
+use extant_jbd2::{JournalLocation, Recovery, RecoveryReport, Run};
 use extant_ondisk::ext4::superblock::JournalPlace;
 use extant_ondisk::ext4::{Access, InodeNumber, PhysicalBlock};
 use extant_ondisk::jbd2::JournalSuperblock;
@@ -17,7 +17,7 @@ pub struct JournalLook {
     pub runs: Vec<Run>,
     /// Its superblock.
     pub superblock: JournalSuperblock,
-    /// What the log contains that is not checkpointed. `None` for a file system that is open for
+    /// Transactions in the log that are not checkpointed. `None` for a file system that is open for
     /// changes.
     pub recovery: Option<RecoveryReport>,
 }
@@ -55,7 +55,7 @@ impl Filesystem {
                 _ => runs.push(Run { first, blocks }),
             }
         }
-        let place = Place::new(block_bytes, &runs)?;
+        let place = JournalLocation::new(block_bytes, &runs)?;
         let mut block = vec![0; block_bytes as usize];
         file.read_at(&mut block, 0)?;
         let recovery = match self.access() {

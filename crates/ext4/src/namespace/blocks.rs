@@ -125,8 +125,8 @@ impl DirectoryBlocksMut for Blocks<'_> {
         transaction.mark_ineligible();
         let logical = LogicalBlock(self.count);
         let kind = ExtentKind::Written;
-        let spot = fs.spot(self.cell, logical)?;
-        let allocation = fs.take(self.cell, &spot, 1, Some(transaction))?;
+        let position = fs.position(self.cell, logical)?;
+        let allocation = fs.take(self.cell, &position, 1, Some(transaction))?;
         let physical = PhysicalBlock(allocation.range().start().0);
         fs.assign_metadata(physical)?;
         let extent = LeafEntry {

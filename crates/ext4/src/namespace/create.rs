@@ -275,8 +275,8 @@ impl FsState {
         target: &[u8],
     ) -> Result<()> {
         let first = LogicalBlock(0);
-        let spot = self.spot(cell, first)?;
-        let allocation = self.take(cell, &spot, 1, Some(transaction))?;
+        let position = self.position(cell, first)?;
+        let allocation = self.take(cell, &position, 1, Some(transaction))?;
         let physical = PhysicalBlock(allocation.range().start().0);
         self.write_blocks(physical, target, 0)?;
         let extent = LeafEntry {

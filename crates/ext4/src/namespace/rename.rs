@@ -45,7 +45,7 @@ pub(crate) struct Name<'a> {
     pub(crate) name: &'a [u8],
 }
 
-/// What a rename is about, with handles on both inodes.
+/// Arguments of a rename, with handles on both inodes.
 struct Move<'a> {
     from: Name<'a>,
     to: Name<'a>,

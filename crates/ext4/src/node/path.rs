@@ -19,8 +19,8 @@ pub enum FollowLast {
 }
 
 impl Filesystem {
-    /// What a path stands for. It begins at the root, with a slash or without; so do absolute
-    /// targets of symbolic links.
+    /// Resolves a path. It begins at the root, with a slash or without; so do absolute targets of
+    /// symbolic links.
     ///
     /// # Errors
     /// `NotFound`, `NotDirectory`; `TooManySymlinks`; those of [`Node::lookup`].

@@ -120,7 +120,7 @@ impl FsState {
 
     /// Notes that metadata was wrong or could not be written: `e2fsck` will look.
     pub(crate) fn note_error(&self, error: &Error) {
-        if self.cut.load(Ordering::Relaxed) {
+        if self.shut_down.load(Ordering::Relaxed) {
             return;
         }
         // Also after a panic of a thread that held the lock, which is recorded as an error.

@@ -8,7 +8,7 @@ use extant_space::Result;
 use smallvec::SmallVec;
 
 use super::path::last_logical;
-use super::pieces::{Pieces, cut};
+use super::pieces::{Pieces, clip};
 use super::{NodesMut, TreeMut};
 
 impl<N: NodesMut> TreeMut<'_, N> {
@@ -68,7 +68,7 @@ fn push_converted(
         return pieces.push(*extent);
     }
     for part in [0..range.start, range.clone(), range.end..LOGICAL_END] {
-        let Some(inside) = cut(extent, &part) else {
+        let Some(inside) = clip(extent, &part) else {
             continue;
         };
         if part == *range {

@@ -7,10 +7,10 @@ use extant_ondisk::ext4::LogicalBlock;
 use extant_ondisk::ext4::extent::{ExtentNode, ExtentNodeMut, IndexEntry, LeafEntry};
 
 /// An entry of a leaf or of a node above.
-pub(super) trait Entry: Copy {
+pub(super) trait NodeEntry: Copy {
     /// The first logical block.
     fn logical(&self) -> LogicalBlock;
-    /// Entry `index` of a node.
+    /// NodeEntry `index` of a node.
     fn of(node: &ExtentNode<'_>, index: usize) -> Self;
     /// Replaces entry `index`.
     fn set(&self, node: &mut ExtentNodeMut<'_>, index: usize);
@@ -18,7 +18,7 @@ pub(super) trait Entry: Copy {
     fn insert(&self, node: &mut ExtentNodeMut<'_>, index: usize);
 }
 
-impl Entry for LeafEntry {
+impl NodeEntry for LeafEntry {
     fn logical(&self) -> LogicalBlock {
         self.logical
     }
@@ -36,7 +36,7 @@ impl Entry for LeafEntry {
     }
 }
 
-impl Entry for IndexEntry {
+impl NodeEntry for IndexEntry {
     fn logical(&self) -> LogicalBlock {
         self.logical
     }
@@ -55,19 +55,19 @@ impl Entry for IndexEntry {
 }
 
 /// All entries of a node.
-pub(super) fn all<E: Entry>(node: &ExtentNode<'_>) -> Vec<E> {
+pub(super) fn all<E: NodeEntry>(node: &ExtentNode<'_>) -> Vec<E> {
     (0..node.len()).map(|index| E::of(node, index)).collect()
 }
 
 /// Appends `entries` to a node that has room.
-pub(super) fn append<E: Entry>(node: &mut ExtentNodeMut<'_>, entries: &[E]) {
+pub(super) fn append<E: NodeEntry>(node: &mut ExtentNodeMut<'_>, entries: &[E]) {
     for entry in entries {
         entry.insert(node, node.len());
     }
 }
 
 /// Replaces the entries of `range` by `new`, which the node has room for.
-pub(super) fn replace<E: Entry>(node: &mut ExtentNodeMut<'_>, range: Range<usize>, new: &[E]) {
+pub(super) fn replace<E: NodeEntry>(node: &mut ExtentNodeMut<'_>, range: Range<usize>, new: &[E]) {
     let in_place = range.len().min(new.len());
     let (over, more) = new.split_at(in_place);
     let behind = range.start + in_place;

@@ -10,7 +10,7 @@ use extant_ondisk::ext4::extent::{LOGICAL_END, LeafEntry};
 use extant_space::Result;
 
 use super::path::{Level, last_logical};
-use super::pieces::cut;
+use super::pieces::clip;
 use super::{Mapping, Nodes, Tree, TreeFormat};
 
 impl<'a, N: Nodes> Tree<'a, N> {
@@ -58,7 +58,7 @@ impl<'a, N: Nodes> Tree<'a, N> {
             let within = leaf.place.logical.end.min(end);
             for index in leaf.extents_in(&(at..within), self.format)? {
                 let extent = leaf.extent(index, self.format)?;
-                let Some(part) = cut(&extent, &(at..within)) else {
+                let Some(part) = clip(&extent, &(at..within)) else {
                     continue;
                 };
                 let start = u64::from(part.logical.0);

@@ -41,7 +41,7 @@ impl Pieces {
         let most = u64::from(kind.blocks_max());
         let start = u64::from(extent.logical.0);
         for part in [start..start + most, start + most..u64::MAX] {
-            if let Some(part) = cut(&extent, &part) {
+            if let Some(part) = clip(&extent, &part) {
                 self.push(LeafEntry { kind, ..part })?;
             }
         }
@@ -80,7 +80,7 @@ pub(super) fn continues(last: &LeafEntry, extent: &LeafEntry) -> bool {
 }
 
 /// The part of an extent in `range`.
-pub(super) fn cut(extent: &LeafEntry, range: &Range<u64>) -> Option<LeafEntry> {
+pub(super) fn clip(extent: &LeafEntry, range: &Range<u64>) -> Option<LeafEntry> {
     let first = u64::from(extent.logical.0);
     let start = first.max(range.start);
     let end = extent.logical_end().min(range.end);

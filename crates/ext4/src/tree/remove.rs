@@ -7,7 +7,7 @@ use extant_space::Result;
 use smallvec::SmallVec;
 
 use super::path::last_logical;
-use super::pieces::{Pieces, cut};
+use super::pieces::{Pieces, clip};
 use super::{NodesMut, TreeMut};
 
 impl<N: NodesMut> TreeMut<'_, N> {
@@ -38,9 +38,9 @@ impl<N: NodesMut> TreeMut<'_, N> {
         let mut stays = Pieces::default();
         for index in affected.clone() {
             let extent = leaf.extent(index, self.format)?;
-            removed.extend(cut(&extent, &range));
+            removed.extend(clip(&extent, &range));
             for part in [0..range.start, range.end..LOGICAL_END] {
-                if let Some(part) = cut(&extent, &part) {
+                if let Some(part) = clip(&extent, &part) {
                     stays.push(part)?;
                 }
             }

@@ -12,7 +12,7 @@ use extant_space::{Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
 use super::path::{Path, last_logical};
-use super::pieces::{Pieces, cut};
+use super::pieces::{Pieces, clip};
 use super::{Mapping, NodesMut, TreeMut};
 
 /// Where extents go.
@@ -161,7 +161,10 @@ impl<N: NodesMut> TreeMut<'_, N> {
             return Ok(());
         };
         let extent = leaf.extent(index, self.format)?;
-        let parts = (cut(&extent, &(0..from)), cut(&extent, &(from..LOGICAL_END)));
+        let parts = (
+            clip(&extent, &(0..from)),
+            clip(&extent, &(from..LOGICAL_END)),
+        );
         match parts {
             (Some(before), Some(behind)) => self.splice(path, index..index + 1, &[before, behind]),
             _ => Ok(()),

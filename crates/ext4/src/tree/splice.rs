@@ -20,7 +20,7 @@ use extant_ondisk::ext4::{LogicalBlock, PhysicalBlock};
 use extant_space::{Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
-use super::entry::{self, Entry};
+use super::entry::{self, NodeEntry};
 use super::path::{Level, Path};
 use super::{NodesMut, TreeMut, corrupt};
 
@@ -147,7 +147,7 @@ impl<N: NodesMut> TreeMut<'_, N> {
         self.nodes.create(goal, None)
     }
 
-    fn replace<E: Entry>(
+    fn replace<E: NodeEntry>(
         &mut self,
         level: Level<'_>,
         range: Range<usize>,
@@ -186,7 +186,7 @@ impl<N: NodesMut> TreeMut<'_, N> {
 
     /// Replaces entries of a node that has no room for the new ones, with the help of a new
     /// `block`.
-    fn overflow<E: Entry>(
+    fn overflow<E: NodeEntry>(
         &mut self,
         level: Level<'_>,
         range: Range<usize>,
@@ -221,7 +221,7 @@ impl<N: NodesMut> TreeMut<'_, N> {
     }
 
     /// Makes a created block a node with these entries.
-    pub(super) fn fill<E: Entry>(&mut self, block: PhysicalBlock, depth: u16, entries: &[E]) {
+    pub(super) fn fill<E: NodeEntry>(&mut self, block: PhysicalBlock, depth: u16, entries: &[E]) {
         let seed = self.format.seed;
         self.nodes.change(block, &mut |bytes| {
             // A node takes all of the root's entries and those that did not fit there.

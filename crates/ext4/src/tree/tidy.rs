@@ -9,7 +9,7 @@ use extant_ondisk::ext4::extent::{ExtentNodeMut, IndexEntry, LeafEntry};
 use extant_ondisk::ext4::{Compat, LogicalBlock};
 use extant_space::Result;
 
-use super::entry::{self, Entry};
+use super::entry::{self, NodeEntry};
 use super::path::Level;
 use super::splice::{ROOT_ENTRIES, sparse};
 use super::{NodesMut, TreeMut, Validator};
@@ -101,7 +101,7 @@ impl<N: NodesMut> TreeMut<'_, N> {
         Ok(())
     }
 
-    fn append<E: Entry>(&mut self, left: Level<'_>, right: &Level<'_>) -> Result<()> {
+    fn append<E: NodeEntry>(&mut self, left: Level<'_>, right: &Level<'_>) -> Result<()> {
         let entries: Vec<E> = entry::all(&right.node());
         self.change(left, |node| entry::append(node, &entries))
     }
@@ -129,7 +129,7 @@ impl<N: NodesMut> TreeMut<'_, N> {
         true
     }
 
-    fn become_root<E: Entry>(&mut self, child: &Level<'_>) {
+    fn become_root<E: NodeEntry>(&mut self, child: &Level<'_>) {
         let entries: Vec<E> = entry::all(&child.node());
         let mut root = ExtentNodeMut::init(self.root, child.depth());
         entry::append(&mut root, &entries);

@@ -25,11 +25,11 @@ const OTHER: u16 = 0x20;
 
 /// A list that makes sense.
 pub(super) struct Acl {
-    entries: Vec<Entry>,
+    entries: Vec<AclEntry>,
 }
 
 #[derive(Clone, Copy)]
-struct Entry {
+struct AclEntry {
     tag: u16,
     permissions: u16,
     /// Of USER and GROUP.
@@ -80,7 +80,7 @@ pub(super) fn parse(value: &[u8]) -> Result<Acl> {
     Ok(Acl { entries })
 }
 
-fn parse_entries(value: &[u8]) -> Option<Vec<Entry>> {
+fn parse_entries(value: &[u8]) -> Option<Vec<AclEntry>> {
     let (version, rest) = value.split_first_chunk::<4>()?;
     if u32::from_le_bytes(*version) != PROGRAM_VERSION {
         return None;
@@ -89,9 +89,9 @@ fn parse_entries(value: &[u8]) -> Option<Vec<Entry>> {
     if !rest.is_empty() {
         return None;
     }
-    let entries: Vec<Entry> = words
+    let entries: Vec<AclEntry> = words
         .iter()
-        .map(|word| Entry {
+        .map(|word| AclEntry {
             tag: u16::from_le_bytes([word[0], word[1]]),
             permissions: u16::from_le_bytes([word[2], word[3]]),
             id: u32::from_le_bytes([word[4], word[5], word[6], word[7]]),
@@ -102,7 +102,7 @@ fn parse_entries(value: &[u8]) -> Option<Vec<Entry>> {
 
 /// Owner, users, group, groups, mask, others, in this order; each once but users and groups, and
 /// the mask where there are any of those.
-fn makes_sense(entries: &[Entry]) -> bool {
+fn makes_sense(entries: &[AclEntry]) -> bool {
     let count = |tag| entries.iter().filter(|entry| entry.tag == tag).count();
     let are_known = entries.iter().all(|entry| {
         let is_named = matches!(entry.tag, USER | GROUP);

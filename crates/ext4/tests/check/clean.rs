@@ -40,7 +40,7 @@ const FORMATS: [&str; 24] = [
     "-t ext2 -b 4096",
 ];
 
-/// What follows `name` in a line of e2fsck, and what is before it.
+/// Number before or after `name` in a line of e2fsck.
 fn count(words: &str, name: &str) -> u64 {
     let line = words.lines().map(str::trim).find(|line| {
         line.split_once(' ')

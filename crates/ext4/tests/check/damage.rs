@@ -29,7 +29,7 @@ fn populated(format: &str) -> Image {
     image
 }
 
-/// What is not as it should be with the two verdicts; the report when all is.
+/// Mistakes in the two reports; `Ok` with ours if there are none.
 fn judge(image: &Image, kind: FindingKind, damage: &str, other: Other) -> Result<Report, String> {
     let report = image.check().unwrap();
     if !report.findings_by_kind.contains_key(&kind) {

@@ -10,7 +10,7 @@ use crate::image::Image;
 /// An image with a directory, files of several sizes and a link.
 fn populated(options: &str) -> Image {
     let work = Workdir::new();
-    let root = work.folder("root");
+    let root = work.directory("root");
     fs::create_dir_all(root.join("directory/below")).unwrap();
     fs::write(root.join("directory/small"), "some bytes").unwrap();
     fs::write(root.join("directory/below/medium"), [b'm'; 100]).unwrap();

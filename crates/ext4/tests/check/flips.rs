@@ -40,7 +40,7 @@ fn metadata_bytes(image: &Image, block_bytes: usize) -> Vec<usize> {
     offsets
 }
 
-/// What only we find: the kind, a part of the words, and why it stays a finding.
+/// Findings of ours alone: kind, part of the message, and why it stays a finding.
 const ONLY_OURS: [(FindingKind, &str, &str); 31] = [
     (
         FindingKind::Backup,
@@ -199,7 +199,7 @@ const ONLY_OURS: [(FindingKind, &str, &str); 31] = [
     ),
 ];
 
-/// What only e2fsck finds: a part of its words, and why it is no finding.
+/// Findings of e2fsck alone: a part of the message, and why it is no finding here.
 const ONLY_THEIRS: [(&str, &str); 2] = [
     (
         "Failed to initialize orphan file",

@@ -19,7 +19,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// What `mke2fs` makes of `options`, with `mebibytes` MiB.
+    /// Makes a file system of `mebibytes` MiB by `mke2fs` with `options`.
     #[track_caller]
     pub fn new(options: &str, mebibytes: u64) -> Self {
         let work = Workdir::new();
@@ -55,7 +55,7 @@ impl Image {
     #[track_caller]
     pub fn mounted(&self, fill: impl FnOnce(&Path)) {
         let device = LoopDevice::attach(&self.path);
-        let place = self.work.folder("mounted");
+        let place = self.work.directory("mounted");
         let mount = Mount::new("ext4", device.path(), &place, "");
         fill(&place);
         mount.unmount();

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use extant_testkit::command::{run, tool};
 
-/// What files hold.
+/// Contents of files.
 pub const FILL: u8 = 0x5A;
 
 /// Makes some of everything in `root`. What the file system does not offer is left out.

@@ -141,7 +141,7 @@ fn new_files_lose_the_umask_or_inherit_the_default_list() {
     let path = work.path().join("image");
     fs::write(&path, image.bytes()).unwrap();
     let device = LoopDevice::attach(&path);
-    let place = work.folder("mounted");
+    let place = work.directory("mounted");
     let mount = Mount::new("ext4", device.path(), &place, "acl");
     let above = place.join("above");
     let file = rustix::fs::open(

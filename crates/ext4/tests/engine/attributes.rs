@@ -144,7 +144,7 @@ fn attributes_of_ours_are_the_kernels_and_shared_blocks_stay_whole() {
     fs::write(&path, Image::new("-t ext4", 32).bytes()).unwrap();
     let mounted = |change: &dyn Fn(&std::path::Path)| {
         let device = LoopDevice::attach(&path);
-        let place = work.folder("mounted");
+        let place = work.directory("mounted");
         let mount = Mount::new("ext4", device.path(), &place, "acl,user_xattr");
         change(&place);
         mount.unmount();

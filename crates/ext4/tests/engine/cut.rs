@@ -21,12 +21,12 @@ fn directory_gets_no_second_name_also_not_in_itself() {
     let image = Image::new("-t ext4 -b 1024", 8);
     let fs = image.open();
     let root = fs.root().unwrap();
-    let folder = root.create(b"folder", &new(NewKind::Directory)).unwrap();
+    let directory = root.create(b"directory", &new(NewKind::Directory)).unwrap();
     for (parent, node) in [
         (&root, &root),
-        (&folder, &folder),
-        (&folder, &root),
-        (&root, &folder),
+        (&directory, &directory),
+        (&directory, &root),
+        (&root, &directory),
     ] {
         let error = parent.link(b"name", node).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Immutable);

@@ -37,7 +37,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// What mke2fs makes of `options`, with `mebibytes` MiB.
+    /// Makes a file system of `mebibytes` MiB by mke2fs with `options`.
     #[track_caller]
     pub fn new(options: &str, mebibytes: u64) -> Self {
         Self::from_bytes(&mke2fs(options, mebibytes << 20))

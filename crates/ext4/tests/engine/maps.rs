@@ -20,12 +20,12 @@ const TRIPLE: u64 = (12 + 256 + 65_536) * KIB;
 /// ext3, and ext3 on which `tune2fs` has set `extents`: old files keep their maps.
 fn images() -> [(&'static str, Vec<u8>); 2] {
     let work = Workdir::new();
-    let folder = work.folder("tree");
+    let directory = work.directory("tree");
     for name in ["old", "gone", "target", "source"] {
-        fs::create_dir(folder.join(name)).unwrap();
+        fs::create_dir(directory.join(name)).unwrap();
     }
-    fs::write(folder.join("file"), vec![7; 400 << 10]).unwrap();
-    let options = format!("-t ext3 -b 1024 -d {}", folder.display());
+    fs::write(directory.join("file"), vec![7; 400 << 10]).unwrap();
+    let options = format!("-t ext3 -b 1024 -d {}", directory.display());
     let plain = mke2fs(&options, 16 << 20);
     let path = work.path().join("image");
     fs::write(&path, &plain).unwrap();
@@ -144,7 +144,7 @@ fn file_is_extended_punched_cut_and_freed_on_every_level_of_its_map() {
     file.resize(2 * KIB).unwrap();
     filesystem.sync().unwrap();
     assert_eq!(free - filesystem.statistics().free_blocks, 2);
-    // What only extents can do, and what not even they can.
+    // A size that only extents reach, and one beyond them.
     let most = (u64::from(u32::MAX) >> 1) * KIB;
     for (mode, end, kind) in [
         (FallocateMode::Allocate, 10 * KIB, ErrorKind::Unsupported),

@@ -73,14 +73,14 @@ fn files_that_use_features_which_are_not_offered_are_refused_one_by_one() {
         let file = create(&root, name).file().unwrap();
         file.write_at(&[7; 3000], 0).unwrap();
     }
-    drop((mkdir(&root, "folder"), root));
+    drop((mkdir(&root, "directory"), root));
     fs.close().unwrap();
     let image = set_raw_flags(
         image,
         &[
             ("/sealed", 0x18_0000),
             ("/secret", 0x8_0800),
-            ("/folder", 0x4008_0000),
+            ("/directory", 0x4008_0000),
         ],
     );
     let fs = image.open();
@@ -117,15 +117,15 @@ fn files_that_use_features_which_are_not_offered_are_refused_one_by_one() {
         assert_eq!(refused.map_err(kind), Err(ErrorKind::Unsupported));
     }
 
-    let folder = root.lookup(b"folder").unwrap();
-    let refused = folder.lookup(b"file").unwrap_err();
+    let directory = root.lookup(b"directory").unwrap();
+    let refused = directory.lookup(b"file").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::Unsupported);
     assert!(refused.to_string().contains("casefold"), "{refused}");
     let new = crate::image::new(extant_ext4::NewKind::Regular);
-    let refused = folder.create(b"file", &new).map_err(kind);
+    let refused = directory.create(b"file", &new).map_err(kind);
     assert_eq!(refused.err(), Some(ErrorKind::Unsupported));
-    drop((sealed, secret, folder));
-    // What is in them does not matter to what is around them.
+    drop((sealed, secret, directory));
+    // Their contents do not matter to other files.
     root.unlink(b"sealed").unwrap();
     root.unlink(b"secret").unwrap();
     drop((create(&root, "other"), root));
@@ -294,7 +294,7 @@ fn shut_down_file_system_is_left_as_a_crash_would() {
         let image = Image::new("-t ext4", 16);
         let fs = image.open();
         let node = create(&fs.root().unwrap(), "file");
-        fs.cut(shutdown).unwrap();
+        fs.shut_down(shutdown).unwrap();
         let left = image.bytes();
         assert_eq!(left[1024 + 0x60] & 4, 4, "the journal needs recovery");
         let error = node.file().unwrap().write_at(b"x", 0).unwrap_err();
@@ -350,7 +350,7 @@ fn file_system_without_a_journal_is_marked_while_it_is_open_and_refused_when_it_
     let image = Image::new(NO_JOURNAL, 16);
     let fs = image.open();
     drop(create(&fs.root().unwrap(), "file"));
-    fs.cut(Shutdown::NoLogFlush).unwrap();
+    fs.shut_down(Shutdown::NoLogFlush).unwrap();
     fs.close().unwrap();
     assert!(!is_valid(&image));
 }

@@ -231,7 +231,7 @@ fn device_is_asked_again_for_a_place_only_after_a_discard() {
         for _ in 0..5 {
             file.fallocate(FallocateMode::Allocate, ByteRange::new(0, 2 * MIB))
                 .unwrap();
-            // What comes and goes in one transaction is not discarded.
+            // Blocks allocated and freed in one transaction are not discarded.
             fs.sync().unwrap();
             file.resize(0).unwrap();
             fs.sync().unwrap();

@@ -1,4 +1,4 @@
-//! What a sync costs the device.
+//! Device requests of a sync.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -39,7 +39,7 @@ enum Other {
     Kernel,
 }
 
-/// What a scenario leaves when the power goes after its last sync, and what was to be seen then.
+/// Image of a scenario whose power fails after the last sync, and its visible state then.
 fn left_by(prepare: impl Fn(&Path), scenario: impl Fn(&Path)) -> (Snapshot, Tree) {
     let scratch = Scratch::builder(Filesystem::Ext4FastCommit, SIZE_BYTES)
         // Nothing but a sync commits.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use extant_blockdev::{Device, MemoryDevice, MemoryOptions, Persistence};
 use extant_ext4::{FileType, Filesystem, InodeNumber, NewKind, NewNode, Node, Options};
-use extant_jbd2::{Place, Recovery, Run, Sequence};
+use extant_jbd2::{JournalLocation, Recovery, Run, Sequence};
 use extant_ondisk::ext4::extent::{ExtentKind, LeafEntry};
 use extant_ondisk::ext4::fast_commit::{Change, CommitWriter, NameChange, Position};
 use extant_ondisk::ext4::inode::{InodeFlags, Mode};
@@ -19,7 +19,7 @@ use extant_testkit::workdir::Workdir;
 pub struct Made {
     pub device: MemoryDevice,
     pub layout: Layout,
-    place: Place,
+    place: JournalLocation,
     next: Sequence,
     area: std::ops::Range<u32>,
     /// Blocks of the area that have commits.
@@ -38,7 +38,7 @@ pub fn node(kind: NewKind<'_>) -> NewNode<'_> {
     }
 }
 
-/// What mke2fs makes of `options`, with `mebibytes` MiB.
+/// Makes a file system of `mebibytes` MiB by mke2fs with `options`.
 pub fn mke2fs(options: &str, mebibytes: u64) -> MemoryDevice {
     MemoryDevice::from_bytes(&extant_testkit::mke2fs(options, mebibytes << 20))
 }
@@ -175,7 +175,7 @@ fn layout_of(device: &MemoryDevice) -> Layout {
 }
 
 /// Location of the journal.
-pub fn journal_place(device: &MemoryDevice) -> Place {
+pub fn journal_place(device: &MemoryDevice) -> JournalLocation {
     let block_bytes = layout_of(device).block_bytes();
     let work = Workdir::new();
     let path = work.path().join("image");
@@ -184,7 +184,7 @@ pub fn journal_place(device: &MemoryDevice) -> Place {
     let answer = text(debugfs.args(["-R", "dump_extents -l <8>"]).arg(&path));
     let answer = answer.unwrap_or_else(|failure| panic!("{failure}"));
     let runs: Vec<Run> = answer.lines().filter_map(run_of).collect();
-    Place::new(block_bytes, &runs).unwrap_or_else(|error| panic!("{error}: {answer}"))
+    JournalLocation::new(block_bytes, &runs).unwrap_or_else(|error| panic!("{error}: {answer}"))
 }
 
 /// A line such as ` 0/ 0   1/  1     0 -  1023  8322 -  9345   1024`.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use extant_blockdev::MemoryDevice;
 use extant_ext4::{Filesystem, FollowLast, NewKind, Node, Options, RenameMode};
-use extant_jbd2::{Place, Recovery};
+use extant_jbd2::{JournalLocation, Recovery};
 use extant_space::{ByteRange, FallocateMode, SpaceFile, SyncMode};
 use extant_testkit::scratch::Filesystem as Kind;
 use extant_testkit::{require, requires};
@@ -25,7 +25,7 @@ const FORMATS: [&str; 3] = [
 struct Open {
     device: Arc<MemoryDevice>,
     fs: Filesystem,
-    journal: Place,
+    journal: JournalLocation,
 }
 
 impl Open {
@@ -105,7 +105,7 @@ fn what_was_synced_by_fast_commits_is_there_in_every_hand() {
         }
         let other = open.create("other");
         write(&other, 0, 61_440, 9);
-        let folder = root.create(b"folder", &node(NewKind::Directory)).unwrap();
+        let dir = root.create(b"dir", &node(NewKind::Directory)).unwrap();
         open.fs.sync().unwrap();
         let before = open.full_commits();
 
@@ -134,8 +134,8 @@ fn what_was_synced_by_fast_commits_is_there_in_every_hand() {
         let new = open.create("new");
         write(&new, 0, 50_000, 5);
         root.link(b"second", &new).unwrap();
-        folder.create(b"inner", &node(NewKind::Regular)).unwrap();
-        root.rename(b"a", &folder, b"moved", RenameMode::NoReplace)
+        dir.create(b"inner", &node(NewKind::Regular)).unwrap();
+        root.rename(b"a", &dir, b"moved", RenameMode::NoReplace)
             .unwrap();
         root.link(b"b2", &root.lookup(b"b").unwrap()).unwrap();
         root.unlink(b"b").unwrap();
@@ -158,7 +158,7 @@ fn what_records_cannot_say_is_committed_in_full() {
             drop(open.root().create(b"x", &node(NewKind::Directory)).unwrap());
         }),
         ("no directory", |open, _| {
-            open.root().remove_directory(b"folder").unwrap()
+            open.root().remove_directory(b"dir").unwrap()
         }),
         ("a symbolic link", |open, _| {
             drop(
@@ -172,12 +172,12 @@ fn what_records_cannot_say_is_committed_in_full() {
         }),
         ("an exchange", |open, _| {
             let root = open.root();
-            root.rename(b"file", &root, b"folder", RenameMode::Exchange)
+            root.rename(b"file", &root, b"dir", RenameMode::Exchange)
                 .unwrap();
         }),
         ("a moved directory", |open, _| {
             let root = open.root();
-            root.rename(b"folder", &root, b"x", RenameMode::Replace)
+            root.rename(b"dir", &root, b"x", RenameMode::Replace)
                 .unwrap();
         }),
         ("a replaced file", |open, _| {
@@ -201,7 +201,7 @@ fn what_records_cannot_say_is_committed_in_full() {
         write(&open.create("file"), 0, 10_000, 2);
         drop(
             open.root()
-                .create(b"folder", &node(NewKind::Directory))
+                .create(b"dir", &node(NewKind::Directory))
                 .unwrap(),
         );
         open.fs.sync().unwrap();

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use extant_blockdev::simulation::{CrashDevice, CrashOptions, WriteLog};
 use extant_ext4::{Filesystem, NewKind, Node, Options, RenameMode};
-use extant_jbd2::{Place, Recovery};
+use extant_jbd2::{JournalLocation, Recovery};
 use extant_space::{ByteRange, FallocateMode, SpaceFile, SyncMode};
 use extant_testkit::{require, requires};
 
@@ -20,9 +20,9 @@ use crate::tree::{Tree, assert_same, tree};
 
 const NAMES: [&str; 6] = ["a", "b", "c", "d", "e", "f"];
 
-/// What was there at each sync, and the paths touched between it and the next.
+/// State at each sync, and the paths touched between it and the next.
 struct Life {
-    journal: Place,
+    journal: JournalLocation,
     log: WriteLog,
     synced: Vec<Tree>,
     touched: Vec<BTreeSet<String>>,

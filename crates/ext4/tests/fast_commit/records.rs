@@ -48,12 +48,12 @@ fn first_block(made: &Made, inode: InodeNumber) -> PhysicalBlock {
 /// Two files, a directory, and commits with every kind of record.
 fn everything() -> Made {
     let (mut one, mut two) = (InodeNumber(0), InodeNumber(0));
-    let mut folder = InodeNumber(0);
+    let mut dir = InodeNumber(0);
     let mut made = Made::new(|root| {
         one = file(root, "one", 8, 1);
         two = file(root, "two", 8, 2);
-        folder = root
-            .create(b"folder", &node(NewKind::Directory))
+        dir = root
+            .create(b"dir", &node(NewKind::Directory))
             .unwrap()
             .number();
     });
@@ -106,7 +106,7 @@ fn everything() -> Made {
         },
         Change::Name {
             change: Create,
-            parent: folder,
+            parent: dir,
             inode: inner,
             name: b"inner",
         },
@@ -140,8 +140,8 @@ fn records_of_all_kinds_are_carried_out() {
     assert_same(&seen, &image.ours_read_only(), "read-only");
     assert!(!seen.contains_key("/two"));
     assert_eq!(seen["/link"].content, b"one");
-    assert_eq!(seen["/folder"].links, 3);
-    assert_eq!(seen["/folder/inner"].permissions, 0o750);
+    assert_eq!(seen["/dir"].links, 3);
+    assert_eq!(seen["/dir/inner"].permissions, 0o750);
     let new = &seen["/new"];
     assert_eq!((new.links, new.size, new.permissions), (2, 20_000, 0o640));
     let (written, unwritten) = (ExtentState::Written, ExtentState::Unwritten);
@@ -265,12 +265,12 @@ fn record_that_cannot_be_true_is_refused_by_its_place() {
         requires::tool("e2fsck"),
         requires::tool("debugfs")
     );
-    let (mut one, mut two, mut folder) = (InodeNumber(0), InodeNumber(0), InodeNumber(0));
+    let (mut one, mut two, mut dir) = (InodeNumber(0), InodeNumber(0), InodeNumber(0));
     let made = Made::new(|root| {
         one = file(root, "one", 8, 1);
         two = file(root, "two", 8, 2);
-        let made = root.create(b"folder", &node(NewKind::Directory)).unwrap();
-        folder = made.number();
+        let made = root.create(b"dir", &node(NewKind::Directory)).unwrap();
+        dir = made.number();
     });
     let new = InodeNumber(two.0 + 20);
     let of_two = first_block(&made, two);
@@ -313,7 +313,7 @@ fn record_that_cannot_be_true_is_refused_by_its_place() {
         (
             corrupt,
             "record 2: inode",
-            vec![remove(one, 0, 1), add(folder, made.free(9), 4)],
+            vec![remove(one, 0, 1), add(dir, made.free(9), 4)],
         ),
         (
             corrupt,
@@ -325,7 +325,7 @@ fn record_that_cannot_be_true_is_refused_by_its_place() {
         (corrupt, "gets none", vec![fields(new, &file_fields)]),
         (corrupt, "is not there", vec![name(Link, new, b"x")]),
         (corrupt, "gets the name of", vec![name(Link, one, b"two")]),
-        (corrupt, "gets another name", vec![name(Link, folder, b"x")]),
+        (corrupt, "gets another name", vec![name(Link, dir, b"x")]),
         (
             corrupt,
             "is no directory",
@@ -372,7 +372,7 @@ fn random_records_are_carried_out_wholly_or_refused() {
     let base = Made::new(|root| {
         one = file(root, "one", 8, 1);
         file(root, "two", 8, 2);
-        root.create(b"folder", &node(NewKind::Directory)).unwrap();
+        root.create(b"dir", &node(NewKind::Directory)).unwrap();
     })
     .device;
     let mut carried_out = 0;
@@ -381,14 +381,14 @@ fn random_records_are_carried_out_wholly_or_refused() {
         let mut made = Made::left(base.snapshot());
         let free = made.free(0).0;
         let sizes = [made.file(3000, 1), made.file(9000, 2)];
-        let mut folder = made.file(1024, 3);
-        folder.set_mode(Mode::new(FileType::Directory, 0o755));
+        let mut dir = made.file(1024, 3);
+        dir.set_mode(Mode::new(FileType::Directory, 0o755));
         let bytes = [
             made.inode(&sizes[0]),
             made.inode(&sizes[1]),
-            made.inode(&folder),
+            made.inode(&dir),
         ];
-        let names = [&b"one"[..], b"two", b"x", b"y", b"folder"];
+        let names = [&b"one"[..], b"two", b"x", b"y", b"dir"];
         for _ in 0..random.usize(1..4) {
             let changes: Vec<_> = (0..random.usize(1..8))
                 .map(|_| {

@@ -49,7 +49,7 @@ impl Snapshot {
         Arc::new(MemoryDevice::from_bytes(&self.bytes))
     }
 
-    /// What we make of it: replayed when it is opened, closed, clean.
+    /// Our recovery: replayed on opening, closed, clean.
     #[track_caller]
     pub fn ours(&self) -> Tree {
         let device = self.device();
@@ -60,7 +60,7 @@ impl Snapshot {
         seen
     }
 
-    /// What we see of it read-only, with every byte as it was.
+    /// Our view read-only; every byte of the image stays.
     #[track_caller]
     pub fn ours_read_only(&self) -> Tree {
         let device = self.device();
@@ -75,7 +75,7 @@ impl Snapshot {
         seen
     }
 
-    /// What e2fsck makes of it.
+    /// Recovery by e2fsck.
     #[track_caller]
     pub fn e2fsck(&self) -> Tree {
         let work = Workdir::new();
@@ -87,14 +87,14 @@ impl Snapshot {
         Self::of_file(&path).ours_read_only()
     }
 
-    /// What the kernel makes of it.
+    /// Recovery by the kernel.
     #[track_caller]
     pub fn kernel(&self) -> Tree {
         let work = Workdir::new();
         let path = work.path().join("image");
         fs::write(&path, &self.bytes).unwrap();
         let device = LoopDevice::attach(&path);
-        Mount::new("ext4", device.path(), &work.folder("mounted"), "").unmount();
+        Mount::new("ext4", device.path(), &work.directory("mounted"), "").unmount();
         drop(device);
         Self::of_file(&path).ours_read_only()
     }

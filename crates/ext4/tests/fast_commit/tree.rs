@@ -13,7 +13,7 @@ use extant_space::{ByteRange, ExtentState, SpaceFile};
 /// Every inode by each of its names.
 pub type Tree = BTreeMap<String, Seen>;
 
-/// What is to be seen of an inode.
+/// Visible state of an inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub kind: FileType,
@@ -100,8 +100,8 @@ pub fn host_tree(root: &Path) -> Tree {
     tree
 }
 
-fn walk_host(folder: &Path, path: &str, tree: &mut Tree) {
-    for entry in fs::read_dir(folder).unwrap() {
+fn walk_host(dir: &Path, path: &str, tree: &mut Tree) {
+    for entry in fs::read_dir(dir).unwrap() {
         let entry = entry.unwrap();
         let name = entry.file_name();
         let path = format!("{path}/{}", name.as_bytes().escape_ascii());

@@ -13,7 +13,7 @@ use extant_testkit::workdir::Workdir;
 
 use crate::image::save;
 
-/// What all tests here need.
+/// Requirements of all tests here.
 pub fn needs() -> [Requirement; 6] {
     [
         requires::root(),
@@ -42,7 +42,7 @@ impl Mounted {
         let backing = work.path().join("image");
         save(device, &backing);
         let loop_device = LoopDevice::attach(&backing);
-        let place = work.folder("mount");
+        let place = work.directory("mount");
         let mount = Mount::new("ext4", loop_device.path(), &place, "");
         keep_unwritten(loop_device.path());
         Self {
@@ -57,7 +57,7 @@ impl Mounted {
         self.mount.path()
     }
 
-    /// What is on the device at this moment, as after a power cut: everything synced is there.
+    /// Contents of the device now, as after a power cut: with everything synced.
     pub fn cut(&self) -> Arc<MemoryDevice> {
         Arc::new(MemoryDevice::from_bytes(&fs::read(&self.backing).unwrap()))
     }
@@ -82,7 +82,7 @@ fn keep_unwritten(node: &Path) {
     fs::write(setting, "0").unwrap();
 }
 
-/// What e2fsck makes of an unclean image: the journal replayed, the orphans gone.
+/// Recovery of an unclean image by e2fsck: the journal replayed, the orphans gone.
 #[track_caller]
 pub fn repaired(device: &MemoryDevice) -> Arc<MemoryDevice> {
     let work = Workdir::new();

@@ -139,8 +139,8 @@ impl Run {
         }
     }
 
-    /// What must come of a step, once the first one has done it; `None` when the other need not do
-    /// it.
+    /// Required result of a step after the first implementation has done it; `None` if the other
+    /// need not do it.
     fn wanted(&mut self, operation: &Operation, outcome: &Outcome, who: &str) -> Option<Outcome> {
         if let Operation::SetXattr(place, name, value, _) = operation
             && self.reference.may_lack_xattr_room(place, name, value)
@@ -164,7 +164,8 @@ impl Run {
         plain(self.reference.tree())
     }
 
-    /// What was not closed, as the other can open it: without a journal e2fsck comes first.
+    /// An image that was not closed, as the other implementation can open it: without a journal
+    /// after e2fsck.
     fn usable(&self, left: Arc<MemoryDevice>) -> Arc<MemoryDevice> {
         if self.options.contains("^has_journal") {
             repaired(&left)

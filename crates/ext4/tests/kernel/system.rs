@@ -25,7 +25,7 @@ use crate::tree::{Content, Seen, Tree, USER_FLAGS, push_state, settle_first_path
 
 type Result<T> = std::result::Result<T, Errno>;
 
-/// What `mkdir` makes nothing of.
+/// Mode bits that `mkdir` ignores.
 const HIGH_BITS: u32 = 0o6000;
 
 /// A mounted file system.

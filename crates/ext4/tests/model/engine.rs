@@ -34,7 +34,7 @@ struct Cursor {
 }
 
 impl Engine {
-    /// What is on a device.
+    /// Opens the file system on a device.
     pub fn open(device: Arc<MemoryDevice>) -> Self {
         let filesystem = image::open(&device);
         Self {

@@ -18,7 +18,7 @@ use fastrand::Rng;
 use crate::operation::{CURSORS, HANDLES, Made, Name, Operation, Owner, Path, Place};
 use crate::reference::{Body, Format, ROOT, Reference};
 
-/// What a sequence is about.
+/// Focus of a sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Taste {
     /// A bit of everything.
@@ -34,7 +34,7 @@ pub enum Taste {
 pub enum Dialect {
     /// All that the engine does.
     Engine,
-    /// What the kernel does alike.
+    /// Operations that the kernel does alike.
     #[allow(dead_code, reason = "the kernel test needs it")]
     Kernel,
 }

@@ -28,7 +28,7 @@ pub const FORMATS: [&str; 11] = [
     "-t ext4 -O ^has_journal -b 1024",
 ];
 
-/// What mke2fs makes of `options`, with `mebibytes` MiB.
+/// Makes a file system of `mebibytes` MiB by mke2fs with `options`.
 #[track_caller]
 pub fn make(options: &str, mebibytes: u64) -> Arc<MemoryDevice> {
     Arc::new(MemoryDevice::from_bytes(&mke2fs(options, mebibytes << 20)))

@@ -1,4 +1,4 @@
-//! What is done to a file system: the words of a random sequence.
+//! Operations on a file system, for random sequences.
 //!
 //! An operation says everything in itself (places by name or by handle, data by a seed), so that
 //! any part of a sequence can be done alone, on the reference, the engine and the kernel alike.
@@ -31,7 +31,7 @@ pub struct Name {
     pub name: Vec<u8>,
 }
 
-/// What is made.
+/// Type of a new file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Made {
     Regular,
@@ -101,7 +101,7 @@ pub enum Operation {
     Crash,
 }
 
-/// What a comb leaves in each second block.
+/// Contents of each second block after a comb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tooth {
     Written(u8),
@@ -117,7 +117,7 @@ pub enum Value {
     Acl(Vec<(u16, u16)>),
 }
 
-/// What came of a step.
+/// Result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     Done,

@@ -31,7 +31,7 @@ pub type Id = usize;
 
 type Result<T, E = ErrorKind> = std::result::Result<T, E>;
 
-/// What the engine does differently by its format.
+/// Differences of the engine by its format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
     pub block_bytes: u32,
@@ -46,7 +46,7 @@ pub struct Format {
 }
 
 impl Format {
-    /// What mke2fs makes of `options`, which name the size of a block.
+    /// Format made by mke2fs with `options`, which name the size of a block.
     pub fn of(options: &str) -> Self {
         let block_bytes = options
             .split_once("-b ")
@@ -252,7 +252,7 @@ impl Reference {
         }
     }
 
-    /// What a listing gave; the complaint if that cannot be.
+    /// Compares a listing; returns the contradiction, if any.
     pub fn listed(&mut self, cursor: usize, listed: &Listed) -> Option<String> {
         let cursor = self.cursors[cursor].as_mut()?;
         for (name, _) in &listed.names {
@@ -323,7 +323,7 @@ impl Reference {
         &self.objects[&id]
     }
 
-    /// What a place stands for.
+    /// Object at a place.
     pub fn find(&self, place: &Place) -> Result<Id> {
         let path = match place {
             Place::Handle(handle) => return self.handles[*handle].ok_or(ErrorKind::NotFound),
@@ -434,7 +434,7 @@ impl Reference {
         self.drop_unused();
     }
 
-    /// What has neither a name nor a user is gone.
+    /// Removes objects with neither name nor user.
     fn drop_unused(&mut self) {
         let (handles, cursors) = (&self.handles, &self.cursors);
         let is_listed = |id| {

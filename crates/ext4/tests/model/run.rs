@@ -16,7 +16,7 @@ use crate::reference::{FileData, Format, Reference};
 use crate::tree::difference;
 
 /// Steps between two full verifications.
-const LOOK_EVERY: usize = 40;
+const CHECK_INTERVAL: usize = 40;
 /// How long a failing sequence is made shorter.
 const SHRINK_FOR: Duration = Duration::from_secs(60);
 
@@ -113,7 +113,7 @@ impl Start {
             self.step(&mut engine, &mut reference, &operation)
                 .map_err(|text| format!("{operation:?}: {text}"))?;
             let is_new = matches!(operation, Operation::Reopen | Operation::Crash);
-            if is_new || steps % LOOK_EVERY == 0 {
+            if is_new || steps % CHECK_INTERVAL == 0 {
                 look(&engine, &reference)?;
             }
         }

@@ -20,7 +20,7 @@ use crate::tree::difference;
 const THREADS: u64 = 4;
 const STEPS: usize = 700;
 /// A run takes a few seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 /// Blocks of data of each tree.
 const BLOCKS_MAX: u64 = 3000;
 
@@ -37,13 +37,13 @@ fn threads_keep_their_own_trees_and_share_one() {
             run(seed, options);
             let _ = done.send(());
         });
-        match result.recv_timeout(PATIENCE) {
+        match result.recv_timeout(STALL_TIMEOUT) {
             Ok(()) => runner.join().unwrap(),
             Err(mpsc::RecvTimeoutError::Disconnected) => {
                 runner.join().expect("a thread has failed");
             }
             Err(mpsc::RecvTimeoutError::Timeout) => {
-                panic!("seed {seed}: nothing happens for {PATIENCE:?}: a deadlock")
+                panic!("seed {seed}: nothing happens for {STALL_TIMEOUT:?}: a deadlock")
             }
         }
     }

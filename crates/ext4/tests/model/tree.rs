@@ -21,7 +21,7 @@ pub const USER_FLAGS: InodeFlags = InodeFlags::SYNC
     .union(InodeFlags::TOPDIR)
     .union(InodeFlags::PROJINHERIT);
 
-/// What is there, by path.
+/// Files by path.
 pub type Tree = BTreeMap<Path, Seen>;
 
 /// One file.

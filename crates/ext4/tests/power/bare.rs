@@ -80,7 +80,7 @@ fn judge(actor: &Actor, crash: &CrashState, oracle: &mut Oracle) -> Result<(), S
     keeps(actor, &view, ended)
 }
 
-/// What was durable, and is the same in every state that may be left, is there.
+/// Checks that durable state, the same in every possible state, is there.
 fn keeps(actor: &Actor, view: &View, ended: usize) -> Result<(), String> {
     let last = (ended + 1).min(actor.steps.len());
     let floor = actor.floors[ended];

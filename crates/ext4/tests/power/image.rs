@@ -7,10 +7,10 @@ use extant_ondisk::jbd2::JournalSuperblock;
 use extant_testkit::command::{run, tool};
 use extant_testkit::workdir::Workdir;
 
-/// What free blocks hold, and no file may ever show.
+/// Contents of free blocks, which no file may ever show.
 pub const OLD: u8 = 0xA5;
 
-/// What a file system is to be like.
+/// Format of a file system.
 #[derive(Clone, Copy, Debug)]
 pub struct Format {
     /// Options of mke2fs.
@@ -90,7 +90,7 @@ pub const BARE: Format = Format {
 };
 
 impl Format {
-    /// What mke2fs makes of it, all else being [`OLD`].
+    /// Makes the file system by mke2fs; all other bytes are [`OLD`].
     #[track_caller]
     pub fn make(&self) -> MemoryDevice {
         let work = Workdir::new();

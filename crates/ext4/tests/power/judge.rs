@@ -12,7 +12,7 @@ use extant_space::{CancelToken, Control, Result, Silent};
 use crate::life::{Actor, Life, options};
 use crate::view::{Id, SECTOR, Sector, Seen, View};
 
-/// What recovery has made of a cut.
+/// Result of recovery after a cut.
 pub struct Recovered {
     /// Closed and clean.
     pub image: Arc<MemoryDevice>,
@@ -22,7 +22,7 @@ pub struct Recovered {
 /// How much is verified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Look {
-    /// What is there after recovery.
+    /// State after recovery.
     Recovered,
     /// The same, and what is seen without it.
     ReadOnlyToo,
@@ -55,7 +55,7 @@ impl Life {
         Ok(recovered)
     }
 
-    /// What recovery makes of an image.
+    /// Recovers an image.
     pub fn recover(&self, image: &MemoryDevice) -> Result<Recovered, String> {
         let image = Arc::new(image.snapshot());
         let views = {

@@ -21,7 +21,7 @@ use crate::step::Step;
 use crate::view::{Id, Meta, Seen, View};
 use player::Player;
 
-/// What one actor did.
+/// Steps of one actor.
 pub struct Actor {
     /// The directory it has for itself; `` for all.
     pub home: String,
@@ -41,7 +41,7 @@ pub struct Actor {
     ends: Vec<usize>,
 }
 
-/// What was promised of data.
+/// Promised data.
 #[derive(Clone, Default)]
 pub struct DataFloors {
     all: usize,
@@ -135,7 +135,7 @@ fn ends(log: &WriteLog, actor: usize) -> Vec<usize> {
 }
 
 impl Actor {
-    /// What a step that was done has promised, `reached` being the state after it.
+    /// Promises of a completed step; `reached` is the state after it.
     fn promise(
         &self,
         reached: usize,

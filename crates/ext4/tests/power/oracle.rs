@@ -19,7 +19,7 @@ pub struct Oracle {
     pub runs: usize,
 }
 
-/// What e2fsck made of a file system that was cut.
+/// Result of e2fsck on a file system that was cut.
 pub enum Theirs {
     Recovered(MemoryDevice),
     /// It drops the log, by a bug of 1.47.0:
@@ -97,8 +97,7 @@ impl Oracle {
         Err(words)
     }
 
-    /// What e2fsck makes of a file system that was cut, in which it must not have anything else to
-    /// repair.
+    /// Recovery by e2fsck of a file system that was cut; it must find nothing else to repair.
     pub fn recover(&mut self, image: &MemoryDevice, commits: Commits) -> Result<Theirs, String> {
         self.put(image);
         self.runs += 1;

@@ -1,4 +1,4 @@
-//! What lives are made of: together they do everything that the engine can do.
+//! Scripts of workloads: together they do everything that the engine can do.
 //!
 //! Scripts hold back with syncs, so that cuts find transactions that matter; what they promise is
 //! found out by `life`.
@@ -455,7 +455,7 @@ pub fn round_and_round() -> Vec<Step> {
     steps
 }
 
-/// What one of several does at the same time, in its own directory.
+/// Steps of one of several actors that work at the same time, each in its own directory.
 pub fn together(number: u64) -> Vec<Step> {
     let mut steps = vec![create("/f"), fsync("/f")];
     for round in 0..12 {

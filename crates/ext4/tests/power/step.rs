@@ -1,4 +1,4 @@
-//! What is done to a file system, one step at a time.
+//! Steps on a file system.
 
 use extant_ext4::{NewKind, NewNode, RenameMode};
 use extant_space::{FallocateMode, SyncMode};
@@ -10,7 +10,7 @@ pub enum Target {
     Held(usize),
 }
 
-/// What is made. Targets of links have a length, device files a number.
+/// Type of a new file. Targets of links have a length, device files a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Regular,

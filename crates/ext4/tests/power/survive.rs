@@ -117,9 +117,9 @@ impl Life {
 
     /// Keeps the image and panics.
     pub fn fail(&self, crash: &CrashState, wrong: &str) -> ! {
-        let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
         let name = self.name.replace([' ', '/'], "-");
-        let path = folder.join(format!(
+        let path = directory.join(format!(
             "power-{name}-{}-{}.img",
             crash.position(),
             crash.index()

@@ -48,7 +48,7 @@ impl Device for Stopping {
     }
 }
 
-/// What a cut leaves at the least.
+/// Minimum state after a cut.
 fn durable(disk: &CrashDevice) -> MemoryDevice {
     let log = disk.log();
     let mut cursor = log.cursor();

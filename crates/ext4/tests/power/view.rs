@@ -10,7 +10,7 @@ use extant_space::{ByteRange, ExtentState, Result, SpaceFile};
 
 use crate::image::Commits;
 
-/// What is torn or lost as a whole.
+/// Unit that is torn or lost as a whole.
 pub const SECTOR: usize = 512;
 
 /// Data past this offset is not read.
@@ -39,18 +39,18 @@ pub struct Seen {
     pub sectors: BTreeMap<u64, Sector>,
 }
 
-/// What a commit makes durable of an inode.
+/// Properties of an inode that a commit makes durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meta {
     pub attributes: Attributes,
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
     pub target: Option<Vec<u8>>,
-    /// What is not a hole, neighbours merged, past the end of the file too.
+    /// Allocated extents, neighbours merged, also past the end of the file.
     pub extents: Vec<(ByteRange, ExtentState)>,
 }
 
 impl View {
-    /// What is under `root`; with `held`, nodes that may have no name.
+    /// Reads the tree under `root`; with `held`, nodes that may have no name.
     pub fn of(root: &Node, held: &[Node], commits: Commits) -> Result<Self> {
         let mut view = Self::default();
         view.add(root, String::new())?;

@@ -1,4 +1,4 @@
-//! What assign does to the files below.
+//! Effect of an assign on the files below.
 
 use std::sync::Arc;
 

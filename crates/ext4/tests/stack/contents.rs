@@ -1,4 +1,4 @@
-//! What was synced at the top survives what happens at the bottom.
+//! Data synced at the top survives events at the bottom.
 
 use std::sync::Arc;
 

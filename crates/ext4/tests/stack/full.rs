@@ -61,8 +61,7 @@ fn allocate(level: &Level, bytes: u64) -> Result<()> {
     level.file.fallocate(FallocateMode::Allocate, range)
 }
 
-/// What an allocation changes: blocks that are free, and of the file its size, its space and its
-/// time.
+/// State that an allocation changes: free blocks; size, space and time of the file.
 fn state(level: &Level) -> (u64, u64, u64, Timestamp) {
     let attributes = level.file.node().attributes();
     (

@@ -22,7 +22,7 @@ use crate::tower::{Tower, assert_clean, loop_over};
 
 const KIB: u64 = 1 << 10;
 const SIZES: [u64; 2] = [128, 64];
-/// What is left below, in KiB.
+/// Space left below, KiB.
 const LEFT: [u64; 4] = [0, 64, 512, 4096];
 const OPERATIONS: u32 = 400;
 const SEEDS: u64 = 3;

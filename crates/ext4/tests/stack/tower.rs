@@ -216,7 +216,7 @@ pub fn loop_over(below: &Level) -> Arc<dyn Device> {
     Arc::new(device.unwrap())
 }
 
-/// What mke2fs makes of an empty image.
+/// Makes a file system by mke2fs in an empty image.
 #[track_caller]
 fn format(bytes: u64) -> MemoryDevice {
     let work = Workdir::new();

@@ -28,7 +28,7 @@ use crate::watch::Watch;
 use sealed::{Kind, Sealed, Structure, put_bytes};
 use walk::{Walk, assert_named};
 
-/// What files hold, and metadata does not.
+/// Contents of files, which metadata does not contain.
 const FILL: u8 = 0x5A;
 const MEMORY_MAX: u64 = 64 << 20;
 

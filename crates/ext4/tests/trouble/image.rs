@@ -21,7 +21,7 @@ pub const OLD: &str = "-t ext4 -b 1024 -J size=1 -N 128 -m 0 -O ^orphan_file,^me
 
 pub const MAPS: &str = "-t ext3 -b 1024 -J size=1 -N 128 -m 0";
 
-/// What mke2fs makes of `options`.
+/// Makes a file system by mke2fs with `options`.
 #[track_caller]
 pub fn make(options: &str, kibibytes: u64) -> MemoryDevice {
     MemoryDevice::from_bytes(&mke2fs(options, kibibytes << 10))
@@ -112,7 +112,7 @@ impl Judge {
         }
     }
 
-    /// What `dumpe2fs -h` says.
+    /// Output of `dumpe2fs -h`.
     pub fn dumpe2fs(&mut self, image: &MemoryDevice) -> String {
         fs::write(&self.path, image.to_vec()).unwrap();
         let output = run(tool("dumpe2fs").arg("-h").arg(&self.path));

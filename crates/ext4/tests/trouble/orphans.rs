@@ -184,7 +184,7 @@ fn name_goes_where_the_orphan_file_is_damaged_as_the_list_takes_the_inode() {
         .map(|number| (number + 1) * BLOCK - 8)
         .collect();
     orphans.iter().for_each(|&at| patch(&image, at, &[0; 4]));
-    // What is read meanwhile takes the place of those blocks in memory.
+    // Other reads evict those blocks from memory.
     let root = filesystem.root().unwrap();
     let held = root.lookup(b"removed").unwrap();
     for number in 0..60 {

@@ -48,7 +48,7 @@ impl Device for Panicking {
     }
 }
 
-/// What a panic has left.
+/// State after a panic.
 struct Left {
     image: Arc<MemoryDevice>,
     outcome: Outcome,
@@ -151,7 +151,7 @@ fn panic_without_a_journal_leaves_what_can_be_repaired_and_is_noted() {
     assert!(stopped > 5, "{stopped} panics stopped it");
 }
 
-/// What e2fsck makes of it, which may need several passes.
+/// Repairs the image by e2fsck, which may need several passes.
 pub fn repaired(image: &MemoryDevice) -> MemoryDevice {
     let work = Workdir::new();
     let path = work.path().join("image");

@@ -8,7 +8,7 @@ use extant_space::{ByteRange, Error, FallocateMode, Result, SpaceFile, SyncMode}
 
 use crate::image::new;
 
-/// What a scenario came to.
+/// Result of a scenario.
 #[derive(Default)]
 pub struct Outcome {
     /// Contents of files that were synced, by path.

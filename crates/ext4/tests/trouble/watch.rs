@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 /// Generous: the machine may be busy.
-const LONGEST: Duration = Duration::from_secs(60);
+const STALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Ends the process if it makes no progress for too long.
 pub struct Watch(Sender<String>);
@@ -16,7 +16,7 @@ impl Watch {
         thread::spawn(move || {
             let mut last = String::new();
             loop {
-                match told.recv_timeout(LONGEST) {
+                match told.recv_timeout(STALL_TIMEOUT) {
                     Ok(next) => last = next,
                     Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => return,
                     Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {
@@ -29,7 +29,7 @@ impl Watch {
         Self(tell)
     }
 
-    /// What comes next.
+    /// Announces the next step.
     pub fn tell(&self, what: String) {
         self.0.send(what).expect("the watch lives as long as this");
     }

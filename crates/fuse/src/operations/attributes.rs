@@ -66,7 +66,7 @@ pub struct Attributes {
 
 /// The result of a lookup. Each that is returned counts as a reference to the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct LookupEntry {
     /// The node.
     pub node: NodeId,
     /// Distinguishes files that had the same node number.

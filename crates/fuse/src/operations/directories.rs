@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use super::{Entry, Result};
+use super::{LookupEntry, Result};
 
 /// A name in a directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +27,6 @@ pub trait DirectorySink {
     fn take(
         &mut self,
         listed: &Listed<'_>,
-        look_up: &mut dyn FnMut() -> Result<Entry>,
+        look_up: &mut dyn FnMut() -> Result<LookupEntry>,
     ) -> ControlFlow<()>;
 }

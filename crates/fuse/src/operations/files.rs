@@ -43,11 +43,11 @@ pub struct Read {
     pub handle: Handle,
     /// Offset in bytes.
     pub offset: u64,
-    /// What the data is for.
+    /// Origin of the read.
     pub origin: ReadOrigin,
 }
 
-/// What the data of a read is for.
+/// Origin of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadOrigin {
     /// For a caller who bypasses the kernel's cache.
@@ -106,7 +106,7 @@ pub struct Fallocate {
     pub length: u64,
 }
 
-/// What to seek.
+/// Whence of a seek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     /// Data.
@@ -164,7 +164,7 @@ pub struct Ioctl<'a> {
 /// The result of a command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct IoctlReply {
-    /// What `ioctl(2)` returns: 0, or what the command defines. Not negative.
+    /// Result of `ioctl(2)`: 0, or as the command defines. Not negative.
     pub result: i32,
     /// Number of valid bytes of the output.
     pub output_length: usize,

@@ -7,7 +7,7 @@ use rustix::fs::{major, makedev, minor};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::operations::{
-    AttributeChange, Attributes, Entry, Handle, Privileges, SetTime, Statistics, Timestamp,
+    AttributeChange, Attributes, Handle, LookupEntry, Privileges, SetTime, Statistics, Timestamp,
 };
 
 /// Attributes of a file.
@@ -226,7 +226,7 @@ impl AttrOut {
 }
 
 impl EntryOut {
-    pub fn new(entry: &Entry, validity: Duration) -> Self {
+    pub fn new(entry: &LookupEntry, validity: Duration) -> Self {
         Self {
             nodeid: entry.node.0,
             generation: entry.generation,

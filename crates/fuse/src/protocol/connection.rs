@@ -122,7 +122,7 @@ pub(crate) struct Preferences {
     pub over_io_uring: bool,
 }
 
-/// What the kernel offers.
+/// Features that the kernel offers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Offer {
     pub init: InitIn,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::attributes::EntryOut;
-use crate::operations::{DirectorySink, Entry, Listed, Result};
+use crate::operations::{DirectorySink, Listed, LookupEntry, Result};
 
 /// A record; the name follows, with zeros up to a multiple of [`RECORD_ALIGNMENT`].
 #[derive(Clone, Copy, Debug, IntoBytes, Immutable)]
@@ -56,7 +56,7 @@ impl DirectorySink for Records<'_> {
     fn take(
         &mut self,
         listed: &Listed<'_>,
-        look_up: &mut dyn FnMut() -> Result<Entry>,
+        look_up: &mut dyn FnMut() -> Result<LookupEntry>,
     ) -> ControlFlow<()> {
         let entry_len = match self.detail {
             Detail::Names => 0,
@@ -111,7 +111,7 @@ mod tests {
         let mut lookups = 0;
         let mut look_up = || {
             lookups += 1;
-            Ok(Entry {
+            Ok(LookupEntry {
                 node: NodeId(3),
                 generation: 0,
                 attributes: Attributes::default(),

@@ -4,7 +4,7 @@ use rustix::fs::RenameFlags;
 use rustix::io::Errno;
 
 use super::{Call, Server, VALIDITY, open_flags, privileges};
-use crate::operations::{Entry, NewNode, NodeId, Opened, Result};
+use crate::operations::{LookupEntry, NewNode, NodeId, Opened, Result};
 use crate::protocol::attributes::{EntryOut, decode_device};
 use crate::protocol::files::{OPEN_KILL_SUIDGID, OpenOut};
 use crate::protocol::names::{
@@ -105,7 +105,7 @@ impl Server {
     fn put_created(
         &self,
         call: &mut Call<'_>,
-        (entry, opened): &(Entry, Opened),
+        (entry, opened): &(LookupEntry, Opened),
         create: &CreateIn,
     ) -> usize {
         self.writers.opened(entry.node, open_flags(create.flags));
@@ -176,6 +176,6 @@ fn new_node(mode: u32, umask: u32, file_type: u32) -> NewNode {
     }
 }
 
-fn put_entry(call: &mut Call<'_>, entry: &Entry) -> usize {
+fn put_entry(call: &mut Call<'_>, entry: &LookupEntry) -> usize {
     call.reply.put(&EntryOut::new(entry, VALIDITY))
 }

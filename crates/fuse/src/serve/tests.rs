@@ -99,7 +99,7 @@ fn pair(first: u32, second: u32) -> u64 {
     u64::from_ne_bytes([first, second].as_bytes().try_into().unwrap())
 }
 
-/// What every operation is asked, as it comes from the kernel, and the call that comes of it.
+/// A request of every operation as the kernel sends it, and the call that results from it.
 fn calls() -> Vec<(u32, Vec<u8>, &'static str)> {
     let setattr = {
         let mut words = [0; 11];

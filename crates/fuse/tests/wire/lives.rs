@@ -51,7 +51,7 @@ fn umount_of_a_user_ends_the_session() {
 fn session_that_is_not_run_leaves_no_mount() {
     require!(can_mount());
     let work = Workdir::new();
-    let directory = work.folder("mount");
+    let directory = work.directory("mount");
     let session = Session::mount(Arc::new(Shelf::default()), &directory, &options("")).unwrap();
     assert!(is_mounted(&directory));
     drop(session);

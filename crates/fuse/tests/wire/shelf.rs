@@ -15,9 +15,9 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use extant_fuse::operations::{
-    AttributeChange, Attributes, Copy, DirectorySink, Entry, Fallocate, Handle, Ioctl, IoctlReply,
-    Listed, NewNode, NodeId, Opened, OpenedFlags, Privileges, Read, ReadOrigin, Request, Result,
-    Seek, SetTime, Statistics, SyncScope, Timestamp, Write, WriteOrigin,
+    AttributeChange, Attributes, Copy, DirectorySink, Fallocate, Handle, Ioctl, IoctlReply, Listed,
+    LookupEntry, NewNode, NodeId, Opened, OpenedFlags, Privileges, Read, ReadOrigin, Request,
+    Result, Seek, SetTime, Statistics, SyncScope, Timestamp, Write, WriteOrigin,
 };
 use extant_fuse::{Notifier, Operations};
 use parking_lot::{Mutex, MutexGuard};
@@ -110,9 +110,9 @@ impl State {
     }
 
     /// An entry that counts as a use.
-    fn entry(&mut self, number: NodeId) -> Result<Entry> {
+    fn entry(&mut self, number: NodeId) -> Result<LookupEntry> {
         self.node(number)?.uses += 1;
-        Ok(Entry {
+        Ok(LookupEntry {
             node: number,
             generation: 0,
             attributes: self.attributes(number)?,
@@ -153,7 +153,7 @@ impl Shelf {
         self.state.lock()
     }
 
-    /// What is in a file, without the kernel.
+    /// Contents of a file, read without the kernel.
     pub fn data(&self, name: &str) -> Vec<u8> {
         let mut state = self.state();
         let node = state.named(name.as_bytes()).unwrap();
@@ -198,7 +198,7 @@ impl Operations for Shelf {
         assert!(!self.was_destroyed.swap(true, Ordering::SeqCst));
     }
 
-    fn lookup(&self, _: &Request<'_>, parent: NodeId, name: &[u8]) -> Result<Entry> {
+    fn lookup(&self, _: &Request<'_>, parent: NodeId, name: &[u8]) -> Result<LookupEntry> {
         assert_eq!(parent, NodeId::ROOT);
         assert_ne!(name, b"panic", "asked to panic");
         let mut state = self.state();
@@ -218,7 +218,7 @@ impl Operations for Shelf {
         _: NodeId,
         name: &[u8],
         new: &NewNode,
-    ) -> Result<Entry> {
+    ) -> Result<LookupEntry> {
         let mut state = self.state();
         let node = state.add(request, new);
         state.name(node, name)?;
@@ -233,7 +233,7 @@ impl Operations for Shelf {
         new: &NewNode,
         flags: OFlags,
         _: Privileges,
-    ) -> Result<(Entry, Opened)> {
+    ) -> Result<(LookupEntry, Opened)> {
         let entry = self.make_node(request, parent, name, new)?;
         Ok((entry, self.opened(entry.node, flags)))
     }
@@ -244,13 +244,13 @@ impl Operations for Shelf {
         _: NodeId,
         new: &NewNode,
         flags: OFlags,
-    ) -> Result<(Entry, Opened)> {
+    ) -> Result<(LookupEntry, Opened)> {
         let mut state = self.state();
         let node = state.add(request, new);
         Ok((state.entry(node)?, self.opened(node, flags)))
     }
 
-    fn link(&self, _: &Request<'_>, node: NodeId, _: NodeId, name: &[u8]) -> Result<Entry> {
+    fn link(&self, _: &Request<'_>, node: NodeId, _: NodeId, name: &[u8]) -> Result<LookupEntry> {
         let mut state = self.state();
         state.name(node, name)?;
         state.entry(node)
@@ -365,7 +365,7 @@ impl Operations for Shelf {
         _: Privileges,
     ) -> Result<()> {
         if name == b"user.replace" {
-            // What the kernel holds has to come first, and must not come later.
+            // Cached data of the kernel has to come first, and must not come later.
             let notifier = self.notifier.get().unwrap();
             notifier.data_changed(node, 0, None)?;
             self.state().node(node)?.data = value.to_vec();

@@ -24,7 +24,7 @@ pub struct Stand {
     _work: Workdir,
 }
 
-/// What every mount needs.
+/// Requirements of every mount.
 pub fn can_mount() -> Requirement {
     let device = requires::device("/dev/fuse");
     Requirement::new(
@@ -41,7 +41,7 @@ pub fn options(list: &str) -> MountOptions {
 impl Stand {
     pub fn new(list: &str) -> Self {
         let work = Workdir::new();
-        let directory = work.folder("mount");
+        let directory = work.directory("mount");
         let shelf = Arc::new(Shelf::default());
         let session = Session::mount(shelf.clone(), &directory, &options(list)).unwrap();
         assert_eq!(session.directory(), directory);

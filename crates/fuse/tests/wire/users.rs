@@ -47,7 +47,7 @@ impl Room {
     /// With a directory that belongs to `uid`.
     fn new(uid: u32) -> Self {
         let work = Workdir::new();
-        let directory = work.folder("mount");
+        let directory = work.directory("mount");
         chown(&directory, Some(uid), Some(uid)).unwrap();
         // The build directory may be inaccessible to other users.
         let program = work.path().join("server");
@@ -140,13 +140,13 @@ impl Drop for Server {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        // What is mounted in it goes with its last process.
+        // Mounts of the namespace end with its last process.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
 }
 
-/// What a room needs.
+/// Requirements of a namespace.
 fn can_make_rooms() -> Requirement {
     let tools = ["fusermount3", "unshare", "nsenter", "setpriv"];
     let missing = tools

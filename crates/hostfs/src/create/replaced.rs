@@ -30,7 +30,7 @@ pub(super) struct Replaced {
 }
 
 impl Replaced {
-    /// What has the name now; `None` where there is nothing.
+    /// The file that has the name now; `None` if there is none.
     pub(super) fn read(destination: &Destination) -> Option<Self> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let directory = &destination.directory;
@@ -83,7 +83,7 @@ impl Replaced {
         Ok(notes)
     }
 
-    /// What of it was left out.
+    /// Returns the names of attributes that could not be copied.
     fn hand_over_attributes(&self, to: &File) -> Vec<String> {
         // Attributes cannot be read through a descriptor that is for the path alone.
         let path = format!("/proc/self/fd/{}", self.file.as_fd().as_raw_fd());

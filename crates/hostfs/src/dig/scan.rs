@@ -9,7 +9,7 @@ use super::{HoleReport, Span, SpanKind};
 
 /// Read at once: large enough for the disk, small enough for a cancel.
 const READ_BYTES: u64 = 1 << 20;
-/// What a block size may be; others are a mistake of the file system.
+/// Default and bounds of the block size; a value outside is an error of the file system.
 const BLOCK_DEFAULT: u64 = 4096;
 const BLOCK_MAX: u64 = READ_BYTES;
 
@@ -23,14 +23,14 @@ pub(super) trait DataMap {
 }
 
 /// A part of a span.
-pub(super) struct Piece {
-    /// What it is.
+pub(super) struct SpanPart {
+    /// The span.
     pub span: Span,
     /// It begins a span; otherwise it continues the last one.
     pub is_new: bool,
 }
 
-type Visit<'a> = dyn FnMut(Piece) -> Result<ControlFlow<()>> + 'a;
+type Visit<'a> = dyn FnMut(SpanPart) -> Result<ControlFlow<()>> + 'a;
 
 /// A file, the range to scan, and the options.
 pub(super) struct Scan<'a> {
@@ -90,7 +90,7 @@ impl<'a> Scan<'a> {
             let data = self.map.next_data(rest)?;
             let hole_end = data.map_or(rest.end(), ByteRange::start);
             if hole_end > at {
-                let hole = Piece {
+                let hole = SpanPart {
                     span: Span {
                         kind: SpanKind::Hole,
                         range: ByteRange::new(at, hole_end),
@@ -128,7 +128,7 @@ impl<'a> Scan<'a> {
                 } else {
                     SpanKind::Data
                 };
-                let piece = Piece {
+                let piece = SpanPart {
                     span: Span {
                         kind,
                         range: ByteRange::new(start, start + block.len() as u64),

@@ -1,4 +1,4 @@
-//! What a check found.
+//! Report of a check.
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub struct Finding {
     pub detail: String,
 }
 
-/// What a check found.
+/// Report of a check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct CheckReport {
     /// Uses that no refcount covers, and entries that cannot be.

@@ -14,19 +14,19 @@ use parking_lot::Mutex;
 use super::Conversion;
 use super::stride::Stride;
 use super::zeros::{data_blocks, is_zero, zero_blocks};
-use crate::data_bitmap::Occupied;
+use crate::data_bitmap::DataBitmap;
 use crate::layer::Layer;
 
 /// Copied at once by a thread: a power of two, and at least a cluster.
 const PIECE_BYTES: u64 = 2 << 20;
 /// Maximum interval between checks for a cancel.
-const LOOK: Duration = Duration::from_millis(20);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Writes bytes at an offset of the new file; several threads do.
 pub(super) type Write<'w> = &'w (dyn Fn(&[u8], u64) -> Result<()> + Sync);
 
-/// What a thread takes.
-struct Piece {
+/// Unit of work of a thread.
+struct CopyChunk {
     guest: ByteRange,
     stride: Arc<Stride>,
 }
@@ -37,7 +37,7 @@ pub(super) struct Copy<'c> {
     /// The new file.
     pub(super) file: &'c dyn SpaceFile,
     pub(super) write: Write<'c>,
-    pub(super) occupied: Option<&'c Occupied>,
+    pub(super) occupied: Option<&'c DataBitmap>,
 }
 
 impl Copy<'_> {
@@ -82,7 +82,7 @@ impl Copy<'_> {
                 if let Err(cancelled) = control.cancel.check() {
                     break Err(cancelled);
                 }
-                match copied.recv_timeout(LOOK) {
+                match copied.recv_timeout(PROGRESS_INTERVAL) {
                     Ok(Ok(bytes)) => {
                         done += bytes;
                         control.report(Phase::Write, done, total);
@@ -98,7 +98,7 @@ impl Copy<'_> {
     }
 
     /// All pieces, in order.
-    fn pieces(&self) -> impl Iterator<Item = Piece> + Send {
+    fn pieces(&self) -> impl Iterator<Item = CopyChunk> + Send {
         let conversion = self.conversion;
         // Over a backing file most of it may be left out; what has its space needs none.
         let is_allocated = conversion.base.is_none()
@@ -113,14 +113,14 @@ impl Copy<'_> {
                 ByteRange::new(place, place + part.len())
             };
             let stride = Arc::new(Stride::new(is_allocated.then(place)));
-            part.chunks(PIECE_BYTES).map(move |guest| Piece {
+            part.chunks(PIECE_BYTES).map(move |guest| CopyChunk {
                 guest,
                 stride: Arc::clone(&stride),
             })
         })
     }
 
-    fn copy_piece(&self, piece: &Piece, buffers: &mut Buffers) -> Result<()> {
+    fn copy_piece(&self, piece: &CopyChunk, buffers: &mut Buffers) -> Result<()> {
         let conversion = self.conversion;
         let guest = piece.guest;
         let bytes = &mut buffers.source.as_mut_slice()[..guest.len() as usize];

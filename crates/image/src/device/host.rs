@@ -13,7 +13,7 @@ use extant_space::{ByteRange, Error, ErrorKind, Extent, Result};
 use super::{DeviceOptions, ImageAccess, ImageDevice, Store};
 use crate::format::Header;
 use crate::hold;
-use crate::lock::{self, Use};
+use crate::lock::{self, LockAccess};
 use crate::referenced_file::{backing_format, beside};
 
 /// An open and locked file of the host.
@@ -26,8 +26,8 @@ pub(super) struct HostImage {
 impl HostImage {
     pub(super) fn open(path: &Path, options: &DeviceOptions) -> Result<Self> {
         let (access, wanted) = match options.access {
-            ImageAccess::ReadWrite => (HostAccess::ReadWrite, Use::Write),
-            ImageAccess::ReadOnly => (HostAccess::ReadOnly, Use::Read),
+            ImageAccess::ReadWrite => (HostAccess::ReadWrite, LockAccess::Write),
+            ImageAccess::ReadOnly => (HostAccess::ReadOnly, LockAccess::Read),
         };
         let host = HostOptions {
             access,

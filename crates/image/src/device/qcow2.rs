@@ -51,7 +51,7 @@ use stream::Asides;
 const AUTOCLEAR_FEATURES: usize = 0x58;
 
 /// The files an image consists of.
-pub(super) struct Parts {
+pub(super) struct ImageFiles {
     pub file: Arc<dyn Store>,
     pub data: Option<Arc<dyn Store>>,
     pub backing: Option<Arc<dyn Device>>,
@@ -78,14 +78,14 @@ impl Qcow2 {
     /// Opens the image that `header` describes.
     pub(super) fn open(
         header: &Header,
-        parts: Parts,
+        parts: ImageFiles,
         writes: bool,
         cache_bytes: u64,
     ) -> Result<Self> {
         if writes {
             check_writable(header)?;
         }
-        let Parts {
+        let ImageFiles {
             file,
             data,
             backing,
@@ -149,7 +149,7 @@ impl Qcow2 {
 
     /// The metadata. A panic under this lock ends all use of it (`Metadata::check_sound`).
     fn metadata(&self) -> MutexGuard<'_, Metadata> {
-        sound(self.metadata.lock())
+        unpoisoned(self.metadata.lock())
     }
 
     /// The metadata, when none of the clusters is being made.
@@ -161,7 +161,7 @@ impl Qcow2 {
             .iter()
             .any(|cluster| clusters.contains(cluster))
         {
-            metadata = sound(self.idle.wait(metadata));
+            metadata = unpoisoned(self.idle.wait(metadata));
         }
         metadata
     }
@@ -289,7 +289,7 @@ impl Device for Qcow2 {
     }
 }
 
-fn sound(locked: LockResult<MutexGuard<'_, Metadata>>) -> MutexGuard<'_, Metadata> {
+fn unpoisoned(locked: LockResult<MutexGuard<'_, Metadata>>) -> MutexGuard<'_, Metadata> {
     locked.unwrap_or_else(|poisoned| {
         let mut metadata = poisoned.into_inner();
         metadata.note_panic();

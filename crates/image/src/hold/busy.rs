@@ -19,7 +19,7 @@ use extant_sys::mounts::Mount;
 use super::mounts_of;
 
 /// A process just started holds what its parent had open for a moment.
-const PATIENCE: Duration = Duration::from_millis(500);
+const BUSY_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Refuses a file below a loop device, or that another process may write to.
 pub(super) fn check(path: &Path) -> Result<()> {
@@ -41,7 +41,7 @@ pub(super) fn check(path: &Path) -> Result<()> {
         };
         return Err(in_use(detail).advice(format!("umount it, and losetup -d {node}")));
     }
-    let deadline = Instant::now() + PATIENCE;
+    let deadline = Instant::now() + BUSY_TIMEOUT;
     loop {
         let mut holders = extant_hostfs::holders(path).into_iter();
         let Some(writer) = holders.find(|holder| holder.may_write) else {
@@ -50,7 +50,7 @@ pub(super) fn check(path: &Path) -> Result<()> {
         if Instant::now() > deadline {
             return Err(in_use(format!("open for writing elsewhere: {writer}")));
         }
-        thread::sleep(PATIENCE / 20);
+        thread::sleep(BUSY_TIMEOUT / 20);
     }
 }
 

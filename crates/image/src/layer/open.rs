@@ -12,31 +12,36 @@ use crate::referenced_file::{backing_format, beside};
 
 /// Treatment of files that an image names: backing file and data file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Follow {
+pub enum ReferencedFiles {
     /// They are not opened.
     #[default]
-    Nothing,
+    Ignore,
     /// They are opened for reading, and those that they name. The creator of the image chooses
     /// which files of the host are read.
-    Named,
+    Open,
 }
 
 /// Opens the image in `path` for reading; without `format` its first bytes decide.
 ///
 /// # Errors
 /// Those of [`Layer::open`]; `Unsupported` for names and formats that cannot be read here.
-pub fn open_path(path: &Path, format: Option<Format>, follow: Follow) -> Result<Layer> {
+pub fn open_path(path: &Path, format: Option<Format>, follow: ReferencedFiles) -> Result<Layer> {
     open_in_chain(path, format, follow, 0)
 }
 
-fn open_in_chain(path: &Path, format: Option<Format>, follow: Follow, depth: u32) -> Result<Layer> {
+fn open_in_chain(
+    path: &Path,
+    format: Option<Format>,
+    follow: ReferencedFiles,
+    depth: u32,
+) -> Result<Layer> {
     let file = Arc::new(HostFile::open_read(path)?);
     let format = match format {
         Some(format) => format,
         None => Layer::probe(&*file)?,
     };
     let mut layer = Layer::open(file, format).map_err(|error| error.at(path))?;
-    let Some(header) = layer.header().filter(|_| follow == Follow::Named) else {
+    let Some(header) = layer.header().filter(|_| follow == ReferencedFiles::Open) else {
         return Ok(layer);
     };
     let header = header.clone();

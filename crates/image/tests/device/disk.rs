@@ -6,8 +6,8 @@ use extant_blockdev::{Device, Persistence};
 use extant_hostfs::{CreateOptions, Existing, Pace};
 use extant_image::device::ImageDevice;
 use extant_image::{
-    Follow, Format, ImageInfo, ImageOptions, Layer, Preallocation, ResizeOptions, ResizeReport,
-    Target, create, materialize, open_path, resize,
+    Format, ImageFile, ImageInfo, ImageOptions, Layer, Preallocation, ReferencedFiles,
+    ResizeOptions, ResizeReport, create, materialize, open_path, resize,
 };
 use extant_space::{CancelToken, Control, ErrorKind, Result, Silent, SpaceFile};
 use extant_testkit::oracle::qemu::qemu_io;
@@ -40,7 +40,7 @@ fn made_with(disk: &Path, options: &ImageOptions, force: bool) -> Result<()> {
 }
 
 fn resized(disk: &Path, bytes: u64, preallocation: Option<Preallocation>) -> Result<ResizeReport> {
-    let target = Target::host(disk, Pace::Full)?;
+    let target = ImageFile::host(disk, Pace::Full)?;
     let options = ResizeOptions {
         preallocation,
         may_shrink: true,
@@ -49,12 +49,12 @@ fn resized(disk: &Path, bytes: u64, preallocation: Option<Preallocation>) -> Res
 }
 
 fn made_full(disk: &Path) -> Result<()> {
-    let target = Target::host(disk, Pace::Full)?;
+    let target = ImageFile::host(disk, Pace::Full)?;
     silent(|control| materialize(&target, Format::Qcow2, control)).map(drop)
 }
 
 fn info(disk: &Path) -> ImageInfo {
-    let layer = open_path(disk, Some(Format::Qcow2), Follow::Nothing).unwrap();
+    let layer = open_path(disk, Some(Format::Qcow2), ReferencedFiles::Ignore).unwrap();
     layer.info().unwrap()
 }
 
@@ -178,7 +178,7 @@ fn image_on_a_disk_grows_as_far_as_the_disk_has_room() {
     let error = made_full(disk.path()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
     assert_holds(&ground, disk.path(), &bytes);
-    // What a smaller disk leaves is used again.
+    // Space freed by a smaller disk is used again.
     for _ in 0..3 {
         resized(disk.path(), MIB, None).unwrap();
         bytes.truncate(1 << 20);

@@ -13,7 +13,7 @@ use extant_blockdev::{
 };
 use extant_hostfs::Pace;
 use extant_image::device::{ImageDevice, Store};
-use extant_image::{Format, ResizeOptions, Target, resize};
+use extant_image::{Format, ImageFile, ResizeOptions, resize};
 use extant_space::{ByteRange, CancelToken, Control, Error, ErrorKind, Result, Silent};
 use extant_testkit::oracle::qemu::qemu_io;
 use extant_testkit::scratch::{DirectIo, LoopDevice};
@@ -136,7 +136,7 @@ fn image_that_a_crash_left_longer_than_its_refcount_table_is_resized() {
         let path = after_a_crash(&ground, options, 4 * MIB, counted + 5 * MIB + 3 * KIB);
         let mut bytes = read(&open(&path), 0, 4 * MIB);
         for size in [12 * MIB, 3 * MIB, 6 * MIB] {
-            let target = Target::host(&path, Pace::Full).unwrap();
+            let target = ImageFile::host(&path, Pace::Full).unwrap();
             let options = ResizeOptions {
                 preallocation: None,
                 may_shrink: true,

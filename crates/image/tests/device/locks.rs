@@ -8,7 +8,9 @@ use std::time::{Duration, Instant};
 
 use extant_hostfs::{CreateOptions, Existing};
 use extant_image::device::{DeviceOptions, ImageAccess, ImageDevice};
-use extant_image::{CopyOptions, Follow, Format, ImageOptions, convert, create, open_path};
+use extant_image::{
+    CopyOptions, Format, ImageOptions, ReferencedFiles, convert, create, open_path,
+};
 use extant_space::{CancelToken, Control, ErrorKind, Silent};
 use extant_testkit::command;
 use extant_testkit::requires::tool;
@@ -150,7 +152,7 @@ fn replacements<'p>(
         Box::new(move || made(Format::Qcow2)),
         Box::new(move || made(Format::Raw)),
         Box::new(move || {
-            let layer = open_path(source, Some(Format::Raw), Follow::Nothing)?;
+            let layer = open_path(source, Some(Format::Raw), ReferencedFiles::Ignore)?;
             let options = ImageOptions::new(Format::Qcow2, MIB);
             let copy = CopyOptions::default();
             silent(|control| convert(&layer, path, &options, &replace(), copy, control)).map(drop)

@@ -85,8 +85,8 @@ impl<D: Device> Store for File<D> {
     }
 }
 
-/// What each sector may hold after a power cut: what it held at the last flush, and whatever was
-/// written since.
+/// Possible contents of each sector after a power cut: those of the last flush, and every write
+/// since.
 #[derive(Default)]
 struct Promise {
     versions: HashMap<u64, Vec<Vec<u8>>>,
@@ -309,7 +309,7 @@ fn assert_promises(scenario: &Scenario, crash: &CrashState, promises: &[Promise]
     }
 }
 
-/// What a cut leaves: a file as long as it ever was, or the disk.
+/// State after a cut: a file with its greatest size, or the disk.
 fn left_by(scenario: &Scenario, device: MemoryDevice) -> Arc<File<MemoryDevice>> {
     Arc::new(File {
         device,
@@ -367,7 +367,7 @@ fn assert_only_leaks(device: MemoryDevice, what: &str) {
     assert_eq!(report.corruptions, 0, "{:?}, {what}", report.findings);
 }
 
-/// What a check reads.
+/// Source of a check.
 struct Memory(MemoryDevice);
 
 impl SpaceFile for Memory {

@@ -37,7 +37,7 @@ struct Guest {
     part: ByteRange,
     sizes: Sizes,
     random: fastrand::Rng,
-    /// What the disk holds when all have ended.
+    /// Contents of the disk after all requests.
     bytes: Vec<u8>,
     /// No other thread changes its part.
     is_judged: bool,
@@ -124,7 +124,7 @@ impl Guest {
     }
 }
 
-/// What a range is of bytes, and of sectors.
+/// A range in bytes, and in sectors.
 fn within(range: ByteRange) -> (Range<usize>, Range<usize>) {
     let (start, end) = (range.start() as usize, range.end() as usize);
     (start..end, start / SECTOR..end / SECTOR)

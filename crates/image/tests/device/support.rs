@@ -1,4 +1,4 @@
-//! What the tests share: images that qemu-img makes, and its judgement of what became of them.
+//! Support of the tests: images made by qemu-img, and checked by it afterwards.
 
 use std::path::{Path, PathBuf};
 

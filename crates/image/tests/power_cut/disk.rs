@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use extant_image::format::Header;
 use extant_image::{
-    Format, Preallocation, ResizeOptions, Target, check, materialize, rebuild_refcounts, resize,
+    Format, ImageFile, Preallocation, ResizeOptions, check, materialize, rebuild_refcounts, resize,
 };
 use extant_space::{
     ByteRange, Error, ErrorKind, Extent, FallocateMode, Result, SpaceFile, SyncMode,
@@ -20,7 +20,7 @@ use crate::{
     with_bitmaps, with_data_file, with_snapshots,
 };
 
-/// What was on the disk before.
+/// Previous contents of the disk.
 const OLD: u8 = 0xee;
 /// After the image, in the tests that do not search for its end.
 const ROOM: u64 = 2 << 20;
@@ -29,8 +29,8 @@ const ROOM: u64 = 2 << 20;
 struct Disk(Arc<Logged>);
 
 impl Disk {
-    fn target(file: Arc<Logged>) -> Target {
-        Target::on_disk(Arc::new(Self(file)))
+    fn target(file: Arc<Logged>) -> ImageFile {
+        ImageFile::on_disk(Arc::new(Self(file)))
     }
 }
 
@@ -82,12 +82,12 @@ fn on_disk(image: &[u8], room: u64) -> Vec<u8> {
 }
 
 #[track_caller]
-fn cut_on_disk(what: &str, image: &[u8], work: impl FnOnce(&Target) -> Result<()>) {
+fn cut_on_disk(what: &str, image: &[u8], work: impl FnOnce(&ImageFile) -> Result<()>) {
     let what = format!("on a disk, {what}");
     cut_in(&Disk::target, &what, &on_disk(image, ROOM), work);
 }
 
-fn materialized(target: &Target) -> Result<()> {
+fn materialized(target: &ImageFile) -> Result<()> {
     silent(|control| materialize(target, Format::Qcow2, control)).map(drop)
 }
 
@@ -110,7 +110,7 @@ fn changes_on_a_disk_survive_cuts_and_show_nothing_old() {
         cut_on_disk("shrink", &full, resized(50 * KIB + 512, Preallocation::Off));
         cut_on_disk("to nothing", &full, resized(0, Preallocation::Off));
         let half = Logged::of(full);
-        resized(230 * KIB, Preallocation::Off)(&Target::held(half.clone())).unwrap();
+        resized(230 * KIB, Preallocation::Off)(&ImageFile::held(half.clone())).unwrap();
         cut_on_disk("materialize", &half.bytes(), materialized);
     }
 }
@@ -161,9 +161,9 @@ fn lost_refcounts_on_a_disk_are_rebuilt_and_the_image_grows_then() {
 fn disk_without_room_is_left_as_it_was() {
     let small = image(1 << 20, 512);
     let thin = Logged::of(small.clone());
-    resized(1200 * KIB, Preallocation::Off)(&Target::held(thin.clone())).unwrap();
+    resized(1200 * KIB, Preallocation::Off)(&ImageFile::held(thin.clone())).unwrap();
     let thin = thin.bytes();
-    type Work<'w> = (&'w str, &'w [u8], &'w dyn Fn(&Target) -> Result<()>);
+    type Work<'w> = (&'w str, &'w [u8], &'w dyn Fn(&ImageFile) -> Result<()>);
     let works: [Work<'_>; 4] = [
         ("grow", &small, &|target| {
             resized(1200 * KIB, Preallocation::Full)(target)
@@ -208,7 +208,7 @@ fn data_file_that_is_a_disk_keeps_its_size_and_shows_nothing_old() {
     let image = with_data_file(40 * KIB + 512, Preallocation::Off);
     for preallocation in [Preallocation::Off, Preallocation::Full] {
         let (file, data) = (Logged::of(image.clone()), Logged::of(vec![OLD; DATA]));
-        let target = Target::held(file.clone()).with_data_file(Disk::target(data.clone()));
+        let target = ImageFile::held(file.clone()).with_data_file(Disk::target(data.clone()));
         let error = resized(90 * KIB, preallocation)(&target).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
         assert!(file.bytes() == image && data.bytes() == [OLD; DATA]);
@@ -233,7 +233,7 @@ fn cluster_in_use_that_is_not_counted_is_not_overwritten() {
     let before = on_disk(&whole, ROOM);
     let file = Logged::of(before.clone());
     for work in [
-        &resized(200 * KIB, Preallocation::Metadata) as &dyn Fn(&Target) -> Result<()>,
+        &resized(200 * KIB, Preallocation::Metadata) as &dyn Fn(&ImageFile) -> Result<()>,
         &materialized,
     ] {
         let error = work(&Disk::target(file.clone())).unwrap_err();

@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use extant_image::format::{Header, Incompatible, Snapshot, read_snapshots};
 use extant_image::{
-    DataFile, Format, ImageOptions, Layer, NewImage, Preallocation, ResizeOptions, Target, check,
-    materialize, rebuild_refcounts, resize,
+    DataFile, Format, ImageFile, ImageOptions, Layer, NewImage, Preallocation, ResizeOptions,
+    check, materialize, rebuild_refcounts, resize,
 };
 use extant_space::{ByteRange, CancelToken, Control, Result, Silent, SpaceFile};
 use extant_testkit::command::{self, tool};
@@ -87,7 +87,7 @@ fn snapshots(bytes: &[u8]) -> Vec<Snapshot> {
     found
 }
 
-/// What a snapshot holds: the image with its table in the place of the disk's.
+/// A snapshot: the image with the snapshot's table instead of the disk's.
 fn snapshot(bytes: &[u8], number: usize) -> Vec<u8> {
     let snapshot = &snapshots(bytes)[number];
     let mut view = bytes.to_vec();
@@ -97,7 +97,7 @@ fn snapshot(bytes: &[u8], number: usize) -> Vec<u8> {
     guest(view)
 }
 
-/// What QEMU makes of the image.
+/// Output of QEMU for the image.
 fn by_qemu(ground: &Workdir, bytes: &[u8], arguments: &[&str]) -> Vec<u8> {
     let file = ground.path().join("a.qcow2");
     std::fs::write(&file, bytes).unwrap();
@@ -108,17 +108,17 @@ fn by_qemu(ground: &Workdir, bytes: &[u8], arguments: &[&str]) -> Vec<u8> {
 
 /// Runs `work` on the image, cuts the power at every write, and verifies the result.
 #[track_caller]
-fn cut_everywhere(what: &str, before: &[u8], work: impl FnOnce(&Target) -> Result<()>) {
-    cut_in(&|file| Target::held(file), what, before, work);
+fn cut_everywhere(what: &str, before: &[u8], work: impl FnOnce(&ImageFile) -> Result<()>) {
+    cut_in(&|file| ImageFile::held(file), what, before, work);
 }
 
 /// As [`cut_everywhere`], in what `place` makes of the file.
 #[track_caller]
 fn cut_in(
-    place: &dyn Fn(Arc<Logged>) -> Target,
+    place: &dyn Fn(Arc<Logged>) -> ImageFile,
     what: &str,
     before: &[u8],
-    work: impl FnOnce(&Target) -> Result<()>,
+    work: impl FnOnce(&ImageFile) -> Result<()>,
 ) {
     let file = Logged::of(before.to_vec());
     work(&place(file.clone())).unwrap();
@@ -162,7 +162,7 @@ fn file_size_of(log: &[Change], before: &[u8], most: usize) -> usize {
     guest(disk).len().min(most)
 }
 
-fn resized(bytes: u64, preallocation: Preallocation) -> impl Fn(&Target) -> Result<()> {
+fn resized(bytes: u64, preallocation: Preallocation) -> impl Fn(&ImageFile) -> Result<()> {
     move |target| {
         let options = ResizeOptions {
             preallocation: Some(preallocation),
@@ -218,7 +218,7 @@ fn materialize_survives_cuts() {
         let thin = image(100 * KIB, cluster_bytes);
         let thick = Logged::of(thin);
         // Half of it is mapped, half is not.
-        resized(230 * KIB, Preallocation::Off)(&Target::held(thick.clone())).unwrap();
+        resized(230 * KIB, Preallocation::Off)(&ImageFile::held(thick.clone())).unwrap();
         let half = thick.bytes();
         cut_everywhere("materialize", &half, |target| {
             silent(|control| materialize(target, Format::Qcow2, control)).map(drop)
@@ -408,7 +408,7 @@ fn growth_over_a_longer_backing_file_survives_cuts() {
         let old = shown(&before);
         assert!(old == base[..old_bytes as usize]);
         let grow = |file: Arc<Logged>| {
-            let target = Target::held(file);
+            let target = ImageFile::held(file);
             resized(120 * KIB, Preallocation::Off)(&if reads_base {
                 target.with_backing(below())
             } else {
@@ -448,9 +448,10 @@ fn guest_of(image: &[u8], data: &[u8]) -> Vec<u8> {
 #[test]
 fn changes_of_disks_with_a_data_file_survive_cuts_of_both_files() {
     const SIZE: u64 = 40 * KIB + 512;
-    let materialized =
-        |target: &Target| silent(|control| materialize(target, Format::Qcow2, control)).map(drop);
-    type Work<'w> = &'w dyn Fn(&Target) -> Result<()>;
+    let materialized = |target: &ImageFile| {
+        silent(|control| materialize(target, Format::Qcow2, control)).map(drop)
+    };
+    type Work<'w> = &'w dyn Fn(&ImageFile) -> Result<()>;
     let works: [(&str, Work<'_>); 4] = [
         ("grow", &|target| {
             resized(90 * KIB, Preallocation::Off)(target)
@@ -476,7 +477,7 @@ fn changes_of_disks_with_a_data_file_survive_cuts_of_both_files() {
                 .map(|(number, bytes)| Logged::one_of(bytes.clone(), number, &order));
             let files: Vec<_> = files.collect();
             let target =
-                Target::held(files[0].clone()).with_data_file(Target::held(files[1].clone()));
+                ImageFile::held(files[0].clone()).with_data_file(ImageFile::held(files[1].clone()));
             work(&target).unwrap();
             let logs = [files[0].log(), files[1].log()];
             let order = order.lock().unwrap().clone();

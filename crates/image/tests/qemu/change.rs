@@ -4,8 +4,8 @@ use std::path::Path;
 
 use extant_hostfs::Pace;
 use extant_image::{
-    Follow, Format, Preallocation, ResizeOptions, Target, materialize, open_path, reclaim, resize,
-    resize_bytes_max,
+    Format, ImageFile, Preallocation, ReferencedFiles, ResizeOptions, materialize, open_path,
+    reclaim, resize, resize_bytes_max,
 };
 use extant_space::{CancelToken, Control, ErrorKind, Progress, Result};
 use extant_testkit::requires::tool;
@@ -19,7 +19,7 @@ pub fn resized(
     preallocation: Option<Preallocation>,
     may_shrink: bool,
 ) -> Result<()> {
-    let target = Target::host(image, Pace::Full)?;
+    let target = ImageFile::host(image, Pace::Full)?;
     let options = ResizeOptions {
         preallocation,
         may_shrink,
@@ -30,7 +30,7 @@ pub fn resized(
 
 /// The guest's bytes as a raw file beside the image.
 pub fn bytes_of(image: &Path) -> Vec<u8> {
-    let layer = open_path(image, None, Follow::Named).unwrap();
+    let layer = open_path(image, None, ReferencedFiles::Open).unwrap();
     let mut bytes = vec![0; layer.virtual_bytes() as usize];
     layer.read_at(&mut bytes, 0).unwrap();
     bytes
@@ -43,12 +43,12 @@ fn space_of(image: &Path) -> u64 {
 
 /// The predicted maximum space of a resize.
 fn most_taken(image: &Path, bytes: u64, preallocation: Preallocation) -> u64 {
-    let layer = open_path(image, None, Follow::Nothing).unwrap();
+    let layer = open_path(image, None, ReferencedFiles::Ignore).unwrap();
     let file_bytes = std::fs::metadata(image).unwrap().len();
     resize_bytes_max(layer.header().unwrap(), file_bytes, bytes, preallocation)
 }
 
-/// What QEMU reads are these bytes.
+/// Checks that QEMU reads these bytes.
 #[track_caller]
 pub fn assert_holds(ground: &Ground, image: &Path, bytes: &[u8]) {
     let raw = ground.path("wanted");
@@ -89,7 +89,7 @@ fn every_growth_keeps_data_and_has_the_space_that_was_asked_for() {
                 assert_checks(&image);
                 bytes.resize(new as usize, 0);
                 assert_holds(&ground, &image, &bytes);
-                let layer = open_path(&image, None, Follow::Nothing).unwrap();
+                let layer = open_path(&image, None, ReferencedFiles::Ignore).unwrap();
                 let info = layer.info().unwrap();
                 let grown = new - old;
                 let states = info.states;
@@ -111,7 +111,7 @@ fn every_growth_keeps_data_and_has_the_space_that_was_asked_for() {
                     assert_eq!(info.preallocation, preallocation, "{what} {states:?}");
                     resized(&image, 6 * MIB + 512, None, false).unwrap();
                     assert_checks(&image);
-                    let layer = open_path(&image, None, Follow::Nothing).unwrap();
+                    let layer = open_path(&image, None, ReferencedFiles::Ignore).unwrap();
                     assert_eq!(layer.info().unwrap().preallocation, preallocation, "{what}");
                 }
                 std::fs::remove_file(&image).unwrap();
@@ -135,7 +135,7 @@ fn what_a_change_that_was_cut_off_left_is_given_back() {
     let block = 2 * 64 * KIB;
     let lost = before.div_ceil(64 * KIB) + 3;
     std::os::unix::fs::FileExt::write_all_at(&file, &[0, 1], block + lost * 2).unwrap();
-    let target = Target::host(&image, Pace::Full).unwrap();
+    let target = ImageFile::host(&image, Pace::Full).unwrap();
     silent(|control| reclaim(&target, control)).unwrap();
     drop(target);
     assert_eq!(std::fs::metadata(&image).unwrap().len(), before);
@@ -270,17 +270,17 @@ fn materialized_images_keep_their_data_and_are_written() {
             ],
         );
         let bytes = bytes_of(&image);
-        let target = Target::host(&image, Pace::Full).unwrap();
+        let target = ImageFile::host(&image, Pace::Full).unwrap();
         silent(|control| materialize(&target, Format::Qcow2, control)).unwrap();
         drop(target);
         assert_checks(&image);
         assert_holds(&ground, &image, &bytes);
-        let layer = open_path(&image, None, Follow::Nothing).unwrap();
+        let layer = open_path(&image, None, ReferencedFiles::Ignore).unwrap();
         let info = layer.info().unwrap();
         assert_eq!(info.preallocation, Preallocation::Full, "{words}: {info:?}");
         assert_eq!(info.allocated_bytes.min(info.file_bytes), info.file_bytes);
         // Again: nothing is left to do, and nothing grows.
-        let target = Target::host(&image, Pace::Full).unwrap();
+        let target = ImageFile::host(&image, Pace::Full).unwrap();
         let again = silent(|control| materialize(&target, Format::Qcow2, control)).unwrap();
         assert_eq!(again.file_bytes, info.file_bytes);
         std::fs::remove_file(&image).unwrap();
@@ -295,7 +295,7 @@ fn what_cannot_be_changed_in_place_is_refused_and_untouched() {
     let image = ground.path("a.qcow2");
     let refuse = |word: &str| {
         let before = std::fs::read(&image).unwrap();
-        let target = Target::host(&image, Pace::Full).unwrap();
+        let target = ImageFile::host(&image, Pace::Full).unwrap();
         let error = silent(|control| materialize(&target, Format::Qcow2, control)).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
         assert!(error.to_string().contains(word), "{word}: {error}");
@@ -332,7 +332,7 @@ fn cancel_leaves_the_old_size_and_a_whole_image() {
             }
         };
         let control = Control::new(&cancel, &sink);
-        let target = Target::host(&image, Pace::Full).unwrap();
+        let target = ImageFile::host(&image, Pace::Full).unwrap();
         let options = ResizeOptions {
             preallocation: Some(Preallocation::Full),
             may_shrink: false,
@@ -359,7 +359,7 @@ fn image_that_qemu_has_open_is_refused_and_the_reverse() {
     let ground = Ground::new();
     let image = ground.path("a.qcow2");
     create(&image, &qcow2(MIB, Preallocation::Off));
-    let target = Target::host(&image, Pace::Full).unwrap();
+    let target = ImageFile::host(&image, Pace::Full).unwrap();
     let mut command = command::tool("qemu-img");
     command
         .args(["check", "-r", "leaks", "-f", "qcow2"])
@@ -385,9 +385,9 @@ fn image_that_qemu_has_open_is_refused_and_the_reverse() {
         .unwrap()
         .read_exact(&mut answer)
         .unwrap();
-    let error = Target::host(&image, Pace::Full).err().unwrap();
+    let error = ImageFile::host(&image, Pace::Full).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::InUse, "{error}");
     drop(input);
     qemu.wait().unwrap();
-    Target::host(&image, Pace::Full).unwrap();
+    ImageFile::host(&image, Pace::Full).unwrap();
 }

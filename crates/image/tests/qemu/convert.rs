@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use extant_image::{
-    BackingFile, Conversion, CopyOptions, Follow, Format, ImageOptions, Preallocation, convert,
-    open_path,
+    BackingFile, Conversion, CopyOptions, Format, ImageOptions, Preallocation, ReferencedFiles,
+    convert, open_path,
 };
 use extant_space::{CancelToken, Control, ErrorKind, ExtentState, Progress};
 use extant_testkit::oracle::{filefrag, filefrag_count};
@@ -43,7 +43,7 @@ fn source(ground: &Ground) -> std::path::PathBuf {
 
 #[track_caller]
 fn converted(from: &Path, to: &Path, options: &ImageOptions) {
-    let layer = open_path(from, None, Follow::Named).unwrap();
+    let layer = open_path(from, None, ReferencedFiles::Open).unwrap();
     let file = extant_hostfs::CreateOptions::new(1);
     silent(|control| convert(&layer, to, options, &file, CopyOptions::default(), control))
         .unwrap_or_else(|error| panic!("{error}: {options:?}"));
@@ -62,7 +62,7 @@ fn every_mode_and_shape_holds_the_same_bytes() {
             converted(&raw, &image, &options);
             assert_checks(&image);
             assert_reads_same((&image, "qcow2"), (&raw, "raw"));
-            let layer = open_path(&image, None, Follow::Nothing).unwrap();
+            let layer = open_path(&image, None, ReferencedFiles::Ignore).unwrap();
             let info = layer.info().unwrap();
             // Such large clusters all have data.
             if cluster_bytes < 2 * MIB || preallocation != Preallocation::Off {
@@ -74,7 +74,7 @@ fn every_mode_and_shape_holds_the_same_bytes() {
             }
             converted(&image, &again, &options);
             assert_reads_same((&again, "raw"), (&raw, "raw"));
-            let layer = open_path(&again, Some(Format::Raw), Follow::Nothing).unwrap();
+            let layer = open_path(&again, Some(Format::Raw), ReferencedFiles::Ignore).unwrap();
             let states = layer.info().unwrap().states;
             match options.preallocation {
                 Preallocation::Off => assert!(states.hole >= 3 * MIB, "{states:?}"),
@@ -97,7 +97,7 @@ fn thin_copies_have_clusters_for_data_alone() {
     qemu(&[&"convert", &"-f", &"raw", &"-O", &"qcow2", &raw, &theirs]);
     assert_checks(&ours);
     let mapped = |path: &Path| {
-        let layer = open_path(path, None, Follow::Nothing).unwrap();
+        let layer = open_path(path, None, ReferencedFiles::Ignore).unwrap();
         layer.info().unwrap().states.mapped
     };
     assert_eq!(mapped(&ours), mapped(&theirs));
@@ -124,7 +124,7 @@ fn copy_of_many_threads_is_few_extents_and_leaves_written_zeros_out() {
     bytes[zeros.clone()].fill(0);
     std::fs::write(&raw, &bytes).unwrap();
     let copy = scratch.path().join("copy.raw");
-    let layer = open_path(&raw, Some(Format::Raw), Follow::Nothing).unwrap();
+    let layer = open_path(&raw, Some(Format::Raw), ReferencedFiles::Ignore).unwrap();
     let options = ImageOptions::new(Format::Raw, DATA as u64);
     let threads = CopyOptions {
         threads: 8,
@@ -213,7 +213,7 @@ fn copy_over_a_backing_file_has_what_differs_alone() {
             bytes.resize(2 * SIZE as usize, 0);
             std::fs::write(&long, bytes).unwrap();
             assert_reads_same((&top, "qcow2"), (&long, "raw"));
-            let layer = open_path(&top, None, Follow::Nothing).unwrap();
+            let layer = open_path(&top, None, ReferencedFiles::Ignore).unwrap();
             let mapped = layer.info().unwrap().states.mapped;
             let most = 120 * KIB + 4 * cluster_bytes;
             // Behind the end of the shorter one all data differs.
@@ -231,7 +231,7 @@ fn copy_over_a_backing_file_has_what_differs_alone() {
 fn copy_that_cannot_be_is_refused_and_leaves_nothing() {
     let ground = Ground::new();
     let raw = source(&ground);
-    let layer = open_path(&raw, None, Follow::Nothing).unwrap();
+    let layer = open_path(&raw, None, ReferencedFiles::Ignore).unwrap();
     let make = |options: &ImageOptions| {
         Conversion::new(&layer, options, CopyOptions::default())
             .err()

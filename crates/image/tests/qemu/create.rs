@@ -4,8 +4,8 @@ use std::fs;
 
 use extant_image::format::{Compression, Version};
 use extant_image::{
-    BackingFile, DataFile, Follow, Format, ImageOptions, NewImage, Preallocation, Qcow2Options,
-    measure,
+    BackingFile, DataFile, Format, ImageOptions, NewImage, Preallocation, Qcow2Options,
+    ReferencedFiles, measure,
 };
 use extant_space::{ByteRange, ErrorKind, ExtentState, SpaceFile};
 use extant_testkit::require;
@@ -98,7 +98,7 @@ fn first_part_of_an_image_is_mapped_and_real_and_the_rest_is_not() {
             assert_checks(&image);
             let new = NewImage::new(&options).unwrap();
             assert_eq!(fs::metadata(&image).unwrap().len(), new.file_bytes());
-            let layer = extant_image::open_path(&image, None, Follow::Nothing).unwrap();
+            let layer = extant_image::open_path(&image, None, ReferencedFiles::Ignore).unwrap();
             let info = layer.info().unwrap();
             assert_eq!(info.virtual_bytes, 40 * MIB);
             let mapped = part.next_multiple_of(cluster_bytes);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use extant_hostfs::{Access, HostFile, Pace};
 use extant_image::format::Header;
 use extant_image::{
-    Format, ResizeOptions, Target, check, materialize, rebuild_refcounts, repair_leaks, resize,
+    Format, ImageFile, ResizeOptions, check, materialize, rebuild_refcounts, repair_leaks, resize,
 };
 use extant_space::ErrorKind;
 use extant_testkit::requires::tool;
@@ -220,7 +220,7 @@ fn corrupt_image_is_not_begun_to_be_changed() {
         let mut bytes = whole.clone();
         bytes[at as usize..][..wrong.len()].copy_from_slice(&wrong);
         std::fs::write(&image, &bytes).unwrap();
-        let target = || Target::host(&image, Pace::Full).unwrap();
+        let target = || ImageFile::host(&image, Pace::Full).unwrap();
         let options = ResizeOptions {
             preallocation: None,
             may_shrink: true,

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use extant_hostfs::{Access, HostFile, Pace};
-use extant_image::{Format, Preallocation, Target, full_file_bytes, materialize, resize};
+use extant_image::{Format, ImageFile, Preallocation, full_file_bytes, materialize, resize};
 use extant_testkit::require;
 use extant_testkit::requires::tool;
 
@@ -21,7 +21,7 @@ fn size(image: &Path) -> u64 {
 
 #[track_caller]
 fn make_full(image: &Path) {
-    let target = Target::host(image, Pace::Full).unwrap();
+    let target = ImageFile::host(image, Pace::Full).unwrap();
     silent(|control| materialize(&target, Format::Qcow2, control)).unwrap();
     drop(target);
     assert_checks(image);
@@ -98,7 +98,7 @@ fn file_of_a_full_image_that_was_resized_is_as_large_as_was_told() {
             create(&image, &options);
             let what = format!("{preallocation} {cluster_bytes}");
             for bytes in [7 * MIB, 2 * MIB, 9 * MIB] {
-                let target = Target::host(&image, Pace::Full).unwrap();
+                let target = ImageFile::host(&image, Pace::Full).unwrap();
                 let options = extant_image::ResizeOptions {
                     preallocation: Some(Preallocation::Off),
                     may_shrink: true,

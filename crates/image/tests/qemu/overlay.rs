@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use extant_hostfs::Pace;
-use extant_image::{Format, Preallocation, ResizeOptions, Target, resize};
+use extant_image::{Format, ImageFile, Preallocation, ResizeOptions, resize};
 use extant_space::{ErrorKind, Result};
 use extant_testkit::require;
 use extant_testkit::requires::tool;
@@ -15,7 +15,7 @@ use crate::support::*;
 const BASE: u64 = 2 * MIB;
 
 fn grown(image: &Path, bytes: u64, chain: bool) -> Result<()> {
-    let mut target = Target::host(image, Pace::Full)?;
+    let mut target = ImageFile::host(image, Pace::Full)?;
     if chain {
         target = target.with_named_files()?;
     }
@@ -78,7 +78,7 @@ fn overlay_that_grows_over_a_longer_backing_file_shows_zeros() {
                         wanted.resize(new as usize, 0);
                         assert!(bytes_of(&image) == wanted, "{what}");
                         assert_checks(&image);
-                        // What the backing file does not reach needs no clusters.
+                        // The range beyond the backing file needs no clusters.
                         let file_bytes = std::fs::metadata(&image).unwrap().len();
                         assert!(!chain || file_bytes < 4 * MIB, "{what}: {file_bytes}");
                         if new < 20 * MIB {

@@ -1,11 +1,12 @@
-//! What QEMU makes, read, mapped and checked by us.
+//! Images of QEMU, read, mapped and checked by us.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use extant_hostfs::{Access, HostFile};
 use extant_image::{
-    CheckReport, Follow, Format, ImageExtent, Layer, Preallocation, check, open_path, repair_leaks,
+    CheckReport, Format, ImageExtent, Layer, Preallocation, ReferencedFiles, check, open_path,
+    repair_leaks,
 };
 use extant_space::{ByteRange, ErrorKind};
 use extant_testkit::requires::tool;
@@ -41,7 +42,7 @@ const WRITES: [&str; 5] = [
 ];
 
 fn layer(image: &Path) -> Layer {
-    open_path(image, None, Follow::Named).unwrap_or_else(|error| panic!("{error}"))
+    open_path(image, None, ReferencedFiles::Open).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn extents(layer: &Layer) -> Vec<ImageExtent> {
@@ -224,7 +225,7 @@ fn chains_are_read_where_they_are_allowed_and_not_else() {
     qemu_io(&top, "qcow2", &["write -P 8 1M 64k"]);
     assert_same_map(&top);
     assert_same_bytes(&ground, &top);
-    let alone = open_path(&top, None, Follow::Nothing).unwrap();
+    let alone = open_path(&top, None, ReferencedFiles::Ignore).unwrap();
     let error = alone.check_complete().unwrap_err();
     assert!(error.to_string().contains("middle.qcow2"), "{error}");
     alone.read_at(&mut [0; 4096], MIB).unwrap();
@@ -243,7 +244,7 @@ fn chains_are_read_where_they_are_allowed_and_not_else() {
         &"qcow2",
         &middle,
     ]);
-    assert!(open_path(&top, None, Follow::Named).is_err());
+    assert!(open_path(&top, None, ReferencedFiles::Open).is_err());
 }
 
 #[test]
@@ -401,14 +402,14 @@ fn hostile_tables_are_errors_and_findings_with_a_place() {
     file.set_len(8 * MIB).unwrap();
     let report = checked(&image);
     assert!(report.corruptions > 0 && report.findings.len() <= 100);
-    let layer = open_path(&image, Some(Format::Qcow2), Follow::Nothing).unwrap();
+    let layer = open_path(&image, Some(Format::Qcow2), ReferencedFiles::Ignore).unwrap();
     // Data behind the end of the file reads as zeros.
     let mut bytes = [1; 4096];
     layer.read_at(&mut bytes, 63 * MIB).unwrap();
     assert_eq!(bytes, [0; 4096]);
     // No table is left.
     file.set_len(20 * KIB).unwrap();
-    match open_path(&image, None, Follow::Nothing) {
+    match open_path(&image, None, ReferencedFiles::Ignore) {
         Ok(layer) => assert_eq!(
             layer.read_at(&mut bytes, 0).unwrap_err().kind(),
             ErrorKind::Corrupt

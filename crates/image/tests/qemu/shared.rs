@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use extant_hostfs::Pace;
 use extant_image::{
-    Format, Preallocation, ResizeOptions, Target, check, materialize, open_path, resize,
+    Format, ImageFile, Preallocation, ResizeOptions, check, materialize, open_path, resize,
 };
 use extant_space::{ErrorKind, Result};
 use extant_testkit::require;
@@ -32,7 +32,7 @@ fn made(ground: &Ground, words: &str) -> PathBuf {
     image
 }
 
-/// What a snapshot holds, as a raw file.
+/// Contents of a snapshot, as a raw file.
 fn snapshot(ground: &Ground, image: &Path, name: &str) -> Vec<u8> {
     let copy = ground.path("copy.qcow2");
     std::fs::copy(image, &copy).unwrap();
@@ -42,7 +42,7 @@ fn snapshot(ground: &Ground, image: &Path, name: &str) -> Vec<u8> {
 }
 
 fn made_full(image: &Path) -> Result<()> {
-    let target = Target::host(image, Pace::Full)?;
+    let target = ImageFile::host(image, Pace::Full)?;
     silent(|control| materialize(&target, Format::Qcow2, control)).map(drop)
 }
 
@@ -79,7 +79,7 @@ fn snapshots_keep_their_disks_while_theirs_is_resized_and_made_full() {
         made_full(&image).unwrap_or_else(|error| panic!("{words}: {error}"));
         assert_checks(&image);
         assert_holds(&ground, &image, &bytes);
-        let layer = open_path(&image, None, extant_image::Follow::Nothing).unwrap();
+        let layer = open_path(&image, None, extant_image::ReferencedFiles::Ignore).unwrap();
         let info = layer.info().unwrap();
         assert_eq!(info.preallocation, Preallocation::Full, "{words} {info:?}");
         assert!(snapshot(&ground, &image, "one") == first, "{words}");
@@ -125,7 +125,7 @@ fn compressed_clusters_are_expanded_in_full_images_and_where_the_disk_ends() {
         assert_checks(&packed);
         assert_holds(&ground, &packed, &bytes);
         assert!(snapshot(&ground, &packed, "one") == bytes, "{words}");
-        let layer = open_path(&packed, None, extant_image::Follow::Nothing).unwrap();
+        let layer = open_path(&packed, None, extant_image::ReferencedFiles::Ignore).unwrap();
         let states = layer.info().unwrap().states;
         assert_eq!(states.written, SIZE, "{words}: {states:?}");
         assert_eq!(checked(&packed).compressed_clusters, 0, "{words}");
@@ -221,8 +221,8 @@ fn data_file_is_resized_and_made_full_with_its_image() {
         assert!(error.to_string().contains("a.data"), "{error}");
         let mut bytes = bytes_of(&image);
         let target = || {
-            Target::host(&image, Pace::Full)
-                .and_then(Target::with_named_files)
+            ImageFile::host(&image, Pace::Full)
+                .and_then(ImageFile::with_named_files)
                 .unwrap()
         };
         for (size, preallocation) in [
@@ -251,7 +251,7 @@ fn data_file_is_resized_and_made_full_with_its_image() {
         drop(target);
         assert_checks(&image);
         assert_holds(&ground, &image, &bytes);
-        let layer = open_path(&image, None, extant_image::Follow::Named).unwrap();
+        let layer = open_path(&image, None, extant_image::ReferencedFiles::Open).unwrap();
         assert_eq!(layer.info().unwrap().preallocation, Preallocation::Full);
     }
 }
@@ -269,8 +269,8 @@ fn stale_bytes_of_a_data_file_do_not_come_back() {
     stale.resize(8 << 20, 0xee);
     stale[2 << 20..3 << 20].fill(0xee);
     std::fs::write(&data, stale).unwrap();
-    let target = Target::host(&image, Pace::Full)
-        .and_then(Target::with_named_files)
+    let target = ImageFile::host(&image, Pace::Full)
+        .and_then(ImageFile::with_named_files)
         .unwrap();
     let options = ResizeOptions {
         preallocation: Some(Preallocation::Off),

@@ -32,8 +32,8 @@ use crate::disk::Disk;
 use crate::reader::LogReader;
 use crate::ring::Ring;
 
-/// What every disk writes as a whole. All that a commit block says is in the first; the rest is
-/// zeros.
+/// Unit that every disk writes atomically. The fields of a commit block are in its first sector;
+/// the rest is zeros.
 const SECTOR: usize = 512;
 
 /// A copy in the log.
@@ -44,7 +44,7 @@ pub(crate) struct Copy {
     pub(crate) log_block: u32,
 }
 
-/// What counts in a log.
+/// Valid transactions of a log.
 pub(super) struct Scanned {
     /// In the order of the homes.
     pub(super) copies: Vec<Copy>,

@@ -106,7 +106,7 @@ fn next_work<C: Client>(shared: &Shared<C>, due: &mut Instant) -> Work {
     }
 }
 
-/// What made an epoch durable.
+/// Kind of commit that made an epoch durable.
 #[derive(PartialEq, Eq)]
 enum Synced {
     ByFastCommit,
@@ -152,12 +152,12 @@ fn commit<C: Client>(shared: &Shared<C>) -> Result<()> {
 
 /// Ends the running transaction and begins the next, unless a change was left half made.
 fn freeze<C: Client>(shared: &Shared<C>) -> Result<(TransactionId, Epoch, Frozen)> {
-    let mut gates = shared.slots.shut();
+    let mut barrier = shared.slots.shut();
     shared.failure().check()?;
     let transaction = shared.running();
     let mut frozen = Frozen::new();
     shared.client.freeze(transaction, &mut frozen);
-    gates.renew();
+    barrier.renew();
     let epoch = shared.begin_epoch(TransactionId(transaction.0 + 1));
     Ok((transaction, epoch, frozen))
 }

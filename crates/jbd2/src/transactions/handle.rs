@@ -60,7 +60,7 @@ impl<'t> Handle<'t> {
         self.transaction
     }
 
-    /// What its changes become durable with.
+    /// Epoch with which the changes of the handle become durable.
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }

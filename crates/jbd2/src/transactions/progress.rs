@@ -19,7 +19,7 @@ pub(super) struct Progress {
     pub(super) wants_checkpoint: bool,
 }
 
-/// What the committer does.
+/// Work of the committer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
     Stop,
@@ -48,7 +48,7 @@ impl Progress {
         }
     }
 
-    /// What comes first: who waits for a commit goes before the tidying.
+    /// The next work: a commit with waiters goes before checkpoints.
     pub(super) fn work(&self) -> Work {
         match () {
             () if self.is_stopping => Work::Stop,

@@ -1,4 +1,4 @@
-//! What the threads with handles and the committer share.
+//! State shared by the threads with handles and the committer.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::handle::Handle;
 use super::progress::Progress;
 use super::slots::{Slots, Taken};
 use super::{Client, Epoch, TransactionId, TransactionOptions};
-use crate::Target;
+use crate::CommitTarget;
 use crate::failure::Failure;
 use crate::sync::{AtomicU64, Condvar, Mutex, MutexGuard, Ordering, lock, lock_poisoned, wait};
 use crossbeam_utils::CachePadded;
@@ -17,11 +17,11 @@ const FIRST: TransactionId = TransactionId(1);
 const FIRST_EPOCH: Epoch = Epoch(1);
 
 pub(super) struct Shared<C> {
-    pub(super) target: Target,
+    pub(super) target: CommitTarget,
     pub(super) client: C,
     pub(super) slots: Slots,
     pub(super) interval: Duration,
-    /// The running transaction. Changed with all gates shut, so that an open handle knows it.
+    /// The running transaction. Changed while no handle is open, so that an open handle knows it.
     running: CachePadded<AtomicU64>,
     /// The present epoch, likewise.
     epoch: CachePadded<AtomicU64>,
@@ -37,7 +37,7 @@ pub(super) struct Shared<C> {
 }
 
 impl<C: Client> Shared<C> {
-    pub(super) fn new(target: Target, client: C, options: TransactionOptions) -> Self {
+    pub(super) fn new(target: CommitTarget, client: C, options: TransactionOptions) -> Self {
         Self {
             slots: Slots::new(
                 options.slots,
@@ -65,7 +65,7 @@ impl<C: Client> Shared<C> {
         Epoch(self.epoch.load(Ordering::Relaxed))
     }
 
-    /// Begins a new epoch, in `transaction`, with all gates shut; returns the one that ends.
+    /// Begins a new epoch, in `transaction`, while no handle is open; returns the one that ends.
     pub(super) fn begin_epoch(&self, transaction: TransactionId) -> Epoch {
         let ended = self.epoch();
         let next = Epoch(ended.0 + 1);

@@ -18,12 +18,12 @@ use crate::failure::Failure;
 use crate::sync::{AtomicU64, Ordering, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::sync::{read_poisoned, thread_number, write_poisoned};
 
-/// Spread over more slots, a commit would wait longer for all gates than the threads gain.
+/// Spread over more slots, a commit would wait longer for all slots than the threads gain.
 const SLOTS_MAX: usize = 64;
 /// A lease is this part of what a slot could have of the pool if all took the same.
 const LEASE_SHARE: u64 = 8;
 
-/// What the handles of some threads go through.
+/// Slot: counts the handles of some threads.
 pub(super) struct Slot {
     /// Shared by open handles; a commit takes it alone.
     gate: RwLock<()>,
@@ -34,7 +34,7 @@ pub(super) struct Slots {
     slots: Box<[CachePadded<Slot>]>,
     pool: CachePadded<AtomicU64>,
     credits_max: u32,
-    /// What a lease gets beyond what is asked for.
+    /// Credits that a lease gets beyond the request.
     lease: u64,
     /// The error that stopped the journal, checked by every handle.
     pub(super) failure: Arc<Failure>,
@@ -119,18 +119,21 @@ impl Slots {
     }
 
     /// Waits until no handle is open, and lets none be opened.
-    pub(super) fn shut(&self) -> ShutGates<'_> {
-        let gates = self
+    pub(super) fn shut(&self) -> HandleBarrier<'_> {
+        let barrier = self
             .slots
             .iter()
             .map(|slot| write_poisoned(&slot.gate))
             .collect();
-        ShutGates { slots: self, gates }
+        HandleBarrier {
+            slots: self,
+            barrier,
+        }
     }
 }
 
 impl Slot {
-    /// Waits while the gates are shut.
+    /// Waits while the barrier stands.
     pub(super) fn open(&self) -> RwLockReadGuard<'_, ()> {
         // A panicked commit thread has stopped the journal, which is checked next.
         read_poisoned(&self.gate)
@@ -143,13 +146,13 @@ impl Slot {
     }
 }
 
-/// All gates, shut. Dropped, they are open again.
-pub(super) struct ShutGates<'s> {
+/// The lock of every slot: no handle opens while it exists.
+pub(super) struct HandleBarrier<'s> {
     slots: &'s Slots,
-    gates: Vec<RwLockWriteGuard<'s, ()>>,
+    barrier: Vec<RwLockWriteGuard<'s, ()>>,
 }
 
-impl ShutGates<'_> {
+impl HandleBarrier<'_> {
     /// Gives the next transaction all credits; returns how many blocks became part of this one.
     pub(super) fn renew(&mut self) -> u64 {
         let leases = self.slots.slots.iter();
@@ -158,7 +161,7 @@ impl ShutGates<'_> {
             .sum();
         let all = u64::from(self.slots.credits_max);
         let left = leased + self.slots.pool.swap(all, Ordering::Relaxed);
-        debug_assert_eq!(self.gates.len(), self.slots.slots.len());
+        debug_assert_eq!(self.barrier.len(), self.slots.slots.len());
         assert!(left <= all, "{left} credits left of {all}");
         all - left
     }

@@ -9,7 +9,7 @@ use extant_ondisk::ext4::PhysicalBlock;
 use extant_space::ErrorKind;
 
 use crate::device::{
-    BLOCK, FORMATS, HOMES, V3, contents, device, home, offset, open, place, recover,
+    BLOCK, FORMATS, HOMES, V3, contents, device, home, location, offset, open, recover,
 };
 
 const BLOCKS: u32 = 40;
@@ -62,7 +62,7 @@ fn any_flipped_byte_is_an_error_or_the_end_of_the_log() {
     let whole = leave_log(V3);
     let (mut errors, mut ends) = (0, 0);
     for block in 0..BLOCKS {
-        let at = offset(&place(BLOCKS), block);
+        let at = offset(&location(BLOCKS), block);
         // Copies are all alike.
         for byte in (at..at + BLOCK as u64).step_by(7) {
             let device = Arc::new(whole.snapshot());
@@ -90,7 +90,7 @@ fn any_flipped_byte_is_an_error_or_the_end_of_the_log() {
 fn damaged_copy_that_is_not_replayed_harms_nothing() {
     let device = Arc::new(leave_log(V3));
     // Revoke block, descriptor, then the first copy of block 0, which later ones replace.
-    flip(&device, offset(&place(BLOCKS), 3) + 100);
+    flip(&device, offset(&location(BLOCKS), 3) + 100);
     recover(device.clone(), BLOCKS).unwrap();
     assert_eq!(state(&*device), Some(TRANSACTIONS));
 }
@@ -100,7 +100,7 @@ fn damaged_commit_block_ends_the_log_and_is_reported() {
     for format in FORMATS {
         let device = Arc::new(leave_log(format));
         // A transaction has a revoke block, a descriptor, three copies and a commit block.
-        flip(&device, offset(&place(BLOCKS), 2 * 6) + 0x11);
+        flip(&device, offset(&location(BLOCKS), 2 * 6) + 0x11);
         let report = recover(device.clone(), BLOCKS).unwrap();
         let is_seen = format.checksums != extant_jbd2::Checksums::None;
         assert_eq!(report.failed_commit.is_some(), is_seen, "{format:?}");
@@ -114,7 +114,7 @@ fn torn_commit_block_is_the_end_of_a_log_and_damage_within_it() {
     // All that it says is in its first sector; the second is still that of an older round.
     for (transaction, is_last) in [(1, false), (3, true)] {
         let device = Arc::new(leave_log(V3));
-        let commit = offset(&place(BLOCKS), (transaction + 1) * 6);
+        let commit = offset(&location(BLOCKS), (transaction + 1) * 6);
         device
             .write_at(&[0xA5; 512], commit + 512, Persistence::Cached)
             .unwrap();
@@ -128,7 +128,7 @@ fn torn_commit_block_is_the_end_of_a_log_and_damage_within_it() {
 #[test]
 fn damaged_descriptor_of_a_committed_transaction_is_an_error_that_names_it() {
     let device = Arc::new(leave_log(V3));
-    flip(&device, offset(&place(BLOCKS), 2) + 500);
+    flip(&device, offset(&location(BLOCKS), 2) + 500);
     let error = recover(device, BLOCKS).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
     let line = error.to_string();
@@ -147,12 +147,16 @@ fn damage_of_the_whole_log_is_survived_for_every_format() {
                 // it is.
                 let least = u32::from(random.u8(..20) > 0);
                 let block = random.u32(least..BLOCKS);
-                let at = offset(&place(BLOCKS), block);
+                let at = offset(&location(BLOCKS), block);
                 flip(&device, at + random.u64(..64.min(BLOCK as u64)));
             }
             // Whatever comes of it, it comes, and the next one finds an empty log.
             if recover(device.clone(), BLOCKS).is_ok() {
-                assert!(!Recovery::read(device, place(BLOCKS)).unwrap().is_needed());
+                assert!(
+                    !Recovery::read(device, location(BLOCKS))
+                        .unwrap()
+                        .is_needed()
+                );
             }
         }
     }
@@ -162,7 +166,7 @@ fn damage_of_the_whole_log_is_survived_for_every_format() {
 fn hostile(random: &mut fastrand::Rng, kinds: &[u32]) -> MemoryDevice {
     let format = FORMATS[random.usize(..4)];
     let device = leave_log(format);
-    let recovery = Recovery::read(Arc::new(device.snapshot()), place(BLOCKS)).unwrap();
+    let recovery = Recovery::read(Arc::new(device.snapshot()), location(BLOCKS)).unwrap();
     let first = recovery.report().next.0.wrapping_sub(TRANSACTIONS as u32);
     let mut sequence = first;
     for block in 1..BLOCKS {
@@ -181,7 +185,7 @@ fn hostile(random: &mut fastrand::Rng, kinds: &[u32]) -> MemoryDevice {
             word.copy_from_slice(&value.to_be_bytes());
         }
         sequence += u32::from(kind == 2);
-        let at = offset(&place(BLOCKS), block);
+        let at = offset(&location(BLOCKS), block);
         device.write_at(&bytes, at, Persistence::Fua).unwrap();
     }
     device
@@ -193,7 +197,7 @@ fn log_without_a_commit_block_has_an_end() {
     for kinds in [&[5u32][..], &[1], &[1, 5]] {
         for _ in 0..100 {
             let device: Arc<dyn Device> = Arc::new(hostile(&mut random, kinds));
-            let recovery = Recovery::read(device, place(BLOCKS)).unwrap();
+            let recovery = Recovery::read(device, location(BLOCKS)).unwrap();
             assert_eq!(recovery.report().transactions, 0);
         }
     }
@@ -206,8 +210,8 @@ fn hostile_log_touches_homes_alone() {
     for _ in 0..500 {
         let device = Arc::new(hostile(&mut random, &[1, 2, 2, 5]));
         let before = device.snapshot();
-        let journal = offset(&place(BLOCKS), 0).min(offset(&place(BLOCKS), BLOCKS / 2));
-        let Ok(recovery) = Recovery::read(device.clone(), place(BLOCKS)) else {
+        let journal = offset(&location(BLOCKS), 0).min(offset(&location(BLOCKS), BLOCKS / 2));
+        let Ok(recovery) = Recovery::read(device.clone(), location(BLOCKS)) else {
             continue;
         };
         recovery.replay().unwrap();
@@ -227,7 +231,7 @@ fn copy_of_a_block_that_is_no_home_is_an_error() {
     let format = FORMATS[0];
     for wrong in [HOMES as u32, HOMES as u32 + BLOCKS, u32::MAX] {
         let device = Arc::new(leave_log(format));
-        let at = offset(&place(BLOCKS), 2);
+        let at = offset(&location(BLOCKS), 2);
         let mut bytes = [0; BLOCK];
         device.read_at(&mut bytes, at).unwrap();
         bytes[12..16].copy_from_slice(&wrong.to_be_bytes());
@@ -242,9 +246,9 @@ fn copy_of_a_block_that_is_no_home_is_an_error() {
 fn superblock_of_another_journal_is_refused() {
     let device: Arc<dyn Device> = Arc::new(leave_log(V3));
     // Blocks 0 to 29 of it alone: shorter than it says.
-    let all = place(BLOCKS);
+    let all = location(BLOCKS);
     let runs: Vec<_> = all.runs(0, 30).collect();
-    let short = extant_jbd2::Place::new(BLOCK as u32, &runs).unwrap();
+    let short = extant_jbd2::JournalLocation::new(BLOCK as u32, &runs).unwrap();
     let error = Recovery::read(device.clone(), short).err().unwrap();
     assert!(error.to_string().contains("s_maxlen is 40"), "{error}");
 
@@ -252,7 +256,7 @@ fn superblock_of_another_journal_is_refused() {
         first: PhysicalBlock(HOMES + BLOCKS as u64 - 1),
         blocks: 2,
     };
-    let outside = extant_jbd2::Place::new(BLOCK as u32, &[run]).unwrap();
+    let outside = extant_jbd2::JournalLocation::new(BLOCK as u32, &[run]).unwrap();
     let error = Recovery::read(device, outside).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
 }

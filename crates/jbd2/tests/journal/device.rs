@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use extant_blockdev::{Device, MemoryDevice, Persistence};
 use extant_jbd2::{
-    BlockNumbers, Checksums, FastCommits, Journal, JournalOptions, LogFormat, Place, Recovery,
-    RecoveryReport, Run,
+    BlockNumbers, Checksums, FastCommits, Journal, JournalLocation, JournalOptions, LogFormat,
+    Recovery, RecoveryReport, Run,
 };
 use extant_ondisk::ext4::PhysicalBlock;
 use extant_ondisk::jbd2::superblock::RawJournalSuperblock;
@@ -41,7 +41,7 @@ pub const FORMATS: [LogFormat; 8] = {
 };
 
 /// A journal of `blocks` blocks: its second half is before its first on the device.
-pub fn place(blocks: u32) -> Place {
+pub fn location(blocks: u32) -> JournalLocation {
     let half = blocks / 2;
     let run = |first, blocks| Run {
         first: PhysicalBlock(first),
@@ -51,12 +51,12 @@ pub fn place(blocks: u32) -> Place {
         run(HOMES + u64::from(half), blocks - half),
         run(HOMES, half),
     ];
-    Place::new(BLOCK as u32, &runs).unwrap()
+    JournalLocation::new(BLOCK as u32, &runs).unwrap()
 }
 
 /// The byte offset of a block of the journal.
-pub fn offset(place: &Place, block: u32) -> u64 {
-    place.runs(block, 1).next().unwrap().first.0 * BLOCK as u64
+pub fn offset(location: &JournalLocation, block: u32) -> u64 {
+    location.runs(block, 1).next().unwrap().first.0 * BLOCK as u64
 }
 
 /// A device with a journal as mke2fs makes it: empty, and without any feature.
@@ -76,7 +76,7 @@ pub fn device_from(blocks: u32, sequence: u32) -> MemoryDevice {
     raw.s_sequence.set(sequence);
     raw.s_nr_users.set(1);
     raw.s_uuid = *b"a journal's uuid";
-    let at = offset(&place(blocks), 0);
+    let at = offset(&location(blocks), 0);
     device
         .write_at(raw.as_bytes(), at, Persistence::Fua)
         .unwrap();
@@ -91,19 +91,19 @@ pub fn options(format: LogFormat) -> JournalOptions {
 }
 
 pub fn open(device: impl Device + 'static, blocks: u32, format: LogFormat) -> Journal {
-    Journal::open(Arc::new(device), place(blocks), options(format)).unwrap()
+    Journal::open(Arc::new(device), location(blocks), options(format)).unwrap()
 }
 
 /// Recovers wholly.
 pub fn recover(device: Arc<dyn Device>, blocks: u32) -> Result<RecoveryReport> {
-    let recovery = Recovery::read(device, place(blocks))?;
+    let recovery = Recovery::read(device, location(blocks))?;
     let report = *recovery.report();
     recovery.replay()?;
     recovery.finish()?;
     Ok(report)
 }
 
-/// What a home holds.
+/// Contents of a block in place.
 pub fn home(device: &dyn Device, block: u64) -> Vec<u8> {
     let mut contents = vec![0; BLOCK];
     device.read_at(&mut contents, block * BLOCK as u64).unwrap();

@@ -12,7 +12,7 @@ use extant_jbd2::{
 use extant_ondisk::ext4::PhysicalBlock;
 use extant_space::{Error, ErrorKind};
 
-use crate::device::{BLOCK, V3, contents, device, home, offset, open, place};
+use crate::device::{BLOCK, V3, contents, device, home, location, offset, open};
 
 /// Large enough for the log that Linux wants beside the 256 blocks of fast commits.
 const BLOCKS: u32 = 1400;
@@ -25,7 +25,7 @@ fn options() -> JournalOptions {
 }
 
 fn journal(device: &Arc<MemoryDevice>) -> Journal {
-    Journal::open(device.clone(), place(BLOCKS), options()).unwrap()
+    Journal::open(device.clone(), location(BLOCKS), options()).unwrap()
 }
 
 fn transaction(block: u64, version: u64) -> Frozen {
@@ -36,7 +36,7 @@ fn transaction(block: u64, version: u64) -> Frozen {
 
 fn block_of(device: &MemoryDevice, block: u32) -> Vec<u8> {
     let mut bytes = vec![0; BLOCK];
-    let at = offset(&place(BLOCKS), block);
+    let at = offset(&location(BLOCKS), block);
     device.read_at(&mut bytes, at).unwrap();
     bytes
 }
@@ -64,8 +64,8 @@ fn fast_commits_follow_each_other_and_end_with_the_next_transaction() {
     let many = vec![4; 253 * BLOCK];
     let refused = journal.write_fast_commit(&many).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::InvalidArgument);
-    // What recovery finds are those on the transaction that would be next.
-    let recovery = Recovery::read(Arc::new(device.snapshot()), place(BLOCKS)).unwrap();
+    // Recovery finds the fast commits on the transaction that would be next.
+    let recovery = Recovery::read(Arc::new(device.snapshot()), location(BLOCKS)).unwrap();
     assert_eq!(recovery.report().next, space.sequence);
     let found: Vec<u8> = recovery
         .fast_commits()
@@ -110,12 +110,12 @@ fn resumed_journal_goes_on_with_the_transaction_of_the_fast_commits() {
     old.write_fast_commit(&[7; BLOCK]).unwrap();
     let space = old.fast_commit_space().unwrap();
     drop(old);
-    let recovery = Recovery::read(device.clone(), place(BLOCKS)).unwrap();
+    let recovery = Recovery::read(device.clone(), location(BLOCKS)).unwrap();
     recovery.replay().unwrap();
     let resumed = recovery.resume().unwrap();
     assert_eq!(home(&*device, 4), *contents(4, 1));
     // A crash now finds an empty log and the same fast commits.
-    let again = Recovery::read(Arc::new(device.snapshot()), place(BLOCKS)).unwrap();
+    let again = Recovery::read(Arc::new(device.snapshot()), location(BLOCKS)).unwrap();
     assert_eq!(
         (again.report().transactions, again.report().next),
         (0, space.sequence)
@@ -131,7 +131,7 @@ fn resumed_journal_goes_on_with_the_transaction_of_the_fast_commits() {
         "no more fit before the transaction"
     );
     resumed.commit(transaction(5, 1)).unwrap();
-    let again = Recovery::read(Arc::new(device.snapshot()), place(BLOCKS)).unwrap();
+    let again = Recovery::read(Arc::new(device.snapshot()), location(BLOCKS)).unwrap();
     let report = again.report();
     assert_eq!(
         (report.transactions, report.next),
@@ -148,7 +148,7 @@ fn resumed_journal_goes_on_with_the_transaction_of_the_fast_commits() {
 
 #[test]
 fn journal_without_room_for_fast_commits_has_none() {
-    let journal = Journal::open(Arc::new(device(200)), place(200), options()).unwrap();
+    let journal = Journal::open(Arc::new(device(200)), location(200), options()).unwrap();
     assert!(journal.fast_commits().is_empty());
     journal.commit(transaction(3, 1)).unwrap();
     assert_eq!(journal.fast_commit_space(), None);
@@ -263,7 +263,7 @@ fn syncs_of_many_threads_share_fast_commits_and_lose_nothing() {
     promised(&all, 400);
 }
 
-/// What a crash leaves now says at least `value`.
+/// Checks that a crash now leaves at least `value`.
 fn promised(all: &Transactions<Arc<Counter>>, value: u64) {
     let said = all.client().said.lock().unwrap().last().copied();
     let block = all.journal().unwrap().lookup(PhysicalBlock(1));

@@ -9,7 +9,8 @@ use extant_ondisk::ext4::PhysicalBlock;
 use extant_space::ErrorKind;
 
 use crate::device::{
-    BLOCK, FORMATS, HOMES, V3, contents, device, device_from, home, open, options, place, recover,
+    BLOCK, FORMATS, HOMES, V3, contents, device, device_from, home, location, open, options,
+    recover,
 };
 
 const BLOCKS: u32 = 200;
@@ -59,7 +60,11 @@ fn log_of_every_format_is_replayed_to_the_last_contents() {
                 None => assert_eq!(is, [0; BLOCK], "{format:?}: revoked block {block}"),
             }
         }
-        assert!(!Recovery::read(device, place(BLOCKS)).unwrap().is_needed());
+        assert!(
+            !Recovery::read(device, location(BLOCKS))
+                .unwrap()
+                .is_needed()
+        );
     }
 }
 
@@ -69,7 +74,7 @@ fn overlay_shows_the_same_and_writes_nothing() {
         let device = Arc::new(device(BLOCKS));
         let expected = leave_log(&device, format);
         let before = device.snapshot();
-        let recovery = Recovery::read(device.clone(), place(BLOCKS)).unwrap();
+        let recovery = Recovery::read(device.clone(), location(BLOCKS)).unwrap();
         let overlay = recovery.into_overlay();
         let mut into = [0; BLOCK];
         for block in 0..HOMES {
@@ -123,7 +128,7 @@ fn kept_end_of_the_journal_is_not_log_and_is_shown_after_a_crash() {
         fast_commits: FastCommits::On,
         ..options(V3)
     };
-    let journal = Journal::open(device.clone(), place(LARGE), options).unwrap();
+    let journal = Journal::open(device.clone(), location(LARGE), options).unwrap();
     // 256 are kept, of which the kernel never uses the first.
     assert_eq!(journal.fast_commits(), LARGE - 255..LARGE);
     assert_eq!(journal.log_use().blocks, LARGE - 256 - 1);
@@ -132,20 +137,20 @@ fn kept_end_of_the_journal_is_not_log_and_is_shown_after_a_crash() {
     // The number in an empty journal is not given again, so this was 2.
     assert_eq!(journal.next_sequence(), Some(extant_jbd2::Sequence(3)));
     let sequence = journal.next_sequence().unwrap();
-    let first = crate::device::offset(journal.place(), journal.fast_commits().start);
+    let first = crate::device::offset(journal.location(), journal.fast_commits().start);
     let data = [7; BLOCK];
     let persistence = extant_blockdev::Persistence::Fua;
     device.write_at(&data, first, persistence).unwrap();
     drop(journal);
 
-    let recovery = Recovery::read(device.clone(), place(LARGE)).unwrap();
+    let recovery = Recovery::read(device.clone(), location(LARGE)).unwrap();
     assert_eq!(recovery.report().next, sequence);
     let blocks: Vec<_> = recovery.fast_commits().map(Result::unwrap).collect();
     assert_eq!(blocks.len(), 255);
     assert_eq!(blocks[0], data);
     recovery.replay().unwrap();
     recovery.finish().unwrap();
-    let recovery = Recovery::read(device, place(LARGE)).unwrap();
+    let recovery = Recovery::read(device, location(LARGE)).unwrap();
     assert_eq!(recovery.fast_commits().count(), 0);
 }
 
@@ -153,7 +158,7 @@ fn kept_end_of_the_journal_is_not_log_and_is_shown_after_a_crash() {
 fn journal_that_needs_recovery_is_not_opened() {
     let device = Arc::new(device(BLOCKS));
     leave_log(&device, V3);
-    let error = Journal::open(device, place(BLOCKS), options(V3))
+    let error = Journal::open(device, location(BLOCKS), options(V3))
         .err()
         .unwrap();
     assert_eq!(error.kind(), ErrorKind::InvalidArgument);

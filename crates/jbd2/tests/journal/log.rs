@@ -1,4 +1,4 @@
-//! What is in the log and what is home: look-ups, checkpoints, a log that runs full, limits.
+//! Blocks in the log and in place: look-ups, checkpoints, a full log, limits.
 
 use std::sync::Arc;
 
@@ -124,7 +124,11 @@ fn empty_transaction_writes_nothing() {
 #[test]
 fn journal_of_a_handful_of_blocks_is_refused_and_the_smallest_works() {
     let small: Arc<dyn Device> = Arc::new(device(16));
-    let error = Journal::open(small, crate::device::place(16), crate::device::options(V3));
+    let error = Journal::open(
+        small,
+        crate::device::location(16),
+        crate::device::options(V3),
+    );
     assert_eq!(error.err().unwrap().kind(), ErrorKind::Unsupported);
 
     let device = Arc::new(device(17));

@@ -17,13 +17,13 @@ use extant_ondisk::jbd2::commit::Commit;
 use extant_ondisk::jbd2::header::{BlockType, Header};
 
 use crate::device::{
-    BLOCK, FORMATS, HOMES, V3, contents, device, home, offset, open, place, recover,
+    BLOCK, FORMATS, HOMES, V3, contents, device, home, location, offset, open, recover,
 };
 
 /// Holds the number of the last transaction.
 const COUNTER: u64 = 0;
 
-/// What blocks are after a transaction.
+/// Contents of blocks after a transaction.
 #[derive(Clone, Default)]
 struct State {
     /// The version of each block of metadata.
@@ -32,7 +32,7 @@ struct State {
     data: BTreeMap<u64, u64>,
 }
 
-/// What was known to be durable at a mark.
+/// State known to be durable at a mark.
 struct Promise {
     transaction: usize,
     data: BTreeMap<u64, u64>,
@@ -86,7 +86,7 @@ fn live(seed: u64, blocks: u32, format: LogFormat, transactions: u64, mode: Cach
             written.remove(&block);
             frozen.block(PhysicalBlock(block), contents(block, number));
         }
-        // What was written before the commit is durable with it.
+        // Data written before the commit is durable with it.
         let durable = written.clone();
         journal.commit(frozen).unwrap();
         states.push(state.clone());
@@ -219,11 +219,11 @@ fn every_format_survives_every_power_cut() {
 
 /// The commit blocks of the newest transaction in the log, of which the checksum is wrong.
 fn torn_commits(image: &MemoryDevice, blocks: u32) -> usize {
-    let place = place(blocks);
+    let location = location(blocks);
     let log: Vec<_> = (0..blocks)
         .map(|block| {
             let mut bytes = vec![0; BLOCK];
-            image.read_at(&mut bytes, offset(&place, block)).unwrap();
+            image.read_at(&mut bytes, offset(&location, block)).unwrap();
             bytes
         })
         .collect();

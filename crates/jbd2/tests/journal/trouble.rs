@@ -1,4 +1,4 @@
-//! Errors of the device: at every place they stop the journal, every caller gets the error, and
+//! Errors of the device: at every location they stop the journal, every caller gets the error, and
 //! committed transactions survive.
 
 use std::error::Error as _;
@@ -11,7 +11,7 @@ use extant_blockdev::{MemoryDevice, OperationKind};
 use extant_jbd2::{Client, Frozen, Recovery, TransactionId, TransactionOptions, Transactions};
 use extant_space::{Error, ErrorKind, Result};
 
-use crate::device::{V3, device, offset, open, place, recover};
+use crate::device::{V3, device, location, offset, open, recover};
 use crate::toy::{PAIRS, Pairs, change, version_at_home};
 
 const BLOCKS: u32 = 60;
@@ -116,7 +116,7 @@ fn stopped_journal_says_so_to_e2fsck() {
     {}
     drop(transactions);
     let device = Arc::new(device.inner().snapshot());
-    let recovery = Recovery::read(device.clone(), place(BLOCKS)).unwrap();
+    let recovery = Recovery::read(device.clone(), location(BLOCKS)).unwrap();
     assert_eq!(recovery.report().error_number, -5);
     recovery.replay().unwrap();
     recovery.finish().unwrap();
@@ -126,7 +126,7 @@ fn stopped_journal_says_so_to_e2fsck() {
     let contents = crate::device::contents(1, 9);
     frozen.block(extant_ondisk::ext4::PhysicalBlock(1), contents);
     journal.commit(frozen).unwrap();
-    let recovery = Recovery::read(device, place(BLOCKS)).unwrap();
+    let recovery = Recovery::read(device, location(BLOCKS)).unwrap();
     assert_eq!(recovery.report().error_number, 0);
 }
 
@@ -156,7 +156,7 @@ fn error_while_reading_the_log_is_an_error_and_changes_nothing() {
         }
         // The log is still there for the next attempt.
         recover(Arc::new(device.inner().snapshot()), BLOCKS).unwrap();
-        let superblock = offset(&place(BLOCKS), 0) as usize;
+        let superblock = offset(&location(BLOCKS), 0) as usize;
         let is = device.inner().to_vec();
         assert_eq!(
             is[superblock..][..512],

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use extant_blockdev::{Device, MemoryDevice};
-use extant_jbd2::{Place, Recovery, Run};
+use extant_jbd2::{JournalLocation, Recovery, Run};
 use extant_ondisk::ext4::PhysicalBlock;
 use extant_testkit::command::{self, tool};
 use extant_testkit::workdir::Workdir;
@@ -76,10 +76,11 @@ impl Image {
     }
 
     #[track_caller]
-    pub fn place(&self, block: usize) -> Place {
+    pub fn location(&self, block: usize) -> JournalLocation {
         let answer = self.debugfs("dump_extents -l <8>\n");
         let runs: Vec<Run> = answer.lines().filter_map(run).collect();
-        Place::new(block as u32, &runs).unwrap_or_else(|error| panic!("{error}: {answer}"))
+        JournalLocation::new(block as u32, &runs)
+            .unwrap_or_else(|error| panic!("{error}: {answer}"))
     }
 
     /// `e2fsck -y` with options; it must say that all is well, or that it repaired what there was.
@@ -122,8 +123,8 @@ pub fn block(device: &dyn Device, number: u64) -> Vec<u8> {
 
 /// Recovers wholly.
 #[track_caller]
-pub fn recover(device: Arc<dyn Device>, place: Place) -> extant_jbd2::RecoveryReport {
-    let recovery = Recovery::read(device, place).unwrap();
+pub fn recover(device: Arc<dyn Device>, location: JournalLocation) -> extant_jbd2::RecoveryReport {
+    let recovery = Recovery::read(device, location).unwrap();
     let report = *recovery.report();
     recovery.replay().unwrap();
     recovery.finish().unwrap();

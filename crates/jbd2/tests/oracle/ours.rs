@@ -1,4 +1,4 @@
-//! What this crate wrote, replayed by e2fsck and by the kernel.
+//! Logs of this crate, replayed by e2fsck and by the kernel.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -33,8 +33,8 @@ fn leave_log(image: &Image, format: LogFormat, rounds: u8) -> BTreeMap<u64, Vec<
         format: Some(format),
         fast_commits: FastCommits::Off,
     };
-    let place = image.place(BLOCK);
-    let journal = Journal::open(device.clone(), place, options).unwrap();
+    let location = image.location(BLOCK);
+    let journal = Journal::open(device.clone(), location, options).unwrap();
     let mut expected: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
     for round in 1..=rounds {
         let mut frozen = Frozen::new();
@@ -56,7 +56,7 @@ fn leave_log(image: &Image, format: LogFormat, rounds: u8) -> BTreeMap<u64, Vec<
         expected.remove(&revoked);
         journal.commit(frozen).unwrap();
     }
-    // What is home already counts as well, and a block that was revoked keeps what it had.
+    // Blocks already in place count as well, and a revoked block keeps its contents.
     for home in blocks {
         expected
             .entry(home)
@@ -105,7 +105,7 @@ fn log_of_every_format_is_replayed_by_e2fsck() {
         assert_e2fsck_clean(&image.path);
 
         let device = own.load();
-        let report = recover(device.clone(), own.place(BLOCK));
+        let report = recover(device.clone(), own.location(BLOCK));
         assert_eq!(report.transactions, 5);
         assert_blocks(&*device, &expected, "our own replay");
         own.store(&device);
@@ -183,10 +183,10 @@ fn log_is_replayed_by_the_kernel_and_the_journal_used_on() {
 /// no data.
 fn use_in_kernel(image: &Image) {
     let work = Workdir::new();
-    let folder = work.folder("mount");
+    let directory = work.directory("mount");
     let device = LoopDevice::attach(&image.path);
-    let mount = Mount::new("ext4", device.path(), &folder, "");
-    let name = folder.join("used");
+    let mount = Mount::new("ext4", device.path(), &directory, "");
+    let name = directory.join("used");
     std::fs::write(&name, b"").unwrap();
     std::fs::File::open(&name).unwrap().sync_all().unwrap();
     std::fs::remove_file(&name).unwrap();
@@ -211,7 +211,7 @@ fn emptied_journal_is_left_as_mke2fs_and_the_kernel_leave_it() {
         fast_commits: FastCommits::Off,
     };
     let home = PhysicalBlock(image.free_blocks(1)[0]);
-    let journal = Journal::open(device.clone(), image.place(BLOCK), options).unwrap();
+    let journal = Journal::open(device.clone(), image.location(BLOCK), options).unwrap();
     let mut frozen = Frozen::new();
     frozen.block(home, Arc::new([5; BLOCK]));
     journal.commit(frozen).unwrap();

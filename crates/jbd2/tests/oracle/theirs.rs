@@ -1,4 +1,4 @@
-//! What debugfs and the kernel wrote, replayed by this crate and by e2fsck to the same bytes.
+//! Logs of debugfs and the kernel, replayed by this crate and by e2fsck to the same bytes.
 
 use std::fs;
 use std::io::Write;
@@ -16,10 +16,10 @@ fn replay_both_ways(image: &Image, block: usize) -> u32 {
     theirs.e2fsck(&["-E", "journal_only"]);
     let theirs = fs::read(&theirs.path).unwrap();
 
-    let place = image.place(block);
-    let journal = place.runs(0, 1).next().unwrap().first.0 as usize;
+    let location = image.location(block);
+    let journal = location.runs(0, 1).next().unwrap().first.0 as usize;
     let device = image.load();
-    let report = recover(device.clone(), place);
+    let report = recover(device.clone(), location);
     assert_eq!(report.failed_commit, None);
     let ours = device.to_vec();
     for (number, (ours, theirs)) in ours.chunks(block).zip(theirs.chunks(block)).enumerate() {
@@ -81,22 +81,22 @@ fn log_of_the_kernel_is_replayed_as_e2fsck_does() {
         let scratch = Scratch::builder(Filesystem::Ext4, 32 << 20)
             .mkfs_options(options)
             .build();
-        let folder = scratch.path();
+        let directory = scratch.path();
         // Directories that are given up are blocks of metadata that are revoked; their blocks go to
         // files.
         for round in 0..6 {
             for name in 0..40 {
-                let file = folder.join(format!("{round}-{name}"));
-                fs::create_dir(file.with_extension("folder")).unwrap();
+                let file = directory.join(format!("{round}-{name}"));
+                fs::create_dir(file.with_extension("directory")).unwrap();
                 fs::write(&file, vec![name as u8; 5000 + name * 100]).unwrap();
             }
             if round > 0 {
                 for name in 0..40 {
-                    let file = folder.join(format!("{}-{name}", round - 1));
-                    fs::remove_dir(file.with_extension("folder")).unwrap();
+                    let file = directory.join(format!("{}-{name}", round - 1));
+                    fs::remove_dir(file.with_extension("directory")).unwrap();
                 }
             }
-            let last = fs::File::open(folder.join(format!("{round}-1"))).unwrap();
+            let last = fs::File::open(directory.join(format!("{round}-1"))).unwrap();
             last.sync_all().unwrap();
         }
         // The loop device has what the kernel wrote; nothing has been checkpointed yet.

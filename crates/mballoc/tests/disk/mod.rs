@@ -1,4 +1,4 @@
-//! What the tests' allocators read: the bitmaps of a disk, kept in memory.
+//! Bitmaps of a disk in memory, as the allocators of the tests read them.
 
 use std::ops::Range;
 use std::sync::{Arc, Mutex};

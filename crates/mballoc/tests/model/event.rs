@@ -103,7 +103,7 @@ pub enum Minimum {
     TooMany,
 }
 
-/// What becomes of a result.
+/// Use of a result.
 #[derive(Clone, Copy, Debug)]
 pub enum Then {
     Keep,

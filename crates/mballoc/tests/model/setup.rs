@@ -1,4 +1,4 @@
-//! What a comparison begins with: the options, the geometry, and what is in use on the disk.
+//! Start of a comparison: options, geometry, and blocks in use.
 
 use extant_mballoc::{
     Block, BusyGroups, FreedExtents, FullGroups, Geometry, IndexKind, Options, Policy, Reservation,

@@ -58,7 +58,7 @@ struct World<'a> {
     reserve_used: bool,
 }
 
-/// What the statistics have to say.
+/// Expected statistics.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Counts {
     requests: u64,

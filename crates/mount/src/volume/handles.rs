@@ -103,7 +103,7 @@ impl Default for Directories {
     }
 }
 
-/// What is guarded stays usable whatever a thread that held it did.
+/// Locks `mutex`; a panic of another holder leaves the state usable.
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock()
 }

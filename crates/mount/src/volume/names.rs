@@ -11,7 +11,7 @@ use super::Volume;
 use super::data::opened;
 use super::nodes::NodeEntry;
 use extant_fuse::operations::{
-    Caller, Entry, NewNode, NodeId, Opened, Privileges, Request, Result,
+    Caller, LookupEntry, NewNode, NodeId, Opened, Privileges, Request, Result,
 };
 
 /// Maximum major and minor that an inode can store.
@@ -19,7 +19,7 @@ const MAJOR_MAX: u32 = 0xFFF;
 const MINOR_MAX: u32 = 0xF_FFFF;
 
 impl Volume {
-    pub(super) fn lookup_name(&self, parent: NodeId, name: &[u8]) -> Result<Entry> {
+    pub(super) fn lookup_name(&self, parent: NodeId, name: &[u8]) -> Result<LookupEntry> {
         // The kernel opens files by number this way, also nodes that it has forgotten, or is about
         // to forget.
         if name == b"." {
@@ -38,14 +38,14 @@ impl Volume {
     }
 
     /// Returns an entry, which is a reference to the node.
-    pub(super) fn enter(&self, node: Node) -> Result<Entry> {
+    pub(super) fn enter(&self, node: Node) -> Result<LookupEntry> {
         self.enter_known(node).map(|(entry, _)| entry)
     }
 
-    fn enter_known(&self, node: Node) -> Result<(Entry, Arc<NodeEntry>)> {
+    fn enter_known(&self, node: Node) -> Result<(LookupEntry, Arc<NodeEntry>)> {
         let attributes = node.attributes();
         let (id, known) = self.reply_errno(self.nodes.add_reference(node))?;
-        let entry = Entry {
+        let entry = LookupEntry {
             node: id,
             generation: attributes.generation.into(),
             attributes: self.shown(&attributes),
@@ -60,7 +60,7 @@ impl Volume {
         name: &[u8],
         kind: NewKind<'_>,
         new: &NewNode,
-    ) -> Result<Entry> {
+    ) -> Result<LookupEntry> {
         let directory = self.nodes.get(parent)?;
         let new = self.new_node(request.caller, kind, new);
         let made = self.reply_errno(directory.node().create(name, &new))?;
@@ -76,7 +76,7 @@ impl Volume {
         new: &NewNode,
         flags: OFlags,
         privileges: Privileges,
-    ) -> Result<(Entry, Opened)> {
+    ) -> Result<(LookupEntry, Opened)> {
         let directory = self.nodes.get(parent)?;
         let kind = NewKind::Regular;
         let made = directory
@@ -105,7 +105,7 @@ impl Volume {
         parent: NodeId,
         new: &NewNode,
         flags: OFlags,
-    ) -> Result<(Entry, Opened)> {
+    ) -> Result<(LookupEntry, Opened)> {
         let directory = self.nodes.get(parent)?;
         let new = self.new_node(request.caller, NewKind::Regular, new);
         let node = self.reply_errno(directory.node().create_unnamed(&new))?;
@@ -113,7 +113,7 @@ impl Volume {
     }
 
     /// Adds a reference to a new file, and opens it: the creator of a file has all access.
-    fn enter_opened(&self, node: Node, flags: OFlags) -> Result<(Entry, Opened)> {
+    fn enter_opened(&self, node: Node, flags: OFlags) -> Result<(LookupEntry, Opened)> {
         let inode_flags = node.attributes().flags;
         let (entry, known) = self.enter_known(node)?;
         Ok((entry, opened(&known, flags, inode_flags)))
@@ -135,7 +135,12 @@ impl Volume {
         }
     }
 
-    pub(super) fn link_name(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry> {
+    pub(super) fn link_name(
+        &self,
+        node: NodeId,
+        parent: NodeId,
+        name: &[u8],
+    ) -> Result<LookupEntry> {
         let known = self.nodes.get(node)?;
         let directory = self.nodes.get(parent)?;
         self.reply_errno(directory.node().link(name, known.node()))?;

@@ -7,8 +7,8 @@ use super::Volume;
 use super::names::kind_of;
 use extant_fuse::Notifier;
 use extant_fuse::operations::{
-    AttributeChange, Attributes, Copy, DirectorySink, Entry, Export, Fallocate, Handle, Ioctl,
-    IoctlReply, NewNode, NodeId, Opened, Operations, Privileges, Read, Request, Result, Seek,
+    AttributeChange, Attributes, Copy, DirectorySink, Export, Fallocate, Handle, Ioctl, IoctlReply,
+    LookupEntry, NewNode, NodeId, Opened, Operations, Privileges, Read, Request, Result, Seek,
     Statistics, SyncScope, Write,
 };
 
@@ -30,7 +30,7 @@ impl Operations for Volume {
         Export::ByNumber
     }
 
-    fn lookup(&self, _: &Request<'_>, parent: NodeId, name: &[u8]) -> Result<Entry> {
+    fn lookup(&self, _: &Request<'_>, parent: NodeId, name: &[u8]) -> Result<LookupEntry> {
         self.lookup_name(parent, name)
     }
 
@@ -44,7 +44,7 @@ impl Operations for Volume {
         parent: NodeId,
         name: &[u8],
         new: &NewNode,
-    ) -> Result<Entry> {
+    ) -> Result<LookupEntry> {
         self.make(request, parent, name, kind_of(new)?, new)
     }
 
@@ -54,7 +54,7 @@ impl Operations for Volume {
         parent: NodeId,
         name: &[u8],
         new: &NewNode,
-    ) -> Result<Entry> {
+    ) -> Result<LookupEntry> {
         self.make(request, parent, name, NewKind::Directory, new)
     }
 
@@ -64,7 +64,7 @@ impl Operations for Volume {
         parent: NodeId,
         name: &[u8],
         target: &[u8],
-    ) -> Result<Entry> {
+    ) -> Result<LookupEntry> {
         let new = NewNode {
             mode: 0o777,
             umask: 0,
@@ -82,7 +82,7 @@ impl Operations for Volume {
         new: &NewNode,
         flags: OFlags,
         privileges: Privileges,
-    ) -> Result<(Entry, Opened)> {
+    ) -> Result<(LookupEntry, Opened)> {
         self.create_file(request, parent, name, new, flags, privileges)
     }
 
@@ -92,11 +92,17 @@ impl Operations for Volume {
         parent: NodeId,
         new: &NewNode,
         flags: OFlags,
-    ) -> Result<(Entry, Opened)> {
+    ) -> Result<(LookupEntry, Opened)> {
         self.create_file_unnamed(request, parent, new, flags)
     }
 
-    fn link(&self, _: &Request<'_>, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry> {
+    fn link(
+        &self,
+        _: &Request<'_>,
+        node: NodeId,
+        parent: NodeId,
+        name: &[u8],
+    ) -> Result<LookupEntry> {
         self.link_name(node, parent, name)
     }
 

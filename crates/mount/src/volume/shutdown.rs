@@ -47,7 +47,7 @@ impl Volume {
                 self.flush_cache(node, 0, None)?;
             }
         }
-        self.reply_errno(self.filesystem.cut(shutdown))?;
+        self.reply_errno(self.filesystem.shut_down(shutdown))?;
         self.shut_down.store(true, Ordering::Release);
         Ok(flags)
     }

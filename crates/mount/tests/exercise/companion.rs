@@ -41,14 +41,14 @@ enum Kind {
 
 /// Compiles the program into a directory.
 #[track_caller]
-pub fn compile(folder: &Path) -> PathBuf {
+pub fn compile(directory: &Path) -> PathBuf {
     let mut header = String::from("#include <stdint.h>\n");
     for block in PAGE_OF_CALLS.split("```c\n").skip(1) {
         header += block.split("```").next().unwrap_or_default();
     }
-    let program = folder.join("companion");
-    let source = folder.join("companion.c");
-    fs::write(folder.join("extant.h"), header).unwrap();
+    let program = directory.join("companion");
+    let source = directory.join("companion.c");
+    fs::write(directory.join("extant.h"), header).unwrap();
     fs::write(&source, SOURCE).unwrap();
     run(tool("cc")
         .args(["-D_GNU_SOURCE", "-O1", "-Wall", "-Werror", "-o"])

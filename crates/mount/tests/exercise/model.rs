@@ -58,7 +58,7 @@ impl Model {
         self.block
     }
 
-    /// What a read returns.
+    /// Result of a read.
     pub fn read(&self, offset: u64, length: usize) -> &[u8] {
         let start = offset.min(self.size()) as usize;
         let end = (start + length).min(self.bytes.len());
@@ -86,9 +86,9 @@ impl Model {
 
     /// Cuts the file or makes it longer.
     ///
-    /// What is kept behind the new end goes with what was behind it. A kernel that caches (`grain`)
-    /// may know of data that the file system has not seen, though, and make the file shorter when
-    /// it seems to grow there: then it may stay.
+    /// Space kept after the new end is freed with the data that was there. A kernel that caches
+    /// (`grain`) may know of data that the file system has not seen, though, and make the file
+    /// shorter when it seems to grow there: then it may stay.
     pub fn resize(&mut self, size: u64, grain: Grain) {
         if size <= self.size() {
             let end = size.div_ceil(self.block) as usize;
@@ -325,7 +325,7 @@ impl Model {
     }
 }
 
-/// What is sought.
+/// Whence of a seek.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seek {
     Data,

@@ -1,4 +1,4 @@
-//! What the exerciser does.
+//! Operations of the exerciser.
 
 use extant_space::FallocateMode;
 
@@ -123,7 +123,7 @@ pub enum Fallocate {
     ControlCall,
 }
 
-/// What is made durable.
+/// Scope of a sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sync {
     All,

@@ -64,7 +64,7 @@ pub fn exercise(kind: &Kind, operations: u64) {
     for seed in seeds() {
         println!("seed {seed}: {operations} steps of {workers} workers");
         let work = Workdir::new();
-        let place = work.folder("mount");
+        let place = work.directory("mount");
         let program = companion::compile(work.path());
         let device = make(kind.format, MEBIBYTES);
         let mut all: Vec<_> = (0..workers).map(|n| Worker::new(seed, n, kind)).collect();

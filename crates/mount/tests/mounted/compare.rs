@@ -19,7 +19,7 @@ fn run(case: &Case, mount: &Path) -> Vec<String> {
     notes.lines()
 }
 
-/// What differs, line by line.
+/// Differences, line by line.
 fn difference(ours: &[String], theirs: &[String]) -> String {
     let mut shown = String::new();
     for index in 0..ours.len().max(theirs.len()) {

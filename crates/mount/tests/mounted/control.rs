@@ -318,7 +318,7 @@ fn shutdown_ends_the_file_system_as_a_crash_after_what_was_asked_for() {
     require!(a, b, c, d, e, f, requires::tool("perl"));
     const SHUTDOWN: u32 = 0x8004_587D;
     const EIO: i32 = 5;
-    // What is left of a file that was written and not synced: its name, and its data.
+    // State of a file that was written and not synced: its name, and its data.
     for (flags, has_name, has_data) in [(0u32, true, true), (1, true, false), (2, false, false)] {
         let ours = Ours::new(32, "writeback,commit=300");
         let mut calls = Calls::new();

@@ -21,7 +21,7 @@ use extant_testkit::requires::{self, Requirement};
 use extant_testkit::scratch::{LoopDevice, Mount};
 use extant_testkit::workdir::Workdir;
 
-/// What all tests here need.
+/// Requirements of all tests here.
 pub fn needs() -> [Requirement; 6] {
     [
         requires::root(),
@@ -63,7 +63,7 @@ impl Ours {
         make_image(&image, mebibytes);
         let memory = MemoryDevice::from_bytes(&fs::read(&image).unwrap());
         let device = Arc::new(FaultyDevice::new(memory, 0, Vec::new()));
-        let directory = work.folder("mount");
+        let directory = work.directory("mount");
         let options: MountOptions = options.parse().unwrap();
         let engine = filesystem_options(&options);
         let filesystem = Filesystem::open(device.clone(), engine).unwrap();
@@ -176,7 +176,7 @@ impl Theirs {
         let image = work.path().join("image");
         make_image(&image, mebibytes);
         let device = LoopDevice::attach(&image);
-        let mount = Mount::new("ext4", device.path(), &work.folder("mount"), "");
+        let mount = Mount::new("ext4", device.path(), &work.directory("mount"), "");
         Self {
             mount,
             _device: device,

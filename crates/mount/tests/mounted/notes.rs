@@ -1,4 +1,4 @@
-//! What calls answered, in words that can be compared.
+//! Results of calls, as text that can be compared.
 
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};

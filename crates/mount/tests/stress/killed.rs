@@ -180,8 +180,8 @@ fn start_programs(root: &Path, repository: &Path) -> Vec<Child> {
     project::generate(&root.join("project"));
     tree::generate(&root.join("trees"), 3);
     let url = format!("file://{}", repository.display());
-    let start = |folder: &str, script: &str| {
-        within(&root.join(folder), "timeout")
+    let start = |directory: &str, script: &str| {
+        within(&root.join(directory), "timeout")
             .args([PATIENCE_SECONDS, "sh", "-c", script, "sh", &url])
             .stdout(std::process::Stdio::null())
             .stderr(std::process::Stdio::null())
@@ -257,7 +257,7 @@ fn kill_of_the_server_loses_nothing_that_was_synced() {
             seed + 1
         );
         let ground = Ground::new(256);
-        let repository = ground.work.folder("repository");
+        let repository = ground.work.directory("repository");
         make_repository(&repository, 2);
         let logs = killed(&ground, &repository, seed);
         let syncs: u64 = logs.iter().map(|log| log.syncs).sum();

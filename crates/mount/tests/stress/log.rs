@@ -29,9 +29,9 @@ impl Content {
 pub struct Known {
     /// Relative to the root; exactly one of them is there.
     pub names: Vec<PathBuf>,
-    /// What was synced last.
+    /// Contents at the last sync.
     pub old: Content,
-    /// What is being written; the same as `old` when nothing is.
+    /// Contents being written; the same as `old` if there are none.
     pub new: Content,
 }
 
@@ -45,7 +45,7 @@ pub struct Log {
 }
 
 impl Log {
-    /// What is not there as it must be.
+    /// Files that are missing or wrong.
     pub fn judge(&self, root: &Path) -> Vec<String> {
         let lost = self.files.iter().filter_map(|file| file.judge(root));
         let left = self.gone.iter().filter(|name| root.join(name).exists());

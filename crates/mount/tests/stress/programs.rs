@@ -12,9 +12,9 @@ use crate::server::{Ground, Served, can_mount};
 use crate::{factor, project, tree};
 
 /// The program in a directory, without the user's own settings.
-pub fn within(folder: &Path, name: &str) -> Command {
+pub fn within(directory: &Path, name: &str) -> Command {
     let mut command = tool(name);
-    command.current_dir(folder);
+    command.current_dir(directory);
     for (variable, value) in [
         ("GIT_CONFIG_GLOBAL", "/dev/null"),
         ("GIT_CONFIG_NOSYSTEM", "1"),
@@ -43,11 +43,11 @@ fn project_is_built_and_built_again_where_it_changed() {
     require!(can_mount(), requires::tool("make"), requires::tool("cc"));
     let ground = Ground::new(256);
     let served = Served::new(&ground.image, &ground.place, "writeback");
-    let folder = served.path().join("project");
-    fs::create_dir(&folder).unwrap();
-    project::generate(&folder);
+    let directory = served.path().join("project");
+    fs::create_dir(&directory).unwrap();
+    project::generate(&directory);
     let make = |arguments: &[&str]| {
-        let mut make = within(&folder, "make");
+        let mut make = within(&directory, "make");
         make.args(arguments);
         make
     };
@@ -58,19 +58,19 @@ fn project_is_built_and_built_again_where_it_changed() {
     let answer = format!("{}\n", project::answer());
     for _ in 0..factor() {
         must(&mut make(&["-j2"]));
-        assert_eq!(told(&mut Command::new(folder.join("program"))), answer);
+        assert_eq!(told(&mut Command::new(directory.join("program"))), answer);
         assert!(is_made(), "times are not those of the changes");
         fs::write(
-            folder.join("unit_5.h"),
+            directory.join("unit_5.h"),
             "long unit_5(long x);\n#define UNIT_5 4L\n",
         )
         .unwrap();
         assert!(!is_made(), "a change is not seen");
         must(&mut make(&["-j2"]));
-        assert_ne!(told(&mut Command::new(folder.join("program"))), answer);
-        project::generate(&folder);
+        assert_ne!(told(&mut Command::new(directory.join("program"))), answer);
+        project::generate(&directory);
         must(&mut make(&["-j2"]));
-        assert_eq!(told(&mut Command::new(folder.join("program"))), answer);
+        assert_eq!(told(&mut Command::new(directory.join("program"))), answer);
         must(&mut make(&["clean"]));
     }
     served.end();
@@ -78,10 +78,10 @@ fn project_is_built_and_built_again_where_it_changed() {
 }
 
 /// A repository with some commits.
-pub fn make_repository(folder: &Path, commits: u32) {
-    must(within(folder, "git").args(["init", "-q", "-b", "main"]));
+pub fn make_repository(directory: &Path, commits: u32) {
+    must(within(directory, "git").args(["init", "-q", "-b", "main"]));
     for commit in 0..commits {
-        let part = folder.join(format!("part{}", commit % 5));
+        let part = directory.join(format!("part{}", commit % 5));
         fs::create_dir_all(&part).unwrap();
         tree::generate(&part, 2);
         for number in 0..20 {
@@ -90,8 +90,8 @@ pub fn make_repository(folder: &Path, commits: u32) {
         }
         // Git has no word for it.
         fs::remove_file(part.join("d0/fifo")).unwrap();
-        must(within(folder, "git").args(["add", "-A"]));
-        must(within(folder, "git").args(["commit", "-q", "-m", &format!("commit {commit}")]));
+        must(within(directory, "git").args(["add", "-A"]));
+        must(within(directory, "git").args(["commit", "-q", "-m", &format!("commit {commit}")]));
     }
 }
 
@@ -99,7 +99,7 @@ pub fn make_repository(folder: &Path, commits: u32) {
 fn repository_is_cloned_checked_and_packed() {
     require!(can_mount(), requires::tool("git"));
     let ground = Ground::new(512);
-    let source = ground.work.folder("source");
+    let source = ground.work.directory("source");
     make_repository(&source, 3 + factor());
     let served = Served::new(&ground.image, &ground.place, "writeback");
     let url = format!("file://{}", source.display());
@@ -132,13 +132,13 @@ fn repository_is_cloned_checked_and_packed() {
 fn unpacked_tree_is_the_packed_one_also_after_the_next_mount() {
     require!(can_mount(), requires::tool("tar"), requires::tool("diff"));
     let ground = Ground::new(1024);
-    let source = ground.work.folder("source");
+    let source = ground.work.directory("source");
     tree::generate(&source, 20 * factor());
     let archive = ground.work.path().join("archive");
-    let tar = |mode: &str, folder: &Path| {
+    let tar = |mode: &str, directory: &Path| {
         let mut tar = tool("tar");
         tar.args(["--xattrs", "--sparse", mode]).arg(&archive);
-        tar.arg("-C").arg(folder);
+        tar.arg("-C").arg(directory);
         tar
     };
     must(tar("-cf", &source).arg("."));
@@ -146,11 +146,11 @@ fn unpacked_tree_is_the_packed_one_also_after_the_next_mount() {
     let target = served.path().join("target");
     fs::create_dir(&target).unwrap();
     must(tar("-xpf", &target).arg("."));
-    let diff = |folder: &Path| {
+    let diff = |directory: &Path| {
         // To diff no fifo is like another.
         let mut diff = tool("diff");
         diff.args(["-r", "--no-dereference", "-x", "fifo"]);
-        must(diff.args([source.as_path(), folder]));
+        must(diff.args([source.as_path(), directory]));
     };
     let compare = || {
         diff(&target);

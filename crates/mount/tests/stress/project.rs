@@ -8,8 +8,8 @@ const UNITS: u64 = 100;
 /// Writes it into an existing directory.
 ///
 /// The program prints what [`answer`] returns.
-pub fn generate(folder: &Path) {
-    let write = |name: &str, text: String| fs::write(folder.join(name), text).unwrap();
+pub fn generate(directory: &Path) {
+    let write = |name: &str, text: String| fs::write(directory.join(name), text).unwrap();
     for unit in 0..UNITS {
         write(
             &format!("unit_{unit}.h"),
@@ -64,7 +64,7 @@ clean:
     write("Makefile", makefile.to_owned());
 }
 
-/// What the program prints.
+/// Output of the program.
 pub fn answer() -> u64 {
     fn of(unit: u64, x: u64) -> u64 {
         let calls = needed(unit).into_iter().map(|n| of(n, x + n));

@@ -32,7 +32,7 @@ const OPTIONS: &str = "EXTANT_STRESS_OPTIONS";
 const READY: &str = "extant: mounted";
 const TROUBLE: &str = "extant: trouble: ";
 
-/// What every mount needs.
+/// Requirements of every mount.
 pub fn can_mount() -> Requirement {
     let all = [
         requires::root(),
@@ -165,7 +165,7 @@ fn server_ends_well_when_it_is_unmounted() {
     let work = Workdir::new();
     let image = work.path().join("image");
     make_image(&image, 32);
-    let place = work.folder("mount");
+    let place = work.directory("mount");
     let served = Served::new(&image, &place, "writeback");
     fs::write(place.join("f"), "content").unwrap();
     served.end();
@@ -192,7 +192,7 @@ impl Ground {
         make_image(&image, mebibytes);
         Self {
             image,
-            place: work.folder("mount"),
+            place: work.directory("mount"),
             work,
         }
     }

@@ -64,7 +64,7 @@ const STRESSORS: [&str; 44] = [
 /// These make thousands of names before they check the time.
 const LONG_STRESSORS: [&str; 3] = ["link", "symlink", "mmapfork"];
 
-/// What a stressor does at most, times the factor.
+/// Maximum of operations of a stressor, times the factor.
 const OPERATIONS: u32 = 30;
 const SECONDS: u32 = 1;
 

@@ -9,13 +9,13 @@ use fastrand::Rng;
 use rustix::fs::XattrFlags;
 
 /// Makes it in an existing directory, with this number of directories.
-pub fn generate(folder: &Path, directories: u32) {
+pub fn generate(dir: &Path, directories: u32) {
     let mut rng = Rng::with_seed(u64::from(directories));
     for number in 0..directories {
         let directory = match number % 5 {
-            0 => folder.join(format!("d{number}")),
+            0 => dir.join(format!("d{number}")),
             depth => {
-                let above = folder.join(format!("d{}", number - depth));
+                let above = dir.join(format!("d{}", number - depth));
                 above
                     .join("below/".repeat(depth as usize))
                     .join(format!("d{number}"))
@@ -25,8 +25,8 @@ pub fn generate(folder: &Path, directories: u32) {
         fill(&directory, &mut rng);
     }
     let mode = Permissions::from_mode(0o2750);
-    fs::set_permissions(folder.join("d0"), mode).unwrap();
-    run(tool("mkfifo").arg(folder.join("d0/fifo"))).unwrap_or_else(|failure| panic!("{failure}"));
+    fs::set_permissions(dir.join("d0"), mode).unwrap();
+    run(tool("mkfifo").arg(dir.join("d0/fifo"))).unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 fn fill(directory: &Path, rng: &mut Rng) {

@@ -207,7 +207,7 @@ fn copy_stops_at_the_end_of_the_source() {
     kernel.end();
 }
 
-/// What a power cut now would leave.
+/// File system after a power cut now.
 fn after_a_cut(kernel: &Kernel) -> extant_ext4::Filesystem {
     crate::image::open(&std::sync::Arc::new(kernel.device.snapshot()))
 }

@@ -10,7 +10,7 @@ use extant_testkit::oracle::assert_e2fsck_clean;
 use extant_testkit::requires::{self, Requirement};
 use extant_testkit::workdir::Workdir;
 
-/// What all tests here need.
+/// Requirements of all tests here.
 pub fn needs() -> [Requirement; 2] {
     [requires::tool("mke2fs"), requires::tool("e2fsck")]
 }

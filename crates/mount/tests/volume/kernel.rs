@@ -6,8 +6,9 @@ use std::sync::Arc;
 use extant_blockdev::MemoryDevice;
 use extant_fuse::Operations;
 use extant_fuse::operations::{
-    AttributeChange, Attributes, Caller, DirectorySink, Entry, FileKind, Handle, Ioctl, Listed,
-    NewNode, NodeId, Opened, Privileges, Read, ReadOrigin, Request, Result, Write, WriteOrigin,
+    AttributeChange, Attributes, Caller, DirectorySink, FileKind, Handle, Ioctl, Listed,
+    LookupEntry, NewNode, NodeId, Opened, Privileges, Read, ReadOrigin, Request, Result, Write,
+    WriteOrigin,
 };
 use extant_mount::volume::{Volume, VolumeOptions};
 use extant_space::CancelToken;
@@ -63,11 +64,11 @@ impl Kernel {
         image::assert_clean(&self.device);
     }
 
-    pub fn lookup(&self, parent: NodeId, name: &str) -> Result<Entry> {
+    pub fn lookup(&self, parent: NodeId, name: &str) -> Result<LookupEntry> {
         self.volume.lookup(&self.request(), parent, name.as_bytes())
     }
 
-    pub fn mkdir(&self, parent: NodeId, name: &str, mode: u32) -> Result<Entry> {
+    pub fn mkdir(&self, parent: NodeId, name: &str, mode: u32) -> Result<LookupEntry> {
         let new = new_node(mode);
         let request = self.request();
         self.volume
@@ -75,7 +76,7 @@ impl Kernel {
     }
 
     /// A new file, opened for reading and writing.
-    pub fn create(&self, parent: NodeId, name: &str, mode: u32) -> Result<(Entry, Opened)> {
+    pub fn create(&self, parent: NodeId, name: &str, mode: u32) -> Result<(LookupEntry, Opened)> {
         self.volume.create(
             &self.request(),
             parent,
@@ -198,14 +199,14 @@ pub struct Names {
     pub names: Vec<(String, u64)>,
     /// Whether more than names are wanted; what came of it.
     pub plus: bool,
-    pub entries: Vec<Result<Entry>>,
+    pub entries: Vec<Result<LookupEntry>>,
 }
 
 impl DirectorySink for Names {
     fn take(
         &mut self,
         listed: &Listed<'_>,
-        look_up: &mut dyn FnMut() -> Result<Entry>,
+        look_up: &mut dyn FnMut() -> Result<LookupEntry>,
     ) -> ControlFlow<()> {
         if self.names.len() == self.room {
             return ControlFlow::Break(());

@@ -1,7 +1,7 @@
 //! Names, and the life of nodes.
 
 use extant_fuse::Operations;
-use extant_fuse::operations::{Entry, NewNode, NodeId, Privileges};
+use extant_fuse::operations::{LookupEntry, NewNode, NodeId, Privileges};
 use extant_testkit::require;
 use rustix::fs::{OFlags, RenameFlags, makedev};
 use rustix::io::Errno;
@@ -241,8 +241,11 @@ fn rename_obeys_its_flags() {
     let mut kernel = Kernel::new(16);
     let (one, _) = kernel.create(ROOT, "one", 0o644).unwrap();
     let (two, _) = kernel.create(ROOT, "two", 0o644).unwrap();
-    let node =
-        |kernel: &Kernel, name: &str| kernel.lookup(ROOT, name).map(|entry: Entry| entry.node);
+    let node = |kernel: &Kernel, name: &str| {
+        kernel
+            .lookup(ROOT, name)
+            .map(|entry: LookupEntry| entry.node)
+    };
     let (none, exchange) = (RenameFlags::empty(), RenameFlags::EXCHANGE);
     assert_eq!(
         rename(&kernel, "one", "two", RenameFlags::NOREPLACE),

@@ -52,14 +52,14 @@ pub enum TypeField {
     Absent,
 }
 
-/// What must be known of a file system to read its directories.
+/// Properties of a file system that the format of its directories depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DirectoryFormat {
     /// Bytes of a block.
     pub block_bytes: u32,
     /// How blocks end.
     pub tail: Tail,
-    /// What records say.
+    /// Whether records have file types.
     pub types: TypeField,
     /// The highest number of an inode.
     pub inodes: u32,

@@ -67,7 +67,7 @@ feature_set! {
     }
 }
 
-/// What a file system is opened for.
+/// Access for which a file system is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Nothing is written, not even the journal.

@@ -252,7 +252,7 @@ impl GroupDescriptor {
         self.raw.bg_itable_unused_hi.set((inodes >> 16) as u16);
     }
 
-    /// What is initialised; nothing is missing where descriptors have no checksum.
+    /// Initialised parts of the group; all parts if descriptors have no checksum.
     pub fn flags(&self, layout: &Layout) -> GroupFlags {
         if layout.features().has_group_checksums() {
             GroupFlags::from_bits_retain(self.raw.bg_flags.get())

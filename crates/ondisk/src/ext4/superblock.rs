@@ -165,7 +165,7 @@ impl Superblock {
         State::from_bits_retain(self.raw.s_state.get())
     }
 
-    /// What to do after an error.
+    /// Behaviour after an error.
     pub fn error_policy(&self) -> ErrorPolicy {
         ErrorPolicy::from_raw(self.raw.s_errors.get())
     }
@@ -236,7 +236,7 @@ impl Superblock {
         Ok(kind.with_sign_of(self.flags()))
     }
 
-    /// What hashes of names begin with.
+    /// Seed of the hashes of names.
     pub fn hash_seed(&self) -> HashSeed {
         HashSeed::new(self.raw.s_hash_seed.map(|word| word.get()))
     }

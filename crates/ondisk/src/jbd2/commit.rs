@@ -31,7 +31,7 @@ const NAME: &str = "commit block";
 const CRC32: u8 = 1;
 const CRC32_BYTES: u8 = 4;
 
-/// What a commit block says.
+/// Fields of a commit block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Commit {
     /// The transaction.

@@ -44,7 +44,7 @@ const FLAG_ESCAPE: u16 = 1;
 const FLAG_SAME_UUID: u16 = 2;
 const FLAG_LAST: u16 = 8;
 
-/// What is said about one copy.
+/// Tag of one block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tag {
     /// The block that it is a copy of.

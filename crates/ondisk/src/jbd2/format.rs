@@ -24,7 +24,7 @@ pub enum BlockNumbers {
     Bits64,
 }
 
-/// What must be known of a journal to read its blocks.
+/// Properties of a journal that the format of its blocks depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Format {
     /// Bytes of a block, those of a block of the file system.

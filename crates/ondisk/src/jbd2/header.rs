@@ -56,10 +56,10 @@ impl BlockType {
     }
 }
 
-/// What a block begins with.
+/// Header of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the block is.
+    /// Type of the block.
     pub kind: BlockType,
     /// The transaction that it belongs to.
     pub sequence: Sequence,

@@ -57,7 +57,7 @@ on_disk! {
 const NAME: &str = "journal superblock";
 /// `s_checksum_type` of crc32c.
 const CRC32C: u8 = 4;
-/// What `s_num_fc_blks` 0 stands for.
+/// Meaning of `s_num_fc_blks` 0.
 const FAST_COMMIT_BLOCKS: u32 = 256;
 /// Linux refuses fast commits that leave fewer blocks for the log.
 const LOG_BLOCKS_MIN: u32 = 1024;

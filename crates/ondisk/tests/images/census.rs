@@ -57,7 +57,7 @@ censuses! {
     bigalloc_is_read_and_written_again: BIGALLOC,
 }
 
-/// What must have been seen, so that a walk over nothing does not pass.
+/// Minimum counts, so that a walk over nothing does not pass.
 fn check_seen(seen: &Seen, superblock: &Superblock) {
     eprintln!("{seen:?}");
     let features = superblock.features();
@@ -180,7 +180,7 @@ fn check_inodes(image: &Image) -> Seen {
                     by_name.extend(names);
                 }
             }
-            // What it holds is not for reading.
+            // Its contents are not for reading.
             _ if number == InodeNumber::RESIZE => {}
             Some(FileType::Regular | FileType::SymbolicLink) => {
                 walk.contents(number, &inode);

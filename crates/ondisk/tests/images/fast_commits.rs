@@ -16,7 +16,7 @@ use crate::kernel::{SIZE_BYTES, copy};
 
 /// Does what the kernel has fast commits for, and syncs after each.
 fn use_files(scratch: &Scratch) {
-    fs::create_dir(scratch.path().join("folder")).unwrap();
+    fs::create_dir(scratch.path().join("directory")).unwrap();
     let one = scratch.path().join("one");
     fs::write(&one, "x").unwrap();
     // A full commit, after which only fast ones follow.
@@ -30,12 +30,12 @@ fn use_files(scratch: &Scratch) {
     }
     one.set_len(100_000).unwrap();
     one.sync_all().unwrap();
-    let new = scratch.path().join("folder/new");
+    let new = scratch.path().join("directory/new");
     let mut file = File::create(&new).unwrap();
     file.write_all(b"hello").unwrap();
     file.sync_all().unwrap();
     // To the kernel, a new name and the end of an old one.
-    fs::rename(&new, scratch.path().join("folder/renamed")).unwrap();
+    fs::rename(&new, scratch.path().join("directory/renamed")).unwrap();
     file.write_all(b"again").unwrap();
     file.sync_all().unwrap();
 }

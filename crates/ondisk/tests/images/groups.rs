@@ -8,7 +8,7 @@ use extant_testkit::command::{self, tool};
 
 use crate::image::Image;
 
-/// What dumpe2fs says of a group.
+/// A group in the output of dumpe2fs.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Group {
     blocks: Option<RangeInclusive<u64>>,
@@ -90,7 +90,7 @@ fn descriptors(layout: &Layout, group: GroupNumber) -> Option<RangeInclusive<u64
     found
 }
 
-/// What is fixed at the start of a group and neither superblock nor descriptors.
+/// Fixed metadata at the start of a group except superblock and descriptors.
 fn reserved(layout: &Layout, group: GroupNumber) -> Option<RangeInclusive<u64>> {
     let fixed_end = layout.first_block(group).0 + u64::from(layout.fixed_blocks(group));
     let start = descriptors(layout, group)?.end() + 1;

@@ -9,7 +9,7 @@ use extant_testkit::command::{self, tool};
 use extant_testkit::requires::{self, Requirement};
 use extant_testkit::workdir::Workdir;
 
-/// What every test here needs.
+/// Requirements of every test here.
 pub fn e2fsprogs() -> Requirement {
     let tools = ["mkfs.ext4", "debugfs", "e2fsck", "dumpe2fs", "tune2fs"];
     let are_met = tools.iter().all(|name| requires::tool(name).is_met());
@@ -108,7 +108,7 @@ impl Image {
         assert!(is_done, "{}", command::describe(&output));
     }
 
-    /// What debugfs reads from a file.
+    /// Contents of a file as read by debugfs.
     #[track_caller]
     pub fn dump(&self, inode: u32) -> Vec<u8> {
         let copy = self.beside("dump");

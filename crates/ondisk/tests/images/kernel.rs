@@ -1,4 +1,4 @@
-//! What the kernel leaves without an unmount: a journal in use, orphans; and attributes.
+//! Images that the kernel left without an unmount: a journal in use, orphans; and attributes.
 
 use std::fs::{self, File};
 
@@ -15,7 +15,7 @@ use crate::walk::Walk;
 
 pub const SIZE_BYTES: u64 = 64 << 20;
 
-/// What the device was given so far. Its node would also show what is in memory only.
+/// Contents that the device has received. Its node would also show those that are in memory only.
 pub fn copy(scratch: &Scratch) -> Image {
     let image = Image::empty(SIZE_BYTES >> 20);
     fs::copy(scratch.backing_file().unwrap(), image.path()).unwrap();
@@ -46,12 +46,16 @@ fn journal_of_the_kernel_is_read_and_written_again() {
             .mkfs_options(&["-O", options])
             .mount_options(mount)
             .build();
-        let folder = scratch.path().join("folder");
-        fs::create_dir(&folder).unwrap();
-        let folder = File::open(folder).unwrap();
+        let directory = scratch.path().join("directory");
+        fs::create_dir(&directory).unwrap();
+        let directory = File::open(directory).unwrap();
         for round in 0..3 {
             for number in 0..300 {
-                fs::write(scratch.path().join(format!("folder/{round}-{number}")), "x").unwrap();
+                fs::write(
+                    scratch.path().join(format!("directory/{round}-{number}")),
+                    "x",
+                )
+                .unwrap();
             }
             // Freed directory blocks are revoked.
             let old = scratch.path().join(format!("old-{round}"));
@@ -59,9 +63,9 @@ fn journal_of_the_kernel_is_read_and_written_again() {
             for number in 0..200 {
                 fs::write(old.join(format!("a-rather-long-name-{number:060}")), "").unwrap();
             }
-            folder.sync_all().unwrap();
+            directory.sync_all().unwrap();
             fs::remove_dir_all(&old).unwrap();
-            folder.sync_all().unwrap();
+            directory.sync_all().unwrap();
         }
         let image = copy(&scratch);
         let journal = Journal::open(&image);

@@ -9,8 +9,8 @@ use std::sync::Arc;
 
 use extant_image::format::Header;
 use extant_image::{
-    Format, ImageOptions, Layer, NewImage, Preallocation, Qcow2Info, Qcow2Options, ResizeOptions,
-    Target, Use, full_file_bytes, reclaim, resize_bytes_max,
+    Format, ImageFile, ImageOptions, Layer, LockAccess, NewImage, Preallocation, Qcow2Info,
+    Qcow2Options, ResizeOptions, full_file_bytes, reclaim, resize_bytes_max,
 };
 use extant_provision::{Pace, Shared};
 use extant_space::{
@@ -58,7 +58,7 @@ pub(crate) struct Held<'a> {
     file: &'a dyn VolumeFile,
 }
 
-pub(crate) fn hold(file: &dyn VolumeFile, wanted: Use) -> Result<Held<'_>> {
+pub(crate) fn hold(file: &dyn VolumeFile, wanted: LockAccess) -> Result<Held<'_>> {
     if let Some(host) = file.as_host() {
         extant_image::lock(host, wanted).map_err(|error| error.at(file.path()))?;
     }
@@ -75,7 +75,7 @@ impl Drop for Held<'_> {
 
 /// An image that is changed in place.
 pub(crate) struct Change<'a> {
-    target: Target,
+    target: ImageFile,
     _held: Held<'a>,
 }
 
@@ -83,14 +83,14 @@ impl<'a> Change<'a> {
     /// Takes the image from QEMU; with `unshare`, what it shares with other files gets space of its
     /// own where it is made written.
     pub(crate) fn new(file: &'a Arc<dyn VolumeFile>, pace: Pace, unshare: bool) -> Result<Self> {
-        let held = hold(&**file, Use::Write)?;
+        let held = hold(&**file, LockAccess::Write)?;
         let shared = if unshare {
             Shared::Unshare
         } else {
             Shared::Refuse
         };
         let file: Arc<dyn SpaceFile> = Arc::<dyn VolumeFile>::clone(file);
-        let target = Target::held(file).with_pace(pace, shared);
+        let target = ImageFile::held(file).with_pace(pace, shared);
         Ok(Self {
             target,
             _held: held,
@@ -136,7 +136,7 @@ fn disk_bytes(bytes: u64) -> u64 {
     bytes.next_multiple_of(SECTOR_BYTES)
 }
 
-/// What a resize needs.
+/// Space needed by a resize.
 pub(crate) struct ResizeNeed {
     /// On the host, at most.
     pub(crate) space_bytes: u64,
@@ -171,7 +171,7 @@ impl ResizeNeed {
 /// # Errors
 /// `InUse` while QEMU writes to the image, as its tables are incomplete then.
 pub(crate) fn full_bytes(file: &Arc<dyn VolumeFile>) -> Result<u64> {
-    let _held = hold(&**file, Use::Read)?;
+    let _held = hold(&**file, LockAccess::Read)?;
     full_file_bytes(Arc::<dyn VolumeFile>::clone(file))
 }
 

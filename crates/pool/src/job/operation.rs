@@ -1,4 +1,4 @@
-//! What a job does.
+//! Operation of a job.
 
 use std::path::PathBuf;
 

@@ -29,7 +29,7 @@ const OUTCOME_ROOM: usize = 4096;
 /// A longer message is cut.
 const MESSAGE_MAX: usize = 1024;
 
-/// What a job is to do, what it holds, and what came of it.
+/// Record of a job: request, reservation and outcome.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Record {
     version: u32,
@@ -46,7 +46,7 @@ pub(crate) struct Record {
     pub(crate) outcome: Option<Outcome>,
 }
 
-/// What a job was promised, and what there was before.
+/// Reservation of a job, and the space in use before it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Reservation {
     /// Space that the job will take, bytes.

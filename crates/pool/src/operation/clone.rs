@@ -1,10 +1,10 @@
 //! A new volume with the content of another.
 
 use extant_hostfs::{Access, Existing};
-use extant_image::{Format, Use};
+use extant_image::{Format, LockAccess};
 use extant_space::{Control, Error, ErrorKind, Result, SyncMode};
 
-use super::copy::{Target, copy};
+use super::copy::{TargetContent, copy};
 use super::publish;
 use crate::format;
 use crate::job::{CloneMethod, CloneVolume, copy_name};
@@ -18,13 +18,13 @@ pub(super) fn perform(work: &Work<'_>, clone: &CloneVolume, control: Control<'_>
     let _locked = lock_for_reading(&*source)?;
     let format = format::known(&*source, &clone.source)?;
     let _held = match format {
-        Format::Qcow2 => Some(format::qcow2::hold(&*source, Use::Read)?),
+        Format::Qcow2 => Some(format::qcow2::hold(&*source, LockAccess::Read)?),
         Format::Raw => None,
     };
     let (target, state) = open_target(work)?;
     let shared = match (clone.method, state) {
-        // What a copy has begun, a copy ends.
-        (CloneMethod::Copy, _) | (CloneMethod::Auto, Target::Begun) => false,
+        // A clone that began by copying continues by copying.
+        (CloneMethod::Copy, _) | (CloneMethod::Auto, TargetContent::Begun) => false,
         (CloneMethod::Auto | CloneMethod::Reflink, _) => {
             let shared = target.share_space_of(&*source)?;
             if !shared && clone.method == CloneMethod::Reflink {
@@ -46,10 +46,10 @@ pub(super) fn perform(work: &Work<'_>, clone: &CloneVolume, control: Control<'_>
 }
 
 /// The file that a job copies to, made or found.
-pub(super) fn open_target(work: &Work<'_>) -> Result<(Box<dyn VolumeFile>, Target)> {
+pub(super) fn open_target(work: &Work<'_>) -> Result<(Box<dyn VolumeFile>, TargetContent)> {
     let name = copy_name(work.record.id);
     match work.storage.open_work(&name)? {
-        Some(file) => Ok((file, Target::Begun)),
-        None => Ok((work.storage.new_work(&name)?, Target::Empty)),
+        Some(file) => Ok((file, TargetContent::Begun)),
+        None => Ok((work.storage.new_work(&name)?, TargetContent::Empty)),
     }
 }

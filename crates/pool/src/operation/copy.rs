@@ -17,11 +17,11 @@ use extant_space::{
 const PIECE: u64 = 1 << 20;
 /// Written data is flushed in units of this size, so that the final sync is short and does not
 /// delay a cancel.
-const SYNC_EVERY: u64 = 64 << 20;
+const SYNC_INTERVAL_BYTES: u64 = 64 << 20;
 
 /// Whether the target has a part of the content already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum TargetContent {
     Empty,
     Begun,
 }
@@ -30,7 +30,7 @@ pub(super) enum Target {
 pub(super) fn copy(
     source: &dyn SpaceFile,
     target: &dyn SpaceFile,
-    state: Target,
+    state: TargetContent,
     rate: &dyn Fn() -> Option<NonZeroU64>,
     control: Control<'_>,
 ) -> Result<()> {
@@ -38,8 +38,8 @@ pub(super) fn copy(
     let whole = ByteRange::new(0, size);
     target.resize(size)?;
     let state = match state {
-        Target::Begun => clear_what_is_no_data(source, target, whole, control)?,
-        Target::Empty => Target::Empty,
+        TargetContent::Begun => clear_what_is_no_data(source, target, whole, control)?,
+        TargetContent::Empty => TargetContent::Empty,
     };
     let mut total = 0;
     let quiet = Control::new(control.cancel, &Silent);
@@ -83,7 +83,7 @@ fn clear_what_is_no_data(
     target: &dyn SpaceFile,
     whole: ByteRange,
     control: Control<'_>,
-) -> Result<Target> {
+) -> Result<TargetContent> {
     let cleared = for_each_extent(source, whole, &mut |extent| {
         control.cancel.check()?;
         match extent.state {
@@ -92,11 +92,11 @@ fn clear_what_is_no_data(
         }
     });
     match cleared {
-        Ok(()) => Ok(Target::Begun),
+        Ok(()) => Ok(TargetContent::Begun),
         Err(error) if error.kind() == ErrorKind::Unsupported => {
             target.resize(0)?;
             target.resize(whole.end())?;
-            Ok(Target::Empty)
+            Ok(TargetContent::Empty)
         }
         Err(error) => Err(error),
     }
@@ -127,7 +127,7 @@ fn for_each_extent(
 struct Copier<'a> {
     source: &'a dyn SpaceFile,
     target: &'a dyn SpaceFile,
-    state: Target,
+    state: TargetContent,
     buffers: [Vec<u8>; 2],
     done: u64,
     unsynced: u64,
@@ -149,7 +149,7 @@ impl Copier<'_> {
             );
         }
         let theirs = &mut theirs[..ours.len()];
-        let is_there = self.state == Target::Begun
+        let is_there = self.state == TargetContent::Begun
             && is_written(self.target, piece)?
             && self.target.read_at(theirs, piece.start())? == ours.len()
             && theirs == ours;
@@ -158,7 +158,7 @@ impl Copier<'_> {
             self.unsynced += piece.len();
         }
         self.done += piece.len();
-        if self.unsynced >= SYNC_EVERY {
+        if self.unsynced >= SYNC_INTERVAL_BYTES {
             self.target.sync(SyncMode::Data)?;
             self.unsynced = 0;
         }

@@ -4,11 +4,11 @@ use std::fs::File;
 use std::path::Path;
 
 use extant_hostfs::{Access, Directory, Existing, HostFile, remove_soon};
-use extant_image::{Format, Use};
+use extant_image::{Format, LockAccess};
 use extant_space::{Control, Error, ErrorKind, Result};
 use rustix::fs::OFlags;
 
-use super::copy::{Target, copy};
+use super::copy::{TargetContent, copy};
 use crate::format::{Facts, qcow2};
 use crate::job::{Download, JobId, MadeFile};
 use crate::volume_lock::lock_for_reading;
@@ -18,7 +18,7 @@ pub(super) fn perform(work: &Work<'_>, download: &Download, control: Control<'_>
     let source = work.storage.open(&download.volume, Access::Read)?;
     let _locked = lock_for_reading(&*source)?;
     let _held = match Facts::of(&*source, &download.volume)?.format {
-        Some(Format::Qcow2) => Some(qcow2::hold(&*source, Use::Read)?),
+        Some(Format::Qcow2) => Some(qcow2::hold(&*source, LockAccess::Read)?),
         Some(Format::Raw) | None => None,
     };
     let (dir, name) = place_of(&download.target)?;
@@ -45,19 +45,19 @@ pub(super) fn perform(work: &Work<'_>, download: &Download, control: Control<'_>
 /// The unfinished file, new or existing. A user who can write to the directory may have placed
 /// another file under its name, also one that belongs to this user. Only the file that this job has
 /// made is adopted; any other is removed unread.
-fn open_partial(work: &Work<'_>, dir: &Directory, name: &str) -> Result<(File, Target)> {
+fn open_partial(work: &Work<'_>, dir: &Directory, name: &str) -> Result<(File, TargetContent)> {
     if let Some(made) = work.made()
         && MadeFile::at(dir, name)? == Some(made)
     {
         let file = dir.file(name, OFlags::RDWR)?;
         if MadeFile::of(&file)? == made {
-            return Ok((file, Target::Begun));
+            return Ok((file, TargetContent::Begun));
         }
     }
     dir.remove(name)?;
     let file = dir.new_file(name)?;
     work.set_made(MadeFile::of(&file)?)?;
-    Ok((file, Target::Empty))
+    Ok((file, TargetContent::Empty))
 }
 
 pub(super) fn roll_back(pool_identity: (u64, u64), id: JobId, download: &Download) -> Result<()> {

@@ -1,7 +1,7 @@
 //! A volume gets the content of a file.
 
 use extant_hostfs::{Access, Existing, HostFile};
-use extant_image::{Format, Use};
+use extant_image::{Format, LockAccess};
 use extant_space::{Control, Result, SpaceFile};
 
 use super::clone::open_target;
@@ -29,7 +29,7 @@ pub(super) fn perform(work: &Work<'_>, upload: &Upload, control: Control<'_>) ->
     let source = HostFile::open(&upload.source, Access::Read)?;
     let format = content_format(upload, &source).map_err(|error| error.at(source.path()))?;
     let _held = match format {
-        Format::Qcow2 => Some(qcow2::hold(&source, Use::Read)?),
+        Format::Qcow2 => Some(qcow2::hold(&source, LockAccess::Read)?),
         Format::Raw => None,
     };
     let is_there = work.storage.has_name(&upload.volume)?;

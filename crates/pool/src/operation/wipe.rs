@@ -8,7 +8,7 @@
 use std::ops::ControlFlow;
 
 use extant_hostfs::Access;
-use extant_image::{ImageOptions, NewImage, Use};
+use extant_image::{ImageOptions, LockAccess, NewImage};
 use extant_space::{
     ByteRange, Control, ExtentState, FallocateMode, Phase, Progress, Result, SyncMode,
 };
@@ -35,7 +35,7 @@ pub(super) fn perform(work: &Work<'_>, wipe: &Wipe, control: Control<'_>) -> Res
         check_not_open(&*file)?;
     }
     let _held = match &work.record.shape {
-        Some(_) if !wipe.force => Some(qcow2::hold(&*file, Use::Write)?),
+        Some(_) if !wipe.force => Some(qcow2::hold(&*file, LockAccess::Write)?),
         _ => None,
     };
     if work.record.shape.is_some() {

@@ -11,7 +11,7 @@ use extant_space::{Control, Phase, Result};
 
 use super::Pool;
 use crate::job::{Record, RunStatus, Stage};
-use crate::state::State;
+use crate::state::PoolState;
 use crate::storage::{ImageWaiter, Storage};
 use crate::work::StatusWriter;
 
@@ -21,7 +21,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Waits for the turn of a job, takes its place and opens what holds the volumes.
 pub(super) fn wait_turn<'p>(
     pool: &'p Pool,
-    state: &State,
+    state: &PoolState,
     own: &Record,
     status: &StatusWriter<'_>,
     control: Control<'_>,
@@ -55,7 +55,7 @@ pub(super) fn wait_turn<'p>(
     }
 }
 
-fn is_next(pool: &Pool, state: &State, own: &Record) -> Result<bool> {
+fn is_next(pool: &Pool, state: &PoolState, own: &Record) -> Result<bool> {
     let places = pool.definition().limits().jobs_max.get() as usize;
     let own = (own.options.priority, own.id);
     let before = state.jobs.alive()?.into_iter().filter(|job| {

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::Pool;
 use crate::job::{JobId, JobState, JobStatus, job_of};
 use crate::operation::was_published;
-use crate::state::State;
+use crate::state::PoolState;
 use crate::storage::{Purpose, Storage};
 
 /// Treatment of interrupted jobs.
@@ -86,7 +86,7 @@ impl Pool {
         Ok(found)
     }
 
-    fn is_complete(&self, storage: &dyn Storage, state: &State, id: JobId) -> Result<bool> {
+    fn is_complete(&self, storage: &dyn Storage, state: &PoolState, id: JobId) -> Result<bool> {
         let locked = state.lock()?;
         match self.claim(state, &locked, id) {
             Ok(Some((record, run))) => was_published(storage, &record, &run, self.identity()?),
@@ -101,7 +101,7 @@ impl Pool {
     fn remove_strays(
         &self,
         storage: &dyn Storage,
-        state: &State,
+        state: &PoolState,
         found: &mut Refreshed,
     ) -> Result<()> {
         // Under the lock no job is half made.

@@ -21,7 +21,7 @@ use crate::job::{
 };
 use crate::name::VolumeName;
 use crate::operation::content_format;
-use crate::state::{Locked, State};
+use crate::state::{Locked, PoolState};
 use crate::storage::{Storage, VolumeFile};
 
 impl Pool {
@@ -96,7 +96,7 @@ impl Pool {
     }
 
     /// The record of a job that has not ended.
-    pub(crate) fn unfinished(&self, state: &State, id: JobId) -> Result<Record> {
+    pub(crate) fn unfinished(&self, state: &PoolState, id: JobId) -> Result<Record> {
         let Some(record) = Record::read(state.jobs.dir(), id)? else {
             return Err(no_such_job(id));
         };
@@ -115,7 +115,7 @@ impl Pool {
     /// Those of [`unfinished`](Self::unfinished): it may have ended meanwhile.
     pub(crate) fn claim(
         &self,
-        state: &State,
+        state: &PoolState,
         _: &Locked,
         id: JobId,
     ) -> Result<Option<(Record, RunFile)>> {
@@ -136,7 +136,7 @@ impl Pool {
     fn take_up(
         &self,
         storage: &dyn Storage,
-        state: State,
+        state: PoolState,
         locked: Locked,
         id: JobId,
         options: Option<JobOptions>,
@@ -167,7 +167,7 @@ impl Pool {
 
     /// Refuses a job that another one stands in the way of; the record of the same job, if it was
     /// interrupted.
-    fn earlier(&self, state: &State, operation: &Operation) -> Result<Option<Record>> {
+    fn earlier(&self, state: &PoolState, operation: &Operation) -> Result<Option<Record>> {
         let unfinished = state.jobs.unfinished()?.into_iter();
         for record in unfinished.filter(|record| operation.conflicts_with(&record.operation)) {
             let Some(status) = state.jobs.status(record.id)? else {

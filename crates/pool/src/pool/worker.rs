@@ -15,7 +15,7 @@ use super::{Pool, queue};
 use crate::job::{JobId, Operation, Outcome, Record, RunFile, Stage};
 use crate::job_rate::JobRate;
 use crate::operation;
-use crate::state::State;
+use crate::state::PoolState;
 use crate::storage::{Done, Storage};
 use crate::work::{StatusWriter, Work};
 
@@ -28,7 +28,7 @@ const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
 /// Interval at which the pool's rate is shared again.
 const RATE_SHARE_INTERVAL: Duration = Duration::from_millis(200);
 
-/// What happens to a job whose own process cancels it (the token of its [`Control`]).
+/// Treatment of a job whose own process cancels it (the token of its [`Control`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnStop {
     /// It is cancelled: the pool is as before.
@@ -41,13 +41,13 @@ pub enum OnStop {
 #[derive(Debug)]
 pub struct Job<'p> {
     pool: &'p Pool,
-    state: State,
+    state: PoolState,
     record: Record,
     run: RunFile,
 }
 
 impl<'p> Job<'p> {
-    pub(super) fn new(pool: &'p Pool, state: State, record: Record, run: RunFile) -> Self {
+    pub(super) fn new(pool: &'p Pool, state: PoolState, record: Record, run: RunFile) -> Self {
         Self {
             pool,
             state,

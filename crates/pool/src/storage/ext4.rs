@@ -33,7 +33,7 @@ use crate::state_directory::STATE_DIRECTORY;
 use engine::Engine;
 use ext4_file::Ext4File;
 use names::{child_directory, find, make_directory, new_node};
-use open_image::ImageAccess;
+use open_image::LockAccess;
 
 pub(crate) use image_lock::ImageWaiter;
 pub(crate) use location::{Ext4Image, Opening};
@@ -43,14 +43,14 @@ const WORK: &str = "work";
 
 /// An image, for one operation.
 pub(crate) struct Ext4Storage {
-    hold: ImageAccess,
+    hold: LockAccess,
 }
 
 impl Ext4Storage {
     /// Has the image until it is dropped.
     pub(crate) fn new(pin: Pin) -> Self {
         Self {
-            hold: ImageAccess::Exclusive(Arc::new(pin)),
+            hold: LockAccess::Exclusive(Arc::new(pin)),
         }
     }
 
@@ -58,7 +58,7 @@ impl Ext4Storage {
     /// the image ends when the token is cancelled.
     pub(crate) fn of_job(pin: &Pin, cancel: &CancelToken) -> Self {
         Self {
-            hold: ImageAccess::PerCall(Arc::clone(pin.image()), cancel.clone()),
+            hold: LockAccess::PerCall(Arc::clone(pin.image()), cancel.clone()),
         }
     }
 

@@ -18,7 +18,7 @@ use crate::stand::{
 
 pub const KINDS: [PoolKind; 2] = [PoolKind::Dir, PoolKind::Ext4];
 
-/// What volume `a` holds.
+/// Size of volume `a`.
 pub const SIZE: u64 = 8 * MIB;
 
 /// An image of `bytes` at `path`.
@@ -78,7 +78,7 @@ impl Stand {
     /// than that.
     pub fn with_room(kind: PoolKind, bytes: u64, more: &[&str]) -> Self {
         let scratch = in_memory(Below::Ext4, bytes + 128 * MIB);
-        let outside = scratch.folder_beside("outside");
+        let outside = scratch.directory_beside("outside");
         let definition = match kind {
             PoolKind::Ext4 => {
                 let image = scratch.path().join("disk.img");
@@ -173,7 +173,7 @@ impl Stand {
         }
     }
 
-    /// What can be undone, each with the names that it leaves.
+    /// Operations that can be undone, each with the names that it leaves.
     pub fn operations(&self) -> Vec<(Operation, Vec<&'static str>)> {
         let upload = upload("b", &self.outside.join("source"));
         let download = download("a", &self.outside.join("target"));

@@ -46,7 +46,11 @@ fn assert_image(path: &Path, virtual_bytes: u64) {
 /// The disk reads as these bytes.
 #[track_caller]
 fn assert_reads(path: &Path, content: &[u8]) {
-    let layer = extant_image::open_path(path, Some(Format::Qcow2), extant_image::Follow::Nothing);
+    let layer = extant_image::open_path(
+        path,
+        Some(Format::Qcow2),
+        extant_image::ReferencedFiles::Ignore,
+    );
     let layer = layer.unwrap();
     assert_eq!(layer.virtual_bytes(), content.len() as u64);
     let mut found = vec![0; content.len()];
@@ -86,7 +90,7 @@ struct Stand {
 impl Stand {
     fn new() -> Self {
         let scratch = in_memory(Filesystem::Ext4, 256 * MIB);
-        let outside = scratch.folder_beside("outside");
+        let outside = scratch.directory_beside("outside");
         let pool = pool_at(scratch.path());
         Self {
             pool,

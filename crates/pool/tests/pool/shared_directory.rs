@@ -22,7 +22,7 @@ use crate::stand::{KIB, MIB, create, download, in_memory, name, perform, pool_at
 const OTHER: u32 = 65534;
 
 #[test]
-fn operations_stay_in_the_directory_while_another_user_exchanges_the_pools_folder() {
+fn operations_stay_in_the_directory_while_another_user_exchanges_the_pools_directory() {
     require!(root(), Filesystem::Ext4.requirement());
     let scratch = in_memory(Filesystem::Ext4, 64 * MIB);
     let [pool, target] = ["pool", "target"].map(|name| scratch.path().join(name));
@@ -92,7 +92,7 @@ fn unfinished_in(dir: &Path) -> std::path::PathBuf {
 fn download_takes_up_its_own_file_and_no_other() {
     require!(Filesystem::Ext4.requirement());
     let scratch = in_memory(Filesystem::Ext4, 64 * MIB);
-    let shared = scratch.folder_beside("shared");
+    let shared = scratch.directory_beside("shared");
     let pool = pool_at(scratch.path());
     perform(&pool, create("a", 8 * MIB, Preallocation::Full)).unwrap();
     let target = shared.join("target");

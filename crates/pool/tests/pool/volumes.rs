@@ -1,4 +1,4 @@
-//! What operations make of volumes.
+//! Operations on volumes.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -63,7 +63,7 @@ fn host_file(path: &Path) -> HostFile {
 fn copies_keep_content_holes_and_unwritten_parts() {
     require!(Filesystem::Ext4.requirement());
     let scratch = in_memory(Filesystem::Ext4, 128 * MIB);
-    let dir = scratch.folder_beside("outside");
+    let dir = scratch.directory_beside("outside");
     let pool = pool_at(scratch.path());
     let content = mixed(&host_file(&dir.join("source")));
     let upload = upload("up", &dir.join("source"));
@@ -205,7 +205,7 @@ fn volume_that_somebody_has_open_is_not_destroyed() {
 fn what_is_no_volume_is_neither_listed_nor_followed() {
     require!(Filesystem::Ext4.requirement());
     let scratch = in_memory(Filesystem::Ext4, 64 * MIB);
-    let outside = scratch.folder_beside("outside");
+    let outside = scratch.directory_beside("outside");
     fs::write(outside.join("secret"), "secret").unwrap();
     let dir = scratch.path();
     symlink(outside.join("secret"), dir.join("link")).unwrap();

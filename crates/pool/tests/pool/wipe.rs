@@ -15,7 +15,7 @@ use crate::stand::{MIB, at_rate, wipe};
 
 /// More than a piece of a wipe.
 const SIZE: u64 = 320 * MIB;
-/// What is durable at once.
+/// Bytes made durable at a time.
 const PIECE: u64 = 256 * MIB;
 
 /// A volume `w` with content, whose wipe was interrupted in its second piece; `mkfs` is for an

@@ -27,7 +27,7 @@ pub(super) struct ZeroQueue<'w, 'a, 'z> {
     work: &'w mut Work<'a>,
     zeros: &'z [u8],
     block_bytes: u32,
-    /// What is to be zeroed, the next range last.
+    /// Ranges to be zeroed, the next one last.
     ranges: Vec<ByteRange>,
     flights: [Option<Flight>; QUEUE_DEPTH],
     in_flight_bytes: u64,
@@ -81,7 +81,7 @@ impl<'w, 'a, 'z> ZeroQueue<'w, 'a, 'z> {
         };
         self.work.target.check_stop()?;
         self.work.report_progress();
-        // What the pacer admits must be started: it is asked only when there is a slot.
+        // An admitted request must be started: the pacer is asked only when there is a free slot.
         if in_flight == QUEUE_DEPTH {
             return Ok(None);
         }

@@ -124,7 +124,7 @@ fn context_can_be_used_again_after_a_panic() {
     let run = catch_unwind(AssertUnwindSafe(|| aio.run(&file, &mut list)));
     assert!(run.is_err());
     drop(list);
-    // What the panic left in flight is over: the file has it.
+    // The requests in flight at the panic have completed: the file has their size.
     assert_eq!(file.metadata().unwrap().len(), 8 * BLOCK as u64);
     let mut list = List::new(vec![write(data.as_slice(), 0)]);
     aio.run(&file, &mut list);

@@ -155,7 +155,7 @@ impl Filesystem for Server {
         _: &Request,
         directory: INodeNo,
         name: &OsStr,
-        new_folder: INodeNo,
+        new_directory: INodeNo,
         new_name: &OsStr,
         flags: RenameFlags,
         reply: ReplyEmpty,
@@ -165,7 +165,7 @@ impl Filesystem for Server {
             Err(Errno::EINVAL)
         } else {
             let store = &mut state.store;
-            store.rename((directory, name), (new_folder, new_name), flags)
+            store.rename((directory, name), (new_directory, new_name), flags)
         };
         empty(reply, result);
     }

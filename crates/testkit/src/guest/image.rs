@@ -21,7 +21,7 @@ const SUITE: &str = "trixie";
 const BACKPORTS: &str = "trixie-backports";
 const KERNEL: &str = "linux-image-amd64";
 
-/// What tests use in the guest. QEMU is not for the guest, but needs the same libraries.
+/// Packages for tests in the guest. QEMU is not for the guest, but needs the same libraries.
 const USERLAND: [&str; 10] = [
     "btrfs-progs",
     "busybox-static",

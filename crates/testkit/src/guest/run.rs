@@ -18,7 +18,7 @@ const CONSOLE_LINES: usize = 40;
 
 pub(super) fn run(lab: &Path, script: &str, options: &Options) -> Result<Output> {
     let work = Workdir::new();
-    let control = &work.folder("control");
+    let control = &work.directory("control");
     write_program(&control.join("start"), START)?;
     write_program(&control.join("script"), script)?;
     let disks: String = (0..options.disks.len())

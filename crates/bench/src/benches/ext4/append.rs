@@ -60,7 +60,7 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
     // The kernel counts the extents, on its own mount.
     let work = Workdir::new();
     let device = LoopDevice::attach(&image.path);
-    let mount = Mount::new("ext4", device.path(), &work.folder("checked"), "ro");
+    let mount = Mount::new("ext4", device.path(), &work.directory("checked"), "ro");
     let ours = e4defrag(mount.path());
     mount.unmount();
     let mut table = Table::new(&["append, 64 files", "extents/file", "e4defrag score"]);

@@ -11,7 +11,7 @@ use anyhow::{Context as _, Result};
 use extant_testkit::command::run;
 use extant_testkit::oracle::filefrag_count;
 
-use super::Place;
+use super::ImageLocation;
 use super::image::{Kind, Side};
 use super::server::shown;
 use crate::bench::{Context, Outcome, rounds};
@@ -52,7 +52,11 @@ fn cases() -> impl Iterator<Item = (Kind, Memory)> {
     warm.chain(FULL.map(|kind| (kind, Memory::Cold)))
 }
 
-pub(super) fn measure(context: &Context, place: &Place, outcome: &mut Outcome) -> Result<()> {
+pub(super) fn measure(
+    context: &Context,
+    place: &ImageLocation,
+    outcome: &mut Outcome,
+) -> Result<()> {
     let runs = context.options.runs(3, 1);
     let file = place.path.join("image");
     let samples: Vec<_> = cases()

@@ -9,7 +9,7 @@ use std::fs;
 use anyhow::Result;
 use extant_testkit::command;
 
-use super::Place;
+use super::ImageLocation;
 use super::image::{Kind, Side};
 use super::load::{self, RATE, WRITE_64};
 use super::server::shown;
@@ -20,7 +20,11 @@ use crate::table::{Table, number, spread};
 const KINDS: [Kind; 3] = [Kind::raw("off"), Kind::raw("falloc"), Kind::raw("full")];
 
 /// Takes the samples and shows them beside those of the servers, which were taken before.
-pub(super) fn measure(context: &Context, places: &[Place], outcome: &mut Outcome) -> Result<()> {
+pub(super) fn measure(
+    context: &Context,
+    places: &[ImageLocation],
+    outcome: &mut Outcome,
+) -> Result<()> {
     let samples: Vec<_> = places
         .iter()
         .flat_map(|place| KINDS.map(|kind| (place, kind)))
@@ -51,7 +55,7 @@ pub(super) fn measure(context: &Context, places: &[Place], outcome: &mut Outcome
     Ok(())
 }
 
-fn table(places: &[Place], outcome: &Outcome) -> Result<Table> {
+fn table(places: &[ImageLocation], outcome: &Outcome) -> Result<Table> {
     let mut table = Table::new(&[
         "the kernel alone",
         "requests/s",
@@ -79,6 +83,6 @@ fn table(places: &[Place], outcome: &Outcome) -> Result<Table> {
     Ok(table)
 }
 
-fn name(place: &Place, kind: Kind) -> String {
+fn name(place: &ImageLocation, kind: Kind) -> String {
     format!("{}, {kind}, the kernel alone", place.name)
 }

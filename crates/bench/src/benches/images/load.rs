@@ -7,7 +7,7 @@ use std::fs;
 
 use anyhow::{Context as _, Result};
 
-use super::Place;
+use super::ImageLocation;
 use super::image::{Kind, Side};
 use super::server::{Server, shown};
 use crate::bench::{Context, Outcome, rounds};
@@ -141,7 +141,7 @@ impl GoalCases {
         }
     }
 
-    fn evaluate(&self, places: &[Place], outcome: &mut Outcome) -> Result<()> {
+    fn evaluate(&self, places: &[ImageLocation], outcome: &mut Outcome) -> Result<()> {
         let mut ratios = Vec::new();
         for place in places {
             for &kind in self.kinds {
@@ -168,7 +168,11 @@ impl GoalCases {
 }
 
 /// Takes the samples, evaluates the goals and adds the tables.
-pub(super) fn measure(context: &Context, places: &[Place], outcome: &mut Outcome) -> Result<()> {
+pub(super) fn measure(
+    context: &Context,
+    places: &[ImageLocation],
+    outcome: &mut Outcome,
+) -> Result<()> {
     take_samples(context, places, outcome)?;
     for cases in &GOAL_CASES {
         cases.evaluate(places, outcome)?;
@@ -182,7 +186,7 @@ pub(super) fn measure(context: &Context, places: &[Place], outcome: &mut Outcome
     Ok(())
 }
 
-fn table(places: &[Place], outcome: &Outcome) -> Result<Table> {
+fn table(places: &[ImageLocation], outcome: &Outcome) -> Result<Table> {
     let mut table = Table::new(&[
         "place, image, requests",
         "extant/s",
@@ -225,7 +229,7 @@ fn peaks(outcome: &Outcome) -> Result<Table> {
     Ok(table)
 }
 
-fn take_samples(context: &Context, places: &[Place], outcome: &mut Outcome) -> Result<()> {
+fn take_samples(context: &Context, places: &[ImageLocation], outcome: &mut Outcome) -> Result<()> {
     let runs = context.options.runs(3, 1);
     let mut samples = Vec::new();
     for place in places {
@@ -251,7 +255,7 @@ fn take_samples(context: &Context, places: &[Place], outcome: &mut Outcome) -> R
 /// One sample: creates, serves, measures and removes an image.
 fn sample(
     context: &Context,
-    place: &Place,
+    place: &ImageLocation,
     kind: Kind,
     jobs: &[Job],
     side: Side,
@@ -281,7 +285,7 @@ fn sample(
 }
 
 /// Name of the metrics of one kind of request.
-pub(super) fn name(place: &Place, kind: Kind, job: &Job, side: Side) -> String {
+pub(super) fn name(place: &ImageLocation, kind: Kind, job: &Job, side: Side) -> String {
     format!("{}, {kind}, {}, {side}", place.name, job.name)
 }
 
@@ -291,7 +295,7 @@ mod tests {
 
     #[test]
     fn goal_is_the_worst_case_of_rates_and_of_times() {
-        let place = Place {
+        let place = ImageLocation {
             name: "disk",
             path: "/".into(),
             size: 0,

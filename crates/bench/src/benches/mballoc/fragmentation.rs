@@ -69,7 +69,7 @@ const FREE_BEFORE: &str = "free extents/file before";
 const AGED: &str = "ns/operation aged";
 
 /// Extents of the files, and the free space.
-struct Found {
+struct FragmentationResult {
     extents: f64,
     most: usize,
     least: f64,
@@ -112,7 +112,7 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
     Ok(())
 }
 
-fn one(disk: &Disk, options: &Behaviour, operations: u64) -> Result<Found> {
+fn one(disk: &Disk, options: &Behaviour, operations: u64) -> Result<FragmentationResult> {
     let start = Instant::now();
     let aged = Aged::new(options, disk.gibibytes, disk.share, operations)?;
     let aged_nanos = start.elapsed().as_nanos() as f64 / operations as f64;
@@ -120,7 +120,7 @@ fn one(disk: &Disk, options: &Behaviour, operations: u64) -> Result<Found> {
     let extents = write(&aged, BLOCKS)?;
     aged.allocator.check().map_err(anyhow::Error::msg)?;
     let files = (aged.files() + WRITERS) as f64;
-    Ok(Found {
+    Ok(FragmentationResult {
         extents: extents.iter().sum::<usize>() as f64 / WRITERS as f64,
         most: extents.iter().copied().max().unwrap_or(0),
         least: least_extents(&runs) as f64 / WRITERS as f64,

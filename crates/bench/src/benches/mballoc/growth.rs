@@ -40,7 +40,7 @@ pub(super) const SIZES: [(&str, u64); 4] = [
     ("64 TiB", 64 << 10),
 ];
 const SMALLEST: usize = 0;
-pub(super) const LARGEST: usize = SIZES.len() - 1;
+pub(super) const SIZE_MAX: usize = SIZES.len() - 1;
 pub(super) const SEED: u64 = 95;
 /// Allocations that are held.
 const HELD: usize = 8;
@@ -64,13 +64,13 @@ const TOO_LONG_NAMES: [&str; 2] = ["10,000 blocks, none there", "10,000 blocks, 
 struct Case {
     name: &'static str,
     blocks: u32,
-    place: Place,
+    place: FilePosition,
     /// The goal that it counts for.
     goal: Option<&'static str>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum FilePosition {
     /// No goal.
     Stream,
     /// A block in one of the groups visited before.
@@ -83,37 +83,37 @@ const CASES: [Case; 6] = [
     Case {
         name: "1 block, stream goal",
         blocks: 1,
-        place: Place::Stream,
+        place: FilePosition::Stream,
         goal: Some(ONE),
     },
     Case {
         name: "1 block, random goals",
         blocks: 1,
-        place: Place::Visited,
+        place: FilePosition::Visited,
         goal: Some(ONE),
     },
     Case {
         name: "1 block, first visit",
         blocks: 1,
-        place: Place::Cold,
+        place: FilePosition::Cold,
         goal: None,
     },
     Case {
         name: "2,048 blocks, stream goal",
         blocks: 2048,
-        place: Place::Stream,
+        place: FilePosition::Stream,
         goal: Some(MANY),
     },
     Case {
         name: "2,048 blocks, random goals",
         blocks: 2048,
-        place: Place::Visited,
+        place: FilePosition::Visited,
         goal: Some(MANY),
     },
     Case {
         name: "2,048 blocks, first visit",
         blocks: 2048,
-        place: Place::Cold,
+        place: FilePosition::Cold,
         goal: None,
     },
 ];
@@ -133,7 +133,7 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
                 .metrics
                 .record(&format!("open, {name}"), MILLIS, "", open_millis);
             let operations = match case.place {
-                Place::Cold => GOAL_GROUPS as usize,
+                FilePosition::Cold => GOAL_GROUPS as usize,
                 _ => operations,
             };
             let found = one(&allocator, case, operations)?;
@@ -163,28 +163,30 @@ pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
 }
 
 /// Result of one case.
-struct Found {
+struct GrowthResult {
     latencies: Latencies,
     scanned: f64,
     loaded: f64,
     pieces: f64,
 }
 
-fn one(allocator: &Allocator, case: Case, operations: usize) -> Result<Found> {
+fn one(allocator: &Allocator, case: Case, operations: usize) -> Result<GrowthResult> {
     let geometry = allocator.geometry();
     let owner = allocator.owner(0, 0);
     let mut random = Random::new(SEED);
     let mut goal = || match case.place {
-        Place::Stream => Goal::Anywhere,
-        Place::Visited => {
+        FilePosition::Stream => Goal::Anywhere,
+        FilePosition::Visited => {
             let number = (random.fraction() * f64::from(GOAL_GROUPS)) as u32;
             let within = random.fraction();
             Goal::Near(block_in(&geometry, number, GOAL_GROUPS, within))
         }
-        Place::Cold => Goal::Near(Block((random.fraction() * geometry.blocks() as f64) as u64)),
+        FilePosition::Cold => {
+            Goal::Near(Block((random.fraction() * geometry.blocks() as f64) as u64))
+        }
     };
     let mut held = Held::default();
-    if case.place != Place::Cold {
+    if case.place != FilePosition::Cold {
         visit(allocator, &owner, &mut held, case)?;
     }
     let (before, pieces_before) = (allocator.statistics(), held.pieces);
@@ -194,7 +196,7 @@ fn one(allocator: &Allocator, case: Case, operations: usize) -> Result<Found> {
     }
     let after = allocator.statistics();
     let each = |count: u64| count as f64 / operations as f64;
-    Ok(Found {
+    Ok(GrowthResult {
         latencies: Latencies::new(times).context("nothing was timed")?,
         scanned: each(total(&after.groups_scanned) - total(&before.groups_scanned)),
         loaded: each(after.groups_loaded - before.groups_loaded),
@@ -209,7 +211,7 @@ fn visit(allocator: &Allocator, owner: &Owner, held: &mut Held, case: Case) -> R
         let before = allocator.statistics().groups_loaded;
         for number in 0..GOAL_GROUPS {
             let goal = match case.place {
-                Place::Stream => Goal::Anywhere,
+                FilePosition::Stream => Goal::Anywhere,
                 _ => Goal::Near(block_in(&geometry, number, GOAL_GROUPS, 0.5)),
             };
             held.allocate(owner, case.blocks, goal)?;
@@ -310,7 +312,7 @@ fn total(counts: &CriterionCounts) -> u64 {
 
 fn ratio(case: &Case, metrics: &Metrics) -> Result<f64> {
     let of = |size: usize| format!("{}, {}", case.name, SIZES[size].0);
-    metrics.ratio(&of(LARGEST), &of(SMALLEST), NANOS)
+    metrics.ratio(&of(SIZE_MAX), &of(SMALLEST), NANOS)
 }
 
 fn costs(metrics: &Metrics) -> Result<Table> {

@@ -7,7 +7,7 @@
 use anyhow::Result;
 use extant_mballoc::Goal;
 
-use super::growth::{LARGEST, SIZES, block_in, open, request};
+use super::growth::{SIZE_MAX, SIZES, block_in, open, request};
 use crate::bench::{Context, Outcome};
 use crate::memory::resident_bytes;
 use crate::table::{Table, number};
@@ -20,7 +20,7 @@ const TOUCHED: u32 = 4096;
 const BYTES: &str = "B/group";
 
 pub(super) fn measure(context: &Context, outcome: &mut Outcome) -> Result<()> {
-    let (name, gibibytes) = SIZES[LARGEST];
+    let (name, gibibytes) = SIZES[SIZE_MAX];
     context.step(format!("memory of the groups of {name}"));
     let before = resident_bytes()?;
     let allocator = open(gibibytes)?;

@@ -235,7 +235,7 @@ impl Environment {
     ) -> Result<Self> {
         let store = Scratch::new(Filesystem::Tmpfs, MEMORY);
         let image = image(&store);
-        let place = store.folder_beside("mount");
+        let place = store.directory_beside("mount");
         File::create_new(&image)?.set_len(SIZE.0)?;
         prepare(&mut command, &image, &place)?;
         let shown = context

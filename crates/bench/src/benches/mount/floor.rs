@@ -18,8 +18,8 @@ use std::thread;
 
 use anyhow::Result;
 use extant_fuse::operations::{
-    AttributeChange, Attributes, DirectorySink, Entry, Fallocate, Handle, NewNode, NodeId, Opened,
-    OpenedFlags, Privileges, Read, Request, Result as Answer, Statistics, SyncScope, Write,
+    AttributeChange, Attributes, DirectorySink, Fallocate, Handle, LookupEntry, NewNode, NodeId,
+    Opened, OpenedFlags, Privileges, Read, Request, Result as Answer, Statistics, SyncScope, Write,
 };
 use extant_fuse::options::IoUring;
 use extant_fuse::{MountOptions, Operations, Session};
@@ -77,9 +77,9 @@ struct Floor {
 }
 
 impl Floor {
-    fn entry(&self, kind: u64) -> Entry {
+    fn entry(&self, kind: u64) -> LookupEntry {
         let node = NodeId(self.next.fetch_add(1, Ordering::Relaxed) | kind);
-        Entry {
+        LookupEntry {
             node,
             generation: 0,
             attributes: attributes(node, 0),
@@ -112,11 +112,17 @@ fn opened(flags: OFlags) -> Opened {
 }
 
 impl Operations for Floor {
-    fn lookup(&self, _: &Request<'_>, _: NodeId, _: &[u8]) -> Answer<Entry> {
+    fn lookup(&self, _: &Request<'_>, _: NodeId, _: &[u8]) -> Answer<LookupEntry> {
         Err(Errno::NOENT)
     }
 
-    fn make_directory(&self, _: &Request<'_>, _: NodeId, _: &[u8], _: &NewNode) -> Answer<Entry> {
+    fn make_directory(
+        &self,
+        _: &Request<'_>,
+        _: NodeId,
+        _: &[u8],
+        _: &NewNode,
+    ) -> Answer<LookupEntry> {
         Ok(self.entry(DIRECTORY))
     }
 
@@ -128,7 +134,7 @@ impl Operations for Floor {
         _: &NewNode,
         flags: OFlags,
         _: Privileges,
-    ) -> Answer<(Entry, Opened)> {
+    ) -> Answer<(LookupEntry, Opened)> {
         Ok((self.entry(0), opened(flags)))
     }
 

@@ -55,7 +55,7 @@ impl Kind {
 
 /// A line of `--progress json`.
 #[derive(Deserialize)]
-struct Line {
+struct ProgressLine {
     phase: String,
     done_bytes: u64,
 }
@@ -147,7 +147,7 @@ fn run_repeatedly(shared: &Shared, mut command: Command, kind: Kind, bytes: u64)
 fn watch_progress(shared: &Shared, errors: impl Read) -> String {
     let mut said = String::new();
     for line in BufReader::new(errors).lines().map_while(Result::ok) {
-        match serde_json::from_str::<Line>(&line) {
+        match serde_json::from_str::<ProgressLine>(&line) {
             Ok(progress) if progress.phase == "write" => {
                 shared.current.store(progress.done_bytes, Ordering::SeqCst);
             }

@@ -74,7 +74,7 @@ pub(super) fn measure(context: &Context, libvirt: &Libvirt, outcome: &mut Outcom
     for (round, at) in rounds(runs, samples.len()) {
         let (method, callers) = samples[at];
         context.step(format!("round {}: {}", round + 1, method.name(callers)));
-        let place = Place::new(context, libvirt, method, volumes)?;
+        let place = BenchPool::new(context, libvirt, method, volumes)?;
         let failed = place.sample(callers, outcome)?;
         if method != Method::Virsh {
             failures += failed;
@@ -105,7 +105,7 @@ pub(super) fn measure(context: &Context, libvirt: &Libvirt, outcome: &mut Outcom
 }
 
 /// A pool on a file system of its own.
-struct Place<'a> {
+struct BenchPool<'a> {
     context: &'a Context,
     libvirt: &'a Libvirt,
     method: Method,
@@ -117,7 +117,7 @@ struct Place<'a> {
 
 const LIBVIRT_POOL: &str = "callers";
 
-impl<'a> Place<'a> {
+impl<'a> BenchPool<'a> {
     fn new(
         context: &'a Context,
         libvirt: &'a Libvirt,
@@ -244,7 +244,7 @@ impl<'a> Place<'a> {
 
 /// Half of the volumes fit into a pool: by how many the number made differs from that.
 fn over_by(context: &Context, libvirt: &Libvirt, volumes: usize) -> Result<usize> {
-    let place = Place::new(context, libvirt, Method::Falloc, volumes)?;
+    let place = BenchPool::new(context, libvirt, Method::Falloc, volumes)?;
     let fit = volumes / 2;
     let config = place.scratch.path().join("config");
     let total = size_word(fit as u64 * SIZE);

@@ -15,7 +15,7 @@ use extant_testkit::command::{run, tool};
 use extant_testkit::workdir::Workdir;
 
 use super::MKFS;
-use super::program::{Block, Target};
+use super::program::{Block, ImageFile};
 
 type Counted = Statistics<Arc<dyn Device>>;
 
@@ -89,7 +89,7 @@ impl Stack {
     }
 }
 
-impl Target for Stack {
+impl ImageFile for Stack {
     fn allocate(&self, bytes: u64) -> Result<()> {
         let file = &self.levels[self.levels.len() - 1].file;
         Ok(file.fallocate(FallocateMode::Allocate, ByteRange::new(0, bytes))?)

@@ -15,7 +15,7 @@ use rustix::fs::{FallocateFlags, OFlags};
 
 use super::MKFS;
 use super::pieces::places;
-use super::program::{Block, Target};
+use super::program::{Block, ImageFile};
 
 /// Whether the program's allocation is passed to the file system below.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Stack {
         // Past the page cache, as in the seeds.
         let device = LoopDevice::attach_with(&backing, DirectIo::On, 512);
         run(tool("mkfs.ext4").args(MKFS).arg(device.path()))?;
-        let place = outer.folder_beside("inner");
+        let place = outer.directory_beside("inner");
         let inner = Mount::new("ext4", device.path(), &place, "");
         let path = inner.path().join("file");
         let file = OpenOptions::new()
@@ -80,7 +80,7 @@ impl Stack {
     }
 }
 
-impl Target for Stack {
+impl ImageFile for Stack {
     fn allocate(&self, bytes: u64) -> Result<()> {
         rustix::fs::fallocate(&self.file, FallocateFlags::empty(), 0, bytes)?;
         if self.passing == Passing::Off {

@@ -24,7 +24,7 @@ impl Block {
 }
 
 /// The file that the program works on.
-pub(super) trait Target {
+pub(super) trait ImageFile {
     fn allocate(&self, bytes: u64) -> Result<()>;
     fn write(&self, block: &Block, offset: u64) -> Result<()>;
     fn sync(&self) -> Result<()>;
@@ -41,14 +41,14 @@ pub(super) struct Times {
 }
 
 /// Gives the file its space, and returns how long that took.
-pub(super) fn allocate(target: &impl Target, bytes: u64) -> Result<Duration> {
+pub(super) fn allocate(target: &impl ImageFile, bytes: u64) -> Result<Duration> {
     let start = Instant::now();
     target.allocate(bytes)?;
     Ok(start.elapsed())
 }
 
 /// Writes every block.
-pub(super) fn write(target: &impl Target, bytes: u64) -> Result<Times> {
+pub(super) fn write(target: &impl ImageFile, bytes: u64) -> Result<Times> {
     let block = Block([0x5A; BLOCK]);
     let (mut syncs, mut slowest) = (Duration::ZERO, Duration::ZERO);
     let start = Instant::now();
@@ -82,7 +82,7 @@ mod tests {
         passes: RefCell<Vec<Vec<u64>>>,
     }
 
-    impl Target for Noted {
+    impl ImageFile for Noted {
         fn allocate(&self, _: u64) -> Result<()> {
             Ok(())
         }

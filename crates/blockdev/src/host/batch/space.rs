@@ -6,10 +6,10 @@ use extant_space::{ByteRange, Error, ErrorKind};
 use extant_sys::call::Call;
 
 use super::{Batch, Flight, Job};
-use crate::host::ways::Way;
+use crate::host::offload::OffloadMethod;
 use crate::{Persistence, Speed, Zeroing};
 
-/// What a change of space is for: it decides what is done without a way.
+/// Purpose of a change of space; it selects the fallback if no method is supported.
 #[derive(Clone, Copy)]
 pub(super) enum Purpose {
     Discard,
@@ -22,29 +22,33 @@ impl<'s> Batch<'s> {
         &mut self,
         owner: usize,
         range: ByteRange,
-        ways: &'static [Way],
+        methods: &'static [OffloadMethod],
         purpose: Purpose,
     ) -> Option<(Flight<'s>, Call<'s>)> {
-        let Some(at) = self.first_way(ways, purpose) else {
+        let Some(at) = self.first_method(methods, purpose) else {
             self.do_without(owner, range, purpose);
             return None;
         };
         let flight = Flight::Space {
             owner,
             range,
-            way: ways[at],
-            rest: &ways[at + 1..],
+            method: methods[at],
+            rest: &methods[at + 1..],
             purpose,
         };
-        Some((flight, ways[at].call(range)))
+        Some((flight, methods[at].call(range)))
     }
 
     /// The place of the first way that was not refused and may be gone.
-    pub(super) fn first_way(&self, ways: &[Way], purpose: Purpose) -> Option<usize> {
+    pub(super) fn first_method(
+        &self,
+        methods: &[OffloadMethod],
+        purpose: Purpose,
+    ) -> Option<usize> {
         let may_be_slow =
             !matches!(purpose, Purpose::Zero(zeroing) if zeroing.speed == Speed::OnlyIfFast);
-        ways.iter().position(|&way| {
-            !self.device.refusals.contain(way) && (may_be_slow || self.device.is_fast(way))
+        methods.iter().position(|&method| {
+            !self.device.refusals.contain(method) && (may_be_slow || self.device.is_fast(method))
         })
     }
 
@@ -76,8 +80,8 @@ impl<'s> Batch<'s> {
     /// A change of space has ended.
     pub(super) fn changed_space(
         &mut self,
-        (owner, range, way): (usize, ByteRange, Way),
-        rest: &'static [Way],
+        (owner, range, method): (usize, ByteRange, OffloadMethod),
+        rest: &'static [OffloadMethod],
         purpose: Purpose,
         result: io::Result<usize>,
     ) {
@@ -92,10 +96,10 @@ impl<'s> Batch<'s> {
                 _ => {}
             },
             Err(source) if is_refusal(&source) => {
-                self.device.refusals.add(way);
+                self.device.refusals.add(method);
                 let job = Job::Space {
                     range,
-                    ways: rest,
+                    methods: rest,
                     purpose,
                 };
                 self.waiting.push_front((owner, job));

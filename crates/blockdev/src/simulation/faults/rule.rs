@@ -30,22 +30,22 @@ pub enum When {
     Probability(f64),
 }
 
-/// What goes wrong.
+/// Kind of fault.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The request fails.
     Fail {
         /// With which error.
         kind: ErrorKind,
-        /// What was done all the same.
+        /// The part that is done despite the error.
         done: Done,
     },
     /// A change or a flush succeeds and was not done.
     Lose,
     /// A change succeeds and was done in part only; of a single unit, perhaps not at all.
     Tear {
-        /// What is written whole or not at all, at most a logical block, which `None` means. Less
-        /// than one is for data only.
+        /// Unit that is written atomically, at most a logical block, which is the default (`None`).
+        /// Less than a block applies to data only.
         atomic_bytes: Option<u32>,
     },
     /// A read or write succeeds and was done in another place, where one write destroys what was

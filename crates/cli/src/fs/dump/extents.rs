@@ -12,12 +12,12 @@ pub(super) struct Fields {
     inode: u32,
     /// Levels below the root; none without a tree (ext2, ext3).
     depth: Option<u16>,
-    entries: Vec<Entry>,
+    entries: Vec<ExtentEntry>,
 }
 
 /// An extent, or a reference to a node below. Numbers are of blocks.
 #[derive(Debug, Serialize)]
-struct Entry {
+struct ExtentEntry {
     level: u16,
     /// Of the node: none for the root.
     node: Option<u64>,
@@ -46,7 +46,7 @@ impl Fields {
                     (extent.logical, extent.physical, blocks, Some(state))
                 }
             };
-            entries.push(Entry {
+            entries.push(ExtentEntry {
                 level: at.level,
                 node: at.block.map(|block| block.0),
                 number: index + 1,
@@ -104,7 +104,7 @@ impl Fields {
 }
 
 /// The runs of a file that is mapped by blocks.
-fn runs_of(node: &Node, block_bytes: u64) -> Result<Vec<Entry>> {
+fn runs_of(node: &Node, block_bytes: u64) -> Result<Vec<ExtentEntry>> {
     let file = node.file()?;
     let extents = file.extents(ByteRange::new(
         0,
@@ -115,7 +115,7 @@ fn runs_of(node: &Node, block_bytes: u64) -> Result<Vec<Entry>> {
         .filter(|extent| extent.physical.is_some())
         .collect();
     let of = placed.len() as u16;
-    let entries = placed.iter().zip(1..).map(|(extent, number)| Entry {
+    let entries = placed.iter().zip(1..).map(|(extent, number)| ExtentEntry {
         level: 0,
         node: None,
         number,

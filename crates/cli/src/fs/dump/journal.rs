@@ -11,7 +11,7 @@ use crate::fs::df::uuid_text;
 #[derive(Debug, Serialize)]
 pub(super) struct Fields {
     inode: u32,
-    runs: Vec<Place>,
+    runs: Vec<JournalLocation>,
     blocks: u32,
     block_bytes: u32,
     fast_commit_blocks: u32,
@@ -29,7 +29,7 @@ pub(super) struct Fields {
 }
 
 #[derive(Debug, Serialize)]
-struct Place {
+struct JournalLocation {
     first_block: u64,
     blocks: u32,
 }
@@ -54,7 +54,7 @@ impl Fields {
             runs: look
                 .runs
                 .iter()
-                .map(|run| Place {
+                .map(|run| JournalLocation {
                     first_block: run.first.0,
                     blocks: run.blocks,
                 })

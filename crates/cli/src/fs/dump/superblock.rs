@@ -72,7 +72,7 @@ impl Fields {
             let seconds = i64::from(high) << 32 | i64::from(low);
             (seconds != 0).then(|| {
                 time::rfc3339(Timestamp {
-                    // What the field can hold and no file can.
+                    // The field has a larger range than the time stamps of files.
                     seconds: seconds.min(Timestamp::MAX.seconds),
                     nanoseconds: 0,
                 })

@@ -54,7 +54,7 @@ pub(super) struct DataPieces<'a> {
     file: &'a File,
     end: u64,
     piece_bytes: u64,
-    /// What is known to be data.
+    /// Known data.
     data: ByteRange,
 }
 
@@ -148,7 +148,7 @@ pub(super) fn xattrs(path: &Path) -> io::Result<Vec<(Vec<u8>, Vec<u8>)>> {
     Ok(found)
 }
 
-/// What a call puts into a buffer, which is as large as Linux lets lists and values be.
+/// Result of a call that fills a buffer, which has the largest size of lists and values in Linux.
 fn filled(call: impl Fn(&mut [u8]) -> rustix::io::Result<usize>) -> rustix::io::Result<Vec<u8>> {
     let mut buffer = vec![0; XATTR_BYTES_MAX];
     let size = call(&mut buffer)?;

@@ -1,4 +1,4 @@
-//! What pictures are made of: coloured rectangles and lines of text.
+//! Elements of pictures: coloured rectangles and lines of text.
 
 use crate::map::fill::Fill;
 

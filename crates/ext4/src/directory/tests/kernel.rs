@@ -32,7 +32,7 @@ struct Disk {
     scratch: Scratch,
     mount: Option<Mount>,
     file: InodeNumber,
-    folder: InodeNumber,
+    dir: InodeNumber,
 }
 
 impl Disk {
@@ -53,13 +53,13 @@ impl Disk {
             scratch,
             mount: None,
             file: InodeNumber(0),
-            folder: InodeNumber(0),
+            dir: InodeNumber(0),
         };
         let root = disk.mounted();
         fs::create_dir(root.join("d")).unwrap();
         File::create(root.join("f")).unwrap();
         let number = |name| InodeNumber(fs::metadata(root.join(name)).unwrap().ino() as u32);
-        (disk.file, disk.folder) = (number("f"), number("d"));
+        (disk.file, disk.dir) = (number("f"), number("d"));
         disk
     }
 
@@ -70,7 +70,7 @@ impl Disk {
     /// Where it is mounted, from now on.
     fn mounted(&mut self) -> PathBuf {
         if self.mount.is_none() {
-            let place = self.scratch.folder_beside("mount");
+            let place = self.scratch.directory_beside("mount");
             self.mount = Some(Mount::new("ext4", self.device(), &place, ""));
         }
         self.mount.as_ref().unwrap().path().to_path_buf()
@@ -89,8 +89,8 @@ impl Disk {
 
     /// The names in `d` in the order of the kernel.
     fn kernel_list(&mut self) -> Vec<Vec<u8>> {
-        let folder = self.mounted().join("d");
-        let entries = fs::read_dir(folder).unwrap();
+        let dir = self.mounted().join("d");
+        let entries = fs::read_dir(dir).unwrap();
         entries
             .map(|entry| entry.unwrap().file_name().into_vec())
             .collect()
@@ -125,9 +125,9 @@ impl Disk {
             found.len(),
             names.len()
         );
-        let folder = self.mounted().join("d");
+        let dir = self.mounted().join("d");
         for name in &names {
-            let answer = fs::symlink_metadata(folder.join(OsStr::from_bytes(name)));
+            let answer = fs::symlink_metadata(dir.join(OsStr::from_bytes(name)));
             assert_eq!(
                 answer.unwrap().ino(),
                 u64::from(self.file.0),
@@ -140,8 +140,8 @@ impl Disk {
 }
 
 fn debugfs(device: &Path, commands: &[String]) {
-    let folder = tempfile::tempdir().unwrap();
-    let script = folder.path().join("script");
+    let dir = tempfile::tempdir().unwrap();
+    let script = dir.path().join("script");
     fs::write(&script, commands.join("\n")).unwrap();
     let mut debugfs = tool("debugfs");
     let output = command::run(debugfs.arg("-w").arg("-f").arg(script).arg(device));
@@ -197,9 +197,9 @@ fn trees_of_the_kernel_are_read_and_changed_so_that_it_goes_on_with_them() {
         }
         let kernel_order = disk.kernel_list();
         disk.checked();
-        let blocks = Image::open(disk.device(), disk.folder).blocks();
+        let blocks = Image::open(disk.device(), disk.dir).blocks();
         disk.lengthen(more);
-        let mut image = Image::open(disk.device(), disk.folder);
+        let mut image = Image::open(disk.device(), disk.dir);
         let mut directory = image.directory(blocks);
 
         // Written by the kernel.
@@ -240,7 +240,7 @@ fn trees_of_the_kernel_are_read_and_changed_so_that_it_goes_on_with_them() {
             names.insert(name);
         }
         disk.checked();
-        let image = Image::open(disk.device(), disk.folder);
+        let image = Image::open(disk.device(), disk.dir);
         let directory = image.directory(image.blocks());
         assert!(listed(&directory).into_keys().eq(names), "{hash}");
         verified(&directory);
@@ -260,11 +260,11 @@ fn ours(
         Sign::Signed,
     );
     disk.lengthen(blocks - 1);
-    let mut image = Image::open(disk.device(), disk.folder);
+    let mut image = Image::open(disk.device(), disk.dir);
     assert_eq!(image.blocks(), blocks);
     let context = image.context();
     let mut directory = Directory::new(context, Memory::new(&context)).unwrap();
-    directory.init(disk.folder, InodeNumber::ROOT).unwrap();
+    directory.init(disk.dir, InodeNumber::ROOT).unwrap();
     directory.blocks.space = blocks - 1;
     let names = names(&directory);
     fill(&mut directory, disk.file, names.into_iter());
@@ -273,7 +273,7 @@ fn ours(
     let new = name(u32::MAX, 250);
     disk.link(&new);
     disk.checked();
-    let image = Image::open(disk.device(), disk.folder);
+    let image = Image::open(disk.device(), disk.dir);
     assert!(
         image
             .directory(image.blocks())

@@ -9,7 +9,7 @@ use extant_space::Result;
 use crate::tree::path::Level;
 use crate::tree::{Nodes, NodesMut, Tree, TreeMut};
 
-/// What a tree is made of.
+/// Counts of the nodes and extents of a tree.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::tree) struct Summary {
     /// Extents.

@@ -128,7 +128,7 @@ impl Reference {
 }
 
 impl Object {
-    /// What a new object has of a directory's default list, or else loses to the umask.
+    /// Applies a directory's default list to a new object, or else the umask.
     pub(super) fn inherit_access(&mut self, above: &Object, umask: u16) {
         if matches!(self.body, Body::Link(_)) {
             return;

@@ -7,7 +7,7 @@ use super::{Body, FileData, Id, Reference, Result};
 use crate::operation::{Data, Outcome, Place, Tooth};
 use crate::tree::{Content, push_state};
 
-/// What a change does to what was there.
+/// Effect of a change on existing data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Changing {
     /// It stays: what may only grow takes that.

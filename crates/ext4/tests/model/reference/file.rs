@@ -36,7 +36,7 @@ impl FileData {
         }
     }
 
-    /// What was found.
+    /// Makes a file of its contents.
     pub fn from_content(content: &Content, format: Format) -> Self {
         let mut file = Self::new(format);
         let block_bytes = file.block_bytes;

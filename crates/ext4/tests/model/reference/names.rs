@@ -241,7 +241,7 @@ impl Reference {
         self.insert(to, name, id);
     }
 
-    /// What a name stands for in a directory.
+    /// Object that a name in a directory refers to.
     fn lookup(&self, directory: Id, name: &[u8]) -> Result<Option<Id>> {
         match &self.object(directory).body {
             Body::Directory(_) if name.len() > NAME_BYTES_MAX => Err(ErrorKind::NameTooLong),

@@ -6,9 +6,9 @@ use rustix::fs::{OFlags, RenameFlags, XattrFlags, major, minor};
 use rustix::io::Errno;
 
 use crate::operations::{
-    AttributeChange, Attributes, Copy, DirectorySink, Entry, Fallocate, Handle, Ioctl, IoctlReply,
-    Listed, NewNode, NodeId, Opened, OpenedFlags, Operations, Privileges, Read, Request, Result,
-    Seek, Statistics, SyncScope, Timestamp, Write,
+    AttributeChange, Attributes, Copy, DirectorySink, Fallocate, Handle, Ioctl, IoctlReply, Listed,
+    LookupEntry, NewNode, NodeId, Opened, OpenedFlags, Operations, Privileges, Read, Request,
+    Result, Seek, Statistics, SyncScope, Timestamp, Write,
 };
 
 /// Calls in the order of their arrival.
@@ -33,7 +33,7 @@ impl Recorder {
     }
 }
 
-const ENTRY: Entry = Entry {
+const ENTRY: LookupEntry = LookupEntry {
     node: NodeId(77),
     generation: 3,
     attributes: ATTRIBUTES,
@@ -89,7 +89,7 @@ impl Operations for Recorder {
         self.note("destroy".into());
     }
 
-    fn lookup(&self, request: &Request<'_>, parent: NodeId, name: &[u8]) -> Result<Entry> {
+    fn lookup(&self, request: &Request<'_>, parent: NodeId, name: &[u8]) -> Result<LookupEntry> {
         self.note_of(request, format!("lookup {} {}", parent.0, text(name)));
         match name {
             b"absent" => Err(Errno::NOENT),
@@ -109,7 +109,7 @@ impl Operations for Recorder {
         parent: NodeId,
         name: &[u8],
         new: &NewNode,
-    ) -> Result<Entry> {
+    ) -> Result<LookupEntry> {
         let device = (major(new.device), minor(new.device));
         self.note_of(
             request,
@@ -131,7 +131,7 @@ impl Operations for Recorder {
         parent: NodeId,
         name: &[u8],
         new: &NewNode,
-    ) -> Result<Entry> {
+    ) -> Result<LookupEntry> {
         let new = new_node(new);
         self.note_of(
             request,
@@ -146,7 +146,7 @@ impl Operations for Recorder {
         parent: NodeId,
         name: &[u8],
         target: &[u8],
-    ) -> Result<Entry> {
+    ) -> Result<LookupEntry> {
         let (name, target) = (text(name), text(target));
         self.note_of(
             request,
@@ -163,7 +163,7 @@ impl Operations for Recorder {
         new: &NewNode,
         open: OFlags,
         privileges: Privileges,
-    ) -> Result<(Entry, Opened)> {
+    ) -> Result<(LookupEntry, Opened)> {
         let (name, new, open) = (text(name), new_node(new), flags(open));
         self.note_of(
             request,
@@ -178,7 +178,7 @@ impl Operations for Recorder {
         parent: NodeId,
         new: &NewNode,
         open: OFlags,
-    ) -> Result<(Entry, Opened)> {
+    ) -> Result<(LookupEntry, Opened)> {
         let (new, open) = (new_node(new), flags(open));
         self.note_of(request, format!("create_unnamed {} {new} {open}", parent.0));
         Ok((ENTRY, OPENED))
@@ -190,7 +190,7 @@ impl Operations for Recorder {
         node: NodeId,
         parent: NodeId,
         name: &[u8],
-    ) -> Result<Entry> {
+    ) -> Result<LookupEntry> {
         self.note_of(
             request,
             format!("link {} {} {}", node.0, parent.0, text(name)),

@@ -15,7 +15,7 @@ use extant_space::Result;
 use hashlink::LinkedHashMap;
 
 /// Bytes to be written, and where.
-pub(super) struct Piece {
+pub(super) struct DirtyRange {
     pub offset: u64,
     pub bytes: Vec<u8>,
 }
@@ -106,8 +106,8 @@ impl ClusterCache {
     }
 
     /// A copy of all that is dirty, neighbours joined; clean from now on.
-    pub(super) fn take_dirty(&mut self) -> Vec<Piece> {
-        let mut pieces: Vec<Piece> = Vec::new();
+    pub(super) fn take_dirty(&mut self) -> Vec<DirtyRange> {
+        let mut pieces: Vec<DirtyRange> = Vec::new();
         for offset in std::mem::take(&mut self.dirty) {
             let cluster = offset & !(self.cluster_bytes - 1);
             let cached = self.clusters.get_mut(&cluster).expect("dirty stays");
@@ -121,7 +121,7 @@ impl ClusterCache {
                 {
                     last.bytes.extend_from_slice(bytes);
                 }
-                _ => pieces.push(Piece {
+                _ => pieces.push(DirtyRange {
                     offset,
                     bytes: bytes.to_vec(),
                 }),
@@ -131,7 +131,7 @@ impl ClusterCache {
     }
 
     /// Marks taken pieces as written, or as dirty again.
-    pub(super) fn settle(&mut self, pieces: &[Piece], is_written: bool) {
+    pub(super) fn settle(&mut self, pieces: &[DirtyRange], is_written: bool) {
         for piece in pieces {
             let cluster = piece.offset & !(self.cluster_bytes - 1);
             let cached = self.clusters.get_mut(&cluster).expect("in a commit");

@@ -17,7 +17,7 @@ use extant_space::{ByteRange, Result};
 use parking_lot::MutexGuard;
 
 use super::Qcow2;
-use super::metadata::{Retired, Round};
+use super::metadata::{CommitBatch, Retired};
 use super::space::Run;
 
 /// How far commits are.
@@ -125,7 +125,7 @@ impl Qcow2 {
     fn run_commit(&self) -> Result<()> {
         let round = {
             let mut metadata = self.metadata();
-            metadata.check_sound()?;
+            metadata.check_usable()?;
             metadata.is_committing = true;
             metadata.begin_round()
         };
@@ -141,7 +141,7 @@ impl Qcow2 {
         Ok(())
     }
 
-    fn write_round(&self, round: &Round) -> Result<()> {
+    fn write_round(&self, round: &CommitBatch) -> Result<()> {
         self.file.write_all(&round.refcounts)?;
         let has_entries = !round.l2.is_empty() || !round.l1.is_empty();
         if has_entries && (round.is_ordered || !round.refcounts.is_empty()) {

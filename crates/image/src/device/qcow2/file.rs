@@ -5,7 +5,7 @@ use std::sync::Arc;
 use extant_blockdev::{Device, Operation, Persistence, Request};
 use extant_space::Result;
 
-use super::cluster_cache::Piece;
+use super::cluster_cache::DirtyRange;
 use crate::device::Store;
 
 /// The file, for metadata.
@@ -23,7 +23,7 @@ impl MetadataFile {
     }
 
     /// Writes all pieces, as one batch.
-    pub(super) fn write_all(&self, pieces: &[Piece]) -> Result<()> {
+    pub(super) fn write_all(&self, pieces: &[DirtyRange]) -> Result<()> {
         let mut requests: Vec<_> = pieces
             .iter()
             .map(|piece| Request::write(piece.offset, &piece.bytes, Persistence::Cached))

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use extant_space::Result;
 
-use super::cluster_cache::Piece;
+use super::cluster_cache::DirtyRange;
 use super::file::MetadataFile;
 use crate::format::{Header, L1Entry};
 
@@ -52,12 +52,12 @@ impl L1Table {
     }
 
     /// A copy of all that is dirty; clean from now on.
-    pub(super) fn take_dirty(&mut self) -> Vec<Piece> {
+    pub(super) fn take_dirty(&mut self) -> Vec<DirtyRange> {
         let entries = (self.piece_bytes / 8) as usize;
         let piece = |number: u64| {
             let first = number as usize * entries;
             let raw = self.entries[first..first + entries].iter();
-            Piece {
+            DirtyRange {
                 offset: self.offset + number * self.piece_bytes,
                 bytes: raw.flat_map(|raw| raw.to_be_bytes()).collect(),
             }
@@ -69,7 +69,7 @@ impl L1Table {
     }
 
     /// Marks taken pieces as not written.
-    pub(super) fn put_back(&mut self, pieces: &[Piece]) {
+    pub(super) fn put_back(&mut self, pieces: &[DirtyRange]) {
         let numbers = pieces
             .iter()
             .map(|piece| (piece.offset - self.offset) / self.piece_bytes);

@@ -48,14 +48,14 @@ impl Source {
 
 /// Where writes put their bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Target {
+pub(super) enum WriteTarget {
     /// At this offset of the file, or of the data file.
     Host(u64),
     /// In clusters whose other bytes have to be made first.
     Rewrite,
 }
 
-/// What a write finds in a cluster.
+/// State of a cluster before a write.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Writable {
     InPlace(u64),
@@ -142,7 +142,7 @@ impl Qcow2 {
         &self,
         metadata: &mut Metadata,
         range: ByteRange,
-    ) -> Result<(Target, u64)> {
+    ) -> Result<(WriteTarget, u64)> {
         let cluster_bytes = self.geometry.cluster_bytes();
         let within = self.within(range.start());
         let clusters = self.clusters_of(range);
@@ -161,12 +161,12 @@ impl Qcow2 {
             count += 1;
         }
         let target = match first {
-            Writable::InPlace(offset) => Target::Host(offset + within),
-            Writable::Rewrite => Target::Rewrite,
+            Writable::InPlace(offset) => WriteTarget::Host(offset + within),
+            Writable::Rewrite => WriteTarget::Rewrite,
             Writable::Fresh => {
                 let offset;
                 (offset, count) = self.map_fresh(metadata, clusters.start, count, false)?;
-                Target::Host(offset + within)
+                WriteTarget::Host(offset + within)
             }
         };
         Ok((target, (count * cluster_bytes - within).min(range.len())))

@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use extant_space::{Error, ErrorKind, Result};
 
-use super::cluster_cache::{ClusterCache, Piece};
+use super::cluster_cache::{ClusterCache, DirtyRange};
 use super::file::MetadataFile;
 use super::l1_table::L1Table;
 use super::refcounts::Refcounts;
@@ -75,11 +75,11 @@ struct Changes {
     fault: Option<String>,
 }
 
-/// What a commit writes, a copy.
-pub(super) struct Round {
-    pub refcounts: Vec<Piece>,
-    pub l2: Vec<Piece>,
-    pub l1: Vec<Piece>,
+/// Copies of the tables that a commit writes.
+pub(super) struct CommitBatch {
+    pub refcounts: Vec<DirtyRange>,
+    pub l2: Vec<DirtyRange>,
+    pub l1: Vec<DirtyRange>,
     pub is_ordered: bool,
     pub released: Vec<u64>,
     epoch: Epoch,
@@ -136,7 +136,7 @@ impl Metadata {
 
     /// The mapping of a guest cluster.
     pub(super) fn mapping(&mut self, cluster: u64) -> Result<(Mapping, L2Entry)> {
-        self.check_sound()?;
+        self.check_usable()?;
         let (index, at) = self.split(cluster);
         let entry = match self.table(index)? {
             None => L2Entry::UNALLOCATED,
@@ -229,7 +229,7 @@ impl Metadata {
         self.is_broken = true;
     }
 
-    pub(super) fn check_sound(&self) -> Result<()> {
+    pub(super) fn check_usable(&self) -> Result<()> {
         if self.is_broken {
             Err(Error::new(ErrorKind::Io)
                 .detail("a panic interrupted a change of the qcow2 metadata")
@@ -240,7 +240,7 @@ impl Metadata {
     }
 
     fn check_fault(&self) -> Result<()> {
-        self.check_sound()?;
+        self.check_usable()?;
         match self
             .changes
             .as_ref()
@@ -342,11 +342,11 @@ impl Metadata {
     }
 
     /// A copy of all that waits for a commit.
-    pub(super) fn begin_round(&mut self) -> Round {
+    pub(super) fn begin_round(&mut self) -> CommitBatch {
         let epoch = std::mem::replace(&mut self.epoch, Epoch(Arc::new(())));
         let (l2, l1) = (self.l2.take_dirty(), self.l1.take_dirty());
         let changes = self.changes();
-        Round {
+        CommitBatch {
             refcounts: changes.refcounts.blocks.take_dirty(),
             l2,
             l1,
@@ -357,8 +357,8 @@ impl Metadata {
     }
 
     /// All of a round is durable; or is not, and waits again.
-    pub(super) fn end_round(&mut self, round: Round, is_durable: bool) {
-        let Round {
+    pub(super) fn end_round(&mut self, round: CommitBatch, is_durable: bool) {
+        let CommitBatch {
             refcounts,
             l2,
             l1,
@@ -385,7 +385,7 @@ impl Metadata {
     /// Processes released clusters: `times` references of each are gone. Returns the clusters
     /// without references, which keep their counts until [`free`](Self::free).
     pub(super) fn give_back(&mut self, mentions: &[(u64, u64)]) -> Result<Vec<u64>> {
-        self.check_sound()?;
+        self.check_usable()?;
         let file = self.file.clone();
         let changes = self.changes();
         let mut last = Vec::new();

@@ -79,9 +79,9 @@ impl<'s> WriteCursor<'s> {
 
 type Owners = SmallVec<[usize; 2]>;
 
-/// Parts for one device, in the order in which they came.
+/// DeviceRequests for one device, in the order in which they came.
 #[derive(Default)]
-pub(super) struct Parts<'s> {
+pub(super) struct DeviceRequests<'s> {
     requests: Vec<Request<'s>>,
     /// Of each request, who waits for it.
     owners: Vec<Owners>,
@@ -90,7 +90,7 @@ pub(super) struct Parts<'s> {
     last_bytes: u64,
 }
 
-impl<'s> Parts<'s> {
+impl<'s> DeviceRequests<'s> {
     pub(super) fn read(&mut self, owner: usize, offset: u64, length: u64, parts: ReadBuffers<'s>) {
         if self.joins(offset, length, parts.len())
             && let Some(Operation::Read { into, .. }) = self.last()

@@ -146,8 +146,8 @@ impl Refcounts {
         Ok(())
     }
 
-    /// What a larger table takes: new blocks, which count themselves and the table, and the table
-    /// behind them.
+    /// Cost of a larger table: new blocks, which count themselves and the table, and the table
+    /// after them.
     pub(super) fn growth(&self) -> Result<Growth> {
         let region = self.regions();
         let cluster_bytes = self.geometry.cluster_bytes();

@@ -15,19 +15,19 @@ use super::Qcow2;
 use super::file::read_or_zero;
 use super::mapped::Source;
 use super::metadata::Metadata;
-use super::plan::{Parts, WriteCursor};
+use super::plan::{DeviceRequests, WriteCursor};
 use crate::format::{L2Entry, Mapping};
 
 /// Clusters of this many bytes are built together.
-const AT_ONCE: u64 = 2 << 20;
+const REWRITE_BYTES_MAX: u64 = 2 << 20;
 
 /// Clusters that one writer makes.
-struct Occupied<'q> {
+struct ClaimedClusters<'q> {
     image: &'q Qcow2,
     clusters: Range<u64>,
 }
 
-impl Drop for Occupied<'_> {
+impl Drop for ClaimedClusters<'_> {
     fn drop(&mut self) {
         let mut metadata = self.image.metadata();
         for cluster in self.clusters.clone() {
@@ -39,7 +39,7 @@ impl Drop for Occupied<'_> {
 }
 
 /// Where a guest cluster is being made.
-struct Place {
+struct NewCluster {
     cluster: u64,
     offset: u64,
     /// Its present mapping; `None` if it is kept.
@@ -60,7 +60,7 @@ impl Qcow2 {
     /// Writes `from` to `range`.
     pub(super) fn rewrite(&self, range: ByteRange, from: &[&[u8]]) -> Result<()> {
         let mut cursor = WriteCursor::new(from);
-        for piece in range.chunks(AT_ONCE.max(self.geometry.cluster_bytes())) {
+        for piece in range.chunks(REWRITE_BYTES_MAX.max(self.geometry.cluster_bytes())) {
             self.rewrite_piece(piece, &cursor.take(piece.len()))?;
         }
         Ok(())
@@ -90,19 +90,19 @@ impl Qcow2 {
         result
     }
 
-    fn occupy(&self, clusters: Range<u64>) -> Occupied<'_> {
+    fn occupy(&self, clusters: Range<u64>) -> ClaimedClusters<'_> {
         let mut metadata = self.wait_until_idle(&clusters);
         metadata.busy.extend(clusters.clone());
         let image = self;
-        Occupied { image, clusters }
+        ClaimedClusters { image, clusters }
     }
 
-    fn prepare(&self, metadata: &mut Metadata, cluster: u64) -> Result<Place> {
+    fn prepare(&self, metadata: &mut Metadata, cluster: u64) -> Result<NewCluster> {
         let source = self.source(metadata, cluster)?;
         let (mapping, entry) = metadata.mapping(cluster)?;
         if self.data.is_some() {
             let is_there = matches!(mapping, Mapping::Data(_));
-            return Ok(Place {
+            return Ok(NewCluster {
                 cluster,
                 offset: cluster << self.geometry.cluster_bits(),
                 old: (!is_there).then_some(mapping),
@@ -127,7 +127,7 @@ impl Qcow2 {
             None => metadata.allocate(1, false)?.first << self.geometry.cluster_bits(),
         };
         let old = (!is_in_place).then_some(mapping);
-        Ok(Place {
+        Ok(NewCluster {
             cluster,
             offset,
             old,
@@ -136,7 +136,7 @@ impl Qcow2 {
     }
 
     /// Writes the range, and what else the clusters hold.
-    fn fill(&self, range: ByteRange, from: &[&[u8]], places: &[Place]) -> Result<()> {
+    fn fill(&self, range: ByteRange, from: &[&[u8]], places: &[NewCluster]) -> Result<()> {
         let mut rests = Vec::new();
         for place in places {
             let start = place.cluster << self.geometry.cluster_bits();
@@ -156,7 +156,7 @@ impl Qcow2 {
             ));
         }
         let mut cursor = WriteCursor::new(from);
-        let mut parts = Parts::default();
+        let mut parts = DeviceRequests::default();
         for (place, inner, [head, tail]) in &rests {
             let host = |guest: u64| place.offset + self.within(guest);
             let start = host(inner.start());
@@ -175,7 +175,7 @@ impl Qcow2 {
     }
 
     /// The contents of a part of a cluster outside the request.
-    fn rest(&self, place: &Place, part: ByteRange) -> Result<Fill> {
+    fn rest(&self, place: &NewCluster, part: ByteRange) -> Result<Fill> {
         if part.is_empty() {
             return Ok(Fill::Nothing);
         }
@@ -203,7 +203,7 @@ impl Qcow2 {
         Ok(Fill::Bytes(bytes))
     }
 
-    fn install(&self, metadata: &mut Metadata, place: &Place) -> Result<()> {
+    fn install(&self, metadata: &mut Metadata, place: &NewCluster) -> Result<()> {
         let Some(old) = place.old else {
             return Ok(());
         };
@@ -222,7 +222,7 @@ impl Qcow2 {
     }
 }
 
-impl Place {
+impl NewCluster {
     /// The cluster was allocated for it.
     fn is_new(&self) -> bool {
         self.old
@@ -236,7 +236,7 @@ enum Fill {
     Bytes(Vec<u8>),
 }
 
-fn add<'s>(parts: &mut Parts<'s>, offset: u64, fill: &'s Fill) {
+fn add<'s>(parts: &mut DeviceRequests<'s>, offset: u64, fill: &'s Fill) {
     match fill {
         Fill::Nothing => {}
         Fill::Zeroes(length) => {

@@ -23,7 +23,7 @@ use super::refcounts::Refcounts;
 use crate::format::Geometry;
 
 /// Found clusters are zeroed in units of this many bytes.
-const ZEROED_AT_ONCE: u64 = 16 << 20;
+const ZERO_BYTES_MAX: u64 = 16 << 20;
 /// The file becomes longer by so much.
 const GROWTH: u64 = 64 << 20;
 
@@ -163,7 +163,7 @@ impl Space {
                 self.grow_table(file, refcounts, metadata)?;
                 continue;
             }
-            let most = self.scanned + (ZEROED_AT_ONCE >> bits).max(1);
+            let most = self.scanned + (ZERO_BYTES_MAX >> bits).max(1);
             let (first, stop) = refcounts.free_run(file, self.scanned, self.opened_end)?;
             if first == stop {
                 self.scanned = stop;

@@ -1,4 +1,4 @@
-//! What a range of the disk holds, through all that is below.
+//! Status of a range of the disk, through all layers below.
 
 use std::ops::ControlFlow;
 
@@ -9,7 +9,7 @@ use super::Qcow2;
 use super::mapped::Source;
 
 /// Runs that are looked up before they are reported, with the lock released between.
-const RUNS_AT_ONCE: usize = 256;
+const RUNS_MAX: usize = 256;
 
 impl Qcow2 {
     pub(super) fn status(
@@ -93,7 +93,7 @@ impl Qcow2 {
             let mut runs = Vec::new();
             let mut metadata = self.metadata();
             let _epoch = metadata.epoch.clone();
-            while !rest.is_empty() && runs.len() < RUNS_AT_ONCE {
+            while !rest.is_empty() && runs.len() < RUNS_MAX {
                 let (source, length) = self.find_alike(&mut metadata, rest)?;
                 let run = ByteRange::new(rest.start(), rest.start() + length);
                 runs.push((run, source));

@@ -12,7 +12,7 @@ use extant_blockdev::{Device, Transfer, TransferKind, TransferStream};
 use extant_space::{ByteRange, Result};
 
 use super::Qcow2;
-use super::mapped::{Source, Target};
+use super::mapped::{Source, WriteTarget};
 use super::metadata::Epoch;
 
 /// How much of late could not be done as a stream.
@@ -23,14 +23,14 @@ impl Asides {
     /// The weight of such a request in transfers of a stream, or in batches without one.
     const WEIGHT: u32 = 16;
     const TOO_MANY: u32 = 128;
-    const FEW: u32 = 64;
+    const RUNS_MIN: u32 = 64;
 
     fn are_too_many(&self) -> bool {
         self.0.load(Ordering::Relaxed) >= Self::TOO_MANY
     }
 
     fn are_few(&self) -> bool {
-        self.0.load(Ordering::Relaxed) <= Self::FEW
+        self.0.load(Ordering::Relaxed) <= Self::RUNS_MIN
     }
 
     // Of two threads that do so at a time, either is right enough.
@@ -47,7 +47,7 @@ impl Asides {
     }
 }
 
-/// What a request needs of the file.
+/// Requirement of a request on the file.
 enum Need {
     /// These bytes of it, as long as the epoch is held.
     Bytes(u64, Epoch),
@@ -104,8 +104,8 @@ impl Qcow2 {
                 _ => return Ok(Need::Aside),
             },
             TransferKind::Write => match self.find_target(&mut metadata, range)? {
-                (Target::Host(offset), length) => (offset, length),
-                (Target::Rewrite, _) => return Ok(Need::Aside),
+                (WriteTarget::Host(offset), length) => (offset, length),
+                (WriteTarget::Rewrite, _) => return Ok(Need::Aside),
             },
         };
         Ok(if length == range.len() {

@@ -8,18 +8,18 @@ use extant_space::{ByteRange, Result};
 
 use super::Qcow2;
 use super::file::read_or_zero;
-use super::mapped::{Source, Target};
+use super::mapped::{Source, WriteTarget};
 use super::metadata::Metadata;
-use super::plan::{Parts, ReadCursor, WriteCursor, first_error};
+use super::plan::{DeviceRequests, ReadCursor, WriteCursor, first_error};
 use crate::format::CompressedPlace;
 
 /// A batch on its way.
 #[derive(Default)]
 struct Plan<'s> {
-    parts: Parts<'s>,
+    parts: DeviceRequests<'s>,
     /// Reads that go past the end of a file that is not written.
     cut_off: Vec<(usize, u64, ReadBuffers<'s>)>,
-    backing: Parts<'s>,
+    backing: DeviceRequests<'s>,
     /// Reads that go past the end of the backing file.
     past_backing: Vec<(usize, u64, ReadBuffers<'s>)>,
     compressed: Vec<(usize, CompressedPlace, u64, ReadBuffers<'s>)>,
@@ -178,8 +178,8 @@ impl Qcow2 {
             let range = ByteRange::new(rest.start(), rest.start() + length);
             let from = cursor.take(length);
             match target {
-                Target::Host(host) => plan.parts.write(owner, host, length, from, persistence),
-                Target::Rewrite => plan.rewrites.push((owner, range, from)),
+                WriteTarget::Host(host) => plan.parts.write(owner, host, length, from, persistence),
+                WriteTarget::Rewrite => plan.rewrites.push((owner, range, from)),
             }
             rest = ByteRange::new(range.end(), rest.end());
         }

@@ -14,12 +14,12 @@ use extant_blockdev::{Device, Persistence, Speed, Unmap, Zeroing};
 use extant_space::{ByteRange, Error, ErrorKind, Result};
 
 use super::Qcow2;
-use super::mapped::{Source, Target};
+use super::mapped::{Source, WriteTarget};
 use super::metadata::Metadata;
 use crate::format::{L2Entry, Mapping, Version};
 
 /// Clusters that are changed before others get a turn.
-const CLUSTERS_AT_ONCE: u64 = 4096;
+const CLUSTERS_PER_STEP_MAX: u64 = 4096;
 const ZEROES: &[u8] = &[0; 64 << 10];
 
 /// The new state of an unmapped cluster.
@@ -31,7 +31,7 @@ enum Unmapped {
 
 impl Qcow2 {
     pub(super) fn discard(&self, range: ByteRange) -> Result<()> {
-        let (_, whole, _) = self.cut(range);
+        let (_, whole, _) = self.split_clusters(range);
         self.unmap(whole, &mut |range| match &self.data {
             Some(data) => data.discard(range),
             None => Ok(()),
@@ -47,7 +47,7 @@ impl Qcow2 {
         match zeroing.unmap {
             Unmap::Forbidden => self.zero_in_place(range, zeroing),
             Unmap::Allowed => {
-                let (head, whole, tail) = self.cut(range);
+                let (head, whole, tail) = self.split_clusters(range);
                 self.zero_in_place(head, zeroing)?;
                 self.unmap(whole, &mut |range| self.zero_in_place(range, zeroing))?;
                 self.zero_in_place(tail, zeroing)
@@ -65,7 +65,7 @@ impl Qcow2 {
             self.make_room()?;
             let mut metadata = self.metadata();
             let _epoch = metadata.epoch.clone();
-            let most = rest.len().min(CLUSTERS_AT_ONCE << bits);
+            let most = rest.len().min(CLUSTERS_PER_STEP_MAX << bits);
             let piece = ByteRange::new(rest.start(), rest.start() + most);
             let (source, mut length) = self.find(&mut metadata, piece)?;
             let host = match source {
@@ -92,7 +92,7 @@ impl Qcow2 {
 
     /// The part of a cluster that begins the range, whole clusters, and the part that ends it. At
     /// the end of the disk a cluster is whole.
-    fn cut(&self, range: ByteRange) -> (ByteRange, ByteRange, ByteRange) {
+    fn split_clusters(&self, range: ByteRange) -> (ByteRange, ByteRange, ByteRange) {
         let bytes = self.geometry.cluster_bytes();
         let start = range.start().next_multiple_of(bytes);
         let end = if range.end() == self.disk_geometry.size {
@@ -120,7 +120,7 @@ impl Qcow2 {
             let _epoch = metadata.epoch.clone();
             let most = rest
                 .len()
-                .min(CLUSTERS_AT_ONCE << self.geometry.cluster_bits());
+                .min(CLUSTERS_PER_STEP_MAX << self.geometry.cluster_bits());
             let piece = ByteRange::new(rest.start(), rest.start() + most);
             let (source, length) = self.find(&mut metadata, piece)?;
             let is_zero = matches!(source, Source::Zero | Source::AllocatedZero(_));
@@ -134,16 +134,16 @@ impl Qcow2 {
             let piece = ByteRange::new(rest.start(), rest.start() + length);
             rest = ByteRange::new(piece.end(), rest.end());
             match target {
-                Target::Host(host) => {
+                WriteTarget::Host(host) => {
                     let range = ByteRange::new(host, host + length);
                     self.data_device().write_zeroes(range, zeroing)?;
                 }
-                Target::Rewrite if zeroing.speed == Speed::OnlyIfFast => {
+                WriteTarget::Rewrite if zeroing.speed == Speed::OnlyIfFast => {
                     return Err(Error::new(ErrorKind::Unsupported)
                         .detail("the clusters have to be written with zeros")
                         .in_range(piece));
                 }
-                Target::Rewrite => {
+                WriteTarget::Rewrite => {
                     for piece in piece.chunks(ZEROES.len() as u64) {
                         self.rewrite(piece, &[&ZEROES[..piece.len() as usize]])?;
                     }
@@ -165,7 +165,7 @@ impl Qcow2 {
         }
         while !clusters.is_empty() {
             self.make_room()?;
-            let end = clusters.end.min(clusters.start + CLUSTERS_AT_ONCE);
+            let end = clusters.end.min(clusters.start + CLUSTERS_PER_STEP_MAX);
             let piece = clusters.start..end;
             let mut left: Vec<Range<u64>> = Vec::new();
             let mut metadata = self.wait_until_idle(&piece);

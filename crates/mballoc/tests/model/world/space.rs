@@ -36,7 +36,7 @@ impl World<'_> {
         self.disk
             .format(added, &new, |block| pattern.is_used(block));
         self.allocator.grow(new.end).unwrap();
-        // What is added to the last group is free, whatever the disk says.
+        // Blocks added to the last group are free, whatever the disk contains.
         let next = new.start_of(GroupNumber(old.groups())).min(new.end);
         let rest = (next.0 - old.end.0) as usize;
         self.cells.extend(std::iter::repeat_n(Cell::Free, rest));

@@ -339,7 +339,7 @@ fn listing(notes: &mut Notes) {
         .collect();
     names.sort();
     notes.note("names", &names);
-    // What is removed and made meanwhile does not disturb the others.
+    // Names removed and made meanwhile do not affect the others.
     let mut seen = Vec::new();
     for (index, entry) in fs::read_dir(notes.at("d")).unwrap().enumerate() {
         seen.push(entry.unwrap().file_name());

@@ -15,7 +15,7 @@ use crate::fault::corrupt;
 pub struct NewEntry<'a> {
     /// 1 to 255 bytes; see [`check_name`](super::check_name).
     pub name: &'a [u8],
-    /// What it names.
+    /// Inode that the record names.
     pub inode: InodeNumber,
     /// Which kind of file that is.
     pub file_type: FileType,

@@ -42,7 +42,7 @@ pub struct HashVersion {
     pub sign: Sign,
 }
 
-/// What a hash begins with.
+/// Seed of a hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HashSeed([u32; 4]);
 

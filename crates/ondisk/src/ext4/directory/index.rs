@@ -56,7 +56,7 @@ const DOTS: [(usize, &[u8]); 2] = [(0, b"."), (record_bytes(1), b"..")];
 /// The upper bits of a block number are not part of it.
 const BLOCK_MASK: u32 = 0x0FFF_FFFF;
 
-/// What a block of a directory with a tree is.
+/// Kind of a block of an indexed directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BlockKind {
     /// Records.

@@ -35,7 +35,7 @@ pub struct Entry<'a> {
     pub inode: InodeNumber,
     /// Its name, `.` and `..` among them.
     pub name: &'a [u8],
-    /// What it names, where the record says so.
+    /// Type of the named file, if the record has it.
     pub file_type: Option<FileType>,
     /// The byte that says so, 0 where records have none.
     pub type_code: u8,
@@ -195,7 +195,7 @@ impl<'a> Records<'a> {
             .map_err(|_| wrong(at, format_args!("only {left} bytes are left")))?;
         let bytes = decode_length(raw.rec_len.get(), self.format.block_bytes);
         let inode = InodeNumber::new(raw.inode.get());
-        // What is left of a name in a free record does not count.
+        // A free record may contain the rest of an old name, which is ignored.
         let name_bytes = inode.map_or(0, |_| usize::from(raw.name_len));
         let least = record_bytes(name_bytes).max(RECORD_BYTES_MIN);
         if !bytes.is_multiple_of(4) || bytes > left || bytes < least {
@@ -256,14 +256,14 @@ pub(in crate::ext4) fn is_plain(name: &[u8]) -> bool {
 
 /// The meaning of `rec_len`: in blocks of 64 KiB, a record may be longer than 16 bits say.
 pub(super) fn decode_length(stored: u16, block_bytes: u32) -> usize {
-    const LONGEST: u32 = 1 << 16;
+    const RECORD_BYTES_MAX: u32 = 1 << 16;
     match stored {
-        0 | u16::MAX if block_bytes == LONGEST => LONGEST as usize,
+        0 | u16::MAX if block_bytes == RECORD_BYTES_MAX => RECORD_BYTES_MAX as usize,
         stored => stored.into(),
     }
 }
 
-/// What stands for a record of `bytes` in `rec_len`.
+/// Value of `rec_len` for a record of `bytes`.
 ///
 /// # Panics
 /// When it cannot be the length of a record.

@@ -12,7 +12,7 @@ use super::{
 use crate::ext4::{InodeSeed, Layout, LogicalBlock, PhysicalBlock};
 use crate::fault::{check_range, check_sum, corrupt};
 
-/// What the parent says about a node.
+/// Properties of a node that its parent determines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodePlace {
     /// Its block.

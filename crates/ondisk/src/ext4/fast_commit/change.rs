@@ -1,4 +1,4 @@
-//! What records say.
+//! Changes that records describe.
 
 use extant_space::{Error, Result};
 use zerocopy::{FromBytes, IntoBytes};
@@ -10,7 +10,7 @@ use crate::ext4::extent::{LOGICAL_END, LeafEntry};
 use crate::ext4::{InodeNumber, Layout, LogicalBlock};
 use crate::fault::corrupt;
 
-/// What happened to a name.
+/// Change of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NameChange {
     /// The inode was made under it.
@@ -42,11 +42,11 @@ pub enum Change<'a> {
     },
     /// A name in a directory.
     Name {
-        /// What happened to it.
+        /// The change of the name.
         change: NameChange,
         /// The directory.
         parent: InodeNumber,
-        /// What it names or named.
+        /// Inode that the name refers to, or referred to.
         inode: InodeNumber,
         /// 1 to 255 bytes.
         name: &'a [u8],

@@ -23,7 +23,7 @@ pub struct Record<'a> {
 }
 
 impl<'a> Record<'a> {
-    /// What it is about.
+    /// Tag of the record.
     pub fn tag(&self) -> Tag {
         self.tag
     }

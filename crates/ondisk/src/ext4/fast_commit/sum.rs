@@ -4,7 +4,7 @@ use super::record::Record;
 use crate::checksum;
 use crate::jbd2::Sequence;
 
-/// What a tail says about the commit that it ends.
+/// Fields of a tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// All of it is there.

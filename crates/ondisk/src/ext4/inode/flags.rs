@@ -3,7 +3,7 @@
 use bitflags::bitflags;
 
 bitflags! {
-    /// What is special about a file.
+    /// Flags of an inode.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct InodeFlags: u32 {
         /// To be overwritten when deleted (not done by anybody).
@@ -65,11 +65,11 @@ bitflags! {
 }
 
 impl InodeFlags {
-    /// What a user may see (`FS_IOC_GETFLAGS`).
+    /// Flags visible to users (`FS_IOC_GETFLAGS`).
     pub const USER_VISIBLE: Self = Self::from_bits_retain(0x725B_DFFF);
-    /// What a user may change (`FS_IOC_SETFLAGS`).
+    /// Flags that users may change (`FS_IOC_SETFLAGS`).
     pub const USER_MODIFIABLE: Self = Self::from_bits_retain(0x624B_C0FF);
-    /// What a new file has from its directory.
+    /// Flags that a new file inherits from its directory.
     pub const INHERITED: Self = Self::SECRM
         .union(Self::UNRM)
         .union(Self::COMPR)

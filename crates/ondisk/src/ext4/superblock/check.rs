@@ -229,7 +229,7 @@ mod tests {
     use super::*;
     use crate::ext4::superblock::fixture;
 
-    /// What is said about the fixture after `change`, sealed as if it were right.
+    /// Result of the check of the fixture after `change`, with a valid checksum.
     fn verdict(change: impl FnOnce(&mut RawSuperblock)) -> String {
         let error = fixture().edit(change).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");

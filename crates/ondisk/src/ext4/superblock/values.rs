@@ -1,4 +1,4 @@
-//! What single fields of the superblock mean.
+//! Values of single fields of the superblock.
 
 use bitflags::bitflags;
 use zerocopy::IntoBytes;

@@ -22,7 +22,7 @@ pub struct XattrBlock<'a> {
     pub references: u32,
     /// Its hash, which is 0 where it must not be shared.
     pub hash: u32,
-    /// What it holds.
+    /// Attributes in the block.
     pub attributes: Attributes<'a>,
 }
 

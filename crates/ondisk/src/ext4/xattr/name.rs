@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::cmp::Ordering;
 
-/// What stands for the beginning of a name.
+/// Index that replaces the prefix of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NameIndex(pub u8);
 
@@ -22,7 +22,7 @@ const PREFIXES: [(u8, &[u8]); 9] = [
 ];
 
 impl NameIndex {
-    /// What it stands for; `None` for a number that is not known.
+    /// Prefix for the index; `None` if the index is unknown.
     pub fn prefix(self) -> Option<&'static [u8]> {
         PREFIXES
             .iter()

@@ -4,7 +4,7 @@ use extant_space::ErrorKind;
 
 use super::*;
 
-/// What mke2fs 1.47 made for 512 MiB with blocks of 4 KiB: 4096 blocks, never used.
+/// Superblock by mke2fs 1.47 for 512 MiB with blocks of 4 KiB: 4096 blocks, never used.
 fn fixture() -> JournalSuperblock {
     JournalSuperblock::parse(include_bytes!("../../../tests/data/journal_superblock.bin")).unwrap()
 }

@@ -12,20 +12,20 @@ use extant_space::{
 };
 
 use super::engine::{Engine, FileKey};
-use super::open_image::ImageAccess;
+use super::open_image::LockAccess;
 use crate::fair_lock::LockMode;
 use crate::storage::{Done, FileStat, MakeWritten, VolumeFile, nanoseconds};
 
 /// An open file of an image. It is closed while others have the image.
 pub(super) struct Ext4File {
-    hold: ImageAccess,
+    hold: LockAccess,
     key: FileKey,
     path: PathBuf,
 }
 
 impl Ext4File {
     pub(super) fn open(
-        hold: &ImageAccess,
+        hold: &LockAccess,
         inside: &Engine,
         node: &Node,
         path: PathBuf,

@@ -19,7 +19,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::engine::{check_directory, open_filesystem};
 use super::image_lock::{ImageLock, ImageWaiter};
 use super::names::{find, make_directory, new_node};
-use super::open_image::{Found, OpenImage, Pin};
+use super::open_image::{ImageLookup, OpenImage, Pin};
 use crate::state_directory::{IDENTIFIER, STATE_DIRECTORY};
 use crate::storage::Purpose;
 use extant_hostfs::Directory;
@@ -93,9 +93,9 @@ impl Ext4Image {
         let mut is_busy = false;
         for image in open.iter().filter_map(Weak::upgrade) {
             match image.pin(purpose, waiter)? {
-                Found::Open(pin) => return Ok(Opening::Open(pin)),
-                Found::Busy => is_busy = true,
-                Found::Nothing => {}
+                ImageLookup::Open(pin) => return Ok(Opening::Open(pin)),
+                ImageLookup::Busy => is_busy = true,
+                ImageLookup::Nothing => {}
             }
         }
         let lock = match own {

@@ -1,7 +1,7 @@
 //! An image that this process has open, and releases while a job works in it.
 //!
 //! A short operation holds the image as a whole ([`Pin`]). A job holds it per call
-//! ([`ImageAccess::PerCall`]): if another process waits, the image is closed between two calls,
+//! ([`LockAccess::PerCall`]): if another process waits, the image is closed between two calls,
 //! after all earlier work is durable. The next call of the job takes the image lock again, opens
 //! the image, and finds its files by inode number and generation. The locks of volumes are held
 //! throughout.
@@ -85,7 +85,7 @@ struct ImageState {
 }
 
 /// Result of a lookup of an open image.
-pub(super) enum Found {
+pub(super) enum ImageLookup {
     Open(Pin),
     Busy,
     /// It is not open, and will not be for what is wanted.
@@ -108,7 +108,7 @@ struct Call<'a> {
 
 /// How an operation has an image.
 #[derive(Clone)]
-pub(super) enum ImageAccess {
+pub(super) enum LockAccess {
     /// From its beginning to its end.
     Exclusive(Arc<Pin>),
     /// Per call; other processes may have it between calls. A call that waits for the image ends
@@ -202,10 +202,10 @@ impl OpenImage {
         self: &Arc<Self>,
         purpose: Purpose,
         waiter: &mut ImageWaiter,
-    ) -> Result<Found> {
+    ) -> Result<ImageLookup> {
         let mut state = self.state();
         if state.lost.is_some() || (state.phase == Phase::Away && !self.serves(purpose)) {
-            return Ok(Found::Nothing);
+            return Ok(ImageLookup::Nothing);
         }
         if state.phase == Phase::Away {
             state = self.move_back(state, || match &self.own {
@@ -217,9 +217,9 @@ impl OpenImage {
             })?;
         }
         if state.phase != Phase::Open || !self.serves(purpose) {
-            return Ok(Found::Busy);
+            return Ok(ImageLookup::Busy);
         }
-        Ok(Found::Open(Pin {
+        Ok(ImageLookup::Open(Pin {
             engine: Some(state.enter()),
             image: Arc::clone(self),
         }))
@@ -401,7 +401,7 @@ impl Drop for Call<'_> {
     }
 }
 
-impl ImageAccess {
+impl LockAccess {
     /// The engine for a call, or for several related ones.
     ///
     /// # Errors

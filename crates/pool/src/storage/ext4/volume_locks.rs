@@ -1,4 +1,4 @@
-//! What processes see of each other while they have the image closed.
+//! Locks that are visible to other processes while the image is closed.
 //!
 //! In a file of the state directory one byte stands for each object. A process that holds an object
 //! or waits for one locks its byte (`F_OFD_SETLK`); the kernel releases the lock when the process

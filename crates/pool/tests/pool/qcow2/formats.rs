@@ -49,7 +49,7 @@ fn header_written_by_a_guest_is_never_believed() {
         assert_eq!(info.format, Some(Format::Raw));
         assert_eq!(info.capacity_bytes, 4 * MIB);
         assert!(info.image.is_none(), "the header of a raw volume is data");
-        // What it is stays known to copies, and it is treated as raw.
+        // Copies keep the format, and are treated as raw.
         let copy = format!("{volume}-copy");
         perform(&stand.pool, clone(volume, &copy, CloneMethod::Copy)).unwrap();
         assert_eq!(
@@ -112,7 +112,7 @@ fn file_of_unknown_format_waits_for_a_word() {
         (info.format, info.capacity_bytes),
         (Some(Format::Raw), info.file_bytes)
     );
-    // What is no image, or names other files, is not taken for one.
+    // A file that is no image, or names other files, is not taken for one.
     fs::write(stand.path("text"), "text").unwrap();
     let error = stand
         .pool
@@ -127,7 +127,7 @@ fn file_of_unknown_format_waits_for_a_word() {
         (info.format, info.capacity_bytes),
         (Some(Format::Qcow2), 16 * MIB)
     );
-    // What the attribute says, and we do not know, is not known.
+    // An unknown value of the attribute is no format.
     let flags = XattrFlags::empty();
     rustix::fs::setxattr(stand.path("text"), "user.extant.format", b"vdi", flags).unwrap();
     assert_eq!(stand.pool.volume(&name("text")).unwrap().format, None);

@@ -123,7 +123,8 @@ fn wipe_of_an_image_that_was_given_up_leaves_an_empty_image_or_an_untouched_one(
         }
         let path = stand.path("a");
         assert_image(&path, 8 * MIB);
-        let layer = extant_image::open_path(&path, None, extant_image::Follow::Nothing).unwrap();
+        let layer =
+            extant_image::open_path(&path, None, extant_image::ReferencedFiles::Ignore).unwrap();
         let mut first = vec![0; 8 << 20];
         layer.read_at(&mut first, 0).unwrap();
         if first == content {

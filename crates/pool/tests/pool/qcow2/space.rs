@@ -1,4 +1,4 @@
-//! What is reserved for a materialize, and what it takes.
+//! Space reserved for a materialize, and space used.
 
 use std::fs;
 
@@ -99,7 +99,7 @@ fn image_that_becomes_larger_than_was_promised_needs_the_capacity() {
     let error = submit(&pool(2 * MIB), materialize("a")).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
     assert!(error.to_string().contains("of capacity wanted"), "{error}");
-    // What the snapshot keeps.
+    // Space that the snapshot keeps.
     let pool = pool(4 * MIB);
     let job = submit(&pool, materialize("a")).unwrap();
     let during = pool.info().unwrap().space;

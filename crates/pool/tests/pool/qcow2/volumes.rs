@@ -1,4 +1,4 @@
-//! What operations make of images.
+//! Operations on images.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -168,7 +168,7 @@ fn image_in_use_by_qemu_is_left_alone_and_no_job_stays() {
     let stand = Stand::new();
     let content = stand.with_data("a");
     let file = extant_hostfs::HostFile::open_read(&stand.path("a")).unwrap();
-    extant_image::lock(&file, extant_image::Use::Read).unwrap();
+    extant_image::lock(&file, extant_image::LockAccess::Read).unwrap();
     for operation in [
         resize("a", 9 * MIB, Preallocation::Off, false),
         materialize("a"),

@@ -12,16 +12,16 @@ use extant_space::{
 use crate::device::{Store, StoreFile};
 use crate::format::Header;
 use crate::image_format::Format;
-use crate::layer::{Follow, Layer, open_path};
-use crate::lock::{Use, lock};
+use crate::layer::{Layer, ReferencedFiles, open_path};
+use crate::lock::{LockAccess, lock};
 use crate::on_disk::{check_fits, is_disk, open_disk};
 use crate::referenced_file::{backing_format, beside};
 
 /// Zeros that are sent at once to what takes no other.
-const SENT: u64 = 1 << 20;
+const TRANSFER_BYTES_MAX: u64 = 1 << 20;
 
 /// An image file, open for changes.
-pub struct Target {
+pub struct ImageFile {
     file: Arc<dyn SpaceFile>,
     /// Of a file of the host.
     path: Option<PathBuf>,
@@ -29,12 +29,12 @@ pub struct Target {
     shared: Shared,
     is_disk: bool,
     /// Where the guest's data is, if in another file.
-    data_file: Option<Box<Target>>,
+    data_file: Option<Box<ImageFile>>,
     /// The backing file, if it may be read.
     backing: Option<Layer>,
 }
 
-impl Target {
+impl ImageFile {
     /// Opens a file or disk of the host, and locks it against QEMU and our other commands.
     ///
     /// # Errors
@@ -45,7 +45,7 @@ impl Target {
             Self::on_disk(Arc::new(StoreFile(disk)))
         } else {
             let file = HostFile::open(path, Access::ReadWrite)?;
-            lock(&file, Use::Write).map_err(|error| error.at(path))?;
+            lock(&file, LockAccess::Write).map_err(|error| error.at(path))?;
             Self::held(Arc::new(file))
         };
         Ok(Self {
@@ -78,7 +78,7 @@ impl Target {
     }
 
     /// The file that holds the guest's data.
-    pub fn with_data_file(mut self, data_file: Target) -> Self {
+    pub fn with_data_file(mut self, data_file: ImageFile) -> Self {
         self.data_file = Some(Box::new(data_file));
         self
     }
@@ -106,7 +106,7 @@ impl Target {
         }
         if let Some(name) = &header.backing_file {
             let format = backing_format(&header, 0)?;
-            let backing = open_path(&beside(&path, name)?, Some(format), Follow::Named)?;
+            let backing = open_path(&beside(&path, name)?, Some(format), ReferencedFiles::Open)?;
             self = self.with_backing(backing);
         }
         Ok(self)
@@ -128,7 +128,7 @@ impl Target {
         self.is_disk
     }
 
-    pub(crate) fn data_file(&self) -> Option<&Target> {
+    pub(crate) fn data_file(&self) -> Option<&ImageFile> {
         self.data_file.as_deref()
     }
 
@@ -154,7 +154,7 @@ impl Target {
         if self.is_disk {
             check_fits(file_bytes, self.file.size()?).map_err(|error| {
                 error.advice(
-                    "make the disk larger; what changes that were cut off have left is freed by extant image check --repair leaks",
+                    "make the disk larger; what changes that were truncate off have left is freed by extant image check --repair leaks",
                 )
             })
         } else {
@@ -176,7 +176,7 @@ impl Target {
     }
 
     /// Truncates a file to `file_bytes`, or extends it again; a disk stays as it is.
-    pub(crate) fn cut(&self, file_bytes: u64) -> Result<()> {
+    pub(crate) fn truncate(&self, file_bytes: u64) -> Result<()> {
         if self.is_disk {
             Ok(())
         } else {
@@ -197,8 +197,8 @@ impl Target {
                 done => return done,
             }
         }
-        let zeros = vec![0; SENT.min(range.len()) as usize];
-        range.chunks(SENT).try_for_each(|piece| {
+        let zeros = vec![0; TRANSFER_BYTES_MAX.min(range.len()) as usize];
+        range.chunks(TRANSFER_BYTES_MAX).try_for_each(|piece| {
             self.file
                 .write_at(&zeros[..piece.len() as usize], piece.start())
         })

@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use extant_space::{ByteRange, Result};
 
-use super::Editor;
+use super::OfflineEdit;
 use crate::format::Incompatible;
+use crate::image_file::ImageFile;
 use crate::qcow2::Qcow2;
-use crate::target::Target;
 
-impl<'a> Editor<'a> {
+impl<'a> OfflineEdit<'a> {
     /// An image opened for reading only: necessary repairs are not done.
-    pub(crate) fn looking(target: &'a Target) -> Result<Self> {
-        let image = Qcow2::open(Arc::clone(target.file()))?;
-        Ok(Self::of(target, image))
+    pub(crate) fn looking(file: &'a ImageFile) -> Result<Self> {
+        let image = Qcow2::open(Arc::clone(file.file()))?;
+        Ok(Self::of(file, image))
     }
 
     /// Size of the file when [`map_range`](Self::map_range) has mapped all of the disk. Of a dirty

@@ -5,7 +5,7 @@ use std::ops::ControlFlow;
 
 use extant_space::{ByteRange, Control, Error, ErrorKind, Result};
 
-use super::Editor;
+use super::OfflineEdit;
 use super::map::encode;
 use crate::format::{L1Entry, L2Entry, Mapping, Version};
 use crate::preallocation::Preallocation;
@@ -13,7 +13,7 @@ use crate::qcow2::read_table;
 
 const L1_BYTES_MAX: u64 = 32 << 20;
 
-impl Editor<'_> {
+impl OfflineEdit<'_> {
     /// Refuses a larger disk before anything is changed, where what keeps its size has no room for
     /// it. Elsewhere that shows when space is made.
     ///
@@ -25,10 +25,10 @@ impl Editor<'_> {
         preallocation: Preallocation,
     ) -> Result<()> {
         let hidden = self.hidden_range(virtual_bytes)?;
-        if let Some(data) = self.target.data_file() {
+        if let Some(data) = self.file.data_file() {
             data.check_fits(virtual_bytes)?;
         }
-        if !self.target.is_disk() {
+        if !self.file.is_disk() {
             return Ok(());
         }
         let geometry = self.geometry();
@@ -52,7 +52,7 @@ impl Editor<'_> {
             0 => Ok(()),
             _ => {
                 let plan = self.plan(tables, clusters)?;
-                self.target.check_fits(self.end_bytes(&plan))
+                self.file.check_fits(self.end_bytes(&plan))
             }
         }
     }
@@ -80,7 +80,7 @@ impl Editor<'_> {
         let hidden = self.hidden_range(virtual_bytes)?;
         self.take_partial_cluster(virtual_bytes, control)?;
         self.clear_behind(old_bytes, control)?;
-        if let Some(data) = self.target.data_file() {
+        if let Some(data) = self.file.data_file() {
             self.clear_data(ByteRange::new(old_bytes, virtual_bytes), control)?;
             data.lengthen(virtual_bytes)?;
         }

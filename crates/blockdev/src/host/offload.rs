@@ -1,8 +1,9 @@
-//! The ways to zero, free and allocate a range, and what was refused.
+//! Offload methods: calls that zero, free or allocate a range without sending data, and which of
+//! them the kernel has refused.
 //!
 //! On a disk, `PUNCH_HOLE` frees or fails, and `ZERO_RANGE` keeps the space: by a command of the
 //! disk, else the kernel sends zeros itself. `WRITE_ZEROES` frees on a thin disk, and is therefore
-//! no way there to zeros that stay allocated.
+//! not used there for zeros that stay allocated.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,15 +11,15 @@ use extant_space::ByteRange;
 use extant_sys::call::Call;
 use rustix::fs::FallocateFlags;
 
-use super::target::TargetKind;
+use super::opened_file::FileKind;
 use crate::{Operation, Unmap};
 
 /// Bit 7 of the mode of `fallocate(2)`, since Linux 6.17 (linux/falloc.h).
 const WRITE_ZEROES: FallocateFlags = FallocateFlags::from_bits_retain(0x80);
 
-/// A call that changes the space of a range without sending data.
+/// A call that zeros, frees or allocates a range without sending data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(super) enum OffloadMethod {
     /// Zeros that are written; files alone.
     WriteZeroes,
     /// Zeros that stay allocated.
@@ -31,17 +32,17 @@ pub(super) enum Way {
     Discard,
 }
 
-impl Way {
-    /// The ways to do `operation`, the best first; none for those that are no matter of space.
-    pub(super) fn of(operation: &Operation<'_>, kind: TargetKind) -> &'static [Self] {
+impl OffloadMethod {
+    /// The methods for `operation`, best first; none for operations that transfer data or sync.
+    pub(super) fn of(operation: &Operation<'_>, kind: FileKind) -> &'static [Self] {
         match (operation, kind) {
-            (Operation::Discard(_), TargetKind::File) => &[Self::PunchHole],
-            (Operation::Discard(_), TargetKind::Disk) => &[Self::Discard],
-            (Operation::Assign(_), TargetKind::File) => &[Self::Allocate],
+            (Operation::Discard(_), FileKind::File) => &[Self::PunchHole],
+            (Operation::Discard(_), FileKind::Disk) => &[Self::Discard],
+            (Operation::Assign(_), FileKind::File) => &[Self::Allocate],
             (Operation::WriteZeroes(_, zeroing), _) => match (zeroing.unmap, kind) {
                 (Unmap::Allowed, _) => &[Self::PunchHole, Self::ZeroRange],
-                (Unmap::Forbidden, TargetKind::File) => &[Self::WriteZeroes, Self::ZeroRange],
-                (Unmap::Forbidden, TargetKind::Disk) => &[Self::ZeroRange],
+                (Unmap::Forbidden, FileKind::File) => &[Self::WriteZeroes, Self::ZeroRange],
+                (Unmap::Forbidden, FileKind::Disk) => &[Self::ZeroRange],
             },
             _ => &[],
         }
@@ -60,16 +61,16 @@ impl Way {
     }
 }
 
-/// The ways that the kernel has answered with "not supported", a bit each.
+/// The methods that the kernel has answered with "not supported", a bit each.
 #[derive(Default)]
-pub(super) struct Refusals(AtomicU32);
+pub(super) struct UnsupportedMethods(AtomicU32);
 
-impl Refusals {
-    pub(super) fn contain(&self, way: Way) -> bool {
-        self.0.load(Ordering::Relaxed) & (1 << way as u32) != 0
+impl UnsupportedMethods {
+    pub(super) fn contain(&self, method: OffloadMethod) -> bool {
+        self.0.load(Ordering::Relaxed) & (1 << method as u32) != 0
     }
 
-    pub(super) fn add(&self, way: Way) {
-        self.0.fetch_or(1 << way as u32, Ordering::Relaxed);
+    pub(super) fn add(&self, method: OffloadMethod) {
+        self.0.fetch_or(1 << method as u32, Ordering::Relaxed);
     }
 }

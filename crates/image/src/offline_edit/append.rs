@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use extant_space::{ByteRange, Control, Error, ErrorKind, Result};
 
-use super::Editor;
+use super::OfflineEdit;
 use crate::check::check;
 use crate::format::{RefcountBlock, RefcountTableEntry};
-use crate::target::Target;
+use crate::image_file::ImageFile;
 
 /// Bytes at which data begins, where clusters are smaller.
 const DATA_ALIGNMENT: u64 = 4096;
@@ -48,10 +48,10 @@ impl Plan {
 /// Refuses an image with corruptions before anything is changed. On a disk only the counts show
 /// where the image ends: new clusters could overwrite used ones. Elsewhere released or copied
 /// clusters could be in use, or the change could fail half-way.
-pub(super) fn check_counts(target: &Target, control: Control<'_>) -> Result<()> {
-    match check(Arc::clone(target.file()), 0, control) {
+pub(super) fn check_counts(file: &ImageFile, control: Control<'_>) -> Result<()> {
+    match check(Arc::clone(file.file()), 0, control) {
         // Too many clusters to be counted in memory.
-        Err(error) if error.kind() == ErrorKind::TooLarge && !target.is_disk() => Ok(()),
+        Err(error) if error.kind() == ErrorKind::TooLarge && !file.is_disk() => Ok(()),
         Err(error) => Err(error),
         Ok(report) if report.corruptions == 0 => Ok(()),
         Ok(report) => Err(Error::new(ErrorKind::Corrupt)
@@ -63,7 +63,7 @@ pub(super) fn check_counts(target: &Target, control: Control<'_>) -> Result<()> 
     }
 }
 
-impl Editor<'_> {
+impl OfflineEdit<'_> {
     /// Clusters for tables and data.
     pub(super) fn plan(&self, tables_count: u64, data_count: u64) -> Result<Plan> {
         let geometry = self.geometry();
@@ -112,7 +112,7 @@ impl Editor<'_> {
     /// file.
     fn end_cluster(&self, table: &[u64]) -> Result<u64> {
         let counted = self.counted_end(table)?;
-        if self.target.is_disk() {
+        if self.file.is_disk() {
             Ok(counted)
         } else {
             Ok(counted.max(self.geometry().clusters(self.file().size()?)))
@@ -152,7 +152,7 @@ impl Editor<'_> {
 
     /// The file gets the size that the plan needs.
     pub(super) fn lengthen(&self, plan: &Plan) -> Result<()> {
-        self.target.lengthen(self.end_bytes(plan))
+        self.file.lengthen(self.end_bytes(plan))
     }
 
     /// Counts the clusters of the plan; durable on return. From here on they are lost if nothing is

@@ -7,7 +7,7 @@ use std::ops::{ControlFlow, Range};
 
 use extant_space::{ByteRange, Control, Error, ErrorKind, Phase, Preallocation as Space, Result};
 
-use super::Editor;
+use super::OfflineEdit;
 use crate::format::{CompressedPlace, L1Entry, L2Entry, Mapping};
 use crate::layer::states;
 use crate::preallocation::Preallocation;
@@ -16,9 +16,9 @@ use crate::qcow2::{Run, read_table};
 /// Zeros are written, and data is copied, in such pieces.
 const PIECE_BYTES: u64 = 1 << 20;
 /// Bytes zeroed on a disk between two checks for a cancel.
-const ZEROED_AT_ONCE: u64 = 16 << 20;
+const ZERO_BYTES_MAX: u64 = 16 << 20;
 
-/// What a cluster has to get.
+/// Wanted state of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Need {
     Nothing,
@@ -59,7 +59,7 @@ impl Need {
     }
 }
 
-impl Editor<'_> {
+impl OfflineEdit<'_> {
     /// Maps all clusters of `range` to places of their own; the new ones are one run of the file
     /// with the space that `preallocation` asks for.
     ///
@@ -91,16 +91,16 @@ impl Editor<'_> {
                 .and_then(|()| {
                     let data = self.data_range(&plan);
                     let space = preallocation.space();
-                    self.target.make_space(data, space, control)?;
-                    self.fill_places(range, data, space, control)
+                    self.file.make_space(data, space, control)?;
+                    self.write_clusters(range, data, space, control)
                 })
                 .inspect_err(|_| {
                     // Nothing refers to it yet, and the first error is the one to report.
-                    let _ = self.target.cut(file_bytes);
+                    let _ = self.file.truncate(file_bytes);
                 })?;
             self.count(&plan)?;
         }
-        if let Some(data) = self.target.data_file() {
+        if let Some(data) = self.file.data_file() {
             data.make_space(range, preallocation.space(), control)?;
             data.file().sync(extant_space::SyncMode::Data)?;
         }
@@ -229,7 +229,7 @@ impl Editor<'_> {
     }
 
     /// Puts what is not zeros to the new places, which are `data`; on a disk zeros as well.
-    fn fill_places(
+    fn write_clusters(
         &self,
         range: ByteRange,
         data: ByteRange,
@@ -269,10 +269,10 @@ impl Editor<'_> {
                         .expand(place, clusters.start << bits, &mut buffer)?;
                     self.file().write_at(&buffer, to)?;
                 }
-                _ if self.target.is_disk() => {
-                    for piece in ByteRange::new(to, next).chunks(ZEROED_AT_ONCE) {
+                _ if self.file.is_disk() => {
+                    for piece in ByteRange::new(to, next).chunks(ZERO_BYTES_MAX) {
                         control.cancel.check()?;
-                        self.target.zero(piece, space)?;
+                        self.file.zero(piece, space)?;
                         control.report(Phase::Write, piece.end() - data.start(), data.len());
                     }
                 }

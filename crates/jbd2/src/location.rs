@@ -16,7 +16,7 @@ pub struct Run {
 }
 
 impl Run {
-    /// The first block behind it. Checked when it became part of a [`Place`].
+    /// The first block behind it. Checked when it became part of a [`JournalLocation`].
     fn end(&self) -> u64 {
         self.first.0 + u64::from(self.blocks)
     }
@@ -24,7 +24,7 @@ impl Run {
 
 /// Location of the journal.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct JournalLocation {
     block_bytes: u32,
     blocks: u32,
     /// Each run with the journal's block that it begins with, in that order.
@@ -33,8 +33,8 @@ pub struct Place {
     on_device: Vec<Run>,
 }
 
-impl Place {
-    /// The place made of `runs`, in blocks of `block_bytes`, which is also the block of the file
+impl JournalLocation {
+    /// The location made of `runs`, in blocks of `block_bytes`, which is also the block of the file
     /// system.
     ///
     /// # Errors
@@ -146,32 +146,32 @@ mod tests {
         }
     }
 
-    fn place() -> Place {
-        Place::new(1024, &[run(100, 10), run(50, 5), run(200, 1)]).unwrap()
+    fn location() -> JournalLocation {
+        JournalLocation::new(1024, &[run(100, 10), run(50, 5), run(200, 1)]).unwrap()
     }
 
     #[test]
     fn runs_follow_the_order_of_the_file() {
-        let place = place();
-        let all: Vec<_> = place.runs(0, 16).collect();
+        let location = location();
+        let all: Vec<_> = location.runs(0, 16).collect();
         assert_eq!(all, [run(100, 10), run(50, 5), run(200, 1)]);
-        let middle: Vec<_> = place.runs(9, 3).collect();
+        let middle: Vec<_> = location.runs(9, 3).collect();
         assert_eq!(middle, [run(109, 1), run(50, 2)]);
-        assert_eq!(place.runs(16, 0).count(), 0);
+        assert_eq!(location.runs(16, 0).count(), 0);
     }
 
     #[test]
     fn contains_is_true_for_blocks_of_the_runs_alone() {
-        let place = place();
+        let location = location();
         for block in 0..300 {
             let expected = (100..110).contains(&block) || (50..55).contains(&block) || block == 200;
-            assert_eq!(place.contains(PhysicalBlock(block)), expected, "{block}");
+            assert_eq!(location.contains(PhysicalBlock(block)), expected, "{block}");
         }
     }
 
     #[test]
     fn impossible_places_are_refused() {
-        let kind = |block, runs: &[Run]| Place::new(block, runs).unwrap_err().kind();
+        let kind = |block, runs: &[Run]| JournalLocation::new(block, runs).unwrap_err().kind();
         assert_eq!(kind(1000, &[run(1, 1)]), ErrorKind::InvalidArgument);
         assert_eq!(kind(1024, &[]), ErrorKind::Corrupt);
         assert_eq!(kind(1024, &[run(1, 0)]), ErrorKind::Corrupt);

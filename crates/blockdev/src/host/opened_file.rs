@@ -20,33 +20,33 @@ use super::options::{HostAccess, HostCache, HostOptions};
 
 /// Timeout for another user of the file: a process just started holds the files of its parent for a
 /// moment, and a ring those it has just released.
-const PATIENCE: Duration = Duration::from_millis(500);
+const CLAIM_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// What is below a host device.
+/// The kind of file below a host device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TargetKind {
+pub(super) enum FileKind {
     /// A regular file.
     File,
     /// A block device.
     Disk,
 }
 
-/// Something open.
-pub(super) struct Target {
+/// A file or disk that was opened.
+pub(super) struct OpenedFile {
     pub(super) file: File,
-    pub(super) kind: TargetKind,
+    pub(super) kind: FileKind,
     pub(super) metadata: Metadata,
     /// How direct I/O must be aligned; `None` through the page cache.
     pub(super) direct: Option<DirectIo>,
 }
 
-impl Target {
+impl OpenedFile {
     pub(super) fn open(path: &Path, options: &HostOptions) -> Result<Self> {
-        let deadline = Instant::now() + PATIENCE;
+        let deadline = Instant::now() + CLAIM_TIMEOUT;
         loop {
             match Self::open_now(path, options) {
                 Err(error) if error.kind() == ErrorKind::InUse && Instant::now() < deadline => {
-                    thread::sleep(PATIENCE / 50);
+                    thread::sleep(CLAIM_TIMEOUT / 50);
                 }
                 result => return result,
             }
@@ -70,8 +70,8 @@ impl Target {
             .map_err(|source| explain(source, path, &metadata))?;
         let metadata = file.metadata().map_err(error)?;
         let kind = match metadata.file_type() {
-            kind if kind.is_file() => TargetKind::File,
-            kind if kind.is_block_device() => TargetKind::Disk,
+            kind if kind.is_file() => FileKind::File,
+            kind if kind.is_block_device() => FileKind::Disk,
             _ => {
                 return Err(Error::new(ErrorKind::WrongType)
                     .detail("neither a regular file nor a block device")
@@ -83,9 +83,9 @@ impl Target {
         direct::set_status_flags(&file, OFlags::NONBLOCK, false)
             .map_err(|errno| error(errno.into()))?;
         match kind {
-            TargetKind::File => lock(&file, path, options.access)?,
+            FileKind::File => lock(&file, path, options.access)?,
             // The open went well all the same; writes would not.
-            TargetKind::Disk
+            FileKind::Disk
                 if options.access == HostAccess::ReadWrite
                     && disk::is_read_only(metadata.rdev()) =>
             {
@@ -94,7 +94,7 @@ impl Target {
                     .during("open")
                     .at(path));
             }
-            TargetKind::Disk => {}
+            FileKind::Disk => {}
         }
         let direct = match options.cache {
             HostCache::Buffered => None,

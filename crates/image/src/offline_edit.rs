@@ -38,30 +38,30 @@ use crate::format::{
     Autoclear, Extensions, Geometry, Incompatible, RawHeader, RefcountBlock, RefcountTableEntry,
     Version, read_snapshots,
 };
+use crate::image_file::ImageFile;
 use crate::qcow2::{Qcow2, read_table};
-use crate::target::Target;
 use append::check_counts;
 
 /// Offset of the autoclear features.
 const AUTOCLEAR_FEATURES: u64 = 0x58;
 
 /// An image under exclusive access, open for changes.
-pub(crate) struct Editor<'a> {
-    target: &'a Target,
+pub(crate) struct OfflineEdit<'a> {
+    file: &'a ImageFile,
     image: Qcow2,
     /// The size that the header has in the file while a growth is prepared, where `image` has the
     /// new one already.
     shown_bytes: Option<u64>,
-    /// What a cluster without a place reads as, by its number, where that is not zeros.
+    /// Contents of an unallocated cluster, by its number, if they are not zeros.
     below: Option<(u64, Vec<u8>)>,
 }
 
-impl<'a> Editor<'a> {
+impl<'a> OfflineEdit<'a> {
     /// # Errors
     /// `Unsupported` for what is not changed here, `Corrupt` for an image that has to be repaired
     /// first.
-    pub(crate) fn open(target: &'a Target, control: Control<'_>) -> Result<Self> {
-        let mut image = Qcow2::open(Arc::clone(target.file()))?;
+    pub(crate) fn open(file: &'a ImageFile, control: Control<'_>) -> Result<Self> {
+        let mut image = Qcow2::open(Arc::clone(file.file()))?;
         if image.header.incompatible.contains(Incompatible::CORRUPT) {
             return Err(Error::new(ErrorKind::Corrupt)
                 .detail("the image is marked as corrupt")
@@ -69,36 +69,35 @@ impl<'a> Editor<'a> {
         }
         if image.header.incompatible.contains(Incompatible::DIRTY) {
             // The last user was killed, and the refcounts are outdated.
-            rebuild_refcounts(Arc::clone(target.file()), control)?;
-            image = Qcow2::open(Arc::clone(target.file()))?;
+            rebuild_refcounts(Arc::clone(file.file()), control)?;
+            image = Qcow2::open(Arc::clone(file.file()))?;
         }
         let header = &image.header;
-        if target.is_disk() {
-            check_counts(target, control)?;
+        if file.is_disk() {
+            check_counts(file, control)?;
         }
         if header.has_data_file() {
-            target
-                .layer(crate::image_format::Format::Qcow2)?
+            file.layer(crate::image_format::Format::Qcow2)?
                 .check_data_file()?;
             if header.snapshots.count > 0 {
-                return Err(Target::refuse(
+                return Err(ImageFile::refuse(
                     "the image has a data file and internal snapshots, which cannot keep what is there",
                 ));
             }
         }
-        let editor = Self::of(target, image);
+        let edit = Self::of(file, image);
         let known = Autoclear::BITMAPS | Autoclear::RAW_DATA_FILE;
-        let features = editor.image.header.autoclear;
+        let features = edit.image.header.autoclear;
         if !known.contains(features) {
             // A program that changes an image clears the autoclear features that it does not know.
-            editor.write_autoclear(features & known)?;
+            edit.write_autoclear(features & known)?;
         }
-        Ok(editor)
+        Ok(edit)
     }
 
-    fn of(target: &'a Target, image: Qcow2) -> Self {
+    fn of(file: &'a ImageFile, image: Qcow2) -> Self {
         Self {
-            target,
+            file,
             image,
             shown_bytes: None,
             below: None,
@@ -116,7 +115,7 @@ impl<'a> Editor<'a> {
         let header = &self.image.header;
         let count = header.snapshots.count;
         let unknown = |what: &str| {
-            Target::refuse(format!("the image has {count} internal snapshots, {what}"))
+            ImageFile::refuse(format!("the image has {count} internal snapshots, {what}"))
                 .advice("convert it to version 3 (qemu-img amend -o compat=1.1), or remove them")
         };
         if count > 0 && header.version == Version::V2 {
@@ -134,7 +133,7 @@ impl<'a> Editor<'a> {
         )?;
         let has_bitmaps = header.extensions.find(Extensions::BITMAPS).is_some();
         if has_bitmaps && new_bytes < header.virtual_bytes {
-            return Err(Target::refuse(
+            return Err(ImageFile::refuse(
                 "the image has persistent bitmaps, which are not made smaller; remove them first (qemu-img bitmap --remove)",
             ));
         }
@@ -146,11 +145,11 @@ impl<'a> Editor<'a> {
     /// # Errors
     /// `Corrupt`, and those of [`check`](crate::check()).
     pub(crate) fn check_counts(&self, control: Control<'_>) -> Result<()> {
-        if self.target.is_disk() {
+        if self.file.is_disk() {
             // It was done when it was opened.
             Ok(())
         } else {
-            check_counts(self.target, control)
+            check_counts(self.file, control)
         }
     }
 
@@ -159,12 +158,12 @@ impl<'a> Editor<'a> {
     }
 
     fn file(&self) -> &dyn SpaceFile {
-        &**self.target.file()
+        &**self.file.file()
     }
 
     /// The file of the guest's data.
     fn data(&self) -> &dyn SpaceFile {
-        match self.target.data_file() {
+        match self.file.data_file() {
             Some(data) => &**data.file(),
             None => self.file(),
         }

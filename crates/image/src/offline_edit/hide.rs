@@ -10,16 +10,16 @@
 
 use extant_space::{ByteRange, Control, Result};
 
-use super::Editor;
+use super::OfflineEdit;
 use super::map::encode;
 use crate::format::{L1Entry, L2Entry, Mapping, Version};
+use crate::image_file::ImageFile;
 use crate::preallocation::Preallocation;
-use crate::target::Target;
 
-impl Editor<'_> {
+impl OfflineEdit<'_> {
     /// Where the backing file reaches to in the new part of the disk.
     fn backing_end(&self, virtual_bytes: u64) -> u64 {
-        match (&self.image.header.backing_file, self.target.backing()) {
+        match (&self.image.header.backing_file, self.file.backing()) {
             (None, _) => 0,
             (Some(_), None) => virtual_bytes,
             (Some(_), Some(backing)) => virtual_bytes.min(backing.virtual_bytes()),
@@ -36,8 +36,8 @@ impl Editor<'_> {
         let old_bytes = self.image.header.virtual_bytes;
         let start = old_bytes.next_multiple_of(geometry.cluster_bytes());
         let end = self.backing_end(virtual_bytes).max(start);
-        if self.shows_part(virtual_bytes)? && self.target.backing().is_none() {
-            return Err(Target::refuse(
+        if self.shows_part(virtual_bytes)? && self.file.backing().is_none() {
+            return Err(ImageFile::refuse(
                 "the disk ends inside a cluster of its backing file, whose other bytes would show in a larger disk",
             )
             .advice("--chain reads the backing file and copies the part that belongs to the disk"));
@@ -74,9 +74,9 @@ impl Editor<'_> {
         let end = self.image.header.virtual_bytes;
         let start = end - end % geometry.cluster_bytes();
         let mut bytes = vec![0; (end - start) as usize];
-        let backing = self.target.backing().expect("refused before without it");
+        let backing = self.file.backing().expect("refused before without it");
         backing.read_at(&mut bytes, start)?;
-        if let Some(data) = self.target.data_file() {
+        if let Some(data) = self.file.data_file() {
             data.lengthen(end)?;
         } else {
             bytes.resize(geometry.cluster_bytes() as usize, 0);

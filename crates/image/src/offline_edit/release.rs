@@ -4,11 +4,11 @@ use std::ops::{ControlFlow, Range};
 
 use extant_space::{ByteRange, Control, ErrorKind, FallocateMode, Result};
 
-use super::Editor;
+use super::OfflineEdit;
 use super::map::encode;
 use crate::format::{L1Entry, Mapping};
 
-impl Editor<'_> {
+impl OfflineEdit<'_> {
     /// Shrinks the disk to `virtual_bytes` and frees the clusters beyond. Snapshots keep theirs.
     pub(crate) fn shrink(&mut self, virtual_bytes: u64, control: Control<'_>) -> Result<()> {
         let geometry = self.geometry();
@@ -46,8 +46,8 @@ impl Editor<'_> {
         let free = self.release_counts(clusters)?;
         self.sync()?;
         self.give_back(&free)?;
-        match self.target.data_file() {
-            Some(data) => data.cut(virtual_bytes),
+        match self.file.data_file() {
+            Some(data) => data.truncate(virtual_bytes),
             None => Ok(()),
         }
     }
@@ -80,11 +80,11 @@ impl Editor<'_> {
     }
 
     /// Truncates the file after the last used cluster.
-    pub(crate) fn cut_end(&self) -> Result<()> {
+    pub(crate) fn truncate_tail(&self) -> Result<()> {
         let table = self.refcount_table()?;
         let end = self.counted_end(&table)? << self.geometry().cluster_bits();
         if end < self.file().size()? {
-            self.target.cut(end)
+            self.file.truncate(end)
         } else {
             Ok(())
         }
@@ -92,7 +92,7 @@ impl Editor<'_> {
 
     /// Returns the space of clusters that nothing uses any more to the file system, or to the disk.
     fn give_back(&self, free: &[Range<u64>]) -> Result<()> {
-        self.cut_end()?;
+        self.truncate_tail()?;
         let bits = self.geometry().cluster_bits();
         let kept = ByteRange::new(0, self.file().size()?);
         let bytes = |run: &Range<u64>| ByteRange::new(run.start << bits, run.end << bits);

@@ -9,32 +9,32 @@ use crate::{Checkpoint, FastCommitSpace, Frozen, InPlace, Journal};
 
 /// Where transactions are committed to.
 #[derive(Clone)]
-pub enum Target {
+pub enum CommitTarget {
     /// A log, from which they are checkpointed.
     Journal(Arc<Journal>),
     /// The blocks themselves.
     InPlace(Arc<InPlace>),
 }
 
-impl From<Journal> for Target {
+impl From<Journal> for CommitTarget {
     fn from(journal: Journal) -> Self {
         Self::Journal(Arc::new(journal))
     }
 }
 
-impl From<Arc<Journal>> for Target {
+impl From<Arc<Journal>> for CommitTarget {
     fn from(journal: Arc<Journal>) -> Self {
         Self::Journal(journal)
     }
 }
 
-impl From<InPlace> for Target {
+impl From<InPlace> for CommitTarget {
     fn from(in_place: InPlace) -> Self {
         Self::InPlace(Arc::new(in_place))
     }
 }
 
-impl Target {
+impl CommitTarget {
     /// The error that stopped it, shared for frequent checks.
     pub(crate) fn failure(&self) -> Arc<Failure> {
         match self {

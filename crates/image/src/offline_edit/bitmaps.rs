@@ -11,11 +11,11 @@ use std::ops::Range;
 use extant_space::{ByteRange, Error, ErrorKind, Result};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
-use super::Editor;
+use super::OfflineEdit;
 use super::map::encode;
 use crate::format::{Autoclear, Extensions, RawBitmap, RawBitmaps};
+use crate::image_file::ImageFile;
 use crate::qcow2::read_table;
-use crate::target::Target;
 
 /// A bitmap whose table becomes longer.
 pub(crate) struct LongerBitmap {
@@ -27,7 +27,7 @@ pub(crate) struct LongerBitmap {
     left: Option<Range<u64>>,
 }
 
-impl Editor<'_> {
+impl OfflineEdit<'_> {
     /// Makes room for the tables of all bitmaps that a disk of `virtual_bytes` needs longer ones
     /// for. Nothing refers to it yet.
     ///
@@ -182,7 +182,7 @@ impl Editor<'_> {
         } else {
             return Ok(());
         };
-        Err(Target::refuse(format!(
+        Err(ImageFile::refuse(format!(
             "the image has a persistent bitmap {what}; remove it first (qemu-img bitmap --remove)"
         )))
     }
