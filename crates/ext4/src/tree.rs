@@ -40,7 +40,7 @@ use std::sync::Arc;
 
 use extant_ondisk::ext4::extent::{ExtentNodeMut, LeafEntry, ROOT_BYTES};
 use extant_ondisk::ext4::{InodeSeed, Layout, PhysicalBlock};
-use extant_space::{Error, ErrorKind, Result};
+use extant_space::{Corruption, Error, Result};
 
 use crate::system_zone::OffLimits;
 
@@ -188,5 +188,6 @@ impl Mapping {
 }
 
 fn corrupt(problem: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Corrupt).detail(problem)
+    let problem = problem.into();
+    Error::corrupt(Corruption::other("extent tree", problem.clone()), problem)
 }

@@ -6,12 +6,13 @@
 use std::fmt::Display;
 use std::ops::RangeInclusive;
 
-use extant_space::{Error, ErrorKind, Result};
+use extant_space::{Corruption, Error, ErrorKind, Result};
 
 /// `structure` contradicts itself or the rest of the file system.
 #[cold]
 pub(crate) fn corrupt(structure: impl Display, problem: impl Display) -> Error {
-    Error::new(ErrorKind::Corrupt).detail(format!("{structure}: {problem}"))
+    let corruption = Corruption::other(structure.to_string(), problem.to_string());
+    Error::corrupt(corruption, format!("{structure}: {problem}"))
 }
 
 /// `structure` asks for something that is not known here.
@@ -24,9 +25,10 @@ pub(crate) fn check_sum(structure: impl Display, stored: u32, computed: u32) -> 
     if stored == computed {
         return Ok(());
     }
-    Err(corrupt(
-        structure,
-        format_args!("checksum is {stored:#x}, its bytes give {computed:#x}"),
+    let line = format!("{structure}: checksum is {stored:#x}, its bytes give {computed:#x}");
+    Err(Error::corrupt(
+        Corruption::checksum(structure.to_string()),
+        line,
     ))
 }
 
@@ -34,7 +36,7 @@ pub(crate) fn check_sum(structure: impl Display, stored: u32, computed: u32) -> 
 #[inline]
 pub(crate) fn check_range(
     structure: impl Display,
-    field: &str,
+    field: &'static str,
     value: u64,
     allowed: RangeInclusive<u64>,
 ) -> Result<()> {
@@ -42,8 +44,9 @@ pub(crate) fn check_range(
         return Ok(());
     }
     let (least, most) = allowed.into_inner();
-    Err(corrupt(
-        structure,
-        format_args!("{field} is {value}, outside {least} to {most}"),
+    let line = format!("{structure}: {field} is {value}, outside {least} to {most}");
+    Err(Error::corrupt(
+        Corruption::range(structure.to_string(), field),
+        line,
     ))
 }

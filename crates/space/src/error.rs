@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ByteRange, Remedy};
+use crate::{ByteRange, Corruption, Remedy};
 
 /// `Result` with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -183,6 +183,7 @@ struct Context {
     detail: Option<String>,
     advice: Option<String>,
     remedies: Vec<Remedy>,
+    corruption: Option<Corruption>,
     source: Option<Source>,
 }
 
@@ -214,6 +215,7 @@ impl Error {
             detail: None,
             advice: None,
             remedies: Vec::new(),
+            corruption: None,
             source,
         }))
     }
@@ -221,6 +223,14 @@ impl Error {
     /// The context, copied if clones share it.
     fn context(&mut self) -> &mut Context {
         Arc::make_mut(&mut self.0)
+    }
+
+    /// Stored data that breaks a rule of its format; `detail` is the line for users.
+    #[cold]
+    pub fn corrupt(corruption: Corruption, detail: impl Into<String>) -> Self {
+        let mut error = Self::new(ErrorKind::Corrupt).detail(detail);
+        error.context().corruption = Some(corruption);
+        error
     }
 
     /// An error of the operating system, by its number.
@@ -312,6 +322,14 @@ impl Error {
         &self.0.remedies
     }
 
+    /// The rule that stored data breaks, of this error or the one that caused it.
+    pub fn corruption(&self) -> Option<&Corruption> {
+        match (&self.0.corruption, &self.0.source) {
+            (None, Some(Source::Lower(error))) => error.corruption(),
+            (corruption, _) => corruption.as_ref(),
+        }
+    }
+
     /// The error number of the system error that caused it, if any.
     pub fn os_errno(&self) -> Option<i32> {
         match self.0.source.as_ref()? {
@@ -391,6 +409,18 @@ mod tests {
         );
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         assert_eq!(error.os_errno(), Some(libc::ENOSPC));
+    }
+
+    #[test]
+    fn corruption_is_compared_without_the_numbers_and_seen_through_layers() {
+        let error = |line: &str| Error::corrupt(Corruption::range("inode 5", "i_size"), line);
+        let lower = error("inode 5: i_size is 7, outside 0 to 4");
+        assert_eq!(lower.kind(), ErrorKind::Corrupt);
+        let above = lower.in_range_above(ByteRange::new(0, 4096));
+        let other = error("inode 5: i_size is 9, outside 0 to 4");
+        assert_eq!(above.corruption(), other.corruption());
+        assert_ne!(above.corruption(), Some(&Corruption::checksum("inode 5")));
+        assert_eq!(Error::new(ErrorKind::Corrupt).corruption(), None);
     }
 
     #[test]

@@ -5,11 +5,11 @@
 //! host and files inside an ext4 image: both can be read, written, resized,
 //! `fallocate`d, mapped and synced.
 //!
-//! Definitions: `docs/design.md`, "Words".
+//! Definitions: `docs/design.md`, "Vocabulary".
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `fallocate`, `range`, `remedy`, `size`: values without errors of their own
+//! 1. `corruption`, `fallocate`, `range`, `remedy`, `size`: values without errors of their own
 //! 2. `error`, `extent`: values that name ranges and sizes
 //! 3. `cancel`, `file`, `preallocation`, `summary`: what fails, and what is made of extents
 //! 4. `progress`, `rate`: reports, cancellation and pacing of long work
@@ -17,6 +17,7 @@
 #![forbid(unsafe_code)]
 
 mod cancel;
+mod corruption;
 mod error;
 mod extent;
 mod fallocate;
@@ -30,6 +31,7 @@ mod size;
 mod summary;
 
 pub use cancel::CancelToken;
+pub use corruption::Corruption;
 pub use error::{Error, ErrorKind, Result};
 pub use extent::{Extent, ExtentFlags, ExtentState};
 pub use fallocate::FallocateMode;

@@ -11,7 +11,7 @@ use std::ops::Range;
 use extant_ondisk::ext4::block_map::{self, BlockPath};
 use extant_ondisk::ext4::extent::{ExtentKind, LeafEntry};
 use extant_ondisk::ext4::{LogicalBlock, PhysicalBlock};
-use extant_space::{Error, ErrorKind, Result};
+use extant_space::{Corruption, Error, ErrorKind, Result};
 use smallvec::SmallVec;
 
 use super::{Indirect, check, end, number};
@@ -247,5 +247,5 @@ fn is_zero(bytes: &[u8]) -> bool {
 }
 
 fn corrupt(problem: String) -> Error {
-    Error::new(ErrorKind::Corrupt).detail(problem)
+    Error::corrupt(Corruption::other("block map", problem.clone()), problem)
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use extant_ondisk::ext4::LogicalBlock;
 use extant_ondisk::ext4::directory::{BlockKind, IndexShape, block_kind, seal, verify};
-use extant_space::{ByteRange, Error, ErrorKind, Result};
+use extant_space::{ByteRange, Corruption, Error, ErrorKind, Result};
 
 use super::{Directory, DirectoryContext, Shape};
 
@@ -94,7 +94,8 @@ impl<B: DirectoryBlocks> Directory<B> {
 
     /// A fault of the directory as a whole that shows in one block.
     pub(super) fn corrupt(&self, index: LogicalBlock, problem: impl Display) -> Error {
-        let error = Error::new(ErrorKind::Corrupt).detail(format!("directory: {problem}"));
+        let corruption = Corruption::other("directory", problem.to_string());
+        let error = Error::corrupt(corruption, format!("directory: {problem}"));
         self.at(index, error)
     }
 }

@@ -15,7 +15,7 @@ use extant_ondisk::ext4::fast_commit::Change;
 use extant_ondisk::ext4::inode::{FileType, InodeFlags};
 use extant_ondisk::ext4::superblock::JournalPlace;
 use extant_ondisk::ext4::{Inode, InodeNumber, RoCompat};
-use extant_space::{Error, ErrorKind, Result};
+use extant_space::{Corruption, Error, ErrorKind, Result};
 
 use super::names::EarlyName;
 use super::space::{Space, Store};
@@ -437,5 +437,5 @@ pub(super) fn unsupported(detail: String) -> Error {
 }
 
 pub(super) fn corrupt(detail: String) -> Error {
-    Error::new(ErrorKind::Corrupt).detail(detail)
+    Error::corrupt(Corruption::other("fast commit", detail.clone()), detail)
 }

@@ -17,7 +17,7 @@ use extant_ondisk::ext4::extent::{ExtentKind, ExtentNode, LOGICAL_END, LeafEntry
 use extant_ondisk::ext4::{
     InodeNumber, InodeSeed, Layout, LogicalBlock, PhysicalBlock, Seed, Superblock,
 };
-use extant_space::Result;
+use extant_space::{ErrorKind, Result};
 
 use super::*;
 use memory::{Memory, Trust};

@@ -2,12 +2,13 @@
 
 use std::fmt::Display;
 
-use extant_space::{ByteRange, Error, ErrorKind, Result};
+use extant_space::{ByteRange, Corruption, Error, ErrorKind, Result};
 
 /// `place` contradicts itself or the file.
 #[cold]
 pub(crate) fn corrupt(place: impl Display, problem: impl Display) -> Error {
-    Error::new(ErrorKind::Corrupt).detail(format!("qcow2 {place} {problem}"))
+    let corruption = Corruption::other(place.to_string(), problem.to_string());
+    Error::corrupt(corruption, format!("qcow2 {place} {problem}"))
 }
 
 /// `place` asks for something that is not known here.

@@ -67,6 +67,8 @@ impl Bitmap {
 
 #[cfg(test)]
 mod tests {
+    use extant_space::Corruption;
+
     use super::*;
     use crate::ext4::superblock::fixture;
 
@@ -81,10 +83,10 @@ mod tests {
         block[1024] = 0;
         verify(&block).unwrap();
         block[1023] = 0;
-        let line = verify(&block).unwrap_err().to_string();
-        assert!(
-            line.starts_with("inode bitmap of group 3: checksum is 0x"),
-            "{line}"
+        let error = verify(&block).unwrap_err();
+        assert_eq!(
+            error.corruption(),
+            Some(&Corruption::checksum("inode bitmap of group 3"))
         );
     }
 }

@@ -2,6 +2,7 @@
 
 use extant_ondisk::ext4::PhysicalBlock;
 use extant_ondisk::ext4::mmp::{Mmp, MmpState};
+use extant_space::Corruption;
 use extant_testkit::require;
 
 use crate::image::{Image, e2fsprogs};
@@ -65,10 +66,8 @@ fn changed_and_missing_block_is_refused() {
     let block = PhysicalBlock(superblock.raw().s_mmp_block.get());
     let mut bytes = image.block(superblock.layout(), block);
     bytes[0x10] ^= 1;
-    let line = Mmp::parse(&bytes, superblock.seed())
-        .unwrap_err()
-        .to_string();
-    assert!(line.starts_with("mmp block: checksum is 0x"), "{line}");
+    let error = Mmp::parse(&bytes, superblock.seed()).unwrap_err();
+    assert_eq!(error.corruption(), Some(&Corruption::checksum("mmp block")));
     bytes[0] = 0;
     let line = Mmp::parse(&bytes, superblock.seed())
         .unwrap_err()

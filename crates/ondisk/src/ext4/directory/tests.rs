@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use extant_space::ErrorKind;
+use extant_space::{Corruption, ErrorKind};
 use proptest::prelude::*;
 
 use super::*;
@@ -67,10 +67,10 @@ fn first_block_holds_itself_and_its_parent() {
 fn changed_byte_is_found_by_the_checksum() {
     let mut block = block();
     block[500] ^= 1;
-    let line = verify(&block, &format(), seed()).unwrap_err().to_string();
-    assert!(
-        line.starts_with("directory block: checksum is 0x"),
-        "{line}"
+    let error = verify(&block, &format(), seed()).unwrap_err();
+    assert_eq!(
+        error.corruption(),
+        Some(&Corruption::checksum("directory block"))
     );
     block[1024 - 5] = 0;
     assert_eq!(
@@ -355,11 +355,12 @@ fn each_spoilt_field_of_a_root_is_named() {
         block[at] = value;
         let error = IndexNode::parse_root(&block, &format(), 1, None).unwrap_err();
         assert_eq!(error.to_string(), format!("hash tree root: {problem}"));
-        let kind = match at {
-            28 => ErrorKind::Unsupported,
-            _ => ErrorKind::Corrupt,
-        };
-        assert_eq!(error.kind(), kind);
+        let field = problem.split(' ').next().unwrap();
+        let corruption = Corruption::range("hash tree root", field);
+        match at {
+            28 => assert_eq!(error.kind(), ErrorKind::Unsupported),
+            _ => assert_eq!(error.corruption(), Some(&corruption)),
+        }
     }
     // With large_dir, two levels may be.
     let mut block = root();
@@ -404,10 +405,11 @@ fn falling_hash_and_wrong_sum_are_refused() {
         .unwrap_err()
         .to_string();
     assert_eq!(line, "hash tree root: entry 2 has hash 0xc8 after 0xc9");
-    let line = IndexNode::parse_root(&block, &format(), 1, seed())
-        .unwrap_err()
-        .to_string();
-    assert!(line.starts_with("hash tree root: checksum is 0x"), "{line}");
+    let error = IndexNode::parse_root(&block, &format(), 1, seed()).unwrap_err();
+    assert_eq!(
+        error.corruption(),
+        Some(&Corruption::checksum("hash tree root"))
+    );
 }
 
 #[test]

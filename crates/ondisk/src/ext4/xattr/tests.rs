@@ -1,6 +1,6 @@
 //! Lists made, written to both places, read back, and spoilt in every way that is refused.
 
-use extant_space::ErrorKind;
+use extant_space::{Corruption, ErrorKind};
 
 use super::*;
 use crate::ext4::superblock::fixture;
@@ -73,11 +73,9 @@ fn references_are_counted_under_the_seal() {
 fn block_at_another_place_is_refused() {
     let block = block();
     let error = XattrBlock::parse(&block, PhysicalBlock(4712), seed()).unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .starts_with("attribute block 4712: checksum is 0x"),
-        "{error}"
+    assert_eq!(
+        error.corruption(),
+        Some(&Corruption::checksum("attribute block 4712"))
     );
 }
 

@@ -1,6 +1,6 @@
 //! Nodes made, changed, read back, and spoilt in every way that is refused.
 
-use extant_space::ErrorKind;
+use extant_space::{Corruption, ErrorKind};
 
 use super::*;
 use crate::ext4::extent::{ExtentKind, ExtentNode, NodePlace};
@@ -70,10 +70,9 @@ fn changed_byte_is_found_by_the_checksum_at_the_end() {
     // Past the entries in use, before the tail.
     bytes[4000] = 1;
     let error = ExtentNode::parse_block(&bytes, &place(), &layout, seed()).unwrap_err();
-    let line = error.to_string();
-    assert!(
-        line.starts_with("extent node in block 5000: checksum is 0x"),
-        "{line}"
+    assert_eq!(
+        error.corruption(),
+        Some(&Corruption::checksum("extent node in block 5000"))
     );
 }
 
