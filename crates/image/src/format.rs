@@ -11,6 +11,15 @@
 //!
 //! Format: docs/formats/qcow2.md.
 
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss
+    )
+)]
+
 mod bitmap;
 mod extensions;
 mod fault;

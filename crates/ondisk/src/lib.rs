@@ -19,12 +19,20 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `address`, `checksum`, `fault`, `feature_set`, `structure`: block numbers, checksums, errors,
-//!    and the declaration of structures
+//! 1. `address`, `checksum`, `fault`, `feature_set`, `narrow`, `structure`: block numbers, checksums,
+//!    errors, lossy casts, and the declaration of structures
 //! 2. `jbd2`: the journal
 //! 3. `ext4`: the file system, with the fast commits in its journal
 
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    not(test),
+    warn(
+        clippy::cast_possible_truncation,
+        clippy::cast_possible_wrap,
+        clippy::cast_sign_loss
+    )
+)]
 
 mod address;
 mod checksum;
@@ -32,4 +40,5 @@ pub mod ext4;
 mod fault;
 mod feature_set;
 pub mod jbd2;
+pub mod narrow;
 mod structure;

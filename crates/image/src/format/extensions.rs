@@ -1,5 +1,6 @@
 //! Header extensions: what follows the header's fields, each with a type and a length.
 
+use extant_ondisk::narrow::fit32;
 use extant_space::Result;
 use zerocopy::FromBytes;
 use zerocopy::big_endian::U32;
@@ -93,7 +94,7 @@ impl Extensions {
     pub(super) fn encode(&self, out: &mut Vec<u8>) {
         for extension in &self.0 {
             out.extend(extension.kind.to_be_bytes());
-            out.extend((extension.data.len() as u32).to_be_bytes());
+            out.extend(fit32(extension.data.len()).to_be_bytes());
             out.extend(&extension.data);
             out.resize(out.len().next_multiple_of(8), 0);
         }

@@ -9,6 +9,7 @@
 //!   (refcounts) and 65,536 entries (snapshots), the limits of QEMU;
 //! - the L1 table maps the virtual size.
 
+use extant_ondisk::narrow::{fit_index, fit32};
 use std::ffi::OsStr;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -186,7 +187,7 @@ impl Header {
         let cluster_bits = Self::raw(&first)?.cluster_bits.get();
         // Validated before its memory is allocated.
         let geometry = Geometry::new(cluster_bits, REFCOUNT_ORDER_V2)?;
-        first.resize(geometry.cluster_bytes().min(file_bytes) as usize, 0);
+        first.resize(fit_index(geometry.cluster_bytes().min(file_bytes)), 0);
         let got = file.read_at(&mut first, 0)?;
         first.truncate(got);
         Self::parse(&first, file_bytes)
@@ -223,14 +224,14 @@ impl Header {
         };
         let mut v3 = RawHeaderV3::new_zeroed();
         v3.refcount_order.set(REFCOUNT_ORDER_V2);
-        v3.header_length.set(V2_BYTES as u32);
+        v3.header_length.set(fit32(V2_BYTES));
         if version == Version::V3 {
             let (found, _) = RawHeaderV3::ref_from_prefix(&first[V2_BYTES..])
                 .map_err(|_| corrupt("header", format_args!("has only {} bytes", first.len())))?;
             v3 = *found;
         }
         let geometry = Geometry::new(raw.cluster_bits.get(), v3.refcount_order.get())?;
-        let cluster = geometry.cluster_bytes().min(first.len() as u64) as usize;
+        let cluster = fit_index(geometry.cluster_bytes().min(first.len() as u64));
         let first = &first[..cluster];
         let length = v3.header_length.get() as usize;
         let length_min = match version {
@@ -429,7 +430,7 @@ impl Header {
                 v3.compatible_features.set(self.compatible.bits());
                 v3.autoclear_features.set(self.autoclear.bits());
                 v3.refcount_order.set(self.geometry.refcount_order());
-                v3.header_length.set(length as u32);
+                v3.header_length.set(fit32(length));
                 out[V2_BYTES..V3_BYTES].copy_from_slice(v3.as_bytes());
                 out[V3_BYTES] = self.compression as u8;
                 out[V3_BYTES + 1..][..self.later.len()].copy_from_slice(&self.later);
@@ -445,7 +446,7 @@ impl Header {
                 )));
             }
             raw.backing_file_offset.set(out.len() as u64);
-            raw.backing_file_size.set(name.len() as u32);
+            raw.backing_file_size.set(fit32(name.len()));
             out.extend(name);
         }
         out[..V2_BYTES].copy_from_slice(raw.as_bytes());
@@ -513,7 +514,7 @@ fn backing_file(
             format_args!("{size} is above {BACKING_NAME_MAX}"),
         ));
     }
-    let (start, end) = (range.start() as usize, range.end() as usize);
+    let (start, end) = (fit_index(range.start()), fit_index(range.end()));
     let name = first[start..end].to_vec();
     let name = PathBuf::from(std::ffi::OsString::from_vec(name));
     Ok((Some(name), start))

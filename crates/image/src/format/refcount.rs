@@ -108,8 +108,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> RefcountBlock<B> {
                 let per_byte_order = 3 - order;
                 let byte = &mut bytes[index >> per_byte_order];
                 let shift = (index & ((1 << per_byte_order) - 1)) << order;
-                *byte &= !((low_bits(1 << order) as u8) << shift);
-                *byte |= (count as u8) << shift;
+                *byte &= !(((low_bits(1 << order) & 0xFF) as u8) << shift);
+                *byte |= ((count & 0xFF) as u8) << shift;
             }
             order => {
                 let width = 1 << (order - 3);

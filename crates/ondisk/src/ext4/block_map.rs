@@ -12,6 +12,7 @@ use extant_space::Result;
 
 use super::{Layout, LogicalBlock, PhysicalBlock};
 use crate::fault::corrupt;
+use crate::narrow::low32;
 
 const DIRECT: u64 = 12;
 
@@ -33,7 +34,7 @@ impl BlockPath {
         if rest < DIRECT {
             return Some(Self {
                 logical,
-                steps: [rest as u32, 0, 0, 0],
+                steps: [low32(rest), 0, 0, 0],
                 length: 1,
             });
         }
@@ -44,9 +45,9 @@ impl BlockPath {
                 rest -= reach;
                 continue;
             }
-            let mut steps = [DIRECT as u32 + level - 1, 0, 0, 0];
+            let mut steps = [low32(DIRECT) + level - 1, 0, 0, 0];
             for step in (1..=level as usize).rev() {
-                steps[step] = (rest % per_block) as u32;
+                steps[step] = low32(rest % per_block);
                 rest /= per_block;
             }
             return Some(Self {

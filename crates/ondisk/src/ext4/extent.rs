@@ -24,6 +24,7 @@ pub use node::{ExtentNode, NodePlace};
 
 use zerocopy::little_endian::{U16, U32};
 
+use crate::narrow::fit16;
 use crate::structure::on_disk;
 
 on_disk! {
@@ -70,5 +71,5 @@ pub const UNWRITTEN_BLOCKS_MAX: u16 = 32767;
 
 /// Entries that fit a node of `bytes` bytes.
 pub fn capacity(bytes: usize) -> u16 {
-    (bytes / ENTRY_BYTES - 1) as u16
+    fit16(bytes / ENTRY_BYTES - 1)
 }

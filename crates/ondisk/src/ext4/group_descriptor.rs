@@ -20,6 +20,7 @@ use zerocopy::{FromZeros, IntoBytes};
 use super::{GroupNumber, Layout, PhysicalBlock, RoCompat, Superblock};
 use crate::checksum;
 use crate::fault::{check_range, check_sum, corrupt};
+use crate::narrow::low16;
 use crate::structure::on_disk;
 
 on_disk! {
@@ -188,12 +189,13 @@ impl GroupDescriptor {
         inode_bitmap: PhysicalBlock,
         inode_table: PhysicalBlock,
     ) {
+        use crate::narrow::low32;
         let raw = &mut self.raw;
-        raw.bg_block_bitmap_lo.set(block_bitmap.0 as u32);
+        raw.bg_block_bitmap_lo.set(low32(block_bitmap.0));
         raw.bg_block_bitmap_hi.set((block_bitmap.0 >> 32) as u32);
-        raw.bg_inode_bitmap_lo.set(inode_bitmap.0 as u32);
+        raw.bg_inode_bitmap_lo.set(low32(inode_bitmap.0));
         raw.bg_inode_bitmap_hi.set((inode_bitmap.0 >> 32) as u32);
-        raw.bg_inode_table_lo.set(inode_table.0 as u32);
+        raw.bg_inode_table_lo.set(low32(inode_table.0));
         raw.bg_inode_table_hi.set((inode_table.0 >> 32) as u32);
     }
 
@@ -207,7 +209,7 @@ impl GroupDescriptor {
 
     /// Sets [`free_blocks`](Self::free_blocks).
     pub fn set_free_blocks(&mut self, blocks: u32) {
-        self.raw.bg_free_blocks_count_lo.set(blocks as u16);
+        self.raw.bg_free_blocks_count_lo.set(low16(blocks));
         self.raw.bg_free_blocks_count_hi.set((blocks >> 16) as u16);
     }
 
@@ -221,7 +223,7 @@ impl GroupDescriptor {
 
     /// Sets [`free_inodes`](Self::free_inodes).
     pub fn set_free_inodes(&mut self, inodes: u32) {
-        self.raw.bg_free_inodes_count_lo.set(inodes as u16);
+        self.raw.bg_free_inodes_count_lo.set(low16(inodes));
         self.raw.bg_free_inodes_count_hi.set((inodes >> 16) as u16);
     }
 
@@ -235,7 +237,7 @@ impl GroupDescriptor {
 
     /// Sets [`used_directories`](Self::used_directories).
     pub fn set_used_directories(&mut self, directories: u32) {
-        self.raw.bg_used_dirs_count_lo.set(directories as u16);
+        self.raw.bg_used_dirs_count_lo.set(low16(directories));
         self.raw
             .bg_used_dirs_count_hi
             .set((directories >> 16) as u16);
@@ -248,7 +250,7 @@ impl GroupDescriptor {
 
     /// Sets [`unused_inodes`](Self::unused_inodes).
     pub fn set_unused_inodes(&mut self, inodes: u32) {
-        self.raw.bg_itable_unused_lo.set(inodes as u16);
+        self.raw.bg_itable_unused_lo.set(low16(inodes));
         self.raw.bg_itable_unused_hi.set((inodes >> 16) as u16);
     }
 
@@ -284,13 +286,13 @@ impl GroupDescriptor {
 
     pub(super) fn set_block_bitmap_checksum(&mut self, sum: u32, layout: &Layout) {
         let sum = sum & stored_bits(layout);
-        self.raw.bg_block_bitmap_csum_lo.set(sum as u16);
+        self.raw.bg_block_bitmap_csum_lo.set(low16(sum));
         self.raw.bg_block_bitmap_csum_hi.set((sum >> 16) as u16);
     }
 
     pub(super) fn set_inode_bitmap_checksum(&mut self, sum: u32, layout: &Layout) {
         let sum = sum & stored_bits(layout);
-        self.raw.bg_inode_bitmap_csum_lo.set(sum as u16);
+        self.raw.bg_inode_bitmap_csum_lo.set(low16(sum));
         self.raw.bg_inode_bitmap_csum_hi.set((sum >> 16) as u16);
     }
 }
@@ -326,7 +328,7 @@ fn computed_checksum(bytes: &[u8], group: GroupNumber, superblock: &Superblock) 
     let number = group.0.to_le_bytes();
     if let Some(seed) = superblock.seed() {
         let sum = seed.sum(&number).and(before).and(&[0; 2]).and(after);
-        return Some(sum.value() as u16);
+        return Some(low16(sum.value()));
     }
     if !features.ro_compat.contains(RoCompat::GDT_CSUM) {
         return None;

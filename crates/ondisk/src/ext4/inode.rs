@@ -32,6 +32,7 @@ pub use timestamp::{TimeField, Timestamp};
 
 use super::{InodeNumber, InodeSeed, Layout, PhysicalBlock, Seed};
 use crate::fault::{check_range, check_sum, corrupt};
+use crate::narrow::{fit16, low16, low32};
 
 const CHECKSUM_LO: usize = offset_of!(RawInode, l_i_checksum_lo);
 const CHECKSUM_HI: usize = offset_of!(RawInode, i_checksum_hi);
@@ -48,7 +49,7 @@ impl Inode {
     /// Bytes that every inode has.
     pub const BASE_BYTES: u16 = 128;
     /// Bytes of fields after those that are known here: `i_extra_isize` of new inodes.
-    pub const EXTRA_BYTES: u16 = size_of::<RawInode>() as u16 - Self::BASE_BYTES;
+    pub const EXTRA_BYTES: u16 = fit16(size_of::<RawInode>()) - Self::BASE_BYTES;
 
     /// An inode of nothing, with room for `extra_isize` bytes of fields past the first 128.
     ///
@@ -144,7 +145,7 @@ impl Inode {
         }
         if let Some(seed) = seed.filter(|_| layout.has_linux_inodes()) {
             let sum = computed_checksum(bytes, self.seed(seed, number), self.extra);
-            bytes[CHECKSUM_LO..CHECKSUM_LO + 2].copy_from_slice(&(sum as u16).to_le_bytes());
+            bytes[CHECKSUM_LO..CHECKSUM_LO + 2].copy_from_slice(&low16(sum).to_le_bytes());
             if covers_high_checksum(self.extra) {
                 let high = (sum >> 16) as u16;
                 bytes[CHECKSUM_HI..CHECKSUM_HI + 2].copy_from_slice(&high.to_le_bytes());
@@ -190,7 +191,7 @@ impl Inode {
 
     /// Sets the owner.
     pub fn set_uid(&mut self, uid: u32) {
-        self.raw.i_uid.set(uid as u16);
+        self.raw.i_uid.set(low16(uid));
         self.raw.l_i_uid_high.set((uid >> 16) as u16);
     }
 
@@ -201,7 +202,7 @@ impl Inode {
 
     /// Sets the group of users.
     pub fn set_gid(&mut self, gid: u32) {
-        self.raw.i_gid.set(gid as u16);
+        self.raw.i_gid.set(low16(gid));
         self.raw.l_i_gid_high.set((gid >> 16) as u16);
     }
 
@@ -233,7 +234,7 @@ impl Inode {
     /// # Panics
     /// When it does not fit: [`Layout::file_bytes_max`] is checked before.
     pub fn set_size_bytes(&mut self, bytes: u64, layout: &Layout) {
-        self.raw.i_size_lo.set(bytes as u32);
+        self.raw.i_size_lo.set(low32(bytes));
         let high = (bytes >> 32) as u32;
         if self.has_high_size(layout) {
             self.raw.i_size_high.set(high);
@@ -287,9 +288,9 @@ impl Inode {
             return Err(Error::new(ErrorKind::TooLarge)
                 .detail(format!("{sectors} sectors do not fit i_blocks")));
         }
-        self.raw.i_blocks_lo.set(count as u32);
+        self.raw.i_blocks_lo.set(low32(count));
         if layout.has_huge_files() {
-            self.raw.l_i_blocks_high.set((count >> 32) as u16);
+            self.raw.l_i_blocks_high.set(low16((count >> 32) as u32));
             self.set_flags(self.flags().difference(InodeFlags::HUGE_FILE).union(unit));
         }
         Ok(())
@@ -334,9 +335,9 @@ impl Inode {
     pub fn set_xattr_block(&mut self, block: Option<PhysicalBlock>, layout: &Layout) {
         let block = block.map_or(0, |block| block.0);
         assert!(block < 1 << 48, "block {block} in 48 bits");
-        self.raw.i_file_acl_lo.set(block as u32);
+        self.raw.i_file_acl_lo.set(low32(block));
         if layout.has_linux_inodes() {
-            self.raw.l_i_file_acl_high.set((block >> 32) as u16)
+            self.raw.l_i_file_acl_high.set(low16((block >> 32) as u32))
         } else {
             assert!(block < 1 << 32, "block {block} in 32 bits")
         }
@@ -359,7 +360,7 @@ impl Inode {
         if !layout.has_linux_inodes() {
             return;
         }
-        self.raw.l_i_version.set(version as u32);
+        self.raw.l_i_version.set(low32(version));
         if self.has(offset_of!(RawInode, i_version_hi), 4) {
             self.raw.i_version_hi.set((version >> 32) as u32);
         }

@@ -21,6 +21,7 @@ pub use file_size::Mapping;
 use super::superblock::RawSuperblock;
 use super::{Features, GroupNumber, Incompat, InodeNumber, PhysicalBlock, RoCompat};
 use crate::fault::corrupt;
+use crate::narrow::low32;
 
 /// The geometry of a file system. It changes only when the file system is resized.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,8 +107,8 @@ impl Layout {
 
     /// Number of groups, at least 1.
     pub fn groups(&self) -> u32 {
-        (self.blocks - u64::from(self.first_data_block)).div_ceil(self.blocks_per_group.into())
-            as u32
+        let blocks = self.blocks - u64::from(self.first_data_block);
+        low32(blocks.div_ceil(self.blocks_per_group.into()))
     }
 
     /// All inodes, used or not.
@@ -199,7 +200,7 @@ impl Layout {
     #[inline]
     pub fn blocks_in(&self, group: GroupNumber) -> u32 {
         let rest = self.blocks - self.first_block(group).0;
-        rest.min(self.blocks_per_group.into()) as u32
+        low32(rest.min(self.blocks_per_group.into()))
     }
 
     /// The group of `block` and the block's place in it; `None` outside the groups.
@@ -213,12 +214,12 @@ impl Layout {
         // Nearly always; a division takes as long as all else here.
         if per_group.is_power_of_two() {
             let group = offset >> per_group.trailing_zeros();
-            return Some((GroupNumber(group as u32), offset as u32 & (per_group - 1)));
+            return Some((GroupNumber(low32(group)), low32(offset) & (per_group - 1)));
         }
         let per_group = u64::from(per_group);
         Some((
-            GroupNumber((offset / per_group) as u32),
-            (offset % per_group) as u32,
+            GroupNumber(low32(offset / per_group)),
+            low32(offset % per_group),
         ))
     }
 

@@ -12,6 +12,7 @@ use zerocopy::little_endian::U32;
 
 use super::{InodeNumber, InodeSeed, Layout, PhysicalBlock};
 use crate::fault::{check_sum, corrupt};
+use crate::narrow::fit32;
 use crate::structure::on_disk;
 
 on_disk! {
@@ -92,13 +93,13 @@ pub fn orphans(
 /// # Panics
 /// When there is no such slot.
 pub fn set(block: &mut [u8], slot: usize, orphan: Option<InodeNumber>) {
-    assert!(slot < slots(block.len() as u32));
+    assert!(slot < slots(fit32(block.len())));
     let number = orphan.map_or(0, |number| number.0);
     block[slot * 4..slot * 4 + 4].copy_from_slice(&number.to_le_bytes());
 }
 
 fn sum(block: &[u8], place: PhysicalBlock, seed: InodeSeed) -> u32 {
-    let numbers = &block[..slots(block.len() as u32) * 4];
+    let numbers = &block[..slots(fit32(block.len())) * 4];
     seed.sum(&place.0.to_le_bytes()).and(numbers).value()
 }
 

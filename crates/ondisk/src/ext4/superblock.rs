@@ -30,6 +30,7 @@ use super::directory::{HashKind, HashSeed, HashVersion, unknown_hash};
 use super::{Compat, Features, InodeNumber, Layout, RoCompat, Seed};
 use crate::checksum::{self, START};
 use crate::fault::corrupt;
+use crate::narrow::low32;
 
 /// A checked superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -154,7 +155,7 @@ impl Superblock {
     /// `Corrupt` when there are not that many blocks or inodes.
     pub fn set_free(&mut self, blocks: u64, inodes: u32) -> Result<()> {
         self.edit(|raw| {
-            raw.s_free_blocks_count_lo.set(blocks as u32);
+            raw.s_free_blocks_count_lo.set(low32(blocks));
             raw.s_free_blocks_count_hi.set((blocks >> 32) as u32);
             raw.s_free_inodes_count.set(inodes);
         })

@@ -15,7 +15,7 @@ impl Sequence {
 
     /// Whether the transaction is later than `other`.
     pub fn is_after(self, other: Self) -> bool {
-        self.0.wrapping_sub(other.0) as i32 > 0
+        self.0.wrapping_sub(other.0).cast_signed() > 0
     }
 }
 

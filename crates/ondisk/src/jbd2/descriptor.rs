@@ -15,6 +15,7 @@ use crate::address::PhysicalBlock;
 use crate::checksum;
 use crate::fault::{check_sum, corrupt};
 use crate::jbd2::header::RawHeader;
+use crate::narrow::{low16, low32};
 use crate::structure::on_disk;
 
 on_disk! {
@@ -138,7 +139,7 @@ fn decode(bytes: &[u8], format: &Format) -> (Tag, u16) {
     let (low, high, flags, sum) = if format.checksums == Checksums::V3 {
         let raw = RawTag3::ref_from_bytes(bytes).expect("16 bytes");
         // Only 16 flags exist.
-        let flags = raw.t_flags.get() as u16;
+        let flags = low16(raw.t_flags.get());
         (
             raw.t_blocknr,
             raw.t_blocknr_high,
@@ -173,7 +174,7 @@ fn decode(bytes: &[u8], format: &Format) -> (Tag, u16) {
 
 /// Puts a tag where `bytes` are, which are zero.
 fn encode(tag: &Tag, flags: u16, bytes: &mut [u8], format: &Format) {
-    let (low, high) = (tag.block.0 as u32, (tag.block.0 >> 32) as u32);
+    let (low, high) = (low32(tag.block.0), (tag.block.0 >> 32) as u32);
     if format.checksums == Checksums::V3 {
         let raw = RawTag3 {
             t_blocknr: low.into(),
@@ -185,7 +186,7 @@ fn encode(tag: &Tag, flags: u16, bytes: &mut [u8], format: &Format) {
     } else {
         let raw = RawTag {
             t_blocknr: low.into(),
-            t_checksum: (tag.sum as u16).into(),
+            t_checksum: low16(tag.sum).into(),
             t_flags: flags.into(),
             t_blocknr_high: high.into(),
         };

@@ -12,6 +12,7 @@ use super::header::RawHeader;
 use super::{BlockType, Format, Header, Sequence, tail};
 use crate::address::PhysicalBlock;
 use crate::fault::{check_range, corrupt};
+use crate::narrow::fit32;
 use crate::structure::on_disk;
 
 on_disk! {
@@ -118,7 +119,7 @@ impl<'a> RevokeWriter<'a> {
     /// Ends the block and seals it.
     pub fn finish(self) {
         let (raw, _) = RawRevoke::mut_from_prefix(self.block).expect("a block");
-        raw.r_count.set(self.used as u32);
+        raw.r_count.set(fit32(self.used));
         tail::seal(self.block, &self.format);
     }
 }

@@ -231,7 +231,7 @@ impl JournalSuperblock {
 
     /// The error that stopped the journal, as a negative number of Linux; 0 for none.
     pub fn error_number(&self) -> i32 {
-        self.raw.s_errno.get() as i32
+        self.raw.s_errno.get().cast_signed()
     }
 }
 

@@ -9,6 +9,7 @@ use super::{DirectoryFormat, Entry, NAME_BYTES_MAX, RawDirEntry, TypeField, reco
 use crate::ext4::InodeNumber;
 use crate::ext4::inode::FileType;
 use crate::fault::corrupt;
+use crate::narrow::fit8;
 
 /// An entry to be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -202,7 +203,7 @@ fn put(block: &mut [u8], format: &DirectoryFormat, offset: usize, bytes: usize, 
     let raw = RawDirEntry {
         inode: new.inode.0.into(),
         rec_len: encode_length(bytes).into(),
-        name_len: new.name.len() as u8,
+        name_len: fit8(new.name.len()),
         file_type: match format.types {
             TypeField::Present => new.type_code,
             TypeField::Absent => 0,

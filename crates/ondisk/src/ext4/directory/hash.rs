@@ -12,6 +12,7 @@ use extant_space::Error;
 
 use crate::ext4::superblock::SuperblockFlags;
 use crate::fault::unsupported;
+use crate::narrow::fit32;
 
 /// The function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -128,7 +129,7 @@ pub fn name_hash(name: &[u8], version: HashVersion, seed: HashSeed) -> NameHash 
 
 fn number(byte: u8, sign: Sign) -> u32 {
     match sign {
-        Sign::Signed => byte as i8 as u32,
+        Sign::Signed => i32::from(byte.cast_signed()).cast_unsigned(),
         Sign::Unsigned => byte.into(),
     }
 }
@@ -157,7 +158,7 @@ fn for_each_piece<const WORDS: usize>(
     while !rest.is_empty() {
         let (piece, after) = rest.split_at(rest.len().min(WORDS * 4));
         // Names are shorter than 256 bytes.
-        let padding = rest.len() as u32 * 0x0101_0101;
+        let padding = fit32(rest.len()) * 0x0101_0101;
         let mut words = [padding; WORDS];
         for (word, bytes) in words.iter_mut().zip(piece.chunks(4)) {
             for &byte in bytes {

@@ -10,6 +10,7 @@ use super::record::{RawDirEntry, encode_length};
 use super::{DirectoryFormat, DxEntry, HashKind, IndexShape, Tail, TypeField, record_bytes};
 use crate::ext4::inode::FileType;
 use crate::ext4::{InodeNumber, InodeSeed, LogicalBlock};
+use crate::narrow::{fit8, fit16};
 
 /// A node's block, to be changed.
 #[derive(Debug)]
@@ -52,7 +53,7 @@ impl<'a> IndexNodeMut<'a> {
         put_record(block, first, parent, b"..", bytes - first, format);
         let mut info = RawDxRootInfo::new_zeroed();
         info.hash_version = kind.raw();
-        info.info_length = size_of::<RawDxRootInfo>() as u8;
+        info.info_length = fit8(size_of::<RawDxRootInfo>());
         block[INFO_OFFSET..][..size_of_val(&info)].copy_from_slice(info.as_bytes());
         Self::with_one(block, IndexShape::Root, format, below)
     }
@@ -78,7 +79,7 @@ impl<'a> IndexNodeMut<'a> {
         below: LogicalBlock,
     ) -> Self {
         let mut node = Self { block, shape };
-        let capacity = shape.capacity(format) as u16;
+        let capacity = fit16(shape.capacity(format));
         node.counts_mut().limit.set(capacity);
         node.set_len(1);
         node.set_block(0, below);
@@ -197,7 +198,7 @@ impl<'a> IndexNodeMut<'a> {
     }
 
     fn set_len(&mut self, count: usize) {
-        self.counts_mut().count.set(count as u16);
+        self.counts_mut().count.set(fit16(count));
     }
 }
 
@@ -212,7 +213,7 @@ fn put_record(
     let record = RawDirEntry {
         inode: inode.0.into(),
         rec_len: encode_length(bytes).into(),
-        name_len: name.len() as u8,
+        name_len: fit8(name.len()),
         file_type: match format.types {
             TypeField::Present => FileType::Directory.directory_code(),
             TypeField::Absent => 0,

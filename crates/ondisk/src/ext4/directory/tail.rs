@@ -7,6 +7,7 @@ use zerocopy::{FromBytes, IntoBytes};
 use super::{DirectoryFormat, Tail};
 use crate::ext4::InodeSeed;
 use crate::fault::{check_sum, corrupt};
+use crate::narrow::fit16;
 use crate::structure::on_disk;
 
 on_disk! {
@@ -65,7 +66,7 @@ pub fn seal(block: &mut [u8], format: &DirectoryFormat, seed: Option<InodeSeed>)
 fn empty(sum: U32) -> RawDirEntryTail {
     RawDirEntryTail {
         det_reserved_zero1: 0.into(),
-        det_rec_len: (size_of::<RawDirEntryTail>() as u16).into(),
+        det_rec_len: fit16(size_of::<RawDirEntryTail>()).into(),
         det_reserved_zero2: 0,
         det_reserved_ft: RESERVED_FT,
         det_checksum: sum,

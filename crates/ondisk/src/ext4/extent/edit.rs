@@ -7,6 +7,7 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 
 use super::{ENTRY_BYTES, IndexEntry, LeafEntry, MAGIC, RawExtentHeader, capacity, node};
 use crate::ext4::InodeSeed;
+use crate::narrow::fit16;
 
 /// The bytes of a node, to be changed.
 #[derive(Debug)]
@@ -155,7 +156,7 @@ impl<'a> ExtentNodeMut<'a> {
     }
 
     fn set_len(&mut self, count: usize) {
-        self.header_mut().eh_entries.set(count as u16);
+        self.header_mut().eh_entries.set(fit16(count));
     }
 
     fn set(&mut self, index: usize, entry: &[u8]) {

@@ -4,6 +4,7 @@ use zerocopy::FromZeros;
 
 use super::{RawExtent, RawExtentIndex, UNWRITTEN_BLOCKS_MAX, WRITTEN_BLOCKS_MAX};
 use crate::ext4::{LogicalBlock, PhysicalBlock};
+use crate::narrow::{low16, low32};
 
 /// Physical blocks have 48 bits in a tree.
 const PHYSICAL_END: u64 = 1 << 48;
@@ -89,8 +90,8 @@ impl LeafEntry {
         RawExtent {
             ee_block: self.logical.0.into(),
             ee_len: (self.blocks + mark).into(),
-            ee_start_hi: ((self.physical.0 >> 32) as u16).into(),
-            ee_start_lo: (self.physical.0 as u32).into(),
+            ee_start_hi: low16((self.physical.0 >> 32) as u32).into(),
+            ee_start_lo: low32(self.physical.0).into(),
         }
     }
 }
@@ -124,8 +125,8 @@ impl IndexEntry {
         assert!(self.child.0 < PHYSICAL_END, "{self:?} cannot be stored");
         let mut raw = RawExtentIndex::new_zeroed();
         raw.ei_block.set(self.logical.0);
-        raw.ei_leaf_lo.set(self.child.0 as u32);
-        raw.ei_leaf_hi.set((self.child.0 >> 32) as u16);
+        raw.ei_leaf_lo.set(low32(self.child.0));
+        raw.ei_leaf_hi.set(low16((self.child.0 >> 32) as u32));
         raw
     }
 }

@@ -5,6 +5,7 @@ use zerocopy::IntoBytes;
 use super::record::TAG_BYTES;
 use super::{Change, CommitSum, RawFcTail, RawHead, RawTagLength, Tag};
 use crate::jbd2::Sequence;
+use crate::narrow::fit16;
 
 /// Whether a commit is the first one after a commit of the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +101,7 @@ impl CommitWriter {
     fn put_header(&mut self, tag: Tag, length: usize) {
         let header = RawTagLength {
             fc_tag: tag.raw().into(),
-            fc_len: (length as u16).into(),
+            fc_len: fit16(length).into(),
         };
         self.bytes.extend_from_slice(header.as_bytes());
     }

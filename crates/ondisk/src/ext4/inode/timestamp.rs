@@ -3,6 +3,7 @@
 //! The older field is signed, so times begin in December 1901. Of the extra word, the low two bits
 //! are added to the seconds from 2^32 up and the others are nanoseconds: times end in May 2446.
 
+use crate::narrow::low32;
 use core::mem::offset_of;
 
 use zerocopy::little_endian::U32;
@@ -38,7 +39,7 @@ impl Timestamp {
     fn decode(word: U32, extra: Option<U32>) -> Self {
         let extra = extra.map_or(0, U32::get);
         Self {
-            seconds: i64::from(word.get() as i32) + (i64::from(extra & 3) << 32),
+            seconds: i64::from(word.get().cast_signed()) + (i64::from(extra & 3) << 32),
             // A disk may say anything; a time must stay one.
             nanoseconds: (extra >> 2).min(999_999_999),
         }
@@ -48,12 +49,12 @@ impl Timestamp {
     fn encode(self, has_extra: bool) -> (u32, u32) {
         if !has_extra {
             let time = self.clamp(Self::MIN, Self::MAX_SHORT);
-            return (time.seconds as u32, 0);
+            return (low32(time.seconds.cast_unsigned()), 0);
         }
         let time = self.clamp(Self::MIN, Self::MAX);
-        let word = time.seconds as u32;
-        let epoch = (time.seconds - i64::from(word as i32)) >> 32;
-        (word, time.nanoseconds << 2 | epoch as u32)
+        let word = low32(time.seconds.cast_unsigned());
+        let epoch = (time.seconds - i64::from(word.cast_signed())) >> 32;
+        (word, time.nanoseconds << 2 | low32(epoch.cast_unsigned()))
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::{DescriptorPlace, Layout};
 use crate::ext4::{Compat, GroupNumber, Incompat, PhysicalBlock, RoCompat};
+use crate::narrow::low32;
 
 impl Layout {
     /// Whether `group` begins with a superblock.
@@ -45,13 +46,13 @@ impl Layout {
         let end = self.table_base(group).0 - self.first_block(group).0;
         if !self.is_in_meta_group(group) {
             let table = self.table_blocks() + u32::from(self.reserved_descriptor_blocks);
-            return superblock * (end as u32 + 1 + table);
+            return superblock * (low32(end) + 1 + table);
         }
         let index = group.0 / self.descriptors_per_block();
         let table = u32::from(self.descriptor_block_groups(index).any(|at| at == group));
         match superblock + table {
             0 => 0,
-            some => end as u32 + some,
+            some => low32(end) + some,
         }
     }
 

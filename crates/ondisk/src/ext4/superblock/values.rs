@@ -5,6 +5,7 @@ use zerocopy::IntoBytes;
 
 use super::RawSuperblock;
 use crate::ext4::{InodeNumber, PhysicalBlock};
+use crate::narrow::low32;
 
 bitflags! {
     /// `s_state`.
@@ -138,7 +139,10 @@ impl RecordedError {
     }
 
     pub(super) fn store(&self, raw: &mut RawSuperblock) {
-        let (low, high) = (self.time_seconds as u32, (self.time_seconds >> 32) as u8);
+        let (low, high) = (
+            low32(self.time_seconds),
+            (self.time_seconds >> 32 & 0xFF) as u8,
+        );
         let inode = self.inode.map_or(0, |number| number.0);
         let mut function = [0; 32];
         let kept = self.function.len().min(function.len());

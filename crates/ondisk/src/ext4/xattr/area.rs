@@ -12,6 +12,7 @@ use super::{
 };
 use crate::ext4::{Inode, InodeNumber, Layout};
 use crate::fault::corrupt;
+use crate::narrow::{fit8, fit16, fit32};
 
 const ENTRY_BYTES: usize = size_of::<RawXattrEntry>();
 const INODE_HEADER_BYTES: usize = size_of::<RawXattrInodeHeader>();
@@ -163,7 +164,7 @@ impl<'a> Attributes<'a> {
         for attribute in &self.list {
             let name = &attribute.name.rest;
             let mut raw = RawXattrEntry {
-                e_name_len: name.len() as u8,
+                e_name_len: fit8(name.len()),
                 e_name_index: attribute.name.index.0,
                 e_value_offs: 0.into(),
                 e_value_inum: 0.into(),
@@ -172,10 +173,10 @@ impl<'a> Attributes<'a> {
             };
             match &attribute.value {
                 XattrValue::Bytes(bytes) => {
-                    raw.e_value_size.set(bytes.len() as u32);
+                    raw.e_value_size.set(fit32(bytes.len()));
                     if !bytes.is_empty() {
                         values -= bytes.len().next_multiple_of(4);
-                        raw.e_value_offs.set((values - base) as u16);
+                        raw.e_value_offs.set(fit16(values - base));
                         area[values..values + bytes.len()].copy_from_slice(bytes);
                     }
                 }

@@ -17,7 +17,7 @@ pub(super) fn of_entry(name: &[u8], value: &[u8], bytes: NameBytes) -> u32 {
     let of_name = name.iter().fold(0_u32, |hash, &byte| {
         let number = match bytes {
             NameBytes::Unsigned => byte.into(),
-            NameBytes::Signed => byte as i8 as u32,
+            NameBytes::Signed => i32::from(byte.cast_signed()).cast_unsigned(),
         };
         hash.rotate_left(5) ^ number
     });
