@@ -15,6 +15,24 @@
 //!
 //! Format: docs/formats/ext4.md.
 //!
+//! ```no_run
+//! use std::path::Path;
+//!
+//! use extant_blockdev::{HostDevice, HostOptions};
+//! use extant_fsck::{CheckOptions, check};
+//! use extant_space::{CancelToken, Control, Silent};
+//!
+//! # fn main() -> extant_space::Result<()> {
+//! let device = HostDevice::open(Path::new("disk.img"), &HostOptions::default())?;
+//! let cancel = CancelToken::new();
+//! let report = check(&device, &CheckOptions::default(), Control::new(&cancel, &Silent))?;
+//! for finding in &report.findings {
+//!     println!("{finding}");
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Module layers, lowest first:
 //!
 //! 1. `findings`, `options`, `shared_attributes`, `states`, `volume`: values; the device

@@ -7,6 +7,23 @@
 //! The protocol (`include/uapi/linux/fuse.h`) is implemented here, because no other crate supports
 //! `statx`, unnamed files, 64-bit copies and the drop of privileges.
 //!
+//! ```no_run
+//! use std::sync::Arc;
+//!
+//! use extant_fuse::{MountOptions, Operations, Session};
+//!
+//! /// A file system without files: every operation has a default.
+//! struct Empty;
+//!
+//! impl Operations for Empty {}
+//!
+//! # fn main() -> extant_space::Result<()> {
+//! let session = Session::mount(Arc::new(Empty), "mnt".as_ref(), &MountOptions::default())?;
+//! session.run()?;
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Module layers, lowest first:
 //!
 //! 1. `options`, `operations`, `sys`: mount options; the trait that a file system implements, its

@@ -10,6 +10,22 @@
 //! Long operations take a [`Control`](extant_space::Control) (cancel token and
 //! progress) and a [`Pace`] (full speed, a rate, or in the background).
 //!
+//! ```
+//! use extant_hostfs::{CreateOptions, HostFile, create};
+//! use extant_space::{CancelToken, Control, ExtentState, Silent, SpaceFile};
+//!
+//! # fn main() -> extant_space::Result<()> {
+//! # let directory = tempfile::tempdir().unwrap();
+//! # let path = directory.path().join("log");
+//! let cancel = CancelToken::new();
+//! let control = Control::new(&cancel, &Silent);
+//! let report = create(&path, &CreateOptions::new(1 << 20), control)?;
+//! assert_eq!(HostFile::open_read(&path)?.size()?, 1 << 20);
+//! println!("{} bytes written, verified by {:?}", report.written_bytes, report.verified);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Module layers, lowest first:
 //!
 //! 1. `detached`, `directory`, `disk`, `holders`, `mark`, `swap`, `sys`: system

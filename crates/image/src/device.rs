@@ -31,7 +31,7 @@ use crate::format::{Header, Incompatible};
 use crate::{Format, detect};
 use host::HostImage;
 use options::not_allowed;
-pub use options::{Companions, DeviceOptions, ImageAccess};
+pub use options::{DeviceOptions, ImageAccess, ReferencedStores};
 use qcow2::{ImageFiles, Qcow2};
 pub use store::Store;
 pub(crate) use store_file::StoreFile;
@@ -94,7 +94,7 @@ impl ImageDevice {
                     read_first(&store, &mut first)?;
                     header = read_header(&store, first)?;
                 }
-                let (backing, data) = companions(&header, options, origin)?;
+                let (backing, data) = referenced(&header, options, origin)?;
                 let parts = ImageFiles {
                     file: store,
                     data,
@@ -131,16 +131,16 @@ type Backing = Option<Arc<dyn Device>>;
 type DataFile = Option<Arc<dyn Store>>;
 
 /// The referenced files that the image needs, if allowed.
-fn companions(
+fn referenced(
     header: &Header,
     options: &DeviceOptions,
     origin: Option<Origin<'_>>,
 ) -> Result<(Backing, DataFile)> {
-    let (mut backing, mut data) = match &options.companions {
-        Companions::Given { backing, data } => (backing.clone(), data.clone()),
-        Companions::Refused | Companions::Followed => (None, None),
+    let (mut backing, mut data) = match &options.referenced {
+        ReferencedStores::Given { backing, data } => (backing.clone(), data.clone()),
+        ReferencedStores::Refused | ReferencedStores::Followed => (None, None),
     };
-    let origin = origin.filter(|_| matches!(options.companions, Companions::Followed));
+    let origin = origin.filter(|_| matches!(options.referenced, ReferencedStores::Followed));
     match (&header.backing_file, origin) {
         (None, _) => backing = None,
         (Some(_), _) if backing.is_some() => {}

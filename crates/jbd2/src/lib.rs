@@ -11,6 +11,24 @@
 //! - [`Transactions`] gives handles to threads, and commits for all of them at a time;
 //! - [`InPlace`] replaces the journal for file systems without one.
 //!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use extant_blockdev::MemoryDevice;
+//! use extant_jbd2::{Journal, JournalLocation, JournalOptions, Recovery, Run};
+//! use extant_ondisk::ext4::PhysicalBlock;
+//!
+//! # fn main() -> extant_space::Result<()> {
+//! let device = Arc::new(MemoryDevice::new(16 << 20));
+//! let run = Run { first: PhysicalBlock(8), blocks: 1024 };
+//! let location = JournalLocation::new(4096, &[run])?;
+//! // A device without a journal is refused.
+//! let error = Recovery::read(device, location).err().unwrap();
+//! assert_eq!(error.kind(), extant_space::ErrorKind::Corrupt);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Invariants:
 //! - no block is checkpointed before its transaction is durable in the log;
 //! - no block of the log is reused before its transaction is durable in place and the superblock

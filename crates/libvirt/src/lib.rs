@@ -7,6 +7,18 @@
 //!
 //! The elements: libvirt.org, "Storage pool and volume XML format".
 //!
+//! ```
+//! use extant_libvirt::definition_from_xml;
+//! use extant_pool::Limits;
+//!
+//! # fn main() -> extant_space::Result<()> {
+//! let xml = "<pool type='dir'><name>vms</name><target><path>/srv/vms</path></target></pool>";
+//! let definition = definition_from_xml(xml, Limits::default())?;
+//! assert_eq!(definition.path().to_str(), Some("/srv/vms"));
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Module layers, lowest first:
 //!
 //! 1. `document`, `writer`: bounded input, and output

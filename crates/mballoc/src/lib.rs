@@ -6,7 +6,40 @@
 //! patches (docs/background.md); the feature `ablation` adds switches that turn each improvement
 //! off.
 //!
-//! Definitions: `docs/design.md`, "mballoc".
+//! Definitions: `docs/internals/mballoc.md`.
+//!
+//! ```
+//! use extant_mballoc::{
+//!     Allocator, BitmapSource, Block, Geometry, GroupNumber, Options, Request,
+//! };
+//!
+//! /// Groups without a block in use.
+//! struct Empty;
+//!
+//! impl BitmapSource for Empty {
+//!     fn free_blocks(&self, _group: GroupNumber) -> u32 {
+//!         32_768
+//!     }
+//!
+//!     fn load(&self, _group: GroupNumber, used: &mut [u64]) -> extant_space::Result<()> {
+//!         used.fill(0);
+//!         Ok(())
+//!     }
+//! }
+//!
+//! # fn main() -> extant_space::Result<()> {
+//! let geometry = Geometry {
+//!     first: Block(0),
+//!     end: Block(4 * 32_768),
+//!     blocks_per_group: 32_768,
+//! };
+//! let allocator = Allocator::open(geometry, Options::default(), Empty)?;
+//! let file = allocator.owner(12, 1 << 20);
+//! let run = file.allocate(&Request::data(256))?.keep();
+//! assert_eq!(run.count(), 256);
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! Module layers, lowest first:
 //!

@@ -7,6 +7,16 @@
 //!
 //! Definitions: `docs/design.md`, "Vocabulary".
 //!
+//! ```
+//! use extant_space::{ByteRange, ByteSize, Extent, ExtentState};
+//!
+//! let size: ByteSize = "1.5GiB".parse().unwrap();
+//! assert_eq!(size.0, 3 << 29);
+//! let hole = Extent::hole(ByteRange::new(0, 4096));
+//! assert_eq!(hole.state, ExtentState::Hole);
+//! assert!(!hole.is_extant());
+//! ```
+//!
 //! Module layers, lowest first:
 //!
 //! 1. `corruption`, `fallocate`, `range`, `remedy`, `size`: values without errors of their own

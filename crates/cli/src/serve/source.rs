@@ -18,7 +18,7 @@ use extant_blockdev::{
 use extant_export::{Access, Export};
 use extant_ext4::{File, FollowLast};
 use extant_image::Format;
-use extant_image::device::{Companions, DeviceOptions, ImageAccess, ImageDevice};
+use extant_image::device::{DeviceOptions, ImageAccess, ImageDevice, ReferencedStores};
 use extant_image::hold;
 use extant_space::{Error, ErrorKind, Result, SpaceFile};
 
@@ -173,10 +173,10 @@ fn image_options(args: &ServeArgs) -> DeviceOptions {
             ImageAccess::ReadWrite
         },
         format: Some(Format::Qcow2),
-        companions: if args.chain {
-            Companions::Followed
+        referenced: if args.chain {
+            ReferencedStores::Followed
         } else {
-            Companions::Refused
+            ReferencedStores::Refused
         },
         cache: args.cache.into(),
         ..DeviceOptions::default()

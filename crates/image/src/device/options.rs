@@ -22,7 +22,7 @@ pub struct DeviceOptions {
     /// then taken for another format when it is opened again: give the format wherever it is known.
     pub format: Option<Format>,
     /// Treatment of files that the image names.
-    pub companions: Companions,
+    pub referenced: ReferencedStores,
     /// Whether the kernel's page cache is used, for files of the host.
     pub cache: HostCache,
     /// Memory for L2 tables, at least two of them.
@@ -38,9 +38,9 @@ pub enum ImageAccess {
     ReadOnly,
 }
 
-/// The files beside the image: backing file and data file.
+/// Treatment of the files that an image names: backing file and data file.
 #[derive(Clone)]
-pub enum Companions {
+pub enum ReferencedStores {
     /// An image that needs one is refused.
     Refused,
     /// The files that the image names are opened, and those that they name. The creator of the
@@ -56,19 +56,19 @@ pub enum Companions {
 }
 
 impl Default for DeviceOptions {
-    /// For reading and writing through the page cache, without companions.
+    /// For reading and writing through the page cache, without files that the image names.
     fn default() -> Self {
         Self {
             access: ImageAccess::ReadWrite,
             format: None,
-            companions: Companions::Refused,
+            referenced: ReferencedStores::Refused,
             cache: HostCache::Buffered,
             cache_bytes: CACHE_BYTES,
         }
     }
 }
 
-impl fmt::Debug for Companions {
+impl fmt::Debug for ReferencedStores {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Refused => "Refused",

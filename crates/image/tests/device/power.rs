@@ -14,7 +14,7 @@ use extant_blockdev::{
     Zeroing,
 };
 use extant_image::check;
-use extant_image::device::{Companions, DeviceOptions, ImageAccess, ImageDevice, Store};
+use extant_image::device::{DeviceOptions, ImageAccess, ImageDevice, ReferencedStores, Store};
 use extant_space::{
     ByteRange, CancelToken, Control, Error, ErrorKind, Extent, FallocateMode, Result, Silent,
     SpaceFile, SyncMode,
@@ -159,7 +159,7 @@ fn assert_survives(scenario: &Scenario, seed: u64, steps: usize) {
     }
     memory.write_at(&first, 0, Persistence::Cached).unwrap();
     let options = DeviceOptions {
-        companions: Companions::Given {
+        referenced: ReferencedStores::Given {
             backing: scenario.backing.clone(),
             data: None,
         },
@@ -325,7 +325,7 @@ fn opened(
     what: &str,
 ) -> ImageDevice {
     let options = DeviceOptions {
-        companions: Companions::Given {
+        referenced: ReferencedStores::Given {
             backing: scenario.backing.clone(),
             data: None,
         },

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use extant_blockdev::{Device, Persistence};
 use extant_image::Format;
-use extant_image::device::{Companions, DeviceOptions, ImageDevice};
+use extant_image::device::{DeviceOptions, ImageDevice, ReferencedStores};
 use extant_testkit::oracle::qemu::assert_reads_same;
 pub use extant_testkit::oracle::qemu::{assert_checks, qemu, qemu_img};
 use extant_testkit::workdir::Workdir;
@@ -58,7 +58,7 @@ pub fn qcow2_options() -> DeviceOptions {
 
 pub fn followed() -> DeviceOptions {
     DeviceOptions {
-        companions: Companions::Followed,
+        referenced: ReferencedStores::Followed,
         ..qcow2_options()
     }
 }
