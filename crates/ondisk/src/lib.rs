@@ -19,8 +19,8 @@
 //!
 //! Module layers, lowest first:
 //!
-//! 1. `address`, `checksum`, `fault`, `feature_set`, `narrow`, `structure`: block numbers, checksums,
-//!    errors, lossy casts, and the declaration of structures
+//! 1. `address`, `checksum`, `fault`, `feature_set`, `narrow`, `structure`: block numbers,
+//!    checksums, errors, lossy casts, and the declaration of structures
 //! 2. `jbd2`: the journal
 //! 3. `ext4`: the file system, with the fast commits in its journal
 

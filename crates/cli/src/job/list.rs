@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use extant_pool::{JobState, JobStatus, Operation};
+use extant_pool::{JobState, JobStatus, Operation, Pool};
 use extant_space::{ByteSize, Phase, Result};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -49,7 +49,7 @@ pub(super) fn run(args: &ListArgs) -> Result<ExitCode> {
         let jobs = pool.jobs()?.into_iter();
         for job in jobs.filter(|job| !args.active || !job.state.has_ended()) {
             documents.push(json!(JobJson::new(pool, &job)));
-            rows.push((pool.to_string(), row(&job, now)));
+            rows.push(row(pool, &job, now));
         }
         Ok(())
     })?;
@@ -59,50 +59,25 @@ pub(super) fn run(args: &ListArgs) -> Result<ExitCode> {
     }
     match args.pool.pool {
         Some(_) => {
-            let mut table = Table::new(&HEADINGS);
-            rows.into_iter().for_each(|(_, row)| table.row(row));
+            let [_, headings @ ..] = HEADINGS;
+            let mut table = Table::new(&headings);
+            for [_, row @ ..] in rows {
+                table.row(row);
+            }
             print::text(table);
         }
         None => {
-            let [
-                job,
-                state,
-                done,
-                capacity,
-                rate,
-                time,
-                age,
-                priority,
-                operation,
-                volume,
-            ] = HEADINGS;
-            let mut table = Table::new(&[
-                "pool", job, state, done, capacity, rate, time, age, priority, operation, volume,
-            ]);
-            for (pool, row) in rows {
-                let [
-                    job,
-                    state,
-                    done,
-                    capacity,
-                    rate,
-                    time,
-                    age,
-                    priority,
-                    operation,
-                    volume,
-                ] = row;
-                table.row([
-                    pool, job, state, done, capacity, rate, time, age, priority, operation, volume,
-                ]);
-            }
+            let mut table = Table::new(&HEADINGS);
+            rows.into_iter().for_each(|row| table.row(row));
             print::text(table);
         }
     }
     Ok(code)
 }
 
-const HEADINGS: [&str; 10] = [
+/// The pool is left out in the list of one pool.
+const HEADINGS: [&str; 11] = [
+    "pool",
     "job",
     "state",
     "done",
@@ -115,7 +90,7 @@ const HEADINGS: [&str; 10] = [
     "volume",
 ];
 
-fn row(job: &JobStatus, now: u64) -> [String; 10] {
+fn row(pool: &Pool, job: &JobStatus, now: u64) -> [String; 11] {
     let dash = || "-".to_owned();
     let capacity = match &job.operation {
         Operation::Create(create) => Some(create.capacity_bytes),
@@ -132,6 +107,7 @@ fn row(job: &JobStatus, now: u64) -> [String; 10] {
         rate => format!("{}/s", ByteSize(rate)),
     };
     [
+        pool.to_string(),
         job.id.to_string(),
         job.state.name().to_owned(),
         done(job),
