@@ -36,7 +36,7 @@
 #define EXTANT_NO_PLACE UINT64_MAX
 
 /*
- What became of a call. 0 is success; new ones may be added at the end.
+ Status of a call. 0 is success; new ones may be added at the end.
  */
 typedef enum {
   /*
@@ -110,7 +110,7 @@ typedef enum {
 } extant_status;
 
 /*
- What a long operation is doing.
+ Phase of a long operation.
  */
 typedef enum {
   /*
@@ -130,7 +130,7 @@ typedef enum {
    */
   EXTANT_STEP_WRITE,
   /*
-   What was written is being made durable.
+   Written data is being made durable.
    */
   EXTANT_STEP_SYNC,
   /*
@@ -221,7 +221,7 @@ typedef enum {
 typedef struct extant_cancel extant_cancel;
 
 /*
- What went wrong.
+ Cause of a failed call.
  */
 typedef struct extant_error extant_error;
 
@@ -275,7 +275,7 @@ typedef struct {
  */
 typedef struct {
   /*
-   What it is doing: `extant_step`.
+   The current phase: `extant_step`.
    */
   uint32_t step;
   /*
@@ -317,7 +317,7 @@ typedef struct {
 } extant_control;
 
 /*
- What `extant_create` did.
+ Report of `extant_create`.
  */
 typedef struct {
   /*
@@ -411,7 +411,7 @@ typedef struct {
 } extant_materialize_options;
 
 /*
- What `extant_materialize` did.
+ Report of `extant_materialize`.
  */
 typedef struct {
   /*
@@ -429,11 +429,11 @@ typedef struct {
 } extant_materialize_report;
 
 /*
- What a place can do.
+ Capabilities of a path.
  */
 typedef struct {
   /*
-   What `extant_create` would do: `extant_way`.
+   Strategy that `extant_create` would use: `extant_way`.
    */
   uint32_t way;
   /*
@@ -584,7 +584,8 @@ void extant_materialize_options_init(extant_materialize_options *options);
  `options`, `control`, `report` and `error` may be null.
 
  # Safety
- What is not null is what its type says. `error` gets null, or what `extant_error_free` frees.
+ Pointers that are not null are valid for their type. `error` receives null, or an object for
+ `extant_error_free`.
  */
 extant_status extant_materialize(const char *path,
                                  const extant_materialize_options *options,
@@ -612,7 +613,8 @@ extant_status extant_materialize_fd(int fd,
  `error` may be null.
 
  # Safety
- What is not null is what its type says. `error` gets null, or what `extant_error_free` frees.
+ Pointers that are not null are valid for their type. `error` receives null, or an object for
+ `extant_error_free`.
  */
 extant_status extant_probe(const char *path, extant_probe_report *report, extant_error **error);
 
