@@ -124,7 +124,7 @@ fn progress_comes_five_times_a_second_from_a_slow_disk() {
     for faults in [slow, in_order] {
         let fuse = Faulty::new(256 * MIB, faults);
         let file = fuse.path().join("a");
-        let mut command = create_command(&file, "16MiB", &["--progress", "json"]);
+        let mut command = create_command(&file, "48MiB", &["--progress", "json"]);
         let answer = run(&mut command);
         assert_eq!(answer.code, Some(0), "{answer}");
         assert_steady(&events(&answer.stderr));
