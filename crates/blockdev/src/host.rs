@@ -5,8 +5,9 @@
 //! | read, write | `preadv`, `pwritev`; FUA is `RWF_DSYNC` | the same |
 //! | flush | `fdatasync` | the same |
 //! | discard | punch hole | `BLKDISCARD` |
-//! | zeros, unmap allowed | punch hole, else zero range | punch hole, else zero range |
-//! | zeros, unmap forbidden | write zeroes, else zero range | zero range |
+//! | zeros, may unmap | punch hole, else zero range | punch hole, else zero range |
+//! | zeros, allocated | write zeroes, else zero range | zero range |
+//! | zeros, written | write zeroes, else allocate and write data | write data |
 //! | assign | allocate, keep size | refused |
 //! | status | `FIEMAP`, else `SEEK_DATA` | data |
 //!

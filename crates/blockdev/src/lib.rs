@@ -39,7 +39,7 @@ pub use kind::OperationKind;
 pub use loop_device::{LoopAccess, LoopDevice, LoopOptions};
 pub use memory::{MemoryDevice, MemoryOptions};
 pub use request::{
-    Operation, Persistence, ReadBuffers, Request, Speed, Unmap, WriteBuffers, Zeroing,
+    Operation, Persistence, ReadBuffers, Request, Speed, WriteBuffers, ZeroedSpace, Zeroing,
 };
 pub use statistics::{Histogram, OperationStatistics, Statistics, StatisticsSnapshot};
 pub use stream::{Transfer, TransferKind, TransferStream};

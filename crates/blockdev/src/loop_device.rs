@@ -5,8 +5,9 @@
 //! | read, write | read, write; FUA adds a sync of the data |
 //! | flush | sync of the data |
 //! | discard | punch hole |
-//! | write zeroes, unmap allowed | punch hole |
-//! | write zeroes, unmap forbidden | write zeroes, else zero range |
+//! | write zeroes, may unmap | punch hole |
+//! | write zeroes, allocated | zero range |
+//! | write zeroes, written | write zeroes, else allocate and write data |
 //! | assign | allocate, keep size |
 //! | status | the extents |
 //!
@@ -34,7 +35,7 @@ use crate::runs::Runs;
 use crate::split::submit_within;
 use crate::{
     Device, Features, Geometry, Limits, Operation, Persistence, RangeLimit, RangeStatus, Request,
-    Speed, Unmap, Zeroing,
+    Speed, ZeroedSpace, Zeroing,
 };
 use modes::Modes;
 
@@ -240,9 +241,10 @@ impl<F: SpaceFile + ?Sized> LoopDevice<F> {
     }
 
     fn zero(&self, range: ByteRange, zeroing: Zeroing) -> Result<()> {
-        let modes: &[FallocateMode] = match zeroing.unmap {
-            Unmap::Allowed => &[FallocateMode::PunchHole],
-            Unmap::Forbidden => &[FallocateMode::WriteZeroes, FallocateMode::ZeroRangeKeepSize],
+        let modes: &[FallocateMode] = match zeroing.space {
+            ZeroedSpace::MayUnmap => &[FallocateMode::PunchHole],
+            ZeroedSpace::Allocated => &[FallocateMode::ZeroRangeKeepSize],
+            ZeroedSpace::Written => &[FallocateMode::WriteZeroes],
         };
         for mode in modes {
             match self.fallocate(*mode, range) {
@@ -254,9 +256,18 @@ impl<F: SpaceFile + ?Sized> LoopDevice<F> {
             Speed::OnlyIfFast => Err(Error::new(ErrorKind::Unsupported)
                 .detail("the file below takes zeros only as data")
                 .in_range(range)),
-            Speed::Any => range
-                .chunks(ZEROES.len() as u64)
-                .try_for_each(|piece| self.write(&ZEROES[..piece.len() as usize], piece.start())),
+            Speed::Any => {
+                if zeroing.space == ZeroedSpace::Written {
+                    // Data that follows an allocation is in as few extents as the allocation.
+                    match self.fallocate(FallocateMode::AllocateKeepSize, range) {
+                        Err(error) if error.kind() != ErrorKind::Unsupported => return Err(error),
+                        _ => {}
+                    }
+                }
+                range.chunks(ZEROES.len() as u64).try_for_each(|piece| {
+                    self.write(&ZEROES[..piece.len() as usize], piece.start())
+                })
+            }
         }
     }
 

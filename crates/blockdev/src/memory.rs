@@ -21,7 +21,7 @@ use extant_space::{ByteRange, ByteSize, Result};
 use crate::runs::Runs;
 use crate::split::submit_within;
 use crate::{
-    Device, Features, Geometry, Limits, Operation, RangeLimit, RangeStatus, Request, Unmap,
+    Device, Features, Geometry, Limits, Operation, RangeLimit, RangeStatus, Request, ZeroedSpace,
 };
 use region::{PAGE, REGION};
 use shard::{Change, Shards};
@@ -205,12 +205,13 @@ impl MemoryDevice {
                 self.shards.punch(*range);
                 Ok(())
             }
-            Operation::WriteZeroes(range, zeroing) => match zeroing.unmap {
-                Unmap::Allowed => {
+            Operation::WriteZeroes(range, zeroing) => match zeroing.space {
+                ZeroedSpace::MayUnmap => {
                     self.shards.punch(*range);
                     Ok(())
                 }
-                Unmap::Forbidden => self.shards.change(*range, Change::ZeroAllocated),
+                ZeroedSpace::Allocated => self.shards.change(*range, Change::ZeroAllocated),
+                ZeroedSpace::Written => self.shards.change(*range, Change::ZeroWritten),
             },
             Operation::Assign(range) => self.shards.change(*range, Change::Assign),
         }

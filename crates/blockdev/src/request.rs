@@ -18,13 +18,18 @@ pub enum Persistence {
     Fua,
 }
 
-/// Whether zeros may give the space back.
+/// The space of a range after it was zeroed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unmap {
+pub enum ZeroedSpace {
     /// The range may become a hole.
-    Allowed,
+    MayUnmap,
     /// The range stays, or becomes, allocated: a later write to it cannot fail for lack of space.
-    Forbidden,
+    Allocated,
+    /// The range is allocated and, after the next flush, written in every layer below: a later
+    /// overwrite changes no metadata there. A layer that cannot do this without sending data
+    /// writes zeros as data. Copy-on-write layers and thin disks cannot keep the promise; they
+    /// are not detected here.
+    Written,
 }
 
 /// Whether zeros may cost what writing them costs.
@@ -40,8 +45,8 @@ pub enum Speed {
 /// How a range becomes zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Zeroing {
-    /// Whether the space may be freed.
-    pub unmap: Unmap,
+    /// The space of the range afterwards.
+    pub space: ZeroedSpace,
     /// Whether zeros may be written as data.
     pub speed: Speed,
     /// When the zeros are durable.
@@ -51,13 +56,18 @@ pub struct Zeroing {
 impl Zeroing {
     /// Zeros that stay allocated, at any cost.
     pub const ALLOCATED: Self = Self {
-        unmap: Unmap::Forbidden,
+        space: ZeroedSpace::Allocated,
         speed: Speed::Any,
         persistence: Persistence::Cached,
     };
+    /// Zeros that are written in every layer below, at any cost.
+    pub const WRITTEN: Self = Self {
+        space: ZeroedSpace::Written,
+        ..Self::ALLOCATED
+    };
     /// Zeros by whatever means.
     pub const ANY: Self = Self {
-        unmap: Unmap::Allowed,
+        space: ZeroedSpace::MayUnmap,
         ..Self::ALLOCATED
     };
 }

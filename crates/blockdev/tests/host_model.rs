@@ -12,7 +12,7 @@ use std::thread;
 
 use extant_blockdev::{
     Device, HostDevice, HostOptions, MemoryDevice, MemoryOptions, Operation, Persistence,
-    ReadBuffers, Request, Speed, Unmap, WriteBuffers, Zeroing,
+    ReadBuffers, Request, Speed, WriteBuffers, ZeroedSpace, Zeroing,
 };
 use extant_space::{ByteRange, ErrorKind};
 use extant_testkit::scratch::{DirectIo, Filesystem, LoopDevice, Scratch};
@@ -58,10 +58,10 @@ fn step(rng: &mut Rng, lane: u64, block: u64) -> Step {
         10 => Step::WriteZeroes(
             range,
             Zeroing {
-                unmap: if rng.bool() {
-                    Unmap::Allowed
-                } else {
-                    Unmap::Forbidden
+                space: match rng.u8(..3) {
+                    0 => ZeroedSpace::MayUnmap,
+                    1 => ZeroedSpace::Allocated,
+                    _ => ZeroedSpace::Written,
                 },
                 speed: if rng.u8(..3) == 0 {
                     Speed::OnlyIfFast

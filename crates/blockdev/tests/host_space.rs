@@ -10,7 +10,7 @@ use std::thread;
 
 use extant_blockdev::{
     Assigned, Device, Features, HostCache, HostEngine, HostOptions, Operation, Persistence,
-    RangeStatus, Request, Zeroing,
+    RangeStatus, Request, Speed, Zeroing,
 };
 use extant_space::{ByteRange, ErrorKind, ExtentFlags, ExtentState};
 use extant_testkit::oracle::{filefrag, filefrag_count};
@@ -134,6 +134,40 @@ fn zeros_stay_allocated_or_become_holes_as_asked_for() {
 }
 
 #[test]
+fn zeros_written_below_leave_no_hole_and_no_unwritten_extent() {
+    for filesystem in WITH_UNWRITTEN {
+        require!(requires::root(), filesystem.requirement(), uring());
+        let scratch = scratch(filesystem);
+        for options in every_way() {
+            let path = sparse(scratch.path(), "file", 32 * MIB);
+            let device = open(&path, &options);
+            device.assign(ByteRange::new(MIB, 8 * MIB)).unwrap();
+            let data = vec![7; 4 * MIB as usize];
+            device
+                .write_at(&data, 6 * MIB, Persistence::Cached)
+                .unwrap();
+            let range = ByteRange::new(0, 20 * MIB + 4096);
+            let fast = Zeroing {
+                speed: Speed::OnlyIfFast,
+                ..Zeroing::WRITTEN
+            };
+            // The file system of a loop device cannot write zeroes without sending data.
+            let error = device.write_zeroes(range, fast).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            let kept = ByteRange::new(6 * MIB, 10 * MIB);
+            assert!(read(&device, kept) == data, "a refusal changes nothing");
+            device.write_zeroes(range, Zeroing::WRITTEN).unwrap();
+            device.flush().unwrap();
+            let map = filefrag(&path);
+            assert_eq!(map.bytes(ExtentState::Unwritten), 0, "{filesystem}");
+            assert_eq!(map.bytes(ExtentState::Written), range.len());
+            assert_eq!(state_at(&path, range.end()), ExtentState::Hole);
+            assert!(read(&device, range).iter().all(|&byte| byte == 0));
+        }
+    }
+}
+
+#[test]
 fn zeros_without_a_fast_way_are_refused_or_written_as_data() {
     require!(requires::root(), Filesystem::Tmpfs.requirement(), uring());
     let scratch = scratch(Filesystem::Tmpfs);
@@ -248,6 +282,11 @@ fn disk_zeroes_discards_and_refuses_to_assign() {
         }
         assert!(read(&device, part(1)).iter().all(|&byte| byte == 0));
         assert!(read(&device, part(3)).iter().all(|&byte| byte == 0));
+        for at in [1, 3, 5] {
+            device.write_zeroes(part(at), Zeroing::WRITTEN).unwrap();
+        }
+        device.flush().unwrap();
+        assert_eq!(filefrag(&backing).bytes(ExtentState::Written), 8 * MIB);
         assert_eq!(device.assign(part(1)).unwrap(), Assigned::Refused);
         assert_eq!(statuses(&device, geometry.range()), [(0, 8 * MIB, Data)]);
     }

@@ -130,6 +130,7 @@ fn refused_modes_are_asked_for_once() {
         );
         device.write_zeroes(range, Zeroing::ALLOCATED).unwrap();
         device.write_zeroes(range, Zeroing::ANY).unwrap();
+        device.write_zeroes(range, Zeroing::WRITTEN).unwrap();
         device.discard(ByteRange::new(4096, 8192)).unwrap();
         assert_eq!(device.assign(range).unwrap(), Assigned::Refused);
         assert_eq!(file.bytes()[..4096], [0; 4096]);
@@ -141,9 +142,9 @@ fn refused_modes_are_asked_for_once() {
             .collect();
         let expected: &[FallocateMode] = match round {
             0 => &[
-                FallocateMode::WriteZeroes,
                 FallocateMode::ZeroRangeKeepSize,
                 FallocateMode::PunchHole,
+                FallocateMode::WriteZeroes,
                 FallocateMode::AllocateKeepSize,
             ],
             _ => &[],
@@ -153,15 +154,16 @@ fn refused_modes_are_asked_for_once() {
 }
 
 #[test]
-fn zeros_that_stay_are_written_or_unwritten_and_others_punched() {
+fn zeros_are_written_allocated_or_punched_as_asked_for() {
     let (file, device) = whole(MIB);
     let range = ByteRange::new(4096, 8192);
     for (refused, zeroing, status) in [
-        (&[][..], Zeroing::ALLOCATED, RangeStatus::Data),
+        (&[][..], Zeroing::ALLOCATED, RangeStatus::Zero),
+        (&[], Zeroing::WRITTEN, RangeStatus::Data),
         (
             &[FallocateMode::WriteZeroes][..],
-            Zeroing::ALLOCATED,
-            RangeStatus::Zero,
+            Zeroing::WRITTEN,
+            RangeStatus::Data,
         ),
         (&[], Zeroing::ANY, RangeStatus::Hole),
     ] {

@@ -8,8 +8,8 @@ use extant_blockdev::simulation::{
     CacheMode, Change, CrashDevice, CrashOptions, Event, Survivors, WriteLog,
 };
 use extant_blockdev::{
-    Device, Features, MemoryDevice, MemoryOptions, Operation, Persistence, Request, Speed, Unmap,
-    Zeroing,
+    Device, Features, MemoryDevice, MemoryOptions, Operation, Persistence, Request, Speed,
+    ZeroedSpace, Zeroing,
 };
 use extant_space::{ByteRange, ErrorKind, Result};
 use proptest::prelude::*;
@@ -94,7 +94,7 @@ fn run(device: &dyn Device, batches: &[Vec<Step>], mut after: impl FnMut()) -> R
                 persistence,
             } => {
                 let zeroing = Zeroing {
-                    unmap: Unmap::Forbidden,
+                    space: ZeroedSpace::Allocated,
                     speed: Speed::Any,
                     persistence,
                 };

@@ -87,6 +87,9 @@ pub enum DeviceZeroes {
     Allocated,
     /// It may give the space back, so that an image stays sparse.
     MayUnmap,
+    /// With their place, and written in every layer below it: a later overwrite of the file changes
+    /// no metadata in any of them.
+    Written,
 }
 
 impl Default for Options {
@@ -98,7 +101,7 @@ impl Default for Options {
             commit_interval: Duration::from_secs(5),
             discard: Discard::Off,
             assign: Assign::Try,
-            zeroes: DeviceZeroes::Allocated,
+            zeroes: DeviceZeroes::Written,
             reserve: Reserve::Keep,
             cached_blocks: 16 * 1024,
             cached_inodes: 64 * 1024,

@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use extant_blockdev::{
-    Device, HostAccess, HostDevice, HostOptions, Operation, Persistence, Speed, Unmap, Zeroing,
+    Device, HostAccess, HostDevice, HostOptions, Operation, Persistence, Speed, ZeroedSpace,
+    Zeroing,
 };
 use extant_hostfs::{CreateReport, Existing, HostFile, Verified};
 use extant_space::{
@@ -93,16 +94,17 @@ pub(crate) fn create_on_disk(
 }
 
 fn fill(disk: &Arc<HostDevice>, new: &NewImage, control: Control<'_>) -> Result<()> {
-    let unmap = match new.preallocation().space() {
-        Preallocation::Off => Unmap::Allowed,
-        Preallocation::Falloc | Preallocation::Full => Unmap::Forbidden,
+    let space = match new.preallocation().space() {
+        Preallocation::Off => ZeroedSpace::MayUnmap,
+        Preallocation::Falloc => ZeroedSpace::Allocated,
+        Preallocation::Full => ZeroedSpace::Written,
     };
     let block = u64::from(disk.geometry().logical_block);
     let bytes = new.zeroed_bytes().next_multiple_of(block);
     for piece in ByteRange::new(0, bytes).chunks(PIECE_BYTES) {
         control.cancel.check()?;
         let zeroing = Zeroing {
-            unmap,
+            space,
             speed: Speed::Any,
             persistence: Persistence::Cached,
         };

@@ -12,7 +12,7 @@ use extant_sys::call::Call;
 use rustix::fs::FallocateFlags;
 
 use super::opened_file::FileKind;
-use crate::{Operation, Unmap};
+use crate::{Operation, ZeroedSpace};
 
 /// Bit 7 of the mode of `fallocate(2)`, since Linux 6.17 (linux/falloc.h).
 const WRITE_ZEROES: FallocateFlags = FallocateFlags::from_bits_retain(0x80);
@@ -39,10 +39,13 @@ impl OffloadMethod {
             (Operation::Discard(_), FileKind::File) => &[Self::PunchHole],
             (Operation::Discard(_), FileKind::Disk) => &[Self::Discard],
             (Operation::Assign(_), FileKind::File) => &[Self::Allocate],
-            (Operation::WriteZeroes(_, zeroing), _) => match (zeroing.unmap, kind) {
-                (Unmap::Allowed, _) => &[Self::PunchHole, Self::ZeroRange],
-                (Unmap::Forbidden, FileKind::File) => &[Self::WriteZeroes, Self::ZeroRange],
-                (Unmap::Forbidden, FileKind::Disk) => &[Self::ZeroRange],
+            (Operation::WriteZeroes(_, zeroing), _) => match (zeroing.space, kind) {
+                (ZeroedSpace::MayUnmap, _) => &[Self::PunchHole, Self::ZeroRange],
+                (ZeroedSpace::Allocated, FileKind::File) => &[Self::WriteZeroes, Self::ZeroRange],
+                (ZeroedSpace::Allocated, FileKind::Disk) => &[Self::ZeroRange],
+                // Data that follows an allocation is in as few extents as the allocation.
+                (ZeroedSpace::Written, FileKind::File) => &[Self::WriteZeroes, Self::Allocate],
+                (ZeroedSpace::Written, FileKind::Disk) => &[],
             },
             _ => &[],
         }

@@ -103,6 +103,13 @@ impl Region {
         self.assign(at, length);
     }
 
+    /// Everything touched holds data, which is zeros.
+    pub(super) fn zero_written(&mut self, at: usize, length: usize) {
+        for part in parts(at, length) {
+            self.write(part.page * PAGE + part.start, &[0; PAGE][..part.length]);
+        }
+    }
+
     /// Drops the data of whole pages, which are returned, and clears parts of pages.
     fn zero(&mut self, at: usize, length: usize) -> u64 {
         let mut whole = 0;

@@ -46,6 +46,7 @@ pub(super) enum Change<'a> {
     Write(&'a [u8]),
     Assign,
     ZeroAllocated,
+    ZeroWritten,
 }
 
 impl Capacity {
@@ -137,6 +138,7 @@ impl Shards {
             Change::Write(data) => region.write(at, data),
             Change::Assign => region.assign(at, length),
             Change::ZeroAllocated => region.zero_allocated(at, length),
+            Change::ZeroWritten => region.zero_written(at, length),
         }
         Ok(())
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use extant_space::{ByteRange, Result};
 use smallvec::smallvec;
 
-use crate::{MemoryDevice, Operation, Persistence, Speed, Unmap, Zeroing};
+use crate::{MemoryDevice, Operation, Persistence, Speed, ZeroedSpace, Zeroing};
 
 /// Change made by a request. Clones share the data.
 #[derive(Clone, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum Change {
         data: Arc<[u8]>,
     },
     /// The range was made zero.
-    WriteZeroes(ByteRange, Unmap),
+    WriteZeroes(ByteRange, ZeroedSpace),
     /// The range was discarded; it reads as zeros here.
     Discard(ByteRange),
     /// The range got its place; its contents stayed. Not yet flushed it is lost at every power cut.
@@ -44,7 +44,7 @@ impl Change {
                 (Self::Write { offset, data }, *persistence)
             }
             Operation::WriteZeroes(range, zeroing) => {
-                let change = Self::WriteZeroes(*range, zeroing.unmap);
+                let change = Self::WriteZeroes(*range, zeroing.space);
                 (change, zeroing.persistence)
             }
             Operation::Discard(range) => (Self::Discard(*range), Persistence::Cached),
@@ -76,9 +76,9 @@ impl Change {
                     persistence: Persistence::Cached,
                 }
             }
-            Self::WriteZeroes(_, unmap) => {
+            Self::WriteZeroes(_, space) => {
                 let zeroing = Zeroing {
-                    unmap: *unmap,
+                    space: *space,
                     speed: Speed::Any,
                     persistence: Persistence::Cached,
                 };

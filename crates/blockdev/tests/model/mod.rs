@@ -3,8 +3,8 @@
 use std::ops::ControlFlow;
 
 use extant_blockdev::{
-    Device, Operation, Persistence, RangeStatus, ReadBuffers, Request, Speed, Unmap, WriteBuffers,
-    Zeroing,
+    Device, Operation, Persistence, RangeStatus, ReadBuffers, Request, Speed, WriteBuffers,
+    ZeroedSpace, Zeroing,
 };
 use extant_space::{ByteRange, Extent, ExtentState};
 use proptest::prelude::*;
@@ -32,7 +32,7 @@ pub enum Step {
     },
     WriteZeroes {
         blocks: (u64, u64),
-        unmap: Unmap,
+        space: ZeroedSpace,
     },
     Assign {
         blocks: (u64, u64),
@@ -51,8 +51,12 @@ fn persistence() -> impl Strategy<Value = Persistence> {
     prop_oneof![Just(Persistence::Cached), Just(Persistence::Fua)]
 }
 
-fn unmap() -> impl Strategy<Value = Unmap> {
-    prop_oneof![Just(Unmap::Allowed), Just(Unmap::Forbidden)]
+fn zeroed_space() -> impl Strategy<Value = ZeroedSpace> {
+    prop_oneof![
+        Just(ZeroedSpace::MayUnmap),
+        Just(ZeroedSpace::Allocated),
+        Just(ZeroedSpace::Written)
+    ]
 }
 
 pub fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -63,7 +67,7 @@ pub fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (blocks(), any::<usize>()).prop_map(|(blocks, cut)| Step::Read { blocks, cut }),
         1 => Just(Step::Flush),
         1 => blocks().prop_map(|blocks| Step::Discard { blocks }),
-        2 => (blocks(), unmap()).prop_map(|(blocks, unmap)| Step::WriteZeroes { blocks, unmap }),
+        2 => (blocks(), zeroed_space()).prop_map(|(blocks, space)| Step::WriteZeroes { blocks, space }),
         1 => blocks().prop_map(|blocks| Step::Assign { blocks }),
     ];
     prop::collection::vec(step, 1..40)
@@ -186,15 +190,15 @@ fn run(device: &dyn Device, step: &Step, model: &mut [u8], allocated: &mut [bool
             model[inside(range(blocks))].fill(0);
             allocated[blocks_of(blocks)].fill(false);
         }
-        Step::WriteZeroes { blocks, unmap } => {
+        Step::WriteZeroes { blocks, space } => {
             let zeroing = Zeroing {
-                unmap,
+                space,
                 speed: Speed::Any,
                 persistence: Persistence::Cached,
             };
             device.write_zeroes(range(blocks), zeroing).unwrap();
             model[inside(range(blocks))].fill(0);
-            allocated[blocks_of(blocks)].fill(unmap == Unmap::Forbidden);
+            allocated[blocks_of(blocks)].fill(space != ZeroedSpace::MayUnmap);
         }
         Step::Assign { blocks } => {
             let mut requests = [Request::new(Operation::Assign(range(blocks)))];

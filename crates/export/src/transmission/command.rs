@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
-use extant_blockdev::{Geometry, Persistence, Speed, Unmap, Zeroing};
+use extant_blockdev::{Geometry, Persistence, Speed, ZeroedSpace, Zeroing};
 use extant_space::ByteRange;
 
 use super::Transmission;
@@ -115,10 +115,10 @@ fn validate(
         command::TRIM => Action::Trim(persistence),
         command::CACHE => Action::Cache,
         command::WRITE_ZEROES => Action::WriteZeroes(Zeroing {
-            unmap: if has(flag::NO_HOLE) || agreement.export.ignores_discard() {
-                Unmap::Forbidden
+            space: if has(flag::NO_HOLE) || agreement.export.ignores_discard() {
+                ZeroedSpace::Allocated
             } else {
-                Unmap::Allowed
+                ZeroedSpace::MayUnmap
             },
             speed: if has(flag::FAST_ZERO) {
                 Speed::OnlyIfFast

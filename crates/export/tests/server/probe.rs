@@ -124,7 +124,7 @@ impl Probe {
                 Operation::Write { persistence, .. } => format!("write {persistence:?}"),
                 Operation::WriteZeroes(_, zeroing) => format!(
                     "zeroes {:?} {:?} {:?}",
-                    zeroing.unmap, zeroing.speed, zeroing.persistence
+                    zeroing.space, zeroing.speed, zeroing.persistence
                 ),
                 other => other.name().to_owned(),
             };

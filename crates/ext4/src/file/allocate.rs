@@ -224,6 +224,7 @@ impl Engine {
                 let bytes = ByteRange::new(place.start << bits, place.end << bits);
                 let zeroing = match fs.options.zeroes {
                     DeviceZeroes::Allocated => Zeroing::ALLOCATED,
+                    DeviceZeroes::Written => Zeroing::WRITTEN,
                     DeviceZeroes::MayUnmap => {
                         fs.forget_place(&place);
                         Zeroing::ANY

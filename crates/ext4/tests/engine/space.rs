@@ -158,9 +158,11 @@ fn freed_blocks_are_discarded_after_the_commit() {
 #[test]
 fn write_zeroes_give_written_extents_with_or_without_space_below() {
     require!(requires::tool("mke2fs"), requires::tool("e2fsck"));
-    for (zeroes, least) in [
-        (DeviceZeroes::Allocated, 20 * MIB),
-        (DeviceZeroes::MayUnmap, 0),
+    // Bytes allocated, and written, on the device.
+    for (zeroes, least, written) in [
+        (DeviceZeroes::Written, 20 * MIB, 20 * MIB),
+        (DeviceZeroes::Allocated, 20 * MIB, 0),
+        (DeviceZeroes::MayUnmap, 0, 0),
     ] {
         let image = Image::new("-t ext4", 64);
         let fs = image.open_with(Options {
@@ -178,6 +180,11 @@ fn write_zeroes_give_written_extents_with_or_without_space_below() {
         assert!(
             (least..least + 2 * MIB).contains(&allocated),
             "{zeroes:?}: {allocated}"
+        );
+        let data = after[2] - before[2];
+        assert!(
+            (written..written + 2 * MIB).contains(&data),
+            "{zeroes:?}: {data}"
         );
         let extents = file.extents(ByteRange::new(0, 20 * MIB)).unwrap();
         assert!(

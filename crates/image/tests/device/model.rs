@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::path::Path;
 use std::thread;
 
-use extant_blockdev::{Device, HostCache, Persistence, Request, Speed, Unmap, Zeroing};
+use extant_blockdev::{Device, HostCache, Persistence, Request, Speed, ZeroedSpace, Zeroing};
 use extant_image::device::{DeviceOptions, ImageDevice};
 use extant_space::{ByteRange, ErrorKind};
 use extant_testkit::require;
@@ -84,8 +84,9 @@ impl Owner<'_> {
         match self.random.u8(..12) {
             0..6 => self.write_some(range),
             6 => self.discard(range),
-            7 => self.zero(range, Unmap::Allowed),
-            8 => self.zero(range, Unmap::Forbidden),
+            7 => self.zero(range, ZeroedSpace::MayUnmap),
+            8 if self.random.bool() => self.zero(range, ZeroedSpace::Written),
+            8 => self.zero(range, ZeroedSpace::Allocated),
             9 => self.device.assign(range).map(drop).unwrap(),
             10 if self.random.u8(..8) == 0 => self.device.flush().unwrap(),
             _ => self.check(range),
@@ -120,14 +121,14 @@ impl Owner<'_> {
         self.set(range, false, |_| ());
     }
 
-    fn zero(&mut self, range: ByteRange, unmap: Unmap) {
+    fn zero(&mut self, range: ByteRange, space: ZeroedSpace) {
         let speed = if self.random.bool() {
             Speed::OnlyIfFast
         } else {
             Speed::Any
         };
         let zeroing = Zeroing {
-            unmap,
+            space,
             speed,
             persistence: Persistence::Cached,
         };

@@ -10,7 +10,7 @@ use extant_blockdev::simulation::{
     CrashDevice, CrashOptions, CrashState, Done, Fault, FaultRule, FaultyDevice, When,
 };
 use extant_blockdev::{
-    Device, Geometry, MemoryDevice, OperationKind, Persistence, RangeStatus, Request, Unmap,
+    Device, Geometry, MemoryDevice, OperationKind, Persistence, RangeStatus, Request, ZeroedSpace,
     Zeroing,
 };
 use extant_image::check;
@@ -257,16 +257,16 @@ fn step(
             image.discard(range)
         }
         7 => {
-            let unmap = if random.bool() {
-                Unmap::Allowed
-            } else {
-                Unmap::Forbidden
+            let space = match random.u8(..3) {
+                0 => ZeroedSpace::MayUnmap,
+                1 => ZeroedSpace::Allocated,
+                _ => ZeroedSpace::Written,
             };
             wanted = Some(vec![0; length as usize]);
             image.write_zeroes(
                 range,
                 Zeroing {
-                    unmap,
+                    space,
                     ..Zeroing::ANY
                 },
             )

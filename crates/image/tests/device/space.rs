@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use extant_blockdev::{
     Assigned, Device, Features, LoopDevice, LoopOptions, MemoryDevice, Persistence, RangeStatus,
-    Unmap, Zeroing,
+    ZeroedSpace, Zeroing,
 };
 use extant_ext4 as ext4;
 use extant_hostfs::{Access, HostFile};
@@ -209,7 +209,7 @@ fn zeroes_that_must_stay_allocated_take_space() {
     let path = ground.qcow2("image.qcow2", "", 8 * MIB);
     let image = open(&path);
     let zeroing = Zeroing {
-        unmap: Unmap::Forbidden,
+        space: ZeroedSpace::Allocated,
         ..Zeroing::ANY
     };
     image

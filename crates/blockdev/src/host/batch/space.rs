@@ -17,6 +17,13 @@ pub(super) enum Purpose {
     Zero(Zeroing),
 }
 
+impl Purpose {
+    /// `method` allocates the range that is then zeroed by writing data.
+    fn needs_data_after(self, method: OffloadMethod) -> bool {
+        matches!(self, Self::Zero(_)) && method == OffloadMethod::Allocate
+    }
+}
+
 impl<'s> Batch<'s> {
     pub(super) fn change_space(
         &mut self,
@@ -48,7 +55,8 @@ impl<'s> Batch<'s> {
         let may_be_slow =
             !matches!(purpose, Purpose::Zero(zeroing) if zeroing.speed == Speed::OnlyIfFast);
         methods.iter().position(|&method| {
-            !self.device.refusals.contain(method) && (may_be_slow || self.device.is_fast(method))
+            let is_fast = self.device.is_fast(method) && !purpose.needs_data_after(method);
+            !self.device.refusals.contain(method) && (may_be_slow || is_fast)
         })
     }
 
@@ -89,6 +97,7 @@ impl<'s> Batch<'s> {
             self.is_assigning = false;
         }
         match result {
+            Ok(_) if purpose.needs_data_after(method) => self.do_without(owner, range, purpose),
             Ok(_) => match purpose {
                 Purpose::Zero(zeroing) if zeroing.persistence == Persistence::Fua => {
                     self.unsynced.push(owner);

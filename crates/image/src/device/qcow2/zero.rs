@@ -2,15 +2,15 @@
 //!
 //! | | without a backing file | with one |
 //! |---|---|---|
-//! | zeroes, unmap allowed; discard | unallocated | zero cluster (version 3) |
-//! | zeroes, unmap forbidden | mapped, and zeros below | the same |
+//! | zeroes, may unmap; discard | unallocated | zero cluster (version 3) |
+//! | zeroes, allocated or written | mapped, and so zeroed below | the same |
 //! | assign | mapped to one run, and assigned below | what the backing file has stays there |
 //!
 //! Parts of clusters, and a version that cannot say "zero", have the zeros written.
 
 use std::ops::Range;
 
-use extant_blockdev::{Device, Persistence, Speed, Unmap, Zeroing};
+use extant_blockdev::{Device, Persistence, Speed, ZeroedSpace, Zeroing};
 use extant_space::{ByteRange, Error, ErrorKind, Result};
 
 use super::Qcow2;
@@ -44,9 +44,9 @@ impl Qcow2 {
             persistence: Persistence::Cached,
             ..zeroing
         };
-        match zeroing.unmap {
-            Unmap::Forbidden => self.zero_in_place(range, zeroing),
-            Unmap::Allowed => {
+        match zeroing.space {
+            ZeroedSpace::Allocated | ZeroedSpace::Written => self.zero_in_place(range, zeroing),
+            ZeroedSpace::MayUnmap => {
                 let (head, whole, tail) = self.split_clusters(range);
                 self.zero_in_place(head, zeroing)?;
                 self.unmap(whole, &mut |range| self.zero_in_place(range, zeroing))?;
@@ -124,7 +124,7 @@ impl Qcow2 {
             let piece = ByteRange::new(rest.start(), rest.start() + most);
             let (source, length) = self.find(&mut metadata, piece)?;
             let is_zero = matches!(source, Source::Zero | Source::AllocatedZero(_));
-            if is_zero && zeroing.unmap == Unmap::Allowed {
+            if is_zero && zeroing.space == ZeroedSpace::MayUnmap {
                 rest = ByteRange::new(rest.start() + length, rest.end());
                 continue;
             }
