@@ -2,7 +2,9 @@
 
 use std::ops::ControlFlow;
 
-use extant_space::{ByteRange, ErrorKind, Extent, ExtentFlags, ExtentState, Result};
+use extant_space::{
+    ByteRange, ErrorKind, Extent, ExtentFlags, ExtentState, LayerRange, LayerVisitor, Result,
+};
 
 use crate::{Geometry, Operation, Persistence, Request, TransferStream, Zeroing};
 
@@ -82,6 +84,18 @@ pub trait Device: Send + Sync {
                 flags: ExtentFlags::empty(),
             })
         })
+    }
+
+    /// Visits the extents of this device's own map that store `at`, and those of the layers below
+    /// it, until `visit` breaks. Each range is followed to the lowest layer before the next one.
+    /// Layers without a map are not visited.
+    fn visit_layers(
+        &self,
+        at: LayerRange,
+        visit: &mut LayerVisitor<'_>,
+    ) -> Result<ControlFlow<()>> {
+        let _ = (at, visit);
+        Ok(ControlFlow::Continue(()))
     }
 
     /// Runs one operation.
@@ -165,5 +179,13 @@ impl<D: Device + ?Sized> Device for std::sync::Arc<D> {
         visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
     ) -> Result<()> {
         (**self).extents(range, visit)
+    }
+
+    fn visit_layers(
+        &self,
+        at: LayerRange,
+        visit: &mut LayerVisitor<'_>,
+    ) -> Result<ControlFlow<()>> {
+        (**self).visit_layers(at, visit)
     }
 }

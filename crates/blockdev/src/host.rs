@@ -39,7 +39,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use extant_space::{ByteRange, Error, ErrorKind, Extent, ExtentState, Result};
+use extant_space::{
+    ByteRange, Error, ErrorKind, Extent, ExtentState, LayerRange, LayerVisitor, Result,
+};
 use extant_sys::buffer::AlignedBuffer;
 use extant_sys::call::{Call, Durability};
 use extant_sys::direct::DirectIo;
@@ -323,6 +325,21 @@ impl Device for HostDevice {
             }),
         };
         Ok(())
+    }
+
+    fn visit_layers(
+        &self,
+        at: LayerRange,
+        visit: &mut LayerVisitor<'_>,
+    ) -> Result<ControlFlow<()>> {
+        let Some(map) = self.map else {
+            return Ok(ControlFlow::Continue(()));
+        };
+        let _request = self.foreground.begin_request();
+        let name = self.path.to_string_lossy();
+        self.visit_extents(map, at.range, &mut |extent| {
+            visit(&at.extent(&name, extent))
+        })
     }
 }
 

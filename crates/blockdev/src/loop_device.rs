@@ -27,7 +27,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use extant_space::{
-    ByteRange, Error, ErrorKind, Extent, ExtentState, FallocateMode, Result, SpaceFile, SyncMode,
+    ByteRange, Error, ErrorKind, Extent, ExtentState, FallocateMode, LayerRange, LayerVisitor,
+    Result, SpaceFile, SyncMode,
 };
 
 use crate::foreground::{AssignThrottle, ForegroundTracker};
@@ -419,5 +420,33 @@ impl<F: SpaceFile + ?Sized> Device for LoopDevice<F> {
         }
         let _request = self.foreground.begin_request();
         self.visit_extents(range, visit).map(drop)
+    }
+
+    fn visit_layers(
+        &self,
+        at: LayerRange,
+        visit: &mut LayerVisitor<'_>,
+    ) -> Result<ControlFlow<()>> {
+        let at = LayerRange {
+            range: self.in_file(at.range),
+            ..at
+        };
+        if self.geometry.features.contains(Features::STATUS) {
+            let mut flow = ControlFlow::Continue(());
+            self.file.for_each_extent(at.range, &mut |extent| {
+                if let Some(extent) = extent.clip(at.range) {
+                    flow = visit(&at.extent("loop", extent));
+                }
+                flow
+            })?;
+            if flow.is_break() {
+                return Ok(flow);
+            }
+        }
+        let below = LayerRange {
+            depth: at.depth + 1,
+            ..at
+        };
+        self.file.visit_layers(below, visit)
     }
 }

@@ -16,7 +16,7 @@ mod shard;
 use std::fmt;
 use std::ops::ControlFlow;
 
-use extant_space::{ByteRange, ByteSize, Result};
+use extant_space::{ByteRange, ByteSize, LayerRange, LayerVisitor, Result};
 
 use crate::runs::Runs;
 use crate::split::submit_within;
@@ -244,6 +244,19 @@ impl Device for MemoryDevice {
             ControlFlow::Break(()) => {}
         }
         Ok(())
+    }
+
+    fn visit_layers(
+        &self,
+        at: LayerRange,
+        visit: &mut LayerVisitor<'_>,
+    ) -> Result<ControlFlow<()>> {
+        let mut flow = ControlFlow::Continue(());
+        self.extents(at.range, &mut |extent| {
+            flow = visit(&at.extent("memory", extent));
+            flow
+        })?;
+        Ok(flow)
     }
 }
 

@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
 use crossbeam_utils::CachePadded;
-use extant_space::{ByteRange, Extent, Result};
+use extant_space::{ByteRange, Extent, LayerRange, LayerVisitor, Result};
 
 use crate::{Device, Geometry, OperationKind, RangeStatus, Request, TransferStream};
 pub use histogram::Histogram;
@@ -123,6 +123,14 @@ impl<D: Device> Device for Statistics<D> {
         visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
     ) -> Result<()> {
         self.inner.extents(range, visit)
+    }
+
+    fn visit_layers(
+        &self,
+        at: LayerRange,
+        visit: &mut LayerVisitor<'_>,
+    ) -> Result<ControlFlow<()>> {
+        self.inner.visit_layers(at, visit)
     }
 }
 

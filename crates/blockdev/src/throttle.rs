@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use extant_space::{ByteRange, Extent, Result, TokenBucket};
+use extant_space::{ByteRange, Extent, LayerRange, LayerVisitor, Result, TokenBucket};
 
 use crate::{Device, Geometry, Operation, RangeStatus, Request};
 
@@ -131,6 +131,14 @@ impl<D: Device> Device for Throttle<D> {
         visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
     ) -> Result<()> {
         self.inner.extents(range, visit)
+    }
+
+    fn visit_layers(
+        &self,
+        at: LayerRange,
+        visit: &mut LayerVisitor<'_>,
+    ) -> Result<ControlFlow<()>> {
+        self.inner.visit_layers(at, visit)
     }
 }
 

@@ -14,7 +14,7 @@ use extant_image::hold::hold_replaced;
 use extant_image::{
     Format, ImageOptions, Preallocation, Qcow2Info, ReferencedFiles, check_backing, open_path,
 };
-use extant_space::{ByteSize, CancelToken, Control, MapSummary, Result};
+use extant_space::{ByteSize, CancelToken, Control, LayerStates, MapSummary, Result};
 use serde::Serialize;
 
 use crate::arguments::{OutputArgs, PaceArgs, parse_mode, parse_size};
@@ -23,7 +23,7 @@ use crate::image_format::{ImageFormat, Mode};
 use crate::image_options::{self, ImageOptionList};
 use crate::in_image::InImageArgs;
 use crate::progress::Display;
-use crate::{complete, exit, image_format, print};
+use crate::{complete, exit, image_format, layers, print};
 
 /// Make a new file or disk image of SIZE bytes whose space is really there.
 ///
@@ -208,6 +208,7 @@ fn create_on_host(args: &CreateArgs, image: &ImageOptions, control: Control<'_>)
         real_bytes: report.allocation_bytes,
         space: report.preallocation,
         verified: report.verified,
+        layers: Vec::new(),
         map_source: Some(report.map_source),
         map: report.map,
         notes: report.notes,
@@ -255,6 +256,8 @@ pub struct Made {
     pub resumed_bytes: u64,
     pub plan: Option<Plan>,
     pub verified: Verified,
+    /// The space of the file in the layers below it; none for layers without a map.
+    pub layers: Vec<LayerStates>,
     /// Of the file, the first bytes that were made real, and how.
     #[serde(skip)]
     pub real_bytes: u64,
@@ -327,6 +330,7 @@ fn describe(report: &Made, display: &Display, verbose: bool) -> String {
     if report.real_bytes > 0 {
         print::row(&mut out, "checked", checked(report));
     }
+    layers::describe(&mut out, &report.layers);
     for note in &report.notes {
         print::row(&mut out, "note", note);
     }

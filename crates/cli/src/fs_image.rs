@@ -17,7 +17,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::ValueEnum;
 use extant_blockdev::{Device, HostAccess, HostOptions};
-use extant_ext4::{Access, Assign, Filesystem, FollowLast, Node, Options, Replay, Reserve};
+use extant_ext4::{
+    Access, Assign, DeviceZeroes, Filesystem, FollowLast, Node, Options, Replay, Reserve,
+};
 use extant_image::detect::{self, HEAD_BYTES};
 use extant_image::hold;
 use extant_space::{Error, ErrorKind, MapSummary, Result};
@@ -43,6 +45,34 @@ impl From<AssignMode> for Assign {
             AssignMode::Require => Self::Require,
         }
     }
+}
+
+/// How zeros that stay in a file get to the layers below the image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum ZeroesMode {
+    /// By metadata: allocated below, perhaps unwritten
+    Metadata,
+    /// Through every layer: written below as well
+    #[default]
+    Through,
+}
+
+impl From<ZeroesMode> for DeviceZeroes {
+    fn from(mode: ZeroesMode) -> Self {
+        match mode {
+            ZeroesMode::Metadata => Self::Allocated,
+            ZeroesMode::Through => Self::Written,
+        }
+    }
+}
+
+/// Treatment of the device below an image that is changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SpaceBelow {
+    /// Of new space.
+    pub assign: AssignMode,
+    /// Of zeros.
+    pub zeroes: ZeroesMode,
 }
 
 /// Whether journals are passed over.
@@ -92,10 +122,11 @@ impl Image {
     }
 
     /// Opens it for changes, and excludes all other users.
-    pub fn change(path: &Path, assign: AssignMode) -> Result<Self> {
+    pub fn change(path: &Path, below: SpaceBelow) -> Result<Self> {
         let device = Self::hold_device(path, &host_options(HostAccess::ReadWrite))?;
         let options = Options {
-            assign: assign.into(),
+            assign: below.assign.into(),
+            zeroes: below.zeroes.into(),
             // A process that may change the image has the rights of root in it.
             reserve: Reserve::Take,
             ..Options::default()
@@ -244,10 +275,10 @@ fn host_options(access: HostAccess) -> HostOptions {
 /// Opens an image for changes, runs `work` on it and closes it, whatever came out.
 pub fn changing<T>(
     path: &Path,
-    assign: AssignMode,
+    below: SpaceBelow,
     work: impl FnOnce(&Image) -> Result<T>,
 ) -> Result<T> {
-    let image = Image::change(path, assign)?;
+    let image = Image::change(path, below)?;
     let result = work(&image);
     image.finish(result)
 }

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::fs_image::AssignMode;
+use crate::fs_image::{AssignMode, SpaceBelow, ZeroesMode};
 
 pub use fallocate::{Opened, Purpose, open};
 pub use new_file::NewFile;
@@ -26,4 +26,23 @@ pub struct InImageArgs {
     /// With --in: whether new space gets its place on the device below at once
     #[arg(long, value_name = "WHEN", default_value = "try", requires = "image")]
     pub assign: AssignMode,
+
+    /// With --in: zeros by metadata alone below the image, or written through every layer
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "through",
+        requires = "image"
+    )]
+    pub zeroes: ZeroesMode,
+}
+
+impl InImageArgs {
+    /// Treatment of the device below.
+    pub fn below(&self) -> SpaceBelow {
+        SpaceBelow {
+            assign: self.assign,
+            zeroes: self.zeroes,
+        }
+    }
 }

@@ -8,7 +8,7 @@
 //! Module layers, lowest first:
 //!
 //! 1. `background`, `complete`, `help`, `print`, `remedy`, `table`, `terminal`, `words`: output
-//! 2. `file_location`, `image_format`, `image_options`: parsing of single values
+//! 2. `file_location`, `image_format`, `image_options`, `layers`: single values
 //! 3. `exit`, `fs_image`, `log`: exit status, ext4 file systems in files, the log of a server
 //! 4. `in_image`, `man`, `map`, `progress`, `signals`, `umount`: files inside file-system images,
 //!    and commands that need no others
@@ -35,6 +35,7 @@ mod image_format;
 mod image_options;
 mod in_image;
 mod job;
+mod layers;
 mod log;
 mod man;
 mod map;

@@ -21,7 +21,7 @@ use crate::image_format::ImageFormat;
 use crate::image_format::{self, Meaning};
 use crate::in_image::InImageArgs;
 use crate::progress::Display;
-use crate::{exit, print};
+use crate::{exit, layers, print};
 
 /// Make the holes and unwritten parts of a file written, and keep all its data.
 ///
@@ -206,6 +206,10 @@ fn describe(args: &MaterializeArgs, report: &MaterializeReport, display: &Displa
     if report.unshared_bytes > 0 {
         print::row(&mut out, "unshared", ByteSize(report.unshared_bytes));
     }
+    if report.zeroed_below_bytes > 0 {
+        let bytes = ByteSize(report.zeroed_below_bytes);
+        print::row(&mut out, "through", format!("{bytes} made written below"));
+    }
     let rate = report.zeroed_bytes as f64 / report.elapsed_seconds.max(1e-9);
     let mut time = format!("{:.2} s", report.elapsed_seconds);
     if report.zeroed_bytes > 0 {
@@ -219,5 +223,6 @@ fn describe(args: &MaterializeArgs, report: &MaterializeReport, display: &Displa
             describe_plan(&mut out, plan);
         }
     }
+    layers::describe(&mut out, &report.layers);
     out
 }

@@ -14,6 +14,7 @@ mod delete;
 mod extents;
 mod overwrite;
 mod read;
+mod through;
 mod truncate;
 mod write;
 

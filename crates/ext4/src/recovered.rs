@@ -6,7 +6,7 @@ use std::sync::Arc;
 use extant_blockdev::{Device, Features, Geometry, Operation, RangeStatus, Request};
 use extant_jbd2::Overlay;
 use extant_ondisk::ext4::PhysicalBlock;
-use extant_space::{ByteRange, Result};
+use extant_space::{ByteRange, LayerRange, LayerVisitor, Result};
 
 /// Reads what the journal has before what the device has, and takes no changes.
 pub(crate) struct RecoveredDevice {
@@ -75,5 +75,13 @@ impl Device for RecoveredDevice {
         // The journal may have data where the device has a hole.
         let _ = visit(range, RangeStatus::Data);
         Ok(())
+    }
+
+    fn visit_layers(
+        &self,
+        at: LayerRange,
+        visit: &mut LayerVisitor<'_>,
+    ) -> Result<ControlFlow<()>> {
+        self.device.visit_layers(at, visit)
     }
 }

@@ -24,7 +24,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use extant_blockdev::{Device, Geometry, RangeStatus, Request, TransferStream};
-use extant_space::{ByteRange, CancelToken, Control, ErrorKind, Extent, Result, Silent};
+use extant_space::{
+    ByteRange, CancelToken, Control, ErrorKind, Extent, LayerRange, LayerVisitor, Result, Silent,
+};
 
 use crate::check::rebuild_refcounts;
 use crate::format::{Header, Incompatible};
@@ -238,6 +240,14 @@ impl Device for ImageDevice {
         visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
     ) -> Result<()> {
         self.device().extents(range, visit)
+    }
+
+    fn visit_layers(
+        &self,
+        at: LayerRange,
+        visit: &mut LayerVisitor<'_>,
+    ) -> Result<ControlFlow<()>> {
+        self.device().visit_layers(at, visit)
     }
 }
 

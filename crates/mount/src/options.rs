@@ -12,7 +12,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use extant_ext4::{Access, Assign, Discard, OnError, Replay};
+use extant_ext4::{Access, Assign, DeviceZeroes, Discard, OnError, Replay};
 use extant_fuse::options::{Known, list};
 use extant_space::{Error, Result};
 use rustix::mount::MountFlags;
@@ -30,6 +30,9 @@ pub struct MountOptions {
     /// Whether new extents are assigned on the device below at once (`assign=off`, `assign=try`,
     /// `assign=require`).
     pub assign: Assign,
+    /// How `fallocate` with WRITE_ZEROES zeroes the device below (`zeroes=metadata`: allocated,
+    /// perhaps unwritten; `zeroes=through`: written in every layer).
+    pub zeroes: DeviceZeroes,
     /// Reaction to corrupt metadata (`errors=continue`, `errors=remount-ro`); by default that of
     /// the superblock.
     pub on_error: Option<OnError>,
@@ -60,6 +63,7 @@ impl Default for MountOptions {
             replay: Replay::On,
             discard: Discard::Off,
             assign: Assign::Try,
+            zeroes: DeviceZeroes::Written,
             on_error: None,
             commit_interval: None,
             uid: None,
@@ -175,6 +179,13 @@ impl MountOptions {
                     _ => return Err(list::wrong_value(name, value, "off, try or require")),
                 };
             }
+            "zeroes" => {
+                self.zeroes = match value {
+                    "metadata" => DeviceZeroes::Allocated,
+                    "through" => DeviceZeroes::Written,
+                    _ => return Err(list::wrong_value(name, value, "metadata or through")),
+                };
+            }
             _ => return Ok(Known::No),
         }
         Ok(Known::Yes)
@@ -195,6 +206,7 @@ impl MountOptions {
         let words = [
             (self.discard == Discard::OnCommit).then_some("discard"),
             assign,
+            (self.zeroes == DeviceZeroes::Allocated).then_some("zeroes=metadata"),
             (self.replay == Replay::Off).then_some("noload"),
             (self.id_mapping == IdMapping::None).then_some("idmap=none"),
             on_error,
@@ -300,6 +312,7 @@ mod tests {
             "max_read=0",
             "errors=panic",
             "assign=maybe",
+            "zeroes=maybe",
             "commit=x",
             "uid=4294967296",
             "idmap=root",
@@ -355,6 +368,8 @@ mod tests {
         "assign=off",
         "assign=require",
         "assign=try",
+        "zeroes=metadata",
+        "zeroes=through",
         "commit=7",
         "uid=1",
         "gid=0",

@@ -129,6 +129,7 @@ pub fn filesystem_options(options: &MountOptions) -> Options {
         commit_interval: options.commit_interval.unwrap_or(default.commit_interval),
         discard: options.discard,
         assign: options.assign,
+        zeroes: options.zeroes,
         replay: options.replay,
         ..default
     }

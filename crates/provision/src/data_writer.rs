@@ -19,10 +19,7 @@ use extant_sys::direct::DirectIo;
 use extant_sys::write_out::{WriteOut, write_out};
 use parking_lot::Mutex;
 
-use crate::pace::{Pace, Pacer};
-
-/// Granularity of paced requests, bytes: a multiple of any block.
-const PACED_UNIT: u32 = 64 << 10;
+use crate::pace::{PACED_UNIT, Pace, Pacer};
 
 /// Writes to one file, whose space or size is there already.
 pub struct DataWriter<'f> {

@@ -25,8 +25,9 @@
 //! 1. `pace`, `plan`: rates and strategies
 //! 2. `data_writer`, `provisioner`: contents, and the range that an operation works on
 //! 3. `survey`, `timed_calls`, `verify`, `zero_writer`: steps
-//! 4. `make_written`: their order
-//! 5. `materialize`, `new_file`, `write_zeroes`: operations
+//! 4. `through`: the layers below
+//! 5. `make_written`: their order
+//! 6. `materialize`, `new_file`, `write_zeroes`: operations
 
 #![forbid(unsafe_code)]
 
@@ -40,6 +41,7 @@ mod provisioner;
 mod survey;
 #[cfg(test)]
 mod test_file;
+mod through;
 mod timed_calls;
 mod verify;
 mod write_zeroes;

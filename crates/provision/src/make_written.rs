@@ -5,15 +5,12 @@
 
 use extant_space::{ByteRange, ByteSize, Error, ErrorKind, FallocateMode, Phase, Result};
 
-use crate::pace::{Pace, Pacer};
+use crate::pace::{PACED_UNIT, Pace, Pacer};
 use crate::plan::{Plan, Strategy, refusal};
 use crate::provisioner::Provisioner;
 use crate::survey;
 use crate::timed_calls;
 use crate::zero_writer::ZeroWriter;
-
-/// Granularity of paced requests, bytes: a multiple of any block.
-const PACED_UNIT: u32 = 64 << 10;
 
 /// Report of [`Provisioner::make_written`].
 #[derive(Clone, Debug, Default)]
@@ -24,6 +21,8 @@ pub struct Provisioned {
     pub already_written_bytes: u64,
     /// Bytes of zeros written, by the file system or by us.
     pub zeroed_bytes: u64,
+    /// Bytes that were written in the file, and are now in the layers below as well.
+    pub zeroed_below_bytes: u64,
 }
 
 impl Provisioner<'_> {
@@ -37,8 +36,13 @@ impl Provisioner<'_> {
         let total = self.range.len();
         let hides_unwritten = self.map_hides_unwritten()?;
         if before.written_bytes == total && !hides_unwritten {
+            let zeroed_below_bytes = self.write_through()?;
+            if zeroed_below_bytes > 0 {
+                self.sync()?;
+            }
             return Ok(Provisioned {
                 already_written_bytes: total,
+                zeroed_below_bytes,
                 ..Provisioned::default()
             });
         }
@@ -54,6 +58,7 @@ impl Provisioner<'_> {
         }
         let mut made = Provisioned {
             already_written_bytes: before.written_bytes,
+            zeroed_below_bytes: self.write_through()?,
             ..Provisioned::default()
         };
         if plan.strategy == Strategy::WriteZeroes {
@@ -117,6 +122,7 @@ impl Provisioner<'_> {
             zeroed_bytes: writer.finish()?,
             plan: Some(plan),
             already_written_bytes: done_bytes,
+            ..Provisioned::default()
         })
     }
 
@@ -181,7 +187,7 @@ impl Provisioner<'_> {
             Ok(())
         };
         survey::for_each(self, false, &mut |part| match &mut pacer {
-            None => timed_calls::zero(part, &mut zero),
+            None => timed_calls::zero(self.file, part, &mut zero),
             Some(pacer) => pacer.one_at_a_time(part, PACED_UNIT, self.control, &mut zero),
         })?;
         Ok(zeroed)

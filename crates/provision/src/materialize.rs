@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, Remedy, Result};
+use extant_space::{ByteRange, Error, ErrorKind, FallocateMode, LayerStates, Remedy, Result};
 use serde::Serialize;
 
 use crate::plan::Plan;
@@ -31,12 +31,17 @@ pub struct MaterializeReport {
     pub already_written_bytes: u64,
     /// Bytes of zeros written, by the file system or by us.
     pub zeroed_bytes: u64,
+    /// Bytes that were written in the file, and are now in the layers below as well.
+    pub zeroed_below_bytes: u64,
     /// Bytes that got space of their own.
     pub unshared_bytes: u64,
     /// The way taken; `None` when nothing was missing.
     pub plan: Option<Plan>,
     /// How the result was verified.
     pub verified: Verified,
+    /// The space of the range in the layers below the file, from the top down; none for layers
+    /// without a map.
+    pub layers: Vec<LayerStates>,
     /// Time taken, seconds.
     pub elapsed_seconds: f64,
 }
@@ -77,9 +82,11 @@ impl Provisioner<'_> {
             range,
             already_written_bytes: made.already_written_bytes,
             zeroed_bytes: made.zeroed_bytes,
+            zeroed_below_bytes: made.zeroed_below_bytes,
             unshared_bytes,
             plan: made.plan,
             verified,
+            layers: LayerStates::of(self.file, range)?,
             elapsed_seconds: started.elapsed().as_secs_f64(),
         })
     }

@@ -23,6 +23,9 @@ use window::Window;
 /// A request is at most this part of a second's bytes.
 const REQUESTS_PER_SECOND_MIN: u64 = 20;
 
+/// Granularity of paced requests, bytes: a multiple of any block.
+pub(crate) const PACED_UNIT: u32 = 64 << 10;
+
 /// Shortest wait for a rate.
 const LATER_MIN: Duration = Duration::from_micros(100);
 

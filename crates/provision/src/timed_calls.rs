@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use extant_space::{ByteRange, FallocateMode, MapDetail, Phase, Result};
+use extant_space::{ByteRange, FallocateMode, MapDetail, Phase, Result, SpaceFile};
 
 use crate::provisioner::Provisioner;
 
@@ -20,6 +20,8 @@ const ALLOCATE_BYTES_MEMORY: u64 = 32 << 20;
 /// Zeroed by the kernel in one request: at first, and at most.
 const WRITE_ZEROES_BYTES_INITIAL: u64 = 64 << 20;
 const WRITE_ZEROES_BYTES_MAX: u64 = 16 << 30;
+/// The same where the layers below may be sent the zeros as data.
+const WRITE_THROUGH_BYTES_INITIAL: u64 = 8 << 20;
 /// Pieces of a range end at multiples of this, which is a multiple of any block.
 const CHUNK_ALIGN_BYTES: u64 = 1 << 20;
 
@@ -38,14 +40,18 @@ pub(crate) fn allocate(target: &Provisioner<'_>, mode: FallocateMode) -> Result<
     })
 }
 
-/// Calls `zero`, which has the kernel write zeroes, on consecutive pieces of `range`.
-pub(crate) fn zero(range: ByteRange, zero: impl FnMut(ByteRange) -> Result<()>) -> Result<()> {
-    in_timed_calls(
-        range,
-        WRITE_ZEROES_BYTES_INITIAL,
-        WRITE_ZEROES_BYTES_MAX,
-        zero,
-    )
+/// Calls `zero`, which has the file system write zeroes, on consecutive pieces of `range`.
+pub(crate) fn zero(
+    file: &dyn SpaceFile,
+    range: ByteRange,
+    zero: impl FnMut(ByteRange) -> Result<()>,
+) -> Result<()> {
+    let start = if file.writes_through() {
+        WRITE_THROUGH_BYTES_INITIAL
+    } else {
+        WRITE_ZEROES_BYTES_INITIAL
+    };
+    in_timed_calls(range, start, WRITE_ZEROES_BYTES_MAX, zero)
 }
 
 /// Calls `call` on consecutive pieces, each as long as takes about [`CALL_DURATION_TARGET`], and

@@ -66,6 +66,9 @@ impl Provisioner<'_> {
         };
         if by_map {
             by_extent_map(self, state)?;
+            if state == ExtentState::Written {
+                self.verify_below()?;
+            }
             return Ok(Verified::ExtentMap);
         }
         let allocated = self.file.allocated_bytes()?;

@@ -87,7 +87,7 @@ pub fn write_zeroes(
 }
 
 fn by_kernel(file: &dyn SpaceFile, range: ByteRange, control: Control<'_>) -> Result<()> {
-    timed_calls::zero(range, |chunk| {
+    timed_calls::zero(file, range, |chunk| {
         control.cancel.check()?;
         file.fallocate(FallocateMode::WriteZeroes, chunk)?;
         control.report(Phase::Write, chunk.end() - range.start(), range.len());

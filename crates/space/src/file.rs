@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::ops::ControlFlow;
 
+use crate::layer::{LayerRange, LayerVisitor};
 use crate::{ByteRange, Extent, ExtentState, FallocateMode, Result};
 
 /// Extents that [`SpaceFile::walk_extents`] reads before it visits them.
@@ -71,6 +72,41 @@ pub trait SpaceFile: Send + Sync {
 
     /// Makes what was written durable.
     fn sync(&self, mode: SyncMode) -> Result<()>;
+
+    /// Visits the extents of the layers that store `at`, bytes of this file, until `visit` breaks.
+    /// `at.depth` is the number of the first layer below. Each range is followed to the lowest
+    /// layer before the next one. Layers without a map are not visited.
+    fn visit_layers(
+        &self,
+        at: LayerRange,
+        visit: &mut LayerVisitor<'_>,
+    ) -> Result<ControlFlow<()>> {
+        let _ = (at, visit);
+        Ok(ControlFlow::Continue(()))
+    }
+
+    /// [`visit_layers`](Self::visit_layers) of `range`, with this file at the top.
+    fn for_each_extent_below(&self, range: ByteRange, visit: &mut LayerVisitor<'_>) -> Result<()> {
+        let at = LayerRange {
+            depth: 1,
+            top_start: range.start(),
+            range,
+        };
+        self.visit_layers(at, visit).map(drop)
+    }
+
+    /// Whether written space of this file is to be written in the layers below as well.
+    fn writes_through(&self) -> bool {
+        false
+    }
+
+    /// Where `range` is written in this file and a hole or unwritten in a layer below, makes it
+    /// written there too; data stays. Returns the bytes zeroed for that, which are durable after
+    /// the next sync. Does nothing unless the file [`writes_through`](Self::writes_through).
+    fn write_through(&self, range: ByteRange) -> Result<u64> {
+        let _ = range;
+        Ok(0)
+    }
 
     /// The extents of `range` in a list. For maps of unknown length prefer
     /// [`for_each_extent`](Self::for_each_extent), which needs no memory.

@@ -21,7 +21,7 @@
 //!
 //! 1. `corruption`, `fallocate`, `range`, `remedy`, `size`: values without errors of their own
 //! 2. `error`, `extent`: values that name ranges and sizes
-//! 3. `cancel`, `file`, `preallocation`, `summary`: what fails, and what is made of extents
+//! 3. `cancel`, `file`, `layer`, `preallocation`, `summary`: what fails, and what is made of extents
 //! 4. `progress`, `rate`: reports, cancellation and pacing of long work
 
 #![forbid(unsafe_code)]
@@ -32,6 +32,7 @@ mod error;
 mod extent;
 mod fallocate;
 mod file;
+mod layer;
 mod preallocation;
 mod progress;
 mod range;
@@ -46,6 +47,7 @@ pub use error::{Error, ErrorKind, Result};
 pub use extent::{Extent, ExtentFlags, ExtentState};
 pub use fallocate::FallocateMode;
 pub use file::{HostIo, MapDetail, SpaceFile, SyncMode};
+pub use layer::{LayerExtent, LayerRange, LayerStates, LayerVisitor};
 pub use preallocation::Preallocation;
 pub use progress::{Control, Phase, Progress, ProgressSink, Silent};
 pub use range::ByteRange;

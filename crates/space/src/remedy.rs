@@ -29,4 +29,6 @@ pub enum Remedy {
     WriteZeros,
     /// Copy shared extents to private ones.
     Unshare,
+    /// Leave the zeros to the metadata of the layers below.
+    MetadataZeroes,
 }

@@ -8,7 +8,7 @@
 use std::ops::ControlFlow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use extant_space::{ByteRange, Error, ErrorKind, Extent, Result};
+use extant_space::{ByteRange, Error, ErrorKind, Extent, LayerRange, LayerVisitor, Result};
 use parking_lot::{Mutex, MutexGuard};
 
 use super::cache::VolatileCache;
@@ -325,5 +325,13 @@ impl Device for CrashDevice {
         } else {
             Err(no_power().during("status").in_range(range))
         }
+    }
+
+    fn visit_layers(
+        &self,
+        at: LayerRange,
+        visit: &mut LayerVisitor<'_>,
+    ) -> Result<ControlFlow<()>> {
+        self.live.visit_layers(at, visit)
     }
 }

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use extant_space::{ByteRange, Error, Extent, Result};
+use extant_space::{ByteRange, Error, Extent, LayerRange, LayerVisitor, Result};
 use fastrand::Rng;
 use parking_lot::RwLock;
 
@@ -348,5 +348,13 @@ impl<D: Device> Device for FaultyDevice<D> {
         visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
     ) -> Result<()> {
         self.inner.extents(range, visit)
+    }
+
+    fn visit_layers(
+        &self,
+        at: LayerRange,
+        visit: &mut LayerVisitor<'_>,
+    ) -> Result<ControlFlow<()>> {
+        self.inner.visit_layers(at, visit)
     }
 }

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use extant_image::{Format, ImageOptions, Layer, NewImage};
-use extant_space::{ByteRange, Control, Error, ErrorKind, Preallocation, Result, SpaceFile};
+use extant_space::{
+    ByteRange, Control, Error, ErrorKind, LayerStates, Preallocation, Result, SpaceFile,
+};
 
 use super::{CreateArgs, Made, preallocated_bytes};
 use crate::file_location::FileLocation;
@@ -27,7 +29,7 @@ pub fn create(
     }
     let new = NewImage::new(disk)?;
     args.options(disk).allocation()?;
-    let mut created = changing(image, args.inside.assign, |image| {
+    let mut created = changing(image, args.inside.below(), |image| {
         let inner = args.path.as_os_str().as_encoded_bytes();
         make(args, disk, &new, image, control)
             .map_err(|error| explain(error, args))
@@ -56,6 +58,7 @@ fn make(
         Format::Raw => None,
         Format::Qcow2 => Layer::open(file.clone(), Format::Qcow2)?.qcow2_info()?,
     };
+    let layers = LayerStates::of(&*file, ByteRange::new(0, made.size_bytes))?;
     new_file.give_name()?;
     let inner = args.path.as_os_str().as_encoded_bytes();
     let preallocation = new.preallocation().space();
@@ -73,6 +76,7 @@ fn make(
         resumed_bytes: 0,
         plan: None,
         verified: made.verified,
+        layers,
         real_bytes: match preallocation {
             Preallocation::Off => 0,
             Preallocation::Falloc | Preallocation::Full => new.space_bytes(),

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use clap::{Args, FromArgMatches};
 
 use super::{Failure, operation};
-use crate::fs_image::AssignMode;
+use crate::fs_image::{AssignMode, ZeroesMode};
 
 /// Allocate, zero or free a range of a file, as fallocate(1) of util-linux does.
 #[derive(Args, Clone, Debug)]
@@ -94,6 +94,15 @@ pub struct FallocateArgs {
     /// With --in: whether new space gets its place on the device below at once
     #[arg(long, value_name = "WHEN", default_value = "try", requires = "image")]
     pub assign: AssignMode,
+
+    /// With --in: zeros by metadata alone below the image, or written through every layer
+    #[arg(
+        long,
+        value_name = "HOW",
+        default_value = "through",
+        requires = "image"
+    )]
+    pub zeroes: ZeroesMode,
 
     /// The file
     #[arg(value_name = "FILE")]

@@ -12,7 +12,7 @@ use extant_space::{
 
 use super::operation::Operation;
 use super::{Failure, FallocateArgs, detail, holes, message, print, tell};
-use crate::fs_image::Image;
+use crate::fs_image::{Image, SpaceBelow};
 use crate::in_image::{self, Opened, Purpose};
 
 /// Does it.
@@ -34,7 +34,11 @@ pub(super) fn execute(
         Some(length) => ByteRange::new(offset, offset + length),
         None => ByteRange::new(offset, u64::MAX),
     };
-    let Opened { image, file } = in_image::open(image, path, purpose, args.assign)
+    let below = SpaceBelow {
+        assign: args.assign,
+        zeroes: args.zeroes,
+    };
+    let Opened { image, file } = in_image::open(image, path, purpose, below)
         .map_err(|error| message(format!("cannot open {error}")))?;
     let place = image.place(path.as_os_str().as_bytes());
     let done = run(args, operation, &image, &file, range, cancel);

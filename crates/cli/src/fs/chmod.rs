@@ -10,7 +10,7 @@ use extant_space::{CancelToken, Result};
 use super::mode::ModeChange;
 use super::owner::Owner;
 use crate::fs_image::walk::{Enter, Stage, walk};
-use crate::fs_image::{AssignMode, At, Image, changing};
+use crate::fs_image::{At, Image, SpaceBelow, changing};
 
 /// Change permissions in an image.
 #[derive(Args, Clone, Debug)]
@@ -81,7 +81,7 @@ pub(super) fn chmod(args: &ChmodArgs, cancel: &CancelToken) -> Result<ExitCode> 
         recursive: args.recursive,
         follow: FollowLast::Yes,
     };
-    changing(&args.image, AssignMode::default(), |image| {
+    changing(&args.image, SpaceBelow::default(), |image| {
         targets.each(image, cancel, &|node| {
             let found = node.attributes();
             if found.file_type == FileType::SymbolicLink {
@@ -108,7 +108,7 @@ pub(super) fn chown(args: &ChownArgs, cancel: &CancelToken) -> Result<ExitCode> 
             FollowLast::Yes
         },
     };
-    changing(&args.image, AssignMode::default(), |image| {
+    changing(&args.image, SpaceBelow::default(), |image| {
         targets.each(image, cancel, &|node| {
             let found = node.attributes();
             let executes = found.permissions & 0o111 != 0;

@@ -8,7 +8,7 @@ use extant_ext4::{AttributeChange, FileType, FollowLast, NewKind, NewNode, Node,
 use extant_space::{Error, ErrorKind, Result};
 
 use crate::arguments::parse_mode;
-use crate::fs_image::{AssignMode, At, Image, changing, names};
+use crate::fs_image::{At, Image, SpaceBelow, changing, names};
 
 /// Make directories in an image.
 #[derive(Args, Clone, Debug)]
@@ -91,7 +91,7 @@ pub struct LnArgs {
 
 /// Makes directories.
 pub(super) fn mkdir(args: &MkdirArgs) -> Result<ExitCode> {
-    changing(&args.image, AssignMode::default(), |image| {
+    changing(&args.image, SpaceBelow::default(), |image| {
         for path in &args.paths {
             if args.parents {
                 make_all(image, path, args.mode as u16)?;
@@ -157,7 +157,7 @@ pub(super) fn mv(args: &MvArgs) -> Result<ExitCode> {
         _ if args.exchange => RenameMode::Exchange,
         _ => RenameMode::Replace,
     };
-    changing(&args.image, AssignMode::default(), |image| {
+    changing(&args.image, SpaceBelow::default(), |image| {
         let target = if args.exchange || args.no_target_directory {
             LinkDestination::Name(to)
         } else {
@@ -186,7 +186,7 @@ pub(super) fn mv(args: &MvArgs) -> Result<ExitCode> {
 
 /// Makes a link.
 pub(super) fn ln(args: &LnArgs) -> Result<ExitCode> {
-    changing(&args.image, AssignMode::default(), |image| {
+    changing(&args.image, SpaceBelow::default(), |image| {
         let target = LinkDestination::of(image, &args.name, 1)?;
         let (directory, name, place) = target.name_for(image, &args.target)?;
         let existing = if args.symbolic {

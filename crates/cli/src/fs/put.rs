@@ -30,7 +30,7 @@ use super::copy::{Meter, PIECE, Tally};
 use super::links::LinkDestination;
 use super::owner::CopyOwner;
 use crate::arguments::{OutputArgs, parse_mode};
-use crate::fs_image::{AssignMode, At, Image, changing, names};
+use crate::fs_image::{AssignMode, At, Image, SpaceBelow, changing, names};
 use crate::print;
 
 /// Copy files of this machine into an image.
@@ -91,7 +91,11 @@ pub(super) fn run(args: &PutArgs, cancel: &CancelToken) -> Result<ExitCode> {
         } else {
             host::data_bytes(sources)
         };
-        changing(&args.image, args.assign, |image| {
+        let below = SpaceBelow {
+            assign: args.assign,
+            ..SpaceBelow::default()
+        };
+        changing(&args.image, below, |image| {
             let mut put = Put {
                 image,
                 args,

@@ -8,7 +8,7 @@ use extant_ext4::FileType;
 use extant_space::{CancelToken, Error, ErrorKind, Result};
 
 use crate::fs_image::walk::{Enter, Stage, walk};
-use crate::fs_image::{AssignMode, At, Image, changing};
+use crate::fs_image::{At, Image, SpaceBelow, changing};
 
 /// Remove files from an image.
 #[derive(Args, Clone, Debug)]
@@ -38,7 +38,7 @@ pub struct RmArgs {
 
 /// Removes.
 pub(super) fn run(args: &RmArgs, cancel: &CancelToken) -> Result<ExitCode> {
-    changing(&args.image, AssignMode::default(), |image| {
+    changing(&args.image, SpaceBelow::default(), |image| {
         for path in &args.paths {
             match remove(image, path, args.recursive, cancel) {
                 Err(error) if args.force && error.kind() == ErrorKind::NotFound => {}

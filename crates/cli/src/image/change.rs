@@ -9,7 +9,7 @@ use extant_space::{Error, ErrorKind, Result};
 
 use super::{ChainArgs, LookArgs, not_inside};
 use crate::arguments::PaceArgs;
-use crate::fs_image::{AssignMode, At, changing};
+use crate::fs_image::{At, SpaceBelow, changing};
 
 /// Opens the image, keeps others out of it, and runs `work` on it with its format. What it names,
 /// data file and backing file, is opened if that is allowed.
@@ -43,7 +43,7 @@ pub fn change<T>(
     if chain.chain {
         return Err(not_inside());
     }
-    changing(outer, AssignMode::default(), |outer| {
+    changing(outer, SpaceBelow::default(), |outer| {
         let node = outer.resolve(&look.file, FollowLast::Yes)?;
         let inner = look.file.as_os_str().as_encoded_bytes();
         let done = node

@@ -22,7 +22,7 @@ use serde::Serialize;
 use super::{ChainArgs, Facts, LookArgs, OpenFile, ShareArgs};
 use crate::arguments::{OutputArgs, parse_mode, parse_rate, parse_size};
 use crate::file_location::FileLocation;
-use crate::fs_image::{AssignMode, At, Image, changing};
+use crate::fs_image::{At, Image, SpaceBelow, changing};
 use crate::image_format::{ImageFormat, Mode};
 use crate::image_options::{self, ImageOptionList};
 use crate::in_image::NewFile;
@@ -212,7 +212,7 @@ fn copy(args: &ConvertArgs, control: Control<'_>) -> Result<Option<Report>> {
         let looked = args.look.open(follow, Purpose::Use, control.cancel)?;
         return wanted.on_host(&looked.layer, control).map(Some);
     };
-    changing(into, AssignMode::default(), |image| {
+    changing(into, SpaceBelow::default(), |image| {
         let is_same = |outer: &PathBuf| is_same_file(outer, into);
         if args.look.image.as_ref().is_some_and(is_same) {
             // It is open already, for changes.

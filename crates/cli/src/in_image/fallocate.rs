@@ -5,7 +5,7 @@ use std::path::Path;
 use extant_ext4::{File, FollowLast, NewKind, NewNode, Node};
 use extant_space::{ErrorKind, Result};
 
-use crate::fs_image::{AssignMode, At, Image};
+use crate::fs_image::{At, Image, SpaceBelow};
 
 /// A file inside an image, open for a command.
 pub struct Opened {
@@ -22,10 +22,10 @@ pub enum Purpose {
 }
 
 /// Opens `path` inside `image`.
-pub fn open(image: &Path, path: &Path, purpose: Purpose, assign: AssignMode) -> Result<Opened> {
+pub fn open(image: &Path, path: &Path, purpose: Purpose, below: SpaceBelow) -> Result<Opened> {
     let image = match purpose {
         Purpose::Look => Image::look(image)?,
-        _ => Image::change(image, assign)?,
+        _ => Image::change(image, below)?,
     };
     match open_file(&image, path, purpose) {
         Ok(file) => Ok(Opened { image, file }),

@@ -23,7 +23,7 @@ pub fn materialize(
     control: Control<'_>,
 ) -> Result<Done> {
     let started = Instant::now();
-    changing(image, args.inside.assign, |image| {
+    changing(image, args.inside.below(), |image| {
         let node = image.resolve(&args.file, FollowLast::Yes)?;
         let inner = args.file.as_os_str().as_encoded_bytes();
         let make = || {

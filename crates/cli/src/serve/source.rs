@@ -63,7 +63,7 @@ impl Sources {
             sources.image = Some(if args.read_only {
                 Image::hold_still(path)?
             } else {
-                Image::change(path, args.inside.assign)?
+                Image::change(path, args.inside.below())?
             });
         }
         match sources.add_all(args, &places.files) {

@@ -21,6 +21,16 @@ impl FsState {
         visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
     ) -> Result<()> {
         let _shared = read(&cell.operation);
+        self.for_each_extent_locked(cell, range, visit)
+    }
+
+    /// [`for_each_extent`](Self::for_each_extent), under the operation lock of the caller.
+    pub(crate) fn for_each_extent_locked(
+        &self,
+        cell: &InodeCell,
+        range: ByteRange,
+        visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
+    ) -> Result<()> {
         let state = read(&cell.state);
         state.check_data()?;
         let bits = self.layout.block_bits();

@@ -5,10 +5,12 @@ use std::ops::ControlFlow;
 
 use extant_ondisk::ext4::inode::FileType;
 use extant_space::{
-    ByteRange, Error, ErrorKind, Extent, FallocateMode, Result, SpaceFile, SyncMode,
+    ByteRange, Error, ErrorKind, Extent, FallocateMode, LayerRange, LayerVisitor, Result,
+    SpaceFile, SyncMode,
 };
 
 use super::Node;
+use crate::options::DeviceZeroes;
 use crate::sync::read;
 
 /// The data of a regular file.
@@ -72,6 +74,24 @@ impl SpaceFile for File {
     ) -> Result<()> {
         let engine = &self.node.engine;
         engine.record_corruption(engine.fs.for_each_extent(&self.node.cell, range, visit))
+    }
+
+    fn visit_layers(
+        &self,
+        at: LayerRange,
+        visit: &mut LayerVisitor<'_>,
+    ) -> Result<ControlFlow<()>> {
+        let engine = &self.node.engine;
+        engine.record_corruption(engine.fs.visit_layers(&self.node.cell, at, visit))
+    }
+
+    fn writes_through(&self) -> bool {
+        self.node.engine.fs.options.zeroes == DeviceZeroes::Written
+    }
+
+    fn write_through(&self, range: ByteRange) -> Result<u64> {
+        let engine = &self.node.engine;
+        engine.record_corruption(engine.write_through(&self.node.cell, range))
     }
 
     fn sync(&self, mode: SyncMode) -> Result<()> {

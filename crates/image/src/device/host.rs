@@ -1,5 +1,6 @@
 //! Images in files of the host, and the files that they name.
 
+use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -8,7 +9,7 @@ use extant_blockdev::{
     RangeStatus, Request,
 };
 use extant_hostfs::HostFile;
-use extant_space::{ByteRange, Error, ErrorKind, Extent, Result};
+use extant_space::{ByteRange, Error, ErrorKind, Extent, LayerRange, LayerVisitor, Result};
 
 use super::{DeviceOptions, ImageAccess, ImageDevice, Store};
 use crate::format::Header;
@@ -78,7 +79,7 @@ impl Device for HostImage {
     fn status(
         &self,
         range: ByteRange,
-        visit: &mut dyn FnMut(ByteRange, RangeStatus) -> std::ops::ControlFlow<()>,
+        visit: &mut dyn FnMut(ByteRange, RangeStatus) -> ControlFlow<()>,
     ) -> Result<()> {
         self.whole().status(range, visit)
     }
@@ -86,9 +87,17 @@ impl Device for HostImage {
     fn extents(
         &self,
         range: ByteRange,
-        visit: &mut dyn FnMut(Extent) -> std::ops::ControlFlow<()>,
+        visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
     ) -> Result<()> {
         self.whole().extents(range, visit)
+    }
+
+    fn visit_layers(
+        &self,
+        at: LayerRange,
+        visit: &mut LayerVisitor<'_>,
+    ) -> Result<ControlFlow<()>> {
+        self.device.visit_layers(at, visit)
     }
 }
 

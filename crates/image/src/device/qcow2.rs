@@ -37,7 +37,7 @@ use extant_blockdev::{
     Device, Features, Geometry as DeviceGeometry, Limits, Operation, Persistence, RangeLimit,
     RangeStatus, Request, TransferStream,
 };
-use extant_space::{ByteRange, Error, ErrorKind, Extent, Result};
+use extant_space::{ByteRange, Error, ErrorKind, Extent, LayerRange, LayerVisitor, Result};
 
 use super::Store;
 use crate::format::{Autoclear, Compression, Geometry, Header, Incompatible, Version};
@@ -286,6 +286,15 @@ impl Device for Qcow2 {
     ) -> Result<()> {
         self.disk_geometry.admit_status(range)?;
         self.extents(range, visit)
+    }
+
+    fn visit_layers(
+        &self,
+        at: LayerRange,
+        visit: &mut LayerVisitor<'_>,
+    ) -> Result<ControlFlow<()>> {
+        self.disk_geometry.admit_status(at.range)?;
+        self.layers(at, visit)
     }
 }
 

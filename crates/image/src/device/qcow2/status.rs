@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use extant_blockdev::{Device, RangeStatus};
-use extant_space::{ByteRange, Extent, ExtentFlags, ExtentState, Result};
+use extant_space::{ByteRange, Extent, ExtentFlags, ExtentState, LayerRange, LayerVisitor, Result};
 
 use super::Qcow2;
 use super::mapped::Source;
@@ -80,6 +80,43 @@ impl Qcow2 {
                 },
             ),
         })
+    }
+
+    /// Visits the clusters as a layer named "qcow2", and what stores them in the data file.
+    pub(super) fn layers(
+        &self,
+        at: LayerRange,
+        visit: &mut LayerVisitor<'_>,
+    ) -> Result<ControlFlow<()>> {
+        let mut flow = ControlFlow::Continue(());
+        self.for_each_run(at.range, &mut |run, source| {
+            let (state, flags, physical) = match source {
+                Source::Zero => (ExtentState::Hole, ExtentFlags::empty(), None),
+                // The next write changes the image's metadata.
+                Source::AllocatedZero(host) => {
+                    (ExtentState::Unwritten, ExtentFlags::empty(), Some(host))
+                }
+                Source::Host(host) => (ExtentState::Written, ExtentFlags::empty(), Some(host)),
+                Source::Shared(host) => (ExtentState::Written, ExtentFlags::SHARED, Some(host)),
+                Source::Compressed(_) => (ExtentState::Written, ExtentFlags::ENCODED, None),
+                // The next write allocates, and copies what the backing file has.
+                Source::Backing => (ExtentState::Written, ExtentFlags::SHARED, None),
+            };
+            let extent = Extent {
+                logical: run,
+                physical,
+                state,
+                flags,
+            };
+            flow = visit(&at.extent("qcow2", extent));
+            if flow.is_continue()
+                && let Some(below) = at.below(&extent)
+            {
+                flow = self.data_device().visit_layers(below, visit)?;
+            }
+            Ok(flow)
+        })?;
+        Ok(flow)
     }
 
     /// Calls `visit` with every run of the range and where its bytes are.

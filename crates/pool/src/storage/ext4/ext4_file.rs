@@ -8,7 +8,8 @@ use extant_ext4::{AttributeChange, File, Node, XattrMode};
 use extant_hostfs::HostFile;
 use extant_provision::{Pace, Provisioner, Shared};
 use extant_space::{
-    ByteRange, Control, ErrorKind, Extent, FallocateMode, Result, SpaceFile, SyncMode,
+    ByteRange, Control, ErrorKind, Extent, FallocateMode, LayerRange, LayerVisitor, Result,
+    SpaceFile, SyncMode,
 };
 
 use super::engine::{Engine, FileKey};
@@ -83,6 +84,23 @@ impl SpaceFile for Ext4File {
         visit: &mut dyn FnMut(Extent) -> ControlFlow<()>,
     ) -> Result<()> {
         self.call(|_, file| file.for_each_extent(range, visit))
+    }
+
+    fn visit_layers(
+        &self,
+        at: LayerRange,
+        visit: &mut LayerVisitor<'_>,
+    ) -> Result<ControlFlow<()>> {
+        self.call(|_, file| file.visit_layers(at, visit))
+    }
+
+    fn writes_through(&self) -> bool {
+        self.call(|_, file| Ok(file.writes_through()))
+            .unwrap_or(false)
+    }
+
+    fn write_through(&self, range: ByteRange) -> Result<u64> {
+        self.call(|_, file| file.write_through(range))
     }
 
     fn sync(&self, mode: SyncMode) -> Result<()> {

@@ -1,0 +1,53 @@
+//! The space of a file in the layers below it, as text.
+
+use extant_space::{ByteSize, LayerStates};
+
+use crate::print;
+
+/// Adds a row for each layer.
+pub fn describe(out: &mut String, layers: &[LayerStates]) {
+    for layer in layers {
+        let states = [
+            (layer.written_bytes, "written"),
+            (layer.unwritten_bytes, "unwritten"),
+            (layer.hole_bytes, "hole"),
+            (layer.shared_bytes, "shared"),
+        ];
+        let states: Vec<String> = states
+            .into_iter()
+            .filter(|(bytes, _)| *bytes > 0)
+            .map(|(bytes, state)| format!("{} {state}", ByteSize(bytes)))
+            .collect();
+        let text = format!(
+            "{}: {}, extents: {}",
+            layer.layer,
+            states.join(", "),
+            layer.extents
+        );
+        print::row(out, "below", text);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn row_has_the_states_that_occur() {
+        let mut out = String::new();
+        let layer = LayerStates {
+            depth: 1,
+            layer: "disk.img".to_owned(),
+            written_bytes: 1 << 20,
+            unwritten_bytes: 0,
+            hole_bytes: 4096,
+            shared_bytes: 0,
+            extents: 2,
+        };
+        describe(&mut out, &[layer]);
+        assert!(
+            out.ends_with("disk.img: 1MiB written, 4KiB hole, extents: 2"),
+            "{out}"
+        );
+    }
+}
