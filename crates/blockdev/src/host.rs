@@ -46,6 +46,7 @@ use extant_sys::buffer::AlignedBuffer;
 use extant_sys::call::{Call, Durability};
 use extant_sys::direct::DirectIo;
 use extant_sys::extents::{self, MapSource};
+use extant_sys::stack::Stack;
 
 use crate::foreground::ForegroundTracker;
 use crate::runs::Runs;
@@ -332,14 +333,27 @@ impl Device for HostDevice {
         at: LayerRange,
         visit: &mut LayerVisitor<'_>,
     ) -> Result<ControlFlow<()>> {
-        let Some(map) = self.map else {
-            return Ok(ControlFlow::Continue(()));
-        };
         let _request = self.foreground.begin_request();
+        let fail = |source| self.status_error(at.range, Error::from(source));
+        let stack = Stack::below(&self.file).map_err(fail)?;
+        let Some(map) = self.map else {
+            return stack.visit(at, visit).map_err(fail);
+        };
         let name = self.path.to_string_lossy();
-        self.visit_extents(map, at.range, &mut |extent| {
-            visit(&at.extent(&name, extent))
-        })
+        let mut failed = Ok(());
+        let flow = self.visit_extents(map, at.range, &mut |extent| {
+            let mut flow = visit(&at.extent(&name, extent));
+            if flow.is_continue()
+                && let Some(below) = at.below(&extent)
+            {
+                flow = stack.visit(below, visit).unwrap_or_else(|source| {
+                    failed = Err(fail(source));
+                    ControlFlow::Break(())
+                });
+            }
+            flow
+        })?;
+        failed.map(|()| flow)
     }
 }
 

@@ -9,7 +9,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use clap_complete::engine::ArgValueCompleter;
-use extant_hostfs::{CopyOnWrite, CreateOptions, Existing, MapSource, OnFailure, Plan, Verified};
+use extant_hostfs::{
+    CopyOnWrite, CreateOptions, Existing, MapSource, OnFailure, Plan, Reach, Verified,
+};
 use extant_image::hold::hold_replaced;
 use extant_image::{
     Format, ImageOptions, Preallocation, Qcow2Info, ReferencedFiles, check_backing, open_path,
@@ -37,6 +39,7 @@ Examples:
   extant create vm.raw 20GiB --background            the same, yielding to others
   extant create vm.raw 20GiB --preallocation falloc  reserved, unwritten (as fallocate -l)
   extant create vm.raw 1TiB --allocation 20GiB       the first 20 GiB written, the rest sparse
+  extant create --through /mnt/loop/db 20GiB         written in the file of the loop device too
   extant create --in disk.img /var/swap 1GiB         a file inside an ext4 image
   extant create vm.qcow2 20GiB                       a qcow2 image, every cluster mapped and written
   extant create vm.qcow2 20GiB --preallocation off   one that grows
@@ -79,6 +82,10 @@ pub struct CreateArgs {
     /// Make only the first part real; the rest stays sparse
     #[arg(long, value_name = "SIZE", value_parser = parse_size, allow_negative_numbers = true)]
     pub allocation: Option<ByteSize>,
+
+    /// Make the space in the layers below as well: in the files of loop devices
+    #[arg(long, conflicts_with = "image")]
+    pub through: bool,
 
     #[command(flatten)]
     pub pace: PaceArgs,
@@ -142,6 +149,9 @@ impl CreateArgs {
         }
         if self.nocow {
             options.copy_on_write = CopyOnWrite::Disable;
+        }
+        if self.through {
+            options.reach = Reach::Layers;
         }
         if self.keep_partial {
             options.on_failure = OnFailure::KeepPartial;
@@ -208,7 +218,7 @@ fn create_on_host(args: &CreateArgs, image: &ImageOptions, control: Control<'_>)
         real_bytes: report.allocation_bytes,
         space: report.preallocation,
         verified: report.verified,
-        layers: Vec::new(),
+        layers: report.layers,
         map_source: Some(report.map_source),
         map: report.map,
         notes: report.notes,

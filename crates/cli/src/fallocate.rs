@@ -96,6 +96,11 @@ fn complain(line: &str) {
 
 fn execute(args: &FallocateArgs, cancel: &CancelToken) -> Result<(), Failure> {
     let operation = Operation::of(args);
+    if args.through && !operation.gives_space() {
+        return Err(message(
+            "option --through is for operations that allocate or write zeroes",
+        ));
+    }
     let path = match &args.files[..] {
         [] => return Err(message("no filename specified")),
         [path] => Path::new(path),
@@ -122,7 +127,15 @@ fn execute(args: &FallocateArgs, cancel: &CancelToken) -> Result<(), Failure> {
         return look_for_holes(args, operation, &file, range, cancel);
     }
     let range = range.ok_or_else(|| message("no length argument specified"))?;
-    let done = change(&file, operation, range, args, cancel).map_err(|error| failed(&error))?;
+    let done = if args.through {
+        change_through(&file, operation, range, args, cancel).map_err(|error| match error.kind() {
+            ErrorKind::Cancelled => Failure::Cancelled,
+            // Whole: it names the layer.
+            _ => message(format!("fallocate failed: {error}")),
+        })
+    } else {
+        change(&file, operation, range, args, cancel).map_err(|error| failed(&error))
+    }?;
     sync(&file)?;
     tell(args, path, range, done)
 }
@@ -181,6 +194,32 @@ fn change(
         }
         Operation::Dig | Operation::Report => unreachable!("takes no range"),
     }
+}
+
+/// [`change`], and the space in the layers below.
+fn change_through(
+    file: &HostFile,
+    operation: Operation,
+    range: ByteRange,
+    args: &FallocateArgs,
+    cancel: &CancelToken,
+) -> Result<&'static str, Error> {
+    let control = Control::new(cancel, &Silent);
+    let mut done = "";
+    let mut change = || {
+        done = change(file, operation, range, args, cancel)?;
+        Ok(())
+    };
+    match operation {
+        Operation::WriteZeroes => {
+            extant_hostfs::zero_through(file, range, control, &mut change)?;
+        }
+        _ => {
+            change()?;
+            extant_hostfs::assign_file(file, range, control)?;
+        }
+    }
+    Ok(done)
 }
 
 fn posix(file: &HostFile, range: ByteRange, cancel: &CancelToken) -> Result<(), Error> {

@@ -46,7 +46,7 @@ mod tests {
         };
         describe(&mut out, &[layer]);
         assert!(
-            out.ends_with("disk.img: 1MiB written, 4KiB hole, extents: 2"),
+            out.ends_with("disk.img: 1 MiB written, 4 KiB hole, extents: 2"),
             "{out}"
         );
     }

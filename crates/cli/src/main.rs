@@ -13,13 +13,14 @@
 //! 4. `in_image`, `man`, `map`, `progress`, `signals`, `umount`: files inside file-system images,
 //!    and commands that need no others
 //! 5. `arguments`, `fallocate`, `generate`, `mount`: arguments of long operations
-//! 6. `create`, `fs`, `pool`: new files, file-system images, pools
+//! 6. `assign`, `create`, `fs`, `pool`: layers below files, new files, file-system images, pools
 //! 7. `image`, `probe`, `serve`, `vol`: disk images, servers, volumes
 //! 8. `job`, `materialize`: jobs, and commands that use those above
 
 #![forbid(unsafe_code)]
 
 mod arguments;
+mod assign;
 mod background;
 mod complete;
 mod create;
@@ -79,6 +80,7 @@ enum Command {
     Create(create::CreateArgs),
     Fallocate(fallocate::FallocateArgs),
     Materialize(materialize::MaterializeArgs),
+    Assign(assign::AssignArgs),
     Map(map::MapArgs),
     Image(image::ImageArgs),
     Fs(fs::FsArgs),
@@ -129,6 +131,7 @@ fn main() -> ExitCode {
     match cli.command {
         Command::Create(args) => create::run(&args, &cancel),
         Command::Materialize(args) => materialize::run(&args, &cancel),
+        Command::Assign(args) => assign::run(&args, &cancel),
         Command::Map(args) => match map::run(&args) {
             Ok(code) => code,
             Err(error) => exit::report(&error, exit::Style::Line),

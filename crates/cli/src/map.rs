@@ -8,6 +8,7 @@
 //! that cannot be mapped is reported on stderr and the others continue; the status is then 1, and
 //! that of the error if nothing could be mapped.
 
+mod below;
 mod cell;
 mod cells;
 mod disk;
@@ -36,14 +37,14 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use extant_image::Format;
-use extant_space::{Error, MapSummary, Result};
+use extant_space::{ByteRange, Error, LayerStates, MapSummary, Result, SpaceFile};
 use unicode_width::UnicodeWidthStr;
 
 use self::json::Json;
 use self::listing::{Listing, Mapped, Opened};
 use self::output::write_atomically;
 use self::picture::Picture;
-use self::scan::{Stopped, scan};
+use self::scan::{Stopped, Visit, scan, scan_map};
 use self::source::{HostSource, ImageSource, Source, shown};
 use self::targets::Targets;
 use self::terminal::{Charset, Detail, Paint, Terminal};
@@ -67,6 +68,7 @@ Examples:
   extant map --png map.png images/     a picture of every file below images/
   extant map --json disk.raw | jq .total.fragmentation_score
   extant map --in disk.img /var/lib    files inside an ext4 image
+  extant map --through --in disk.img /db    and their space in the host file
 
 A file is extant where it is written and not shared: there an overwrite changes no
 metadata of the file system. A fragment is a run on the device: an extent begins another
@@ -77,6 +79,11 @@ pub struct MapArgs {
     /// Files, or directories whose regular files are mapped (symbolic links are not followed)
     #[arg(required = true, value_name = "FILE|DIR")]
     pub paths: Vec<PathBuf>,
+
+    /// Show the layers below each file as well, at the offsets of the file: the host file of an
+    /// image, the file of a loop device
+    #[arg(long)]
+    pub through: bool,
 
     /// List every extent, with offsets and lengths in bytes
     #[arg(long, short = 'v', visible_short_alias = 'e', conflicts_with = "json")]
@@ -165,6 +172,8 @@ pub fn run(args: &MapArgs) -> Result<ExitCode> {
             // Which of them are directories is not known yet.
             Some(_) => None,
         };
+        // Names of layers are not known yet either.
+        let longest = longest.filter(|_| !args.through);
         let columns = columns(args.width, is_terminal);
         let mut terminal =
             Terminal::new(out, columns, longest, paint, detail, Charset::of_terminal());
@@ -208,11 +217,13 @@ fn map_files(
             .map_err(Stopped::Map)
             .and_then(|found| map_file(args, &found, source, listing, cells));
         match mapped {
-            Ok(mapped) => {
+            Ok((mapped, layers)) => {
                 files += 1;
                 total.merge(&mapped.summary);
-                if has_picture && drawn.len() < picture::FILES_MAX {
-                    drawn.push(mapped);
+                for mapped in [vec![mapped], layers].concat() {
+                    if has_picture && drawn.len() < picture::FILES_MAX {
+                        drawn.push(mapped);
+                    }
                 }
             }
             Err(Stopped::Map(error)) => {
@@ -245,7 +256,7 @@ fn map_file(
     source: &dyn Source,
     listing: &mut dyn Listing,
     cells: usize,
-) -> std::result::Result<Mapped, Stopped> {
+) -> std::result::Result<(Mapped, Vec<Mapped>), Stopped> {
     let path = &*found.path;
     let file = source.open(path).map_err(Stopped::Map)?;
     let said = args.format.map(Format::from);
@@ -265,7 +276,12 @@ fn map_file(
         Ok(scanned) => {
             let mapped = scanned.finish(opened);
             listing.end(&mapped).map_err(Stopped::Output)?;
-            Ok(mapped)
+            let layers = if args.through {
+                map_layers(&*file, size_bytes, listing, cells)?
+            } else {
+                Vec::new()
+            };
+            Ok((mapped, layers))
         }
         Err(Stopped::Map(error)) => {
             let error = error.at(path);
@@ -274,6 +290,33 @@ fn map_file(
         }
         Err(stopped) => Err(stopped),
     }
+}
+
+/// Maps the layers below `file`.
+fn map_layers(
+    file: &dyn SpaceFile,
+    size_bytes: u64,
+    listing: &mut dyn Listing,
+    cells: usize,
+) -> std::result::Result<Vec<Mapped>, Stopped> {
+    let span = ByteRange::new(0, size_bytes);
+    let layers = LayerStates::of(file, span).map_err(Stopped::Map)?;
+    let map_layer = |layer: &LayerStates| {
+        let opened = Opened::layer(layer, size_bytes);
+        listing.begin(&opened).map_err(Stopped::Output)?;
+        let read = &mut |visit: Visit<'_>| below::for_each_extent(file, layer, span, visit);
+        let scanned = scan_map(
+            read,
+            span,
+            MapSummary::default(),
+            cells,
+            &mut |extent, fragment| listing.extent(extent, fragment),
+        )?;
+        let mapped = scanned.finish(opened);
+        listing.end(&mapped).map_err(Stopped::Output)?;
+        Ok(mapped)
+    };
+    layers.iter().map(map_layer).collect()
 }
 
 fn source(args: &MapArgs) -> Result<Box<dyn Source>> {

@@ -6,14 +6,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use extant_hostfs::{Exclusion, HostFile, MaterializeOptions, MaterializeReport, Shared};
+use extant_hostfs::{Exclusion, HostFile, MaterializeOptions, MaterializeReport, Reach, Shared};
 use extant_image::{Format, ReferencedFiles, open_path};
-use extant_space::{
-    ByteRange, ByteSize, CancelToken, Control, Error, ErrorKind, Result, SpaceFile,
-};
+use extant_space::{ByteSize, CancelToken, Control, Error, ErrorKind, Result, SpaceFile};
 use serde::Serialize;
 
 use crate::arguments::{OutputArgs, PaceArgs, parse_size};
+use crate::assign::range;
 use crate::create::describe_plan;
 use crate::file_location::FileLocation;
 use crate::image::{self, ChainArgs, Facts, LookArgs, change};
@@ -39,6 +38,7 @@ Examples:
   extant materialize -o 1GiB -l 512MiB db     a part of it
   extant materialize --background --rate 50M thin.raw
   extant materialize --in disk.img /var/db    a file inside an ext4 image
+  extant materialize --through /mnt/loop/db   in the file of the loop device too
 
 Exit status: see extant --help.")]
 pub struct MaterializeArgs {
@@ -68,6 +68,10 @@ pub struct MaterializeArgs {
     #[arg(long, conflicts_with = "image")]
     pub unshare: bool,
 
+    /// Make what stores the file in the layers below written as well: the files of loop devices
+    #[arg(long, conflicts_with = "image")]
+    pub through: bool,
+
     #[command(flatten)]
     pub pace: PaceArgs,
 
@@ -80,12 +84,7 @@ pub struct MaterializeArgs {
 
 impl MaterializeArgs {
     fn options(&self) -> Result<MaterializeOptions> {
-        let length = self.length.map_or(u64::MAX - self.offset.0, |size| size.0);
-        let range = ByteRange::at(self.offset.0, length).ok_or_else(|| {
-            Error::new(ErrorKind::InvalidArgument)
-                .at(&self.file)
-                .detail("the range ends past 2^64 bytes")
-        })?;
+        let range = range(&self.file, self.offset, self.length)?;
         Ok(MaterializeOptions {
             range: Some(range),
             exclusion: if self.shared {
@@ -99,6 +98,11 @@ impl MaterializeArgs {
                 Shared::Refuse
             },
             pace: self.pace.pace(),
+            reach: if self.through {
+                Reach::Layers
+            } else {
+                Reach::File
+            },
         })
     }
 }
@@ -181,12 +185,15 @@ impl MaterializeArgs {
         let said = self.format.map(Format::from);
         let meaning =
             image_format::meaning(&self.file, said, file).map_err(|error| error.at(&self.file))?;
-        let is_for_files =
-            self.offset.0 != 0 || self.length.is_some() || self.shared || self.unshare;
+        let is_for_files = self.offset.0 != 0
+            || self.length.is_some()
+            || self.shared
+            || self.unshare
+            || self.through;
         match meaning {
             Meaning::Disk if is_for_files => Err(Error::new(ErrorKind::InvalidArgument)
                 .at(&self.file)
-                .detail("--offset, --length, --shared and --unshare are for files, and the disk in an image is materialized as a whole")
+                .detail("--offset, --length, --shared, --unshare and --through are for files, and the disk in an image is materialized as a whole")
                 .advice("--format raw takes the file as it is")),
             meaning => Ok(meaning),
         }

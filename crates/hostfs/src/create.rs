@@ -11,13 +11,14 @@ use std::time::{Duration, Instant, SystemTime};
 
 use extant_provision::{ContentWriter, NewFile, Pace, Plan, Provisioner, Verified};
 use extant_space::{
-    ByteRange, ByteSize, Control, Error, ErrorKind, MapDetail, MapSummary, Preallocation, Remedy,
-    Result, SpaceFile,
+    ByteRange, ByteSize, Control, Error, ErrorKind, LayerStates, MapDetail, MapSummary,
+    Preallocation, Remedy, Result, SpaceFile,
 };
 use extant_sys::extents::MapSource;
 use rustix::fs::{IFlags, Mode};
 use serde::Serialize;
 
+use crate::assign::{Reach, assign_below, write_through};
 use crate::destination::{Destination, Durable};
 use crate::directory::Existing;
 use crate::file::HostFile;
@@ -69,6 +70,8 @@ pub struct CreateOptions {
     pub mode: Option<u32>,
     /// Durability on return.
     pub durable: Durable,
+    /// How far down the space is made.
+    pub reach: Reach,
 }
 
 impl CreateOptions {
@@ -84,6 +87,7 @@ impl CreateOptions {
             on_failure: OnFailure::default(),
             mode: None,
             durable: Durable::default(),
+            reach: Reach::default(),
         }
     }
 
@@ -132,6 +136,8 @@ pub struct CreateReport {
     pub plan: Option<Plan>,
     /// How the result was verified.
     pub verified: Verified,
+    /// The space in the layers below, from the top down; none unless they were to have it.
+    pub layers: Vec<LayerStates>,
     /// Figures of the extent map.
     pub map: MapSummary,
     /// Where the map was read.
@@ -248,8 +254,14 @@ fn make(
         resumed_bytes: resumed_bytes(file)?,
     };
     let range = ByteRange::new(0, allocation_bytes);
-    let made = Provisioner::new(file, range, control)
-        .at_pace(&options.pace)
+    let target = Provisioner::new(file, range, control).at_pace(&options.pace);
+    let stack = options.reach.stack(file)?;
+    if let Some(stack) = &stack {
+        target.check_space(target.survey()?.hole_bytes)?;
+        // The layers get the space at once, not in the order of the writes.
+        assign_below(stack, file, &target)?;
+    }
+    let made = target
         .provision_new(&new)
         .map_err(|error| match error.kind() {
             ErrorKind::Unsupported if options.preallocation == Preallocation::Falloc => {
@@ -257,6 +269,11 @@ fn make(
             }
             _ => error,
         })?;
+    let layers = match (&stack, options.preallocation) {
+        (None, _) => Vec::new(),
+        (Some(stack), Preallocation::Full) => write_through(stack, file, &target)?.layers,
+        (Some(_), _) => LayerStates::of(file, range)?,
+    };
     if filesystem.kind == FileSystemKind::Network && allocation_bytes > 0 {
         notes.push(format!(
             "{}: the server decides where space is located and whether it stays",
@@ -272,6 +289,7 @@ fn make(
         resumed_bytes: made.provisioned.already_written_bytes,
         plan: made.provisioned.plan,
         verified: made.verified,
+        layers,
         map: summarize(file, filesystem)?,
         map_source: file.map_source(),
         notes,

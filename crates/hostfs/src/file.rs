@@ -13,6 +13,8 @@ use extant_sys::mounted;
 use rustix::fs::{AtFlags, CWD, FallocateFlags, IFlags, OFlags, StatxAttributes, StatxFlags};
 use rustix::io::Errno;
 
+use crate::directory::path_of_open;
+
 /// Access for which a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
@@ -71,6 +73,15 @@ impl HostFile {
         direct::set_status_flags(&file, OFlags::NONBLOCK, false)
             .map_err(|errno| Error::from(io::Error::from(errno)).at(path))?;
         Self::from_file(file, path)
+    }
+
+    /// Opens the file that is open as `file` again; `path` is for messages.
+    pub(crate) fn open_again(file: &File, path: &Path, access: Access) -> Result<Self> {
+        let again = Self::open(&path_of_open(file), access).map_err(|error| error.at(path))?;
+        Ok(Self {
+            path: path.to_path_buf(),
+            ..again
+        })
     }
 
     /// Takes over an open file, which must be a regular file or a block device; `path` is for

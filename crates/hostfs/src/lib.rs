@@ -35,11 +35,13 @@
 //! 4. `filesystem`: the file system of a file
 //! 5. `destination`, `exclusion`, `probe`, `space_file`: names, leases, what a place can do, and
 //!    an open file as a `SpaceFile`
-//! 6. `materialize`, `partial`: existing files, and partial ones
-//! 7. `create`: creation of files
+//! 6. `assign`, `partial`: layers below existing files, and partial files
+//! 7. `materialize`: existing files
+//! 8. `create`: creation of files
 
 #![deny(unsafe_code)]
 
+mod assign;
 mod create;
 mod destination;
 mod detached;
@@ -61,6 +63,7 @@ mod swap;
 #[allow(unsafe_code)]
 mod sys;
 
+pub use assign::{AssignReport, Reach, assign, assign_file, zero_through};
 pub use create::{CopyOnWrite, CreateOptions, CreateReport, OnFailure, create, create_filled};
 pub use destination::Durable;
 pub use detached::{HELPER, help, use_helper};

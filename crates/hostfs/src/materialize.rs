@@ -16,6 +16,7 @@ use extant_provision::{MaterializeReport, Pace, Provisioner, Shared};
 use extant_space::{ByteRange, Control, Error, ErrorKind, Remedy, Result, SpaceFile};
 use rustix::fs::IFlags;
 
+use crate::assign::{Reach, assign_below, write_through};
 use crate::exclusion::{Exclusion, check_lease, take_lease};
 use crate::file::{Access, HostFile};
 use crate::filesystem::FileSystem;
@@ -32,6 +33,8 @@ pub struct MaterializeOptions {
     pub shared: Shared,
     /// How the disk is used.
     pub pace: Pace,
+    /// How far down.
+    pub reach: Reach,
 }
 
 /// Makes the holes and unwritten parts of `path` written.
@@ -79,10 +82,29 @@ pub fn materialize_file(
             .advice("NOCOW can be set on an empty file only")
             .remedy(Remedy::CreateWithoutCopyOnWrite)
     })?;
-    let whole = ByteRange::new(0, u64::MAX);
-    Provisioner::new(file, options.range.unwrap_or(whole), control)
+    let stack = options.reach.stack(file)?;
+    let whole = ByteRange::new(0, file.size()?);
+    let range = options.range.unwrap_or(whole).intersection(whole);
+    let range = range.unwrap_or_default();
+    let guard = || check_lease(file, lease.as_ref());
+    let target = Provisioner::new(file, range, control)
         .at_pace(&options.pace)
-        .guarded(&|| check_lease(file, lease.as_ref()))
-        .materialize(options.shared)
-        .map_err(|error| error.at(path))
+        .guarded(&guard);
+    let place = |error: Error| error.at(path);
+    if let Some(stack) = &stack {
+        // The layers below get the space at once, not in the order of the writes.
+        assign_below(stack, file, &target).map_err(place)?;
+    }
+    let report = target.materialize(options.shared).map_err(place)?;
+    match &stack {
+        None => Ok(report),
+        Some(stack) => {
+            let below = write_through(stack, file, &target).map_err(place)?;
+            Ok(MaterializeReport {
+                zeroed_below_bytes: below.zeroed_bytes,
+                layers: below.layers,
+                ..report
+            })
+        }
+    }
 }

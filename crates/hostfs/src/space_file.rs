@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use extant_space::{
     ByteRange, Error, ErrorKind, Extent, ExtentFlags, ExtentState, FallocateMode, HostIo,
-    MapDetail, Result, SpaceFile, SyncMode,
+    LayerRange, LayerVisitor, MapDetail, Result, SpaceFile, SyncMode,
 };
+use extant_sys::stack::Stack;
 use extant_sys::{extents, mounted};
 use rustix::fs::SeekFrom;
 
@@ -89,6 +90,33 @@ impl SpaceFile for HostFile {
         }
         extents::for_each(self.as_file(), self.map_source(), range, visit)
             .map_err(|source| self.error(source).during("map").in_range(range))
+    }
+
+    fn visit_layers(
+        &self,
+        at: LayerRange,
+        visit: &mut LayerVisitor<'_>,
+    ) -> Result<ControlFlow<()>> {
+        let fail = |source| self.error(source).during("map").in_range(at.range);
+        let stack = Stack::below(self.as_file()).map_err(fail)?;
+        if stack.layers.is_empty() {
+            return Ok(ControlFlow::Continue(()));
+        }
+        let mut places = Vec::new();
+        self.for_each_extent(at.range, &mut |extent| {
+            places.extend(extent.clip(at.range).and_then(|extent| at.below(&extent)));
+            ControlFlow::Continue(())
+        })?;
+        for place in places {
+            let place = LayerRange {
+                depth: at.depth,
+                ..place
+            };
+            if stack.visit(place, visit).map_err(fail)?.is_break() {
+                return Ok(ControlFlow::Break(()));
+            }
+        }
+        Ok(ControlFlow::Continue(()))
     }
 
     fn sync(&self, mode: SyncMode) -> Result<()> {

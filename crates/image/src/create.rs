@@ -9,9 +9,9 @@
 
 use std::path::Path;
 
-use extant_hostfs::{CreateReport, Existing};
+use extant_hostfs::{CreateReport, Existing, Reach};
 use extant_provision::{ContentOrder, ContentWriter};
-use extant_space::{Control, ErrorKind, Result, SpaceFile};
+use extant_space::{Control, Error, ErrorKind, Result, SpaceFile};
 
 use crate::hold::{Replaced, hold_replaced};
 use crate::image_format::Format;
@@ -35,6 +35,11 @@ pub fn create(
 ) -> Result<CreateReport> {
     let new = NewImage::new(options).map_err(|error| error.at(path))?;
     if options.format == Format::Qcow2 && options.qcow2.data_file.is_none() && is_disk(path) {
+        if file.reach == Reach::Layers {
+            return Err(Error::new(ErrorKind::Unsupported)
+                .at(path)
+                .detail("is a disk; layers below are only followed from a file"));
+        }
         return create_on_disk(path, &new, file.existing, control);
     }
     let mut file = file.clone();

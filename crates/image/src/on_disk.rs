@@ -86,6 +86,7 @@ pub(crate) fn create_on_disk(
         resumed_bytes: 0,
         plan: None,
         verified: Verified::AllocatedSize,
+        layers: Vec::new(),
         map: MapSummary::for_block_size(disk.geometry().logical_block.into()),
         map_source: file.map_source(),
         notes: vec!["on a disk, which has its space".to_owned()],

@@ -71,6 +71,20 @@ impl ByteRange {
         Self::new(start, (self.end & !(block - 1)).max(start))
     }
 
+    /// `ranges` in order, without empty ones; those that overlap or touch are one.
+    pub fn joined(mut ranges: Vec<Self>) -> Vec<Self> {
+        ranges.retain(|range| !range.is_empty());
+        ranges.sort_by_key(|range| range.start);
+        let mut joined: Vec<Self> = Vec::new();
+        for range in ranges {
+            match joined.last_mut() {
+                Some(last) if range.start <= last.end => last.end = last.end.max(range.end),
+                _ => joined.push(range),
+            }
+        }
+        joined
+    }
+
     /// Consecutive pieces of at most `length` bytes, cut at multiples of `length`.
     ///
     /// # Panics
@@ -106,6 +120,19 @@ mod tests {
     fn at_past_64_bits_is_none() {
         assert_eq!(ByteRange::at(u64::MAX, 1), None);
         assert_eq!(ByteRange::at(u64::MAX, 0).unwrap().len(), 0);
+    }
+
+    #[test]
+    fn ranges_that_overlap_or_touch_are_joined() {
+        let range = ByteRange::new;
+        let parts = vec![
+            range(40, 50),
+            range(0, 10),
+            range(5, 20),
+            range(20, 30),
+            range(7, 7),
+        ];
+        assert_eq!(ByteRange::joined(parts), [range(0, 30), range(40, 50)]);
     }
 
     #[test]

@@ -8,13 +8,23 @@ use crate::loop_device::device_number;
 /// The sysfs directory of the whole disk with device number `device`, or of the disk of that
 /// partition. `None` for numbers of no disk (tmpfs, overlayfs, btrfs, FUSE, NFS).
 pub fn directory(device: u64) -> Option<PathBuf> {
-    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-    let node = fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()?;
+    let node = node(device)?;
     if node.join("queue").is_dir() {
         return Some(node);
     }
     let disk = node.parent()?;
     disk.join("queue").is_dir().then(|| disk.to_path_buf())
+}
+
+/// The sysfs directory of the block device with device number `device`; `None` for numbers of none.
+pub(crate) fn node(device: u64) -> Option<PathBuf> {
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    fs::canonicalize(format!("/sys/dev/block/{major}:{minor}")).ok()
+}
+
+/// The number in a file of sysfs.
+pub(crate) fn number(path: &Path) -> Option<u64> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
 }
 
 /// Device numbers of what is made of the disk or partition with device number `device`: its

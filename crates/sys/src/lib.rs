@@ -10,7 +10,8 @@
 //! 2. `call`, `extents`, `loop_device`: one system call with the memory that it uses; sources of
 //!    the extent map; which loop device has a file as its backing file
 //! 3. `disk`, `queue`: the queue of a disk in sysfs; queues of calls, and threads that make them
-//! 4. `aio`, `ring`: many calls at a time through Linux AIO and through io_uring
+//! 4. `aio`, `ring`, `stack`: many calls at a time through Linux AIO and through io_uring; the
+//!    layers below a file
 //!
 //! There is no policy here: the crates above decide which call is made, and handle its errors.
 //! Errors are those of the kernel, as [`std::io::Error`].
@@ -32,5 +33,6 @@ pub mod mounts;
 pub mod queue;
 pub mod range_lock;
 pub mod ring;
+pub mod stack;
 pub mod wait;
 pub mod write_out;

@@ -68,8 +68,8 @@ pub fn over(path: &Path) -> Option<LoopDevice> {
         let shown = fs::read_to_string(sysfs.join("loop/backing_file")).ok()?;
         let number = device_number(&sysfs)?;
         let node = Path::new("/dev").join(entry.file_name());
-        let certainty = match file_below(&node, number) {
-            Ok(below) => (below == wanted).then_some(Certainty::Certain),
+        let certainty = match backing(&node, number) {
+            Ok(below) => (below.identity == wanted).then_some(Certainty::Certain),
             Err(_) => match Identity::of(Path::new(shown.trim_end_matches('\n'))) {
                 Ok(below) => (below == wanted).then_some(Certainty::Certain),
                 Err(_) => Geometry::of(&sysfs)?
@@ -96,8 +96,21 @@ pub(crate) fn device_number(sysfs: &Path) -> Option<u64> {
     ))
 }
 
-/// The backing file of the device with `number`, from the driver.
-fn file_below(node: &Path, number: u64) -> io::Result<Identity> {
+/// What a loop device is over, from the driver.
+pub(crate) struct Backing {
+    /// The file or disk.
+    pub(crate) identity: Identity,
+    /// First byte of it that belongs to the device.
+    pub(crate) offset_bytes: u64,
+    /// The device has other bytes than the file.
+    pub(crate) is_encrypted: bool,
+}
+
+/// What the device at `node` with `number` is over.
+///
+/// # Errors
+/// Those of opening the device, which needs permission to read it; `NotFound` for another device.
+pub(crate) fn backing(node: &Path, number: u64) -> io::Result<Backing> {
     let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
     let device = OpenOptions::new()
         .read(true)
@@ -108,12 +121,16 @@ fn file_below(node: &Path, number: u64) -> io::Result<Identity> {
         return Err(io::ErrorKind::NotFound.into());
     }
     let status = status(&device)?;
-    Ok(match status.lo_rdevice {
-        0 => Identity::File {
-            device: status.lo_device,
-            inode: status.lo_inode,
+    Ok(Backing {
+        identity: match status.lo_rdevice {
+            0 => Identity::File {
+                device: status.lo_device,
+                inode: status.lo_inode,
+            },
+            disk => Identity::Disk(disk),
         },
-        disk => Identity::Disk(disk),
+        offset_bytes: status.lo_offset,
+        is_encrypted: status.lo_encrypt_type != 0,
     })
 }
 

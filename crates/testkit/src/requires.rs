@@ -79,6 +79,21 @@ pub fn device(node: &str) -> Requirement {
     Requirement::new(node, Path::new(node).exists())
 }
 
+/// Temporary files are on ext4 or XFS, on a disk or partition that nothing is below.
+pub fn disk_below_temporary_files() -> Requirement {
+    let mut findmnt = command::tool("findmnt");
+    findmnt.args(["--noheadings", "--output", "FSTYPE,SOURCE", "--target"]);
+    let found = command::text(findmnt.arg(env::temp_dir())).unwrap_or_default();
+    let met = match found.split_whitespace().collect::<Vec<_>>()[..] {
+        ["ext4" | "xfs", source] => {
+            let others = ["/dev/mapper/", "/dev/dm-", "/dev/md"];
+            source.starts_with("/dev/") && !others.iter().any(|other| source.starts_with(other))
+        }
+        _ => false,
+    };
+    Requirement::new("temporary files on ext4 or XFS, directly on a disk", met)
+}
+
 /// Returns from the test when a requirement is not met; see [`requires`](crate::requires).
 #[macro_export]
 macro_rules! require {

@@ -32,6 +32,7 @@ pub struct Builder {
     mkfs_options: Vec<String>,
     mount_options: Vec<String>,
     memory_bytes: Option<u64>,
+    directory: Option<PathBuf>,
     direct_io: DirectIo,
     sector_bytes: u32,
 }
@@ -57,6 +58,13 @@ impl Builder {
     /// there is, and writes past that fail in the middle.
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory_bytes = Some(bytes);
+        self
+    }
+
+    /// Keeps the backing file in `directory`, which may be in another scratch file system that
+    /// outlives this one.
+    pub fn backed_in(mut self, directory: &Path) -> Self {
+        self.directory = Some(directory.to_owned());
         self
     }
 
@@ -101,9 +109,10 @@ impl Builder {
                 &format!("size={bytes}"),
             )
         });
-        let backing = match &store {
-            Some(store) => store.path().join("backing"),
-            None => work.path().join("backing"),
+        let backing = match (&store, &self.directory) {
+            (Some(store), _) => store.path().join("backing"),
+            (None, Some(directory)) => directory.join("backing"),
+            (None, None) => work.path().join("backing"),
         };
         make_sparse(&backing, self.size_bytes);
         let device = LoopDevice::attach_with(&backing, self.direct_io, self.sector_bytes);
@@ -180,6 +189,7 @@ impl Scratch {
             mkfs_options: Vec::new(),
             mount_options: Vec::new(),
             memory_bytes: None,
+            directory: None,
             direct_io: DirectIo::Off,
             sector_bytes: 512,
         }

@@ -166,6 +166,7 @@ unsafe fn understood(options: *const RangeOptions) -> Result<MaterializeOptions>
         )?,
         shared: choice(given.unshare, &[Shared::Refuse, Shared::Unshare], "unshare")?,
         pace: pace(given.pace, given.rate_bytes)?,
+        ..MaterializeOptions::default()
     })
 }
 

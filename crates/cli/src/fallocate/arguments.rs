@@ -87,6 +87,10 @@ pub struct FallocateArgs {
     #[arg(long, short = 'z')]
     pub zero_range: bool,
 
+    /// Allocate, and write zeroes, in the layers below FILE as well: in the files of loop devices
+    #[arg(long, conflicts_with = "image")]
+    pub through: bool,
+
     /// FILE is inside this ext4 image or disk, which no other process may use meanwhile
     #[arg(long = "in", value_name = "IMAGE")]
     pub image: Option<PathBuf>,

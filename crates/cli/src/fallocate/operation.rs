@@ -65,6 +65,19 @@ impl Operation {
         )
     }
 
+    /// Leaves the range with space.
+    pub fn gives_space(self) -> bool {
+        use FallocateMode::*;
+        match self {
+            Self::Posix | Self::WriteZeroes => true,
+            Self::Kernel(mode, _) => matches!(
+                mode,
+                Allocate | AllocateKeepSize | ZeroRange | ZeroRangeKeepSize
+            ),
+            Self::Dig | Self::Report => false,
+        }
+    }
+
     /// Works on the whole file when no length is given.
     pub fn takes_whole_file(self) -> bool {
         matches!(self, Self::Dig | Self::Report)

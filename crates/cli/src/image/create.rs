@@ -117,6 +117,7 @@ impl ImageCreateArgs {
             allocation: None,
             pace: self.pace.clone(),
             nocow: false,
+            through: false,
             keep_partial: false,
             force: self.force,
             mode: self.mode,

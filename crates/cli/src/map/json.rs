@@ -2,7 +2,7 @@
 //!
 //! ```json
 //! {"schema_version":1,
-//!  "files":[{"path","format","size_bytes","extents":[...],"summary":{...}}],"total":{...}}
+//!  "files":[{"path","depth","format","size_bytes","extents":[...],"summary":{...}}],"total":{...}}
 //! ```
 //!
 //! A file whose map broke off has `"error"` in the place of `"summary"`. The document is valid
@@ -60,8 +60,8 @@ impl<W: Write> Listing for Json<W> {
         self.value(&file.path)?;
         write!(
             self.out,
-            ",\"format\":\"{}\",\"size_bytes\":{},\"extents\":[",
-            file.format, file.size_bytes
+            ",\"depth\":{},\"format\":\"{}\",\"size_bytes\":{},\"extents\":[",
+            file.depth, file.format, file.size_bytes
         )
     }
 

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use extant_image::Format;
-use extant_space::{Error, Extent, MapSummary};
+use extant_space::{Error, Extent, LayerStates, MapSummary};
 
 use super::cells::Cells;
 use super::names;
@@ -19,6 +19,8 @@ pub(super) struct Opened {
     /// Raw for what is taken as it is.
     pub(super) format: Format,
     pub(super) size_bytes: u64,
+    /// Layers between the file and this one; 0 for the file itself.
+    pub(super) depth: u32,
 }
 
 impl Opened {
@@ -28,6 +30,20 @@ impl Opened {
             path: path.to_string_lossy().into_owned(),
             format,
             size_bytes,
+            depth: 0,
+        }
+    }
+
+    /// A layer below a file of `size_bytes`.
+    pub(super) fn layer(layer: &LayerStates, size_bytes: u64) -> Self {
+        let path = Path::new(&layer.layer);
+        // The end of the path: a column has little room, and JSON has all of it.
+        let name = path.file_name().map_or(path, Path::new);
+        let mark = "> ".repeat(layer.depth as usize);
+        Self {
+            name: format!("{mark}{}", names::shown(name)),
+            depth: layer.depth,
+            ..Self::new(path, Format::Raw, size_bytes)
         }
     }
 }

@@ -67,12 +67,27 @@ pub(super) fn scan(
     visit: &mut dyn FnMut(&Extent, u64) -> io::Result<()>,
 ) -> Result<Scan, Stopped> {
     let span = ByteRange::new(0, allocated_end(file, size_bytes));
+    let read = &mut |visit: Visit<'_>| file.for_each_extent(span, visit);
+    scan_map(read, span, summary, cells, visit)
+}
+
+/// Receives the extents of a map.
+pub(super) type Visit<'v> = &'v mut dyn FnMut(Extent) -> ControlFlow<()>;
+
+/// Reads the map that `read` visits, which covers `span`.
+pub(super) fn scan_map(
+    read: &mut dyn FnMut(Visit<'_>) -> extant_space::Result<()>,
+    span: ByteRange,
+    summary: MapSummary,
+    cells: usize,
+    visit: &mut dyn FnMut(&Extent, u64) -> io::Result<()>,
+) -> Result<Scan, Stopped> {
     let mut scan = Scan::new(summary, span.end(), cells);
     let mut output = Ok(());
     if span.is_empty() {
         return Ok(scan);
     }
-    file.for_each_extent(span, &mut |extent| {
+    read(&mut |extent| {
         scan.add(&extent);
         output = visit(&extent, scan.summary().fragments());
         match output {

@@ -10,3 +10,4 @@ mod names;
 mod output;
 mod replace;
 mod states;
+mod through;

@@ -36,7 +36,19 @@ impl Image {
     #[track_caller]
     pub fn of(options: &str, mebibytes: u64) -> Self {
         let work = Workdir::new();
-        let path = work.path().join("disk.img");
+        let directory = work.path().to_path_buf();
+        Self::made(work, &directory, options, mebibytes)
+    }
+
+    /// As [`of`](Self::of), with the image in `directory`.
+    #[track_caller]
+    pub fn in_directory(directory: &Path, options: &str, mebibytes: u64) -> Self {
+        Self::made(Workdir::new(), directory, options, mebibytes)
+    }
+
+    #[track_caller]
+    fn made(work: Workdir, directory: &Path, options: &str, mebibytes: u64) -> Self {
+        let path = directory.join("disk.img");
         let file = fs::File::create(&path).unwrap();
         file.set_len(mebibytes << 20).unwrap();
         must(

@@ -14,4 +14,5 @@ mod look;
 mod names;
 mod put;
 mod space;
+mod through;
 mod trouble;

@@ -60,7 +60,7 @@ impl FsState {
                 ControlFlow::Continue(())
             })?;
         }
-        Ok(joined(missing))
+        Ok(ByteRange::joined(missing))
     }
 }
 
@@ -93,38 +93,4 @@ fn place_on_device(at: LayerRange, extent: &Extent) -> Option<LayerRange> {
         depth: at.depth,
         ..below
     })
-}
-
-/// `ranges` in order, those that overlap or touch made one.
-fn joined(mut ranges: Vec<ByteRange>) -> Vec<ByteRange> {
-    ranges.retain(|range| !range.is_empty());
-    ranges.sort_by_key(|range| range.start());
-    let mut joined: Vec<ByteRange> = Vec::new();
-    for range in ranges {
-        match joined.last_mut() {
-            Some(last) if range.start() <= last.end() => {
-                *last = ByteRange::new(last.start(), last.end().max(range.end()));
-            }
-            _ => joined.push(range),
-        }
-    }
-    joined
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_of_several_layers_are_joined() {
-        let range = ByteRange::new;
-        let found = joined(vec![
-            range(40, 50),
-            range(0, 10),
-            range(5, 20),
-            range(20, 30),
-            range(7, 7),
-        ]);
-        assert_eq!(found, [range(0, 30), range(40, 50)]);
-    }
 }

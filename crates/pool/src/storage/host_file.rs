@@ -117,6 +117,7 @@ impl VolumeFile for HostFile {
                 Exclusion::Lease
             },
             pace: wanted.pace.clone(),
+            ..MaterializeOptions::default()
         };
         let has_begun = AtomicBool::new(false);
         let progress = |progress: Progress| {
