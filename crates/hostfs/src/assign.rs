@@ -204,8 +204,8 @@ pub(crate) struct WrittenBelow {
 }
 
 /// Makes what stores the range of `target`, all of which is written in `top`, written in the layers
-/// of `stack`; data stays. The caller excludes other users of `top`: nobody else writes to these
-/// places of the layers.
+/// of `stack`; data stays. The caller excludes other users of `top`: no other process writes to
+/// these places of the layers.
 pub(crate) fn write_through(
     stack: &KnownStack,
     top: &HostFile,
@@ -242,8 +242,8 @@ fn verified_written(file: &HostFile, range: ByteRange) -> Result<Vec<LayerStates
     }
 }
 
-/// Allocates `range` of `file`, and zeroes it by `work`, in every layer: `work` leaves it written in
-/// the file, and in each layer unless that zeroes without sending data.
+/// Allocates `range` of `file`, and zeroes it by `work`, in every layer: `work` leaves it written
+/// in the file, and in each layer unless that zeroes without sending data.
 ///
 /// # Errors
 /// Those of [`assign`] and of `work`, and `NotKept` with a layer where the range is not written.

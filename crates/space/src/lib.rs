@@ -21,8 +21,10 @@
 //!
 //! 1. `corruption`, `fallocate`, `range`, `remedy`, `size`: values without errors of their own
 //! 2. `error`, `extent`: values that name ranges and sizes
-//! 3. `cancel`, `file`, `layer`, `preallocation`, `summary`: what fails, and what is made of extents
-//! 4. `progress`, `rate`: reports, cancellation and pacing of long work
+//! 3. `cancel`, `layer`, `preallocation`, `summary`: errors of cancels, and values of extents
+//! 4. `file`: the trait
+//! 5. `layer_states`, `progress`, `rate`: figures of layers; reports, cancellation and pacing of
+//!    long work
 
 #![forbid(unsafe_code)]
 
@@ -33,6 +35,7 @@ mod extent;
 mod fallocate;
 mod file;
 mod layer;
+mod layer_states;
 mod preallocation;
 mod progress;
 mod range;
@@ -47,7 +50,8 @@ pub use error::{Error, ErrorKind, Result};
 pub use extent::{Extent, ExtentFlags, ExtentState};
 pub use fallocate::FallocateMode;
 pub use file::{HostIo, MapDetail, SpaceFile, SyncMode};
-pub use layer::{LayerExtent, LayerRange, LayerStates, LayerVisitor};
+pub use layer::{LayerExtent, LayerRange, LayerVisitor};
+pub use layer_states::LayerStates;
 pub use preallocation::Preallocation;
 pub use progress::{Control, Phase, Progress, ProgressSink, Silent};
 pub use range::ByteRange;

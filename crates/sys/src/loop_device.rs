@@ -96,7 +96,7 @@ pub(crate) fn device_number(sysfs: &Path) -> Option<u64> {
     ))
 }
 
-/// What a loop device is over, from the driver.
+/// Backing file of a loop device, from the driver.
 pub(crate) struct Backing {
     /// The file or disk.
     pub(crate) identity: Identity,
@@ -106,7 +106,7 @@ pub(crate) struct Backing {
     pub(crate) is_encrypted: bool,
 }
 
-/// What the device at `node` with `number` is over.
+/// The backing file of the device at `node` with `number`.
 ///
 /// # Errors
 /// Those of opening the device, which needs permission to read it; `NotFound` for another device.

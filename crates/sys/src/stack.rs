@@ -54,7 +54,7 @@ pub enum Bottom {
 pub struct Stack {
     /// From the top down.
     pub layers: Vec<StackLayer>,
-    /// What is below the last of them.
+    /// The end below the last of them.
     pub bottom: Bottom,
 }
 
@@ -144,7 +144,7 @@ enum Below {
     End(Bottom),
 }
 
-/// What is below `file`.
+/// The next layer below `file`.
 fn next(file: &File) -> io::Result<Below> {
     let metadata = file.metadata()?;
     let device = if metadata.file_type().is_block_device() {
@@ -184,7 +184,7 @@ fn check_file_system(file: &File) -> io::Result<Option<Bottom>> {
     Ok(None)
 }
 
-/// What is below the block device with number `device`.
+/// The next layer below the block device with number `device`.
 fn below_device(mut device: u64) -> Below {
     let mut shift_bytes = 0_u64;
     for _ in 0..LAYERS_MAX {
@@ -216,7 +216,7 @@ fn below_device(mut device: u64) -> Below {
         }
         let backing = match loop_device::backing(&path, device) {
             Ok(backing) => backing,
-            Err(error) => return unknown(&shown, &format!("does not tell its file: {error}")),
+            Err(error) => return unknown(&shown, &format!("does not show its file: {error}")),
         };
         if backing.is_encrypted {
             return unknown(&shown, "is encrypted");
