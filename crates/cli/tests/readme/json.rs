@@ -14,8 +14,8 @@ use serde_json::Value;
 use crate::support::{Answer, MIB, create, extant, run};
 use crate::{all_commands, options_of};
 
-/// Commands that need more than a session, or a known disk below, to print a result: their documents
-/// are checked in their own tests.
+/// Commands that need more than a session, or a known disk below, to print a result: their
+/// documents are checked in their own tests.
 const ELSEWHERE: [&str; 4] = ["assign", "job resume", "mount", "serve"];
 /// qemu-img prints a list.
 const LISTS: [&str; 1] = ["image map"];
