@@ -12,7 +12,6 @@ pub const PACKAGES: &[&str] = &[
     "btrfs-progs",
     "coreutils",
     "e2fsprogs",
-    "fdisk",
     "mount",
     "util-linux",
     "xfsprogs",
