@@ -25,11 +25,14 @@ pub(crate) fn check_sum(structure: impl Display, stored: u32, computed: u32) -> 
     if stored == computed {
         return Ok(());
     }
+    Err(wrong_checksum(&structure, stored, computed))
+}
+
+#[cold]
+#[inline(never)]
+fn wrong_checksum(structure: &dyn Display, stored: u32, computed: u32) -> Error {
     let line = format!("{structure}: checksum is {stored:#x}, its bytes give {computed:#x}");
-    Err(Error::corrupt(
-        Corruption::checksum(structure.to_string()),
-        line,
-    ))
+    Error::corrupt(Corruption::checksum(structure.to_string()), line)
 }
 
 /// A number outside what the format allows.
@@ -43,10 +46,18 @@ pub(crate) fn check_range(
     if allowed.contains(&value) {
         return Ok(());
     }
-    let (least, most) = allowed.into_inner();
+    Err(outside(&structure, field, value, &allowed))
+}
+
+#[cold]
+#[inline(never)]
+fn outside(
+    structure: &dyn Display,
+    field: &'static str,
+    value: u64,
+    allowed: &RangeInclusive<u64>,
+) -> Error {
+    let (least, most) = (allowed.start(), allowed.end());
     let line = format!("{structure}: {field} is {value}, outside {least} to {most}");
-    Err(Error::corrupt(
-        Corruption::range(structure.to_string(), field),
-        line,
-    ))
+    Error::corrupt(Corruption::range(structure.to_string(), field), line)
 }
